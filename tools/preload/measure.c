@@ -1,6 +1,6 @@
-/* What the preloaded library adds to a call and gains by a copy: each side by turns, in one process. Compiled and run by the bench
- * group "preload" with the library preloaded; an argument makes it quick. Writes lines "KIND BYTES VALUE": nanoseconds "added" to a
- * call, else how many times as fast as the C library. */
+/* Measures what the preloaded library adds to a short call and gains on a long copy, against the C library in the same process.
+ * Compiled and run by the bench group "preload" with the library preloaded; any argument makes the run quick. Prints lines
+ * "KIND BYTES VALUE": for "added", nanoseconds per call; for all others, the speed relative to the C library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 typedef void *(*copy_function)(void *, const void *, size_t);
 typedef void *(*set_function)(void *, int, size_t);
 
-/* More than the caches hold. */
+/* Larger than the caches. */
 #define POOL ((size_t)256 << 20)
 
 static unsigned char *source, *destination;
@@ -24,63 +24,63 @@ static double now_ns(void) {
     return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
-/* Nanoseconds of a copy of the same few bytes, in the mean of many. */
+/* Mean nanoseconds of copying the same few bytes. */
 static double short_copy(copy_function copy, size_t bytes) {
     enum { COUNT = 100000 };
-    double begun = now_ns();
+    double started = now_ns();
     for (int at = 0; at < COUNT; at++) {
         copy(destination, source, bytes);
         __asm__ volatile("" ::: "memory");
     }
-    return (now_ns() - begun) / COUNT;
+    return (now_ns() - started) / COUNT;
 }
 
-/* How often a round does something of so many bytes. */
-static size_t turns(size_t bytes) {
+/* Number of operations of this size in a round. */
+static size_t repetitions(size_t bytes) {
     const size_t round = (size_t)16 << 20;
     return bytes < round ? round / bytes : 1;
 }
 
-/* The next place of the pool, going round. */
+/* The next position in the pool, which wraps around. */
 static size_t next_place(size_t *at, size_t bytes) {
     size_t place = *at + bytes > POOL ? 0 : *at;
     *at = place + bytes;
     return place;
 }
 
-/* Nanoseconds of a copy from and to memory that is in no cache; each place once, going round. */
+/* Nanoseconds per copy between uncached ranges; each range is used once per pass over the pool. */
 static double cold_copy(copy_function copy, size_t bytes) {
     static size_t at;
-    size_t count = turns(bytes);
-    double begun = now_ns();
+    size_t count = repetitions(bytes);
+    double started = now_ns();
     for (size_t turn = 0; turn < count; turn++) {
         size_t place = next_place(&at, bytes);
         copy(destination + place, source + place, bytes);
     }
-    return (now_ns() - begun) / count;
+    return (now_ns() - started) / count;
 }
 
-/* Nanoseconds of a copy between the same two places again, from the third on: what comes again is kept in the caches, once it is
- * known to come again. */
+/* Nanoseconds per copy between the same two ranges, from the third copy on: the library keeps ranges in the caches once
+ * they repeat. */
 static double same_copy(copy_function copy, size_t bytes) {
-    size_t count = turns(bytes);
+    size_t count = repetitions(bytes);
     for (int turn = 0; turn < 2; turn++)
         copy(destination, source, bytes);
-    double begun = now_ns();
+    double started = now_ns();
     for (size_t turn = 0; turn < count; turn++)
         copy(destination, source, bytes);
-    return (now_ns() - begun) / count;
+    return (now_ns() - started) / count;
 }
 
-/* Nanoseconds of zeroing memory that is in no cache. */
+/* Nanoseconds per zeroing of an uncached range. */
 static double cold_zero(set_function set, size_t bytes) {
     static size_t at;
-    size_t count = turns(bytes);
-    double begun = now_ns();
+    size_t count = repetitions(bytes);
+    double started = now_ns();
     for (size_t turn = 0; turn < count; turn++) {
         set(destination + next_place(&at, bytes), 0, bytes);
     }
-    return (now_ns() - begun) / count;
+    return (now_ns() - started) / count;
 }
 
 static unsigned char *new_memory(size_t bytes) {
@@ -90,38 +90,38 @@ static unsigned char *new_memory(size_t bytes) {
     return memory;
 }
 
-/* Nanoseconds of a copy to memory that was never touched, and of then reading a byte of each page. */
+/* Nanoseconds to copy to untouched memory and then read a byte of each page. */
 static double new_copy(copy_function copy, size_t bytes) {
     static size_t at;
     at = at + 2 * bytes > POOL ? 0 : at + bytes;
     unsigned char *to = new_memory(bytes);
-    double begun = now_ns();
+    double started = now_ns();
     copy(to, source + at, bytes);
     for (size_t page = 0; page < bytes; page += 4096)
         (void)((volatile unsigned char *)to)[page];
-    double took = now_ns() - begun;
+    double took = now_ns() - started;
     munmap(to, bytes);
     return took;
 }
 
-/* Nanoseconds of copies to new memory that is then read. */
+/* Mean nanoseconds of copies to new memory, including reading it. */
 static double allocated_copy(copy_function copy, size_t bytes) {
-    size_t count = turns(bytes);
+    size_t count = repetitions(bytes);
     double took = 0;
     for (size_t turn = 0; turn < count; turn++)
         took += new_copy(copy, bytes);
     return took / count;
 }
 
-/* Two functions that do the same. Who comes second finds caches and lists of free pages as the other left them, so they change
- * places. */
+/* Two implementations of the same functions. The second one finds the caches and free-page lists as the first left them, so
+ * their order alternates. */
 struct sides {
     copy_function copies[2];
     set_function sets[2];
     int swapped;
 };
 
-/* How many times as fast as the C library, which came first when they were swapped. */
+/* Prints the speed of our library relative to the C library; with `swapped`, the first time is the C library's. */
 static void print_ratio(const char *kind, size_t bytes, const struct sides *sides, double first, double second) {
     printf("%s %zu %.4f\n", kind, bytes, sides->swapped ? first / second : second / first);
 }
@@ -159,8 +159,8 @@ static unsigned char *random_pool(void) {
 
 int main(int count, char **arguments) {
     (void)arguments;
-    static const size_t brief[] = {8, 64, 256, 1024};
-    static const size_t lengthy[] = {65536, 262144, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20};
+    static const size_t short_sizes[] = {8, 64, 256, 1024};
+    static const size_t long_sizes[] = {65536, 262144, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20};
     void *library = dlopen("libc.so.6", RTLD_NOW);
     copy_function theirs = (copy_function)dlsym(library, "memcpy"), ours = (copy_function)dlsym(RTLD_DEFAULT, "memcpy");
     set_function their_set = (set_function)dlsym(library, "memset"), our_set = (set_function)dlsym(RTLD_DEFAULT, "memset");
@@ -175,10 +175,10 @@ int main(int count, char **arguments) {
         struct sides sides = {{ours, theirs}, {our_set, their_set}, swapped};
         if (swapped)
             sides = (struct sides){{theirs, ours}, {their_set, our_set}, swapped};
-        for (size_t at = 0; at < sizeof brief / sizeof *brief; at++)
-            measure_added(brief[at], &sides);
-        for (size_t at = 0; at < sizeof lengthy / sizeof *lengthy; at++) {
-            size_t bytes = lengthy[at];
+        for (size_t at = 0; at < sizeof short_sizes / sizeof *short_sizes; at++)
+            measure_added(short_sizes[at], &sides);
+        for (size_t at = 0; at < sizeof long_sizes / sizeof *long_sizes; at++) {
+            size_t bytes = long_sizes[at];
             compare("cold", cold_copy, bytes, &sides);
             compare("again", same_copy, bytes, &sides);
             compare_zeroing(bytes, &sides);

@@ -1,17 +1,17 @@
-//! How a copy and a scatter-gather list are cut into parts, whatever device moves them.
+//! Splits copies and scatter-gather lists into parts, independent of the device.
 //!
 //! ```text
-//! source, destination, length ─► Chunks ─ next ─► Part ─ moved(bytes) ─► from the end when that would overwrite what is to be read
-//! two lists of segments ───────► Cuts ─── peek ─► Part ─ take ─────────► the shorter of the two segments that are next
+//! source, destination, length ─► Chunks ─ next ─► Part ─ moved(bytes) ─► downward if an upward copy would overwrite its source
+//! two lists of segments ───────► Cuts ─── peek ─► Part ─ take ─────────► the shorter of the two next segments
 //! ```
 //!
-//! What a device is asked for is its plan's concern, and so is how soon one part may follow another.
+//! Each engine's plan turns parts into device work and orders them.
 
 use memferry_transfer::{Lists, Region, Segment};
 
 use super::memory::{BusMemory, address};
 
-/// Bytes that go from one bus address to another.
+/// A copy of bytes between two bus addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) source: u64,
@@ -19,7 +19,7 @@ pub(super) struct Part {
     pub(super) bytes: u64,
 }
 
-/// A copy of contiguous bytes, a chunk at a time.
+/// A contiguous copy, split into chunks.
 #[derive(Clone, Debug)]
 pub(super) struct Chunks {
     whole: Part,
@@ -29,29 +29,29 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks of at most `limit` bytes, and of at most `downward` where it goes from the end.
+    /// Chunks of at most `limit` bytes, or `downward` bytes if the copy runs downward.
     pub(super) fn new(whole: Part, limit: u64, downward: u64) -> Self {
         let Part { source, destination, bytes } = whole;
         let distance = source.abs_diff(destination);
         let down = source < destination && distance < bytes;
-        // Within a chunk a device reads ahead of what it writes: its two sides must be apart.
+        // A device reads ahead of its writes within a chunk, so a chunk's source and destination must not overlap.
         let chunk = if distance == 0 || distance >= bytes { limit } else { limit.min(distance) };
         let chunk = if down { chunk.min(downward) } else { chunk };
         Self { whole, done: 0, chunk, down }
     }
 
-    /// Whether its two sides have bytes in common and are not the same.
+    /// Whether source and destination overlap without being equal.
     pub(super) fn overlaps(&self) -> bool {
         let distance = self.whole.source.abs_diff(self.whole.destination);
         distance > 0 && distance < self.whole.bytes
     }
 
-    /// Whether it goes from the end.
+    /// Whether the copy runs from the end to the start.
     pub(super) fn is_down(&self) -> bool {
         self.down
     }
 
-    /// Whether all of it was given out.
+    /// Whether all bytes were handed out.
     pub(super) fn is_over(&self) -> bool {
         self.done == self.whole.bytes
     }
@@ -60,7 +60,7 @@ impl Chunks {
         self.whole.bytes
     }
 
-    /// The next chunk, until [`moved`](Self::moved) says how much of it was given out.
+    /// The next chunk; it stays the same until [`moved`](Self::moved) is called.
     pub(super) fn next(&self) -> Option<Part> {
         let left = self.whole.bytes - self.done;
         let bytes = left.min(self.chunk);
@@ -69,16 +69,16 @@ impl Chunks {
         (bytes > 0).then(|| Part { source: source + at, destination: destination + at, bytes })
     }
 
-    /// So many bytes of the chunk were given out; from the end on it has to be all of them.
+    /// Marks `bytes` of the chunk as handed out; in a downward copy it must be the whole chunk.
     pub(super) fn moved(&mut self, bytes: u64) {
         self.done += bytes;
     }
 }
 
-/// The parts that the cuts of both lists make.
+/// The parts of a scatter-gather list, split at the segment ends of both sides.
 #[derive(Debug)]
 pub(super) struct Cuts {
-    /// Addresses and lengths of sources and of destinations, the next last.
+    /// Addresses and lengths of the remaining sources and destinations, the next one last.
     lists: [Vec<(u64, u64)>; 2],
 }
 
@@ -91,7 +91,7 @@ impl Cuts {
         Self { lists: [segments(&lists.source), segments(&lists.destination)] }
     }
 
-    /// What is left of the lists: addresses and lengths of sources and of destinations.
+    /// Addresses and lengths of the remaining sources and destinations.
     pub(super) fn left(&self) -> &[Vec<(u64, u64)>; 2] {
         &self.lists
     }
@@ -102,7 +102,7 @@ impl Cuts {
         Some(Part { source, destination, bytes: source_left.min(destination_left) })
     }
 
-    /// The next part, which is gone then.
+    /// Removes and returns the next part.
     pub(super) fn take(&mut self) -> Option<Part> {
         let part = self.peek()?;
         for list in &mut self.lists {

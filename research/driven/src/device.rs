@@ -1,12 +1,12 @@
-//! A device that works by itself, held by the engine, its driver and the driver's clock.
+//! A device shared by the engine, its driver and the driver's clock.
 //!
 //! ```text
-//! engine ─┬─ advance(now) ─► device: what is due until then happens        Shared: one device, two who hold it
+//! engine ─┬─ advance(now) ─► device: processes its events until then       Shared: one device, several holders
 //!         └─ driver ─ registers ─► the same device
-//!                   └ looks at the clock ─► a little time passes for the device
+//!                   └ reads the clock ─► some time passes for the device
 //! ```
 //!
-//! For a device model time is virtual: it passes when it is told to, and while a driver waits.
+//! A device model runs in virtual time: it advances on request and while a driver waits.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use memferry_clock::{Clock, Instant};
 use memferry_registers::{Device, NarrowIo, RegisterIo};
 
-/// A device that the engine, its driver and the driver's clock hold.
+/// A reference-counted device for engine, driver and clock.
 #[derive(Debug)]
 pub struct Shared<D>(Rc<RefCell<D>>);
 
@@ -23,9 +23,9 @@ impl<D> Shared<D> {
         Self(Rc::new(RefCell::new(device)))
     }
 
-    /// Looks at the device, or changes it. Nobody else holds it meanwhile: calls are not nested.
-    pub fn with<T>(&self, look: impl FnOnce(&mut D) -> T) -> T {
-        look(&mut self.0.borrow_mut())
+    /// Calls `access` with the device. Calls must not be nested: an inner call panics.
+    pub fn with<T>(&self, access: impl FnOnce(&mut D) -> T) -> T {
+        access(&mut self.0.borrow_mut())
     }
 }
 
@@ -63,13 +63,13 @@ impl<D: NarrowIo> NarrowIo for Shared<D> {
     }
 }
 
-/// What a driver's look at the clock takes, picoseconds.
-const LOOK: u128 = 50_000;
+/// Virtual time that a clock read by the driver takes, in picoseconds.
+const CLOCK_READ: u128 = 50_000;
 
 impl<D: Device> Clock for Shared<D> {
     fn now(&self) -> Instant {
         self.with(|device| {
-            let now = device.now().after_picoseconds(LOOK);
+            let now = device.now().after_picoseconds(CLOCK_READ);
             device.advance(now);
             now
         })

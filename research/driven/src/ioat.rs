@@ -1,16 +1,16 @@
-//! The I/OAT engine: its driver in front of the device, or of a model of it.
+//! The I/OAT engine: a driver in front of the device or its model.
 //!
 //! ```text
-//! post ─► job: plan of descriptors ─ doorbell ─► as many as half the ring holds, and again when those before are done
-//! poll(now) ─► device.advance ─ line high, or time to look ─► completion words ─► bytes done, more descriptors, or a completion
-//!           ├► asked to end early, or suspended ─► suspend ─ acknowledged ─► what was not done is taken back
-//!           └► nothing done in time ─► suspend; not acknowledged: reset; not reset: ChannelFaulted
-//! reset ─► each channel is reset; what ran ended with EngineReset
+//! post ─► job: plan of descriptors ─ doorbell ─► batches of up to half the ring, the next when it has room
+//! poll(now) ─► device.advance ─ interrupt or poll time ─► completion words ─► bytes done, next batch, or a completion
+//!           ├► cancelled or suspended ─► suspend ─ acknowledged ─► unfinished steps are taken back
+//!           └► no progress in time ─► suspend; not acknowledged: reset; reset fails: ChannelFaulted
+//! reset ─► resets each channel; running transfers end with EngineReset
 //! ```
 //!
-//! Single-threaded: interrupts and posts come by turns. Nothing is counted as done before the device reported it. The engine copies,
-//! fills, does XOR and follows lists as chains of descriptors; it has no 2-D walks. A lost interrupt costs time only: when
-//! the patience is over the channel's own status is looked at first.
+//! Single-threaded: interrupts are handled within `poll`. Bytes count as done only when the device has reported them. The
+//! engine performs copies, fills, XOR and lists as chains of descriptors; it has no 2-D operations. A lost interrupt only
+//! costs time: after `patience` the engine reads the channel's status itself.
 
 mod plan;
 mod slot;
@@ -32,36 +32,36 @@ use thiserror::Error;
 
 use super::device::Shared;
 use super::memory::BusMemory;
-use super::{admit, ended};
+use super::{admit, completion};
 use plan::{Plan, Step, Work};
-use slot::{Given, Job, Motion, Slot};
+use slot::{Job, Phase, Slot, Submitted};
 
-/// How the engine hears of what is done.
+/// How the engine learns of completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// The device interrupts after each half of its ring.
+    /// The device interrupts at the end of each batch.
     Interrupt,
-    /// The completion words are looked at so often; nothing interrupts but errors.
+    /// The engine polls the completion words with this period; only errors interrupt.
     Poll(Duration),
 }
 
-/// What a service chooses for the engine.
+/// Options of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoatOptions {
-    /// Bytes of a descriptor at most (eight at least for fills): a suspension or an end that is asked for is honoured so often.
+    /// Maximum bytes of a descriptor (at least eight for fills). A suspension or cancel takes effect between descriptors.
     pub chunk_bytes: u64,
-    /// How long a channel may do nothing, as far as it is heard of.
+    /// Maximum time without reported progress of a channel.
     pub patience: Duration,
-    /// How long a channel may take to stand still before it is reset.
+    /// Maximum time until a channel acknowledges a suspension; then it is reset.
     pub drain: Duration,
-    /// How long a reset may take.
+    /// Maximum time of a reset.
     pub reset: Duration,
-    /// How it is heard of.
+    /// How the engine learns of completions.
     pub completion: Completion,
 }
 
 impl Default for IoatOptions {
-    /// Chunks of 64 KiB: some 30 µs each at 2 GB/s. A policy that gives slices wants chunks much shorter than a slice.
+    /// Chunks of 64 KiB: some 30 µs each at 2 GB/s. With time slices, choose chunks much shorter than a slice.
     fn default() -> Self {
         Self {
             chunk_bytes: 64 << 10,
@@ -73,46 +73,46 @@ impl Default for IoatOptions {
     }
 }
 
-/// Why the engine cannot work.
+/// Why the engine could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IoatInitError {
-    /// The device is not one that the driver knows.
+    /// The driver does not support the device.
     #[error(transparent)]
     Init(#[from] InitError),
-    /// A channel could not be had.
+    /// A channel is not available.
     #[error(transparent)]
     Take(#[from] TakeError),
-    /// A channel could not be set up; the memory for the rings may be too small.
+    /// A channel could not be set up, for example because the ring memory is too small.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
-/// Longest transfer, bytes: what a [`BusMemory`] addresses.
+/// Longest transfer in bytes: the address range of a [`BusMemory`].
 const LONGEST_BYTES: u64 = 1 << 32;
 const LINE: usize = 0;
-/// Descriptors of a ring at most: more would only be in memory longer.
-const MOST_SLOTS: u64 = 256;
+/// Maximum descriptors of a ring; more would bring no gain.
+const MAX_SLOTS: u64 = 256;
 
-/// The engine. `M` is how the processor reaches the memory of the rings.
+/// The engine. `M` gives the processor access to the rings' memory.
 #[derive(Debug)]
 pub struct IoatEngine<D: Device + NarrowIo, M: DmaMemory> {
     device: Shared<D>,
     driver: Ioat<Shared<D>, M, Shared<D>>,
     slots: Vec<Slot>,
     options: IoatOptions,
-    /// What a reset ended, for the next poll.
-    ended: Vec<EngineCompletion>,
-    /// Descriptors that a channel is given together.
+    /// Completions of a reset, reported by the next poll.
+    finished: Vec<EngineCompletion>,
+    /// Maximum descriptors submitted together.
     batch: u64,
-    /// Somebody wished for something since the last poll.
-    stirred: bool,
-    /// When the completion words are looked at next.
-    look: Option<Instant>,
+    /// Whether a caller changed something since the last poll.
+    changed: bool,
+    /// Time of the next poll of the completion words.
+    next_poll: Option<Instant>,
 }
 
 impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
-    /// Asks the device what it can do and sets so many of its channels up, at most as many as it has. `rings` is what they share for
-    /// their rings, and `memory` how the processor reaches it.
+    /// Initializes the device and sets up `channels` channels, or as many as it has. `rings` is the memory of all rings;
+    /// `memory` gives the processor access to it.
     ///
     /// # Errors
     /// [`IoatInitError`].
@@ -125,11 +125,11 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         let mut driver = Ioat::new(device.clone(), memory, device.clone());
         driver.initialize()?;
         let count = u64::from(channels).min(u64::from(driver.channels()).min(CHANNELS as u64)).max(1);
-        // Of each share, the first descriptor's room is for the completion word.
+        // Each channel's share starts with its completion word, in the room of one descriptor.
         let first = u64::from(rings.address()).next_multiple_of(DESCRIPTOR_BYTES);
         let room = (u64::from(rings.address()) + rings.length()).saturating_sub(first);
         let share = room / count / DESCRIPTOR_BYTES;
-        let ring_slots = share.saturating_sub(1).min(MOST_SLOTS);
+        let ring_slots = share.saturating_sub(1).min(MAX_SLOTS);
         let mut slots = Vec::new();
         for index in 0..count {
             let completion = first + index * share * DESCRIPTOR_BYTES;
@@ -137,43 +137,52 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
                 RingConfig { ring: completion + DESCRIPTOR_BYTES, slots: ring_slots as u16, completion };
             let channel = driver.take(index as u8)?;
             driver.open(&channel, ring, options.reset)?;
-            slots.push(Slot { channel, serial: 0, job: None, motion: Motion::Going, held: false });
+            slots.push(Slot { channel, serial: 0, job: None, phase: Phase::Running, held: false });
         }
         let batch = (ring_slots.saturating_sub(1) / 2).max(2);
-        Ok(Self { device, driver, slots, options, ended: Vec::new(), batch, stirred: false, look: None })
+        Ok(Self {
+            device,
+            driver,
+            slots,
+            options,
+            finished: Vec::new(),
+            batch,
+            changed: false,
+            next_poll: None,
+        })
     }
 
-    /// Resets the channels, which brings those back that had failed. What runs ends with [`Failure::EngineReset`], as the next
-    /// poll reports; what was posted and not started stays; suspended channels stay so.
+    /// Resets the channels, which recovers failed ones. Running transfers end with [`Failure::EngineReset`], reported by
+    /// the next poll; transfers posted but not started stay, and suspended channels stay suspended.
     ///
     /// # Errors
-    /// The first channel that did not end its reset; its transfer ended with [`Failure::ChannelFaulted`], the others serve.
+    /// The first failed reset. That channel's transfer ends with [`Failure::ChannelFaulted`]; the others remain usable.
     pub fn reset(&mut self) -> Result<(), StopError> {
         let mut first = Ok(());
-        let mut completions = std::mem::take(&mut self.ended);
+        let mut completions = std::mem::take(&mut self.finished);
         for index in 0..self.slots.len() {
             let reset = self.driver.recover(&self.slots[index].channel, self.options.reset);
-            self.slots[index].motion = Motion::Going;
-            if self.slots[index].job.as_ref().is_some_and(|job| !job.given.is_empty()) {
+            self.slots[index].phase = Phase::Running;
+            if self.slots[index].job.as_ref().is_some_and(|job| !job.submitted.is_empty()) {
                 let failure = if reset.is_ok() { Failure::EngineReset } else { Failure::ChannelFaulted };
                 self.finish(index, Err(failure), &mut completions);
             }
             first = first.and(reset);
         }
-        self.ended = completions;
-        self.stirred = true;
+        self.finished = completions;
+        self.changed = true;
         first
     }
 
     fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            completions.push(ended((index as u32, slot.serial), result, job.done));
+            completions.push(completion((index as u32, slot.serial), result, job.done));
         }
     }
 
-    /// Serves the line; what it is about is in the completion words.
-    fn hear(&mut self) {
+    /// Handles interrupts; the completion words tell what was done.
+    fn handle_interrupts(&mut self) {
         while self.device.with(|device| device.is_high(LINE)) {
             if self.driver.handle_interrupt(|_| {}).channels == 0 {
                 break;
@@ -185,35 +194,35 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         self.device.with(|device| device.now())
     }
 
-    /// Does for a channel what may be done now; whether anything was.
-    fn serve(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+    /// Advances a channel; returns whether anything changed.
+    fn advance(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let progress = self.driver.poll(&self.slots[index].channel);
         if self.account(index, progress) {
             self.fail(index, completions);
             return true;
         }
-        match self.slots[index].motion {
-            Motion::Going => self.go(index, completions),
-            Motion::Asked { until } => {
+        match self.slots[index].phase {
+            Phase::Running => self.advance_running(index, completions),
+            Phase::Suspending { until } => {
                 let overdue = until.is_some_and(|until| until <= self.now());
-                self.await_stillness(index, overdue, completions)
+                self.check_suspended(index, overdue, completions)
             }
-            Motion::Still => self.stand(index, completions),
+            Phase::Suspended => self.advance_suspended(index, completions),
         }
     }
 
-    /// Counts what a channel says is done; whether it halted at work.
+    /// Counts a channel's progress; returns whether it halted with steps in the device.
     fn account(&mut self, index: usize, progress: Progress) -> bool {
         let until = self.now().after(self.options.patience);
         let Some(job) = self.slots[index].job.as_mut() else { return false };
-        let was_given = !job.given.is_empty();
+        let was_given = !job.submitted.is_empty();
         if job.collect(progress.done) && job.until.is_some() {
-            job.until = (!job.given.is_empty()).then_some(until);
+            job.until = (!job.submitted.is_empty()).then_some(until);
         }
         was_given && progress.state == TransferState::Halted
     }
 
-    fn go(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+    fn advance_running(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let until = self.now().after(self.options.drain);
         let slot = &mut self.slots[index];
         let Some(job) = slot.job.as_mut() else { return false };
@@ -222,30 +231,30 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             return true;
         }
         let ends = job.end.is_some() && !job.closing;
-        // One that is to end goes on to where it can, suspended or not.
+        // A cancelled job continues to its next boundary even when suspended.
         let held = slot.held && job.end.is_none();
-        if !job.given.is_empty() && (ends || held) {
+        if !job.submitted.is_empty() && (ends || held) {
             self.driver.ask_suspend(&slot.channel);
-            slot.motion = Motion::Asked { until: ends.then_some(until) };
+            slot.phase = Phase::Suspending { until: ends.then_some(until) };
             return true;
         }
-        let may_go_on = job.started && !held && job.wants_more();
-        may_go_on && self.give(index, completions)
+        let may_continue = job.started && !held && job.wants_more();
+        may_continue && self.submit_batch(index, completions)
     }
 
-    /// Gives the device the next steps, where there is room for a batch; whether there were any.
-    fn give(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+    /// Submits the next steps if the ring has room for a batch; returns whether it had.
+    fn submit_batch(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let now = self.now();
         let Self { driver, slots, options, batch, .. } = self;
         let Slot { channel, job: Some(job), .. } = &mut slots[index] else { return false };
-        if driver.free(channel) < *batch && job.given.is_empty() {
-            // Completion writes got lost.
+        if driver.free(channel) < *batch && job.submitted.is_empty() {
+            // The ring is full of finished descriptors whose completion writes were lost.
             let _at_work = driver.rewind(channel);
         }
         if driver.free(channel) < *batch {
             return false;
         }
-        // Any step may take two descriptors.
+        // A step takes up to two descriptors.
         let mut room = *batch;
         let mut written = Ok(0);
         while room >= 2
@@ -253,26 +262,26 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             && let Some(step) = job.next()
         {
             room -= slots_of(&step.work);
-            job.given.push_back(Given { step, position: u64::MAX });
+            job.submitted.push_back(Submitted { step, position: u64::MAX });
             let last = room < 2 || !job.wants_more();
             let interrupts = last && options.completion == Completion::Interrupt;
             let notice = if interrupts { Notice::Interrupt } else { Notice::Completion };
-            if let Some(given) = job.given.back_mut() {
-                written = driver.write(channel, &request(&given.step, notice));
-                given.position = written.unwrap_or(u64::MAX);
+            if let Some(submitted) = job.submitted.back_mut() {
+                written = driver.write(channel, &request(&submitted.step, notice));
+                submitted.position = written.unwrap_or(u64::MAX);
             }
         }
         driver.ring_doorbell(channel);
         job.until = job.until.or(Some(now.after(options.patience)));
         if written.is_err() {
-            // The plan keeps the driver's rules, so this is an error of this module, or a quarantined channel.
+            // The plan keeps the driver's rules: the channel is quarantined, or this module has a bug.
             self.abandon(index, Failure::ChannelFaulted, completions);
         }
         true
     }
 
-    /// Looks whether a channel that was asked to stands still; whether something came of it.
-    fn await_stillness(
+    /// Checks whether a suspending channel has stopped; returns whether anything changed.
+    fn check_suspended(
         &mut self,
         index: usize,
         overdue: bool,
@@ -282,7 +291,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         if self.account(index, progress) {
             self.fail(index, completions);
         } else if progress.state == TransferState::Suspended {
-            self.slots[index].motion = Motion::Still;
+            self.slots[index].phase = Phase::Suspended;
         } else if overdue {
             let end = self.slots[index].job.as_ref().and_then(|job| job.end);
             self.abandon(index, end.unwrap_or(Failure::EngineTimedOut), completions);
@@ -292,15 +301,15 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         true
     }
 
-    /// Goes on from where a channel stands still, if it may.
-    fn stand(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+    /// Continues after a completed suspension, if permitted; returns whether anything changed.
+    fn advance_suspended(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let until = self.now().after(self.options.patience);
         if let Some(result) = self.slots[index].job.as_mut().and_then(Job::result) {
             self.finish(index, result, completions);
             return true;
         }
-        let Slot { channel, job, motion, held, .. } = &mut self.slots[index];
-        let going_on = match job {
+        let Slot { channel, job, phase, held, .. } = &mut self.slots[index];
+        let continues = match job {
             Some(job) if job.end.is_some() => {
                 job.take_back();
                 job.closing = true;
@@ -308,19 +317,19 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             }
             _ if *held => return false,
             job => {
-                let job = job.as_mut().filter(|job| !job.given.is_empty());
+                let job = job.as_mut().filter(|job| !job.submitted.is_empty());
                 job.into_iter().for_each(|job| job.until = Some(until));
                 self.driver.resume(channel).is_ok()
             }
         };
-        *motion = Motion::Going;
-        if !going_on {
+        *phase = Phase::Running;
+        if !continues {
             self.abandon(index, Failure::ChannelFaulted, completions);
         }
         true
     }
 
-    /// Ends the job of a channel that halted.
+    /// Ends the job of a halted channel.
     fn fail(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) {
         let errors = self.driver.failure(&self.slots[index].channel).map(|failure| failure.errors);
         let of_memory = Chanerr::new()
@@ -334,18 +343,18 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         self.abandon(index, failure, completions);
     }
 
-    /// Resets a channel and ends its job so, or with [`Failure::ChannelFaulted`] when it may go on all the same.
+    /// Resets a channel and ends its job with `failure`, or with [`Failure::ChannelFaulted`] if the reset fails.
     fn abandon(&mut self, index: usize, failure: Failure, completions: &mut Vec<EngineCompletion>) {
         let progress = self.driver.inspect(&self.slots[index].channel);
         self.account(index, progress);
         let reset = self.driver.recover(&self.slots[index].channel, self.options.reset);
         let failure = if reset.is_ok() { failure } else { Failure::ChannelFaulted };
-        self.slots[index].motion = Motion::Going;
+        self.slots[index].phase = Phase::Running;
         self.finish(index, Err(failure), completions);
     }
 
-    /// Looks after channels that were not heard of for too long; whether there were any.
-    fn give_up(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
+    /// Handles channels without progress for too long; returns whether there were any.
+    fn handle_overdue(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let now = self.now();
         let overdue = |slot: &Slot| slot.is_overdue(now);
         let late: Vec<usize> = (0..self.slots.len()).filter(|index| overdue(&self.slots[*index])).collect();
@@ -355,7 +364,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
                 self.fail(*index, completions);
                 continue;
             }
-            // A channel whose interrupt got lost believes that it raised it.
+            // After a lost interrupt, the channel's interrupt is disarmed.
             self.driver.arm_interrupt(&self.slots[*index].channel);
             let slot = &mut self.slots[*index];
             if slot.is_overdue(now)
@@ -363,23 +372,23 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             {
                 (job.end, job.until) = (job.end.or(Some(Failure::EngineTimedOut)), None);
                 self.driver.ask_suspend(&slot.channel);
-                slot.motion = Motion::Asked { until: Some(now.after(self.options.drain)) };
+                slot.phase = Phase::Suspending { until: Some(now.after(self.options.drain)) };
             }
         }
         !late.is_empty()
     }
 
-    /// Whether there is something to look at.
+    /// Whether a poll has anything to do.
     fn is_due(&self, now: Instant) -> bool {
-        let asked = |slot: &Slot| matches!(slot.motion, Motion::Asked { .. });
-        self.stirred
+        let asked = |slot: &Slot| matches!(slot.phase, Phase::Suspending { .. });
+        self.changed
             || self.device.with(|device| device.is_high(LINE))
-            || self.look.is_some_and(|look| look <= now)
+            || self.next_poll.is_some_and(|next_poll| next_poll <= now)
             || self.slots.iter().any(|slot| asked(slot) || slot.is_overdue(now))
     }
 }
 
-/// Descriptors that a step takes.
+/// Descriptors needed for a step.
 fn slots_of(work: &Work) -> u64 {
     match work {
         Work::Xor { sources, .. } if sources.len() > PLAIN_SOURCES => 2,
@@ -387,7 +396,7 @@ fn slots_of(work: &Work) -> u64 {
     }
 }
 
-/// A step as the driver is asked for it.
+/// The driver's request for a step.
 fn request(step: &Step, notice: Notice) -> Request<'_> {
     let operation = match &step.work {
         Work::Null => ioat::Operation::Null,
@@ -442,7 +451,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
 
     fn ring_doorbell(&mut self) {
         for job in self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()) {
-            self.stirred |= !job.started;
+            self.changed |= !job.started;
             job.started = true;
         }
     }
@@ -452,14 +461,14 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         if !self.is_due(self.now()) {
             return false;
         }
-        (self.stirred, self.look) = (false, None);
-        completions.append(&mut self.ended);
+        (self.changed, self.next_poll) = (false, None);
+        completions.append(&mut self.finished);
         loop {
-            self.hear();
-            // First: a channel that is found done is not late any more, and its lost interrupt would stay lost.
-            let mut any = self.give_up(completions);
+            self.handle_interrupts();
+            // First: once a channel is found done it is not overdue any more, and its lost interrupt would leave it disarmed.
+            let mut any = self.handle_overdue(completions);
             for index in 0..self.slots.len() {
-                any |= self.serve(index, completions);
+                any |= self.advance(index, completions);
             }
             if !any {
                 break;
@@ -467,7 +476,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         }
         if let Completion::Poll(period) = self.options.completion {
             let busy = self.slots.iter().any(Slot::is_at_work);
-            self.look = busy.then(|| self.now().after(period));
+            self.next_poll = busy.then(|| self.now().after(period));
         }
         false
     }
@@ -477,11 +486,11 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         slot.and_then(|slot| slot.job.as_ref()).map_or(0, |job| job.done)
     }
 
-    /// Suspended, a channel stands still at the end of the descriptor at work; what was given to it is kept.
+    /// A suspended channel stops at the end of the current descriptor; its submitted descriptors are kept.
     fn set_turns(&mut self, channel: u32, turns: u32) {
         if let Some(slot) = self.slots.get_mut(channel as usize) {
             let held = turns == 0;
-            self.stirred |= slot.held != held;
+            self.changed |= slot.held != held;
             slot.held = held;
         }
     }
@@ -499,19 +508,19 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
             && let Some(job) = &mut slot.job
         {
             job.end = job.end.or(Some(Failure::Cancelled));
-            self.stirred = true;
+            self.changed = true;
         }
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        if self.stirred {
+        if self.changed {
             return Some(self.now());
         }
-        let asked = self.slots.iter().any(|slot| matches!(slot.motion, Motion::Asked { .. }));
+        let asked = self.slots.iter().any(|slot| matches!(slot.phase, Phase::Suspending { .. }));
         let interrupts = self.options.completion == Completion::Interrupt;
         let watched = asked || (interrupts && self.slots.iter().any(Slot::is_at_work));
         let device = watched.then(|| self.device.with(|device| device.next_wake())).flatten();
         let deadlines = self.slots.iter().filter_map(Slot::deadline);
-        deadlines.chain(device).chain(self.look).min()
+        deadlines.chain(device).chain(self.next_poll).min()
     }
 }

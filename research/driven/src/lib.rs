@@ -1,11 +1,11 @@
-//! Engines that are a driver in front of a device, or of a model of it.
+//! Engines that consist of a driver in front of a device or its model.
 //!
 //! ```text
-//! Descriptor of bus addresses ─► sdma   OMAP4 SDMA (Wicki 2014, 3.4)    ─┬─► registers of the device, or of its model
-//!                             ─► ioat   I/OAT (Papa 2014)               ─┘   held by all three: Shared
+//! Descriptor of bus addresses ─► sdma   OMAP4 SDMA (Wicki 2014, 3.4)    ─┬─► registers of the device or its model,
+//!                             ─► ioat   I/OAT (Papa 2014)               ─┘   shared by engine, driver and clock
 //! ```
 //!
-//! Single-threaded, in the device's time: who polls says what time it is.
+//! Single-threaded, in the device's time: `poll` passes the current time.
 
 mod copies;
 mod device;
@@ -23,7 +23,7 @@ pub use ioat::{Completion, IoatEngine, IoatInitError, IoatOptions};
 pub use memory::{BusMemory, ListMemory, RequestLines};
 pub use sdma::{SdmaEngine, SdmaOptions};
 
-/// The slot of a descriptor's channel and the plan that was made of it, or why the engine refuses it.
+/// Admits a descriptor: returns its channel's slot and its plan, or the reason for the refusal.
 fn admit<'a, Slot, Plan, Planless>(
     descriptor: &Descriptor<BusMemory>,
     announced: &EngineCapabilities,
@@ -43,8 +43,12 @@ fn admit<'a, Slot, Plan, Planless>(
     Ok((slot, plan))
 }
 
-/// What is told of a job of a channel, posted there as that serial, that has ended.
-fn ended((channel, serial): (u32, u32), result: Result<(), Failure>, bytes_done: u64) -> EngineCompletion {
+/// The completion of a job posted on `channel` with `serial`.
+fn completion(
+    (channel, serial): (u32, u32),
+    result: Result<(), Failure>,
+    bytes_done: u64,
+) -> EngineCompletion {
     let ticket = Ticket { channel, serial };
     EngineCompletion {
         ticket,

@@ -1,25 +1,26 @@
-//! Memory as a device on the interconnect addresses it, and the memory of others behind such addresses.
+//! Memory as devices on the interconnect address it.
 //!
 //! ```text
-//! BusMemory::new      plain memory: any operation                       ListMemory: words that the device loads
-//! BusMemory::device   a device's registers, with its request lines: synchronized transfers only     by itself
+//! BusMemory::new      plain memory: any operation
+//! BusMemory::device   a device's registers with its request lines: synchronized transfers only
+//! ListMemory          memory for the engine's own descriptors
 //! ```
 //!
-//! Who may name it is the capability table's business: a device's memory is registered for its driver's client, without the
-//! right to grant it, and the lines it asks with come with it.
+//! Access rights are checked by the capability table: a device's memory is registered for its driver's client without
+//! the right to grant it, together with its request lines.
 
 use memferry_transfer::{Memory, Region, Side};
 
-/// The request lines that a device asks with, from 0.
+/// Request lines of a device, counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestLines {
-    /// It has something to be read.
+    /// Asserted when the device has data to read.
     pub readable: Option<u8>,
-    /// It has room for something to be written.
+    /// Asserted when the device has room for data.
     pub writable: Option<u8>,
 }
 
-/// A range of bus addresses; clones are the same range.
+/// A range of bus addresses. Clones denote the same range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BusMemory {
     address: u32,
@@ -28,7 +29,7 @@ pub struct BusMemory {
 }
 
 impl BusMemory {
-    /// `length` bytes from `address`, or `None` when they reach beyond 32 bits.
+    /// `length` bytes from `address`; `None` if they exceed 32 bits.
     pub const fn new(address: u32, length: u64) -> Option<Self> {
         match (address as u64).checked_add(length) {
             Some(end) if end <= 1 << 32 => Some(Self { address, length, device: None }),
@@ -36,7 +37,7 @@ impl BusMemory {
         }
     }
 
-    /// A device's data register (or several that ask with the same lines), or `None` when it reaches beyond 32 bits.
+    /// A device's data register (or several with the same request lines); `None` if it exceeds 32 bits.
     pub const fn device(address: u32, length: u64, lines: RequestLines) -> Option<Self> {
         match Self::new(address, length) {
             Some(memory) => Some(Self { device: Some(lines), ..memory }),
@@ -48,12 +49,12 @@ impl BusMemory {
         self.address
     }
 
-    /// Whether it is a device's.
+    /// Whether it belongs to a device.
     pub const fn is_device(&self) -> bool {
         self.device.is_some()
     }
 
-    /// The line its device asks with when it stands on `side` of a transfer.
+    /// The request line of its device, if the memory is on `side` of a transfer.
     pub(super) fn line(&self, side: Side) -> Option<u8> {
         let lines = self.device?;
         match side {
@@ -69,21 +70,21 @@ impl Memory for BusMemory {
     }
 }
 
-/// Where a region begins, as the device addresses it.
+/// The bus address of a region.
 pub(super) fn address(region: &Region<BusMemory>) -> u64 {
     u64::from(region.memory().address()) + region.offset()
 }
 
-/// The device cannot do it: elements do not lie on multiples of their size, what must not overlap does, or a device's memory is used
-/// as if it were plain.
+/// The device cannot perform the operation: elements are misaligned, operands overlap in a way that it does not support,
+/// or device memory is used as plain memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unplannable;
 
-/// Memory that belongs to the engine and that the device can read: the descriptors of linked lists go there.
+/// Device-readable memory owned by the engine, for the descriptors of linked lists.
 pub trait ListMemory: core::fmt::Debug {
-    /// Where the device finds it; a multiple of four.
+    /// Its bus address range; the address is a multiple of four.
     fn memory(&self) -> BusMemory;
 
-    /// Writes words, in the processor's byte order, from the word `first` on; they lie within.
+    /// Writes words in the processor's byte order, starting at word `first`; they must fit.
     fn write(&mut self, first: usize, words: &[u32]);
 }

@@ -1,20 +1,21 @@
-//! The OMAP4 SDMA as an engine: its driver in front of the device, or of a model of it (Wicki 2014, 3.4).
+//! The OMAP4 SDMA engine: a driver in front of the device or its model (Wicki 2014, 3.4).
 //!
 //! ```text
-//! post ─► job: plan of hardware transfers ─ doorbell ─► configure, enable ─► the device works by itself
-//! poll(now) ─► device.advance ─ line high? ─► driver: status of each channel ─► next transfer of the job, or a completion
-//!           ├► asked to end early ─► before the next transfer; at once while a device may ask for long
-//!           └► no interrupt in time ─► stopped: EngineTimedOut, or ChannelFaulted when it goes on all the same
-//! reset ─► all channels are back; what ran ended with EngineReset
+//! post ─► job: plan of hardware transfers ─ doorbell ─► configure, enable ─► the device runs
+//! poll(now) ─► device.advance ─ interrupt ─► driver: status of each channel ─► next transfer of the job, or a completion
+//!           ├► cancelled ─► ends before the next transfer; a synchronized transfer is stopped at once
+//!           └► no interrupt in time ─► stopped: EngineTimedOut, or ChannelFaulted if the channel cannot be stopped
+//! reset ─► recovers all channels; running transfers end with EngineReset
 //! ```
 //!
-//! Single-threaded, as the thesis's driver: interrupts and posts come by turns. Nothing is counted as done before the device
-//! reported it. The engine copies, fills, walks, follows lists and serves devices' request lines; it does not look at bytes.
-//! Transfers of one request line run one after the other, in the order they were posted.
+//! Single-threaded, like the thesis's driver: interrupts are handled within `poll`. Bytes count as done only when the device
+//! has reported them. The engine copies, fills, performs 2-D operations, follows lists and serves devices' request lines;
+//! it has no operation that inspects data. Transfers of one request line run one at a time, in the order they were posted.
 
 mod caches;
 mod lists;
 mod plan;
+mod step;
 mod synchronized;
 
 use core::time::Duration;
@@ -31,21 +32,22 @@ use memferry_transfer::{
 
 use super::device::Shared;
 use super::memory::{BusMemory, ListMemory};
-use super::{admit, ended};
-use caches::{Caches, Given};
+use super::{admit, completion};
+use caches::{Caches, Configured};
 use lists::Shares;
-use plan::{Plan, Step, Work};
+use plan::Plan;
+use step::{Step, Work};
 
-/// What a service chooses for the engine.
+/// Options of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SdmaOptions {
-    /// Bytes of a hardware transfer at most (a pixel at least): an end that is asked for is honoured so often.
+    /// Maximum bytes of a hardware transfer (at least a pixel). A cancel takes effect between transfers.
     pub chunk_bytes: u64,
-    /// How long a hardware transfer may take without a word.
+    /// Maximum time of a hardware transfer without an interrupt.
     pub patience: Duration,
-    /// How long a stopped channel may go on.
+    /// Maximum time that a stopped channel may take to drain.
     pub drain: Duration,
-    /// What the device is set up with.
+    /// Settings of the device.
     pub settings: Settings,
 }
 
@@ -60,9 +62,9 @@ impl Default for SdmaOptions {
     }
 }
 
-/// Longest transfer, bytes: what the device can address.
+/// Longest transfer in bytes: the address range of the device.
 const LONGEST_BYTES: u64 = 1 << 32;
-/// The line the engine listens to.
+/// The interrupt line that the engine uses.
 const LINE: Line = Line::L0;
 
 #[derive(Debug)]
@@ -74,11 +76,11 @@ pub struct SdmaEngine<D: Device> {
     lists: Option<Shares>,
     caches: Caches,
     posts: u64,
-    /// Ends that the next poll reports.
-    ended: Vec<EngineCompletion>,
+    /// Completions of a reset, reported by the next poll.
+    finished: Vec<EngineCompletion>,
 }
 
-/// A channel of the engine: one of the device's.
+/// An engine channel; each is one of the device's.
 #[derive(Debug)]
 struct Slot {
     channel: Channel,
@@ -90,15 +92,15 @@ struct Slot {
 #[derive(Debug)]
 struct Job {
     plan: Plan,
-    /// What the device is doing for it.
+    /// The transfer in the device.
     running: Option<Running>,
-    /// The line that drives it, and how many were posted before.
+    /// The request line that drives the job, and the number of the post.
     line: Option<u32>,
     posted: u64,
-    /// Bytes of the operation, and how many of them are done.
+    /// Bytes of the operation, and the bytes done.
     bytes: u64,
     done: u64,
-    /// Steps before are whole.
+    /// Whether the operation may end after the last finished step.
     whole: bool,
     started: bool,
     cancelled: bool,
@@ -113,27 +115,26 @@ impl Job {
         Self { plan, running: None, line, posted, bytes, done: 0, whole, started, cancelled }
     }
 
-    /// When what the device does for it is overdue.
+    /// Time at which the running step is overdue.
     fn overdue(&self) -> Option<Instant> {
         self.running.as_ref()?.until
     }
 }
 
-/// A step that the device was given.
+/// A step in the device.
 #[derive(Debug)]
 struct Running {
     bytes: u64,
     whole: bool,
-    /// When it is overdue; never while a device may ask.
+    /// Time at which it is overdue; `None` for synchronized transfers, which have no limit.
     until: Option<Instant>,
-    /// Of a synchronized transfer, for its counters say how far it came.
+    /// Size of a synchronized transfer; its counters tell how far it came.
     size: Option<TransferSize>,
-    /// What the channel was configured with.
-    given: Given,
+    configured: Configured,
 }
 
 impl Running {
-    /// Bytes that a synchronized transfer moved before it was stopped.
+    /// Bytes that a stopped synchronized transfer has moved.
     fn moved(&self, progress: &Progress) -> u64 {
         let size = self.size.filter(|_| !progress.ended);
         size.map_or(0, |size| {
@@ -145,7 +146,7 @@ impl Running {
 }
 
 impl<D: Device> SdmaEngine<D> {
-    /// Resets the device and takes so many of its 32 channels.
+    /// Resets the device and takes up to `channels` of its 32 channels.
     ///
     /// # Errors
     /// [`InitError`].
@@ -167,45 +168,45 @@ impl<D: Device> SdmaEngine<D> {
             lists: None,
             caches: Caches::default(),
             posts: 0,
-            ended: Vec::new(),
+            finished: Vec::new(),
         })
     }
 
-    /// With memory for descriptors, divided among the channels, so that scatter-gather lists are the device's to follow.
-    /// Without, or where the device cannot follow lists, their pieces are moved one by one.
+    /// Adds memory for descriptors, divided among the channels, so that the device can follow scatter-gather lists.
+    /// Without it, or if the device has no linked lists, each part is a transfer.
     pub fn with_lists(mut self, memory: Box<dyn ListMemory>) -> Self {
         self.lists = self.driver.has_linked_lists().then(|| Shares::new(memory, self.slots.len()));
         self
     }
 
-    /// With what the processor's caches need around each transfer. Without, memory is taken as not cached, or coherent.
+    /// Adds cache maintenance. Without it, memory must be uncached or coherent.
     pub fn with_caches(mut self, maintenance: Box<dyn CacheMaintenance>) -> Self {
         self.caches = Caches::new(maintenance);
         self
     }
 
-    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`], as the next
-    /// poll reports; what was posted and not started stays. The memory of transfers that ended with
-    /// [`Failure::ChannelFaulted`] is out of reach from here on (for the path: `channel_was_reset` of each).
+    /// Resets the device, which recovers failed channels. Running transfers end with [`Failure::EngineReset`], reported by
+    /// the next poll; transfers posted but not started stay. From here on the device cannot access the memory of transfers
+    /// that ended with [`Failure::ChannelFaulted`] (for the path: `channel_was_reset` of each).
     ///
     /// # Errors
-    /// [`InitError`]; no channel serves then, until a reset succeeds.
+    /// [`InitError`]; no channel is usable then until a reset succeeds.
     pub fn reset(&mut self) -> Result<(), InitError> {
         self.driver.initialize(&self.options.settings)?;
-        let mut completions = std::mem::take(&mut self.ended);
+        let mut completions = std::mem::take(&mut self.finished);
         for index in 0..self.slots.len() {
             self.driver.set_line(&self.slots[index].channel, LINE, true);
             let running = self.slots[index].job.as_ref().and_then(|job| job.running.as_ref());
             if let Some(running) = running {
-                running.given.finish(&mut self.caches);
+                running.configured.finish(&mut self.caches);
                 self.finish(index, Err(Failure::EngineReset), &mut completions);
             }
         }
-        self.ended = completions;
+        self.finished = completions;
         Ok(())
     }
 
-    /// Gives every running step of a job that may go on to the device; whether anything was started or ended.
+    /// Starts the next step of each job that may run; returns whether any was started or ended.
     fn start_all(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut any = false;
         for index in 0..self.slots.len() {
@@ -219,7 +220,7 @@ impl<D: Device> SdmaEngine<D> {
                 self.finish(index, Err(Failure::Cancelled), completions);
             } else if job.started && may_start {
                 match job.plan.next() {
-                    // A plan that ends early has met what it cannot plan.
+                    // A plan that ends early contains something that it cannot plan.
                     None => {
                         let result = if job.done == job.bytes { Ok(()) } else { Err(Failure::Unsupported) };
                         self.finish(index, result, completions);
@@ -234,14 +235,14 @@ impl<D: Device> SdmaEngine<D> {
         any
     }
 
-    /// Whether a job's next step may start: a suspended one goes on only to where it can end, once it is to.
+    /// Whether a job's next step may start. A suspended job runs only if cancelled, up to where it may end.
     fn may_start(&self, index: usize) -> bool {
         let Slot { suspended, job, .. } = &self.slots[index];
         let ends = job.as_ref().is_some_and(|job| job.cancelled && !job.whole);
         (!suspended || ends) && !self.line_is_taken(index)
     }
 
-    /// Whether another job has the request line of this one's, or was posted for it earlier.
+    /// Whether another job uses this job's request line or was posted for it earlier.
     fn line_is_taken(&self, index: usize) -> bool {
         let Some(job) = &self.slots[index].job else { return false };
         let jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
@@ -256,41 +257,41 @@ impl<D: Device> SdmaEngine<D> {
         let slot = &mut slots[index];
         let configured = match step.work {
             Work::Transfer(config) => {
-                driver.configure(&slot.channel, &config, None).is_ok().then_some(Given::Transfer(config))
+                driver.configure(&slot.channel, &config, None).is_ok().then_some(Configured::Transfer(config))
             }
             Work::List(segments) => {
                 let list = lists.as_mut().and_then(|lists| lists.write(index, &segments));
                 list.filter(|list| driver.configure_list(&slot.channel, list, None).is_ok())
-                    .map(|list| Given::List(list, segments))
+                    .map(|list| Configured::List(list, segments))
             }
         };
-        let Some(given) = configured.filter(|given| {
-            given.prepare(caches);
+        let Some(configured) = configured.filter(|configured| {
+            configured.prepare(caches);
             driver.enable(&slot.channel).is_ok()
         }) else {
-            // The plan was made within the driver's rules, so this is an error of this module, or a quarantined channel.
+            // The plan keeps the driver's rules: the channel is quarantined, or this module has a bug.
             return self.finish(index, Err(Failure::ChannelFaulted), completions);
         };
-        let size = match &given {
-            Given::Transfer(config) => config.synchronization.map(|_| config.size),
-            Given::List(..) => None,
+        let size = match &configured {
+            Configured::Transfer(config) => config.synchronization.map(|_| config.size),
+            Configured::List(..) => None,
         };
         let now = device.with(|device| device.now());
         let until = size.is_none().then(|| now.after(options.patience));
         if let Some(job) = slot.job.as_mut() {
-            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size, given });
+            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size, configured });
         }
     }
 
     fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            completions.push(ended((index as u32, slot.serial), result, job.done));
+            completions.push(completion((index as u32, slot.serial), result, job.done));
         }
     }
 
-    /// Handles what the device reported.
-    fn hear(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
+    /// Handles interrupts; returns whether there was an event.
+    fn handle_interrupts(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut events: Vec<Event> = Vec::new();
         while self.device.with(|device| device.is_high(LINE.index())) {
             if self.driver.handle_interrupt(LINE, |event| events.push(event)).events == 0 {
@@ -299,15 +300,15 @@ impl<D: Device> SdmaEngine<D> {
         }
         let any = !events.is_empty();
         for event in events {
-            let heard = |slot: &Slot| slot.channel.index() == event.channel;
-            if let Some(index) = self.slots.iter().position(heard) {
-                self.heard(index, &event, completions);
+            let reporting = |slot: &Slot| slot.channel.index() == event.channel;
+            if let Some(index) = self.slots.iter().position(reporting) {
+                self.process_event(index, &event, completions);
             }
         }
         any
     }
 
-    fn heard(&mut self, index: usize, event: &Event, completions: &mut Vec<EngineCompletion>) {
+    fn process_event(&mut self, index: usize, event: &Event, completions: &mut Vec<EngineCompletion>) {
         let Some(job) = self.slots[index].job.as_mut() else { return };
         if let Some(cause) = event.error() {
             let failure = match cause {
@@ -319,31 +320,30 @@ impl<D: Device> SdmaEngine<D> {
         } else if event.is_end()
             && let Some(running) = job.running.take()
         {
-            running.given.finish(&mut self.caches);
+            running.configured.finish(&mut self.caches);
             job.done += running.bytes;
             job.whole = running.whole;
         }
     }
 
-    /// Ends a job whose channel may still be at work.
+    /// Stops a channel that may be running, and ends its job.
     fn stop(&mut self, index: usize, failure: Failure, completions: &mut Vec<EngineCompletion>) {
         let channel = &self.slots[index].channel;
         let stopped = self.driver.stop(channel, self.options.drain);
-        // An interrupt that was lost on its way still stands in the line's status, and would hide the next one.
+        // A lost interrupt is still set in the line's status and would hide the next one: clear it.
         self.driver.set_line(channel, LINE, false);
         self.driver.set_line(channel, LINE, true);
         if let (Some(job), Ok(progress)) = (&mut self.slots[index].job, &stopped)
             && let Some(running) = &job.running
         {
-            running.given.finish(&mut self.caches);
+            running.configured.finish(&mut self.caches);
             job.done += running.moved(progress);
         }
         let failure = if stopped.is_ok() { failure } else { Failure::ChannelFaulted };
         self.finish(index, Err(failure), completions);
     }
 
-    /// Stops what is overdue.
-    fn give_up(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) {
+    fn handle_overdue(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) {
         for index in 0..self.slots.len() {
             let overdue = |job: &Job| job.overdue().is_some_and(|until| until <= now);
             if self.slots[index].job.as_ref().is_some_and(overdue) {
@@ -399,15 +399,15 @@ impl<D: Device> Engine for SdmaEngine<D> {
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.device.with(|device| device.advance(now));
-        completions.append(&mut self.ended);
+        completions.append(&mut self.finished);
         loop {
-            let heard = self.hear(completions);
+            let handled = self.handle_interrupts(completions);
             let started = self.start_all(completions);
-            if !heard && !started {
+            if !handled && !started {
                 break;
             }
         }
-        self.give_up(now, completions);
+        self.handle_overdue(now, completions);
         false
     }
 
@@ -445,7 +445,7 @@ impl<D: Device> Engine for SdmaEngine<D> {
         };
         let mut slots = self.slots.iter().enumerate();
         let any_ready = slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job)));
-        if any_ready || !self.ended.is_empty() {
+        if any_ready || !self.finished.is_empty() {
             return Some(self.device.with(|device| device.now()));
         }
         let device =

@@ -1,60 +1,59 @@
-//! What a model's reads and writes reach.
+//! The memory and peripherals that a model reads and writes.
 //!
 //! ```text
-//! model ── serve(arrival, access) ──► when it has been served
+//! model ── serve(arrival, access) ──► time at which the access is served
 //!       ── read(address, bytes) / write(address, bytes) ──► Bus ──► memory or a peripheral
 //! ```
 //!
-//! A bus moves bytes at once, and says apart from that how long an access takes behind the interconnect; by itself, no
-//! time. The way there and back is the device's timing.
+//! A bus moves bytes at once. It reports separately how long an access takes behind the interconnect (by default: no
+//! time). The latency between device and memory belongs to the device's timing.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use memferry_clock::Instant;
 
-/// The interconnect answered with an error: nothing is there, or it may not be accessed.
+/// The interconnect answered with an error: the address is unmapped or protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusError;
 
 impl fmt::Display for BusError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the interconnect answered with an error")
+        f.write_str("bus error: no memory or peripheral accepts an access to this address")
     }
 }
 
 impl core::error::Error for BusError {}
 
-/// What an access does, as far as its time goes.
+/// Kind of an access, as far as timing depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
-    /// Data is waited for.
+    /// The device waits for the data.
     Read,
-    /// The end is waited for.
+    /// The device waits until the write is done.
     Write,
-    /// Only being accepted is waited for.
+    /// The device waits only until the write is accepted.
     PostedWrite,
 }
 
-/// An access on its way to memory.
+/// An access as it arrives at memory, for its timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u32,
-    /// How many bytes it carries.
     pub bytes: u32,
     pub kind: AccessKind,
 }
 
 /// Memory and peripherals as the device addresses them.
 pub trait Bus {
-    /// Fills `bytes` from `address`. A peripheral may change by being read.
+    /// Fills `bytes` from `address`. Reading a peripheral may change its state.
     fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError>;
 
     /// Writes `bytes` to `address`. On an error nothing was written.
     fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError>;
 
-    /// When an access that arrives at `arrival` has been served: a read's first data leaves, a write is done, a posted
-    /// one accepted. Asked once for each access, in the order they leave the device; no bytes are moved by it.
+    /// Time at which an access that arrives at `arrival` is served: a read's first data leaves, a write is done, a posted
+    /// write is accepted. Called once for each access, in the order in which they leave the device. Moves no bytes.
     fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
         let _ = access;
         arrival
@@ -75,7 +74,7 @@ impl<B: Bus + ?Sized> Bus for &mut B {
     }
 }
 
-/// Plain memory at one place; every other address is an error.
+/// Plain memory at one address range; every other address is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ram {
     base: u32,
@@ -92,12 +91,11 @@ impl Ram {
         &self.bytes
     }
 
-    /// What it holds, to change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    fn place(&mut self, address: u32, length: usize) -> Result<&mut [u8], BusError> {
+    fn slice(&mut self, address: u32, length: usize) -> Result<&mut [u8], BusError> {
         let begin = address.checked_sub(self.base).ok_or(BusError)? as usize;
         let end = begin.checked_add(length).ok_or(BusError)?;
         self.bytes.get_mut(begin..end).ok_or(BusError)
@@ -106,12 +104,12 @@ impl Ram {
 
 impl Bus for Ram {
     fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
-        bytes.copy_from_slice(self.place(address, bytes.len())?);
+        bytes.copy_from_slice(self.slice(address, bytes.len())?);
         Ok(())
     }
 
     fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
-        self.place(address, bytes.len())?.copy_from_slice(bytes);
+        self.slice(address, bytes.len())?.copy_from_slice(bytes);
         Ok(())
     }
 }

@@ -1,20 +1,20 @@
-//! What all models say of software that breaks their rules: the reasons in words, and the list they are kept in.
+//! Complaints: a model's reports of software that breaks the device's rules.
 //!
 //! ```text
 //! reasons! ──► Reason, Display        Complaint of a model ──push──► Complaints ──list, take──► test or log
 //! ```
 //!
-//! Which rules there are is each model's own matter.
+//! Each model declares its own rules.
 
 use alloc::vec::Vec;
 
-/// How many complaints are kept; further ones are only counted.
+/// Stored complaints; further ones are only counted.
 const KEPT: usize = 1024;
 
-/// Declares the reasons with their words.
+/// Declares the `Reason` enum, each variant with its message.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident => $words:literal,)+) => {
-        /// Why the model complains.
+        /// A rule that software broke.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)+
@@ -31,7 +31,7 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
-/// The complaints of a device.
+/// Complaints of one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Complaints<C> {
     list: Vec<C>,
@@ -53,12 +53,12 @@ impl<C> Complaints<C> {
         }
     }
 
-    /// Those that are kept, oldest first.
+    /// The stored complaints, oldest first.
     pub(crate) fn list(&self) -> &[C] {
         &self.list
     }
 
-    /// How many were not kept since they were last taken.
+    /// Complaints not stored since the last `take`.
     pub(crate) const fn left_out(&self) -> u64 {
         self.left_out
     }

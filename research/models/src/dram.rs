@@ -1,15 +1,15 @@
-//! How long memory takes: channels, banks with open rows, a data bus that turns round, and writes held back.
+//! DRAM timing: channels, banks with open rows, data bus turnaround, and a buffer of posted writes.
 //!
 //! ```text
-//! access ── interleave ──► channel ── bank ── row open? ──► activate, precharge ──► data bus ──► when
-//!                             └── posted writes are held, and sent together ──┘
+//! access ── interleave ──► channel ── bank ── row open? ──► activate, precharge ──► data bus ──► time served
+//!                             └── posted writes are buffered and sent together ──┘
 //! ```
 //!
-//! [`Dram`] stands before any [`Bus`] and adds [`Bus::serve`]; bytes are moved by what stands behind it. Accesses are
-//! served in the order they come in, but posted writes are held until a few are there, or nothing was read meanwhile, so
-//! that the bus turns round once for all of them. Power-down and reordering among reads are not modelled.
-//! Source: JESD209-2 (LPDDR2) for what a row and a turn of the bus cost; the EMIF's chapter of the OMAP4460 manual for
-//! the held writes and the interleaving.
+//! [`Dram`] wraps any [`Bus`] and implements [`Bus::serve`]; the wrapped bus moves the bytes. Accesses are served in
+//! order of arrival. Posted writes are buffered until the buffer is full or no read came since the last write, so that
+//! the bus turns around once for all of them. Power-down and reordering among reads are not modelled.
+//! Sources: JESD209-2 (LPDDR2) for row and turnaround times; the EMIF chapter of the OMAP4460 manual for the write
+//! buffer and the interleaving.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,44 +17,42 @@ use memferry_clock::Instant;
 
 use crate::bus::{Access, AccessKind, Bus, BusError};
 
-/// Organization and times of a memory, in bytes and picoseconds.
+/// Organization and timing of a memory, in bytes and picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DramTiming {
-    /// Channels, each with banks and a data bus of its own.
+    /// Channels, each with its own banks and data bus.
     pub channels: u32,
-    /// Bytes after which addresses go on in the next channel.
+    /// Bytes after which addresses continue in the next channel.
     pub interleave_bytes: u32,
-    /// Banks of a channel.
     pub banks: u32,
-    /// Bytes of a row of one bank.
+    /// Bytes per row of one bank.
     pub row_bytes: u32,
-    /// Bytes that the data bus moves at least: a memory burst.
+    /// Bytes of a memory burst, the smallest transfer on the data bus.
     pub burst_bytes: u32,
-    /// Picoseconds of a memory burst on the data bus.
+    /// Duration of a memory burst on the data bus, in picoseconds.
     pub burst: u64,
     /// Picoseconds to open a row (tRCD).
     pub activate: u64,
-    /// Picoseconds to close one (tRP).
+    /// Picoseconds to close a row (tRP).
     pub precharge: u64,
     /// Picoseconds from a read command to its first data (RL and tDQSCK).
     pub read: u64,
     /// Picoseconds from a write command to its data (WL).
     pub write: u64,
-    /// Picoseconds from a write's data until its row may be closed (tWR).
+    /// Picoseconds from a write's data until its row may close (tWR).
     pub write_recovery: u64,
-    /// Picoseconds that the bus rests between a read's and a write's data.
+    /// Idle time of the bus between a read's and a write's data, in picoseconds.
     pub read_to_write: u64,
-    /// Picoseconds that the bus rests between a write's and a read's data (tWTR and RL).
+    /// Idle time of the bus between a write's and a read's data, in picoseconds (tWTR and RL).
     pub write_to_read: u64,
-    /// Posted writes that a channel holds back while there are reads.
+    /// Posted writes that a channel buffers while there are reads.
     pub held_writes: u32,
-    /// Picoseconds from a refresh to the next (tREFI); zero for none.
+    /// Picoseconds between refreshes (tREFI); zero disables refresh.
     pub refresh_every: u64,
-    /// Picoseconds that a refresh of all banks takes (tRFCab).
+    /// Duration of a refresh of all banks, in picoseconds (tRFCab).
     pub refresh: u64,
 }
 
-/// A row of a bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     bank: usize,
@@ -64,7 +62,7 @@ struct Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bank {
     open: Option<u32>,
-    /// When it takes the next command for the open row, and when that row may be closed.
+    /// Time of the next command to the open row (`ready`), and of that row's closing (`closable`).
     ready: Instant,
     closable: Instant,
 }
@@ -72,11 +70,11 @@ struct Bank {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Channel {
     banks: Vec<Bank>,
-    /// Memory bursts of each write that is held back, and where they go.
+    /// Buffered writes: target and number of memory bursts.
     held: Vec<(Place, u64)>,
     bus_free: Instant,
     writes_last: bool,
-    /// When the next refresh is due.
+    /// Time of the next refresh.
     refresh: Instant,
 }
 
@@ -87,7 +85,7 @@ impl Channel {
         Self { banks, held: Vec::new(), bus_free: start, writes_last: false, refresh: start }
     }
 
-    /// Refreshes all banks when that is due before an access at `from`. Refreshes that nothing waited for are passed over.
+    /// Refreshes all banks if a refresh is due before an access at `from`. Refreshes during idle time cost nothing.
     fn refresh(&mut self, timing: &DramTiming, from: Instant) {
         let every = u128::from(timing.refresh_every);
         if every == 0 || from < self.refresh {
@@ -102,7 +100,7 @@ impl Channel {
         self.refresh = last.after_picoseconds(every);
     }
 
-    /// Moves `bursts` memory bursts and says when the first of them is on the bus.
+    /// Moves `bursts` memory bursts and returns the time at which the first of them is on the bus.
     fn transfer(
         &mut self,
         timing: &DramTiming,
@@ -138,7 +136,7 @@ impl Channel {
         after(begin, timing.burst)
     }
 
-    /// Sends every write that is held back, those of one row together, the open rows' first.
+    /// Sends all buffered writes, grouped by row, open rows first.
     fn drain(&mut self, timing: &DramTiming, from: Instant) {
         let mut held = core::mem::take(&mut self.held);
         let is_closed =
@@ -150,7 +148,7 @@ impl Channel {
     }
 }
 
-/// Memory with times, before the bus that holds its bytes.
+/// A bus with DRAM timing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dram<B> {
     bus: B,
@@ -159,7 +157,7 @@ pub struct Dram<B> {
 }
 
 impl<B: Bus> Dram<B> {
-    /// Memory with every row closed. A size of zero is taken for one.
+    /// Memory with every row closed. A size of zero counts as one.
     pub fn new(timing: DramTiming, bus: B) -> Self {
         let at_least_one = |size: u32| size.max(1);
         let timing = DramTiming {
@@ -175,17 +173,15 @@ impl<B: Bus> Dram<B> {
         Self { bus, timing, channels }
     }
 
-    /// The bus behind it.
     pub const fn bus(&self) -> &B {
         &self.bus
     }
 
-    /// The bus behind it, to change.
     pub const fn bus_mut(&mut self) -> &mut B {
         &mut self.bus
     }
 
-    /// The channel of an address, and where in it: rows of all banks follow each other, then the next row of each.
+    /// The channel of an address, and its bank and row. Consecutive rows are in consecutive banks.
     fn place(&self, address: u32) -> (usize, Place) {
         let DramTiming { channels, interleave_bytes, banks, row_bytes, .. } = self.timing;
         let stripe = address / interleave_bytes;
@@ -204,7 +200,7 @@ impl<B: Bus> Bus for Dram<B> {
         self.bus.write(address, bytes)
     }
 
-    /// An access lies in one channel and one row, as those of a device in aligned windows do.
+    /// The access must lie in one channel and one row; a device's accesses in aligned windows do.
     fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
         let (channel, place) = self.place(access.address);
         let timing = self.timing;
@@ -220,7 +216,7 @@ impl<B: Bus> Bus for Dram<B> {
                 channel.bus_free
             }
             AccessKind::PostedWrite => {
-                // Accepted when the writes before it have begun to leave: there is room for one set only.
+                // The buffer holds one set: a write is accepted once the writes before it have started to leave.
                 let accepted = if channel.held.is_empty() && channel.writes_last {
                     arrival.max(channel.bus_free)
                 } else {
@@ -260,7 +256,7 @@ mod tests {
         refresh: 130,
     };
 
-    /// Bytes from a bank's row to its next row.
+    /// Bytes between two rows of one bank.
     const NEXT_ROW: u32 = 2 * 1024 * 4;
 
     fn memory(timing: DramTiming) -> Dram<Ram> {
@@ -276,35 +272,35 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_opened_once_and_another_one_of_the_bank_costs_a_precharge() {
+    fn switching_rows_costs_a_precharge() {
         let mut dram = memory(TIMING);
         assert_eq!(read(&mut dram, 1_000, 0), 1_000 + 18 + 17 + 10, "activate, command, first burst");
         assert_eq!(read(&mut dram, 2_000, 64), 2_000 + 17 + 10, "the row is open");
         assert_eq!(read(&mut dram, 3_000, NEXT_ROW), 3_000 + 19 + 18 + 17 + 10, "another row of the bank");
-        assert_eq!(read(&mut dram, 4_000, 2048), 4_000 + 18 + 17 + 10, "another bank's rows are its own");
+        assert_eq!(read(&mut dram, 4_000, 2048), 4_000 + 18 + 17 + 10, "another bank's row is closed");
     }
 
     #[test]
-    fn reads_that_come_together_share_the_bus_but_not_the_channels() {
+    fn simultaneous_reads_share_a_channels_bus() {
         let mut dram = memory(TIMING);
         let first = read(&mut dram, 0, 0);
         assert_eq!(read(&mut dram, 0, 64), first + 20, "after both bursts of the first");
-        assert_eq!(read(&mut dram, 0, 128), first, "the other channel has a bus of its own");
+        assert_eq!(read(&mut dram, 0, 128), first, "the other channel has another bus");
     }
 
     #[test]
-    fn posted_writes_are_held_while_there_are_reads_and_leave_together() {
+    fn reads_pass_buffered_writes() {
         let mut dram = memory(TIMING);
         read(&mut dram, 0, 0);
         assert_eq!(serve(&mut dram, 100, 0, 32, AccessKind::PostedWrite), 100);
-        assert_eq!(read(&mut dram, 200, 64), 200 + 17 + 10, "the held write is not in the way");
+        assert_eq!(read(&mut dram, 200, 64), 200 + 17 + 10, "the buffered write causes no delay");
         assert_eq!(serve(&mut dram, 300, 32, 32, AccessKind::PostedWrite), 300);
-        // The writes: 300 + 7, two bursts; the bus turns round before the read's data.
+        // Writes: 300 + 7, two bursts; then the bus turns around before the read's data.
         assert_eq!(read(&mut dram, 300, 64), 300 + 7 + 20 + 25 + 10);
     }
 
     #[test]
-    fn posted_writes_alone_are_accepted_as_fast_as_they_leave() {
+    fn a_full_buffer_delays_posted_writes() {
         let mut dram = memory(TIMING);
         serve(&mut dram, 0, 0, 32, AccessKind::Write);
         let accepted: Vec<u128> =
@@ -313,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn held_writes_leave_by_rows() {
+    fn buffered_writes_are_sent_row_by_row() {
         let timing = DramTiming { held_writes: 4, ..TIMING };
         let end = |addresses: [u32; 4]| {
             let mut dram = memory(timing);
@@ -327,17 +323,17 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_closes_the_rows_and_is_not_made_up_for() {
+    fn refresh_closes_rows_and_is_not_repeated() {
         let timing = DramTiming { refresh_every: 10_000, ..TIMING };
         let mut dram = memory(timing);
         read(&mut dram, 9_000, 0);
         assert_eq!(read(&mut dram, 9_500, 64), 9_500 + 17 + 10);
         assert_eq!(read(&mut dram, 10_000, 0), 10_000 + 130 + 18 + 17 + 10);
-        assert_eq!(read(&mut dram, 55_000, 0), 55_000 + 18 + 17 + 10, "closed by a refresh that is over");
+        assert_eq!(read(&mut dram, 55_000, 0), 55_000 + 18 + 17 + 10, "closed by an earlier refresh");
     }
 
     #[test]
-    fn bytes_are_those_of_the_bus_behind() {
+    fn bytes_come_from_the_wrapped_bus() {
         let mut dram = memory(TIMING);
         assert_eq!(dram.write(8, &[1, 2]), Ok(()));
         let mut bytes = [0; 2];

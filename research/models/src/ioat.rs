@@ -1,19 +1,21 @@
-//! Intel's I/OAT engine (versions 2 and 3) behind its registers, in virtual time: four channels that share one way to memory.
+//! Intel's I/OAT engine (versions 2 and 3) in virtual time: four channels that share one memory port.
 //!
 //! ```text
-//! registers ──► channels ── fetch ──► descriptors at work ── reads ──► bursts ── writes ──► Bus
-//!                  ▲                        one way to memory, channels in turn              │
-//!                  └── CHANSTS, completion writes, the line ◄── step(now) ◄── events ◄───────┘
+//! registers ──► channels ── fetch ──► descriptors in flight ── reads ──► bursts ── writes ──► Bus
+//!                  ▲                  one memory port, channels in round robin              │
+//!                  └── CHANSTS, completion writes, interrupt ◄── step(now) ◄── events ◄─────┘
 //! ```
 //!
-//! The registers' behaviour is that of the datasheets that [`memferry_registers::ioat`] names. Where they leave room, the model chose,
-//! mostly the harsher: a reset forgets the completion address and the control bits; an interrupt that comes while the channel's
-//! is not armed is lost; a resumed channel fetches again what it had not begun; an error always halts, unless
-//! CHANERR_MASK has it; a fill's pattern begins with the destination's first byte; after a suspend the descriptors already begun
-//! (as many as the pipeline holds) end. Register accesses happen at the instant of the last step.
+//! Register behaviour follows the datasheets named in [`memferry_registers::ioat`]. Where they are silent, the model
+//! mostly takes the behaviour that is harder for a driver: a reset clears the completion address and the control bits;
+//! an interrupt is lost if the channel's interrupt is not armed; a resumed channel fetches again the descriptors it had
+//! not started; an error always halts unless CHANERR_MASK masks it; a fill's pattern starts at the destination's first
+//! byte; a suspend lets the started descriptors finish (at most the pipeline's depth). Register accesses happen at the
+//! time of the last step.
 //!
-//! Memory may take time of its own ([`Bus::serve`]), between an access's way and its latency. Caches, snooping, address translation, message-signalled interrupts and PCI configuration space are not modelled. Bytes that are read
-//! are read when they arrive, so what a descriptor writes may be read by the next one or not, unless there is a fence.
+//! Memory may add its own time ([`Bus::serve`]) between an access's transfer and its latency. Caches, snooping, address
+//! translation, message-signalled interrupts and PCI configuration space are not modelled. A source is read when its
+//! data arrives: without a fence, a descriptor may or may not see what the one before it writes.
 
 mod access;
 mod channel;
@@ -36,20 +38,31 @@ use memferry_registers::Device;
 use memferry_registers::ioat::descriptor::WORDS;
 use memferry_registers::ioat::{CHANNELS, Genctrl, Intrctrl, LINES};
 
-/// What ends at an instant. What belongs to an earlier epoch of its channel is forgotten.
+/// An event at the end of an action. Events of an earlier epoch of their channel are ignored.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A channel may use the way to memory.
+    /// A channel may use the memory port.
     Free,
     /// A descriptor has arrived.
-    Fetched { address: u64 },
-    /// A source's bytes have arrived.
-    Read { serial: u64, offset: u64, source: usize },
-    /// A burst's bytes are in memory.
-    Written { serial: u64, offset: u64 },
-    /// The status is in memory.
-    Completed { status: u64, interrupt: bool },
-    /// A reset is over.
+    Fetched {
+        address: u64,
+    },
+    /// The data of one source has arrived.
+    Read {
+        serial: u64,
+        offset: u64,
+        source: usize,
+    },
+    /// A burst is in memory.
+    Written {
+        serial: u64,
+        offset: u64,
+    },
+    /// The completion write is in memory.
+    Completed {
+        status: u64,
+        interrupt: bool,
+    },
     Reset,
 }
 
@@ -71,14 +84,14 @@ pub struct Ioat<B> {
     port: Port,
     intrctrl: Intrctrl,
     genctrl: Genctrl,
-    /// Channels that wait for attention.
+    /// Channels with a pending interrupt, as a bit mask (ATTNSTATUS).
     attention: u32,
     complaints: Complaints<Complaint>,
     faults: Faults,
 }
 
 impl<B: Bus> Ioat<B> {
-    /// A device as after power-up, at the clock's origin, in front of `bus`.
+    /// A device after power-up, at the clock's origin, in front of `bus`.
     pub fn new(config: Config, bus: B) -> Self {
         Self {
             config,
@@ -95,15 +108,15 @@ impl<B: Bus> Ioat<B> {
         }
     }
 
-    /// Lets everything happen that is due until `now`, and says when the next thing is. Without one, the device waits for a
-    /// register access. An instant of the past is the present.
+    /// Processes all events due until `now` and returns the time of the next one. With none, the device waits for a
+    /// register access. A time in the past counts as the current time.
     pub fn step(&mut self, now: Instant) -> Option<Instant> {
         while self.events.next_due().is_some_and(|due| due <= now) {
             let Some((at, due)) = self.events.pop() else {
                 break;
             };
             self.now = self.now.max(at);
-            self.happen(due);
+            self.process_event(due);
             self.schedule();
         }
         self.now = self.now.max(now);
@@ -111,17 +124,17 @@ impl<B: Bus> Ioat<B> {
         self.next_wake()
     }
 
-    /// When the next thing happens; asked after register accesses.
+    /// Time of the next event; call it after register accesses.
     pub fn next_wake(&self) -> Option<Instant> {
         self.events.next_due()
     }
 
-    fn happen(&mut self, due: Due) {
+    fn process_event(&mut self, due: Due) {
         let Due { channel, epoch, event } = due;
-        let is_now = self.channels[channel].epoch == epoch;
+        let is_current = self.channels[channel].epoch == epoch;
         match event {
             Event::Free => {}
-            _ if !is_now => {}
+            _ if !is_current => {}
             Event::Fetched { address } => self.fetched(channel, address),
             Event::Read { serial, offset, source } => self.read_done(channel, serial, offset, source),
             Event::Written { serial, offset } => self.write_done(channel, serial, offset),
@@ -130,15 +143,16 @@ impl<B: Bus> Ioat<B> {
         }
     }
 
-    /// Lets something of `channel` end after `cycles`.
+    /// Schedules `event` of `channel` in `cycles` cycles.
     fn after(&mut self, cycles: u64, channel: usize, event: Event) {
         let at = self.now.after_picoseconds(self.config.timing.picoseconds(cycles));
         let epoch = self.channels[channel].epoch;
         self.events.push(at, Due { channel, epoch, event });
     }
 
-    /// Lets an access of `channel` leave the device after `cycles`, be served by memory, and end `latency` cycles later.
-    fn reach(
+    /// Issues a memory access of `channel`: it leaves the device after `cycles`, memory serves it, and it ends `latency`
+    /// cycles later.
+    fn access_memory(
         &mut self,
         (address, bytes, kind): (u64, u64, AccessKind),
         (cycles, latency): (u64, u64),
@@ -156,42 +170,40 @@ impl<B: Bus> Ioat<B> {
         self.events.push(at, Due { channel, epoch, event });
     }
 
-    /// The present of the device: the last step's instant.
+    /// The device's current time: that of the last step.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Whether the interrupt line is high; other lines never are.
+    /// Whether the interrupt line is high; false for any other line.
     pub const fn line(&self, line: usize) -> bool {
         line < LINES && self.intrctrl.master_enable() && self.attention != 0
     }
 
-    /// What the device reads and writes.
+    /// The bus behind the device.
     pub const fn bus(&self) -> &B {
         &self.bus
     }
 
-    /// What the device reads and writes, to change.
     pub const fn bus_mut(&mut self) -> &mut B {
         &mut self.bus
     }
 
-    /// Rules that software broke, oldest first, as many as are kept.
+    /// Rules that software broke, oldest first, as far as they were stored.
     pub fn complaints(&self) -> &[Complaint] {
         self.complaints.list()
     }
 
-    /// Complaints that were not kept, since the list was full.
+    /// Complaints that were dropped because the list was full.
     pub const fn complaints_left_out(&self) -> u64 {
         self.complaints.left_out()
     }
 
-    /// Takes the complaints away.
     pub fn take_complaints(&mut self) -> Vec<Complaint> {
         self.complaints.take()
     }
 
-    /// The faults of the device, to change. A released channel goes on at the next step.
+    /// The device's injected faults. A released channel continues at the next step.
     pub const fn faults(&mut self) -> &mut Faults {
         &mut self.faults
     }
@@ -215,7 +227,7 @@ impl<B: Bus> Device for Ioat<B> {
     }
 }
 
-/// Words from their bytes.
+/// Little-endian words from bytes.
 fn words(bytes: &[u8; 8 * WORDS]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {

@@ -1,4 +1,4 @@
-//! Models of DMA engines: what a device does behind its registers, in virtual time.
+//! Models of DMA engines in virtual time: each simulates a device behind its registers.
 //!
 //! ```text
 //! driver ── RegisterIo ──► model ── Bus ──► memory
@@ -6,8 +6,8 @@
 //!    └── interrupt lines ────┘  step(now) ──► when to step again
 //! ```
 //!
-//! A model never reads the machine's clock, never blocks, and gives the same trace for the same calls. It knows no
-//! driver. Its times come from parameters; calibrating them is not its business.
+//! A model never reads the machine's clock, never blocks, and produces the same trace for the same calls. It does not
+//! depend on any driver. Its timing comes from parameters; calibrating them is left to experiments.
 
 #![no_std]
 

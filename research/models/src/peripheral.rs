@@ -1,19 +1,19 @@
-//! A peripheral with one data register beside memory, as hardware-synchronized transfers need it.
+//! A bus with one peripheral data register beside memory, for hardware-synchronized transfers.
 //!
 //! ```text
 //! reads of the register ── oldest byte first ◄── received      sent ◄── writes to the register
-//! any other address ──► the bus behind
+//! any other address ──► the wrapped bus
 //! ```
 //!
-//! Each access takes or gives as many bytes as it is wide. A register with nothing to give answers zeros, as hardware does
-//! whose FIFO underflows, and counts that. It raises no request line: whoever plays the peripheral does.
+//! Each access moves as many bytes as it is wide. Reading an empty register returns zeros, as hardware whose FIFO
+//! underflows does, and counts as an underflow. The bus raises no request line; its user does.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::{Bus, BusError};
 
-/// A bus with a peripheral's data register on it.
+/// A bus with a peripheral's data register.
 #[derive(Clone, Debug)]
 pub struct WithRegister<B> {
     bus: B,
@@ -24,7 +24,7 @@ pub struct WithRegister<B> {
 }
 
 impl<B> WithRegister<B> {
-    /// A peripheral whose data register is at `register`, and which has received nothing.
+    /// A peripheral with its data register at `register` and nothing received.
     pub const fn new(bus: B, register: u32) -> Self {
         Self { bus, register, received: VecDeque::new(), sent: Vec::new(), underflows: 0 }
     }
@@ -33,27 +33,26 @@ impl<B> WithRegister<B> {
         &self.bus
     }
 
-    /// The bus behind, to change.
     pub const fn bus_mut(&mut self) -> &mut B {
         &mut self.bus
     }
 
-    /// The peripheral receives these bytes.
+    /// Adds bytes for the register to deliver.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.received.extend(bytes);
     }
 
-    /// What was written to the register, in order.
+    /// Bytes written to the register, in order.
     pub fn sent(&self) -> &[u8] {
         &self.sent
     }
 
-    /// Bytes received that nobody has read.
+    /// Received bytes not yet read.
     pub fn unread(&self) -> usize {
         self.received.len()
     }
 
-    /// Reads of the register that found less than they asked for.
+    /// Reads of the register that had fewer bytes than requested.
     pub const fn underflows(&self) -> u32 {
         self.underflows
     }
@@ -85,7 +84,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn register_gives_what_was_received_once_and_keeps_what_was_written() {
+    fn received_bytes_are_read_once() {
         let mut board = WithRegister::new(Ram::new(0, vec![7; 8]), 0x100);
         board.receive(&[1, 2, 3]);
         let mut word = [9; 2];

@@ -1,4 +1,4 @@
-//! The SDMA of the OMAP4430 and OMAP4460 behind its registers, in virtual time.
+//! The SDMA controller of the OMAP4430 and OMAP4460 in virtual time.
 //!
 //! ```text
 //! registers ──► channels ──► scheduler ──► read threads ──► FIFOs ──► write threads ──► Bus
@@ -6,13 +6,13 @@
 //!                                └───────────── step(now) ◄── events ◄──────┘──► CSR, interrupt lines
 //! ```
 //!
-//! The behaviour is that of the OMAP4460 manual's section 16.4 as Wicki's thesis (sections 2.3.1 to 2.3.2.2) tells it.
-//! Where neither says what happens, the model does something harmless and complains. Register accesses happen at the
-//! instant of the last step. Caches, address translation and power are not modelled.
+//! Behaviour follows section 16.4 of the OMAP4460 manual as described in Wicki's thesis (sections 2.3.1 to 2.3.2.2).
+//! Where neither defines the behaviour, the model does something harmless and files a complaint. Register accesses
+//! happen at the time of the last step. Caches, address translation and power are not modelled.
 //!
-//! Where the sources leave room, the model chose: a request is dropped while the one before it has not moved all its
-//! elements; a posted write is in memory once the port has sent it; a register of a running block is taken when
-//! the block starts; a line's status is set by events, so enabling a line later does not bring old ones up.
+//! Choices where the sources are open: a request is dropped while the one before it has elements left to move; a posted
+//! write is in memory once the port has sent it; a running block uses the register values from its start; events set a
+//! line's status, so enabling a line later does not raise it for earlier events.
 
 mod addressing;
 mod channel;
@@ -21,6 +21,7 @@ mod faults;
 mod fifo;
 mod interrupts;
 mod linked_list;
+mod register_file;
 mod registers;
 mod scheduler;
 mod setup;
@@ -46,7 +47,7 @@ use memferry_registers::sdma::{CHANNELS, Gcr, OcpSysconfig};
 use scheduler::{Running, Threads};
 use transfer::Data;
 
-/// What ends at an instant.
+/// An event at the end of an action.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Read { channel: usize, address: u32, bytes: u32 },
@@ -64,7 +65,7 @@ pub struct Sdma<B> {
     channels: Vec<Channel>,
     running: Running,
     ports: [Threads; 2],
-    /// When the read port can take the next read's data.
+    /// Time at which the read port can accept the next read's data.
     read_data_free: Instant,
     turns: u64,
     interrupts: Interrupts,
@@ -77,7 +78,7 @@ pub struct Sdma<B> {
 }
 
 impl<B: Bus> Sdma<B> {
-    /// A device that was reset, at the clock's origin, in front of `bus`.
+    /// A device after a reset, at the clock's origin, in front of `bus`.
     pub fn new(config: Config, bus: B) -> Self {
         Self {
             config,
@@ -99,15 +100,15 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Lets everything happen that is due until `now`, and says when the next thing is. Without one, the device waits
-    /// for a register access or a request. An instant of the past is the present.
+    /// Processes all events due until `now` and returns the time of the next one. With none, the device waits for a
+    /// register access or a request. A time in the past counts as the current time.
     pub fn step(&mut self, now: Instant) -> Option<Instant> {
         while self.events.next_due().is_some_and(|due| due <= now) {
             let Some((due, event)) = self.events.pop() else {
                 break;
             };
             self.now = self.now.max(due);
-            self.happen(event);
+            self.process_event(event);
             self.schedule();
         }
         self.now = self.now.max(now);
@@ -115,12 +116,12 @@ impl<B: Bus> Sdma<B> {
         self.next_wake()
     }
 
-    /// When the next thing happens; asked after register accesses and requests.
+    /// Time of the next event; call it after register accesses and requests.
     pub fn next_wake(&self) -> Option<Instant> {
         self.events.next_due()
     }
 
-    fn happen(&mut self, event: Event) {
+    fn process_event(&mut self, event: Event) {
         match event {
             Event::Read { channel, address, bytes } => self.read_done(channel, address, bytes),
             Event::Write { channel, address, data, elements, waited_for } => {
@@ -131,7 +132,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Begins a reset: all channels stop at once, and what was on its way is lost.
+    /// Starts a reset: all channels stop at once and drop all that is in flight.
     fn reset(&mut self) {
         let config = self.config;
         let done = self.now.after_picoseconds(config.timing.reset.max(1).into());
@@ -147,37 +148,35 @@ impl<B: Bus> Sdma<B> {
         self.reset_until = Some(done);
     }
 
-    /// The present of the device: the last step's instant.
+    /// The device's current time: that of the last step.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// What the device reads and writes.
+    /// The bus behind the device.
     pub const fn bus(&self) -> &B {
         &self.bus
     }
 
-    /// What the device reads and writes, to change.
     pub const fn bus_mut(&mut self) -> &mut B {
         &mut self.bus
     }
 
-    /// Rules that software broke, oldest first, as many as are kept.
+    /// Rules that software broke, oldest first, as far as they were stored.
     pub fn complaints(&self) -> &[Complaint] {
         self.complaints.list()
     }
 
-    /// Complaints that were not kept, since the list was full.
+    /// Complaints that were dropped because the list was full.
     pub const fn complaints_left_out(&self) -> u64 {
         self.complaints.left_out()
     }
 
-    /// Takes the complaints away.
     pub fn take_complaints(&mut self) -> Vec<Complaint> {
         self.complaints.take()
     }
 
-    /// The faults of the device, to change. A released channel goes on at the next step.
+    /// The device's injected faults. A released channel continues at the next step.
     pub const fn faults(&mut self) -> &mut Faults {
         &mut self.faults
     }

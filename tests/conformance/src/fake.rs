@@ -1,12 +1,12 @@
-//! An engine in virtual time over heap memory, for deterministic tests of what stands above engines.
+//! A fake engine in virtual time over heap memory, for deterministic tests of the layers above engines.
 //!
 //! ```text
-//! post ─► doorbell ─► first poll(now) ─► runs until now + latency + bytes * rate ─► poll there: oracle moves, completion
-//!                                             └─ next_wake says when       Fault: fails, or hangs until reset
+//! post ─► doorbell ─► first poll(now) ─► runs until now + latency + bytes * rate ─► poll: oracle moves bytes, completion
+//!                                             └─ reported by next_wake         Fault: fails, or hangs until reset
 //! ```
 //!
-//! The channels run side by side and none slows another. Bytes move all at once, in the poll that reports their end,
-//! as [`oracle`] says; the same calls give the same reports. It models no particular device, and its times mean nothing.
+//! Channels run in parallel without slowing each other. Bytes move all at once in the poll that reports the end, by the
+//! [`oracle`]; the same calls give the same completions. It models no particular device; its timing has no meaning.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,30 +20,30 @@ use memferry_transfer::{
 
 use crate::oracle::{self, Place};
 
-/// Heap memory; clones share it, and are equal to each other only.
+/// Heap memory. Clones share the content; only clones compare equal.
 #[derive(Clone)]
 pub struct SimMemory(Arc<Mutex<Vec<u8>>>);
 
 impl SimMemory {
-    /// Memory that holds `bytes`; it keeps that length.
+    /// Memory with the content `bytes`; its length is fixed.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Arc::new(Mutex::new(bytes)))
     }
 
-    /// A copy of what it holds.
+    /// A copy of the content.
     pub fn contents(&self) -> Vec<u8> {
         self.lock().clone()
     }
 
-    /// Overwrites the bytes from `offset` on.
+    /// Overwrites the bytes starting at `offset`.
     ///
     /// # Panics
-    /// When they leave the memory.
+    /// If they exceed the memory.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.lock()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Bytes are valid whatever happened to a thread that held them.
+    /// Ignores poisoning: bytes stay valid if a thread panics while holding the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,27 +69,25 @@ impl fmt::Debug for SimMemory {
     }
 }
 
-/// How long transfers take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
-    /// From the start to the first byte, picoseconds.
+    /// Picoseconds from the start to the first byte.
     pub latency_ps: u64,
-    /// For each byte, picoseconds.
     pub ps_per_byte: u64,
-    /// Cancel is honoured at multiples of this many bytes; `None`: not once the transfer has started.
+    /// Granularity of cancels in bytes; `None` if a started transfer cannot be cancelled.
     pub preemption_bytes: Option<u64>,
 }
 
-/// What goes wrong on a channel, for every transfer until [`FakeEngine::reset`].
+/// A channel's fault; it affects all transfers until [`FakeEngine::reset`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Transfers take their time, move some bytes and end with a failure.
+    /// Transfers take their normal time, move some bytes, then fail.
     Fails {
         failure: Failure,
-        /// Bytes moved before (whole pixels of them, and no more than there are).
+        /// Bytes moved before the failure (rounded to whole pixels, at most the transfer's length).
         after_bytes: u64,
     },
-    /// Transfers never end, cancelled or not.
+    /// Transfers never end, even if cancelled.
     Hangs,
 }
 
@@ -129,7 +127,7 @@ struct Channel {
     serial: u32,
     job: Option<Job>,
     fault: Option<Fault>,
-    /// What is not running yet may not start.
+    /// Whether transfers that are not running may not start.
     suspended: bool,
 }
 
@@ -137,7 +135,7 @@ struct Channel {
 struct Job {
     descriptor: Descriptor<SimMemory>,
     phase: Phase,
-    /// Cancelled: where it stops, bytes.
+    /// Bytes after which a cancelled transfer stops.
     cut: Option<u64>,
     reset: bool,
 }
@@ -157,27 +155,27 @@ struct End {
 }
 
 impl FakeEngine {
-    /// Longest transfer, bytes: the oracle visits every pixel one by one.
+    /// Maximum transfer in bytes; bounded because the oracle visits each pixel.
     pub const LONGEST_BYTES: u64 = 1 << 32;
 
-    /// An engine of `channels` channels, none at fault.
+    /// An engine with `channels` channels and no faults.
     pub fn new(channels: u32, timing: Timing) -> Self {
         let channels = (0..channels).map(|_| Channel::default()).collect();
         Self { channels, timing, now: Instant::ORIGIN }
     }
 
-    /// Puts `channel` at fault, its present transfer included.
+    /// Injects a fault into `channel`; it also affects a running transfer.
     ///
     /// # Panics
-    /// When there is no such channel.
+    /// If the channel does not exist.
     pub fn inject(&mut self, channel: u32, fault: Fault) {
         self.channels[channel as usize].fault = Some(fault);
     }
 
-    /// Heals `channel` and ends its transfer: the next poll reports `ChannelFaulted` with no bytes done.
+    /// Removes the fault of `channel` and ends its transfer: the next poll reports `ChannelFaulted` with no bytes done.
     ///
     /// # Panics
-    /// When there is no such channel.
+    /// If the channel does not exist.
     pub fn reset(&mut self, channel: u32) {
         let channel = &mut self.channels[channel as usize];
         channel.fault = None;
@@ -279,7 +277,7 @@ impl Engine for FakeEngine {
         }
     }
 
-    /// The earliest end of a transfer; the latest poll's instant when something has to be noticed at once.
+    /// The earliest end of a transfer; the time of the last poll if something is ready to start.
     fn next_wake(&self) -> Option<Instant> {
         let ends = self.channels.iter().filter_map(|channel| {
             let job = channel.job.as_ref()?;
@@ -301,7 +299,7 @@ impl Job {
         self.cut = self.cut.or(done);
     }
 
-    /// How it ends as things stand at `now`, `None` when it does not.
+    /// How the job will end, as known at `now`; `None` if it will not.
     fn end(&self, now: Instant, timing: &Timing, fault: Option<Fault>) -> Option<End> {
         if self.reset {
             return Some(End { at: now, result: Err(Failure::ChannelFaulted), bytes: 0 });
@@ -327,26 +325,26 @@ impl Job {
 }
 
 impl Timing {
-    /// When a transfer that started at `since` has moved `bytes`.
+    /// Time at which a transfer started at `since` has moved `bytes`.
     fn end_of(&self, since: Instant, bytes: u64) -> Instant {
         let moving = u128::from(bytes) * u128::from(self.ps_per_byte);
         since.after_picoseconds(u128::from(self.latency_ps) + moving)
     }
 
-    /// Bytes that a transfer started at `since` has begun to move at `now`; unbounded by its length.
+    /// Bytes that a transfer started at `since` has started to move by `now`, ignoring its length.
     fn moved(&self, since: Instant, now: Instant) -> u64 {
         let first = self.end_of(since, 0);
         let moving = now.picoseconds().saturating_sub(first.picoseconds());
         if moving == 0 {
             return 0;
         }
-        // The bound keeps the next multiple of any chunk within 64 bits' reach.
+        // The bound prevents overflow when rounding up to a chunk.
         let bytes = moving.div_ceil(u128::from(self.ps_per_byte.max(1)));
         bytes.min(u128::from(FakeEngine::LONGEST_BYTES)) as u64
     }
 }
 
-/// Moves the operation's first `bytes` bytes; tells how many bytes were visited, and what the whole of it finds.
+/// Moves the operation's first `bytes` bytes; returns the bytes visited, and the value of the whole operation.
 fn move_bytes(operation: &Operation<Region<SimMemory>>, bytes: u64) -> (u64, u64) {
     let mut memories: Vec<SimMemory> = Vec::new();
     let named = oracle::renamed(operation, |region| {
@@ -356,8 +354,8 @@ fn move_bytes(operation: &Operation<Region<SimMemory>>, bytes: u64) -> (u64, u64
         });
         Place { memory, offset: region.offset(), length: region.length() }
     });
-    // The bytes are taken out meanwhile, so the oracle works on plain vectors; nobody sees them missing, as long as
-    // one thread at a time looks at a memory while its engine is polled.
+    // The oracle works on plain vectors, so the bytes are taken out meanwhile. This is invisible as long as no other
+    // thread accesses the memory while its engine is polled.
     let mut bytes_of: Vec<_> = memories.iter().map(|memory| std::mem::take(&mut *memory.lock())).collect();
     let value = oracle::value(&named, &bytes_of);
     let visited = oracle::apply_part(&named, &mut bytes_of, bytes);

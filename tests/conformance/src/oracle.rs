@@ -1,33 +1,33 @@
-//! What an operation does to memory, written down as plainly as possible: the reference every engine is held against.
+//! Reference semantics of operations on memory, in the simplest possible form.
 //!
 //! ```text
-//! Operation<Place> + memories ──► fits? ──► every byte or pixel in the operation's order ──► memories afterwards
+//! Operation<Place> + memories ──► fits? ──► every byte or pixel in the operation's order ──► resulting memories
 //! ```
 //!
-//! Independent of the code it judges on purpose: it uses none of the address arithmetic of
-//! [`memferry_transfer::geometry`], walks as listing 3 of Wicki 2014 (section 3.3.2) does, literally and in 128 bits, and
-//! has no fast path. It takes time for every pixel, so bound the counts when they come from a fuzzer.
+//! Deliberately independent of the code under test: it does not use [`memferry_transfer::geometry`], walks literally like
+//! listing 3 of Wicki 2014 (section 3.3.2) in 128-bit arithmetic, and has no fast path. Its time is proportional to the
+//! pixels, so bound the counts in a fuzzer.
 
 use memferry_transfer::engine::LeavesRegion;
 use memferry_transfer::{Color24, Count2d, Lists, Operation, Pattern, PixelSize, Plane, Reach, Segment};
 
-/// A range of one of the memories.
+/// A byte range of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Which memory, by index.
+    /// Index of the memory.
     pub memory: usize,
-    /// The range's first byte within that memory.
+    /// Offset of the first byte.
     pub offset: u64,
     pub length: u64,
 }
 
-/// Performs the whole operation; gives the destination bytes visited.
+/// Performs the whole operation; returns the destination bytes visited.
 ///
 /// # Errors
-/// [`LeavesRegion`] when it would leave a place; nothing was changed then. The source is looked at first.
+/// [`LeavesRegion`] if it would leave a place; nothing is changed then. The source is checked first.
 ///
 /// # Panics
-/// When a place is not within the memories.
+/// If a place is not within the memories.
 ///
 /// # Example
 /// ```
@@ -47,10 +47,10 @@ pub fn apply(operation: &Operation<Place>, memories: &mut [Vec<u8>]) -> Result<u
     apply_part(operation, memories, u64::MAX)
 }
 
-/// Performs the operation's first `bytes` bytes (whole pixels of a 2-D operation) in its order; gives the destination
-/// bytes visited.
+/// Performs the operation's first `bytes` bytes (whole pixels of a 2-D operation) in order; returns the destination bytes
+/// visited.
 ///
-/// A copy goes from its first byte up, or from its last byte down when [`runs_down`].
+/// A copy starts at its first byte, or at its last byte if [`runs_down`].
 ///
 /// # Errors
 /// As [`apply`], for the whole operation.
@@ -64,7 +64,7 @@ pub fn apply_part(
 ) -> Result<u64, LeavesRegion> {
     fits(operation)?;
     Ok(match operation {
-        // What a device gives when it asks is not in memory: the model's tests judge these.
+        // A device's data is not in memory; the device model's tests cover it.
         Operation::Nop | Operation::Synchronized { .. } => 0,
         Operation::Copy { source, destination, length }
         | Operation::CopyCrc { source, destination, length, .. } => {
@@ -109,7 +109,7 @@ pub fn apply_part(
     })
 }
 
-/// The first `bytes` bytes of a 2-D operation, in whole pixels.
+/// Performs the first `bytes` bytes of a 2-D operation, in whole pixels.
 fn apply_pixels(operation: &Operation<Place>, memories: &mut [Vec<u8>], bytes: u64) -> u64 {
     match operation {
         Operation::Copy2d { source, destination, shape } => {
@@ -132,12 +132,12 @@ fn apply_pixels(operation: &Operation<Place>, memories: &mut [Vec<u8>], bytes: u
     }
 }
 
-/// Whether `found` is what `bytes` bytes of a 2-D operation may leave of `before` when pixels are visited in any order: each
-/// one is as it was or as it shall be, and neither are more than there can be. Only where no order shows: no pixel shares a
-/// byte with another or with the source.
+/// Whether `found` can result from `before` by `bytes` bytes of a 2-D operation with pixels visited in any order: each
+/// pixel has its old or new content, in numbers that fit `bytes`. Only if the order is invisible: no pixel shares a byte
+/// with another or with the source; otherwise `false`.
 ///
 /// # Panics
-/// When the operation leaves its places or the memories are other ones.
+/// If the operation leaves its places or the memories differ in shape.
 pub fn is_part_in_any_order(
     operation: &Operation<Place>,
     before: &[Vec<u8>],
@@ -187,7 +187,7 @@ pub fn is_part_in_any_order(
     each_is_either && others_stay && new <= visited && old <= written.len() / size - visited
 }
 
-/// What the operation finds when it begins with these memories: the value of its completion.
+/// The value that the operation's completion reports when it starts with these memories.
 ///
 /// # Panics
 /// As [`apply`].
@@ -217,7 +217,7 @@ fn write(memories: &mut [Vec<u8>], place: &Place, at: u64, byte: u8) {
     memories[place.memory][(place.offset + at) as usize] = byte;
 }
 
-/// Moves the first `part` bytes of a memmove of `length`, in its order; how many that are.
+/// Moves the first `part` bytes of a memmove of `length`, in its order; returns their number.
 fn move_part(memories: &mut [Vec<u8>], source: &Place, destination: &Place, length: u64, part: u64) -> u64 {
     let part = part.min(length);
     for step in 0..part {
@@ -228,7 +228,7 @@ fn move_part(memories: &mut [Vec<u8>], source: &Place, destination: &Place, leng
     part
 }
 
-/// The pieces of a scatter-gather transfer: cut wherever a segment of either list ends.
+/// The parts of a scatter-gather transfer: split wherever a segment of either list ends.
 fn pieces(lists: &Lists<Place>) -> Vec<(Place, Place)> {
     let bytes = |list: &[Segment<Place>]| -> Vec<(usize, u64, usize)> {
         let segments = list.iter().enumerate();
@@ -258,10 +258,10 @@ fn pieces(lists: &Lists<Place>) -> Vec<(Place, Place)> {
     pieces
 }
 
-/// Whether every byte the operation reads or writes lies in its places.
+/// Whether all bytes that the operation accesses are within its places.
 ///
 /// # Errors
-/// [`LeavesRegion`]; the source is looked at first.
+/// [`LeavesRegion`]; the source is checked first.
 pub fn fits(operation: &Operation<Place>) -> Result<(), LeavesRegion> {
     operation.visit(|side, place, reach| {
         let inside = match reach {
@@ -322,7 +322,7 @@ fn is_upward(source: &Place, destination: &Place, length: u64) -> bool {
         && destination.offset < source.offset + length
 }
 
-/// The operation with its memories named differently.
+/// The operation with each place replaced by `name(place)`.
 pub fn renamed<A, B>(operation: &Operation<A>, mut name: impl FnMut(&A) -> B) -> Operation<B> {
     let renamed = operation.try_map(|_, place, reach| {
         let start = if let Reach::Walk(plane, _) = reach { plane.start } else { 0 };
@@ -331,13 +331,13 @@ pub fn renamed<A, B>(operation: &Operation<A>, mut name: impl FnMut(&A) -> B) ->
     renamed.unwrap_or_else(|never| match never {})
 }
 
-/// Listing 3 in bytes: the offsets of the pixels accessed, in order.
+/// Listing 3, in bytes: the offsets of the accessed pixels, in order.
 fn walk(plane: &Plane, count: &Count2d) -> impl Iterator<Item = i128> {
     let mut addr = i128::from(plane.start);
     let x_step = i128::from(plane.x_step);
     let y_step = i128::from(plane.y_step);
     let x_count = count.x_count;
-    // Rows without pixels access nothing, and there may be four billion of them.
+    // Without columns there is nothing to visit; skip up to four billion rows.
     let y_count = if x_count == 0 { 0 } else { count.y_count };
     (1..=y_count).flat_map(move |_| 1..=x_count).map(move |x| {
         let accessed = addr;
@@ -346,7 +346,7 @@ fn walk(plane: &Plane, count: &Count2d) -> impl Iterator<Item = i128> {
     })
 }
 
-/// Visits pixels while whole ones fit `bytes`; gives the bytes visited.
+/// Visits pixels as long as whole ones fit into `bytes`; returns the bytes visited.
 fn visit_pixels<T>(
     pixel: PixelSize,
     bytes: u64,
@@ -371,7 +371,7 @@ fn size_of(pixel: PixelSize) -> i128 {
     }
 }
 
-/// Little-endian, least significant byte first.
+/// Reads a little-endian pixel.
 fn read_pixel(memories: &[Vec<u8>], place: &Place, offset: i128, size: i128) -> u32 {
     (0..size).rev().fold(0, |value, byte| {
         let at = (i128::from(place.offset) + offset + byte) as usize;
@@ -386,7 +386,7 @@ fn write_pixel(memories: &mut [Vec<u8>], place: &Place, offset: i128, value: u32
     }
 }
 
-/// Wicki 2014, 2.3.2.2: 24 bits are compared at most, smaller pixels with the colour's low bits.
+/// Wicki 2014, 2.3.2.2: at most 24 bits are compared; smaller pixels are compared with the color's low bits.
 fn is_transparent(color: Color24, pixel: u32, size: i128) -> bool {
     let compared = if size == 4 { 3 } else { size };
     (0..compared).all(|byte| (color.value() >> (8 * byte)) as u8 == (pixel >> (8 * byte)) as u8)
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_in_any_order_has_so_many_new_pixels_and_nothing_else() {
+    fn a_part_in_any_order_counts_its_pixels() {
         let count = Count2d { pixel: PixelSize::Bits16, x_count: 3, y_count: 1 };
         let destination = Plane { start: 0, x_step: 2, y_step: 2 };
         let fill = |destination| Fill2d { count, destination, color: Color24::new(0x0808).unwrap() };
@@ -428,15 +428,15 @@ mod tests {
         assert!(!is_part([1, 1, 8, 8, 1, 1, 1], 4), "fewer than were visited");
         assert!(!is_part([8, 8, 1, 1, 8, 8, 1], 2), "more than were visited");
         assert!(!is_part([8, 1, 1, 1, 1, 1, 1], 2), "half a pixel");
-        assert!(!is_part([8, 8, 1, 1, 1, 1, 8], 2), "a byte beside");
+        assert!(!is_part([8, 8, 1, 1, 1, 1, 8], 2), "a byte outside");
         let twice = Fill2d { destination: Plane { x_step: 1, ..destination }, ..fill(destination) };
         let operation = Operation::Fill2d { destination: place(0, 6), shape: twice };
         assert!(!is_part_in_any_order(&operation, &[vec![1; 7]], &[vec![1; 7]], 0), "pixels overlap");
     }
 
     #[test]
-    fn a_quarter_turn_reads_columns_from_the_bottom() {
-        // 0 1 2 / 3 4 5 turned clockwise is 3 0 / 4 1 / 5 2.
+    fn a_rotation_reads_columns_from_the_bottom() {
+        // 0 1 2 / 3 4 5 rotated clockwise is 3 0 / 4 1 / 5 2.
         let count = Count2d { pixel: PixelSize::Bits8, x_count: 2, y_count: 3 };
         let shape = Copy2d {
             count,
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn transparent_pixels_keep_what_was_there_and_a_part_stops_at_whole_pixels() {
+    fn transparent_pixels_and_parts() {
         let count = Count2d { pixel: PixelSize::Bits32, x_count: 3, y_count: 1 };
         let plane = Plane { start: 0, x_step: 4, y_step: 4 };
         let shape = Copy2d { count, source: plane, destination: plane, transparent: Color24::new(0x03_0201) };
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_within_one_memory_is_a_memmove_both_ways() {
+    fn a_copy_within_one_memory_is_a_memmove() {
         for (from, to, moved) in [(0, 1, [0, 0, 1, 2]), (1, 0, [1, 2, 3, 3])] {
             let at = |offset| Place { memory: 0, offset, length: 3 };
             let copy = Operation::Copy { source: at(from), destination: at(to), length: 3 };
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_out_of_its_place_is_refused_and_changes_nothing() {
+    fn a_walk_out_of_its_place_is_refused() {
         let count = Count2d { pixel: PixelSize::Bits16, x_count: 2, y_count: 2 };
         let color = Color24::new(0x1234).unwrap();
         for (start, x_step) in [(0, -1), (3, 2), (5, 0), (u64::MAX, 0)] {

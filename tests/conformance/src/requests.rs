@@ -1,12 +1,12 @@
-//! The suite for whoever serves requests: embedded, through a service in another process, or in another language.
+//! The request suite: tests any implementation that serves requests (embedded, through a service, or in another language).
 //!
 //! ```text
-//! Draft over frames by number ─► RequestFixture::run ─► outcome, bytes, value, memory
+//! Draft over numbered frames ─► RequestFixture::run ─► outcome, bytes, value, memory
 //!                             └► oracle ────────────────────── equal? ◄──┘
 //! ```
 //!
-//! Requests of every kind at random, most of them within their frames and some not. Ordering, cancelling and time are not
-//! judged here.
+//! Random requests of every kind, most within their frames, some beyond. Ordering, cancelling and timing are not tested
+//! here.
 
 use memferry_transfer::{
     Color24, Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Segment, Side,
@@ -17,36 +17,33 @@ use proptest::test_runner::TestRunner;
 use crate::noise;
 use crate::oracle::{self, Place};
 
-/// Bytes of each frame.
+/// Size of each frame in bytes.
 pub const FRAME_BYTES: u64 = 4096;
-/// How many frames there are.
 pub const FRAMES: usize = 4;
 
-/// An operation over frames by number; each operand has an offset of its own.
+/// An operation over numbered frames; each operand is a frame and an offset.
 pub type Draft = Operation<(usize, u64)>;
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Served {
-    /// Whether it did all it asked for.
     pub outcome: Result<(), Failure>,
     pub bytes_done: u64,
     pub value: u64,
 }
 
-/// Who serves requests over [`FRAMES`] frames of [`FRAME_BYTES`].
+/// An implementation that serves requests over [`FRAMES`] frames of [`FRAME_BYTES`] bytes.
 pub trait RequestFixture {
-    /// Asks for the operation, and waits for its end.
+    /// Runs the operation and waits for its end.
     fn run(&mut self, draft: &Draft) -> Served;
     fn fill(&mut self, frame: usize, bytes: &[u8]);
-    /// What a frame holds.
     fn contents(&mut self, frame: usize) -> Vec<u8>;
 }
 
 /// Runs `cases` sequences of random requests.
 ///
 /// # Panics
-/// When something is not as the oracle has it; the message has what to repeat.
+/// If a result differs from the oracle; the message has the failing input.
 pub fn request_suite(fixture: impl RequestFixture, cases: u32) {
     let fixture = std::cell::RefCell::new(fixture);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -61,7 +58,7 @@ pub fn request_suite(fixture: impl RequestFixture, cases: u32) {
 }
 
 fn check(fixture: &mut impl RequestFixture, drafts: &[Draft], seed: u64) {
-    // Memories that are alike in part, so that comparisons go on for a while.
+    // Frames are equal in pairs, so that comparisons do not end at once.
     let mut expected: Vec<_> =
         (0..FRAMES).map(|frame| noise(FRAME_BYTES as usize, seed ^ (frame / 2) as u64)).collect();
     for (frame, bytes) in expected.iter().enumerate() {
@@ -70,17 +67,20 @@ fn check(fixture: &mut impl RequestFixture, drafts: &[Draft], seed: u64) {
     for draft in drafts {
         let served = fixture.run(draft);
         assert_eq!(served, judged(draft, &mut expected), "{draft:?}");
-        // Whole frames are compared, so what lies outside the operation's ranges is, too.
+        // Comparing whole frames includes the bytes outside the operation's ranges.
         for (frame, bytes) in expected.iter().enumerate() {
-            assert!(fixture.contents(frame) == *bytes, "{draft:?} left frame {frame} not as the oracle does");
+            assert!(
+                fixture.contents(frame) == *bytes,
+                "{draft:?} left frame {frame} different from the oracle's"
+            );
         }
     }
 }
 
-/// How it has to end, and what it does to memory: frames that are equally long.
+/// The expected result of a request; applies it to `memories`, which are frames of equal length.
 ///
 /// # Panics
-/// When it names a frame that there is not.
+/// If the request names a frame that does not exist.
 pub fn judged(draft: &Draft, memories: &mut [Vec<u8>]) -> Served {
     let available = memories.first().map_or(0, |memory| memory.len() as u64);
     let operation = placed(draft, available);
@@ -116,7 +116,7 @@ fn plane() -> impl Strategy<Value = Plane> {
     (0..2500_u64, step(), step()).prop_map(|(start, x_step, y_step)| Plane { start, x_step, y_step })
 }
 
-/// Requests of every kind over [`FRAMES`] frames, most of them within their [`FRAME_BYTES`] and some not.
+/// Requests of every kind over [`FRAMES`] frames, most within their [`FRAME_BYTES`], some beyond.
 pub fn draft() -> impl Strategy<Value = Draft> {
     let color = (0..1_u32 << 24).prop_map(|value| Color24::new(value).expect("24 bits"));
     let pattern = prop_oneof![
@@ -155,7 +155,7 @@ fn lists() -> impl Strategy<Value = Draft> {
         let mut left: u64 = source.iter().map(|segment| segment.length).sum();
         let mut destination: Vec<_> = destination.iter().map(segment).collect();
         if !uneven {
-            // Cut to the source's bytes; what is left over goes to a last segment.
+            // Cut to the source's total; the remainder goes to a last segment.
             for segment in &mut destination {
                 segment.length = segment.length.min(left);
                 left -= segment.length;
@@ -193,8 +193,8 @@ fn looks() -> impl Strategy<Value = Draft> {
     )
 }
 
-/// The draft as the oracle takes it, over frames of `frame_bytes`: walks over whole frames, with the offsets worked into their
-/// starts.
+/// The draft in the oracle's terms: 2-D walks cover whole frames of `frame_bytes`, with the operands' offsets added to
+/// their starts.
 pub fn placed(draft: &Draft, frame_bytes: u64) -> Operation<Place> {
     let moved = |plane: Plane, (_, offset): (usize, u64)| Plane { start: plane.start + offset, ..plane };
     let mut operation = draft.clone();

@@ -1,11 +1,11 @@
-//! A CPU in virtual time: one worker that moves chunks of its channels by turns. It moves time, not bytes.
+//! A CPU in virtual time: one worker that serves its channels in turns. It models time and moves no bytes.
 //!
 //! ```text
-//! poll(now) ─ the last round is over? ─► round: `turns` chunks of each channel, one after the other ─► busy until then
+//! poll(now) ─ last round over? ─► round: `turns` chunks of each channel, one after the other ─► busy until its end
 //! ```
 //!
-//! For policies: what they decide shows in who moved how much by when. A channel rests when it is suspended and the round in
-//! which it moved is over, as a worker's does. Its parameters are a chunk and a speed; it stands for no machine.
+//! Used to test policies by the progress of each channel. A suspended channel comes to rest at the end of the round in
+//! which it last moved, like a real worker's. Chunk size and speed are parameters; no real machine is modelled.
 
 use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
@@ -21,7 +21,7 @@ struct Channel {
     serial: u32,
     turns: u32,
     job: Option<Job>,
-    /// When what it moves in this round is moved.
+    /// End of the channel's part of the last round.
     moving_until: Instant,
 }
 
@@ -31,7 +31,7 @@ struct Job {
     done: u64,
     started: bool,
     cancelled: bool,
-    /// When its last chunk is moved.
+    /// End of its last chunk.
     ends: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ pub struct WorkerModel {
 }
 
 impl WorkerModel {
-    /// A worker of `channels` channels that moves chunks of `chunk_bytes`, a byte in `ps_per_byte` picoseconds.
+    /// A worker with `channels` channels; it moves chunks of `chunk_bytes` bytes at `ps_per_byte` picoseconds per byte.
     pub fn new(channels: u32, chunk_bytes: u64, ps_per_byte: u64) -> Self {
         let channels = (0..channels)
             .map(|_| Channel { serial: 0, turns: 1, job: None, moving_until: Instant::ORIGIN })
@@ -171,10 +171,10 @@ impl Engine for WorkerModel {
     fn next_wake(&self) -> Option<Instant> {
         let jobs = || self.channels.iter().filter_map(|one| Some((one.turns, one.job.as_ref()?)));
         let ends = jobs().filter_map(|(_, job)| job.ends).min();
-        let goes_on =
+        let continues =
             |(turns, job): (u32, &Job)| job.cancelled || (turns > 0 && job.started && job.ends.is_none());
-        let round = jobs().any(goes_on).then_some(self.busy_until.max(self.now));
-        // One that was suspended within a round comes to rest at its end.
+        let round = jobs().any(continues).then_some(self.busy_until.max(self.now));
+        // A channel suspended during a round comes to rest at its end.
         let rest = (self.busy_until > self.now).then_some(self.busy_until);
         ends.into_iter().chain(round).chain(rest).min()
     }

@@ -1,7 +1,7 @@
-//! `Descriptor::new` accepts exactly the operations that stay in their regions, says the oracle.
+//! `Descriptor::new` accepts exactly the operations that, by the oracle, stay within their regions.
 //!
 //! ```text
-//! walks at random over a small region ──► oracle::fits == Descriptor::new
+//! random walks over a small region ──► oracle::fits == Descriptor::new
 //! ```
 
 use memferry_conformance::SimMemory;
@@ -29,7 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn descriptors_accept_exactly_what_stays_inside(shape in shape(), lengths in [0..100_u64, 0..100]) {
+    fn descriptors_accept_what_stays_inside(shape in shape(), lengths in [0..100_u64, 0..100]) {
         let memory = SimMemory::new(vec![0; 100]);
         let place = |length| Place { memory: 0, offset: 0, length };
         let source = place(lengths[0]);

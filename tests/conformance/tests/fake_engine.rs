@@ -1,7 +1,7 @@
-//! The fake engine keeps the contract it stands in for, and its faults do what they say.
+//! The fake engine passes the engine suite, and its injected faults have the documented effects.
 //!
 //! ```text
-//! FakeEngine ──► engine_suite           FakeEngine + Fault ──► reports in virtual time
+//! FakeEngine ──► engine_suite           FakeEngine + Fault ──► completions in virtual time
 //! ```
 
 use memferry_clock::Instant;
@@ -36,7 +36,7 @@ impl EngineFixture for Fixture {
 const TIMING: Timing = Timing { latency_ps: 1000, ps_per_byte: 10, preemption_bytes: Some(8) };
 
 #[test]
-fn fake_engine_that_cancels_between_chunks_passes_the_suite() {
+fn passes_the_suite_with_chunked_cancels() {
     engine_suite(|setup: EngineSetup| {
         let timing = Timing { preemption_bytes: Some(setup.chunk_bytes), ..TIMING };
         Fixture(FakeEngine::new(setup.channels, timing))
@@ -44,12 +44,12 @@ fn fake_engine_that_cancels_between_chunks_passes_the_suite() {
 }
 
 #[test]
-fn fake_engine_that_never_cancels_what_runs_passes_the_suite() {
+fn passes_the_suite_without_running_cancels() {
     let timing = Timing { latency_ps: 0, ps_per_byte: 0, preemption_bytes: None };
     engine_suite(|setup: EngineSetup| Fixture(FakeEngine::new(setup.channels, timing)));
 }
 
-/// An engine whose channel 0 fills 100 bytes with ones since the origin.
+/// An engine whose channel 0 has been filling 100 bytes with ones since the origin.
 fn filling(timing: Timing) -> (FakeEngine, SimMemory, Ticket) {
     let mut engine = FakeEngine::new(2, timing);
     let memory = SimMemory::new(vec![0; 100]);
@@ -72,7 +72,7 @@ fn ones(memory: &SimMemory) -> usize {
 }
 
 #[test]
-fn a_transfer_ends_when_its_bytes_have_passed_and_not_before() {
+fn a_transfer_ends_after_its_duration() {
     let (mut engine, memory, ticket) = filling(TIMING);
     assert_eq!(engine.next_wake(), Some(Instant::from_picoseconds(2000)));
     assert_eq!((polled(&mut engine, 1999), ones(&memory)), (vec![], 0));
@@ -85,7 +85,7 @@ fn a_transfer_ends_when_its_bytes_have_passed_and_not_before() {
 }
 
 #[test]
-fn a_cancel_is_honoured_at_the_next_chunk() {
+fn a_cancel_takes_effect_at_the_next_chunk() {
     let (mut engine, memory, ticket) = filling(TIMING);
     polled(&mut engine, 1401);
     engine.cancel(ticket);
@@ -103,7 +103,7 @@ fn a_cancel_is_honoured_at_the_next_chunk() {
 }
 
 #[test]
-fn a_failing_channel_moves_what_it_was_told_to_and_fails_until_reset() {
+fn a_failing_channel_fails_until_reset() {
     let (mut engine, memory, ticket) = filling(TIMING);
     engine.inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 30 });
     let end = EngineCompletion {
@@ -133,7 +133,7 @@ fn a_failing_channel_moves_what_it_was_told_to_and_fails_until_reset() {
 }
 
 #[test]
-fn a_hanging_channel_reports_nothing_until_reset_and_harms_no_other() {
+fn a_hanging_channel_reports_after_reset() {
     let (mut engine, memory, ticket) = filling(TIMING);
     engine.inject(0, Fault::Hangs);
     engine.cancel(ticket);

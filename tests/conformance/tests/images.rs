@@ -1,17 +1,17 @@
-//! Turned copies of images land where coordinates say, whatever the pitches and crops.
+//! Turned copies of images put each pixel at its expected coordinates, for any pitch and crop.
 //!
 //! ```text
-//! two images at random, cropped ──turned_copy──► oracle ──► each pixel where its coordinates went, the rest as it was
+//! two random cropped images ──turned_copy──► oracle ──► each pixel at its coordinates, all other bytes unchanged
 //! ```
 //!
-//! The coordinates come from the definition of each turn, not from walks.
+//! The expected coordinates follow from each turn's definition, independent of walks.
 
 use memferry_conformance::oracle::{self, Place};
 use memferry_transfer::image::{Image, Turn, turned_copy};
 use memferry_transfer::{Color24, Operation, PixelSize};
 use proptest::prelude::*;
 
-/// Where the source pixel at (`x`, `y`) of a `width` x `height` picture goes.
+/// Destination of the source pixel at (`x`, `y`) of a `width` x `height` image.
 fn turned((x, y): (u32, u32), (width, height): (u32, u32), turn: Turn) -> (u32, u32) {
     match turn {
         Turn::Upright => (x, y),
@@ -38,7 +38,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// What surrounds a picture: origin, pixels left, above, right and below, and bytes between rows.
+/// The larger image around a picture: origin, pixels on each side, and bytes between rows.
 #[derive(Clone, Copy, Debug)]
 struct Surroundings {
     origin: u64,
@@ -56,7 +56,7 @@ fn surroundings() -> impl Strategy<Value = Surroundings> {
 }
 
 impl Surroundings {
-    /// The picture within a larger image, and the bytes of that.
+    /// The picture within the larger image, and that image's size in bytes.
     fn around(self, width: u32, height: u32, pixel: PixelSize) -> (Image, u64) {
         let all_width = self.left + width + self.right;
         let all_height = self.above + height + self.below;
@@ -66,7 +66,7 @@ impl Surroundings {
         (whole.crop(self.left, self.above, width, height).unwrap(), bytes)
     }
 
-    /// The first byte of a pixel of the picture, by coordinates of the larger image.
+    /// Offset of a pixel's first byte in the larger image.
     fn byte_of(self, (x, y): (u32, u32), width: u32, pixel: PixelSize) -> usize {
         let pitch = u64::from(self.left + width + self.right) * pixel.bytes() + self.gap;
         (self.origin + u64::from(self.above + y) * pitch + u64::from(self.left + x) * pixel.bytes()) as usize
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn every_pixel_lands_where_its_coordinates_go(
+    fn pixels_land_at_their_coordinates(
         turn in turn(),
         (width, height) in (0..7_u32, 0..7_u32),
         pixel in prop_oneof![Just(PixelSize::Bits8), Just(PixelSize::Bits16), Just(PixelSize::Bits32)],

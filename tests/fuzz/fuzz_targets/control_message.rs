@@ -1,7 +1,7 @@
-//! Fuzz target `control_message`: messages over the socket, to the decoders of the protocol.
+//! Fuzz target `control_message`: decodes messages of the control socket.
 //!
-//! Under `cargo fuzz` libFuzzer calls the body, [`memferry_fuzz::control_message`]; built otherwise, this program replays the files
-//! that it is given. It decides nothing itself.
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::control_message`]. In other builds this program replays
+//! the files given as arguments.
 
 #![cfg_attr(fuzzing, no_main)]
 

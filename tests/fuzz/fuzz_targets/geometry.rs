@@ -1,7 +1,7 @@
-//! Fuzz target `geometry`: 2-D walks, to the check that says which bytes they touch.
+//! Fuzz target `geometry`: computes the byte ranges of 2-D walks.
 //!
-//! Under `cargo fuzz` libFuzzer calls the body, [`memferry_fuzz::geometry`]; built otherwise, this program replays the files
-//! that it is given. It decides nothing itself.
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::geometry`]. In other builds this program replays the
+//! files given as arguments.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,7 +1,7 @@
-//! Fuzz target `ninep_message`: 9P messages, to the codec of the file server.
+//! Fuzz target `ninep_message`: decodes 9P messages with the file server's codec.
 //!
-//! Under `cargo fuzz` libFuzzer calls the body, [`memferry_fuzz::ninep_message`]; built otherwise, this program replays the files
-//! that it is given. It decides nothing itself.
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::ninep_message`]. In other builds this program replays
+//! the files given as arguments.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,7 +1,7 @@
-//! Fuzz target `request_slot`: ring slots, submissions and completions, to the decoders.
+//! Fuzz target `request_slot`: decodes the ring slots of submissions and completions.
 //!
-//! Under `cargo fuzz` libFuzzer calls the body, [`memferry_fuzz::request_slot`]; built otherwise, this program replays the files
-//! that it is given. It decides nothing itself.
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::request_slot`]. In other builds this program replays the
+//! files given as arguments.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,7 +1,7 @@
-//! Fuzz target `ring_reader`: a hostile client's memory, as the service reads it.
+//! Fuzz target `ring_reader`: the service's reads of a hostile client's memory.
 //!
-//! Under `cargo fuzz` libFuzzer calls the body, [`memferry_fuzz::ring_reader`]; built otherwise, this program replays the files
-//! that it is given. It decides nothing itself.
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::ring_reader`]. In other builds this program replays the
+//! files given as arguments.
 
 #![cfg_attr(fuzzing, no_main)]
 

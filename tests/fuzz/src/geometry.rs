@@ -1,21 +1,21 @@
-//! 2-D walks against listing 3 of Wicki 2014 taken literally, and against its closed form where the walk is too long.
+//! Compares 2-D walks with listing 3 of Wicki 2014 taken literally, or with its closed form for long walks.
 //!
 //! ```text
 //! Count2d, Plane ──extent()──► Ok(range) or error
-//!               ──walk───────► lowest and highest byte visited, in 128 bits      must tell the same
+//!               ──walk───────► lowest and highest byte visited, in 128 bits      must be equal
 //! ```
 //!
-//! A descriptor over a region is judged by the same bytes. Moving them is not this target's.
+//! Descriptors over a region are checked against the same range. No bytes are moved.
 
 use memferry_transfer::geometry::{Addr2d, Extent, GeometryError};
 use memferry_transfer::{Color24, Count2d, Descriptor, Fill2d, Memory, Operation, PixelSize, Plane, Region};
 
 use crate::input::Input;
 
-/// Pixels up to which the walk is taken step by step.
+/// Maximum number of pixels for a step-by-step walk.
 const WALKED_PIXELS: u64 = 1 << 12;
 
-/// A memory that is only a length.
+/// A memory with a length but no content.
 #[derive(Clone, Debug)]
 struct Length(u64);
 
@@ -53,7 +53,7 @@ pub fn geometry(data: &[u8]) {
     listing(&count, x_step as i32, y_step as i32, input.u32(), input.u32());
 }
 
-/// The lowest and the highest offset of a pixel's first byte, `None` when no pixel is visited.
+/// The lowest and the highest offset of a pixel's first byte; `None` if no pixel is visited.
 fn offsets(count: &Count2d, plane: &Plane) -> Option<(i128, i128)> {
     let columns = i128::from(count.x_count);
     let rows = i128::from(count.y_count);
@@ -64,7 +64,7 @@ fn offsets(count: &Count2d, plane: &Plane) -> Option<(i128, i128)> {
     let x_step = i128::from(plane.x_step);
     let y_step = i128::from(plane.y_step);
     if count.pixels() > WALKED_PIXELS {
-        // Each of the two independent sums is least and greatest at one of its ends.
+        // Each of the two independent sums has its minimum and maximum at its ends.
         let across = (columns - 1) * x_step;
         let down = (rows - 1) * (across + y_step);
         return Some((start + across.min(0) + down.min(0), start + across.max(0) + down.max(0)));
@@ -94,21 +94,21 @@ fn expected_extent(count: &Count2d, plane: &Plane) -> Result<Option<Extent>, Geo
     }
 }
 
-/// A descriptor is made exactly when every byte of its walk lies in its region.
+/// A descriptor is accepted exactly if every byte of its walk is within its region.
 fn region(count: &Count2d, plane: Plane, length: u64, expected: Result<Option<Extent>, GeometryError>) {
     let inside = match expected {
         Ok(Some(extent)) => extent.first.checked_add(extent.length).is_some_and(|end| end <= length),
         Ok(None) => true,
         Err(_) => false,
     };
-    let destination = Region::new(Length(length), 0, length).expect("a memory contains itself");
-    let color = Color24::new(0).expect("black is a colour");
+    let destination = Region::new(Length(length), 0, length).expect("the region is the whole memory");
+    let color = Color24::new(0).expect("24 bits");
     let shape = Fill2d { count: *count, destination: plane, color };
     let descriptor = Descriptor::new(0, Operation::Fill2d { destination, shape });
     assert_eq!(descriptor.is_ok(), inside, "{plane:?} {count:?} in {length} bytes");
 }
 
-/// The thesis's own terms become bytes, or a start beyond 64 bits is refused.
+/// Converts the thesis's parameters to bytes; a start beyond 64 bits is refused.
 fn listing(count: &Count2d, x_modify: i32, y_modify: i32, x_start: u32, y_start: u32) {
     let pixels = u128::from(x_start) + u128::from(count.y_count) * u128::from(y_start);
     let start = pixels * u128::from(count.pixel.bytes());

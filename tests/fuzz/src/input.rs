@@ -1,8 +1,7 @@
-//! Fuzzer bytes as numbers, little-endian; beyond the end there are zeros.
+//! Reads fuzzer bytes as little-endian numbers, with zeros beyond the end.
 //!
-//! It interprets nothing: a target's own module says what its numbers mean.
+//! Each target assigns a meaning to its numbers.
 
-/// What is left of the bytes.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

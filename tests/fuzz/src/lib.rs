@@ -1,15 +1,15 @@
-//! The bodies of memferry's fuzz targets: each reads bytes, drives one boundary with them, and panics on a broken promise.
+//! The bodies of memferry's fuzz targets: each feeds bytes to one trust boundary and panics if a guarantee is broken.
 //!
 //! ```text
-//! bytes ──► Input ──► request_slot   decoders of both slot kinds     what decodes encodes again, to an equal value
-//!                ├──► ring_reader    ServiceEnd over hostile memory  slots as they lie there, each position once
-//!                ├──► geometry       Plane::extent                   the bytes a literal walk touches
-//! bytes ─────────┼──► control_message  decoders of the socket        what decodes encodes again, to an equal value
-//! bytes ─────────┴──► ninep_message    codec of the file server        what decodes encodes again, to the same bytes
+//! bytes ──► Input ──► request_slot   decoders of both slot kinds     decoded values survive another round trip
+//!                ├──► ring_reader    ServiceEnd over hostile memory  slots as written, each position once
+//!                ├──► geometry       Plane::extent                   the bytes that a literal walk touches
+//! bytes ─────────┼──► control_message  decoders of the socket        decoded values survive another round trip
+//! bytes ─────────┴──► ninep_message    codec of the file server      decoded messages encode to the same bytes
 //! ```
 //!
-//! libFuzzer calls them through `fuzz_targets/`; `tests/corpus.rs` replays the committed seeds on stable. A body takes every
-//! input: what is missing is zero. No file, process or socket is touched.
+//! libFuzzer calls them through `fuzz_targets/`; `tests/corpus.rs` replays the committed seeds on stable Rust. A body accepts
+//! any input: missing bytes are zero. It uses no file, process or socket.
 
 mod control_message;
 mod geometry;

@@ -1,14 +1,14 @@
-//! 9P messages as a hostile client or server may send them, through the codec.
+//! Decodes 9P messages from a hostile client or server.
 //!
 //! ```text
-//! size kind tag body ──► Header, Request, Reply, WriteHead, Entry    what decodes encodes again, to the same bytes
+//! size kind tag body ──► Header, Request, Reply, WriteHead, Entry    decoded messages encode to the same bytes
 //! ```
 //!
-//! Nothing that a message asks for is done.
+//! The requests are not executed.
 
 use memferry_ninep::codec::{Entry, HEADER, Header, Reply, Request, TWRITE, WRITE_HEAD, WriteHead};
 
-/// Input: one message, whose size need not be that of the bytes.
+/// Input: one message; its size field may be wrong.
 pub fn ninep_message(data: &[u8]) {
     let Some(header) = Header::of(data) else { return };
     let body = &data[HEADER..];

@@ -1,12 +1,12 @@
-//! Slots as a hostile peer may write them, through both decoders.
+//! Decodes slots from a hostile peer with both decoders.
 //!
 //! ```text
 //! 16 words ──► decode_request ──► encode_request ──► decode_request    equal, same tag, no sequence
 //!  4 words ──► decode_completion ──► encode_completion ──► decode_completion
 //! ```
 //!
-//! Every word that the operation uses must come back as it was, so a decoder that narrows or drops a value is found; words
-//! it does not use may hold anything.
+//! Every word that the operation uses must survive the round trip, which finds a decoder that narrows or drops a value.
+//! Unused words may hold anything.
 
 use memferry_transfer::wire::{
     COMPLETION_WORDS, SUBMISSION_WORDS, decode_completion, decode_request, encode_completion, encode_request,
@@ -16,7 +16,7 @@ use memferry_transfer::{Operation, Request};
 
 use crate::input::Input;
 
-/// Sequence of the ring, which no codec may read or write.
+/// The slot's sequence number, which the ring owns and no codec may read or write.
 const SEQUENCE: u64 = 0xffff_ffff;
 /// Bit of a completion's header that names the operand.
 const SIDE: u64 = 1 << 56;
@@ -33,7 +33,7 @@ pub fn request_slot(data: &[u8]) {
 }
 
 fn submission(slot: [u64; SUBMISSION_WORDS]) {
-    // A list area as hostile as the slot: its words are those of the slot, over and over.
+    // The list area is as hostile as the slot: it repeats the slot's words.
     let fetch = |first: u64, words: usize| {
         let end = first.checked_add(words as u64).filter(|end| *end <= LIST_WORDS)?;
         Some((first..end).map(|word| slot[word as usize % SUBMISSION_WORDS]).collect())
@@ -41,12 +41,12 @@ fn submission(slot: [u64; SUBMISSION_WORDS]) {
     let decoded = decode_request(&slot, fetch);
     let mut elsewhere = slot;
     elsewhere[0] ^= SEQUENCE;
-    assert_eq!(decode_request(&elsewhere, fetch), decoded, "the sequence is the ring's");
+    assert_eq!(decode_request(&elsewhere, fetch), decoded, "the sequence must not matter");
     if let Ok(request) = &decoded {
         let mut again = [0; SUBMISSION_WORDS];
         let mut list = Vec::new();
         encode_request(tag_of(&slot), request, &mut again, &mut list)
-            .expect("what came out of a slot fits one");
+            .expect("a decoded request fits a slot");
         if !list.is_empty() {
             place_list(&mut again, slot[3]);
             assert_eq!(fetch(slot[3], list.len()), Some(list.clone()));
@@ -61,15 +61,15 @@ fn submission(slot: [u64; SUBMISSION_WORDS]) {
     }
 }
 
-/// Words of a channel's list area.
+/// Words of a queue's list area.
 const LIST_WORDS: u64 = 1 << 13;
 
-/// The words of a slot that mean something for the request that came out of it.
+/// Indexes of the slot's words that the request uses.
 fn used_words(request: &Request) -> Vec<usize> {
     let Some(operation) = request.operation() else { return vec![0, 1, 2, 3] };
     match operation {
         Operation::ScatterGather { lists } => {
-            // Where a list of nothing lies is nobody's concern.
+            // The position of an empty list is ignored.
             let empty = lists.source.is_empty() && lists.destination.is_empty();
             if empty { vec![0, 1, 2, 4] } else { (0..5).collect() }
         }
@@ -89,10 +89,10 @@ fn completion(slot: [u64; COMPLETION_WORDS]) {
     let decoded = decode_completion(&slot);
     let mut elsewhere = slot;
     elsewhere[0] ^= SEQUENCE;
-    assert_eq!(decode_completion(&elsewhere), decoded, "the sequence is the ring's");
+    assert_eq!(decode_completion(&elsewhere), decoded, "the sequence must not matter");
     if let Ok(completion) = decoded {
         let again = encode_completion(&completion);
-        // The side means nothing where a status names none, and it is not kept there.
+        // The side bit is not preserved for statuses without a side.
         assert_eq!(again[0] & !SIDE, slot[0] & !SEQUENCE & !SIDE, "{completion:?}");
         assert_eq!((again[1], again[2]), (slot[1], slot[2]));
         if STATUSES_WITH_DETAIL.contains(&(slot[0] >> 32 & 0xffff)) {

@@ -1,13 +1,13 @@
-//! A client that writes anything anywhere in its memory, at any time between the service's looks at it.
+//! A client that writes anything anywhere in its memory between the service's accesses.
 //!
 //! ```text
 //! bytes ──► scribble a word of the client's memory ─┐
-//!       ──► hand_over a slot, cancel as a client does ───┤──► ServiceEnd ──► compared with an oracle that reads the words
-//!       ──► pop, room, cancels, stage, publish ─────┘                   and with what the client's memory was before
+//!       ──► fill a slot, cancel as a client does ────────┤──► ServiceEnd ──► compared with an oracle that reads the words
+//!       ──► pop, room, cancels, stage, publish ─────┘                   and with the client's memory before
 //! ```
 //!
-//! One thread: races within one look are loom's part. The layout is known here only by what it promises: submission
-//! slots fill the end of the client's memory, and control words come before them.
+//! Single-threaded: loom tests the races. Only two facts of the layout are assumed: submission slots fill the end of the
+//! client's memory, and control words precede them.
 
 use std::sync::atomic::Ordering;
 
@@ -21,35 +21,35 @@ use memferry_shm::storage::{HeapWords, RingStorage};
 use crate::input::Input;
 
 const SEQUENCE: u64 = 0xffff_ffff;
-/// Words of a submission slot that are read when it is not long.
+/// Words that are read of a short submission slot.
 const SHORT_WORDS: usize = 8;
 
-/// Input: a byte for the capacity, then steps to the end, each a byte and its operands (see `step`).
+/// Input: a byte for the capacity, then steps of one byte and its operands (see `step`).
 pub fn ring_reader(data: &[u8]) {
     let mut input = Input::new(data);
     let mut rig = Rig::new(2 << (input.u8() % 4));
-    // The list area is most of the memory: that nothing wrote there is looked at once.
-    let often = rig.client.words() - LIST_WORDS;
+    // The list area is most of the memory: it is checked only once, at the end.
+    let control_words = rig.client.words() - LIST_WORDS;
     while !input.is_empty() {
         rig.step(&mut input);
-        rig.assert_unwritten(often);
+        rig.assert_unwritten(control_words);
     }
     rig.assert_unwritten(rig.client.words());
 }
 
-/// The service's end, both memories, and what the oracle knows of them.
+/// The service's end, both memories, and the oracle's state.
 struct Rig {
     capacity: u32,
     service: ServiceEnd<HeapWords>,
-    /// Asks for cancels as an honest client does; it shares the memory that is scribbled on.
+    /// Requests cancels like an honest client, on the same memory that is scribbled on.
     honest: ClientEnd<HeapWords>,
     client: HeapWords,
-    /// What the client wrote there.
+    /// The words that the client wrote.
     written: Vec<u64>,
     taken: u32,
     staged: u32,
     published: u32,
-    /// What the client had consumed when it last gave a possible count.
+    /// The last possible count of consumed completions that the client gave.
     known: u32,
 }
 
@@ -65,7 +65,7 @@ impl Rig {
         Self { capacity, service, honest, client, written, taken: 0, staged: 0, published: 0, known: 0 }
     }
 
-    /// The first so many words are as the client left them.
+    /// Asserts that the service wrote none of the client's first `words` words.
     fn assert_unwritten(&self, words: usize) {
         let same = (0..words).all(|index| self.load(index) == self.written[index]);
         assert!(same, "the service wrote to the client's memory");
@@ -75,13 +75,13 @@ impl Rig {
         self.client.word(index).load(Ordering::Relaxed)
     }
 
-    /// First word of the slot of position `position`.
+    /// First word of the slot at `position`.
     fn slot(&self, position: u32) -> usize {
         let slots = self.client.words() - LIST_WORDS - self.capacity as usize * SUBMISSION_WORDS;
         slots + (position % self.capacity) as usize * SHORT_WORDS
     }
 
-    /// Where word `index` of a slot lies: the first parts of all slots come before the second parts.
+    /// Index of word `index` of a slot: the first parts of all slots precede the second parts.
     fn word_of(&self, position: u32, index: usize) -> usize {
         let second = self.slot(0) + self.capacity as usize * SHORT_WORDS;
         match index.checked_sub(SHORT_WORDS) {
@@ -96,13 +96,13 @@ impl Rig {
         match input.u8() % 12 {
             0 => self.scribble(usize::from(input.u8()) * 3, input.u64()),
             1 => self.scribble(usize::from(input.u8()), u64::from(input.u8())),
-            2 => self.hand_over(u32::from(input.u8() % 4), u64::from(input.u32()), input.u8()),
+            2 => self.fill_slot(u32::from(input.u8() % 4), u64::from(input.u32()), input.u8()),
             3 => self.pop(),
             4 => self.room(),
             5 => self.stage(input.u64()),
             6 => self.publish(),
             7 => self.cancels(input.u64()),
-            8 => self.tell(),
+            8 => self.update_flags(),
             9 => self.cancel(input.u64()),
             10 => self.fetch(input.u64(), input.u32()),
             _ => (0..self.client.words()).for_each(|index| self.scribble(index, input.u64())),
@@ -115,8 +115,8 @@ impl Rig {
         self.written[index] = value;
     }
 
-    /// Puts the sequence of a position `ahead` of the next, and a header, into that position's slot.
-    fn hand_over(&mut self, ahead: u32, header: u64, body: u8) {
+    /// Fills the slot `ahead` positions after the next one, with its sequence and a header.
+    fn fill_slot(&mut self, ahead: u32, header: u64, body: u8) {
         let position = self.taken.wrapping_add(ahead);
         let at = self.slot(position);
         for index in 1..SUBMISSION_WORDS {
@@ -126,7 +126,7 @@ impl Rig {
         self.scribble(at, long | header << 32 | u64::from(position.wrapping_add(1)));
     }
 
-    /// What the words say the next request is.
+    /// The next request by the words in memory.
     fn expected(&self) -> Option<[u64; SUBMISSION_WORDS]> {
         let at = self.slot(self.taken);
         let header = self.load(at);
@@ -149,7 +149,7 @@ impl Rig {
     }
 
     fn room(&mut self) {
-        // A claim is the low half of any word before the slots; which one, the layout keeps to itself.
+        // A claimed count is the low half of some word before the slots; the layout does not reveal which one.
         let claims = (0..self.slot(0)).map(|index| self.load(index) as u32);
         let possible: Vec<u32> = claims.filter(|claim| self.is_possible(*claim)).collect();
         match self.service.completion_room() {
@@ -157,7 +157,7 @@ impl Rig {
                 let slots = 2 * self.capacity;
                 assert!(room <= slots, "room for {room} of {slots}");
                 let known = room.wrapping_sub(slots).wrapping_add(self.staged);
-                assert!(possible.contains(&known), "a count nobody gave was believed");
+                assert!(possible.contains(&known), "the service accepted a count that the client did not write");
                 self.known = known;
             }
             Err(lie) => {
@@ -180,32 +180,32 @@ impl Rig {
 
     fn publish(&mut self) {
         let wakes = self.service.publish();
-        assert!(!wakes || self.staged != self.published, "nothing was published: nobody is to be woken");
+        assert!(!wakes || self.staged != self.published, "a wake-up without a publication");
         self.published = self.staged;
     }
 
     fn cancels(&mut self, tag: u64) {
         let pending = self.service.cancels_pending();
         assert_eq!(self.service.cancels_changed(), pending);
-        assert!(!self.service.cancels_changed(), "a change is told once");
+        assert!(!self.service.cancels_changed(), "a change is reported once");
         let written = (0..self.slot(0)).any(|index| self.load(index) == tag.wrapping_add(1));
-        assert!(written || !self.service.cancel_requested(tag), "nobody asked to cancel {tag}");
+        assert!(written || !self.service.cancel_requested(tag), "{tag} was cancelled without a request");
     }
 
     fn cancel(&mut self, tag: u64) {
-        // Scribbles may have put the generation one before what the service saw: only an untouched one must differ.
+        // Scribbling may have set the generation just before the value that the service saw; only without it must it differ.
         let untouched = !self.service.cancels_pending();
         self.honest.cancel(tag);
-        // It writes before the slots.
+        // The honest client writes only before the slots.
         (0..self.slot(0)).for_each(|index| self.written[index] = self.load(index));
         assert!(!untouched || self.service.cancels_pending(), "the generation did not change");
         assert!(self.service.cancel_requested(tag), "a cancel of {tag} was lost");
     }
 
-    /// Takes a list from where a request may say it lies.
+    /// Fetches a list from a position that a request could name.
     fn fetch(&self, first: u64, words: u32) {
         let area = self.client.words() - LIST_WORDS;
-        // Within the area about half of the time.
+        // Within the area in about half of the cases.
         let first = if words.is_multiple_of(2) { first % (LIST_WORDS as u64 + 8) } else { first };
         let words = words as usize % (LIST_WORDS + 8);
         let inside = first.checked_add(words as u64).is_some_and(|end| end <= LIST_WORDS as u64);
@@ -214,7 +214,7 @@ impl Rig {
         assert_eq!(self.service.fetch_list(first, words), expected);
     }
 
-    fn tell(&mut self) {
+    fn update_flags(&mut self) {
         self.service.tell_consumed();
         self.service.set_parked(u64::from(self.taken % 2));
         self.service.change_wake_word();

@@ -1,18 +1,18 @@
-//! `libmemferry_preload.so`: stands in for `memcpy`, `memmove`, `mempcpy`, `memset` and their checked variants, in programs
-//! that know nothing of memferry (Wicki 2014, 5.2.1.1 and 5.3: application-transparent interfaces).
+//! `libmemferry_preload.so`: replaces `memcpy`, `memmove`, `mempcpy`, `memset` and their checked variants in unmodified
+//! programs (Wicki 2014, 5.2.1.1 and 5.3: application-transparent interfaces).
 //!
 //! ```text
 //! LD_PRELOAD ─► start: finds the C library's functions, sets the thresholds
-//! memcpy(n) ─┬─ n < threshold, or ranges that overlap ─► the C library's: a comparison and a jump more
-//!            └─ else ─► far (the engine's choice)? ─┬─ yes ─► past the caches, by the engine's kernels
-//!                                                   └─ no ──► the C library's
-//! before start, in setuid programs, with MEMFERRY_PRELOAD=off: always the C library's (before it is found, a plain loop)
-//! prctl, syscall ─► passed on; one that forbids the processor's clock leaves all copies to the C library from then on
+//! memcpy(n) ─┬─ n < threshold, or overlapping ranges ─► C library; costs a comparison and a jump
+//!            └─ else ─► uncached (measured by the engine)? ─┬─ yes ─► the engine's kernels, bypassing the caches
+//!                                                           └─ no ──► C library
+//! before start, in setuid programs, with MEMFERRY_PRELOAD=off: always the C library (before it is found, a plain loop)
+//! prctl, syscall ─► passed on; a call that forbids reading the cycle counter sends all later copies to the C library
 //! ```
 //!
-//! After the program has begun, the library allocates nothing, starts no thread, takes no lock, opens no descriptor and makes no
-//! system call. So a program may fork, confine itself, close any descriptor and copy in signal handlers as it could before. A program
-//! that forbids the clock by a system call of its own, past `prctl(2)` and `syscall(2)`, must run without the library.
+//! After start-up the library allocates nothing, starts no thread, takes no lock, opens no descriptor and makes no system
+//! call. A program may therefore still fork, sandbox itself, close any descriptor and copy in signal handlers. A program that
+//! forbids the cycle counter with a direct system call, bypassing `prctl(2)` and `syscall(2)`, must not use the library.
 //!
 //! Every exported function has the contract of the C library's function of that name.
 
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn memset(to: *mut c_void, byte: c_int, bytes: usize) -> *
     unsafe { if bytes < zeros_from() { real::memset(to, byte, bytes) } else { set_long(to, byte, bytes) } }
 }
 
-/// `memcpy` as programs compiled with `_FORTIFY_SOURCE` call it: `room` is what the destination holds.
+/// `memcpy` as called by programs compiled with `_FORTIFY_SOURCE`; `room` is the destination's size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __memcpy_chk(
     to: *mut c_void,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn __memset_chk(
     unsafe { memset(to, byte, bytes) }
 }
 
-/// `prctl(2)`, by which a program can forbid the processor's clock: `PR_SET_TSC` does, and strict seccomp.
+/// `prctl(2)`: can forbid reading the cycle counter, by `PR_SET_TSC` or strict seccomp.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(
     option: c_int,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn prctl(
     unsafe { real::prctl(option, [second, third, fourth, fifth]) }
 }
 
-/// `syscall(2)`, by which it can do the same by number.
+/// `syscall(2)`: can do the same by call number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: c_long,
@@ -144,11 +144,11 @@ pub unsafe extern "C" fn syscall(
 #[inline(never)]
 unsafe fn copy_long(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
     let overlap = from.addr().abs_diff(to.addr()) < bytes;
-    // SAFETY: the caller's promise, and the ranges are apart.
+    // SAFETY: the caller's promise, and the ranges do not overlap.
     if !overlap && unsafe { slices::copy_past_caches(to.cast(), from.cast(), bytes) } {
         return to;
     }
-    // SAFETY: the caller's promise, `memcpy`'s too: its ranges do not overlap.
+    // SAFETY: the caller's promise; `memcpy` is only called if the ranges do not overlap.
     unsafe { if overlap { real::memmove(to, from, bytes) } else { real::memcpy(to, from, bytes) } }
 }
 

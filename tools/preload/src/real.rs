@@ -1,10 +1,10 @@
-//! The C library's own functions, behind those of the same names here.
+//! The C library's functions that this library's exports replace.
 //!
 //! ```text
-//! before `find`: plain loops, which call nothing           after: what `dlsym(RTLD_NEXT)` found
+//! before `find`: plain loops without calls           after: results of `dlsym(RTLD_NEXT)`
 //! ```
 //!
-//! Other libraries' constructors may copy before this one's ran, and `dlsym` itself may.
+//! Constructors of other libraries, and `dlsym` itself, may copy before this library's constructor runs.
 
 use std::arch::asm;
 use std::ffi::{CStr, c_int, c_long, c_ulong, c_void};
@@ -21,7 +21,7 @@ static MEMSET: AtomicPtr<c_void> = AtomicPtr::new(early_set as *mut c_void);
 static PRCTL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Finds them; `false` when one is missing, which stays a plain loop.
+/// Looks up all functions; returns `false` if one is missing, which then stays a plain loop.
 pub(crate) fn find() -> bool {
     let all = [
         (&MEMCPY, c"memcpy"),
@@ -40,7 +40,7 @@ pub(crate) fn find() -> bool {
 }
 
 fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with zero, and no memory of ours besides.
+    // SAFETY: the name is zero-terminated, and none of our memory is accessed.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -82,7 +82,7 @@ pub(crate) unsafe fn prctl(option: c_int, [second, third, fourth, fifth]: Argume
                     [option as c_ulong, second, third, fourth, fifth].map(|value| value as c_long);
                 syscall(libc::SYS_prctl, [option, second, third, fourth, fifth, 0]) as c_int
             }
-            // Only a function of this type is stored there; what is variadic in C is passed as if it were not.
+            // Only a function of this type is stored there. It is variadic in C; fixed arguments are passed the same way.
             found => std::mem::transmute::<*mut c_void, Control>(found)(option, second, third, fourth, fifth),
         }
     }
@@ -98,14 +98,14 @@ pub(crate) unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
     unsafe {
         match SYSCALL.load(Ordering::Relaxed) {
             found if found.is_null() => {
-                let answer = kernel_call(number, arguments);
-                if !(-4095..0).contains(&answer) {
-                    return answer;
+                let result = kernel_call(number, arguments);
+                if !(-4095..0).contains(&result) {
+                    return result;
                 }
-                *libc::__errno_location() = -answer as c_int;
+                *libc::__errno_location() = -result as c_int;
                 -1
             }
-            // Only a function of this type is stored there; what is variadic in C is passed as if it were not.
+            // Only a function of this type is stored there. It is variadic in C; fixed arguments are passed the same way.
             found => std::mem::transmute::<*mut c_void, Call>(found)(
                 number, first, second, third, fourth, fifth, sixth,
             ),
@@ -113,41 +113,41 @@ pub(crate) unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
     }
 }
 
-/// One system call without the C library; an error is its number, negative.
+/// Makes a system call without the C library; an error is a negative error number.
 ///
 /// # Safety
 /// As `syscall(2)`.
 unsafe fn kernel_call(number: c_long, arguments: [c_long; 6]) -> c_long {
     let [first, second, third, fourth, fifth, sixth] = arguments;
-    let answer: c_long;
+    let result: c_long;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel's convention: it changes these registers, and the memory that the caller answers for.
+    // SAFETY: the kernel changes only these registers, and memory for which the caller vouches.
     unsafe {
-        asm!("syscall", inlateout("rax") number => answer, in("rdi") first, in("rsi") second, in("rdx") third,
+        asm!("syscall", inlateout("rax") number => result, in("rdi") first, in("rsi") second, in("rdx") third,
              in("r10") fourth, in("r8") fifth, in("r9") sixth, lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        asm!("svc 0", in("x8") number, inlateout("x0") first => answer, in("x1") second, in("x2") third,
+        asm!("svc 0", in("x8") number, inlateout("x0") first => result, in("x1") second, in("x2") third,
              in("x3") fourth, in("x4") fifth, in("x5") sixth, options(nostack));
     }
-    answer
+    result
 }
 
-/// Ends the program as the C library does, with its words, when a buffer would overflow.
+/// Aborts like the C library, with its message, if a buffer would overflow.
 #[inline]
 pub(crate) fn check(bytes: usize, room: usize) {
     unsafe extern "C" {
         fn __chk_fail() -> !;
     }
     if bytes > room {
-        // SAFETY: it takes nothing and does not return.
+        // SAFETY: it takes no arguments and does not return.
         unsafe { __chk_fail() }
     }
 }
 
-/// Volatile, byte by byte: a loop that the compiler recognised would become a call of what it stands in for.
+/// Volatile and byte by byte, or the compiler would turn the loop into a call of the replaced function.
 unsafe extern "C" fn early_move(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
     let destination = to.cast::<u8>();
     let source = from.cast::<u8>();

@@ -1,12 +1,13 @@
-//! What happens once, when the library is loaded, and the thresholds that come of it.
+//! One-time start-up when the library is loaded: sets the thresholds.
 //!
 //! ```text
-//! .init_array ─► real::find ─► setuid or MEMFERRY_PRELOAD=off? ─ yes ─► thresholds stay out of reach: all is the C library's
-//!                                └ no ──► another value: a line on stderr ─► caches of this machine ─► thresholds
-//! prctl or syscall that forbids the processor's clock ─► thresholds are out of reach again
+//! .init_array ─► real::find ─► setuid or MEMFERRY_PRELOAD=off? ─ yes ─► thresholds stay at the maximum: C library only
+//!                                └ no ──► unknown value: a line on stderr ─► cache sizes of this machine ─► thresholds
+//! prctl or syscall that forbids the cycle counter ─► thresholds return to the maximum
 //! ```
 //!
-//! All that needs the system is done here: later the program may have forbidden it. A profile of `memferry tune` is not read.
+//! Everything that needs the system happens here, because the program may forbid it later. `memferry tune` profiles are not
+//! read.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,13 +21,13 @@ use crate::real;
 static COPIES_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 static ZEROS_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Bytes from which a copy may go past the caches.
+/// Minimum bytes of a copy that may bypass the caches.
 #[inline]
 pub(crate) fn copies_from() -> usize {
     COPIES_FROM.load(Ordering::Relaxed)
 }
 
-/// Bytes from which zeroing may.
+/// Minimum bytes of zeroing that may bypass the caches.
 #[inline]
 pub(crate) fn zeros_from() -> usize {
     ZEROS_FROM.load(Ordering::Relaxed)
@@ -44,36 +45,36 @@ extern "C" fn start() {
         match value.to_bytes() {
             b"off" => return,
             b"" => {}
-            _ => refuse(value, place),
+            _ => reject(value, place),
         }
     }
     let tuning = Tuning::of_caches(last_level_bytes());
-    // The engine looks for these at its first use; here is the last time that it may open files and allocate.
+    // The engine initializes these at first use; later the program may forbid opening files and allocating.
     let _ = (Cpu::of_this_process(), tuning::install(tuning), slices::untouched_ticks());
     COPIES_FROM.store(usize_of(tuning.stream_cold_bytes), Ordering::Relaxed);
     ZEROS_FROM.store(usize_of(tuning.zero_cold_bytes), Ordering::Relaxed);
 }
 
-/// Says that a value has no meaning, and empties it, so that programs started from here do not say it again.
-fn refuse(value: &CStr, place: *mut c_char) {
+/// Reports an invalid value, and empties it so that child programs do not report it again.
+fn reject(value: &CStr, place: *mut c_char) {
     let line = match value.to_bytes() {
         b"split" => {
-            "memferry: MEMFERRY_PRELOAD=split is ignored: copies are not split any more; unset it, or set it to off\n"
+            "memferry: MEMFERRY_PRELOAD=split is ignored: copies are no longer split; unset it, or set it to off\n"
         }
         b"async" => {
-            "memferry: MEMFERRY_PRELOAD=async is ignored: no copy is asynchronous any more; unset it, or set it to off\n"
+            "memferry: MEMFERRY_PRELOAD=async is ignored: copies are no longer asynchronous; unset it, or set it to off\n"
         }
         _ => "memferry: MEMFERRY_PRELOAD is ignored: its only value is off; unset it, or set it to off\n",
     };
-    // SAFETY: `write` reads the line. The string of the environment is not empty, and nobody else uses the environment while libraries
-    // are loaded.
+    // SAFETY: `write` reads the line. The environment's string is not empty, and nobody else uses the environment while
+    // libraries are loaded.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
         place.write(0);
     }
 }
 
-/// To be called before a `prctl`: without the processor's clock nobody can tell how far memory is.
+/// Call before a `prctl`: without the cycle counter the engine cannot measure whether memory is cached.
 pub(crate) fn before_prctl(option: c_int, second: c_ulong) {
     let is_strict = option == libc::PR_SET_SECCOMP && second == c_ulong::from(libc::SECCOMP_MODE_STRICT);
     if is_strict || option == libc::PR_SET_TSC {
@@ -82,7 +83,7 @@ pub(crate) fn before_prctl(option: c_int, second: c_ulong) {
     }
 }
 
-/// To be called before a `syscall`.
+/// Call before a `syscall`.
 pub(crate) fn before_syscall(number: c_long, first: c_long, second: c_long) {
     match number {
         libc::SYS_prctl => before_prctl(first as c_int, second as c_ulong),
@@ -97,21 +98,21 @@ fn usize_of(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Whether the program has rights that its caller lacks.
+/// Whether the program runs with privileges that its caller lacks (setuid or similar).
 fn is_secure() -> bool {
-    // SAFETY: it takes a number and touches no memory of ours.
+    // SAFETY: it takes a number and does not access our memory.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The value of `MEMFERRY_PRELOAD`, and its place in the environment.
+/// The value of `MEMFERRY_PRELOAD`, and its address in the environment.
 fn setting() -> Option<(&'static CStr, *mut c_char)> {
-    // SAFETY: nobody changes the environment while libraries are loaded, and the name ends with zero.
+    // SAFETY: nobody changes the environment while libraries are loaded, and the name is zero-terminated.
     let value = unsafe { libc::getenv(c"MEMFERRY_PRELOAD".as_ptr()) };
-    // SAFETY: what is not null is a string of the environment; it is used while libraries are loaded only.
+    // SAFETY: a non-null result is a string of the environment; it is used only while libraries are loaded.
     (!value.is_null()).then(|| (unsafe { CStr::from_ptr(value) }, value))
 }
 
-/// Bytes of the last cache, as the kernel tells in one file; where it does not, what most machines have at least.
+/// Size of the last-level cache according to the kernel; if unknown, a common minimum.
 fn last_level_bytes() -> u64 {
     const USUAL: u64 = 8 << 20;
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");

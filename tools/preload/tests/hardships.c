@@ -1,5 +1,5 @@
-/* Copies in the situations that break libraries which stand in for memcpy; each by its name, "ok" at the end. Sizes lie around
- * every threshold. A program of its own, compiled by tests/programs.rs and run with the library preloaded and without. */
+/* Copies in situations that break libraries which replace memcpy; prints "ok" at the end, or what failed. Sizes are around
+ * every threshold. Compiled by tests/programs.rs and run with and without the preloaded library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* More than any threshold of any machine: half of a last-level cache of 64 MiB. */
+/* Above any machine's thresholds: more than half of a 64 MiB last-level cache. */
 #define MOST ((size_t)48 << 20)
 
 static unsigned char *source, *destination;
@@ -35,7 +35,7 @@ static void fail(const char *what, size_t bytes) {
     exit(1);
 }
 
-/* Plain loops, which no library stands in for. */
+/* A plain loop, which no library replaces. */
 static int differs(const volatile unsigned char *a, const volatile unsigned char *b, size_t bytes) {
     for (size_t at = 0; at < bytes; at++)
         if (a[at] != b[at])
@@ -50,7 +50,7 @@ static int is_all(const volatile unsigned char *a, unsigned char byte, size_t by
     return 1;
 }
 
-/* Each byte other than what has to come, so that one that does not come is seen. */
+/* Writes the complement of the expected bytes, so that a missing byte is noticed. */
 static void spoil(volatile unsigned char *to, const volatile unsigned char *from, size_t bytes) {
     typedef uint64_t __attribute__((may_alias, aligned(1))) word;
     size_t at = 0;
@@ -60,7 +60,7 @@ static void spoil(volatile unsigned char *to, const volatile unsigned char *from
         to[at] = (unsigned char)~from[at];
 }
 
-/* Out of the caches: where a copy goes to decides how it is made. */
+/* Evicts a range from the caches, since the library chooses its method by that. */
 static void cool(unsigned char *to, size_t bytes) {
 #ifdef __x86_64__
     for (size_t at = 0; at < bytes; at += 64)
@@ -82,15 +82,15 @@ static const size_t sizes[] = {0, 1, 63, 4096, 65535, 65536, 65537, 131071, 1310
 static void check_copies(void *(*copy)(void *, const void *, size_t), const char *name, int returns_end) {
     for (size_t at = 0; at < 2 * COUNT; at++) {
         size_t bytes = sizes[at / 2];
-        /* A place of its own each time: one that was copied to not long ago is taken to be in the caches. */
+        /* A different range each time: the library assumes recently written ranges to be cached. */
         unsigned char *to = destination + 3 + 67 * at, *from = source + 5;
         spoil(to, from, bytes);
         to[-1] = 0xa5;
         to[bytes] = 0x5a;
         if (at % 2)
             cool(to, bytes);
-        void *given = copy(to, from, bytes);
-        if (given != (returns_end ? to + bytes : to) || differs(to, from, bytes))
+        void *result = copy(to, from, bytes);
+        if (result != (returns_end ? to + bytes : to) || differs(to, from, bytes))
             fail(name, bytes);
         if (to[-1] != 0xa5 || to[bytes] != 0x5a)
             fail("a neighbour of the destination", bytes);
@@ -106,13 +106,13 @@ static void functions(void) {
             size_t bytes = sizes[at];
             destination[bytes + 7] = 0x5a;
             if (memset(destination + 7, byte * 0x1c3, bytes) != destination + 7)
-                fail("memset's answer", bytes);
+                fail("memset's result", bytes);
             if (!is_all(destination + 7, (unsigned char)(byte * 0x1c3), bytes) || destination[bytes + 7] != 0x5a)
                 fail("memset", bytes);
         }
 }
 
-/* Ranges that overlap, both ways, near and far. */
+/* Overlapping ranges in both directions, at short and long distances. */
 static void overlaps(void) {
     static const size_t distances[] = {1, 63, 4096, 65536, 1048576};
     for (size_t at = 0; at < COUNT; at++)
@@ -126,20 +126,20 @@ static void overlaps(void) {
                 unsigned char *low = destination, *high = destination + distance;
                 memmove(up ? high : low, up ? low : high, bytes);
                 if (differs(up ? high : low, up ? source : source + distance, bytes))
-                    fail("memmove of ranges that overlap", bytes);
+                    fail("memmove of overlapping ranges", bytes);
             }
 }
 
-static volatile sig_atomic_t copying, handled, wrongly;
+static volatile sig_atomic_t copying, handled, wrong;
 static timer_t timer;
 
-/* Once, and again at the handler's end: what is interrupted goes on in between, however long the handler takes. */
+/* One shot, re-armed by the handler, so that the interrupted copy progresses however long the handler takes. */
 static void interrupt_soon(void) {
     struct itimerspec once = {{0, 0}, {0, 500000}};
     timer_settime(timer, 0, &once, NULL);
 }
 
-/* Few bytes are spoiled, one of each line: most of the time is the copies'. */
+/* Spoils only one byte per cache line, so that most time is spent in copies. */
 static void on_alarm(int number) {
     (void)number;
     static unsigned char own[1 << 20];
@@ -147,12 +147,12 @@ static void on_alarm(int number) {
         own[at] = (unsigned char)~source[at];
     memcpy(own, source, sizeof own);
     if (memcmp(own, source, sizeof own))
-        wrongly = 1;
+        wrong = 1;
     handled += copying;
     interrupt_soon();
 }
 
-/* Copies interrupted by handlers that copy. */
+/* Copies interrupted by signal handlers that copy. */
 static void signals(void) {
     struct sigaction action = {.sa_handler = on_alarm};
     sigaction(SIGALRM, &action, NULL);
@@ -165,10 +165,10 @@ static void signals(void) {
         copying = 0;
         if (memcmp(destination, source, 8 << 20))
             fail("a copy that was interrupted", 8 << 20);
-        if (wrongly)
+        if (wrong)
             fail("a copy in a handler", 1 << 20);
     }
-    /* The last one may be about to come. */
+    /* A last signal may be pending. */
     signal(SIGALRM, SIG_IGN);
     timer_delete(timer);
 }
@@ -178,7 +178,7 @@ static void *in_thread(void *number) {
     for (int round = 0; round < 20; round++) {
         memcpy(destination + at, source + at, bytes);
         if (memcmp(destination + at, source + at, bytes))
-            fail("a copy of one of several threads", bytes);
+            fail("a copy in one of several threads", bytes);
         memset(destination + at, 0, bytes);
         if (!is_all(destination + at, 0, 4096))
             fail("zeroing in one of several threads", bytes);
@@ -186,7 +186,7 @@ static void *in_thread(void *number) {
     return NULL;
 }
 
-/* Copies in threads, while others fork and their children copy. */
+/* Copies in threads while the process forks children that copy. */
 static void threads_and_forks(void) {
     pthread_t threads[6];
     for (size_t number = 0; number < 6; number++)
@@ -214,7 +214,7 @@ static void threads_and_forks(void) {
         fail("a copy in a vforked child", 4 << 20);
 }
 
-/* No descriptor is left, and none may be opened. */
+/* Without any descriptor, and unable to open one. */
 static void without_descriptors(void) {
     struct rlimit none = {0, 0};
     close_range(0, ~0u, 0);
@@ -224,7 +224,7 @@ static void without_descriptors(void) {
     _exit(differs(destination, source, 16 << 20) ? 1 : 42);
 }
 
-/* Any system call but read, write, exit and sigreturn kills. */
+/* Strict seccomp: any system call but read, write, exit and sigreturn kills the process. */
 static void confined(void) {
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
     spoil(destination, source, 40 << 20);
@@ -252,7 +252,7 @@ static void overflow(void) {
     _exit(0);
 }
 
-/* The checked variants stop what would overflow. */
+/* The checked variants abort instead of overflowing. */
 static void checked(void) {
     pid_t child = fork();
     if (child == 0)
@@ -262,20 +262,20 @@ static void checked(void) {
         fail("__memcpy_chk beyond its room", 4097);
 }
 
-/* Pages that are not there yet, read-only sources, shared memory, and the end of what is mapped. */
+/* Untouched pages, read-only sources, shared memory, and the end of a mapping. */
 static void memory(void) {
     size_t bytes = 8 << 20;
     unsigned char *edge = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     mprotect(edge + bytes, 4096, PROT_NONE);
     memcpy(edge, source, bytes);
     if (differs(edge, source, bytes))
-        fail("a copy to the end of what is mapped", bytes);
+        fail("a copy to the end of a mapping", bytes);
     mprotect(edge, bytes, PROT_READ);
     spoil(destination, edge, bytes);
     memcpy(destination, edge, bytes);
     memset(destination, 0, 3 << 20);
     if (!is_all(destination, 0, 3 << 20) || differs(destination + (3 << 20), edge + (3 << 20), 5 << 20))
-        fail("a copy from memory that is read only", bytes);
+        fail("a copy from read-only memory", bytes);
     unsigned char *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memmove(shared, source, bytes);
     if (differs(shared, source, bytes))

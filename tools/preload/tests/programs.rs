@@ -1,5 +1,5 @@
-//! Programs that know nothing of memferry, with the library preloaded: the same output as without, in every situation that breaks
-//! libraries of this kind.
+//! Runs unmodified programs with the preloaded library: their output must be the same as without it, even in situations that
+//! break libraries of this kind.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -8,10 +8,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-/// What takes longer hangs: on a slow machine that is busy too, each takes less than a minute.
+/// Time after which a program counts as hanging; each takes less than a minute on a slow, busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The library of this build, which cargo does not make for tests by itself. `./x test` has made it, and names its folder.
+/// The library of this build: `./x test` builds it and names its folder, otherwise this test has Cargo build it.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -32,13 +32,13 @@ fn library() -> &'static Path {
     })
 }
 
-/// Values of `MEMFERRY_PRELOAD`: the output has to be the same with each.
+/// Values of `MEMFERRY_PRELOAD`; the output must be the same with each.
 const VALUES: [&str; 2] = ["off", ""];
 
-/// Names the seconds that the stress takes, and its seed.
+/// Variables for the duration of the stress test in seconds and for its seed, with defaults.
 const STRESS: [(&str, &str); 2] = [("MEMFERRY_STRESS_SECONDS", "2"), ("MEMFERRY_STRESS_SEED", "20061")];
 
-/// A C program of this directory, compiled.
+/// The compiled program `hardships.c`.
 fn hardships() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compiled("hardships"))
@@ -59,7 +59,7 @@ fn compiled_with(name: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// A program, to be run without the library, or with it and a value of `MEMFERRY_PRELOAD`.
+/// A command that runs without the library, or with it and a value of `MEMFERRY_PRELOAD`.
 fn program(path: impl AsRef<OsStr>, arguments: &[&str], value: Option<&str>) -> Command {
     let mut command = Command::new(path);
     command.args(arguments).env("LC_ALL", "C").env_remove("MEMFERRY_PRELOAD");
@@ -73,7 +73,7 @@ fn run(path: impl AsRef<OsStr>, arguments: &[&str], value: Option<&str>) -> Outp
     run_within(LIMIT, &mut program(path, arguments, value))
 }
 
-/// Runs a command; one that takes longer than the limit is killed with all that it started, and fails.
+/// Runs a command; if it exceeds the limit, kills it with all its children and panics.
 fn run_within(limit: Duration, command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let child = command.spawn().expect("it starts");
@@ -84,26 +84,26 @@ fn run_within(limit: Duration, command: &mut Command) -> Output {
         let wrote = ended.recv_timeout(LIMIT);
         panic!("{command:?} did not end within {limit:?} (killed: {killed:?}): {wrote:?}");
     });
-    output.expect("what it writes can be read")
+    output.expect("its output can be read")
 }
 
 fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// Whether a program is installed; says so when it is not.
-fn is_there(name: &str) -> bool {
-    let there = Command::new("sh").args(["-c", &format!("command -v {name} >/dev/null")]).status();
-    let there = there.is_ok_and(|status| status.success());
-    if !there {
+/// Whether a program is installed; prints a line if not.
+fn is_installed(name: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {name} >/dev/null")]).status();
+    let found = found.is_ok_and(|status| status.success());
+    if !found {
         println!("{name} is not installed: not run");
     }
-    there
+    found
 }
 
-/// Runs a script of the shell without the library and with it, switched on and off, and compares what they write.
+/// Runs a shell script without the library, then with it on and off, and compares the outputs.
 fn same_in_all(needs: &str, script: &str) {
-    if !is_there(needs) {
+    if !is_installed(needs) {
         return;
     }
     let plain = run("sh", &["-c", script], None);
@@ -112,12 +112,12 @@ fn same_in_all(needs: &str, script: &str) {
     for value in VALUES {
         let preloaded = run("sh", &["-c", script], Some(value));
         assert_eq!(preloaded.status, plain.status, "{needs}, {value:?}: {}", text(&preloaded.stderr));
-        assert!(preloaded.stdout == plain.stdout, "{needs}, {value:?}, writes something else");
+        assert!(preloaded.stdout == plain.stdout, "{needs}, {value:?}, output differs");
     }
 }
 
 #[test]
-fn hardships_are_survived_and_every_byte_is_right() {
+fn hardships_leave_every_byte_correct() {
     let program = hardships();
     for value in [None].into_iter().chain(VALUES.map(Some)) {
         let output = run(program, &[], value);
@@ -126,9 +126,9 @@ fn hardships_are_survived_and_every_byte_is_right() {
     }
 }
 
-/// Longer by hand: `MEMFERRY_STRESS_SECONDS=600 cargo test --release -p memferry-preload --test programs forking`.
+/// Run it longer by hand: `MEMFERRY_STRESS_SECONDS=600 cargo test --release -p memferry-preload --test programs forking`.
 #[test]
-fn forking_threading_and_copying_at_once_goes_well() {
+fn forking_threading_and_copying_together() {
     let [seconds, seed] =
         STRESS.map(|(name, usual)| std::env::var(name).unwrap_or_else(|_| usual.to_owned()));
     let stress = compiled("stress");
@@ -155,7 +155,7 @@ fn compressors_write_the_same() {
 }
 
 #[test]
-fn a_database_answers_the_same() {
+fn a_database_returns_the_same() {
     let script = "sqlite3 :memory: \"create table t(a integer primary key, b blob); \
                   with recursive n(i) as (select 1 union all select i+1 from n where i<40) \
                   insert into t select i, zeroblob(700000) || i from n; \
@@ -176,7 +176,7 @@ fn an_interpreter_computes_the_same() {
 }
 
 #[test]
-fn a_compiler_and_a_version_control_system_do_the_same() {
+fn a_compiler_and_git_do_the_same() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hardships.c");
     let script = format!("cc -O2 -S -o - {}", source.display());
     same_in_all("cc", &script);
@@ -191,7 +191,7 @@ fn a_compiler_and_a_version_control_system_do_the_same() {
 }
 
 #[test]
-fn a_store_under_its_own_benchmark_gives_back_what_was_stored() {
+fn a_benchmarked_store_keeps_its_data() {
     let script = "d=$(mktemp -d); s=$d/socket; trap 'redis-cli -s $s shutdown nosave; wait; rm -rf $d' EXIT\n\
                   redis-server --port 0 --unixsocket $s --save '' --dir $d >/dev/null & server=$!\n\
                   until redis-cli -s $s ping >/dev/null 2>&1; do kill -0 $server || exit 1; sleep 0.05; done\n\
@@ -200,7 +200,7 @@ fn a_store_under_its_own_benchmark_gives_back_what_was_stored() {
                   redis-cli -s $s append long tail; redis-cli -s $s setrange long 3000000 middle\n\
                   redis-cli -s $s getrange long 2999990 -1 | sha256sum; redis-cli -s $s copy long other\n\
                   redis-cli -s $s get other | sha256sum; redis-cli -s $s strlen key:__rand_int__";
-    if is_there("redis-benchmark") {
+    if is_installed("redis-benchmark") {
         same_in_all("redis-server", script);
     }
 }
@@ -217,31 +217,31 @@ fn pictures_are_the_same() {
 }
 
 #[test]
-fn hundreds_of_children_of_nested_shells_do_the_same() {
+fn nested_shells_do_the_same() {
     let script = "for i in $(seq 60); do bash -c 'for j in 1 2 3; do echo $((j * '$i')) | (read x; echo $x | cat); done'; done";
     same_in_all("bash", script);
 }
 
 #[test]
-fn a_wrong_value_is_said_once_and_ignored() {
+fn an_invalid_value_is_reported_once() {
     let advice = "unset it, or set it to off\n";
-    for (value, said) in [
-        ("split", "memferry: MEMFERRY_PRELOAD=split is ignored: copies are not split any more; "),
-        ("async", "memferry: MEMFERRY_PRELOAD=async is ignored: no copy is asynchronous any more; "),
+    for (value, message) in [
+        ("split", "memferry: MEMFERRY_PRELOAD=split is ignored: copies are no longer split; "),
+        ("async", "memferry: MEMFERRY_PRELOAD=async is ignored: copies are no longer asynchronous; "),
         ("of", "memferry: MEMFERRY_PRELOAD is ignored: its only value is off; "),
         ("Async", "memferry: MEMFERRY_PRELOAD is ignored: its only value is off; "),
         ("off ", "memferry: MEMFERRY_PRELOAD is ignored: its only value is off; "),
     ] {
         let output = run("sh", &["-c", "sh -c 'echo \"[$MEMFERRY_PRELOAD]\"'"], Some(value));
         assert!(output.status.success() && output.stdout == b"[]\n", "{value}: {}", text(&output.stdout));
-        assert_eq!(text(&output.stderr), format!("{said}{advice}"), "{value}");
+        assert_eq!(text(&output.stderr), format!("{message}{advice}"), "{value}");
     }
     let output = run("true", &[], Some(""));
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
 #[test]
-fn copies_are_right_with_a_value_of_the_past() {
+fn copies_are_correct_with_an_obsolete_value() {
     for value in ["split", "async"] {
         let output = run(hardships(), &[], Some(value));
         let said = text(&output.stderr);
@@ -251,7 +251,7 @@ fn copies_are_right_with_a_value_of_the_past() {
 }
 
 #[test]
-fn calls_before_the_library_has_started_work() {
+fn calls_before_start_up_work() {
     let early = compiled_with("early", &["-shared", "-fPIC"]);
     let mut command = program("true", &[], None);
     let libraries = format!("{}:{}", library().display(), early.display());
@@ -260,13 +260,13 @@ fn calls_before_the_library_has_started_work() {
 }
 
 #[test]
-fn a_closed_stderr_does_not_stop_the_program() {
+fn a_closed_stderr_is_harmless() {
     let output = run("sh", &["-c", "exec 2>&-; MEMFERRY_PRELOAD=async sh -c 'echo works'"], Some(""));
     assert!(output.status.success() && output.stdout == b"works\n", "{}", text(&output.stdout));
 }
 
 #[test]
-fn it_can_be_switched_off() {
+fn off_switches_the_library_off() {
     let output = run(hardships(), &[], Some("off"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

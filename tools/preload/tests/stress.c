@@ -1,9 +1,8 @@
-/* Forking, threading and copying at once, for so many seconds, every byte looked at. A program of its own, compiled by
- * tests/programs.rs and run with the library preloaded: stress SECONDS SEED. "ok" with what was done at the end; what went
- * wrong and the seed otherwise.
+/* Forking, threading and copying together for some seconds, with every byte checked. Compiled by tests/programs.rs and run
+ * with the preloaded library: stress SECONDS SEED. Prints "ok" and counts at the end; otherwise what failed and the seed.
  *
- *   main ─ four threads, each ─► copy, move, set, by random length, place and overlap ─► compared with plain loops
- *        └ forks ─► child: copies, starts a thread, forks, or becomes this program anew ─► its status is looked at
+ *   main ─ four threads, each ─► copy, move, set with random length, position and overlap ─► compared with plain loops
+ *        └ forks ─► child: copies, starts a thread, forks, or executes this program again ─► its exit status is checked
  *   a timer's signal interrupts all of them and copies too
  */
 #define _GNU_SOURCE
@@ -20,7 +19,7 @@
 #include <unistd.h>
 
 enum { THREADS = 4, CHILD_ROUNDS = 12 };
-/* Of each thread. Copies of up to 4 MiB: hardships.c has those that are longer than the caches. */
+/* Bytes per thread. Copies are up to 4 MiB; hardships.c tests longer ones. */
 #define SPACE ((size_t)6 << 20)
 
 static uint64_t seed;
@@ -51,7 +50,7 @@ static int is_over(void) {
     return now.tv_sec >= end;
 }
 
-/* Plain loops, which no library stands in for. */
+/* A plain loop, which no library replaces. */
 static void plain_copy(volatile unsigned char *to, const volatile unsigned char *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at++)
         to[at] = from[at];
@@ -84,7 +83,7 @@ static void finish(struct space *space) {
     munmap(space->expected, SPACE);
 }
 
-/* Short ones mostly, as programs have them; some of each order of magnitude. */
+/* Mostly short lengths, as in real programs, with some of each order of magnitude. */
 static size_t random_length(struct space *space) {
     uint64_t order = next(space) % 22;
     return next(space) % ((size_t)2 << order);
@@ -139,8 +138,8 @@ static void *some_copies(void *number) {
     return NULL;
 }
 
-/* Copies from memory that all processes share and nobody writes. A byte of each line is spoiled, so that one that does not come is
- * seen. */
+/* Copies from memory that all processes share and none writes. Spoils one byte per cache line, so that a missing one is
+ * noticed. */
 static void on_alarm(int signal_number) {
     (void)signal_number;
     static _Thread_local unsigned char own[256 << 10];

@@ -1,16 +1,15 @@
-//! `libmemferry_recorder.so`: stands in for `memcpy`, `memmove`, `mempcpy`, `memset` and their checked variants, counts
-//! each call, and leaves the bytes to the C library. `memferry profile` loads it into a program and reads what was
-//! counted.
+//! `libmemferry_recorder.so`: replaces `memcpy`, `memmove`, `mempcpy`, `memset` and their checked variants; counts each call
+//! and forwards it to the C library. `memferry profile` loads it into a program and reads the counts.
 //!
 //! ```text
 //! memcpy ─ its return address ─► record ─► near or far? ─► clock ─► the C library's memcpy ─► clock ─► one row
-//! no recording, setuid, before start: the C library's at once
-//! prctl ─► what forbids the processor's clock is noticed, and passed on
+//! no recording, setuid, before start: the C library at once
+//! prctl ─► passed on; a call that forbids the cycle counter stops the timing
 //! ```
 //!
-//! It is a library of its own so that `libmemferry_preload.so` need not ask at each call whether somebody counts. After
-//! its start it allocates nothing, takes no lock and makes no system call, so that programs may fork, confine
-//! themselves, and copy in signal handlers. A call that a compiler made a jump counts for its caller's caller.
+//! It is a separate library so that `libmemferry_preload.so` need not check at each call whether a recording is active. After
+//! start-up it allocates nothing, takes no lock and makes no system call, so that programs may fork, sandbox themselves, and
+//! copy in signal handlers. A call that the compiler turned into a jump is attributed to the caller's caller.
 //!
 //! Every exported function has the contract of the C library's function of that name.
 
@@ -25,10 +24,11 @@ mod caller;
 mod real;
 mod record;
 mod start;
+mod state;
 
 use std::ffi::{c_int, c_ulong, c_void};
 
-/// An exported function that goes on in another, with its return address as one argument more.
+/// Exports a function that jumps to `$to` with its return address as an additional argument.
 macro_rules! with_return_address {
     ($(#[$documentation:meta])* $name:ident, $to:path, $x86:literal, $arm:literal,
      ($($argument:ident: $kind:ty),+)) => {
@@ -61,7 +61,7 @@ with_return_address!(
     memset, record::memset, "rcx", "x3", (to: *mut c_void, byte: c_int, bytes: usize)
 );
 with_return_address!(
-    /// `memcpy` as programs compiled with `_FORTIFY_SOURCE` call it: `room` is what the destination holds.
+    /// `memcpy` as called by programs compiled with `_FORTIFY_SOURCE`; `room` is the destination's size.
     __memcpy_chk, record::memcpy_checked, "r8", "x4",
     (to: *mut c_void, from: *const c_void, bytes: usize, room: usize)
 );
@@ -78,7 +78,7 @@ with_return_address!(
     (to: *mut c_void, byte: c_int, bytes: usize, room: usize)
 );
 
-/// `prctl(2)`, which can take the processor's clock away (`PR_SET_TSC`; strict seccomp does it too).
+/// `prctl(2)`: can forbid reading the cycle counter, by `PR_SET_TSC` or strict seccomp.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(
     option: c_int,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn prctl(
 ) -> c_int {
     let is_strict = option == libc::PR_SET_SECCOMP && second == c_ulong::from(libc::SECCOMP_MODE_STRICT);
     if is_strict || option == libc::PR_SET_TSC {
-        record::stop_the_clock();
+        state::stop_the_clock();
     }
     // SAFETY: the caller's promise.
     unsafe { real::prctl(option, [second, third, fourth, fifth]) }

@@ -1,33 +1,24 @@
-//! One call: looked at, timed, done by the C library, counted.
+//! Records one call: measures its distance and time, lets the C library do it, counts it.
 //!
 //! ```text
-//! no recording ────────────► done
-//! else: ends far? (8 KiB on) ─► clock (4 KiB on) ─► done ─► clock ─► kind of call ─► counted
+//! no recording ──────────────► C library
+//! else: far? (from 8 KiB) ─► clock (from 4 KiB) ─► C library ─► clock ─► kind of call ─► counted
 //! ```
 //!
-//! Looking reads a byte or two of each end, and is not in the time. Shorter calls are counted and not timed: to read
-//! the clock takes about as long as they do.
+//! The distance is measured by reading a few bytes of each side, outside the timed part. Shorter calls are counted but not
+//! timed, since reading the clock takes about as long as they do.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use memferry_cpu::slices;
 use memferry_cpu::tuning::LEAST_BYTES;
 use memferry_recording::{Alignment, Distance, Kind, Operation, size_class, ticks};
 
-use crate::{caller, real, start};
+use crate::{caller, real, state};
 
-/// Bytes from which a call is timed.
+/// Minimum bytes of a timed call.
 const TIMED_FROM: usize = 4 << 10;
-
-/// Whether the processor's clock may be read.
-static CLOCK: AtomicBool = AtomicBool::new(true);
-
-/// From here on nothing is timed, and nobody is told from a cache.
-pub(crate) fn stop_the_clock() {
-    CLOCK.store(false, Ordering::Relaxed);
-}
 
 /// # Safety
 /// As `memcpy(3)`.
@@ -139,7 +130,7 @@ pub(crate) unsafe extern "C" fn memset_checked(
     unsafe { memset(to, byte, bytes, caller) }
 }
 
-/// A call; what is set has its destination for a source.
+/// A call; for `memset`, source and destination are the same.
 struct Call {
     operation: Operation,
     to: *mut c_void,
@@ -150,20 +141,20 @@ struct Call {
 
 impl Call {
     /// # Safety
-    /// `bytes` bytes at both ends may be read.
+    /// `bytes` bytes of both ranges must be readable.
     #[inline]
     unsafe fn record(&self, run: impl FnOnce() -> *mut c_void) -> *mut c_void {
-        let Some(recorder) = start::recorder() else { return run() };
-        let is_timed = self.bytes >= TIMED_FROM && CLOCK.load(Ordering::Relaxed);
+        let Some(recorder) = state::recorder() else { return run() };
+        let is_timed = self.bytes >= TIMED_FROM && state::clock_works();
         let distance = if is_timed && self.bytes >= LEAST_BYTES as usize {
             // SAFETY: the caller's promise.
             unsafe { self.distance() }
         } else {
             Distance::Unknown
         };
-        let begun = if is_timed { ticks() } else { None };
-        let given = run();
-        let spent = begun.and_then(|begun| Some(ticks()?.saturating_sub(begun))).unwrap_or(0);
+        let started = if is_timed { ticks() } else { None };
+        let result = run();
+        let spent = started.and_then(|started| Some(ticks()?.saturating_sub(started))).unwrap_or(0);
         let kind = Kind {
             operation: self.operation,
             size_class: size_class(self.bytes as u64),
@@ -172,13 +163,13 @@ impl Call {
             caller: caller::locate(recorder, self.caller),
         };
         recorder.count(kind, self.bytes as u64, spent);
-        given
+        result
     }
 
     /// # Safety
     /// As `record`.
     unsafe fn distance(&self) -> Distance {
-        if !start::can_look() {
+        if !state::can_measure_distance() {
             return Distance::Unknown;
         }
         // SAFETY: the caller's promise.

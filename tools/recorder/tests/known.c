@@ -1,5 +1,5 @@
-/* Copies that are known by number, for what `memferry profile` must count: a function for each, so that the caller's
- * name tells. A program of its own, compiled by tests/two-process/profile.rs. The argument says what to do. */
+/* Makes a known number of copies, which `memferry profile` must count; each kind has its own function, so that the caller's
+ * name identifies it. Compiled by tests/two-process/profile.rs. The argument selects the action. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <linux/seccomp.h>
@@ -19,7 +19,7 @@ static _Alignas(64) unsigned char source[1 << 20], destination[1 << 20];
 typedef void *(*checked_copy)(void *, const void *, size_t, size_t);
 typedef void *(*checked_set)(void *, int, size_t, size_t);
 
-/* What follows each call keeps the compiler from making it a jump, which has no address of its own to return to. */
+/* Code after a call keeps the compiler from turning it into a jump, which has no return address of its own. */
 #define AFTERWARDS __asm__ volatile("" ::: "memory")
 #define TIMES(count) for (int time = 0; time < (count); time++)
 
@@ -102,7 +102,7 @@ static void on_signal(int number) {
     _exit(9);
 }
 
-/* 20 forked children with 50 calls each, 4 threads with 100, 5 programs with 10. */
+/* 20 forked children with 50 calls each, 4 threads with 100 each, 5 programs with 10 each. */
 static void children(void) {
     pthread_t threads[4];
     for (int number = 0; number < 4; number++)
@@ -125,7 +125,7 @@ static void children(void) {
         pthread_join(threads[number], NULL);
 }
 
-/* Writes noise over the recording, from its first word on or behind it. */
+/* Writes noise over the recording, starting at word `from`. */
 static void scribble(size_t from) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[512];

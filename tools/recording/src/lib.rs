@@ -1,16 +1,16 @@
-//! What programs copy, counted by all their processes in one shared table of fixed size.
+//! A recording: counts of the copies that programs make, in one fixed-size table in shared memory.
 //!
 //! ```text
-//! memferry profile ─ create ─► memfd, sealed ─ its path in the environment ─► open, in each program that is started
+//! memferry profile ─ create ─► sealed memfd ─ its path in the environment ─► open, in each program that is started
 //!   a copy ─► Kind: operation, size class, alignment, distance, caller ─► one word: the row's key
-//!          ─► hash ─► claimed by one exchange, or found ─► calls, bytes, ticks added     (no room: counted as left out)
-//!   the caller's object ─► its name, once, in a table of names
+//!          ─► hash ─► row found or claimed by one exchange ─► add to calls, bytes, ticks     (no room: counted as left out)
+//!   the caller's object ─► its name, stored once in a table of names
 //! memferry profile ─ read ─► each word once, then checked ─► Recording
 //! ```
 //!
-//! Counting takes no lock, allocates nothing and makes no system call; it is atomic additions. Every process that
-//! counts can write anything at any time: the reader trusts no word. It does not say what the numbers mean, and finds
-//! no names of functions.
+//! Counting takes no lock, allocates nothing and makes no system call; it uses atomic additions. Any recording process may
+//! write anything at any time, so the reader trusts no word. Function names are not resolved here, and the counts are not
+//! interpreted.
 
 #![expect(unsafe_code, reason = "the processor's clock")]
 
@@ -28,32 +28,32 @@ use memferry_shm::frame::{self, AllocateError};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::storage::{MappedWords, RingStorage};
 
-/// The environment's word for where the recording is.
+/// Environment variable with the path of the recording.
 pub const VARIABLE: &str = "MEMFERRY_RECORDING";
 
-/// Its name in `/proc`; what else a number of a descriptor came to mean has another.
+/// The memfd's name, visible in `/proc`; distinguishes it if a descriptor number was reused.
 const NAME: &str = "memferry-recording";
-/// First word; the last byte counts the versions of the layout.
+/// First word; the last byte is the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"mfrecor\x01");
 const PROCESSES: usize = 1;
 const LEFT_OUT_CALLS: usize = 2;
 const LEFT_OUT_BYTES: usize = 3;
 
-/// Names of objects: a hash, the name's length, the name or its end.
+/// Entries of the name table: a hash, the name's length, the name or its end.
 const OBJECTS: usize = if cfg!(miri) { 1 << 5 } else { 1 << 10 };
 const OBJECTS_AT: usize = 8;
 const OBJECT_WORDS: usize = 32;
 const NAME_AT: usize = 2;
-/// The longest name that is kept whole.
+/// Longest name that is stored completely.
 pub const LONGEST_NAME: usize = (OBJECT_WORDS - NAME_AT) * 8;
 
-/// Rows: the key, calls, bytes, ticks. Miri takes minutes to read as many.
+/// Rows: key, calls, bytes, ticks. Fewer under Miri, which would take minutes.
 const ROW_BITS: u32 = if cfg!(miri) { 6 } else { 17 };
 const ROWS: usize = 1 << ROW_BITS;
 const ROWS_AT: usize = OBJECTS_AT + OBJECTS * OBJECT_WORDS;
 const ROW_WORDS: usize = 4;
 const WORDS: usize = ROWS_AT + ROWS * ROW_WORDS;
-/// Places looked at before something is left out.
+/// Maximum slots probed before a call is counted as left out.
 const PROBES: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -61,25 +61,25 @@ pub enum Operation {
     Memcpy,
     Memmove,
     Mempcpy,
-    /// `memset` to something else than zero.
+    /// `memset` to a nonzero value.
     Memset,
     Zero,
 }
 
-/// How addresses lie; of a `memset` the one there is.
+/// Alignment of a call's addresses; `memset` has only one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Alignment {
-    /// All at cache lines.
+    /// Multiples of a cache line.
     Lines,
-    /// All at words of eight bytes.
+    /// Multiples of eight bytes.
     Words,
-    /// Not at words, but equally far from one.
+    /// Unaligned, but congruent modulo eight.
     Alike,
     Apart,
 }
 
 impl Alignment {
-    /// That of two addresses; of one when both are the same.
+    /// Alignment of two addresses; of one if both are the same.
     pub fn of(to: usize, from: usize) -> Self {
         match (to | from, to ^ from) {
             (both, _) if both.is_multiple_of(64) => Self::Lines,
@@ -90,21 +90,21 @@ impl Alignment {
     }
 }
 
-/// Which side was in no cache, going by the time of a few loads.
+/// Which side was uncached, estimated from the time of a few loads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Distance {
-    /// Too short to look, or it cannot be told.
+    /// Too short to measure, or not measurable.
     Unknown,
     Near,
-    /// Only what is read.
+    /// Only the source was uncached.
     SourceFar,
-    /// Only what is written.
+    /// Only the destination was uncached.
     DestinationFar,
     Far,
 }
 
 impl Distance {
-    /// Of what was found of each side.
+    /// Combines the results of both sides.
     pub fn of(source_far: bool, destination_far: bool) -> Self {
         match (source_far, destination_far) {
             (false, false) => Self::Near,
@@ -121,46 +121,46 @@ const ALIGNMENTS: [Alignment; 4] = [Alignment::Lines, Alignment::Words, Alignmen
 const DISTANCES: [Distance; 5] =
     [Distance::Unknown, Distance::Near, Distance::SourceFar, Distance::DestinationFar, Distance::Far];
 
-/// Whose name is in the table.
+/// Index of a name in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectId(u16);
 
 impl ObjectId {
-    /// Its place in [`Recording::objects`].
+    /// Index in [`Recording::objects`].
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// Where a call came from.
+/// Origin of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Caller {
-    /// The file it lies in.
+    /// The file that contains the caller.
     pub object: ObjectId,
-    /// The address it would have returned to, as the file counts addresses.
+    /// The return address, relative to the file's load address.
     pub address: u64,
 }
 
-/// What is told apart.
+/// The key of a row: calls that differ in any of these are counted separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Kind {
     pub operation: Operation,
-    /// How long it was: [`size_class`].
+    /// Class of the length; see [`size_class`].
     pub size_class: u8,
-    /// How the addresses lay.
+    /// Alignment of the addresses.
     pub alignment: Alignment,
-    /// How far the memory was.
+    /// Which sides were uncached.
     pub distance: Distance,
-    /// Who called; `None` for code of no file.
+    /// The caller; `None` for code outside any file.
     pub caller: Option<Caller>,
 }
 
-/// The class of a length: zero for zero, else `k` for those from 2^(k-1) to 2^k - 1.
+/// The class of a length: zero for zero, else `k` for lengths from 2^(k-1) to 2^k - 1.
 pub fn size_class(bytes: u64) -> u8 {
     (u64::BITS - bytes.leading_zeros()) as u8
 }
 
-/// The shortest length of a class, at most 64.
+/// The minimum length of a class; classes range from 0 to 64.
 pub fn shortest_of(class: u8) -> u64 {
     if class == 0 { 0 } else { 1 << (class - 1).min(63) }
 }
@@ -168,7 +168,7 @@ pub fn shortest_of(class: u8) -> u64 {
 const ADDRESS_BITS: u32 = 37;
 
 impl Kind {
-    /// In one word that is not zero. A caller whose address is out of all proportion is none.
+    /// Encodes the kind in one nonzero word. A caller with an implausibly large address is dropped.
     fn key(self) -> u64 {
         let caller = self.caller.filter(|caller| caller.address >> ADDRESS_BITS == 0);
         let (object, address) =
@@ -184,7 +184,7 @@ impl Kind {
         parts.into_iter().fold(1, |key, (bits, value)| key << bits | value & ((1 << bits) - 1))
     }
 
-    /// `None` for a word that `key` never gives.
+    /// Decodes a key; `None` for a word that `key` never returns.
     fn of_key(mut key: u64) -> Option<Self> {
         let mut part = |bits: u32| {
             let value = key & ((1 << bits) - 1);
@@ -214,18 +214,18 @@ impl Kind {
     }
 }
 
-/// The side that counts.
+/// The counting side of a recording.
 #[derive(Debug)]
 pub struct Recorder<S>(S);
 
 impl<S: RingStorage> Recorder<S> {
-    /// Counts in these words; `None` when they are no recording.
+    /// Counts in these words; `None` if they are not a recording.
     pub fn new(words: S) -> Option<Self> {
         let fits = words.words() >= WORDS && words.word(0).load(Ordering::Relaxed) == MAGIC;
         fits.then_some(Self(words))
     }
 
-    /// Counts a program that was started.
+    /// Counts a started program.
     pub fn count_process(&self) {
         self.0.word(PROCESSES).fetch_add(1, Ordering::Relaxed);
     }
@@ -249,14 +249,14 @@ impl<S: RingStorage> Recorder<S> {
         self.0.word(LEFT_OUT_BYTES).fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The number of a file, by its name; `None` when there are too many.
+    /// The number of a file name; `None` if the table is full.
     pub fn object(&self, name: &[u8]) -> Option<ObjectId> {
         let hash = hash_of(name);
         let mut at = hash as usize % OBJECTS;
         for _ in 0..PROBES {
             let slot = self.0.slice(OBJECTS_AT + at * OBJECT_WORDS, OBJECT_WORDS);
             let found = slot[0].load(Ordering::Relaxed);
-            // Who claims the place writes the name; a name that is not written yet is its own affair.
+            // The process that claims the slot writes the name; others use the slot even before the name is written.
             if found == hash {
                 return Some(ObjectId(at as u16));
             }
@@ -287,7 +287,7 @@ fn is_or_becomes(word: &AtomicU64, key: u64) -> bool {
     found == key
 }
 
-/// Eight bytes at a time, for it is done at each call; never zero.
+/// Hashes eight bytes at a time, since it runs at each call; never zero.
 fn hash_of(name: &[u8]) -> u64 {
     let mut hash = name.len() as u64;
     for piece in name.chunks(8) {
@@ -296,7 +296,7 @@ fn hash_of(name: &[u8]) -> u64 {
     hash | 1
 }
 
-/// Up to eight bytes, without a function that might be one of those that are recorded.
+/// A word from up to eight bytes, without calling a function that might be recorded.
 fn word_of(piece: &[u8]) -> u64 {
     piece.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
@@ -309,62 +309,62 @@ fn write_name(slot: &[AtomicU64], name: &[u8]) {
     slot[1].store(name.len() as u64, Ordering::Release);
 }
 
-/// A row as it was read.
+/// A row of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     pub kind: Kind,
     pub calls: u64,
-    /// Bytes of all of them.
+    /// Total bytes of the calls.
     pub bytes: u64,
-    /// Ticks of those that were timed.
+    /// Total ticks of the timed calls.
     pub ticks: u64,
 }
 
-/// The name of a file as it was read; it may be anything.
+/// A file name from the recording; its content is not trusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
     /// The name, or its last [`LONGEST_NAME`] bytes.
     pub name: Vec<u8>,
-    /// Whether it is all of the name.
+    /// Whether the name is complete.
     pub is_whole: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recording {
-    /// Programs that were started with the recorder.
+    /// Programs started with the recorder.
     pub processes: u64,
-    /// Calls that found no room.
+    /// Calls not counted for lack of room.
     pub left_out_calls: u64,
     pub left_out_bytes: u64,
-    /// Rows that nobody who counts can have written.
+    /// Rows that no correct recorder can have written.
     pub nonsense_rows: usize,
-    /// What was counted, in no order.
+    /// The counted rows, unordered.
     pub rows: Vec<Row>,
-    /// Names of files by their numbers; `None` where nobody wrote one.
+    /// File names by number; `None` for unused numbers.
     pub objects: Vec<Option<Object>>,
 }
 
 impl Recording {
-    /// The file of a number; `None` when nobody wrote its name.
+    /// The file of a number; `None` if it has no name.
     pub fn object(&self, id: ObjectId) -> Option<&Object> {
         self.objects.get(id.index())?.as_ref()
     }
 }
 
-/// Words that are no recording.
+/// Why words are not a valid recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
-    #[error("{words} words are no recording: it has {WORDS}")]
+    #[error("{words} words are too few for a recording, which has {WORDS}")]
     TooShort {
-        /// How many there are.
+        /// Number of words found.
         words: usize,
     },
-    /// Somebody wrote over the first.
-    #[error("the recording begins with {found:#x} instead of {MAGIC:#x}: the program wrote into it")]
+    /// The first word was overwritten.
+    #[error("the recording starts with {found:#x} instead of {MAGIC:#x}: the program wrote into it")]
     Overwritten { found: u64 },
 }
 
-/// Reads what was counted, each word once. Whoever still counts is counted in part.
+/// Reads a recording, each word once. Calls counted concurrently may be included in part.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -405,7 +405,7 @@ fn read_object(slot: &[AtomicU64]) -> Option<Object> {
     (length > 0).then_some(Object { name, is_whole: length <= LONGEST_NAME })
 }
 
-/// Makes an empty recording: its descriptor, and its words.
+/// Creates an empty recording; returns its descriptor and its words.
 ///
 /// # Errors
 /// [`AllocateError`].
@@ -417,16 +417,16 @@ pub fn create() -> Result<(OwnedFd, MappedWords), AllocateError> {
     Ok((descriptor, words))
 }
 
-/// Where processes of the same user find the recording of this descriptor, for as long as this process has it.
+/// Path by which processes of the same user can open this recording while this process keeps the descriptor.
 pub fn path_of(descriptor: &OwnedFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd())
 }
 
-/// Opens the recording at a path that [`path_of`] gave. Nothing but a recording is opened: a process may have become
-/// another.
+/// Opens the recording at a path from [`path_of`]. Checks that it is a recording, since the process id may have been
+/// reused.
 ///
 /// # Errors
-/// Those of the file system; `InvalidData` for what is no recording.
+/// File system errors; `InvalidData` if the file is not a recording.
 pub fn open(path: &OsStr) -> io::Result<Recorder<MappedWords>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let is_ours =
@@ -445,20 +445,20 @@ pub fn open(path: &OsStr) -> io::Result<Recorder<MappedWords>> {
     MappedWords::new(mapping).and_then(Recorder::new).ok_or_else(invalid)
 }
 
-/// Ticks of the CPU's steady counter, in which rows count time; `None` without such a counter.
+/// The CPU's steady counter, the unit of time in rows; `None` without such a counter.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub fn ticks() -> Option<u64> {
-    // SAFETY: the counter is part of x86-64; who forbids it to a process has to keep it from calling this.
+    // SAFETY: the counter is part of x86-64; a process in which it is forbidden must not call this.
     Some(unsafe { std::arch::x86_64::_rdtsc() })
 }
 
-/// Ticks of the CPU's steady counter, in which rows count time; `None` without such a counter.
+/// The CPU's steady counter, the unit of time in rows; `None` without such a counter.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline]
 pub fn ticks() -> Option<u64> {
     let now: u64;
-    // SAFETY: Linux lets every process read the virtual counter; it touches no memory.
+    // SAFETY: Linux lets every process read the virtual counter; no memory is accessed.
     unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) now, options(nomem, nostack)) };
     Some(now)
 }

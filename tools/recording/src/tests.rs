@@ -1,4 +1,4 @@
-//! Tests of the recording: what is counted is read, what is nonsense is not, and nobody waits for anybody.
+//! Tests of the recording: counts are read back, invalid words are rejected, and concurrent threads lose no calls.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn kind(bytes: u64) -> Kind {
 }
 
 #[test]
-fn classes_of_size_hold_what_lies_between_powers_of_two() {
+fn size_classes_are_powers_of_two() {
     let classes = [0, 1, 2, 3, 4, 4095, 4096, u64::MAX].map(size_class);
     assert_eq!(classes, [0, 1, 2, 2, 3, 12, 13, 64]);
     for class in 0..=64 {
@@ -31,7 +31,7 @@ fn classes_of_size_hold_what_lies_between_powers_of_two() {
 }
 
 #[test]
-fn alignment_is_told_of_both_addresses() {
+fn alignment_depends_on_both_addresses() {
     let found = [(64, 128), (64, 8), (65, 129), (65, 66), (67, 67), (8, 8)];
     let expected = [
         Alignment::Lines,
@@ -45,7 +45,7 @@ fn alignment_is_told_of_both_addresses() {
 }
 
 #[test]
-fn every_kind_is_itself_again_after_its_key() {
+fn every_kind_survives_its_key() {
     let callers = [None, Some((0, 0)), Some((OBJECTS as u16 - 1, (1 << ADDRESS_BITS) - 1))];
     for operation in OPERATIONS {
         for (alignment, distance) in
@@ -61,12 +61,12 @@ fn every_kind_is_itself_again_after_its_key() {
         }
     }
     let far = Caller { object: ObjectId(3), address: 1 << ADDRESS_BITS };
-    let of_nobody = Kind { caller: None, ..kind(1) };
-    assert_eq!(Kind::of_key(Kind { caller: Some(far), ..kind(1) }.key()), Some(of_nobody));
+    let without_caller = Kind { caller: None, ..kind(1) };
+    assert_eq!(Kind::of_key(Kind { caller: Some(far), ..kind(1) }.key()), Some(without_caller));
 }
 
 #[test]
-fn calls_of_one_kind_are_one_row_and_threads_lose_none() {
+fn threads_count_one_kind_in_one_row() {
     const EACH: u64 = if cfg!(miri) { 20 } else { 5000 };
     let words = empty();
     let recorder = Arc::new(Recorder::new(words.clone()).unwrap());
@@ -89,7 +89,7 @@ fn calls_of_one_kind_are_one_row_and_threads_lose_none() {
 }
 
 #[test]
-fn names_are_kept_once_and_long_ones_by_their_end() {
+fn names_are_stored_once() {
     let words = empty();
     let recorder = Recorder::new(words.clone()).unwrap();
     let long: Vec<u8> = (0..1000u32).map(|at| b'a' + (at % 23) as u8).collect();
@@ -104,7 +104,7 @@ fn names_are_kept_once_and_long_ones_by_their_end() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted_as_left_out() {
+fn calls_without_room_are_counted() {
     let words = empty();
     let recorder = Recorder::new(words.clone()).unwrap();
     for at in 0..ROWS {
@@ -122,7 +122,7 @@ fn what_finds_no_room_is_counted_as_left_out() {
 }
 
 #[test]
-fn a_table_of_noise_is_read_without_harm() {
+fn a_table_of_noise_is_read_safely() {
     let seed = 0x5eed_u64;
     println!("seed {seed:#x}");
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -147,7 +147,7 @@ fn a_table_of_noise_is_read_without_harm() {
 
 #[test]
 #[cfg(not(miri))]
-fn another_mapping_of_the_recording_counts_in_it_and_nothing_else_is_opened() {
+fn only_recordings_are_opened() {
     let (descriptor, words) = create().unwrap();
     let recorder = open(OsStr::new(&path_of(&descriptor))).unwrap();
     recorder.count_process();
@@ -158,7 +158,7 @@ fn another_mapping_of_the_recording_counts_in_it_and_nothing_else_is_opened() {
     for path in [path_of(&other), "/dev/null".to_owned(), "/nowhere".to_owned(), String::new()] {
         assert!(open(OsStr::new(&path)).is_err(), "{path}");
     }
-    // The right name, size and first word, but whoever made it may cut it short; then one of another layout.
+    // Right name, size and first word, but unsealed, so that its owner could truncate it; then another layout version.
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let named = rustix::fs::memfd_create(NAME, flags).unwrap();
     rustix::fs::ftruncate(&named, (WORDS * size_of::<u64>()) as u64).unwrap();

@@ -1,14 +1,14 @@
-//! An operation as descriptors of the I/OAT engine, one after the other.
+//! Plans an operation as a sequence of I/OAT descriptors.
 //!
 //! ```text
-//! copy   chunks, from the end when that would overwrite bytes still to be read; of the distance, fenced, where both overlap
-//! fill   chunks of a pattern of eight bytes, byte by byte until the destination is a multiple of eight
-//! xor    chunks; more than eight sources by turns over the same chunk, the destination being a source of the later ones
-//! lists  the pieces that both cuts make, each a copy; fenced when one touches what another writes
+//! copy   chunks, downward if an upward copy would overwrite its source; if both overlap, fenced and at most their distance
+//! fill   chunks of an eight-byte pattern, byte by byte until the destination is a multiple of eight
+//! xor    chunks; with too many sources several passes over the same chunk, the destination being a source of later passes
+//! lists  one copy for each part between segment ends; fenced if one part touches what another writes
 //! ```
 //!
-//! A step counts the bytes that are done with it, so that those of all steps before it are a part of the operation in its order; steps
-//! that belong together count with the last of them. No register is touched here.
+//! Each step counts the bytes of the operation that it completes, so that the sum over finished steps is the progress.
+//! Steps that belong together count with the last of them. No register is accessed here.
 
 use memferry_registers::ioat::descriptor::MOST_SOURCES;
 use memferry_transfer::{Lists, Operation, Pattern, Region};
@@ -16,7 +16,7 @@ use memferry_transfer::{Lists, Operation, Pattern, Region};
 use super::super::copies::{Chunks, Cuts, Part};
 use super::super::memory::{BusMemory, Unplannable, address};
 
-/// What the device is given.
+/// Work of one descriptor (an XOR may need an extension).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     Null,
@@ -28,15 +28,15 @@ pub(super) enum Work {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Step {
     pub(super) work: Work,
-    /// Bytes of the operation that are done with it, those of the steps it belongs to included.
+    /// Bytes of the operation completed with this step, including those of earlier steps that belong to it.
     pub(super) bytes: u64,
-    /// Whether the operation may end early after it.
+    /// Whether the operation may end after this step.
     pub(super) whole: bool,
-    /// The next step needs what this one wrote, or overwrites it.
+    /// Whether the next step must wait, because it reads or overwrites what this one wrote.
     pub(super) fence: bool,
 }
 
-/// What is left of an operation.
+/// The rest of an operation.
 #[derive(Debug)]
 pub(super) enum Plan {
     Nothing,
@@ -48,10 +48,10 @@ pub(super) enum Plan {
 }
 
 impl Plan {
-    /// Plans steps of at most about `limit` bytes.
+    /// Plans steps of about `limit` bytes at most.
     ///
     /// # Errors
-    /// A device's memory, or an XOR whose destination overlaps a source without being it.
+    /// If device memory is involved, or an XOR's destination partly overlaps a source.
     pub(super) fn of(operation: &Operation<Region<BusMemory>>, limit: u64) -> Result<Self, Unplannable> {
         operation
             .visit(|_, region, _| if region.memory().is_device() { Err(Unplannable) } else { Ok(()) })?;
@@ -86,7 +86,7 @@ impl Iterator for Plan {
                 *self = Self::Nothing;
                 Some(Step { work: Work::Null, bytes: 0, whole: true, fence: false })
             }
-            Self::Copy(copy) => next_of(copy),
+            Self::Copy(copy) => next_chunk(copy),
             Self::Fill(fill) => fill.next(),
             Self::Xor(xor) => xor.next(),
             Self::Lists(pieces) => pieces.next(),
@@ -94,8 +94,7 @@ impl Iterator for Plan {
     }
 }
 
-/// The next step of a copy.
-fn next_of(chunks: &mut Chunks) -> Option<Step> {
+fn next_chunk(chunks: &mut Chunks) -> Option<Step> {
     let Part { source, destination, bytes } = chunks.next()?;
     chunks.moved(bytes);
     Some(Step {
@@ -106,12 +105,11 @@ fn next_of(chunks: &mut Chunks) -> Option<Step> {
     })
 }
 
-/// A copy as this device does it: a descriptor holds a chunk, whatever its direction.
+/// Splits a copy; a descriptor holds a chunk in either direction.
 fn chunks(whole: Part, limit: u64) -> Chunks {
     Chunks::new(whole, limit, limit)
 }
 
-/// A fill of contiguous bytes.
 #[derive(Debug)]
 pub(super) struct Fill {
     destination: u64,
@@ -128,13 +126,13 @@ impl Fill {
         let word = self.pattern.word_bytes();
         let byte = |index: u64| word[((self.done + index) % 4) as usize];
         let uniform = word == [word[0]; 4];
-        // With which of the pattern's bytes the device begins shows only where this is not a multiple of eight.
-        let (most, pattern) = if uniform || at.is_multiple_of(8) {
+        // At a multiple of eight it makes no difference whether the device aligns the pattern to the fill or to the address.
+        let (limit, pattern) = if uniform || at.is_multiple_of(8) {
             ((self.limit & !7).max(8), [0, 1, 2, 3, 4, 5, 6, 7].map(byte))
         } else {
             (1, [byte(0); 8])
         };
-        let bytes = left.min(most);
+        let bytes = left.min(limit);
         if bytes == 0 {
             return None;
         }
@@ -151,7 +149,7 @@ pub(super) struct Xor {
     length: u64,
     done: u64,
     limit: u64,
-    /// Sources that the present chunk has seen.
+    /// Sources already processed for the current chunk.
     seen: usize,
 }
 
@@ -163,7 +161,7 @@ impl Xor {
         }
         let (own, others): (Vec<u64>, Vec<u64>) =
             sources.into_iter().partition(|source| *source == destination);
-        // The destination comes first, before it is overwritten; twice is as good as four times.
+        // The destination comes first, before it is overwritten. Pairs of it cancel out, so at most two are needed.
         let kept = if own.len() > 2 { 2 - own.len() % 2 } else { own.len() };
         let sources = own.into_iter().take(kept).chain(others).collect();
         Ok(Self { sources, destination, length, done: 0, limit, seen: 0 })
@@ -194,59 +192,59 @@ impl Xor {
     }
 }
 
-/// The copies of a scatter-gather list.
+/// The parts of a scatter-gather list.
 #[derive(Debug)]
 pub(super) struct Pieces {
     cuts: Cuts,
     limit: u64,
-    /// A piece touches what another writes.
+    /// Whether a part touches what another one writes.
     ordered: bool,
-    present: Option<Chunks>,
+    current: Option<Chunks>,
 }
 
 impl Pieces {
     fn new(lists: &Lists<Region<BusMemory>>, limit: u64) -> Self {
         let cuts = Cuts::new(lists);
-        let ordered = touches_what_is_written(cuts.left());
-        Self { cuts, limit, ordered, present: None }
+        let ordered = has_dependent_segments(cuts.left());
+        Self { cuts, limit, ordered, current: None }
     }
 
     fn next(&mut self) -> Option<Step> {
-        if self.present.is_none() {
-            self.present = Some(chunks(self.cuts.take()?, self.limit));
+        if self.current.is_none() {
+            self.current = Some(chunks(self.cuts.take()?, self.limit));
         }
-        let copy = self.present.as_mut()?;
-        let mut step = next_of(copy)?;
+        let copy = self.current.as_mut()?;
+        let mut step = next_chunk(copy)?;
         let over = copy.is_over();
-        // In which order an overlapping piece is moved shows: it counts as one.
+        // The order within an overlapping part is visible, so its chunks count as one step.
         if copy.overlaps() {
             step.bytes = if over { copy.length() } else { 0 };
             step.whole = over;
         }
         step.fence |= self.ordered;
         if over {
-            self.present = None;
+            self.current = None;
         }
         Some(step)
     }
 }
 
-/// Whether a destination's segment meets another one, or a source's.
-fn touches_what_is_written([from, to]: &[Vec<(u64, u64)>; 2]) -> bool {
+/// Whether a destination segment overlaps any other segment.
+fn has_dependent_segments([from, to]: &[Vec<(u64, u64)>; 2]) -> bool {
     let read = from.iter().map(|(start, length)| (*start, start + length, false));
     let written = to.iter().map(|(start, length)| (*start, start + length, true));
     let mut all: Vec<(u64, u64, bool)> = read.chain(written).collect();
     all.sort_unstable();
-    // How far what began before reaches: of what is written, and of anything.
+    // Ends of the earlier segments: of the written ones, and of all.
     let mut written_until = 0;
     let mut until = 0;
     all.iter().any(|(start, end, writes)| {
-        let meets = *start < written_until || (*writes && *start < until);
+        let overlaps = *start < written_until || (*writes && *start < until);
         until = until.max(*end);
         if *writes {
             written_until = written_until.max(*end);
         }
-        meets
+        overlaps
     })
 }
 
@@ -255,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_turns_of_an_xor_read_the_destination_and_the_first_reads_what_it_held() {
+    fn every_xor_pass_reads_the_destination() {
         let sources: Vec<u64> = (1..=17).map(|index| index * 0x1000).chain([0x10_0000; 3]).collect();
         let steps: Vec<Step> = {
             let mut xor = Xor::new(sources, (0x10_0000, 64), 48).unwrap();
@@ -268,26 +266,26 @@ mod tests {
                 other => panic!("{other:?}"),
             })
             .collect();
-        let turns = [(8, 0, false, true), (8, 0, false, true), (4, 48, true, false)];
-        assert_eq!(shape[..3], turns);
-        assert_eq!(shape[3..], turns.map(|(count, bytes, whole, fence)| (count, bytes / 3, whole, fence)));
+        let passes = [(8, 0, false, true), (8, 0, false, true), (4, 48, true, false)];
+        assert_eq!(shape[..3], passes);
+        assert_eq!(shape[3..], passes.map(|(count, bytes, whole, fence)| (count, bytes / 3, whole, fence)));
         let firsts: Vec<u64> = steps
             .iter()
             .filter_map(
                 |step| if let Work::Xor { sources, .. } = &step.work { Some(sources[0]) } else { None },
             )
             .collect();
-        assert_eq!(firsts[..3], [0x10_0000; 3], "the destination is always among them, once");
+        assert_eq!(firsts[..3], [0x10_0000; 3], "each pass has the destination once");
     }
 
     #[test]
-    fn an_xor_that_overlaps_its_destination_is_refused() {
+    fn a_partly_overlapping_xor_is_refused() {
         assert!(Xor::new(vec![0, 0x1001], (0x1000, 2), 64).is_err());
         assert!(Xor::new(vec![0, 0x1002], (0x1000, 2), 64).is_ok());
     }
 
     #[test]
-    fn unaligned_patterns_reach_an_aligned_address_byte_by_byte() {
+    fn unaligned_patterns_start_byte_by_byte() {
         let mut fill =
             Fill { destination: 5, length: 20, done: 0, pattern: Pattern::Word(0x0403_0201), limit: 8 };
         let steps: Vec<Work> = std::iter::from_fn(|| fill.next()).map(|step| step.work).collect();
@@ -303,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn only_lists_that_touch_what_they_write_are_ordered() {
+    fn only_dependent_lists_are_ordered() {
         let ordered =
-            |from: &[(u64, u64)], to: &[(u64, u64)]| touches_what_is_written(&[from.into(), to.into()]);
+            |from: &[(u64, u64)], to: &[(u64, u64)]| has_dependent_segments(&[from.into(), to.into()]);
         assert!(!ordered(&[(0, 8), (0, 8), (4, 8)], &[(100, 8), (108, 16)]));
-        assert!(ordered(&[(0, 8)], &[(100, 8), (104, 8)]), "two writes meet");
-        assert!(ordered(&[(0, 8), (100, 4)], &[(102, 8)]), "a read and a write meet");
+        assert!(ordered(&[(0, 8)], &[(100, 8), (104, 8)]), "two writes overlap");
+        assert!(ordered(&[(0, 8), (100, 4)], &[(102, 8)]), "a read and a write overlap");
         assert!(ordered(&[(101, 1)], &[(100, 8)]), "a read within a write");
         assert!(ordered(&[(0, 200)], &[(100, 8)]), "a write within a read");
     }

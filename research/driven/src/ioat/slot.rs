@@ -1,11 +1,11 @@
-//! A channel of the engine: its job, and whether it moves.
+//! State of an engine channel: its job and whether it is suspended.
 //!
 //! ```text
-//! Going ── to end early, or not to move: suspend ──► Asked ── acknowledged ──► Still ─┬─ resume ──► Going
-//!                                                 └─ not in time: reset           └─ to end: rewind ──► Going
+//! Running ── cancelled or suspended: suspend ──► Suspending ── acknowledged ──► Suspended ─┬─ resume ──► Running
+//!                                                   └─ not in time: reset                  └─ cancelled: rewind ──► Running
 //! ```
 //!
-//! It holds what is known; what is done about it is the engine's.
+//! The engine acts on this state.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -16,15 +16,15 @@ use memferry_transfer::Failure;
 
 use super::plan::{Plan, Step};
 
-/// Whether a channel's device moves.
+/// Whether a channel's device is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Motion {
-    Going,
-    /// It was asked to stand still; without acknowledgement until then it is reset. One that is only to rest has its transfer's patience.
-    Asked {
+pub(super) enum Phase {
+    Running,
+    /// The suspension is requested; the channel is reset at `until`. Without `until`, the job's patience applies.
+    Suspending {
         until: Option<Instant>,
     },
-    Still,
+    Suspended,
 }
 
 #[derive(Debug)]
@@ -32,66 +32,66 @@ pub(super) struct Slot {
     pub(super) channel: Channel,
     pub(super) serial: u32,
     pub(super) job: Option<Job>,
-    pub(super) motion: Motion,
-    /// Nothing is to move.
+    pub(super) phase: Phase,
+    /// Whether the caller suspended the channel.
     pub(super) held: bool,
 }
 
 impl Slot {
-    /// Whether the device may be moving bytes for it.
+    /// Whether the device may be moving bytes for the job.
     pub(super) fn is_at_work(&self) -> bool {
-        self.motion != Motion::Still && self.job.as_ref().is_some_and(|job| !job.given.is_empty())
+        self.phase != Phase::Suspended && self.job.as_ref().is_some_and(|job| !job.submitted.is_empty())
     }
 
-    /// When something has to be done about it at the latest.
+    /// Latest time at which the engine must act on it.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let until = self.job.as_ref().and_then(|job| job.until);
-        match self.motion {
-            Motion::Going => until,
-            Motion::Asked { until: drained } => drained.into_iter().chain(until).min(),
-            Motion::Still => None,
+        match self.phase {
+            Phase::Running => until,
+            Phase::Suspending { until: drained } => drained.into_iter().chain(until).min(),
+            Phase::Suspended => None,
         }
     }
 
-    /// Whether it did nothing for too long.
+    /// Whether the device made no progress for too long.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
         let until = self.job.as_ref().and_then(|job| job.until);
-        self.motion != Motion::Still && until.is_some_and(|until| until <= now)
+        self.phase != Phase::Suspended && until.is_some_and(|until| until <= now)
     }
 }
 
-/// A step that the device was given.
+/// A step submitted to the device.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct Submitted {
     pub(super) step: Step,
-    /// It is done when the driver's progress is not below.
+    /// The step is done once the driver's progress reaches this position.
     pub(super) position: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Steps that were given and taken back, then the rest of the plan.
-    again: VecDeque<Step>,
+    /// Steps taken back from the device; they come before the rest of the plan.
+    returned: VecDeque<Step>,
     plan: Peekable<Plan>,
-    pub(super) given: VecDeque<Given>,
+    pub(super) submitted: VecDeque<Submitted>,
     pub(super) done: u64,
-    /// Steps before are whole.
+    /// Whether the operation may end after the last finished step.
     pub(super) whole: bool,
     pub(super) started: bool,
-    /// How it is to end early.
+    /// The failure to end with, once the operation may end.
     pub(super) end: Option<Failure>,
-    /// What it has to end with, to be whole, is all that is given: nothing is to be taken back any more.
+    /// Whether only the steps up to the next boundary are submitted; nothing is taken back any more.
     pub(super) closing: bool,
-    /// When what the device does for it is overdue.
+    /// Time at which the device's progress is overdue.
     pub(super) until: Option<Instant>,
 }
 
 impl Job {
     pub(super) fn new(plan: Plan) -> Self {
         Self {
-            again: VecDeque::new(),
+            returned: VecDeque::new(),
             plan: plan.peekable(),
-            given: VecDeque::new(),
+            submitted: VecDeque::new(),
             done: 0,
             whole: true,
             started: false,
@@ -101,40 +101,40 @@ impl Job {
         }
     }
 
-    /// The next step that is wanted: of a job that is to end, as many as make it whole.
+    /// The next step to submit; after a cancellation, only until the operation may end.
     pub(super) fn next(&mut self) -> Option<Step> {
-        if self.wants_more() { self.again.pop_front().or_else(|| self.plan.next()) } else { None }
+        if self.wants_more() { self.returned.pop_front().or_else(|| self.plan.next()) } else { None }
     }
 
     pub(super) fn wants_more(&mut self) -> bool {
-        let last = self.given.back().map_or(self.whole, |given| given.step.whole);
+        let last = self.submitted.back().map_or(self.whole, |submitted| submitted.step.whole);
         let ends = self.end.is_some() && last;
-        !ends && (!self.again.is_empty() || self.plan.peek().is_some())
+        !ends && (!self.returned.is_empty() || self.plan.peek().is_some())
     }
 
-    /// Counts what is done; whether anything was.
+    /// Counts finished steps; returns whether there were any.
     pub(super) fn collect(&mut self, done: u64) -> bool {
-        let before = self.given.len();
-        while let Some(given) = self.given.pop_front_if(|given| given.position <= done) {
-            self.done += given.step.bytes;
-            self.whole = given.step.whole;
+        let before = self.submitted.len();
+        while let Some(submitted) = self.submitted.pop_front_if(|submitted| submitted.position <= done) {
+            self.done += submitted.step.bytes;
+            self.whole = submitted.step.whole;
         }
-        self.given.len() < before
+        self.submitted.len() < before
     }
 
-    /// Takes back what was given and not done.
+    /// Takes back the unfinished steps.
     pub(super) fn take_back(&mut self) {
-        let steps = self.given.drain(..).map(|given| given.step);
-        self.again = steps.chain(std::mem::take(&mut self.again)).collect();
+        let steps = self.submitted.drain(..).map(|submitted| submitted.step);
+        self.returned = steps.chain(std::mem::take(&mut self.returned)).collect();
         self.until = None;
     }
 
-    /// How it ended, when nothing of it is with the device and nothing more is to be.
+    /// The job's result, once no step is submitted and none is left to submit.
     pub(super) fn result(&mut self) -> Option<Result<(), Failure>> {
-        if !self.given.is_empty() || self.wants_more() {
+        if !self.submitted.is_empty() || self.wants_more() {
             return None;
         }
-        let complete = self.started && self.again.is_empty() && self.plan.peek().is_none();
+        let complete = self.started && self.returned.is_empty() && self.plan.peek().is_none();
         if complete { Some(Ok(())) } else { self.end.map(Err) }
     }
 }

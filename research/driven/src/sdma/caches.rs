@@ -1,17 +1,17 @@
-//! What the caches need around each thing the device is given, kept until it has ended.
+//! Cache maintenance before and after each transfer.
 //!
 //! ```text
-//! start ─► Given::prepare ─ clean sources, clean and drop destinations ─► enabled ... ended or stopped ─► Given::finish ─ drop again
+//! start ─► prepare ─ clean sources, clean and invalidate destinations ─► enabled ... ended or stopped ─► finish ─ invalidate
 //! ```
 //!
-//! Wicki 2014, 4.3.2 and 5.1: the device goes past the caches. Which instructions that takes is the caller's
-//! [`CacheMaintenance`]; memory that is not cached, or kept coherent, needs none.
+//! The device bypasses the caches (Wicki 2014, 4.3.2 and 5.1). The caller's [`CacheMaintenance`] provides the
+//! instructions; uncached or coherent memory needs none.
 
 use core::fmt;
 
 use memferry_drivers::sdma::{CacheMaintenance, ChannelConfig, LinkedList, NonCacheable, Segment};
 
-/// The maintenance that the engine was given.
+/// The caller's cache maintenance.
 pub(super) struct Caches(Box<dyn CacheMaintenance>);
 
 impl Caches {
@@ -46,15 +46,15 @@ impl CacheMaintenance for Caches {
     }
 }
 
-/// What a channel was configured with.
+/// The configuration of a channel.
 #[derive(Debug)]
-pub(super) enum Given {
+pub(super) enum Configured {
     Transfer(Box<ChannelConfig>),
     List(LinkedList, Vec<Segment>),
 }
 
-impl Given {
-    /// Before the channel is enabled.
+impl Configured {
+    /// Maintenance before the channel is enabled.
     pub(super) fn prepare(&self, caches: &mut Caches) {
         match self {
             Self::Transfer(config) => config.prepare_caches(caches),
@@ -62,7 +62,7 @@ impl Given {
         }
     }
 
-    /// After its end, before anybody reads what it wrote.
+    /// Maintenance after the end, before the processor reads the result.
     pub(super) fn finish(&self, caches: &mut Caches) {
         match self {
             Self::Transfer(config) => config.finish_caches(caches),

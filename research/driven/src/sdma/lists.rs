@@ -1,13 +1,13 @@
-//! Scatter-gather: the pieces that the two cuts make, as linked lists of descriptors where they do not depend on one another.
+//! Scatter-gather: combines independent parts into linked lists of descriptors.
 //!
 //! ```text
-//! segments of both sides ── shorter of the two ──► pieces ─┬─ apart from those before ──► batch ──► one linked list
-//!                                                          └─ overlapping, or no room ──► copies, one after the other
+//! segments of both sides ── split at segment ends ──► parts ─┬─ independent of those before ──► batch ──► one linked list
+//!                                                            └─ dependent, or no room ──► copies, one after the other
 //! ```
 //!
-//! Wicki 2014, 5.3. The device loads a list's descriptors by itself, which costs one interrupt for all of them. Pieces are
-//! moved in order, each as by `memmove`, so one that reads or writes what an earlier one of the batch writes begins a new
-//! batch: the device may read on before all it has written has arrived.
+//! Wicki 2014, 5.3. The device loads a list's descriptors itself, with one interrupt for all of them. Parts are moved in
+//! order, each like `memmove`. A part that reads or writes what an earlier part of the batch writes starts a new batch,
+//! since the device may read ahead of writes that are still in flight.
 
 use memferry_drivers::sdma::{
     self, ChannelConfig, LinkedList, ListOptions, Piece, Segment, Side, TransferSize,
@@ -16,16 +16,16 @@ use memferry_transfer::{Lists, Region};
 
 use super::super::copies::{Chunks, Cuts, Part};
 use super::super::memory::{BusMemory, ListMemory};
-use super::plan::{self, Step, Work};
+use super::step::{self, Step, Work};
 
-/// Words that a descriptor takes at most: type 2 with both addresses.
+/// Maximum words of a descriptor: type 2 with both addresses.
 const DESCRIPTOR_WORDS: usize = 8;
-/// Segments of one list at most: each is compared with all others.
-const MOST_SEGMENTS: usize = 64;
-/// Bytes of a segment at most, so that one descriptor holds it whatever its elements.
+/// Maximum segments of a list; each is compared with all others.
+const MAX_SEGMENTS: usize = 64;
+/// Maximum bytes of a segment: fits one descriptor with any element size.
 const SEGMENT_BYTES: u64 = 1 << 23;
 
-/// Each channel's part of the memory for descriptors.
+/// Descriptor memory, divided equally among the channels.
 #[derive(Debug)]
 pub(super) struct Shares {
     memory: Box<dyn ListMemory>,
@@ -33,19 +33,19 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Divides the memory among so many channels.
+    /// Divides the memory among `channels` channels.
     pub(super) fn new(memory: Box<dyn ListMemory>, channels: usize) -> Self {
         let words = memferry_transfer::Memory::length(&memory.memory()) / 4;
         let words = usize::try_from(words).unwrap_or(usize::MAX) / channels.max(1);
         Self { memory, words }
     }
 
-    /// Segments that a list may have.
+    /// Maximum segments of a list.
     pub(super) fn segments(&self) -> usize {
-        (self.words / DESCRIPTOR_WORDS).min(MOST_SEGMENTS)
+        (self.words / DESCRIPTOR_WORDS).min(MAX_SEGMENTS)
     }
 
-    /// Writes the descriptors of a channel's list; `None` when they break a rule of the driver.
+    /// Writes the descriptors of a channel's list; `None` if they break a rule of the driver.
     pub(super) fn write(&mut self, channel: usize, segments: &[Segment]) -> Option<LinkedList> {
         let first_word = channel * self.words;
         let place = u64::from(self.memory.memory().address()) + 4 * first_word as u64;
@@ -64,24 +64,24 @@ impl Shares {
     }
 }
 
-/// The copies of a scatter-gather list.
+/// The steps of a scatter-gather list.
 #[derive(Debug)]
 pub(super) struct Pieces {
     cuts: Cuts,
     limit: u64,
-    /// Segments that a linked list may have.
+    /// Maximum segments of a linked list.
     batch: usize,
-    present: Option<Chunks>,
+    current: Option<Chunks>,
 }
 
 impl Pieces {
-    /// Copies of at most about `limit` bytes, `batch` of them in one linked list.
+    /// Steps of about `limit` bytes at most, with up to `batch` parts in a linked list.
     pub(super) fn new(lists: &Lists<Region<BusMemory>>, limit: u64, batch: usize) -> Self {
-        Self { cuts: Cuts::new(lists), limit, batch, present: None }
+        Self { cuts: Cuts::new(lists), limit, batch, current: None }
     }
 
     pub(super) fn next(&mut self) -> Option<Step> {
-        if self.present.is_none() {
+        if self.current.is_none() {
             let batch = self.next_batch();
             if batch.len() > 1 {
                 let bytes = batch.iter().map(|segment| segment.length_bytes).sum();
@@ -92,23 +92,23 @@ impl Pieces {
                 destination: segment.destination,
                 bytes: segment.length_bytes,
             });
-            self.present = Some(plan::chunks(alone.or_else(|| self.cuts.take())?, self.limit));
+            self.current = Some(step::chunks(alone.or_else(|| self.cuts.take())?, self.limit));
         }
-        let copy = self.present.as_mut()?;
-        let mut step = plan::next_of(copy)?;
+        let copy = self.current.as_mut()?;
+        let mut step = step::next_chunk(copy)?;
         let over = copy.is_over();
-        // In which order an overlapping piece is moved shows: it counts as one.
+        // The order within an overlapping part is visible, so its chunks count as one step.
         if copy.overlaps() {
             step.bytes = if over { copy.length() } else { 0 };
             step.whole = over;
         }
         if over {
-            self.present = None;
+            self.current = None;
         }
         Some(step)
     }
 
-    /// The pieces from here on that one list may move.
+    /// Takes the next parts that one list may move.
     fn next_batch(&mut self) -> Vec<Segment> {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -118,7 +118,7 @@ impl Pieces {
             let piece = Segment { source, destination, length_bytes };
             bytes += piece.length_bytes;
             let small = piece.length_bytes <= SEGMENT_BYTES && bytes <= self.limit;
-            if !small || !stands_apart(&piece, &batch) {
+            if !small || !is_independent(&piece, &batch) {
                 break;
             }
             self.cuts.take();
@@ -128,15 +128,15 @@ impl Pieces {
     }
 }
 
-/// Whether a piece neither reads nor writes what it or one of `earlier` writes.
-fn stands_apart(piece: &Segment, earlier: &[Segment]) -> bool {
-    let meet = |one: u64, of: &Segment, other: u64, length: u64| {
+/// Whether neither side of a part overlaps what it or one of `earlier` writes.
+fn is_independent(piece: &Segment, earlier: &[Segment]) -> bool {
+    let overlap = |one: u64, of: &Segment, other: u64, length: u64| {
         one < other + length && other < one + of.length_bytes
     };
-    let own = meet(piece.source, piece, piece.destination, piece.length_bytes);
+    let own = overlap(piece.source, piece, piece.destination, piece.length_bytes);
     !own && earlier.iter().all(|before| {
         let written = (before.destination, before.length_bytes);
-        !meet(piece.source, piece, written.0, written.1)
-            && !meet(piece.destination, piece, written.0, written.1)
+        !overlap(piece.source, piece, written.0, written.1)
+            && !overlap(piece.destination, piece, written.0, written.1)
     })
 }

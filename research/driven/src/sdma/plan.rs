@@ -1,53 +1,30 @@
-//! An operation as hardware transfers, one after the other.
+//! Plans an operation as a sequence of hardware transfers.
 //!
 //! ```text
-//! copy     chunks, from the end when that would overwrite bytes still to be read; of the distance where both overlap
-//! fill     chunks of the colour, or of each byte of the pattern with a stride
-//! 2-D      bands of rows, planned by the driver; pixel by pixel where the order of pixels shows
-//! lists    the pieces that both cuts make: many as one linked list where there is room for it, else each a copy
-//! device   all at once: the device's request line says when each part is moved
+//! copy     chunks, downward if an upward copy would overwrite its source; at most the distance if both overlap
+//! fill     chunks of a fill value, or each byte of the pattern with a stride
+//! 2-D      bands of rows, planned by the driver; pixel by pixel where their order is visible
+//! lists    parts between segment ends: several as one linked list if there is room, else one copy each
+//! device   one synchronized transfer: the device's request line triggers each part
 //! ```
 //!
-//! A step counts the bytes that are done with it, so that those of all steps before it are a part of the operation in its
-//! order; steps that belong together count with the last of them. No register is touched here.
+//! Each step counts the bytes of the operation that it completes, so that the sum over finished steps is the progress.
+//! Steps that belong together count with the last of them. No register is accessed here.
 
 use std::iter::Peekable;
 
 use memferry_drivers::sdma::{
-    self, ChannelConfig, Element, Grid, LinearPieces, Piece, PlanePieces, Segment, Side, TransferSize, Walk,
+    self, ChannelConfig, Element, Grid, LinearPieces, Piece, PlanePieces, Side, TransferSize, Walk,
 };
 use memferry_transfer::{Copy2d, Count2d, Fill2d, Operation, Pattern, PixelSize, Plane, Region};
 
 use super::super::copies::{Chunks, Part};
 use super::super::memory::{BusMemory, Unplannable, address};
 use super::lists::Pieces;
+use super::step::{Step, Work, chunks, element, next_chunk};
 use super::synchronized;
 
-/// What the device is given.
-#[derive(Clone, Debug)]
-pub(super) enum Work {
-    Transfer(Box<ChannelConfig>),
-    /// A linked list of them.
-    List(Vec<Segment>),
-}
-
-/// One thing the device does by itself.
-#[derive(Clone, Debug)]
-pub(super) struct Step {
-    pub(super) work: Work,
-    /// Bytes of the operation that are done with it, those of the steps it belongs to included.
-    pub(super) bytes: u64,
-    /// Whether the operation may end early after it.
-    pub(super) whole: bool,
-}
-
-impl Step {
-    fn new(operation: sdma::Operation, piece: Piece, bytes: u64, whole: bool) -> Self {
-        Self { work: Work::Transfer(Box::new(ChannelConfig::new(operation, piece))), bytes, whole }
-    }
-}
-
-/// What is left of an operation.
+/// The rest of an operation.
 #[derive(Debug)]
 pub(super) enum Plan {
     Nothing,
@@ -59,7 +36,7 @@ pub(super) enum Plan {
 }
 
 impl Plan {
-    /// Plans steps of at most about `limit` bytes, and linked lists of at most `segments`.
+    /// Plans steps of about `limit` bytes and linked lists of `segments` segments at most.
     pub(super) fn of(
         operation: &Operation<Region<BusMemory>>,
         (limit, segments): (u64, usize),
@@ -90,7 +67,7 @@ impl Plan {
         })
     }
 
-    /// The request line that drives it.
+    /// The request line that drives the operation.
     pub(super) fn line(&self) -> Option<u32> {
         match self {
             Self::Synchronized(Some(config)) => config.synchronization.map(|sync| sync.request),
@@ -101,7 +78,7 @@ impl Plan {
     pub(super) fn next(&mut self) -> Option<Step> {
         match self {
             Self::Nothing => None,
-            Self::Copy(copy) => next_of(copy),
+            Self::Copy(copy) => next_chunk(copy),
             Self::Fill(fill) => fill.next(),
             Self::Walks(walks) => walks.next(),
             Self::Lists(pieces) => pieces.next(),
@@ -114,32 +91,16 @@ impl Plan {
     }
 }
 
-/// The next step of a copy.
-pub(super) fn next_of(chunks: &mut Chunks) -> Option<Step> {
-    let part = chunks.next()?;
-    let piece = LinearPieces::copy(part.source, part.destination, part.bytes).ok()?.next()?;
-    // A size that does not factor takes more than one: the next step goes on where this one ends.
-    let bytes = if chunks.is_down() { part.bytes } else { piece.size.bytes() };
-    chunks.moved(bytes);
-    Some(Step::new(sdma::Operation::Copy, piece, bytes, true))
-}
-
-/// A copy as this device does it: from the end on there is no going on where a transfer ends, so each chunk has to be one.
-pub(super) fn chunks(whole: Part, limit: u64) -> Chunks {
-    Chunks::new(whole, limit, u64::from(TransferSize::ELEMENTS_LIMIT))
-}
-
 /// How a pattern is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Paint {
+enum Method {
     Byte,
-    /// Elements of the pattern.
+    /// Elements that hold the pattern.
     Elements(Element),
-    /// Each of its bytes by itself, with a stride: the pattern is not aligned, or wider than a colour.
+    /// Each byte of the pattern separately, with a stride: it is unaligned or wider than the device's fill value.
     Strides,
 }
 
-/// A fill of contiguous bytes.
 #[derive(Debug)]
 pub(super) struct Fill {
     destination: u64,
@@ -148,8 +109,8 @@ pub(super) struct Fill {
     word: [u8; 4],
     period: u64,
     chunk: u64,
-    paint: Paint,
-    /// Which byte of the pattern comes next, with strides.
+    method: Method,
+    /// Index of the next byte of the pattern, with strides.
     phase: u64,
 }
 
@@ -157,18 +118,18 @@ impl Fill {
     fn new(destination: u64, length: u64, pattern: Pattern, limit: u64) -> Self {
         let word = pattern.word_bytes();
         let period = pattern.length_bytes();
-        let paint = if word == [word[0]; 4] {
-            Paint::Byte
+        let method = if word == [word[0]; 4] {
+            Method::Byte
         } else if period == 2 && destination.is_multiple_of(2) {
-            Paint::Elements(Element::Bits16)
+            Method::Elements(Element::Bits16)
         } else if period == 4 && destination.is_multiple_of(4) && word[3] == 0 {
-            Paint::Elements(Element::Bits32)
+            Method::Elements(Element::Bits32)
         } else {
-            Paint::Strides
+            Method::Strides
         };
-        // A frame of the device has no more elements, and what is written of a chunk has to be all of it.
+        // A frame is limited to this many elements, and with strides each pass must cover the whole chunk.
         let chunk = (limit / period).clamp(1, u64::from(TransferSize::ELEMENTS_LIMIT)) * period;
-        Self { destination, length, done: 0, word, period, chunk, paint, phase: 0 }
+        Self { destination, length, done: 0, word, period, chunk, method, phase: 0 }
     }
 
     fn next(&mut self) -> Option<Step> {
@@ -177,15 +138,15 @@ impl Fill {
             return None;
         }
         let at = self.destination + self.done;
-        match self.paint {
-            Paint::Byte => {
+        match self.method {
+            Method::Byte => {
                 let piece = LinearPieces::fill_byte(at, bytes).ok()?.next()?;
                 let operation = sdma::Operation::fill_byte(self.word[0]);
                 let bytes = piece.size.bytes();
                 self.done += bytes;
                 Some(Step::new(operation, piece, bytes, true))
             }
-            Paint::Elements(element) => {
+            Method::Elements(element) => {
                 let elements = u32::try_from(bytes / u64::from(element.bytes())).ok()?;
                 let color = u32::from_le_bytes(self.word) & if self.period == 2 { 0xffff } else { 0xff_ffff };
                 let size = TransferSize { element, elements, frames: 1 };
@@ -193,7 +154,7 @@ impl Fill {
                 self.done += bytes;
                 Some(Step::new(sdma::Operation::Fill { color }, piece, bytes, true))
             }
-            Paint::Strides => {
+            Method::Strides => {
                 let phase = self.phase;
                 let period = self.period;
                 let x_count = u32::try_from(bytes / period).ok()?;
@@ -219,21 +180,13 @@ pub(super) struct Walks {
     destination: Walk,
     operation: sdma::Operation,
     at: (u32, u32),
-    /// Pixels and rows of a band.
+    /// Width and height of a band in pixels.
     band: (u32, u32),
-    /// The rest of the present band, and its bytes.
+    /// The rest of the current band, and the band's bytes.
     pieces: Option<(Peekable<PlanePieces>, u64)>,
 }
 
-pub(super) fn element(size: PixelSize) -> Element {
-    match size {
-        PixelSize::Bits8 => Element::Bits8,
-        PixelSize::Bits16 => Element::Bits16,
-        PixelSize::Bits32 => Element::Bits32,
-    }
-}
-
-/// A plane as the driver walks it, when its pixels lie on multiples of their size.
+/// The driver's walk over a plane, if its pixels are aligned to their size.
 fn walk(base: u64, plane: &Plane, count: &Count2d) -> Result<Walk, Unplannable> {
     let start = base.checked_add(plane.start).ok_or(Unplannable)?;
     let walk = Walk::from_steps(start, plane.x_step, plane.y_step, count.x_count).ok_or(Unplannable)?;
@@ -328,7 +281,7 @@ impl Walks {
     }
 }
 
-/// The bits of a colour that a pixel has.
+/// The bits of a fill value that a pixel holds.
 const fn mask(size: PixelSize) -> u32 {
     match size {
         PixelSize::Bits8 => 0xff,
@@ -337,7 +290,7 @@ const fn mask(size: PixelSize) -> u32 {
     }
 }
 
-/// Pixels and rows that are moved together: whole rows, or parts of one.
+/// Width and height of a band: whole rows, or part of one row.
 fn band(count: &Count2d, limit: u64) -> (u32, u32) {
     let pixels = (limit / count.pixel.bytes()).max(1);
     let rows = pixels / u64::from(count.x_count).max(1);
@@ -352,13 +305,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_copy_gives_out_every_byte_in_whichever_direction() {
-        // Too many elements for a frame, and no frames of equal size: a prime.
+    fn a_long_copy_covers_every_byte() {
+        // Too many elements for a frame, and prime, so that frames of equal size are impossible.
         let distance = 33_554_467;
         let length = distance + 1000;
         for (source, destination) in [(0, distance), (distance, 0), (0, 2 * length)] {
             let mut copy = chunks(Part { source, destination, bytes: length }, u64::MAX);
-            let steps: Vec<Step> = std::iter::from_fn(|| next_of(&mut copy)).collect();
+            let steps: Vec<Step> = std::iter::from_fn(|| next_chunk(&mut copy)).collect();
             let moved = |step: &Step| match &step.work {
                 Work::Transfer(config) => config.size.bytes(),
                 Work::List(_) => 0,
@@ -369,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_longer_than_the_device_counts_are_given_out_to_the_last_byte() {
+    fn long_fills_cover_every_byte() {
         let length = u64::from(TransferSize::ELEMENTS_LIMIT) * 9;
         for (pattern, destination) in [
             (Pattern::Byte(7), 0x1001),

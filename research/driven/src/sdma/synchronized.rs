@@ -1,11 +1,11 @@
-//! A transfer that a device drives by its request line, as the driver is told of it.
+//! Configures a synchronized transfer, which a device's request line drives.
 //!
 //! ```text
-//! register, memory, shape ── the right one a device's, the other plain? ──► ChannelConfig with Synchronization
+//! register, memory, shape ── one side is a device's, the other plain? ──► ChannelConfig with Synchronization
 //! ```
 //!
-//! Wicki 2014, 2.3.2.2. Data of one request does not wait for the next where the device is read, so that what it gave is in
-//! memory as soon as its request is served; nothing is read ahead where it is written.
+//! Wicki 2014, 2.3.2.2. Reads from a device are not buffered across requests, so that the data is in memory once its
+//! request is served; writes to a device do not prefetch.
 
 use memferry_drivers::sdma::{
     self, Cause, ChannelConfig, Piece, Port, Side, SyncUnit, Synchronization, TransferSize,
@@ -13,9 +13,9 @@ use memferry_drivers::sdma::{
 use memferry_transfer::{Region, Side as Operand, Synchronized};
 
 use super::super::memory::{BusMemory, Unplannable, address};
-use super::plan::element;
+use super::step::element;
 
-/// What the driver is given; nothing where there is nothing to move.
+/// The driver's configuration; `None` if there is nothing to move.
 pub(super) fn config(
     source: &Region<BusMemory>,
     destination: &Region<BusMemory>,

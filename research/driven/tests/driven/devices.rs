@@ -1,4 +1,4 @@
-//! Transfers that a device drives by its request line.
+//! Synchronized transfers, which a device's request line drives.
 
 use core::time::Duration;
 
@@ -33,14 +33,14 @@ fn transfer(
 }
 
 impl Fixture {
-    /// The device asks, and gets its answer.
-    fn ask(&mut self, line: usize) -> bool {
-        let taken = self.device.with(|device| device.request(line));
+    /// Signals a request and lets the device serve it.
+    fn request(&mut self, line: usize) -> bool {
+        let accepted = self.device.with(|device| device.request(line));
         self.pass();
-        taken
+        accepted
     }
 
-    /// Lets what is due happen.
+    /// Lets some time pass and polls.
     fn pass(&mut self) -> Vec<EngineCompletion> {
         let mut completions = Vec::new();
         for _ in 0..3 {
@@ -69,9 +69,9 @@ fn each_request_moves_its_unit_into_memory() {
         let ticket = fixture.engine.post(transfer((0, Side::Source), memory, (4, 3, unit))).expect("free");
         fixture.engine.ring_doorbell();
         assert!(fixture.pass().is_empty());
-        assert_eq!(fixture.contents(&memory), [0; 48], "nothing moves before the device asks");
+        assert_eq!(fixture.contents(&memory), [0; 48], "nothing moves before a request");
         for request in 1..12 / elements {
-            assert!(fixture.ask(35));
+            assert!(fixture.request(35));
             let moved = 4 * (request * elements) as usize;
             let expected: Vec<u8> = words(12)[..moved].iter().copied().chain(vec![0; 48 - moved]).collect();
             assert_eq!(fixture.contents(&memory), expected, "{unit:?}, request {request}");
@@ -93,24 +93,24 @@ fn each_request_moves_its_unit_into_memory() {
 }
 
 #[test]
-fn a_device_is_written_as_it_asks() {
+fn requests_drive_writes_to_a_device() {
     let mut fixture = Fixture::new(1, SdmaOptions::default());
     let memory = fixture.allocate(&words(6));
     fixture.engine.post(transfer((0, Side::Destination), memory, (2, 3, SyncUnit::Frame))).expect("free");
     fixture.engine.ring_doorbell();
     fixture.pass();
     for frame in 1..=2 {
-        assert!(fixture.ask(34));
+        assert!(fixture.request(34));
         assert_eq!(fixture.device.with(|device| device.bus().sent().to_vec()), words(2 * frame));
     }
-    assert!(!fixture.ask(35), "the other line starts nothing");
+    assert!(!fixture.request(35), "the other line starts nothing");
     fixture.device.with(|device| device.request(34));
     assert_eq!(fixture.pass()[0].outcome.result, Ok(()));
     assert_eq!(fixture.device.with(|device| device.bus().sent().to_vec()), words(6));
 }
 
 #[test]
-fn it_waits_for_its_device_without_limit_and_ends_at_once_when_asked() {
+fn waits_without_limit_and_cancels_at_once() {
     let mut fixture =
         Fixture::new(1, SdmaOptions { patience: Duration::from_millis(1), ..SdmaOptions::default() });
     let memory = fixture.allocate(&[0; 48]);
@@ -119,8 +119,8 @@ fn it_waits_for_its_device_without_limit_and_ends_at_once_when_asked() {
     let ticket = fixture.engine.post(descriptor).expect("free");
     fixture.engine.ring_doorbell();
     fixture.pass();
-    assert!(fixture.ask(35) && fixture.ask(35));
-    assert_eq!(fixture.engine.next_wake(), None, "there is nothing to wait for but the device");
+    assert!(fixture.request(35) && fixture.request(35));
+    assert_eq!(fixture.engine.next_wake(), None, "only the device can wake it");
     fixture.now = fixture.now.after(Duration::from_secs(60));
     assert!(fixture.pass().is_empty());
     fixture.engine.cancel(ticket);
@@ -138,20 +138,20 @@ fn it_waits_for_its_device_without_limit_and_ends_at_once_when_asked() {
         }]
     );
     assert_eq!(fixture.contents(&memory)[..8], words(2));
-    assert!(!fixture.ask(35), "nobody serves the line any more");
+    assert!(!fixture.request(35), "no transfer uses the line");
     assert_eq!(fixture.device.with(|device| device.bus().unread()), 40);
 }
 
 #[test]
-fn a_request_that_comes_too_early_ends_the_transfer_with_an_error() {
+fn an_early_request_fails_the_transfer() {
     let mut fixture = Fixture::new(1, SdmaOptions::default());
     let memory = fixture.allocate(&[0; 48]);
     fixture.device.with(|device| device.bus_mut().receive(&words(12)));
     fixture.engine.post(transfer((0, Side::Source), memory, (4, 3, SyncUnit::Frame))).expect("free");
     fixture.engine.ring_doorbell();
     fixture.pass();
-    let asked = fixture.device.with(|device| [device.request(35), device.request(35)]);
-    assert_eq!(asked, [true, false]);
+    let accepted = fixture.device.with(|device| [device.request(35), device.request(35)]);
+    assert_eq!(accepted, [true, false]);
     let ends = fixture.pass();
     assert_eq!(ends[0].outcome.result, Err(Failure::RequestDropped));
     let done = ends[0].outcome.bytes_done as usize;
@@ -159,7 +159,7 @@ fn a_request_that_comes_too_early_ends_the_transfer_with_an_error() {
 }
 
 #[test]
-fn transfers_of_one_line_take_turns_in_the_order_they_were_posted() {
+fn transfers_of_one_line_run_in_post_order() {
     let mut fixture = Fixture::new(3, SdmaOptions::default());
     let memories = [0; 3].map(|_| fixture.allocate(&[0; 8]));
     fixture.device.with(|device| device.bus_mut().receive(&words(6)));
@@ -180,11 +180,11 @@ fn transfers_of_one_line_take_turns_in_the_order_they_were_posted() {
 }
 
 #[test]
-fn what_is_no_register_and_what_has_no_line_are_refused() {
+fn plain_memory_and_missing_lines_are_refused() {
     let mut fixture = Fixture::new(1, SdmaOptions::default());
     let memory = fixture.allocate(&[0; 64]);
-    let deaf = BusMemory::device(REGISTER, 4, RequestLines { readable: None, writable: Some(34) });
-    let deaf = deaf.expect("in 32 bits");
+    let lineless = BusMemory::device(REGISTER, 4, RequestLines { readable: None, writable: Some(34) });
+    let lineless = lineless.expect("in 32 bits");
     let shape = |elements, frames| Synchronized {
         device: Side::Source,
         element: PixelSize::Bits32,
@@ -196,7 +196,7 @@ fn what_is_no_register_and_what_has_no_line_are_refused() {
     let synchronized = |source, destination, shape| Operation::Synchronized { source, destination, shape };
     let refused = [
         synchronized(region(memory, 0, 4), region(memory, 16, 16), shape(4, 1)),
-        synchronized(region(deaf, 0, 4), region(memory, 16, 16), shape(4, 1)),
+        synchronized(region(lineless, 0, 4), region(memory, 16, 16), shape(4, 1)),
         synchronized(region(register(), 0, 4), region(register(), 0, 4), shape(1, 1)),
         synchronized(region(register(), 0, 4), region(memory, 17, 16), shape(4, 1)),
         Operation::Copy { source: region(register(), 0, 4), destination: region(memory, 0, 4), length: 4 },
@@ -204,7 +204,7 @@ fn what_is_no_register_and_what_has_no_line_are_refused() {
     ];
     for operation in refused {
         let descriptor = Descriptor::new(0, operation).expect("inside");
-        let refused = fixture.engine.post(descriptor).expect_err("took it");
+        let refused = fixture.engine.post(descriptor).expect_err("it must be refused");
         assert_eq!(refused.reason, RefusalReason::Unsupported, "{:?}", refused.descriptor);
     }
     let nothing = synchronized(region(register(), 0, 4), region(memory, 0, 0), shape(0, 7));

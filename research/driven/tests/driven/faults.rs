@@ -1,4 +1,4 @@
-//! What breaks, in the device or around it: each transfer ends once, the others go on, and a reset brings channels back.
+//! Faults in the device and its bus: each transfer ends once, other channels continue, and a reset recovers channels.
 
 use core::time::Duration;
 
@@ -13,11 +13,11 @@ use memferry_transfer::{
 use super::{BASE, Fixture};
 
 #[test]
-fn memory_that_answers_with_errors_faults_that_transfer_only() {
+fn a_bus_error_fails_only_its_transfer() {
     let mut fixture = Fixture::new(2, SdmaOptions::default());
     let bad = fixture.copy(0, 4096);
     let good = fixture.copy(1, 4096);
-    let Operation::Copy { destination, .. } = bad.operation() else { panic!("it is a copy") };
+    let Operation::Copy { destination, .. } = bad.operation() else { panic!("not a copy") };
     let address = destination.memory().address();
     fixture.device.with(|device| device.faults().bus_error_at(address + 1024..=address + 1027));
     let tickets = [bad, good].map(|descriptor| fixture.engine.post(descriptor).expect("free"));
@@ -47,11 +47,11 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
     let again = fixture.copy(0, 64);
     fixture.engine.post(again).expect("free again");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome.result, Ok(()), "the channel serves on");
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()), "the channel can be used again");
 }
 
 #[test]
-fn a_lost_interrupt_times_out_and_the_channel_recovers() {
+fn a_lost_interrupt_times_out() {
     let mut fixture =
         Fixture::new(1, SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() });
     fixture.device.with(|device| device.faults().lose_interrupts(1));
@@ -67,7 +67,7 @@ fn a_lost_interrupt_times_out_and_the_channel_recovers() {
 }
 
 #[test]
-fn a_stuck_channel_is_stopped_and_others_go_on() {
+fn a_stuck_channel_does_not_stop_others() {
     let mut fixture =
         Fixture::new(2, SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() });
     fixture.device.with(|device| device.faults().stick(0));
@@ -87,7 +87,7 @@ fn a_stuck_channel_is_stopped_and_others_go_on() {
 }
 
 #[test]
-fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destination() {
+fn random_faults_end_each_transfer_once() {
     const CHANNELS: u32 = 4;
     for seed in 0..150 {
         println!("seed {seed}");
@@ -126,7 +126,7 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         for (end, (_, room, length)) in ends.iter().zip(&posted) {
             let found = fixture.contents(room);
             let done = end.outcome.bytes_done as usize;
-            assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
+            assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: reported bytes are done");
             assert!(
                 found[..64].iter().chain(&found[64 + length..]).all(|byte| *byte == 0),
                 "{end:?}: outside"
@@ -137,8 +137,8 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
 }
 
 #[test]
-fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
-    // A read takes so long that a long transfer is overdue while one is on its way, and that it cannot drain in time.
+fn a_reset_recovers_failed_channels() {
+    // Reads are so slow that a long transfer is overdue with a read in flight, and cannot drain in time.
     let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
     let patience = Duration::from_micros(350);
     let drain = Duration::from_micros(1);
@@ -149,9 +149,9 @@ fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
     fixture.engine.ring_doorbell();
     assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted));
     let again = fixture.copy(0, 64);
-    fixture.engine.post(again).expect("the path would not ask, the engine does not know");
+    fixture.engine.post(again).expect("the engine accepts posts to a failed channel");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted), "it stays so");
+    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted), "it stays faulted");
 
     let running = fixture.copy(1, 4096);
     fixture.engine.post(running).expect("free");
@@ -159,7 +159,7 @@ fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
     let now = fixture.now;
     let mut completions = Vec::new();
     fixture.engine.poll(now, &mut completions);
-    assert!(completions.is_empty(), "the other channel is at work");
+    assert!(completions.is_empty(), "the other channel is running");
     fixture.engine.reset().expect("the device resets");
     let ends = fixture.finish();
     assert_eq!((ends.len(), ends[0].outcome.result), (1, Err(Failure::EngineReset)));

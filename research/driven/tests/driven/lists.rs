@@ -1,4 +1,4 @@
-//! Scatter-gather by linked lists of descriptors: pieces that stand apart are the device's to follow.
+//! Scatter-gather: independent parts run as linked lists of descriptors.
 
 use memferry_conformance::EngineFixture;
 use memferry_driven::{BusMemory, SdmaOptions};
@@ -19,7 +19,7 @@ fn gather(source: BusMemory, destination: BusMemory, count: u64, length: u64) ->
     Descriptor::new(0, Operation::ScatterGather { lists }).expect("inside")
 }
 
-/// Gathers pieces, and tells whether descriptors were written for them.
+/// Gathers pieces; returns whether descriptors were written for them.
 fn gathers(mut fixture: Fixture, count: u64, length: u64) -> bool {
     let noise: Vec<u8> = (0..2 * count * length).map(|at| (at * 37 + at / 251) as u8).collect();
     let from = fixture.allocate(&noise);
@@ -28,7 +28,9 @@ fn gathers(mut fixture: Fixture, count: u64, length: u64) -> bool {
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
     assert_eq!((ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done), (1, Ok(()), count * length));
-    fixture.device.with(|device| assert_eq!(device.complaints(), [], "the driver keeps the manual's rules"));
+    fixture
+        .device
+        .with(|device| assert_eq!(device.complaints(), [], "the driver breaks a rule of the manual"));
     let expected: Vec<u8> = noise.chunks(length as usize).step_by(2).flatten().copied().collect();
     assert_eq!(fixture.contents(&to), expected);
     let descriptors =
@@ -37,7 +39,7 @@ fn gathers(mut fixture: Fixture, count: u64, length: u64) -> bool {
 }
 
 #[test]
-fn pieces_of_every_alignment_go_in_lists_where_there_is_room_for_them() {
+fn parts_of_any_alignment_use_linked_lists() {
     for (count, length) in [(2, 3), (7, 64), (64, 16), (65, 30), (200, 100)] {
         assert!(gathers(Fixture::with_lists(1, SdmaOptions::default()), count, length));
         assert!(!gathers(Fixture::new(1, SdmaOptions::default()), count, length));
@@ -45,7 +47,7 @@ fn pieces_of_every_alignment_go_in_lists_where_there_is_room_for_them() {
 }
 
 #[test]
-fn pieces_that_read_what_earlier_ones_wrote_keep_their_order() {
+fn dependent_parts_keep_their_order() {
     let mut fixture = Fixture::with_lists(1, SdmaOptions::default());
     let memory = fixture.allocate(&[1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let place = |offset| Segment { place: Region::new(memory, offset, 4).expect("inside"), length: 4 };
@@ -58,7 +60,7 @@ fn pieces_that_read_what_earlier_ones_wrote_keep_their_order() {
 }
 
 #[test]
-fn an_error_within_a_list_ends_it_and_the_channel_serves_on() {
+fn an_error_within_a_list_ends_it() {
     let mut fixture = Fixture::with_lists(1, SdmaOptions::default());
     let from = fixture.allocate(&[5; 2048]);
     let to = fixture.allocate(&[0; 1024]);

@@ -1,10 +1,10 @@
-//! The SDMA's driver meets its model: as an engine they keep the contract, with and without faults.
+//! The SDMA driver on the device model: as an engine they keep the engine contract, with and without faults.
 //!
 //! ```text
 //! SdmaEngine ─ driver ─ registers ─ model ─ RAM, a peripheral's register ──► engine_suite, in virtual time
-//! faults    bus errors, lost interrupts, stuck channels ──► that transfer ends with an error, the others do not; reset
+//! faults    bus errors, lost interrupts, stuck channels ──► only that transfer ends with an error; reset
 //! lists     scatter-gather by linked lists of descriptors
-//! devices   transfers that a request line drives
+//! devices   transfers driven by a request line
 //! ```
 
 mod devices;
@@ -24,14 +24,14 @@ use memferry_transfer::{Descriptor, Engine, EngineCompletion, Operation, Pattern
 
 const BASE: u32 = 0x8000_0000;
 const RAM_BYTES: usize = 1 << 20;
-/// The peripheral's data register.
+/// Address of the peripheral's data register.
 const REGISTER: u32 = 0x4806_0000;
-/// Bytes of descriptors, behind the rest of the memory.
+/// Size of the descriptor memory behind the rest of the memory.
 const LIST_BYTES: usize = 1 << 16;
 
 type Modelled = Sdma<WithRegister<Ram>>;
 
-/// Descriptors in the model's memory.
+/// Descriptor memory in the model's RAM.
 #[derive(Debug)]
 struct Descriptors(Shared<Modelled>);
 
@@ -68,14 +68,13 @@ impl Fixture {
         Self { engine, device, used: 0, now: Instant::ORIGIN }
     }
 
-    /// The same with memory for descriptors.
+    /// A fixture with descriptor memory.
     fn with_lists(channels: u32, options: SdmaOptions) -> Self {
         let fixture = Self::new(channels, options);
         let engine = fixture.engine.with_lists(Box::new(Descriptors(fixture.device.clone())));
         Self { engine, ..fixture }
     }
 
-    /// Polls until nothing is left to do.
     fn finish(&mut self) -> Vec<EngineCompletion> {
         let mut completions = Vec::new();
         self.engine.poll(self.now, &mut completions);
@@ -86,7 +85,7 @@ impl Fixture {
         completions
     }
 
-    /// A copy of `length` bytes between memories made for it.
+    /// A copy of `length` bytes between newly allocated memories.
     fn copy(&mut self, channel: u32, length: usize) -> Descriptor<BusMemory> {
         let source = self.allocate(&vec![7; length]);
         let destination = self.allocate(&vec![0; length]);
@@ -135,7 +134,7 @@ fn the_driver_on_the_model_passes_the_suite() {
 }
 
 #[test]
-fn with_linked_lists_it_passes_too() {
+fn the_suite_passes_with_linked_lists() {
     engine_suite(|setup: EngineSetup| {
         let chunk_bytes = setup.chunk_bytes;
         Fixture::with_lists(setup.channels, SdmaOptions { chunk_bytes, ..SdmaOptions::default() })
@@ -143,7 +142,7 @@ fn with_linked_lists_it_passes_too() {
 }
 
 #[test]
-fn patterns_wider_than_a_colour_are_written_byte_by_byte() {
+fn wide_patterns_are_written_byte_by_byte() {
     let mut fixture = Fixture::new(1, SdmaOptions { chunk_bytes: 16, ..SdmaOptions::default() });
     let memory = fixture.allocate(&[0; 64]);
     let destination = Region::new(memory, 1, 40).expect("inside");
@@ -155,12 +154,12 @@ fn patterns_wider_than_a_colour_are_written_byte_by_byte() {
     assert_eq!(fixture.contents(&memory), expected);
 }
 
-/// An operation on the caches: its name, address and bytes.
-type Asked = (&'static str, u64, u64);
+/// A cache operation: its name, address and bytes.
+type CacheOperation = (&'static str, u64, u64);
 
-/// What the engine asked of the caches.
+/// Records the engine's cache operations.
 #[derive(Clone, Default)]
-struct Maintained(Rc<RefCell<Vec<Asked>>>);
+struct Maintained(Rc<RefCell<Vec<CacheOperation>>>);
 
 impl CacheMaintenance for Maintained {
     fn clean(&mut self, address: u64, length: u64) {
@@ -177,12 +176,12 @@ impl CacheMaintenance for Maintained {
 }
 
 #[test]
-fn caches_are_maintained_around_each_hardware_transfer() {
+fn caches_are_maintained_per_transfer() {
     let maintained = Maintained::default();
     let mut fixture = Fixture::new(1, SdmaOptions { chunk_bytes: 64, ..SdmaOptions::default() });
     fixture.engine = fixture.engine.with_caches(Box::new(maintained.clone()));
     let copy = fixture.copy(0, 128);
-    let Operation::Copy { source, destination, .. } = copy.operation() else { panic!("it is a copy") };
+    let Operation::Copy { source, destination, .. } = copy.operation() else { panic!("not a copy") };
     let from = u64::from(source.memory().address());
     let to = u64::from(destination.memory().address());
     fixture.engine.post(copy).expect("free");

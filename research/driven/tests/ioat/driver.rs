@@ -1,11 +1,11 @@
-//! The driver alone on the model: random requests against a byte oracle, and what a caller does when things stand still.
+//! The driver alone on the model: random requests against a byte oracle, and recovery from faults.
 //!
 //! ```text
 //! requests ──► driver ──► model ──► memory ──┐
 //!         └──► oracle, in the same order ────┴──► equal?
 //! ```
 //!
-//! The oracle knows neither descriptors nor rings. The seed of a failing case is printed and kept by proptest.
+//! The oracle knows neither descriptors nor rings. Proptest prints and stores the seed of a failure.
 
 use core::time::Duration;
 
@@ -22,7 +22,7 @@ use proptest::prelude::*;
 use super::machine::{BASE, Modelled, RAM_BYTES, RamWords, device};
 
 const TIMEOUT: Duration = Duration::from_micros(100);
-/// Bytes that the requests may touch.
+/// Bytes of memory that requests may access.
 const AREA: usize = 8192;
 
 type Driver = Ioat<Shared<Modelled>, RamWords, Shared<Modelled>>;
@@ -60,7 +60,7 @@ impl Machine {
         self.device.with(|device| device.bus().bytes()[..AREA].to_vec())
     }
 
-    /// Waits by the completion word.
+    /// Polls the completion word until the request at `position` is done.
     fn wait(&mut self, channel: &Channel, position: u64) {
         let deadline = self.device.now().after(Duration::from_millis(20));
         while self.driver.poll(channel).done < position {
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    fn assert_obeyed(&self) {
+    fn assert_no_complaints(&self) {
         let complaints = self.device.with(|device| device.take_complaints());
         assert!(complaints.is_empty(), "{}", complaints[0]);
     }
@@ -82,16 +82,16 @@ fn copy(from: u64, to: u64, bytes: u64) -> Request<'static> {
     Request::new(Operation::Copy { source: at(from), destination: at(to), bytes })
 }
 
-/// A request in offsets.
+/// A request with offsets instead of addresses.
 #[derive(Clone, Debug)]
-enum Asked {
+enum TestRequest {
     Null,
     Copy { from: u64, to: u64, bytes: u64 },
     Fill { pattern: u64, to: u64, bytes: u64 },
     Xor { from: Vec<u64>, to: u64, bytes: u64 },
 }
 
-impl Asked {
+impl TestRequest {
     fn apply(&self, memory: &mut [u8]) {
         match self {
             Self::Null => {}
@@ -129,22 +129,22 @@ impl Asked {
                 Operation::Xor { sources: &addresses, destination: at(*to), bytes: *bytes }
             }
         };
-        // Requests of a test may depend on one another.
+        // Requests of a test may depend on each other.
         driver.write(channel, &Request { operation, notice: Notice::Completion, fence: true })
     }
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn test_request() -> impl Strategy<Value = TestRequest> {
     let half = AREA as u64 / 2;
     let bytes = prop_oneof![1..40_u64, 1..700_u64];
-    // Reads are in one half and writes in the other, so that a request does not read what it writes.
+    // Sources and destinations are in different halves, so that a request does not read what it writes.
     let place = move || (0..half - 700, half..2 * half - 700, any::<bool>());
     let sides = move || place().prop_map(|(low, high, up)| if up { (low, high) } else { (high, low) });
     prop_oneof![
-        1 => Just(Asked::Null),
-        4 => (sides(), bytes.clone()).prop_map(|((from, to), bytes)| Asked::Copy { from, to, bytes }),
+        1 => Just(TestRequest::Null),
+        4 => (sides(), bytes.clone()).prop_map(|((from, to), bytes)| TestRequest::Copy { from, to, bytes }),
         2 => (any::<u64>(), sides(), bytes.clone())
-            .prop_map(|(pattern, (_, to), bytes)| Asked::Fill { pattern, to, bytes }),
+            .prop_map(|(pattern, (_, to), bytes)| TestRequest::Fill { pattern, to, bytes }),
         3 => (sides(), prop::collection::vec(0..half - 700, 2..=MOST_SOURCES), any::<bool>(), bytes).prop_map(
             move |((from, to), mut sources, in_place, bytes)| {
                 let base = if from < half { 0 } else { half };
@@ -152,7 +152,7 @@ fn asked() -> impl Strategy<Value = Asked> {
                 if in_place {
                     sources[0] = to;
                 }
-                Asked::Xor { from: sources, to, bytes }
+                TestRequest::Xor { from: sources, to, bytes }
             }
         ),
     ]
@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn random_requests_equal_the_oracle(
-        requests in prop::collection::vec(asked(), 1..60), slots in 4_u16..20, suspends in any::<u64>(),
+        requests in prop::collection::vec(test_request(), 1..60), slots in 4_u16..20, suspends in any::<u64>(),
     ) {
         let mut machine = Machine::new();
         let channel = machine.open(1, slots);
@@ -177,7 +177,7 @@ proptest! {
                     Err(WriteError::RingFull { .. }) => {
                         machine.driver.ring_doorbell(&channel);
                         machine.driver.poll(&channel);
-                        assert!(machine.device.now() < Instant::from_nanoseconds(50_000_000), "it stands still");
+                        assert!(machine.device.now() < Instant::from_nanoseconds(50_000_000), "the ring never drains");
                     }
                     Err(error) => panic!("{request:?}: {error}"),
                 }
@@ -186,20 +186,20 @@ proptest! {
                 machine.driver.ring_doorbell(&channel);
             }
             if suspends >> (index % 61) & 3 == 3 {
-                machine.driver.suspend(&channel, TIMEOUT).expect("it hears");
+                machine.driver.suspend(&channel, TIMEOUT).expect("the channel suspends");
                 prop_assert!(machine.driver.is_suspended(&channel));
-                machine.driver.resume(&channel).expect("it stands still");
+                machine.driver.resume(&channel).expect("the channel is suspended");
             }
         }
         machine.driver.ring_doorbell(&channel);
         machine.wait(&channel, last);
         prop_assert!(machine.area() == expected);
-        machine.assert_obeyed();
+        machine.assert_no_complaints();
     }
 }
 
 #[test]
-fn a_ring_goes_round_the_sixteen_bits_of_the_count() {
+fn a_ring_survives_the_wrap_of_its_count() {
     let mut machine = Machine::new();
     let channel = machine.open(0, 200);
     for round in 1..=330 {
@@ -214,11 +214,11 @@ fn a_ring_goes_round_the_sixteen_bits_of_the_count() {
         }
         assert_eq!(machine.driver.inspect(&channel).done, round * 199);
     }
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn channels_work_at_once_and_each_is_told_of_its_own() {
+fn channels_run_concurrently() {
     let mut machine = Machine::new();
     let channels: Vec<Channel> = (0..4).map(|index| machine.open(index, 16)).collect();
     let mut expected = machine.area();
@@ -229,23 +229,23 @@ fn channels_work_at_once_and_each_is_told_of_its_own() {
         let from = 1000 * index as usize;
         expected.copy_within(from..from + 900, 4096 + from);
     }
-    let mut heard = Vec::new();
+    let mut interrupted = Vec::new();
     let deadline = machine.device.now().after(Duration::from_millis(1));
-    while heard.len() < 4 && machine.device.now() < deadline {
+    while interrupted.len() < 4 && machine.device.now() < deadline {
         if machine.device.with(|device| device.is_high(0)) {
-            machine.driver.handle_interrupt(|channel| heard.push(channel));
+            machine.driver.handle_interrupt(|channel| interrupted.push(channel));
         }
     }
-    heard.sort_unstable();
-    assert_eq!(heard, [0, 1, 2, 3]);
+    interrupted.sort_unstable();
+    assert_eq!(interrupted, [0, 1, 2, 3]);
     assert!(channels.iter().all(|channel| machine.driver.poll(channel).done == 1));
     assert!(machine.area() == expected);
-    assert_eq!(machine.driver.handle_interrupt(|_| panic!("nobody waits")).channels, 0);
-    machine.assert_obeyed();
+    assert_eq!(machine.driver.handle_interrupt(|_| panic!("no channel interrupts")).channels, 0);
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn a_lost_interrupt_is_seen_in_the_completion_word_and_the_channel_is_armed_again() {
+fn a_lost_interrupt_can_be_rearmed() {
     let mut machine = Machine::new();
     let channel = machine.open(0, 8);
     let request = Request { notice: Notice::Interrupt, ..copy(0, 4096, 64) };
@@ -259,11 +259,11 @@ fn a_lost_interrupt_is_seen_in_the_completion_word_and_the_channel_is_armed_agai
         machine.wait(&channel, position);
         assert_eq!(machine.device.with(|device| device.is_high(0)), armed);
     }
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn an_error_names_the_descriptor_and_a_recovery_clears_it() {
+fn an_error_names_its_descriptor() {
     let mut machine = Machine::new();
     let channel = machine.open(3, 8);
     machine.device.with(|device| device.faults().bus_error_at(at(5000)..=at(5000)));
@@ -277,9 +277,9 @@ fn an_error_names_the_descriptor_and_a_recovery_clears_it() {
     while machine.driver.poll(&channel).state != TransferState::Halted {
         machine.device.now();
     }
-    let failure = machine.driver.failure(&channel).expect("it halted for an error");
+    let failure = machine.driver.failure(&channel).expect("the channel halted with an error");
     assert!(failure.errors.write_data());
-    // The xor took two descriptors.
+    // The XOR took two descriptors.
     assert_eq!((failure.position, failure.descriptor), (position, ring_of(3, 8).ring + 128));
     assert_eq!(machine.area()[6000..6064], before);
     assert_eq!(machine.driver.rewind(&channel), Err(StopError::AtWork { channel: 3 }));
@@ -288,11 +288,11 @@ fn an_error_names_the_descriptor_and_a_recovery_clears_it() {
     let position = machine.driver.write(&channel, &copy(0, 6000, 64)).expect("room");
     machine.driver.ring_doorbell(&channel);
     machine.wait(&channel, position);
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn what_does_not_stop_is_reported_and_quarantined() {
+fn a_wedged_channel_is_quarantined() {
     let mut machine = Machine::new();
     let channel = machine.open(2, 8);
     machine.device.with(|device| device.faults().wedge(2));
@@ -304,12 +304,12 @@ fn what_does_not_stop_is_reported_and_quarantined() {
     assert_eq!(machine.driver.recover(&channel, TIMEOUT), Err(StopError::NotReset { channel: 2, waited }));
     let refused = machine.driver.write(&channel, &copy(0, 4096, 64));
     assert_eq!(refused, Err(WriteError::Quarantined { channel: 2 }));
-    machine.driver.release(channel).expect("given up");
-    assert_eq!(machine.driver.take(2), Err(TakeError::Taken { index: 2 }), "and never given again");
+    machine.driver.release(channel).expect("a quarantined channel can be released");
+    assert_eq!(machine.driver.take(2), Err(TakeError::Taken { index: 2 }), "but not taken again");
 }
 
 #[test]
-fn channels_are_taken_once_and_marked_for_others() {
+fn channels_are_taken_once() {
     let mut machine = Machine::new();
     assert_eq!(machine.driver.take(4), Err(TakeError::NoSuchChannel { index: 4, channels: 4 }));
     let channel = machine.open(1, 8);
@@ -317,21 +317,21 @@ fn channels_are_taken_once_and_marked_for_others() {
     let mut other =
         Ioat::new(machine.device.clone(), RamWords(machine.device.clone()), machine.device.clone());
     assert_eq!(other.take(0), Err(TakeError::NotInitialized));
-    other.initialize().expect("it may ask too");
+    other.initialize().expect("a second driver initializes");
     assert_eq!(other.take(1), Err(TakeError::InUse { index: 1 }));
     machine.driver.write(&channel, &copy(0, 4096, 1000)).expect("room");
     machine.driver.ring_doorbell(&channel);
-    let channel = machine.driver.release(channel).expect_err("it is at work");
+    let channel = machine.driver.release(channel).expect_err("the channel is active");
     machine.wait(&channel, 1);
     while machine.driver.status(&channel).state() == TransferState::Active {
         machine.device.now();
     }
-    machine.driver.release(channel).expect("it rests");
+    machine.driver.release(channel).expect("the channel is idle");
     other.take(1).expect("free again");
 }
 
 #[test]
-fn a_ring_that_breaks_a_rule_is_refused_before_anything_is_written() {
+fn an_invalid_ring_is_refused() {
     let mut machine = Machine::new();
     let channel = machine.driver.take(0).expect("free");
     let ring = RingConfig { ring: ring_of(0, 8).ring + 32, ..ring_of(0, 8) };

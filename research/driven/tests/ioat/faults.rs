@@ -1,4 +1,4 @@
-//! What breaks, in the device or around it: each transfer ends once, the others go on, and a reset brings channels back.
+//! Faults in the device and its bus: each transfer ends once, other channels continue, and a reset recovers channels.
 
 use core::time::Duration;
 
@@ -11,28 +11,28 @@ use memferry_transfer::{
 
 use super::machine::{BASE, Fixture};
 
-/// Short patience, and chunks that let a transfer end in the middle.
+/// Short patience, and chunks small enough for a transfer to fail midway.
 fn options() -> IoatOptions {
     IoatOptions { chunk_bytes: 1024, patience: Duration::from_millis(5), ..IoatOptions::default() }
 }
 
 fn destination(descriptor: &Descriptor<memferry_driven::BusMemory>) -> u64 {
-    let Operation::Copy { destination, .. } = descriptor.operation() else { panic!("it is a copy") };
+    let Operation::Copy { destination, .. } = descriptor.operation() else { panic!("not a copy") };
     u64::from(destination.memory().address())
 }
 
-/// The channel serves on.
+/// Asserts that the channel can be used again.
 fn serves(fixture: &mut Fixture, channel: u32) {
     let again = fixture.copy(channel, 4096);
     fixture.engine.post(again).expect("free again");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
     assert_eq!((ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done), (1, Ok(()), 4096));
-    fixture.assert_obeyed();
+    fixture.assert_no_complaints();
 }
 
 #[test]
-fn memory_that_answers_with_errors_faults_that_transfer_only() {
+fn a_bus_error_fails_only_its_transfer() {
     let mut fixture = Fixture::new(2, options());
     let bad = fixture.copy(0, 4096);
     let good = fixture.copy(1, 4096);
@@ -71,7 +71,7 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
 }
 
 #[test]
-fn a_bad_descriptor_ends_its_transfer_and_the_channel_recovers() {
+fn a_bad_descriptor_fails_its_transfer() {
     let mut fixture = Fixture::new(1, options());
     fixture.device.with(|device| device.faults().spoil_descriptors(1));
     let copy = fixture.copy(0, 4096);
@@ -86,7 +86,7 @@ fn a_bad_descriptor_ends_its_transfer_and_the_channel_recovers() {
 }
 
 #[test]
-fn a_lost_interrupt_costs_the_patience_and_nothing_else() {
+fn a_lost_interrupt_costs_only_time() {
     let mut fixture = Fixture::new(1, options());
     fixture.device.with(|device| device.faults().lose_interrupts(1));
     let copy = fixture.copy(0, 4096);
@@ -94,13 +94,13 @@ fn a_lost_interrupt_costs_the_patience_and_nothing_else() {
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
     assert_eq!((ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done), (1, Ok(()), 4096));
-    assert!(fixture.now.nanoseconds() > 5_000_000, "nobody knew before");
+    assert!(fixture.now.nanoseconds() > 5_000_000, "nothing reported the end earlier");
     serves(&mut fixture, 0);
     assert!(fixture.now.nanoseconds() < 6_000_000, "the channel interrupts again");
 }
 
 #[test]
-fn an_interrupt_and_completions_that_are_lost_together_do_not_lose_the_transfer() {
+fn lost_reports_do_not_lose_the_transfer() {
     let mut fixture = Fixture::new(1, options());
     fixture.device.with(|device| {
         device.faults().lose_interrupts(1);
@@ -109,12 +109,12 @@ fn an_interrupt_and_completions_that_are_lost_together_do_not_lose_the_transfer(
     let copy = fixture.copy(0, 4096);
     fixture.engine.post(copy).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome.result, Ok(()), "the channel's status tells");
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()), "the channel's status shows the end");
     serves(&mut fixture, 0);
 }
 
 #[test]
-fn a_device_that_tells_nothing_serves_slowly() {
+fn a_device_without_reports_is_slow() {
     let mut fixture = Fixture::new(1, options());
     fixture.device.with(|device| {
         device.faults().lose_interrupts(u32::MAX);
@@ -126,11 +126,11 @@ fn a_device_that_tells_nothing_serves_slowly() {
         fixture.engine.ring_doorbell();
         assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     }
-    fixture.assert_obeyed();
+    fixture.assert_no_complaints();
 }
 
 #[test]
-fn a_stuck_channel_times_out_and_is_reset_while_others_go_on() {
+fn a_stuck_channel_times_out_and_is_reset() {
     let mut fixture = Fixture::new(2, options());
     fixture.device.with(|device| device.faults().stick(0));
     let stuck = fixture.copy(0, 4096);
@@ -147,7 +147,7 @@ fn a_stuck_channel_times_out_and_is_reset_while_others_go_on() {
 }
 
 #[test]
-fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
+fn a_wedged_channel_is_faulted() {
     let mut fixture = Fixture::new(2, options());
     fixture.device.with(|device| device.faults().wedge(0));
     let wedged = fixture.copy(0, 4096);
@@ -155,9 +155,9 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     fixture.engine.ring_doorbell();
     assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted));
     let again = fixture.copy(0, 64);
-    fixture.engine.post(again).expect("the path would not ask, the engine does not know");
+    fixture.engine.post(again).expect("the engine accepts posts to a failed channel");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted), "it stays so");
+    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted), "it stays faulted");
     fixture.engine.reset().expect_err("it is still wedged");
     fixture.device.with(|device| device.faults().clear());
 
@@ -167,11 +167,11 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     let now = fixture.now;
     let mut completions = Vec::new();
     fixture.engine.poll(now, &mut completions);
-    assert!(completions.is_empty(), "the other channel is at work");
+    assert!(completions.is_empty(), "the other channel is running");
     let waiting = fixture.copy(0, 64);
     let waiting = fixture.engine.post(waiting).expect("free");
     fixture.engine.reset().expect("the device resets");
-    let wake = fixture.engine.next_wake().expect("there is something to tell");
+    let wake = fixture.engine.next_wake().expect("a completion is pending");
     fixture.engine.poll(wake, &mut completions);
     assert_eq!((completions.len(), completions[0].outcome.result), (1, Err(Failure::EngineReset)));
     fixture.engine.ring_doorbell();
@@ -181,7 +181,7 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
 }
 
 #[test]
-fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destination() {
+fn random_faults_end_each_transfer_once() {
     const CHANNELS: u32 = 4;
     for seed in 0..200 {
         println!("seed {seed}");
@@ -224,7 +224,7 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         for (end, (_, room, length)) in ends.iter().zip(&posted) {
             let found = fixture.contents(room);
             let done = end.outcome.bytes_done as usize;
-            assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
+            assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: reported bytes are done");
             let outside = found[..64].iter().chain(&found[64 + length..]);
             assert!(outside.into_iter().all(|byte| *byte == 0), "{end:?}: outside");
             assert_eq!(end.outcome.result.is_ok(), done == *length, "{end:?} of {length}");

@@ -1,5 +1,5 @@
-//! Random lives of the engine: posts, suspensions, cancels and resets at any moment, with news that get lost. Each transfer ends once, and what
-//! it says is done is done.
+//! Random sequences of posts, suspensions, cancels and resets, with lost interrupts and completions. Each transfer ends
+//! once, and the bytes it reports are done.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use memferry_transfer::{
 
 use super::machine::Fixture;
 
-/// What a transfer shall leave in its destination, and what was there.
+/// Content of a destination before and after its transfer.
 struct Expected {
     destination: BusMemory,
     after: Vec<u8>,
@@ -24,7 +24,7 @@ fn bytes(rng: &mut Rng, length: usize) -> Vec<u8> {
     (0..length).map(|_| rng.u64(..256) as u8).collect()
 }
 
-/// An operation whose destination is its own, filled with what it shall not be.
+/// A random operation; its destination is newly allocated and holds random bytes.
 fn draft(fixture: &mut Fixture, rng: &mut Rng) -> (Operation<Region<BusMemory>>, Expected) {
     let pieces = 1 + rng.u64(..40) as usize;
     let length = 4 * pieces * (1 + rng.u64(..12) as usize);
@@ -66,20 +66,20 @@ fn draft(fixture: &mut Fixture, rng: &mut Rng) -> (Operation<Region<BusMemory>>,
 fn check(fixture: &Fixture, end: &EngineCompletion, expected: &Expected) {
     let done = end.outcome.bytes_done as usize;
     let found = fixture.contents(&expected.destination);
-    assert!(found[..done] == expected.after[..done], "{end:?}: what is told is done");
+    assert!(found[..done] == expected.after[..done], "{end:?}: reported bytes are done");
     match end.outcome.result {
         Ok(()) => assert_eq!(done, found.len(), "{end:?}"),
-        // A cancel takes effect between descriptors; a reset or a time-out may leave more than it tells.
+        // A cancel takes effect between descriptors; a reset or time-out may move more than it reports.
         Err(Failure::Cancelled) => {
-            assert!(found[done..] == expected.before[done..], "{end:?}: and nothing else")
+            assert!(found[done..] == expected.before[done..], "{end:?}: no byte beyond is written")
         }
         Err(Failure::EngineReset | Failure::EngineTimedOut) => {}
-        Err(failure) => panic!("{failure:?} without a fault that makes it"),
+        Err(failure) => panic!("{failure:?} without a fault that causes it"),
     }
 }
 
 #[test]
-fn at_any_moment_anything_may_be_asked_for() {
+fn random_calls_end_each_transfer_once() {
     for seed in 0..150 {
         println!("seed {seed}");
         let mut rng = Rng::with_seed(seed);
@@ -130,6 +130,6 @@ fn at_any_moment_anything_may_be_asked_for() {
             check(&fixture, &end, &waiting.remove(&end.ticket).expect("it ends once"));
         }
         assert!(waiting.is_empty(), "{:?} never ended", waiting.keys());
-        fixture.assert_obeyed();
+        fixture.assert_no_complaints();
     }
 }

@@ -1,10 +1,10 @@
-//! A machine of one device and one memory, in virtual time.
+//! Test fixture: one device and one memory in virtual time.
 //!
 //! ```text
 //! engine or driver ─ Shared ─ model ─ Ram          descriptors and completion words: RamWords, the same memory
 //! ```
 //!
-//! The tests look at memory from outside.
+//! Tests access memory directly.
 
 use memferry_clock::Instant;
 use memferry_conformance::EngineFixture;
@@ -17,12 +17,12 @@ use memferry_transfer::{Descriptor, Engine, EngineCompletion, Operation, Region}
 
 pub(crate) const BASE: u32 = 0x8000_0000;
 pub(crate) const RAM_BYTES: usize = 1 << 20;
-/// Bytes of the rings, behind the rest of the memory.
+/// Size of the ring memory behind the rest of the memory.
 pub(crate) const RING_BYTES: usize = 1 << 14;
 
 pub(crate) type Modelled = Ioat<Ram>;
 
-/// The rings, as the processor reaches them.
+/// The processor's access to the rings.
 #[derive(Debug)]
 pub(crate) struct RamWords(pub(crate) Shared<Modelled>);
 
@@ -51,7 +51,7 @@ pub(crate) struct Fixture {
     pub(crate) device: Shared<Modelled>,
     pub(crate) used: usize,
     pub(crate) now: Instant,
-    /// How often the line was found high.
+    /// Polls that found the interrupt line high.
     pub(crate) rises: u32,
 }
 
@@ -60,16 +60,17 @@ impl Fixture {
         Self::with_rings(RING_BYTES as u64, channels, options)
     }
 
-    /// With so many bytes for all rings.
+    /// A fixture with `bytes` of ring memory.
     pub(crate) fn with_rings(bytes: u64, channels: u32, options: IoatOptions) -> Self {
         let device = device();
         let rings = BusMemory::new(BASE + RAM_BYTES as u32, bytes).expect("in 32 bits");
         let memory = (RamWords(device.clone()), rings);
-        let engine = IoatEngine::new(device.clone(), memory, channels, options).expect("the model is one");
+        let engine =
+            IoatEngine::new(device.clone(), memory, channels, options).expect("the driver accepts the model");
         Self { engine, device, used: 0, now: Instant::ORIGIN, rises: 0 }
     }
 
-    /// One poll at the next instant that the engine asks for; whether there is one.
+    /// Polls at the engine's next wake time; returns whether there was one.
     pub(crate) fn turn(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let Some(wake) = self.engine.next_wake() else { return false };
         self.now = self.now.max(wake);
@@ -79,7 +80,6 @@ impl Fixture {
         true
     }
 
-    /// Polls until nothing is left to do.
     pub(crate) fn finish(&mut self) -> Vec<EngineCompletion> {
         let mut completions = Vec::new();
         self.engine.poll(self.now, &mut completions);
@@ -87,14 +87,14 @@ impl Fixture {
         completions
     }
 
-    /// A copy of `length` bytes between memories made for it.
+    /// A copy of `length` bytes between newly allocated memories.
     pub(crate) fn copy(&mut self, channel: u32, length: usize) -> Descriptor<BusMemory> {
         let source = self.allocate(&vec![7; length]);
         let destination = self.allocate(&vec![0; length]);
         copy_between(channel, source, destination)
     }
 
-    pub(crate) fn assert_obeyed(&self) {
+    pub(crate) fn assert_no_complaints(&self) {
         let complaints = self.device.with(|device| device.take_complaints());
         let words: Vec<String> = complaints.iter().map(ToString::to_string).collect();
         assert_eq!(words, Vec::<String>::new());

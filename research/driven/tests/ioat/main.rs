@@ -1,11 +1,11 @@
-//! The I/OAT engine's driver meets its model: alone, and as an engine that keeps the contract, with and without faults.
+//! The I/OAT driver on the device model: alone, and as an engine that keeps the engine contract, with and without faults.
 //!
 //! ```text
 //! IoatEngine ─ driver ─ registers, descriptors in RAM ─ model ─ RAM ──► engine_suite, in virtual time
 //! driver     random requests against a byte oracle; suspend, recovery, lost interrupts
-//! faults     bus errors, bad descriptors, lost interrupts and completions, stuck channels ──► that transfer ends once; reset
-//! life       anything asked for at any moment, with news that get lost
-//! rest       suspended channels come to rest, and nothing of them moves until they may go on
+//! faults     bus errors, bad descriptors, lost interrupts and completions, stuck channels ──► each transfer ends once; reset
+//! life       random calls at random times, with lost interrupts and completions
+//! rest       suspended channels come to rest and move nothing until resumed
 //! ```
 
 mod driver;
@@ -34,7 +34,7 @@ fn the_driver_on_the_model_passes_the_suite() {
 }
 
 #[test]
-fn with_completion_words_instead_of_interrupts_it_passes_too() {
+fn the_suite_passes_with_polling() {
     engine_suite(|setup: EngineSetup| {
         let completion = Completion::Poll(Duration::from_micros(2));
         let chunk_bytes = setup.chunk_bytes;
@@ -43,7 +43,7 @@ fn with_completion_words_instead_of_interrupts_it_passes_too() {
 }
 
 #[test]
-fn with_the_smallest_rings_it_passes_too() {
+fn the_suite_passes_with_minimal_rings() {
     engine_suite(|setup: EngineSetup| {
         let bytes = u64::from(setup.channels.min(4)) * 5 * 64;
         let chunk_bytes = setup.chunk_bytes;
@@ -62,22 +62,22 @@ fn rings_without_room_are_refused() {
 }
 
 #[test]
-fn an_xor_by_turns_that_is_cancelled_leaves_whole_chunks() {
-    cancelled_by_turns(false);
+fn a_cancelled_xor_leaves_whole_chunks() {
+    cancel_xor(false);
 }
 
 #[test]
-fn so_does_one_that_is_suspended_when_it_is_cancelled() {
-    cancelled_by_turns(true);
+fn a_suspended_xor_leaves_whole_chunks() {
+    cancel_xor(true);
 }
 
-/// Cancels an XOR of many sources after more and more turns, and looks at what is there.
-fn cancelled_by_turns(suspended: bool) {
+/// Cancels an XOR of many sources after an increasing number of polls and checks the destination.
+fn cancel_xor(suspended: bool) {
     let bytes = |seed: usize| (0..4000).map(|at| (at * seed * 7 + seed) as u8).collect::<Vec<u8>>();
     let sides: Vec<Vec<u8>> = (1..=20).map(bytes).collect();
     let all: Vec<u8> = (0..4000).map(|at| sides.iter().fold(0, |byte, side| byte ^ side[at])).collect();
     let mut parts = std::collections::BTreeSet::new();
-    for turns in 0..60 {
+    for polls in 0..60 {
         let mut fixture = Fixture::new(1, IoatOptions { chunk_bytes: 500, ..IoatOptions::default() });
         let memories: Vec<_> = sides.iter().map(|side| fixture.allocate(side)).collect();
         let region = |memory: &BusMemory| Region::new(*memory, 0, 4000).expect("inside");
@@ -86,7 +86,7 @@ fn cancelled_by_turns(suspended: bool) {
         let ticket = fixture.engine.post(Descriptor::new(0, xor).expect("inside")).expect("free");
         fixture.engine.ring_doorbell();
         let mut finished = Vec::new();
-        for _ in 0..20 * turns {
+        for _ in 0..20 * polls {
             fixture.turn(&mut finished);
         }
         if suspended {
@@ -95,19 +95,19 @@ fn cancelled_by_turns(suspended: bool) {
         }
         fixture.engine.cancel(ticket);
         finished.extend(fixture.finish());
-        assert_eq!(finished.len(), 1, "it ends, after {turns} turns");
+        assert_eq!(finished.len(), 1, "it ends once, after {polls} polls");
         let done = finished[0].outcome.bytes_done as usize;
         assert!(done.is_multiple_of(500), "{finished:?}");
         let expected = [&all[..done], &sides[0][done..]].concat();
-        assert!(fixture.contents(&memories[0]) == expected, "{done} bytes after {turns} turns");
-        fixture.assert_obeyed();
+        assert!(fixture.contents(&memories[0]) == expected, "{done} bytes after {polls} polls");
+        fixture.assert_no_complaints();
         parts.insert(done);
     }
     assert!(parts.len() > 5, "{parts:?}");
 }
 
 #[test]
-fn it_announces_what_the_device_does() {
+fn capabilities_match_the_device() {
     let mut fixture = Fixture::new(9, IoatOptions::default());
     let capabilities = fixture.engine().capabilities();
     assert_eq!(capabilities.channels, 4, "the device has no more");
@@ -122,7 +122,7 @@ fn it_announces_what_the_device_does() {
 }
 
 #[test]
-fn many_sources_and_the_destination_among_them_are_all_read() {
+fn an_xor_reads_all_its_sources() {
     for count in [1, 2, 5, 6, 8, 9, 15, 16, MAX_SOURCES - 1] {
         for own in 0..=3.min(MAX_SOURCES - count) {
             let mut fixture = Fixture::new(1, IoatOptions { chunk_bytes: 100, ..IoatOptions::default() });
@@ -145,13 +145,13 @@ fn many_sources_and_the_destination_among_them_are_all_read() {
             let ends = fixture.finish();
             assert_eq!((ends[0].outcome.result, ends[0].outcome.bytes_done), (Ok(()), 333));
             assert!(fixture.contents(&memories[0]) == expected, "{count} sources and {own} times itself");
-            fixture.assert_obeyed();
+            fixture.assert_no_complaints();
         }
     }
 }
 
 #[test]
-fn long_lists_go_as_chains_with_few_interrupts() {
+fn long_lists_need_few_interrupts() {
     let mut fixture = Fixture::new(1, IoatOptions::default());
     let from = fixture.allocate(&(0..=255).cycle().take(64_000).collect::<Vec<u8>>());
     let to = fixture.allocate(&[0; 32_000]);
@@ -170,11 +170,11 @@ fn long_lists_go_as_chains_with_few_interrupts() {
     let expected: Vec<u8> = whole.chunks(32).step_by(2).flatten().copied().collect();
     assert!(fixture.contents(&to) == expected);
     assert!(fixture.rises < 30, "{} interrupts for 1000 pieces", fixture.rises);
-    fixture.assert_obeyed();
+    fixture.assert_no_complaints();
 }
 
 #[test]
-fn an_unaligned_pattern_begins_with_its_first_byte() {
+fn an_unaligned_pattern_keeps_its_phase() {
     let mut fixture = Fixture::new(1, IoatOptions { chunk_bytes: 16, ..IoatOptions::default() });
     let memory = fixture.allocate(&[0; 64]);
     assert_eq!(memory.address() % 8, BASE % 8);

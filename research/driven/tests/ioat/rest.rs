@@ -1,4 +1,4 @@
-//! Suspended channels: at rest at a descriptor's end, silent until they may go on, whatever ends meanwhile.
+//! Suspended channels: they stop at a descriptor's end and move nothing until resumed, whatever else ends meanwhile.
 
 use core::time::Duration;
 
@@ -15,16 +15,16 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Turns until a suspended channel is at rest; the time that took.
+    /// Polls until a suspended channel is at rest; returns the time that took.
     fn until_at_rest(&mut self, channel: u32, completions: &mut Vec<EngineCompletion>) -> Duration {
-        let asked = self.now;
+        let started = self.now;
         while !self.engine.is_at_rest(channel) {
-            assert!(self.turn(completions), "it never comes to rest");
+            assert!(self.turn(completions), "the channel never comes to rest");
         }
-        Duration::from_nanos(self.now.nanoseconds() - asked.nanoseconds())
+        Duration::from_nanos(self.now.nanoseconds() - started.nanoseconds())
     }
 
-    /// Lets time pass, with polls.
+    /// Lets time pass while polling.
     fn pass(&mut self, time: Duration, completions: &mut Vec<EngineCompletion>) {
         let until = self.now.after(time);
         while self.engine.next_wake().is_some_and(|wake| wake <= until) {
@@ -34,7 +34,7 @@ impl Fixture {
         self.engine.poll(until, completions);
     }
 
-    /// A copy that runs, and its two sides.
+    /// Starts a copy; returns its source and destination.
     fn running(&mut self, channel: u32, length: usize) -> (BusMemory, BusMemory) {
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + 1) as u8 | 1).collect();
         let from = self.allocate(&bytes);
@@ -50,7 +50,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_suspended_channel_moves_nothing_once_at_rest_and_goes_on_where_it_was() {
+fn a_suspended_channel_rests_and_resumes() {
     let mut fixture = fixture();
     let (from, to) = fixture.running(2, 100_000);
     let mut completions = Vec::new();
@@ -66,11 +66,11 @@ fn a_suspended_channel_moves_nothing_once_at_rest_and_goes_on_where_it_was() {
     fixture.engine.set_turns(2, 1);
     assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     assert!(fixture.contents(&to) == fixture.contents(&from));
-    fixture.assert_obeyed();
+    fixture.assert_no_complaints();
 }
 
 #[test]
-fn suspended_again_and_again_nothing_is_lost() {
+fn repeated_suspensions_lose_nothing() {
     let mut fixture = fixture();
     let sides: Vec<_> = (0..4).map(|channel| fixture.running(channel, 30_000)).collect();
     let mut completions = Vec::new();
@@ -91,11 +91,11 @@ fn suspended_again_and_again_nothing_is_lost() {
     for (from, to) in sides {
         assert!(fixture.contents(&to) == fixture.contents(&from));
     }
-    fixture.assert_obeyed();
+    fixture.assert_no_complaints();
 }
 
 #[test]
-fn what_is_posted_to_a_suspended_channel_waits_and_may_be_cancelled() {
+fn posts_to_a_suspended_channel_wait() {
     let mut fixture = fixture();
     fixture.engine.set_turns(0, 0);
     fixture.engine.set_turns(9, 0);
@@ -116,16 +116,16 @@ fn what_is_posted_to_a_suspended_channel_waits_and_may_be_cancelled() {
         (completions[0].outcome.result, completions[0].outcome.bytes_done),
         (Err(Failure::Cancelled), moved as u64)
     );
-    assert!(fixture.engine.is_at_rest(0), "the rest is the channel's, not the transfer's");
+    assert!(fixture.engine.is_at_rest(0), "the channel stays suspended");
     fixture.engine.set_turns(0, 1);
     let (from, to) = fixture.running(0, 4096);
     assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     assert!(fixture.contents(&to) == fixture.contents(&from));
-    fixture.assert_obeyed();
+    fixture.assert_no_complaints();
 }
 
 #[test]
-fn a_stuck_channel_does_not_come_to_rest_and_ends_with_its_patience() {
+fn a_stuck_channel_times_out_when_suspended() {
     let patience = Duration::from_millis(3);
     let mut fixture = Fixture::new(1, IoatOptions { patience, ..IoatOptions::default() });
     fixture.running(0, 4096);
@@ -137,11 +137,11 @@ fn a_stuck_channel_does_not_come_to_rest_and_ends_with_its_patience() {
     assert!(!fixture.engine.is_at_rest(0) && completions.is_empty());
     completions.extend(fixture.finish());
     assert_eq!(completions[0].outcome.result, Err(Failure::EngineTimedOut));
-    assert!(fixture.engine.is_at_rest(0), "it was reset");
+    assert!(fixture.engine.is_at_rest(0), "the channel was reset");
 }
 
 #[test]
-fn others_have_what_a_suspended_channel_does_not_take() {
+fn suspended_channels_use_no_bandwidth() {
     let seconds = |fixture: &mut Fixture, suspended: bool| {
         (0..4).for_each(|channel| {
             fixture.running(channel, 50_000);

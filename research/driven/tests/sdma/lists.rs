@@ -1,6 +1,6 @@
 //! Linked lists and linked channels.
 //!
-//! Descriptors lie at the beginning of memory, where the device loads them.
+//! Descriptors are at the start of memory, from where the device loads them.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ proptest! {
         unit in prop::sample::select(&[1u64, 2, 4]),
     ) {
         let machine = Machine::new();
-        // Destinations do not overlap: each segment has a place of its own.
+        // Destinations do not overlap: each segment has its own range.
         let mut segments: Vec<Segment> = (0u64..).zip(parts).map(|(index, (source, skew, length))| Segment {
             source: BASE + SIZE / 4 + unit * source,
             destination: BASE + SIZE / 2 + index * 0x1000 + unit * skew,
@@ -72,12 +72,12 @@ proptest! {
         prop_assert!(event.status.super_block() && !event.status.block() && event.error().is_none());
         let changes = copied(&before, &segments);
         prop_assert_eq!(machine.memory(), changed(before, changes));
-        machine.assert_obeyed();
+        machine.assert_no_complaints();
     }
 }
 
 #[test]
-fn list_pauses_where_told_and_goes_on() {
+fn list_pauses_and_continues() {
     let machine = Machine::new();
     let segment = |at: u64| Segment {
         source: BASE + SIZE / 4 + 2 * at,
@@ -95,11 +95,11 @@ fn list_pauses_where_told_and_goes_on() {
     driver.resume_list(&channel);
     assert!(wait(&machine, &mut driver, &channel).is_end());
     assert_eq!(machine.memory(), changed(before.clone(), copied(&before, &segments)));
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn chain_runs_its_channels_one_after_the_other() {
+fn chain_runs_its_channels_in_order() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
     let before = machine.memory();
@@ -118,16 +118,16 @@ fn chain_runs_its_channels_one_after_the_other() {
     for channel in &channels {
         assert!(wait(&machine, &mut driver, channel).is_end());
     }
-    // Each copies what the one before has written.
+    // Each channel copies what the one before it has written.
     let memory = machine.memory();
     for place in 1..4 {
         assert_eq!(memory[place * 0x1000..][..0x1000], before[..0x1000]);
     }
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn loop_goes_round_until_it_is_ended() {
+fn loop_repeats_until_it_is_ended() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
     let first = driver.allocate().unwrap();

@@ -1,10 +1,10 @@
-//! A machine of one device and one memory, in virtual time.
+//! Test fixture: one device and one memory in virtual time.
 //!
 //! ```text
-//! register access or look at the clock ──► time goes on ──► the device steps
+//! register access or clock read ──► time passes ──► the device steps
 //! ```
 //!
-//! The tests look at memory from outside; the driver cannot.
+//! Tests access memory directly; the driver cannot.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,17 +18,17 @@ use memferry_models::Ram;
 use memferry_models::sdma as model;
 use memferry_registers::RegisterIo;
 
-/// Where memory begins, and how much there is.
+/// Address and size of memory.
 pub(crate) const BASE: u64 = 0x8000_0000;
 pub(crate) const SIZE: u64 = 0x4_0000;
 
-/// What a register access takes: a few hundred nanoseconds on the peripheral interconnect.
+/// Duration of a register access: a few hundred nanoseconds on the peripheral interconnect.
 const ACCESS: Duration = Duration::from_nanos(200);
 
-/// How long a test waits for an event.
+/// Maximum wait for an event.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The device, shared by the driver's registers and its clock.
+/// The device, shared by the driver's register access and its clock.
 pub(crate) struct Machine {
     pub(crate) device: RefCell<model::Sdma<Ram>>,
 }
@@ -62,8 +62,8 @@ impl Machine {
         device.step(until);
     }
 
-    /// The device has nothing to complain about.
-    pub(crate) fn assert_obeyed(&self) {
+    /// Asserts that the device has no complaints.
+    pub(crate) fn assert_no_complaints(&self) {
         let complaints = self.device.borrow_mut().take_complaints();
         let words: Vec<String> = complaints.iter().map(ToString::to_string).collect();
         assert_eq!(words, Vec::<String>::new());
@@ -94,7 +94,7 @@ impl Clock for Present<'_> {
     }
 }
 
-/// Waits for the channel's next event, by polling.
+/// Polls until the channel reports an event.
 pub(crate) fn wait(machine: &Machine, driver: &mut Driver<'_>, channel: &Channel) -> Event {
     let deadline = Present(machine).now().after(PATIENCE);
     while Present(machine).now() < deadline {
@@ -105,7 +105,7 @@ pub(crate) fn wait(machine: &Machine, driver: &mut Driver<'_>, channel: &Channel
     panic!("channel {} reported nothing", channel.index());
 }
 
-/// Makes the transfers of a plan one after the other, and fails the test on anything but their ends.
+/// Runs the pieces one after the other; panics on any event other than a successful end.
 pub(crate) fn transfer(machine: &Machine, operation: Operation, pieces: impl Iterator<Item = Piece>) {
     let (mut driver, _trusted) = machine.driver();
     let channel = driver.allocate().unwrap();
@@ -122,10 +122,10 @@ pub(crate) fn transfer(machine: &Machine, operation: Operation, pieces: impl Ite
     }
     caches.invalidate(BASE, SIZE);
     driver.release(channel).unwrap();
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
-/// Memory with the bytes changed that a list of (destination, byte) says.
+/// `memory` with the changed bytes applied.
 pub(crate) fn changed(mut memory: Vec<u8>, changes: BTreeMap<u64, u8>) -> Vec<u8> {
     for (address, byte) in changes {
         memory[(address - BASE) as usize] = byte;

@@ -1,11 +1,11 @@
-//! The SDMA's driver meets the model of the device: neither knows the other, both know the registers.
+//! The SDMA driver on the device model; they share only the register definitions.
 //!
 //! ```text
 //! Sdma (driver) ── RegisterIo, Clock ──► Machine ──► Sdma (model) ──► Ram
 //! ```
 //!
-//! Whatever the driver does, the model must have nothing to complain about, and memory must hold what a loop over
-//! single elements would have left. Each register access takes virtual time, which is what lets waits end.
+//! The model must never complain about the driver, and memory must equal the result of a loop over single elements. Each
+//! register access takes virtual time, so that waits end.
 
 mod faults;
 mod lists;

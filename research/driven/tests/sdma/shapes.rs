@@ -1,6 +1,6 @@
-//! Contiguous and 2-D transfers as planned, against loops over bytes and pixels.
+//! Contiguous and 2-D transfers, compared with loops over bytes and pixels.
 //!
-//! Sources lie in the lower half of memory and destinations in the upper, so that order does not matter.
+//! Sources are in the lower half of memory and destinations in the upper half, so that the order does not matter.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ fn byte(memory: &[u8], address: u64) -> u8 {
     memory[(address - BASE) as usize]
 }
 
-/// What listing 3 of the thesis leaves; `color` is left out, as a transparent copy does.
-fn walked(memory: &[u8], grid: Grid, from: Walk, to: Walk, color: Option<u32>) -> BTreeMap<u64, u8> {
+/// The bytes written by listing 3 of the thesis; pixels of `color` are skipped, as in a transparent copy.
+fn expected_bytes(memory: &[u8], grid: Grid, from: Walk, to: Walk, color: Option<u32>) -> BTreeMap<u64, u8> {
     let size = u64::from(grid.element.bytes());
     let mask = if size == 4 { 0x00ff_ffff } else { (1 << (8 * size)) - 1 };
     let mut changes = BTreeMap::new();
@@ -50,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn linear_copy_moves_every_byte_and_no_other(
+    fn linear_copy_equals_the_loop(
         skew in (0..8u64, 0..8u64), length in prop_oneof![1..200u64, 1..20_000u64],
     ) {
         let machine = Machine::new();
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn linear_fill_writes_every_byte_and_no_other(skew in 0..8u64, length in 1..5000u64, value: u8) {
+    fn linear_fill_equals_the_loop(skew in 0..8u64, length in 1..5000u64, value: u8) {
         let machine = Machine::new();
         let before = machine.memory();
         let to = LOWER + skew;
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn plane_copies_leave_what_the_loop_leaves(
+    fn plane_copies_equal_the_loop(
         element in prop::sample::select(&Element::ALL),
         counts in (1..20u32, 1..20u32),
         from in any_walk(LOWER),
@@ -88,7 +88,7 @@ proptest! {
         let to = in_pixels(to, element);
         let color = u32::from(byte(&before, from.start)) * 0x01_0101;
         if is_transparent {
-            // The first pixel has the colour, so that one is left out for certain.
+            // The first pixel has the transparent color, so that at least one is skipped.
             machine.set_memory(from.start, &color.to_le_bytes()[..element.bytes() as usize]);
         }
         let before = machine.memory();
@@ -98,12 +98,12 @@ proptest! {
             (Operation::Copy, PlanePieces::copy(grid, from, to).unwrap())
         };
         transfer(&machine, operation, plan);
-        let changes = walked(&before, grid, from, to, is_transparent.then_some(color));
+        let changes = expected_bytes(&before, grid, from, to, is_transparent.then_some(color));
         prop_assert_eq!(machine.memory(), changed(before, changes));
     }
 
     #[test]
-    fn plane_fills_write_the_pixels_and_no_other(
+    fn plane_fills_equal_the_loop(
         element in prop::sample::select(&Element::ALL),
         counts in (1..20u32, 1..20u32),
         to in any_walk(UPPER),
@@ -115,13 +115,13 @@ proptest! {
         let to = in_pixels(to, element);
         transfer(&machine, Operation::Fill { color }, PlanePieces::fill(grid, to).unwrap());
         let size = u64::from(element.bytes());
-        let pixels = walked(&before, grid, to, to, None).into_keys();
+        let pixels = expected_bytes(&before, grid, to, to, None).into_keys();
         let changes = pixels.map(|at| (at, color.to_le_bytes()[(at % size) as usize]));
         prop_assert_eq!(machine.memory(), changed(before, changes.collect()));
     }
 
     #[test]
-    fn turned_pictures_come_out_as_the_loop_turns_them(
+    fn rotated_pictures_equal_the_loop(
         element in prop::sample::select(&Element::ALL),
         size in (1..24u32, 1..24u32),
         turns in prop::sample::select(&[QuarterTurns::One, QuarterTurns::Two, QuarterTurns::Three]),
@@ -131,13 +131,13 @@ proptest! {
         let picture = |start| Picture { start, pitch_bytes: 32 * element.bytes() };
         let (grid, from, to) = rotate(picture(LOWER), picture(UPPER), size, element, turns).unwrap();
         transfer(&machine, Operation::Copy, PlanePieces::copy(grid, from, to).unwrap());
-        let changes = walked(&before, grid, from, to, None);
+        let changes = expected_bytes(&before, grid, from, to, None);
         prop_assert_eq!(machine.memory(), changed(before, changes));
     }
 }
 
 #[test]
-fn steps_beyond_the_element_index_are_walked_all_the_same() {
+fn large_steps_equal_the_loop() {
     for (from, to) in [
         (Walk { start: LOWER, step: 0x9000, row: 4 }, Walk { start: UPPER, step: 4, row: 64 }),
         (Walk { start: LOWER, step: 0x9000, row: -0x8800 }, Walk { start: UPPER, step: 4, row: 0xa000 }),
@@ -146,7 +146,7 @@ fn steps_beyond_the_element_index_are_walked_all_the_same() {
         let before = machine.memory();
         let grid = Grid { element: Element::Bits32, x_count: 3, y_count: 2 };
         transfer(&machine, Operation::Copy, PlanePieces::copy(grid, from, to).unwrap());
-        let changes = walked(&before, grid, from, to, None);
+        let changes = expected_bytes(&before, grid, from, to, None);
         assert_eq!(machine.memory(), changed(before, changes));
     }
 }

@@ -1,6 +1,6 @@
-//! Transfers that a request line starts, part by part.
+//! Synchronized transfers, driven request by request.
 //!
-//! The device's register is a word of memory here: what counts is how much each request moves.
+//! The device's register is a word of memory: the tests check how much each request moves.
 
 use std::time::Duration;
 
@@ -54,12 +54,12 @@ fn each_request_moves_its_unit_from_a_device() {
             assert_eq!(moved(), request * elements, "{unit:?}");
         }
         assert!(wait(&machine, &mut driver, &channel).is_end());
-        machine.assert_obeyed();
+        machine.assert_no_complaints();
     }
 }
 
 #[test]
-fn requests_of_the_destination_end_the_transfer() {
+fn destination_requests_end_the_transfer() {
     for prefetch in [false, true] {
         let machine = Machine::new();
         let (mut driver, _trusted) = machine.driver();
@@ -77,11 +77,11 @@ fn requests_of_the_destination_end_the_transfer() {
         let memory = machine.memory();
         let last = (BUFFER - BASE) as usize + 44;
         assert_eq!(memory[0x100..0x104], memory[last..last + 4], "the last word is in the register");
-        machine.assert_obeyed();
+        machine.assert_no_complaints();
     }
 }
 
-/// A channel that has read one element of its device and keeps it for a burst.
+/// A channel that has read one element of its device and buffers it for a burst.
 fn holding(machine: &Machine, driver: &mut Driver<'_>) -> Channel {
     machine.set_memory(BUFFER, &[0; 64]);
     machine.set_memory(REGISTER, &[0x11, 0x22, 0x33, 0x44]);
@@ -93,7 +93,7 @@ fn holding(machine: &Machine, driver: &mut Driver<'_>) -> Channel {
     driver.enable(&channel).unwrap();
     assert!(machine.device.borrow_mut().request(LINE as usize));
     machine.pass(Duration::from_micros(50));
-    assert_eq!(first_word(machine), [0; 4], "it is kept until a burst is full");
+    assert_eq!(first_word(machine), [0; 4], "it is buffered until a burst is full");
     channel
 }
 
@@ -102,21 +102,21 @@ fn first_word(machine: &Machine) -> [u8; 4] {
 }
 
 #[test]
-fn stopped_channel_writes_what_it_had_buffered() {
+fn stopped_channel_writes_buffered_data() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
     let channel = holding(&machine, &mut driver);
     driver.stop(&channel, Duration::from_millis(1)).unwrap();
     assert_eq!(first_word(&machine), [0x11, 0x22, 0x33, 0x44]);
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }
 
 #[test]
-fn channel_that_cannot_drain_is_quarantined_until_the_device_is_initialized() {
+fn undrainable_channel_is_quarantined() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
     let channel = holding(&machine, &mut driver);
-    // A debugger that holds the channel keeps it from draining.
+    // A debugger's suspend keeps the channel from draining.
     machine.device.borrow_mut().set_suspend(true);
     let stopped = driver.stop(&channel, Duration::from_micros(100));
     assert!(matches!(stopped, Err(StopError::NotDrained { channel: 0, .. })), "{stopped:?}");
@@ -129,5 +129,5 @@ fn channel_that_cannot_drain_is_quarantined_until_the_device_is_initialized() {
     driver.enable(&channel).unwrap();
     assert!(machine.device.borrow_mut().request(LINE as usize));
     assert!(wait(&machine, &mut driver, &channel).is_end());
-    machine.assert_obeyed();
+    machine.assert_no_complaints();
 }

@@ -179,9 +179,9 @@ impl<B: Bus> Service<B> {
         &mut self,
         session: SessionId,
         handle: Handle,
-        recipient: Grantee,
-    ) -> Result<Handle, CapabilityError> {
-        self.capabilities.grant(session, handle, (0, 1), Rights::READ, recipient)
+        grantee: Grantee,
+    ) -> Result<GrantToken, CapabilityError> {
+        self.capabilities.grant(session, handle, (0, 1), Rights::READ, grantee)
     }
 
     /// Resets the device. Failed channels work again, and their memory leaves quarantine.

@@ -1,13 +1,14 @@
-//! The one way to memory, and what channels do with it.
+//! The memory port and how channels use it.
 //!
 //! ```text
-//! free ──► next channel in turn that wants it ─┬─ fetch of a descriptor, while fewer are at work than the pipeline holds
-//!                                              ├─ write of a burst whose sources have arrived
-//!                                              └─ read of the next burst, source by source, while few enough are under way
+//! free ──► next channel with work ─┬─ fetch of a descriptor, while fewer are in flight than the pipeline holds
+//!                                  ├─ write of a burst whose sources have arrived
+//!                                  └─ read of the next burst, source by source, within the limit on accesses
 //! ```
 //!
-//! An access occupies the way for its bytes; latency follows without occupying it. So one channel is bounded by its bursts under way and
-//! all together by the way, whose turns go round the channels. Descriptors of a channel complete in their order.
+//! An access occupies the port for its bytes; its latency does not occupy the port. One channel is therefore limited by
+//! its outstanding bursts, all together by the port, which serves channels in round robin. Descriptors of a channel
+//! complete in order.
 
 use super::channel::{Burst, Channel, Fetch, Work};
 use super::{Event, Ioat, words};
@@ -17,56 +18,55 @@ use memferry_clock::Instant;
 use memferry_registers::ioat::descriptor::{Body, Descriptor, Undecodable, WORDS};
 use memferry_registers::ioat::{CHANNELS, Chanerr, DESCRIPTOR_BYTES, TransferState};
 
-/// The way to memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Port {
     free_at: Instant,
-    /// Who had it last.
+    /// The channel of the last access.
     turn: usize,
 }
 
-/// What a channel does next with the way.
+/// A channel's next access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Fetch,
-    /// Of a burst of a descriptor at work.
+    /// Index of the descriptor in flight, and of its burst.
     Write(usize, usize),
-    /// Of a descriptor at work.
+    /// Index of the descriptor in flight.
     Read(usize),
 }
 
-/// A burst of `length` bytes from `offset` of a descriptor ends where an access of its destination may not cross.
+/// Length of the burst at `work.bytes_started`: it ends at the next multiple of `burst` of the destination's address.
 fn burst_length(work: &Work, burst: u64) -> u64 {
-    let at = work.destination().wrapping_add(work.begun);
-    (burst - at % burst).min(work.length() - work.begun)
+    let at = work.destination().wrapping_add(work.bytes_started);
+    (burst - at % burst).min(work.length() - work.bytes_started)
 }
 
 impl Channel {
-    fn wants(&self, now: Instant, pipeline: usize, outstanding: usize) -> Option<Access> {
+    fn next_access(&self, now: Instant, pipeline: usize, outstanding: usize) -> Option<Access> {
         if self.resetting || self.state != TransferState::Active || self.begins > now {
             return None;
         }
         let fetching = self.fetch.as_ref();
-        let room = self.works.len() < pipeline && !self.suspending && self.fetch_failure.is_none();
+        let room = self.in_flight.len() < pipeline && !self.suspending && self.fetch_failure.is_none();
         let fetches = fetching.map_or(room && self.unfetched() > 0, |fetch| !fetch.under_way);
         if fetches {
             return Some(Access::Fetch);
         }
-        for (index, work) in self.works.iter().enumerate() {
+        for (index, work) in self.in_flight.iter().enumerate() {
             let ready = |burst: &Burst| burst.awaited == 0 && !burst.writing;
             if let Some(burst) = work.bursts.iter().position(ready).filter(|_| work.failure.is_none()) {
                 return Some(Access::Write(index, burst));
             }
         }
-        let under_way: usize = self.works.iter().map(|work| work.bursts.len()).sum();
-        for (index, work) in self.works.iter().enumerate() {
-            let asks_on = work.asked < work.sources().len() && work.begun > 0;
-            let begins = work.begun < work.length() && under_way < outstanding;
-            if work.failure.is_none() && (asks_on || begins) {
-                // A descriptor that nothing was done for does not begin any more.
-                return (!self.suspending || work.begun > 0).then_some(Access::Read(index));
+        let under_way: usize = self.in_flight.iter().map(|work| work.bursts.len()).sum();
+        for (index, work) in self.in_flight.iter().enumerate() {
+            let reads_more = work.sources_read < work.sources().len() && work.bytes_started > 0;
+            let begins = work.bytes_started < work.length() && under_way < outstanding;
+            if work.failure.is_none() && (reads_more || begins) {
+                // A suspending channel starts no further descriptor.
+                return (!self.suspending || work.bytes_started > 0).then_some(Access::Read(index));
             }
-            if work.failure.is_some() || !work.has_asked_all() || work.descriptor.control.fence() {
+            if work.failure.is_some() || !work.has_issued_reads() || work.descriptor.control.fence() {
                 return None;
             }
         }
@@ -74,12 +74,12 @@ impl Channel {
     }
 
     fn work(&mut self, serial: u64) -> Option<&mut Work> {
-        self.works.iter_mut().find(|work| work.serial == serial)
+        self.in_flight.iter_mut().find(|work| work.serial == serial)
     }
 }
 
 impl<B: Bus> Ioat<B> {
-    /// Gives the way to the next channel that wants it.
+    /// Gives the port to the next channel with an access to issue.
     pub(super) fn schedule(&mut self) {
         if self.port.free_at > self.now {
             return;
@@ -89,7 +89,7 @@ impl<B: Bus> Ioat<B> {
         let outstanding = timing.outstanding.max(1) as usize;
         let turns = (1..=CHANNELS).map(|step| (self.port.turn + step) % CHANNELS);
         let wanted = turns.filter(|channel| !self.faults.is_stuck(*channel)).find_map(|channel| {
-            Some((channel, self.channels[channel].wants(self.now, pipeline, outstanding)?))
+            Some((channel, self.channels[channel].next_access(self.now, pipeline, outstanding)?))
         });
         if let Some((channel, access)) = wanted {
             let cycles = match access {
@@ -115,12 +115,17 @@ impl<B: Bus> Ioat<B> {
         let address = fetch.address;
         let cycles = timing.occupancy(DESCRIPTOR_BYTES);
         let place = (address, DESCRIPTOR_BYTES, AccessKind::Read);
-        self.reach(place, (cycles, timing.read_latency + timing.decode), channel, Event::Fetched { address });
+        self.access_memory(
+            place,
+            (cycles, timing.read_latency + timing.decode),
+            channel,
+            Event::Fetched { address },
+        );
         cycles
     }
 
     pub(super) fn fetched(&mut self, channel: usize, address: u64) {
-        // One that a suspend made forgotten may still arrive.
+        // A fetch dropped by a suspend may still arrive.
         let Some(fetch) = self.channels[channel].fetch.take_if(|fetch| fetch.address == address) else {
             return;
         };
@@ -139,9 +144,9 @@ impl<B: Bus> Ioat<B> {
         match fetch.extends {
             Some((mut descriptor, first)) => {
                 descriptor.extend(&read);
-                self.take_up(channel, descriptor, first);
+                self.enqueue(channel, descriptor, first);
             }
-            None => match self.judge(channel, &read) {
+            None => match self.validate(channel, &read) {
                 Err(error) => self.bad_fetch(channel, error),
                 Ok(descriptor) if descriptor.slots() > 1 => {
                     let extends = Some((descriptor, address));
@@ -149,13 +154,13 @@ impl<B: Bus> Ioat<B> {
                     let under_way = false;
                     self.channels[channel].fetch = Some(Fetch { address, extends, under_way });
                 }
-                Ok(descriptor) => self.take_up(channel, descriptor, address),
+                Ok(descriptor) => self.enqueue(channel, descriptor, address),
             },
         }
     }
 
-    /// Whether the device carries out such a descriptor.
-    fn judge(&self, channel: usize, words: &[u64; WORDS]) -> Result<Descriptor, Chanerr> {
+    /// Decodes a descriptor and checks that the device can execute it.
+    fn validate(&self, channel: usize, words: &[u64; WORDS]) -> Result<Descriptor, Chanerr> {
         let capability = self.config.capability;
         let control = Chanerr::new().with_control(true);
         let descriptor = Descriptor::decode(words).map_err(|error| match error {
@@ -179,27 +184,27 @@ impl<B: Bus> Ioat<B> {
         }
     }
 
-    fn take_up(&mut self, channel: usize, descriptor: Descriptor, address: u64) {
+    fn enqueue(&mut self, channel: usize, descriptor: Descriptor, address: u64) {
         let state = &mut self.channels[channel];
         state.serial += 1;
         state.fetched = state.fetched.wrapping_add(descriptor.slots());
         state.next = descriptor.next;
-        // Nothing was asked for yet: `asked` is of the burst begun last.
+        // No read is issued yet: `sources_read` describes the burst that was started last.
         let mut work = Work {
             serial: state.serial,
             address,
             descriptor,
-            begun: 0,
-            asked: 0,
+            bytes_started: 0,
+            sources_read: 0,
             bursts: [].into(),
             failure: None,
         };
-        work.asked = work.sources().len();
-        state.works.push_back(work);
+        work.sources_read = work.sources().len();
+        state.in_flight.push_back(work);
         self.retire(channel);
     }
 
-    /// A descriptor that cannot be had halts the channel, after those before it.
+    /// Records a failed fetch: the channel halts once the descriptors before it have completed.
     fn bad_fetch(&mut self, channel: usize, error: Chanerr) {
         self.channels[channel].fetch_failure = Some(error);
         self.retire(channel);
@@ -208,16 +213,16 @@ impl<B: Bus> Ioat<B> {
     fn read(&mut self, channel: usize, index: usize) -> u64 {
         let timing = self.config.timing;
         let burst = timing.burst();
-        let Some(work) = self.channels[channel].works.get_mut(index) else { return 1 };
-        if work.asked == work.sources().len() {
-            let offset = work.begun;
+        let Some(work) = self.channels[channel].in_flight.get_mut(index) else { return 1 };
+        if work.sources_read == work.sources().len() {
+            let offset = work.bytes_started;
             let length = burst_length(work, burst);
             let (data, awaited) = match work.descriptor.body {
-                Body::Fill { pattern, .. } => (painted(pattern, offset, length), 0),
+                Body::Fill { pattern, .. } => (pattern_bytes(pattern, offset, length), 0),
                 _ => (vec![0; length as usize], work.sources().len()),
             };
             work.bursts.push_back(Burst { offset, data, awaited, writing: false });
-            (work.begun, work.asked) = (offset + length, 0);
+            (work.bytes_started, work.sources_read) = (offset + length, 0);
             if awaited == 0 {
                 return 1;
             }
@@ -225,13 +230,18 @@ impl<B: Bus> Ioat<B> {
         let Some(last) = work.bursts.back() else { return 1 };
         let serial = work.serial;
         let offset = last.offset;
-        let source = work.asked;
+        let source = work.sources_read;
         let length = last.data.len() as u64;
         let address = work.sources().get(source).map_or(0, |first| first.wrapping_add(offset));
         let cycles = timing.occupancy(length);
-        work.asked += 1;
+        work.sources_read += 1;
         let place = (address, length, AccessKind::Read);
-        self.reach(place, (cycles, timing.read_latency), channel, Event::Read { serial, offset, source });
+        self.access_memory(
+            place,
+            (cycles, timing.read_latency),
+            channel,
+            Event::Read { serial, offset, source },
+        );
         cycles
     }
 
@@ -258,7 +268,7 @@ impl<B: Bus> Ioat<B> {
 
     fn write(&mut self, channel: usize, index: usize, burst: usize) -> u64 {
         let timing = self.config.timing;
-        let Some(work) = self.channels[channel].works.get_mut(index) else { return 1 };
+        let Some(work) = self.channels[channel].in_flight.get_mut(index) else { return 1 };
         let serial = work.serial;
         let first = work.destination();
         let Some(burst) = work.bursts.get_mut(burst) else { return 1 };
@@ -267,7 +277,7 @@ impl<B: Bus> Ioat<B> {
         let length = burst.data.len() as u64;
         let cycles = timing.occupancy(length);
         let place = (first.wrapping_add(offset), length, AccessKind::Write);
-        self.reach(place, (cycles, timing.write_latency), channel, Event::Written { serial, offset });
+        self.access_memory(place, (cycles, timing.write_latency), channel, Event::Written { serial, offset });
         cycles
     }
 
@@ -284,11 +294,11 @@ impl<B: Bus> Ioat<B> {
         self.retire(channel);
     }
 
-    /// Completes descriptors that are over, in their order.
+    /// Completes finished descriptors, in order.
     fn retire(&mut self, channel: usize) {
-        while self.channels[channel].works.front().is_some_and(Work::is_over) {
+        while self.channels[channel].in_flight.front().is_some_and(Work::is_over) {
             let state = &mut self.channels[channel];
-            let Some(work) = state.works.pop_front() else { break };
+            let Some(work) = state.in_flight.pop_front() else { break };
             if let Some(error) = work.failure {
                 if error.into_bits() & !state.mask.into_bits() != 0 {
                     return self.halt(channel, error);
@@ -298,7 +308,7 @@ impl<B: Bus> Ioat<B> {
             state.processed = state.processed.wrapping_add(work.descriptor.slots());
             state.completed = work.address;
             let control = work.descriptor.control;
-            // A channel that is to stand still does so after its last completion.
+            // A suspending channel changes its state only after its last completion write.
             let suspending = state.suspending;
             if !suspending {
                 state.settle();
@@ -309,12 +319,12 @@ impl<B: Bus> Ioat<B> {
             }
         }
         let state = &self.channels[channel];
-        if let Some(error) = state.fetch_failure.filter(|_| state.works.is_empty()) {
+        if let Some(error) = state.fetch_failure.filter(|_| state.in_flight.is_empty()) {
             self.halt(channel, error);
         }
     }
 
-    /// Stops the channel for an error.
+    /// Halts the channel with an error.
     pub(super) fn halt(&mut self, channel: usize, error: Chanerr) {
         let state = &mut self.channels[channel];
         state.drop_all();
@@ -324,7 +334,7 @@ impl<B: Bus> Ioat<B> {
         self.complete(channel, control.error_completion_enable(), control.error_interrupt_enable());
     }
 
-    /// Writes the status, then interrupts, as asked.
+    /// Writes the status, then raises the interrupt, each if requested.
     fn complete(&mut self, channel: usize, write: bool, interrupt: bool) {
         if !write {
             if interrupt {
@@ -335,7 +345,7 @@ impl<B: Bus> Ioat<B> {
         let timing = self.config.timing;
         let status = self.channels[channel].status().into_bits();
         self.channels[channel].completing += 1;
-        // It goes ahead of what waits.
+        // The completion write goes ahead of waiting accesses.
         let cycles = timing.occupancy(8);
         self.port.free_at = self.port.free_at.max(self.now).after_picoseconds(timing.picoseconds(cycles));
         let wait = self.port.free_at;
@@ -343,7 +353,7 @@ impl<B: Bus> Ioat<B> {
             .push(wait, super::Due { channel, epoch: self.channels[channel].epoch, event: Event::Free });
         let place = (self.channels[channel].completion, 8, AccessKind::Write);
         let event = Event::Completed { status, interrupt };
-        self.reach(place, (cycles, timing.write_latency), channel, event);
+        self.access_memory(place, (cycles, timing.write_latency), channel, event);
     }
 
     pub(super) fn completed(&mut self, channel: usize, status: u64, interrupt: bool) {
@@ -396,8 +406,8 @@ impl<B: Bus> Ioat<B> {
     }
 }
 
-/// `length` bytes of a pattern, from its byte `offset`.
-fn painted(pattern: u64, offset: u64, length: u64) -> alloc::vec::Vec<u8> {
+/// `length` bytes of a repeated pattern, starting `offset` bytes into it.
+fn pattern_bytes(pattern: u64, offset: u64, length: u64) -> alloc::vec::Vec<u8> {
     let pattern = pattern.to_le_bytes();
     (offset..offset + length).map(|at| pattern[(at % 8) as usize]).collect()
 }

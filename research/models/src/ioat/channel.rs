@@ -1,13 +1,13 @@
-//! A channel: its registers, the descriptors it works on, and how it stands still.
+//! A channel: its registers, the descriptors in flight, and how it suspends.
 //!
 //! ```text
 //! halted ── CHAINADDR ──► armed ── DMACOUNT ──► active ◄──► idle
 //!    ▲                                           │  ▲
-//!    └── error, abort, reset ────────────────────┤  └── resume ── suspended ◄── the descriptor at work ends
+//!    └── error, abort, reset ────────────────────┤  └── resume ── suspended ◄── the started descriptors finish
 //!                                                └── suspend ────────┘
 //! ```
 //!
-//! What an access does to memory is the engine's business.
+//! The engine performs the memory accesses.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,28 +15,28 @@ use memferry_clock::Instant;
 use memferry_registers::ioat::descriptor::{Body, Descriptor};
 use memferry_registers::ioat::{Chanctrl, Chanerr, Chansts, TransferState};
 
-/// A part of a descriptor's bytes on its way.
+/// Part of a descriptor's data on its way from the sources to the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Burst {
-    /// From the descriptor's first byte.
+    /// Offset from the descriptor's first byte.
     pub(super) offset: u64,
     pub(super) data: Vec<u8>,
-    /// Sources that have not arrived.
+    /// Sources whose data has not arrived.
     pub(super) awaited: usize,
     pub(super) writing: bool,
 }
 
-/// A descriptor at work.
+/// A descriptor in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Tells the descriptors of a channel apart.
+    /// Identifies the descriptor within its channel.
     pub(super) serial: u64,
     pub(super) address: u64,
     pub(super) descriptor: Descriptor,
-    /// Bytes whose bursts were begun.
-    pub(super) begun: u64,
-    /// Sources of the last burst that were asked for.
-    pub(super) asked: usize,
+    /// Bytes whose bursts were started.
+    pub(super) bytes_started: u64,
+    /// Sources of the last burst whose reads were issued.
+    pub(super) sources_read: usize,
     pub(super) bursts: VecDeque<Burst>,
     pub(super) failure: Option<Chanerr>,
 }
@@ -66,26 +66,25 @@ impl Work {
         }
     }
 
-    /// Whether all that it reads was asked for.
-    pub(super) fn has_asked_all(&self) -> bool {
-        self.begun == self.length() && self.asked == self.sources().len()
+    /// Whether all reads were issued.
+    pub(super) fn has_issued_reads(&self) -> bool {
+        self.bytes_started == self.length() && self.sources_read == self.sources().len()
     }
 
-    /// Whether all is in memory, or nothing more will be.
+    /// Whether all data is in memory, or the descriptor failed.
     pub(super) fn is_over(&self) -> bool {
-        self.failure.is_some() || (self.begun == self.length() && self.bursts.is_empty())
+        self.failure.is_some() || (self.bytes_started == self.length() && self.bursts.is_empty())
     }
 
-    fn is_begun(&self) -> bool {
-        self.begun > 0 || self.length() == 0 || self.failure.is_some()
+    fn is_started(&self) -> bool {
+        self.bytes_started > 0 || self.length() == 0 || self.failure.is_some()
     }
 }
 
-/// A descriptor that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fetch {
     pub(super) address: u64,
-    /// The one whose extension it is, and that one's address.
+    /// If it fetches an extension: the base descriptor and its address.
     pub(super) extends: Option<(Descriptor, u64)>,
     pub(super) under_way: bool,
 }
@@ -97,26 +96,26 @@ pub(super) struct Channel {
     pub(super) completion: u64,
     pub(super) error: Chanerr,
     pub(super) mask: Chanerr,
-    /// DMACOUNT, and how many descriptors were fetched and done since CHAINADDR's write.
+    /// DMACOUNT, and the descriptors fetched and completed since CHAINADDR was written.
     pub(super) count: u16,
     pub(super) fetched: u16,
     pub(super) processed: u16,
     pub(super) state: TransferState,
     pub(super) completed: u64,
     pub(super) latched: u32,
-    /// The next descriptor that is not at work; where it has an extension, the first of the two.
+    /// Address of the next descriptor to put in flight; of the base descriptor if it has an extension.
     pub(super) next: u64,
     pub(super) begins: Instant,
     pub(super) suspending: bool,
     pub(super) resetting: bool,
-    /// Completion writes on their way.
+    /// Completion writes in flight.
     pub(super) completing: u32,
-    /// Counts what ends all that is on its way.
+    /// Incremented to invalidate all pending events of the channel.
     pub(super) epoch: u32,
     pub(super) serial: u64,
     pub(super) fetch: Option<Fetch>,
     pub(super) fetch_failure: Option<Chanerr>,
-    pub(super) works: VecDeque<Work>,
+    pub(super) in_flight: VecDeque<Work>,
 }
 
 impl Channel {
@@ -142,7 +141,7 @@ impl Channel {
             serial: 0,
             fetch: None,
             fetch_failure: None,
-            works: VecDeque::new(),
+            in_flight: VecDeque::new(),
         }
     }
 
@@ -151,14 +150,15 @@ impl Channel {
         Chansts::new().with_state(self.state).with_soft_error(soft).with_completed(self.completed)
     }
 
-    /// Nothing that is on its way arrives any more.
+    /// Drops all that is in flight; pending events become stale.
     pub(super) fn drop_all(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
-        self.works.clear();
+        self.in_flight.clear();
         (self.fetch, self.fetch_failure, self.suspending, self.completing) = (None, None, false, 0);
     }
 
-    /// What a reset leaves. Errors, their mask and the owner's mark stay; that the rest goes is the harsher of two guesses.
+    /// Resets the channel. Errors, their mask and the in-use mark stay. The datasheets leave open whether the rest is
+    /// cleared; clearing it is the harder case for a driver.
     pub(super) fn reset(&mut self) {
         let epoch = self.epoch;
         let serial = self.serial;
@@ -168,7 +168,7 @@ impl Channel {
         *self = Self { epoch, serial, control, error, mask, ..Self::new() };
     }
 
-    /// Takes up a chain.
+    /// Takes a new chain address.
     pub(super) fn arm(&mut self, chain: u64) {
         self.drop_all();
         (self.chain, self.next) = (chain, chain);
@@ -176,17 +176,17 @@ impl Channel {
         self.state = TransferState::Armed;
     }
 
-    /// Begins to stand still: descriptors that nothing was done for are fetched again later.
+    /// Starts to suspend: drops descriptors that were not started; they are fetched again later.
     pub(super) fn suspend(&mut self) {
         self.suspending = true;
         (self.fetch, self.fetch_failure) = (None, None);
-        let kept = self.works.iter().take_while(|work| work.is_begun()).count();
-        if let Some(first) = self.works.get(kept) {
+        let kept = self.in_flight.iter().take_while(|work| work.is_started()).count();
+        if let Some(first) = self.in_flight.get(kept) {
             self.next = first.address;
         }
-        self.works.truncate(kept);
+        self.in_flight.truncate(kept);
         self.fetched =
-            self.processed.wrapping_add(self.works.iter().map(|work| work.descriptor.slots()).sum());
+            self.processed.wrapping_add(self.in_flight.iter().map(|work| work.descriptor.slots()).sum());
         self.settle();
     }
 
@@ -198,9 +198,9 @@ impl Channel {
         self.settle();
     }
 
-    /// What the state is when nothing is at work.
+    /// Updates the state when no descriptor is in flight.
     pub(super) fn settle(&mut self) {
-        if matches!(self.state, TransferState::Halted) || !self.works.is_empty() {
+        if matches!(self.state, TransferState::Halted) || !self.in_flight.is_empty() {
             return;
         }
         if self.suspending && self.completing == 0 {
@@ -210,7 +210,7 @@ impl Channel {
         }
     }
 
-    /// Descriptors that are valid and were not fetched.
+    /// Valid descriptors that were not fetched.
     pub(super) const fn unfetched(&self) -> u16 {
         self.count.wrapping_sub(self.fetched)
     }

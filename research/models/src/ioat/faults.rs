@@ -1,10 +1,10 @@
-//! Faults that a test puts into the device and its surroundings.
+//! Faults that a test injects into the device and its bus.
 //!
 //! ```text
-//! test ── faults() ──► bus errors, lost interrupts and completions, bad descriptors, channels that stand still
+//! test ── faults() ──► bus errors, lost interrupts and completions, bad descriptors, stuck channels
 //! ```
 //!
-//! Faults stay through a reset of a channel: a test takes them away by itself.
+//! Faults survive a channel's reset; only the test removes them.
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -26,7 +26,7 @@ impl Faults {
         self.errors.push(addresses);
     }
 
-    /// The next `count` interrupts do not raise the line, and their channels believe that they did.
+    /// The next `count` interrupts do not raise the line, though their channels count as having interrupted.
     pub fn lose_interrupts(&mut self, count: u32) {
         self.interrupts_to_lose = count;
     }
@@ -36,30 +36,29 @@ impl Faults {
         self.completions_to_lose = count;
     }
 
-    /// The next `count` descriptors that are fetched arrive with an opcode that does not exist.
+    /// The next `count` fetched descriptors have an invalid opcode.
     pub fn spoil_descriptors(&mut self, count: u32) {
         self.descriptors_to_spoil = count;
     }
 
-    /// Channel `channel` issues nothing more and hears no command but a reset until [`Faults::release`]; what is on its way
-    /// arrives. A channel that does not exist is ignored.
+    /// Channel `channel` issues no access and ignores all commands but reset until [`Faults::release`]; accesses in flight
+    /// finish. An invalid channel number is ignored.
     pub fn stick(&mut self, channel: usize) {
         self.stuck |= bit(channel);
     }
 
-    /// Channel `channel` issues nothing more, and a reset of it does not end.
+    /// Channel `channel` issues no access, and its reset never ends.
     pub fn wedge(&mut self, channel: usize) {
         self.stick(channel);
         self.wedged |= bit(channel);
     }
 
-    /// Channel `channel` goes on. A reset that did not end may be given again.
+    /// Channel `channel` continues. If its reset did not end, it may be reset again.
     pub fn release(&mut self, channel: usize) {
         self.stuck &= !bit(channel);
         self.wedged &= !bit(channel);
     }
 
-    /// Nothing is broken any more.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,12 +1,12 @@
-//! Reads and writes of the registers.
+//! Register reads and writes.
 //!
 //! ```text
-//! offset, width ── locate ──► registers covered ── rules of access ──► value, or effect and complaints
+//! offset, width ── locate ──► registers covered ── access rules ──► value, or effect and complaints
 //! ```
 //!
-//! Reserved bits read as zero, and a value written to them is ignored. A read may be of any width: it is one of each register that
-//! it covers. A write has the register's width, or is of half a register of 64 bits. No access panics, whatever its
-//! offset and value.
+//! Reserved bits read as zero; writes to them are ignored. A read may have any width and reads each register that it
+//! covers. A write must have the register's width, or cover one half of a 64-bit register. No access panics, whatever
+//! its offset and value.
 
 use super::complaint::{Complaint, Reason};
 use super::{Event, Ioat};
@@ -76,7 +76,7 @@ impl<B: Bus> Ioat<B> {
         value
     }
 
-    /// What a read that begins with byte `within` of a register gives.
+    /// Reads a register, starting at its byte `within`.
     fn read_register(&mut self, location: Location, within: u32) -> u64 {
         match location {
             Location::General(register) => self.read_general(register),
@@ -124,7 +124,7 @@ impl<B: Bus> Ioat<B> {
             Register::Chansts => u64::from(state.latched) << 32,
             Register::Chainaddr => state.chain,
             Register::Chancmp => state.completion,
-            Register::Cdar => state.works.front().map_or(state.next, |work| work.address),
+            Register::Cdar => state.in_flight.front().map_or(state.next, |work| work.address),
             Register::Chanerr => state.error.into_bits().into(),
             Register::ChanerrMask => state.mask.into_bits().into(),
         }
@@ -190,7 +190,7 @@ impl<B: Bus> Ioat<B> {
         }
     }
 
-    /// The upper half takes the chain up.
+    /// Writes one half of CHAINADDR; the upper half arms the channel.
     fn chain(&mut self, channel: usize, within: u32, value: u32) {
         let state = &mut self.channels[channel];
         let offset = Location::Channel(channel, Register::Chainaddr).offset() + within;
@@ -236,7 +236,7 @@ impl<B: Bus> Ioat<B> {
         match command.commands() {
             0 => {}
             1 if command.reset() => self.reset(channel),
-            // A stuck channel hears nothing else.
+            // A stuck channel ignores all other commands.
             1 if self.faults.is_stuck(channel) => {}
             1 if command.abort() => {
                 state.drop_all();
@@ -258,7 +258,7 @@ impl<B: Bus> Ioat<B> {
         }
     }
 
-    /// Begins a reset: the channel stops at once, and what was on its way is lost.
+    /// Starts a reset: the channel stops at once and drops all that is in flight.
     fn reset(&mut self, channel: usize) {
         let state = &mut self.channels[channel];
         state.drop_all();
@@ -269,7 +269,7 @@ impl<B: Bus> Ioat<B> {
     }
 }
 
-/// A register of 64 bits with one of its halves replaced.
+/// `whole` with the 32-bit half at byte `within` replaced by `value`.
 const fn half(whole: u64, within: u32, value: u32) -> u64 {
     match within {
         0 => whole & !0xFFFF_FFFF | value as u64,

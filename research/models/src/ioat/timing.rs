@@ -1,42 +1,42 @@
-//! How long things take, and what the device is.
+//! Timing parameters and configuration of the device.
 //!
 //! ```text
 //! bytes, kind of access ── Timing ──► cycles ── × cycle ──► picoseconds
 //!
-//! one channel alone    outstanding × burst bytes for each (2 occupancies + read latency + write latency)
-//! all together         half of bus_bytes for each cycle, less the turns, for a copy's bytes pass twice
+//! rate of one channel   outstanding × burst_bytes per (2 occupancies + read latency + write latency)
+//! rate of all channels  half of bus_bytes per cycle minus turns, since a copy's bytes cross the port twice
 //! ```
 //!
-//! Zeros are taken for ones, so that time always passes. "Uncalibrated" is a plausible value that was fitted to nothing; an
-//! experiment that calibrates one names it, and by what.
+//! Zeros count as ones, so that time always passes. "Uncalibrated" marks a plausible value without measurement behind
+//! it; an experiment that calibrates a value states the source.
 
 use memferry_registers::ioat::{Cbver, DmaCapability};
 
-/// Times of the engine and of memory as it sees it, in cycles of the engine.
+/// Timing of the engine and of memory as the engine sees it, in engine cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Picoseconds of a cycle. 3000: a core clock of 333 MHz, as the 5000X with a bus of 1333 MT/s has.
+    /// Picoseconds per cycle. 3000: a core clock of 333 MHz, as in the 5000X with a bus of 1333 MT/s.
     pub cycle: u64,
-    /// Bytes that the engine's one way to memory carries in a cycle, reads and writes together. 32: uncalibrated.
+    /// Bytes that the memory port carries per cycle, reads and writes together. 32: uncalibrated.
     pub bus_bytes: u32,
-    /// Cycles that an access takes of that way besides its data. 1: uncalibrated.
+    /// Cycles that an access occupies the port besides its data. 1: uncalibrated.
     pub turn: u64,
-    /// Bytes of an access at most; a power of two of 64 to 4096, no write crosses a multiple of it. 256: uncalibrated.
+    /// Maximum bytes of an access: a power of two from 64 to 4096; no write crosses a multiple of it. 256: uncalibrated.
     pub burst_bytes: u32,
-    /// Accesses of a channel that may be under way, a read and the write that follows being one. 4: uncalibrated.
+    /// Maximum bursts in flight per channel; a burst is a read and the write that follows it. 4: uncalibrated.
     pub outstanding: u32,
-    /// Cycles from a read's last cycle on the way to its data. 100: uncalibrated (300 ns, a loaded FB-DIMM).
+    /// Cycles from the end of a read's port occupancy to its data. 100: uncalibrated (300 ns, a loaded FB-DIMM).
     pub read_latency: u64,
-    /// Cycles from a write's last cycle on the way until it is in memory. 60: uncalibrated.
+    /// Cycles from the end of a write's port occupancy until it is in memory. 60: uncalibrated.
     pub write_latency: u64,
-    /// Cycles from DMACOUNT's write to a resting channel's first fetch. 30: uncalibrated.
+    /// Cycles from the DMACOUNT write to an idle channel's first fetch. 30: uncalibrated.
     pub start: u64,
-    /// Cycles from a descriptor's arrival until it may be worked on. 8: uncalibrated.
+    /// Cycles from a descriptor's arrival to its execution. 8: uncalibrated.
     pub decode: u64,
-    /// Descriptors of a channel at work, the next one's reads following the last one's. 2: uncalibrated; that there is such
-    /// pipelining is the C5500 datasheet's (volume 1, QuickData features).
+    /// Descriptors in flight per channel; the next one's reads follow the last one's. 2: uncalibrated; the C5500 datasheet
+    /// (volume 1, QuickData features) says that the engine pipelines.
     pub pipeline: u32,
-    /// Cycles of a channel's reset. 300: uncalibrated.
+    /// Cycles of a channel reset. 300: uncalibrated.
     pub reset: u64,
 }
 
@@ -59,31 +59,30 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Bytes of an access at most.
+    /// Maximum bytes of an access.
     pub(super) fn burst(&self) -> u64 {
         let bytes = u64::from(self.burst_bytes.clamp(64, 4096));
         1 << (63 - bytes.leading_zeros())
     }
 
-    /// Cycles that an access of `bytes` bytes occupies the way to memory.
+    /// Cycles that an access of `bytes` bytes occupies the port.
     pub(super) fn occupancy(&self, bytes: u64) -> u64 {
         self.turn.saturating_add(bytes.div_ceil(u64::from(self.bus_bytes.max(1))))
     }
 
-    /// Picoseconds of `cycles` cycles, at least one cycle.
+    /// Duration of `cycles` cycles in picoseconds; at least one cycle.
     pub(super) fn picoseconds(&self, cycles: u64) -> u128 {
         u128::from(self.cycle.max(1)) * u128::from(cycles.max(1))
     }
 }
 
-/// The device that is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub timing: Timing,
     pub version: Cbver,
-    /// The logarithm of a descriptor's most bytes, 6 to 31. 20, a megabyte: the C5500 datasheet's (volume 1).
+    /// Base-2 logarithm of the maximum bytes of a descriptor, 6 to 31. 20 (1 MiB): C5500 datasheet, volume 1.
     pub transfer_capacity: u8,
-    /// What it can do. Only fills and XOR make a difference here.
+    /// Supported operations. The model uses only the fill and XOR bits.
     pub capability: DmaCapability,
 }
 
@@ -99,7 +98,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Bytes of a descriptor at most.
+    /// Maximum bytes of a descriptor.
     pub(super) fn longest(&self) -> u64 {
         1 << self.transfer_capacity.clamp(6, 31)
     }

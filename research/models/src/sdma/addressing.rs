@@ -1,4 +1,4 @@
-//! Addresses of a block's elements, one after the other.
+//! Element addresses of a block.
 //!
 //! ```text
 //! A(1) = start
@@ -8,12 +8,12 @@
 //!      = A(n - 1) + (ES - 1) + FI     double index, when n - 1 was the last element of its frame
 //! ```
 //!
-//! The equations are those of the paper, section 2.3.2.2: indexes count from the last byte of an element. Addresses
-//! wrap at 32 bits, as the device's do. Nothing here checks alignment.
+//! The equations are those of the paper, section 2.3.2.2: indexes count from the last byte of an element. Addresses wrap
+//! at 32 bits, as on the device. Alignment is not checked here.
 
 use memferry_registers::sdma::AddressingMode;
 
-/// How the addresses of one side move.
+/// Addressing of one side, source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) mode: AddressingMode,
@@ -21,7 +21,7 @@ pub(super) struct Rule {
     pub(super) frame_index: i32,
 }
 
-/// A walk over the elements of a block.
+/// A walk over a block's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     rule: Rule,
@@ -38,7 +38,7 @@ impl Walk {
         Self { rule, size, elements, frames, address: start, element: 0, frame: 0 }
     }
 
-    /// Address of the next element; after the last one, where an element after it would be.
+    /// Address of the next element; after the last one, the address that a further element would have.
     pub(super) const fn address(&self) -> u32 {
         self.address
     }
@@ -51,12 +51,12 @@ impl Walk {
         self.frame >= self.frames
     }
 
-    /// Elements that are left in the current frame.
+    /// Remaining elements of the current frame.
     pub(super) const fn left_in_frame(&self) -> u32 {
         if self.is_done() { 0 } else { self.elements - self.element }
     }
 
-    /// Elements that are left in the block.
+    /// Remaining elements of the block.
     pub(super) const fn left(&self) -> u64 {
         let frames = self.frames.saturating_sub(self.frame) as u64;
         (frames * self.elements as u64).saturating_sub(self.element as u64)
@@ -81,22 +81,22 @@ impl Walk {
         self.address = self.address.wrapping_add(step);
     }
 
-    /// Elements that one access can carry: one after the other in memory, of one frame, at most `most`, and within one
-    /// aligned window of `window` bytes (a power of two that is not below the element's size).
-    pub(super) fn run(&self, most: u32, window: u32) -> u32 {
-        let most = most.min(self.left_in_frame());
-        let follow = match self.rule.mode {
+    /// Number of elements that one access can carry: contiguous, within one frame, at most `limit`, and within one aligned
+    /// window of `window` bytes (a power of two, at least the element's size).
+    pub(super) fn run(&self, limit: u32, window: u32) -> u32 {
+        let limit = limit.min(self.left_in_frame());
+        let contiguous = match self.rule.mode {
             AddressingMode::Constant => false,
             AddressingMode::PostIncrement => true,
             AddressingMode::SingleIndex | AddressingMode::DoubleIndex => self.rule.element_index == 1,
         };
         let left_in_window = window - (self.address & (window - 1));
-        if follow { most.min((left_in_window / self.size).max(1)) } else { most.min(1) }
+        if contiguous { limit.min((left_in_window / self.size).max(1)) } else { limit.min(1) }
     }
 
-    /// Passes the elements of [`Walk::run`] and says how many.
-    pub(super) fn advance_run(&mut self, most: u32, window: u32) -> u32 {
-        let passed = self.run(most, window);
+    /// Advances past the elements of [`Walk::run`] and returns their number.
+    pub(super) fn advance_run(&mut self, limit: u32, window: u32) -> u32 {
+        let passed = self.run(limit, window);
         if passed > 0 {
             self.element += passed - 1;
             self.address = self.address.wrapping_add((passed - 1) * self.size);
@@ -122,24 +122,24 @@ mod tests {
     }
 
     #[test]
-    fn constant_addresses_stay() {
+    fn constant_addresses_do_not_move() {
         assert_eq!(addresses(AddressingMode::Constant, 9, 9, 4), [100; 6]);
     }
 
     #[test]
-    fn post_increment_moves_by_the_size_of_an_element() {
+    fn post_increment_steps_by_element_size() {
         assert_eq!(addresses(AddressingMode::PostIncrement, 9, 9, 4), [100, 104, 108, 112, 116, 120]);
     }
 
     #[test]
-    fn indexes_count_from_the_last_byte_of_an_element() {
+    fn indexes_count_from_an_elements_last_byte() {
         assert_eq!(addresses(AddressingMode::SingleIndex, 1, 9, 4), [100, 104, 108, 112, 116, 120]);
         assert_eq!(addresses(AddressingMode::SingleIndex, -7, 9, 4), [100, 96, 92, 88, 84, 80]);
         assert_eq!(addresses(AddressingMode::DoubleIndex, 3, -9, 2), [100, 104, 108, 100, 104, 108]);
     }
 
     #[test]
-    fn a_run_ends_at_the_window_the_frame_and_a_gap() {
+    fn a_run_ends_at_window_frame_and_gap() {
         let rule = Rule { mode: AddressingMode::PostIncrement, element_index: 0, frame_index: 0 };
         let mut walk = Walk::new(rule, 4, 5, 2, 0x1C);
         assert_eq!(walk.advance_run(16, 16), 1, "the window ends at 0x20");

@@ -1,146 +1,84 @@
-//! A logical channel: its registers, and the block that it moves.
+//! State of a logical channel: the running block, pending request and transactions in flight.
 //!
 //! ```text
-//! Loading ──► Active ──► (block ends) ──► Loading, or nothing
-//!    └► Paused ─┘ └──► Draining or Aborting ──► nothing
+//! Loading ──► Active ──► (block ends) ──► Loading, or idle
+//!    └► Paused ─┘ └──► Draining or Aborting ──► idle
 //! ```
 //!
-//! The state has no behaviour of its own: transfers, requests and lists are moved on by the device.
+//! This module holds state only; transfers, requests and lists are advanced by the device's other modules.
 
 use super::fifo::Fifo;
+use super::register_file::Registers;
 use super::setup::{Operation, Setup};
-use memferry_registers::sdma::{Ccr, Cdp, Cicr, Csr, Register, TransferMode};
+use memferry_registers::sdma::{Register, TransferMode};
 
-const REGISTERS: usize = Register::ALL.len();
-
-/// The registers of a channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Registers([u32; REGISTERS]);
-
-impl Registers {
-    /// After a reset: zero where the manual gives a value, `undefined` where it gives none.
-    pub(super) fn reset(undefined: u32) -> Self {
-        let mut registers = Self([0; REGISTERS]);
-        for register in [
-            Register::Cen,
-            Register::Cfn,
-            Register::Cssa,
-            Register::Cdsa,
-            Register::Csei,
-            Register::Csfi,
-            Register::Cdei,
-            Register::Cdfi,
-            Register::Csac,
-            Register::Cdac,
-            Register::Ccen,
-            Register::Ccfn,
-            Register::Color,
-            Register::Cndp,
-        ] {
-            registers.set(register, undefined);
-        }
-        registers
-    }
-
-    pub(super) const fn get(&self, register: Register) -> u32 {
-        self.0[register as usize]
-    }
-
-    /// Stores the bits that exist.
-    pub(super) const fn set(&mut self, register: Register, value: u32) {
-        self.0[register as usize] = value & register.implemented();
-    }
-
-    pub(super) const fn ccr(&self) -> Ccr {
-        Ccr::from_bits(self.get(Register::Ccr))
-    }
-
-    pub(super) const fn csr(&self) -> Csr {
-        Csr::from_bits(self.get(Register::Csr))
-    }
-
-    pub(super) const fn cicr(&self) -> Cicr {
-        Cicr::from_bits(self.get(Register::Cicr))
-    }
-
-    pub(super) const fn cdp(&self) -> Cdp {
-        Cdp::from_bits(self.get(Register::Cdp))
-    }
-
-    pub(super) fn set_enable(&mut self, enable: bool) {
-        let ccr = self.ccr().with_enable(enable);
-        self.set(Register::Ccr, ccr.into_bits());
-    }
-}
-
-/// Where a running channel stands.
+/// State of a running channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A descriptor is on its way, or has just arrived.
+    /// The next descriptor is being read.
     Loading,
-    /// The list stands still until software clears the pause.
+    /// The list waits until software clears the pause.
     Paused,
-    /// The block is moved.
+    /// The block is being moved.
     Active,
-    /// Disabled; what was read is still written.
+    /// Disabled; data already read is still written.
     Draining,
-    /// Disabled; what is on its way is waited for.
+    /// Disabled; waits for the transactions in flight.
     Aborting,
 }
 
-/// The block that a channel moves.
+/// The block being moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) setup: Setup,
     pub(super) fifo: Fifo,
-    /// Elements written of the current frame and of the current packet, and frames written.
+    /// Elements written of the current frame and of the current packet, and complete frames written.
     pub(super) written: u32,
     pub(super) written_of_packet: u32,
     pub(super) frames_written: u32,
-    pub(super) last_frame_begun: bool,
+    pub(super) last_frame_started: bool,
 }
 
 impl Block {
     pub(super) const fn new(setup: Setup) -> Self {
         let fifo = Fifo::new(setup.fifo);
-        Self { setup, fifo, written: 0, written_of_packet: 0, frames_written: 0, last_frame_begun: false }
+        Self { setup, fifo, written: 0, written_of_packet: 0, frames_written: 0, last_frame_started: false }
     }
 
     pub(super) fn is_fill(&self) -> bool {
         self.setup.operation == Operation::Fill
     }
 
-    /// No read is left to issue.
+    /// Whether all reads were issued.
     pub(super) fn is_read(&self) -> bool {
         self.is_fill() || self.setup.source.is_done()
     }
 
-    /// Elements of the block.
     pub(super) const fn total(&self) -> u64 {
         self.setup.elements as u64 * self.setup.frames as u64
     }
 
-    /// Elements that wait in the FIFO.
+    /// Elements in the FIFO.
     pub(super) fn waiting(&self) -> u32 {
         self.fifo.len() / self.setup.size
     }
 }
 
-/// What goes on in a channel.
+/// Activity of an enabled channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) state: State,
     pub(super) block: Option<Block>,
-    /// A descriptor is being read.
+    /// A descriptor read is in flight.
     pub(super) loading: bool,
-    /// Transactions of the current turn on a read thread and on a write thread that have not ended.
+    /// Transactions in flight of the current turn on a read thread and on a write thread.
     pub(super) reads: u32,
     pub(super) writes: u32,
     /// A request is being served, or waits for the next block.
     pub(super) pending: bool,
-    /// The pending request has got its elements.
+    /// The pending request was given its elements.
     pub(super) granted: bool,
-    /// Elements that the request still moves.
+    /// Elements that the request has left to move.
     pub(super) credit: u64,
 }
 
@@ -158,24 +96,24 @@ impl Run {
         }
     }
 
-    /// The channel is on the read port: a descriptor or data is on its way, or is to be read without another request.
+    /// RD_ACTIVE: a descriptor or data is in flight, or can be read without another request.
     pub(super) fn is_reading(&self) -> bool {
         let to_read = self.block.as_ref().is_some_and(|block| !block.is_read() && self.may_read(block) > 0);
         let moves = matches!(self.state, State::Active | State::Draining);
         self.loading || self.reads > 0 || (moves && to_read)
     }
 
-    /// The channel is on the write port: it has begun to write, and not ended what it may write without another request.
+    /// WR_ACTIVE: writing has started, and more can be written without another request.
     pub(super) fn is_writing(&self) -> bool {
         let to_write = self.block.as_ref().is_some_and(|block| {
-            let begun = block.setup.destination.left() < block.total() && self.state == State::Active;
+            let started = block.setup.destination.left() < block.total() && self.state == State::Active;
             let without_request = block.setup.sync.is_none() && !block.setup.destination.is_done();
-            block.waiting() > 0 || (begun && without_request)
+            block.waiting() > 0 || (started && without_request)
         });
         self.writes > 0 || to_write
     }
 
-    /// Nothing is on its way.
+    /// Whether no transaction is in flight.
     pub(super) const fn is_quiet(&self) -> bool {
         !self.loading && self.reads == 0 && self.writes == 0
     }
@@ -185,11 +123,11 @@ impl Run {
 pub(super) struct Channel {
     pub(super) registers: Registers,
     pub(super) run: Option<Run>,
-    /// A link left the list in its middle; the next start goes on with the next descriptor.
+    /// A link left the list before its end; the next start continues with the next descriptor.
     pub(super) resumes_list: bool,
-    /// Where the last block ended: source and destination.
+    /// Source and destination address at the end of the last block.
     pub(super) ended: (u32, u32),
-    /// When it last had a turn on the read port and on the write port, in turns of the device.
+    /// Sequence number of its last turn on the read port and on the write port.
     pub(super) last_turn: [u64; 2],
 }
 
@@ -216,7 +154,7 @@ impl Channel {
         self.registers.cdp().transfer_mode() == TransferMode::LinkedList
     }
 
-    /// Shows how far the block is in the registers that software watches.
+    /// Updates the progress registers (CSAC, CDAC, CCEN, CCFN).
     pub(super) fn show_progress(&mut self) {
         let Some(block) = self.run.as_ref().and_then(|run| run.block.as_ref()) else {
             return;

@@ -1,10 +1,10 @@
-//! Faults that a test puts into the device and its surroundings.
+//! Faults that a test injects into the device and its bus.
 //!
 //! ```text
-//! test ── faults() ──► a bus error at addresses, interrupts that get lost, channels that stand still
+//! test ── faults() ──► bus errors at addresses, lost interrupts, stuck channels
 //! ```
 //!
-//! Faults stay through a reset of the device: a test takes them away by itself.
+//! Faults survive a device reset; only the test removes them.
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -23,27 +23,26 @@ impl Faults {
         self.errors.push(addresses);
     }
 
-    /// The next `count` interrupts do not raise their lines. The status registers show them.
+    /// The next `count` interrupts do not raise their lines; the status registers still show them.
     pub fn lose_interrupts(&mut self, count: u32) {
         self.interrupts_to_lose = count;
     }
 
-    /// Channel `channel` issues nothing more until [`Faults::release`]; what is on its way ends. A channel that does
-    /// not exist is ignored.
+    /// Channel `channel` issues no transaction until [`Faults::release`]; those in flight finish. An invalid channel
+    /// number is ignored.
     pub fn stick(&mut self, channel: usize) {
         if channel < CHANNELS {
             self.stuck |= 1 << channel;
         }
     }
 
-    /// Channel `channel` goes on.
+    /// Channel `channel` continues.
     pub fn release(&mut self, channel: usize) {
         if channel < CHANNELS {
             self.stuck &= !(1 << channel);
         }
     }
 
-    /// Nothing is broken any more.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,11 +1,10 @@
-//! Data of a channel between the read port and the write port.
+//! A channel's FIFO between the read port and the write port.
 //!
 //! ```text
 //! read issued ── reserve ──► read done ── fill ──► bytes ── take ──► write issued
 //! ```
 //!
-//! Room is taken when a read is issued, so that its data always fits. The FIFO knows nothing of the other channels;
-//! the pool that they share is the scheduler's.
+//! Issuing a read reserves room, so that its data always fits. The scheduler limits the pool that all channels share.
 
 use alloc::collections::VecDeque;
 
@@ -26,12 +25,12 @@ impl Fifo {
         self.bytes.len() as u32
     }
 
-    /// Bytes that it holds or waits for.
+    /// Bytes held or reserved.
     pub(super) fn used(&self) -> u32 {
         self.len() + self.reserved
     }
 
-    /// Bytes that may still be asked for.
+    /// Bytes that can still be reserved.
     pub(super) fn room(&self) -> u32 {
         self.capacity.saturating_sub(self.used())
     }
@@ -40,18 +39,18 @@ impl Fifo {
         self.reserved += bytes;
     }
 
-    /// Gives back the room of a read whose data does not come.
+    /// Releases the room of a read that delivers no data.
     pub(super) fn release(&mut self, bytes: u32) {
         self.reserved = self.reserved.saturating_sub(bytes);
     }
 
-    /// Puts the data of a read into its room.
+    /// Stores the data of a read in its reserved room.
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         self.release(bytes.len() as u32);
         self.bytes.extend(bytes);
     }
 
-    /// Takes bytes to fill `bytes`; missing ones stay as they are.
+    /// Moves bytes into `bytes`; if there are too few, the rest of `bytes` is left unchanged.
     pub(super) fn take(&mut self, bytes: &mut [u8]) {
         let count = bytes.len().min(self.bytes.len());
         for (byte, taken) in bytes.iter_mut().zip(self.bytes.drain(..count)) {
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_taken_when_it_is_reserved_and_given_back_when_it_is_taken_out() {
+    fn room_is_reserved_and_freed_by_taking() {
         let mut fifo = Fifo::new(8);
         fifo.reserve(6);
         assert_eq!((fifo.room(), fifo.len(), fifo.used()), (2, 0, 6));

@@ -1,12 +1,12 @@
-//! Events of channels, and the four interrupt lines.
+//! Channel events and the four interrupt lines.
 //!
 //! ```text
 //! event ── CICR ──► CSR of the channel ── IRQENABLE_Lj ──► IRQSTATUS_Lj ──► line j is high
 //!    (not enabled: lost)                    (not enabled: CSR only)      until the bit is cleared
 //! ```
 //!
-//! As in the paper, section 2.3.2.2: an event that CICR does not enable leaves no trace, whatever the lines say.
-//! Clearing CSR does not clear the line, and clearing the line does not clear CSR: software does both.
+//! Per the paper, section 2.3.2.2, an event that CICR does not enable has no effect on CSR or the lines. Clearing CSR
+//! does not clear the line and clearing the line does not clear CSR: software must do both.
 
 use super::Sdma;
 use crate::Bus;
@@ -16,7 +16,7 @@ use memferry_registers::sdma::{Csr, LINES, Register};
 pub(super) struct Interrupts {
     pub(super) status: [u32; LINES],
     pub(super) enable: [u32; LINES],
-    /// Bits of `status` that do not raise the line: their interrupt was lost.
+    /// Bits of `status` that do not raise the line, because their interrupt was lost by fault injection.
     pub(super) lost: [u32; LINES],
 }
 
@@ -25,8 +25,8 @@ impl Interrupts {
         self.status[line] & !self.lost[line] != 0
     }
 
-    /// Marks channel `channel` on the lines that it is enabled on. `lose` swallows the rise of those lines; says
-    /// whether there was one to swallow.
+    /// Sets the bit of `channel` on its enabled lines. With `lose`, lines that would rise stay low; returns whether
+    /// there was such a line.
     fn raise(&mut self, channel: usize, lose: bool) -> bool {
         let bit = 1 << channel;
         let mut swallowed = false;
@@ -47,12 +47,12 @@ impl Interrupts {
 }
 
 impl<B: Bus> Sdma<B> {
-    /// Whether interrupt line `line` is high; lines that do not exist never are.
+    /// Whether interrupt line `line` is high; false for an invalid line.
     pub fn line(&self, line: usize) -> bool {
         line < LINES && self.interrupts.is_high(line)
     }
 
-    /// An event of `channel` happens.
+    /// Records events of `channel` and raises its lines.
     pub(super) fn report(&mut self, channel: usize, events: Csr) {
         let registers = &mut self.channels[channel].registers;
         let enabled = events.into_bits() & registers.cicr().into_bits();
@@ -66,7 +66,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Shows in CSR that a synchronized block has begun to move, or that none moves any more.
+    /// Sets CSR's sync bit while a synchronized block moves, else clears it.
     pub(super) fn show_sync(&mut self, channel: usize, moves: bool) {
         let state = &mut self.channels[channel];
         let synchronized = state.block().is_some_and(|block| block.setup.sync.is_some());

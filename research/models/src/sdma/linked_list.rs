@@ -1,4 +1,4 @@
-//! What comes before and after a block: starting, loading descriptors, linking channels.
+//! Starts blocks and follows what comes after them: loading descriptors, linking channels.
 //!
 //! ```text
 //! enabled ──► block ──► ended ──► link to another channel, or
@@ -6,8 +6,8 @@
 //!    └─ fast ─► load ◄────┘      next descriptor, after a pause when it says so
 //! ```
 //!
-//! A channel that links to another in the middle of its list goes on with its next descriptor when it is enabled
-//! again. Descriptors are read through the read port, without a thread.
+//! A channel that links to another before the end of its list continues with its next descriptor when it is enabled
+//! again. Descriptors are read through the read port without occupying a thread.
 
 use super::channel::{Block, Channel, Run, State};
 use super::complaint::Reason;
@@ -18,7 +18,7 @@ use memferry_registers::sdma::descriptor::{Body, Descriptor, Form, MAX_BYTES, Sh
 use memferry_registers::sdma::{AddressSource, ClnkCtrl, Cndp, Csr, Register};
 
 impl<B: Bus> Sdma<B> {
-    /// Starts a channel that was enabled.
+    /// Starts an enabled channel.
     pub(super) fn start(&mut self, channel: usize) {
         let state = &mut self.channels[channel];
         let resumes = core::mem::take(&mut state.resumes_list);
@@ -35,7 +35,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Starts the block that the registers describe; without a valid one the channel is disabled.
+    /// Starts the block that the registers describe; if they are invalid, disables the channel.
     pub(super) fn start_block(&mut self, channel: usize) {
         let (setup, broken) = latch(&self.channels[channel].registers, self.gcr, &self.config);
         for (register, reason) in broken {
@@ -51,14 +51,13 @@ impl<B: Bus> Sdma<B> {
         self.grant(channel);
     }
 
-    /// Software cleared the pause of a channel's list.
+    /// Continues a paused list after software cleared the pause.
     pub(super) fn resume(&mut self, channel: usize) {
         if self.channels[channel].state() == Some(State::Paused) {
             self.start_block(channel);
         }
     }
 
-    /// Reads the next descriptor.
     fn load(&mut self, channel: usize) {
         let registers = &self.channels[channel].registers;
         let next = Cndp::from_bits(registers.get(Register::Cndp));
@@ -78,7 +77,7 @@ impl<B: Bus> Sdma<B> {
         self.events.push(done, Event::Descriptor { channel, address, form });
     }
 
-    /// A descriptor has arrived.
+    /// Handles an arrived descriptor.
     pub(super) fn loaded(&mut self, channel: usize, address: u32, form: Form) {
         let mut bytes = [0; MAX_BYTES];
         let bytes = &mut bytes[..form.bytes()];
@@ -101,7 +100,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// A block was moved.
+    /// Handles the end of a block.
     pub(super) fn block_ended(&mut self, channel: usize) {
         let state = &mut self.channels[channel];
         if let Some(block) = state.block() {
@@ -125,7 +124,6 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Enables the channel that another one links to.
     fn link(&mut self, from: usize, to: usize) {
         if self.channels[to].run.is_some() || self.channels[to].registers.ccr().enable() {
             return self.complain(from, Register::ClnkCtrl, Reason::LinkToEnabled);
@@ -139,7 +137,7 @@ impl<B: Bus> Sdma<B> {
         self.start(to);
     }
 
-    /// Ends a channel that has nothing on its way.
+    /// Ends a channel with no transaction in flight.
     fn finish(&mut self, channel: usize) {
         self.channels[channel].run = None;
         self.running.remove(channel);
@@ -149,7 +147,7 @@ impl<B: Bus> Sdma<B> {
 }
 
 impl Channel {
-    /// Puts a descriptor into the registers. Addresses that it lacks follow from what the one before it announced.
+    /// Loads a descriptor into the registers. The previous descriptor determines addresses that this one omits.
     fn apply(&mut self, descriptor: &Descriptor) {
         let announced = self.registers.cdp();
         let (source, destination) = self.ended;
@@ -193,7 +191,7 @@ impl Channel {
         self.registers.set(Register::Cdfi, shape.destination_frame_index as u32);
     }
 
-    /// The channel stays enabled, and a descriptor cannot make it the supervisor's or take it from the supervisor.
+    /// Neither the enable bit nor the supervisor bit can be changed by a descriptor.
     fn apply_whole(&mut self, whole: &Whole) {
         let ccr = self.registers.ccr();
         let loaded = whole.ccr.with_enable(true).with_read_active(false).with_write_active(false);

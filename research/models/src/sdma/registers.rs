@@ -1,11 +1,11 @@
-//! Reads and writes of the registers.
+//! Register reads and writes.
 //!
 //! ```text
-//! offset ── locate ──► Location ── rules of access ──► value, or effect and complaints
+//! offset ── locate ──► Location ── access rules ──► value, or effect and complaints
 //! ```
 //!
-//! Reserved bits read as zero, and a value written to them is ignored. Accesses through [`Sdma`] itself are the
-//! supervisor's; those through [`Unprivileged`] are the user's. No write panics, whatever its offset and value.
+//! Reserved bits read as zero; writes to them are ignored. Accesses through [`Sdma`] are privileged (supervisor), those
+//! through [`Unprivileged`] are user accesses. No write panics, whatever its offset and value.
 
 use super::Sdma;
 use super::channel::{Run, State};
@@ -24,7 +24,7 @@ const CAPS_2: Caps2 = Caps2::from_bits(0x1FF);
 const CAPS_3: Caps3 = Caps3::from_bits(0xF3);
 const CAPS_4: Caps4 = Caps4::from_bits(Csr::ALL.into_bits());
 
-/// Access to the registers as the user, not the supervisor.
+/// User (unprivileged) access to the registers.
 #[derive(Debug)]
 pub struct Unprivileged<'a, B>(pub(super) &'a mut Sdma<B>);
 
@@ -49,12 +49,12 @@ impl<B: Bus> RegisterIo for Sdma<B> {
 }
 
 impl<B: Bus> Sdma<B> {
-    /// The registers as the user accesses them.
+    /// The registers for user access.
     pub fn unprivileged(&mut self) -> Unprivileged<'_, B> {
         Unprivileged(self)
     }
 
-    /// Complains of what `channel`'s `register` holds.
+    /// Files a complaint about the current value of `channel`'s `register`.
     pub(super) fn complain(&mut self, channel: usize, register: Register, reason: Reason) {
         let value = self.channels[channel].registers.get(register);
         self.complain_at(Location::Channel(channel, register).offset(), value, reason);
@@ -64,7 +64,7 @@ impl<B: Bus> Sdma<B> {
         self.complaints.push(Complaint { at: self.now, offset, value, reason });
     }
 
-    /// Whether the access may be made; a user's access to a supervisor's channel is an event of the channel.
+    /// Whether the access is allowed; a user access to a supervisor channel is also reported as an event.
     fn admits(&mut self, offset: u32, value: u32, location: Location, privileged: bool) -> bool {
         if self.reset_until.is_some() && location != Location::SysStatus {
             self.complain_at(offset, value, Reason::DuringReset);
@@ -234,7 +234,7 @@ impl<B: Bus> Sdma<B> {
         self.start(channel);
     }
 
-    /// The pause can only be cleared by software, and the rest not be changed while the channel runs.
+    /// Software may only clear the pause; the other bits must not change while the channel runs.
     fn write_cdp(&mut self, channel: usize, written: Cdp) {
         let before = self.channels[channel].registers.cdp();
         let mut cdp = written;
@@ -252,14 +252,14 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// The debugger's suspend: channels that are sensitive to it issue nothing while it lasts, unless
-    /// OCP_SYSCONFIG says that the device ignores it.
+    /// The debugger's suspend signal: while it is set, suspend-sensitive channels issue nothing, unless OCP_SYSCONFIG
+    /// makes the device ignore it.
     pub fn set_suspend(&mut self, suspended: bool) {
         self.suspended = suspended;
         self.schedule();
     }
 
-    /// Whether any channel has something to do or on its way.
+    /// Whether any channel is running.
     pub fn is_busy(&self) -> bool {
         (0..CHANNELS).any(|channel| self.channels[channel].run.is_some())
     }

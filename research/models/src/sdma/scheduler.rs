@@ -1,13 +1,13 @@
-//! Threads of the two ports, and whose turn is next on them.
+//! Scheduler: assigns the threads of the read port and the write port to channels.
 //!
 //! ```text
 //! 32 channels ── ready? ──► high priority ──┐ arbitration rate   ┌─► 4 read threads ──► read port
 //!                     └───► low priority ───┴────────────────────┴─► 2 write threads ─► write port
 //! ```
 //!
-//! A turn lets a channel issue a few transactions; then it queues again. Within a priority the channel that has waited
-//! longest goes first. High priority goes before low, but after as many high turns as GCR's arbitration rate says a
-//! waiting low one is served. Threads can be kept for high priority. What a turn does is the transfer's business.
+//! In its turn a channel issues a few transactions, then it queues again. Within a priority the channel that has waited
+//! longest goes first. High priority goes first, but after GCR's arbitration rate of consecutive high turns a waiting
+//! low-priority channel is served. Threads can be reserved for high priority.
 
 use super::Sdma;
 use crate::Bus;
@@ -20,7 +20,7 @@ pub const READ_THREADS: usize = 4;
 /// Write threads of the device (paper, section 2.3.1).
 pub const WRITE_THREADS: usize = 2;
 
-/// The least that a priority has of the FIFO pool: an access of any size fits.
+/// Minimum share of a priority in the FIFO pool: an access of any size fits.
 const SMALLEST_BUDGET: u32 = 64;
 
 /// A port of the device.
@@ -31,7 +31,7 @@ pub enum Port {
     Write,
 }
 
-/// Channels that something goes on in, to be looked at without the others.
+/// The running channels, as a bit set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Running(u32);
 
@@ -48,7 +48,7 @@ impl Running {
         self.0 == 0
     }
 
-    /// The channels, by rising number.
+    /// The channels in ascending order.
     pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
         core::iter::from_fn(move || {
@@ -59,14 +59,14 @@ impl Running {
     }
 }
 
-/// What a port is busy with.
+/// State of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Threads {
     /// The channel on each thread.
     pub(super) channels: [Option<u8>; READ_THREADS],
-    /// When the port can carry the next transaction.
+    /// Time at which the port can carry the next transaction.
     pub(super) free_at: Instant,
-    /// High priority turns since the last low priority one.
+    /// High-priority turns since the last low-priority one.
     high_turns: u32,
     count: usize,
 }
@@ -83,31 +83,31 @@ impl Threads {
         }
     }
 
-    /// Threads that carry a channel.
+    /// The channel on each thread that the port has.
     pub(super) fn carried(&self) -> impl Iterator<Item = Option<usize>> {
         self.channels[..self.count].iter().map(|thread| thread.map(usize::from))
     }
 }
 
 impl<B: Bus> Sdma<B> {
-    /// The channel that each thread of `port` carries.
+    /// The channel on each thread of `port`.
     pub fn threads(&self, port: Port) -> impl Iterator<Item = Option<usize>> {
         self.ports[port as usize].carried()
     }
 
-    /// Gives free threads to channels that can use them.
+    /// Assigns free threads to channels that can use them.
     pub(super) fn schedule(&mut self) {
         if self.reset_until.is_some() {
             return;
         }
         for port in [Port::Write, Port::Read] {
             if port == Port::Read {
-                // After the writes, which make room.
+                // After the writes, since they free FIFO room.
                 self.read_ahead();
             }
             for thread in 0..self.ports[port as usize].count {
-                let high_only = thread < self.kept(port);
-                // A turn that ends at once, in an error, leaves the thread to the next channel.
+                let high_only = thread < self.reserved_threads(port);
+                // A turn that ends at once with an error leaves the thread free for the next channel.
                 while self.ports[port as usize].channels[thread].is_none() {
                     let Some(channel) = self.choose(port, high_only) else {
                         break;
@@ -122,8 +122,8 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Threads of `port`, from the first, that only high priority channels may have.
-    const fn kept(&self, port: Port) -> usize {
+    /// Number of threads of `port`, from the first, reserved for high-priority channels.
+    const fn reserved_threads(&self, port: Port) -> usize {
         match (self.gcr.thread_reservation(), port) {
             (ThreadReservation::None, _) => 0,
             (_, Port::Write) | (ThreadReservation::One, Port::Read) => 1,
@@ -132,7 +132,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// The channel whose turn it is on `port`.
+    /// The channel with the next turn on `port`.
     fn choose(&self, port: Port, high_only: bool) -> Option<usize> {
         let next = |high: bool| {
             self.running
@@ -185,7 +185,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Bytes of the FIFO pool that `channel` may still take.
+    /// Bytes of the FIFO pool that `channel` may still reserve.
     pub(super) fn pool_room(&self, channel: usize) -> u32 {
         let high = self.is_high(channel, Port::Read);
         let pool = self.config.fifo_pool_bytes;

@@ -1,23 +1,23 @@
-//! What a channel's registers ask for, taken when a block starts, and the rules that they must keep.
+//! A block's setup: latched from a channel's registers at the start and checked against the manual's rules.
 //!
 //! ```text
 //! registers ── latch ──► Setup, or nothing when the block must not start
-//!                  └───► rules that were broken
+//!                  └───► broken rules
 //! ```
 //!
-//! A running block does not see later writes to its registers. Links, the reported events and the enable bit are not
-//! taken: the device looks at them when it needs them.
+//! A running block does not see later register writes. Links, enabled events and the enable bit are not latched: the
+//! device reads them when it needs them.
 
 use super::addressing::{Rule, Walk};
-use super::channel::Registers;
 use super::complaint::Reason;
+use super::register_file::Registers;
 use super::timing::{Config, prev_power_of_two};
 use alloc::vec::Vec;
 use memferry_registers::sdma::{
     AddressingMode, BurstSize, Ccr, Cdp, Cen, Cfn, Color, Csdp, Gcr, Register, TransferMode, WriteMode,
 };
 
-/// What the destination gets.
+/// The operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Copy,
@@ -25,7 +25,7 @@ pub(super) enum Operation {
     Transparent,
 }
 
-/// What one request moves.
+/// The amount that one request moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Element,
@@ -34,19 +34,19 @@ pub(super) enum Unit {
     Block,
 }
 
-/// How a channel follows its requests.
+/// Synchronization of a channel with its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Synchronized {
     pub(super) unit: Unit,
-    /// Requests count the elements that are read, else those that are written.
+    /// Requests count elements read (true) or written (false).
     pub(super) by_source: bool,
-    /// Data may be read before the request.
+    /// Data may be read ahead of its request.
     pub(super) prefetch: bool,
-    /// Data of one request may be written with the next one's.
+    /// Data of one request may be written together with the next one's.
     pub(super) buffering: bool,
 }
 
-/// A block to move.
+/// Parameters of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
     pub(super) size: u32,
@@ -54,7 +54,7 @@ pub(super) struct Setup {
     pub(super) frames: u32,
     pub(super) source: Walk,
     pub(super) destination: Walk,
-    /// Largest access of each side: a power of two that is not below `size`.
+    /// Largest access of each side: a power of two, at least `size`.
     pub(super) read_window: u32,
     pub(super) write_window: u32,
     pub(super) fifo: u32,
@@ -65,10 +65,10 @@ pub(super) struct Setup {
     pub(super) sync: Option<Synchronized>,
 }
 
-/// The broken rules, with the register that breaks each.
+/// Broken rules, each with the register at fault.
 pub(super) type Broken = Vec<(Register, Reason)>;
 
-/// Takes the registers. Without a `Setup` the block must not start.
+/// Latches the registers. Returns no `Setup` if the block must not start.
 pub(super) fn latch(registers: &Registers, gcr: Gcr, config: &Config) -> (Option<Setup>, Broken) {
     let mut broken = Broken::new();
     let ccr = Ccr::from_bits(registers.get(Register::Ccr));
@@ -112,7 +112,7 @@ pub(super) fn latch(registers: &Registers, gcr: Gcr, config: &Config) -> (Option
     (Some(setup), broken)
 }
 
-/// Rules without which there is no block.
+/// Rules that a block must keep to start.
 fn check_start(registers: &Registers, ccr: Ccr, csdp: Csdp, broken: &mut Broken) -> bool {
     let constant_source = ccr.source_addressing() == AddressingMode::Constant && !ccr.constant_fill();
     let constant = constant_source || ccr.destination_addressing() == AddressingMode::Constant;
@@ -134,7 +134,7 @@ fn check_start(registers: &Registers, ccr: Ccr, csdp: Csdp, broken: &mut Broken)
     broken.len() == before
 }
 
-/// Rules whose breaking the model tolerates.
+/// Rules whose violation the model tolerates.
 fn check_tolerated(ccr: Ccr, csdp: Csdp, broken: &mut Broken) {
     let by_destination = ccr.request() != 0 && !ccr.source_sync();
     let by_source = ccr.request() != 0 && ccr.source_sync();
@@ -147,7 +147,7 @@ fn check_tolerated(ccr: Ccr, csdp: Csdp, broken: &mut Broken) {
     broken.extend(rules.into_iter().filter(|rule| rule.2).map(|(register, reason, _)| (register, reason)));
 }
 
-/// How the channel follows requests; an error when it cannot.
+/// How the channel follows requests; an error if its registers are invalid.
 fn synchronized(registers: &Registers, ccr: Ccr, broken: &mut Broken) -> Result<Option<Synchronized>, ()> {
     if ccr.request() == 0 {
         return Ok(None);
@@ -177,7 +177,7 @@ fn synchronized(registers: &Registers, ccr: Ccr, broken: &mut Broken) -> Result<
     Ok(Some(Synchronized { unit, by_source, prefetch, buffering }))
 }
 
-/// The largest access of one side: an element, the port's width when packed, or a burst when packed.
+/// The largest access of one side: an element; if packed, the port's width or a burst.
 fn window(size: u32, packed: bool, burst: BurstSize, fifo: u32, config: &Config, broken: &mut Broken) -> u32 {
     let wanted = match (packed, burst.bytes()) {
         (true, Some(bytes)) => bytes,

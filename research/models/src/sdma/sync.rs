@@ -5,10 +5,10 @@
 //!                        └── the one before is not served ──► drop error
 //! ```
 //!
-//! The credit counts on the side that makes the requests. A channel of the source reads within it and, with
-//! buffering, may keep what is less than a burst until the next request; without buffering everything read is written
-//! before the request counts as served. A channel of the destination writes within it and reads no more than it will
-//! write, or, with prefetch, as much as its FIFO takes.
+//! The credit counts elements on the side that makes the requests. A source-synchronized channel reads within it; with
+//! buffering it may keep less than a burst until the next request, without buffering it writes all data before the
+//! request counts as served. A destination-synchronized channel writes within it and reads no more than it will write,
+//! or, with prefetch, as much as its FIFO holds.
 
 use super::Sdma;
 use super::channel::{Block, Run, State};
@@ -18,7 +18,7 @@ use crate::Bus;
 use memferry_registers::sdma::{CHANNELS, Csr, REQUESTS, Register};
 
 impl Run {
-    /// Elements that may be read now, as far as requests have a say.
+    /// Elements that requests allow to be read now.
     pub(super) fn may_read(&self, block: &Block) -> u64 {
         match block.setup.sync {
             None => u64::MAX,
@@ -28,7 +28,7 @@ impl Run {
         }
     }
 
-    /// Elements that may be written now, as far as requests have a say.
+    /// Elements that requests allow to be written now.
     pub(super) fn may_write(&self, block: &Block) -> u64 {
         match block.setup.sync {
             Some(_) if counts_writes(block) => self.credit,
@@ -36,7 +36,7 @@ impl Run {
         }
     }
 
-    /// Whether a stop lets the channel end its request and write what it has read.
+    /// Whether a disabled channel completes its request and writes the data already read.
     pub(super) fn drains(&self) -> bool {
         let candidate = self.block.as_ref().is_some_and(|block| {
             let sync = block.setup.sync.is_some_and(|sync| sync.by_source && sync.buffering);
@@ -45,7 +45,7 @@ impl Run {
         candidate && matches!(self.state, State::Active | State::Draining)
     }
 
-    /// The request that is being served has moved what it asked for.
+    /// Whether the current request has moved all its elements.
     fn has_served(&self) -> bool {
         let Some((block, sync)) = self.block.as_ref().and_then(|block| Some((block, block.setup.sync?)))
         else {
@@ -60,13 +60,13 @@ impl Run {
     }
 }
 
-/// Whether requests count the elements that are written; a fill reads none.
+/// Whether requests count the elements written; a fill reads none.
 pub(super) fn counts_writes(block: &Block) -> bool {
     block.setup.sync.is_some_and(|sync| !sync.by_source) || block.setup.operation == Operation::Fill
 }
 
 impl<B: Bus> Sdma<B> {
-    /// DMA request line `line` (from 0) asks for a transfer. Says whether an enabled channel took it.
+    /// Signals DMA request line `line` (from 0). Returns whether an enabled channel accepted it.
     pub fn request(&mut self, line: usize) -> bool {
         if line >= REQUESTS {
             return false;
@@ -92,8 +92,8 @@ impl<B: Bus> Sdma<B> {
         true
     }
 
-    /// Gives the pending request of `channel` its elements; one that comes before a block or after its last element
-    /// was issued gets them when the next block starts.
+    /// Gives the pending request of `channel` its elements. A request before the block starts, or after its last element
+    /// was issued, gets them when the next block starts.
     pub(super) fn grant(&mut self, channel: usize) {
         let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.pending && !run.granted) else {
             return;
@@ -114,7 +114,7 @@ impl<B: Bus> Sdma<B> {
         run.granted = run.credit > 0;
     }
 
-    /// Ends the service of a request that has moved its elements.
+    /// Ends a request that has moved all its elements.
     pub(super) fn settle_request(&mut self, channel: usize) {
         if let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.has_served()) {
             run.pending = false;
@@ -122,7 +122,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Complains when another enabled channel has the request of `channel`.
+    /// Complains if another enabled channel uses the request line of `channel`.
     pub(super) fn check_request_shared(&mut self, channel: usize) {
         let wanted = self.channels[channel].registers.ccr().request();
         let shared = (0..CHANNELS).filter(|other| *other != channel).any(|other| {

@@ -1,11 +1,11 @@
-//! Reads and writes of a block: when one may be issued, what it carries, and what happens when it has ended.
+//! Reads and writes of a block: when they may be issued, what they carry, and how they end.
 //!
 //! ```text
 //! source walk ── read issued ──► (time) ──► read done ──► FIFO ── write issued ──► (time) ──► write done ──► events
 //! ```
 //!
-//! Memory is read when a read has ended and written when a write has: posted writes end when the port has sent them,
-//! non-posted ones when they are acknowledged. Whose turn it is, is the scheduler's; what follows a block, the list's.
+//! Memory is accessed when a read or write ends. Posted writes end when the port has sent them, non-posted ones when
+//! they are acknowledged. The scheduler chooses the channel; `linked_list` handles the end of a block.
 
 use super::channel::{Block, Run, State};
 use super::scheduler::{Port, READ_THREADS};
@@ -22,7 +22,6 @@ pub(super) const MAX_ACCESS: usize = 64;
 /// States in which data moves.
 const MOVING: [State; 2] = [State::Active, State::Draining];
 
-/// The bytes of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Data {
     bytes: [u8; MAX_ACCESS],
@@ -35,7 +34,7 @@ impl Data {
     }
 }
 
-/// Whether an element is of the colour that a transparent copy leaves out: 24 bits, the rest ignored (paper, 2.3.2.2).
+/// Whether a transparent copy skips the element: its low 24 bits equal the colour (paper, 2.3.2.2).
 fn is_transparent(element: &[u8], color: u32) -> bool {
     let compared = element.len().min(3);
     element[..compared] == color.to_le_bytes()[..compared]
@@ -44,8 +43,8 @@ fn is_transparent(element: &[u8], color: u32) -> bool {
 impl<B: Bus> Sdma<B> {
     fn block_in(&self, channel: usize, states: &[State]) -> Option<&Block> {
         let run = self.channels[channel].run.as_ref()?;
-        let stands_still = self.faults.is_stuck(channel) || self.is_suspended(channel);
-        if stands_still || !states.contains(&run.state) { None } else { run.block.as_ref() }
+        let is_blocked = self.faults.is_stuck(channel) || self.is_suspended(channel);
+        if is_blocked || !states.contains(&run.state) { None } else { run.block.as_ref() }
     }
 
     fn is_suspended(&self, channel: usize) -> bool {
@@ -53,7 +52,7 @@ impl<B: Bus> Sdma<B> {
         self.suspended && !self.sysconfig.emu_free() && sensitive
     }
 
-    /// Whether `channel` can issue a read: its FIFO has room for the whole access, and the pool for an element.
+    /// Whether `channel` can issue a read: its FIFO has room for the whole access and the pool for one element.
     pub(super) fn can_read(&self, channel: usize) -> bool {
         let Some((block, run)) = self.block_in(channel, &MOVING).zip(self.channels[channel].run.as_ref())
         else {
@@ -63,8 +62,8 @@ impl<B: Bus> Sdma<B> {
         wants && run.may_read(block) > 0 && self.pool_room(channel) >= block.setup.size
     }
 
-    /// Whether `channel` can issue a write: a whole access or the rest of the frame is there, since nothing is buffered
-    /// from one frame to the next, or no more data can come before this is written.
+    /// Whether `channel` can issue a write. The FIFO must hold a whole access or the rest of the frame (nothing is
+    /// buffered across frames), or no further data can arrive before this write.
     pub(super) fn can_write(&self, channel: usize) -> bool {
         let Some((block, run)) = self.block_in(channel, &MOVING).zip(self.channels[channel].run.as_ref())
         else {
@@ -81,7 +80,7 @@ impl<B: Bus> Sdma<B> {
         block.waiting() > 0 && (whole || !self.expects_more(channel, block))
     }
 
-    /// Whether data of `channel` that is less than a whole access should wait for more.
+    /// Whether a partial access of `channel` should wait for more data.
     fn expects_more(&self, channel: usize, block: &Block) -> bool {
         let Some(run) = self.channels[channel].run.as_ref() else {
             return false;
@@ -93,14 +92,14 @@ impl<B: Bus> Sdma<B> {
         run.reads > 0 || (waits_for_request && !block.is_read() && has_room) || self.can_read(channel)
     }
 
-    /// When the port can begin the next transaction, in a new turn or in the one that goes on.
+    /// Time at which the port can start the next transaction, in a new turn or in the current one.
     fn port_begin(&self, port: Port, new_turn: bool) -> Instant {
         let turn = if new_turn { self.config.timing.turn } else { 0 };
         self.now.after_picoseconds(turn.into()).max(self.ports[port as usize].free_at)
     }
 
-    /// Sends a read and says when its first data is back. The port carries requests and data apart: data of a read that
-    /// was sent later comes after that of the one before.
+    /// Sends a read and returns the time at which its first data is back. The port carries requests and data
+    /// independently; data arrives in the order of the reads.
     pub(super) fn read_served(&mut self, address: u32, bytes: u32, new_turn: bool) -> Instant {
         let timing = self.config.timing;
         let sent = self.port_begin(Port::Read, new_turn).after_picoseconds(timing.transaction.into());
@@ -113,7 +112,7 @@ impl<B: Bus> Sdma<B> {
         back
     }
 
-    /// Sends a write and says when it has ended: a posted one when it has left, as late as memory accepts it.
+    /// Sends a write and returns the time at which it ends: for a posted write, when memory has accepted it.
     fn write_served(&mut self, address: u32, bytes: u32, waited_for: bool, new_turn: bool) -> Instant {
         let timing = self.config.timing;
         let begin = self.port_begin(Port::Write, new_turn);
@@ -126,24 +125,23 @@ impl<B: Bus> Sdma<B> {
             self.ports[Port::Write as usize].free_at = sent;
             return served.after_picoseconds(u128::from(timing.write_latency) - there);
         }
-        // What memory accepts late holds the port up.
+        // Late acceptance by memory blocks the port.
         let late = served.picoseconds().saturating_sub(arrival.picoseconds());
         let left = sent.after_picoseconds(late);
         self.ports[Port::Write as usize].free_at = left;
         left
     }
 
-    /// Whether no other channel is on the read port.
     fn reads_alone(&self, channel: usize) -> bool {
         let mut others = self.running.iter().filter(|other| *other != channel);
         others.all(|other| !self.channels[other].run.as_ref().is_some_and(Run::is_reading))
     }
 
-    /// A turn of `channel` on a read thread: the port loads its context.
+    /// A turn of `channel` on a read thread; each turn loads the channel's context.
     pub(super) fn read_turn(&mut self, channel: usize) {
         let timing = &self.config.timing;
-        let most = if self.reads_alone(channel) { timing.reads_ahead } else { timing.reads_in_turn };
-        for _ in 0..most.max(1) {
+        let limit = if self.reads_alone(channel) { timing.reads_ahead } else { timing.reads_in_turn };
+        for _ in 0..limit.max(1) {
             if !self.can_read(channel) {
                 break;
             }
@@ -152,22 +150,22 @@ impl<B: Bus> Sdma<B> {
         self.release_if_idle(channel);
     }
 
-    /// The only channel on the read port keeps its thread, and the port issues ahead for it.
+    /// Issues further reads of the only channel on the read port; it keeps its thread.
     pub(super) fn read_ahead(&mut self) {
         for thread in 0..READ_THREADS {
             let Some(channel) = self.ports[Port::Read as usize].channels[thread].map(usize::from) else {
                 continue;
             };
-            let most = self.config.timing.reads_ahead;
-            let on_the_way =
-                |device: &Self| device.channels[channel].run.as_ref().map_or(most, |run| run.reads);
-            while on_the_way(self) < most && self.can_read(channel) && self.reads_alone(channel) {
+            let limit = self.config.timing.reads_ahead;
+            let in_flight =
+                |device: &Self| device.channels[channel].run.as_ref().map_or(limit, |run| run.reads);
+            while in_flight(self) < limit && self.can_read(channel) && self.reads_alone(channel) {
                 self.issue_read(channel, false);
             }
         }
     }
 
-    /// A turn of `channel` on a write thread: one write that is waited for, or a few that are not.
+    /// A turn of `channel` on a write thread: one non-posted write, or several posted ones.
     pub(super) fn write_turn(&mut self, channel: usize) {
         for _ in 0..self.config.timing.outstanding_writes.max(1) {
             if !self.can_write(channel) || self.issue_write(channel) {
@@ -204,8 +202,8 @@ impl<B: Bus> Sdma<B> {
         if !address.is_multiple_of(size) {
             return self.fail(channel, Csr::new().with_misaligned_error(true));
         }
-        let most = next_read(block, allowed).min(room) / size;
-        let elements = block.setup.source.advance_run(most, block.setup.read_window);
+        let count = next_read(block, allowed).min(room) / size;
+        let elements = block.setup.source.advance_run(count, block.setup.read_window);
         let bytes = elements * size;
         block.fifo.reserve(bytes);
         if block.setup.sync.is_some_and(|sync| sync.by_source) {
@@ -218,7 +216,7 @@ impl<B: Bus> Sdma<B> {
         self.show_sync(channel, true);
     }
 
-    /// Issues a write and says whether it is waited for.
+    /// Issues a write and returns whether it is non-posted, i.e. whether the channel waits for it.
     fn issue_write(&mut self, channel: usize) -> bool {
         let Some(run) = self.channels[channel].run.as_mut() else {
             return true;
@@ -234,10 +232,10 @@ impl<B: Bus> Sdma<B> {
             self.fail(channel, Csr::new().with_misaligned_error(true));
             return true;
         }
-        let begins_last =
-            block.setup.destination.frame() + 1 == block.setup.frames && !block.last_frame_begun;
-        block.last_frame_begun |= begins_last;
-        let (elements, data) = carry(block, allowed);
+        let starts_last =
+            block.setup.destination.frame() + 1 == block.setup.frames && !block.last_frame_started;
+        block.last_frame_started |= starts_last;
+        let (elements, data) = take_write_data(block, allowed);
         if counts_writes(block) && block.setup.sync.is_some() {
             run.credit = run.credit.saturating_sub(u64::from(elements));
         }
@@ -252,7 +250,7 @@ impl<B: Bus> Sdma<B> {
         };
         let done = self.write_served(address, data.length as u32, waited_for, true);
         self.events.push(done, Event::Write { channel, address, data, elements, waited_for });
-        if begins_last {
+        if starts_last {
             self.report(channel, Csr::new().with_last_frame(true));
         }
         self.channels[channel].show_progress();
@@ -260,7 +258,6 @@ impl<B: Bus> Sdma<B> {
         waited_for
     }
 
-    /// A read has ended.
     pub(super) fn read_done(&mut self, channel: usize, address: u32, bytes: u32) {
         let mut data = [0; MAX_ACCESS];
         let data = &mut data[..bytes as usize];
@@ -288,7 +285,6 @@ impl<B: Bus> Sdma<B> {
         self.settle(channel);
     }
 
-    /// A write has ended.
     pub(super) fn write_done(
         &mut self,
         channel: usize,
@@ -316,7 +312,7 @@ impl<B: Bus> Sdma<B> {
         self.settle(channel);
     }
 
-    /// Writes the elements of `bytes` that a transparent copy does not leave out.
+    /// Writes `bytes`, without the elements that a transparent copy skips.
     fn write_visible(
         &mut self,
         address: u32,
@@ -341,7 +337,7 @@ impl<B: Bus> Sdma<B> {
         Ok(())
     }
 
-    /// Counts written elements; the block's events follow from the count.
+    /// Counts written elements and reports the block's events.
     fn count_written(&mut self, channel: usize, elements: u32, reports: bool) {
         let Some(block) = self.channels[channel].run.as_mut().and_then(|run| run.block.as_mut()) else {
             return;
@@ -359,13 +355,13 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// An error stops the channel.
+    /// Reports an error and stops the channel.
     pub(super) fn fail(&mut self, channel: usize, error: Csr) {
         self.report(channel, error);
         self.abort(channel);
     }
 
-    /// Stops the channel: what is on its way ends, what was read is dropped.
+    /// Stops the channel: transactions in flight finish, data already read is dropped.
     pub(super) fn abort(&mut self, channel: usize) {
         self.channels[channel].registers.set_enable(false);
         if let Some(run) = self.channels[channel].run.as_mut() {
@@ -377,8 +373,8 @@ impl<B: Bus> Sdma<B> {
         self.settle(channel);
     }
 
-    /// Stops a channel that software disabled, or whose read failed. A plain copy from a source that makes requests,
-    /// with buffering, ends the request and writes what it has read; any other drops it (manual, section 16.4).
+    /// Stops a channel that software disabled or whose read failed. A source-synchronized plain copy with buffering
+    /// completes the request and writes what it has read; any other channel drops it (manual, section 16.4).
     pub(super) fn disable(&mut self, channel: usize) {
         let stuck = self.faults.is_stuck(channel);
         self.channels[channel].registers.set_enable(false);
@@ -389,7 +385,7 @@ impl<B: Bus> Sdma<B> {
         self.settle(channel);
     }
 
-    /// Ends a channel that was stopped, once nothing is on its way.
+    /// Ends a stopped channel once no transaction is in flight.
     pub(super) fn settle(&mut self, channel: usize) {
         let Some(run) = self.channels[channel].run.as_ref().filter(|run| run.is_quiet()) else {
             return;
@@ -416,18 +412,19 @@ impl<B: Bus> Sdma<B> {
     }
 }
 
-/// Bytes of the next read, when requests allow `allowed` elements.
+/// Bytes of the next read, if requests allow `allowed` elements.
 fn next_read(block: &Block, allowed: u64) -> u32 {
     let Setup { size, fifo, read_window, .. } = block.setup;
-    let most = u64::from(fifo / size).min(allowed) as u32;
-    block.setup.source.run(most, read_window) * size
+    let limit = u64::from(fifo / size).min(allowed) as u32;
+    block.setup.source.run(limit, read_window) * size
 }
 
-/// Takes the elements that one write carries.
-fn carry(block: &mut Block, allowed: u64) -> (u32, Data) {
+/// Takes the elements of one write from the FIFO.
+fn take_write_data(block: &mut Block, allowed: u64) -> (u32, Data) {
     let Setup { size, color, swap_bytes, write_window, .. } = block.setup;
-    let most = if block.is_fill() { u32::MAX } else { block.waiting() };
-    let elements = block.setup.destination.advance_run(allowed.min(u64::from(most)) as u32, write_window);
+    let available = if block.is_fill() { u32::MAX } else { block.waiting() };
+    let elements =
+        block.setup.destination.advance_run(allowed.min(u64::from(available)) as u32, write_window);
     let length = (elements * size) as usize;
     let mut data = Data { bytes: [0; MAX_ACCESS], length };
     let bytes = &mut data.bytes[..length];
@@ -443,7 +440,7 @@ fn carry(block: &mut Block, allowed: u64) -> (u32, Data) {
     (elements, data)
 }
 
-/// Counts `elements` more of a frame as written and gives the events.
+/// Counts `elements` as written and returns the resulting events.
 fn progress(block: &mut Block, elements: u32) -> Csr {
     let half = block.setup.elements / 2;
     let before = block.written;
@@ -455,7 +452,7 @@ fn progress(block: &mut Block, elements: u32) -> Csr {
         events.set_frame(true);
     }
     let ended = block.frames_written == block.setup.frames;
-    // Packets that a source asks for are not reported (OMAP36xx manual, 11.4, on buffering).
+    // Packet events are not reported for source-synchronized channels (OMAP36xx manual, 11.4, on buffering).
     let by_destination = block.setup.sync.filter(|sync| !sync.by_source);
     if let Some(Unit::Packet(packet)) = by_destination.map(|sync| sync.unit) {
         block.written_of_packet += elements;

@@ -1,6 +1,6 @@
-//! What the shared way does to bandwidth: bounded for one channel, bounded for all, shared fairly.
+//! Bandwidth through the shared memory port: the limit of one channel, the limit of all, and fair sharing.
 
-use super::support::{Board, TOLD, copy};
+use super::support::{Board, COMPLETING, copy};
 use memferry_clock::Instant;
 use memferry_models::ioat::{Config, Ioat, Timing};
 use memferry_models::{Access, AccessKind, Bus, BusError, Ram};
@@ -9,14 +9,19 @@ use memferry_registers::{NarrowIo, RegisterIo};
 
 const BYTES: u64 = 0x8000;
 
-/// Nanoseconds that so many channels take, each for `BYTES` in four descriptors; the last one's and the first one's.
+/// Nanoseconds in which the last and the first of `channels` channels finish; each copies `BYTES` in four descriptors.
 fn duration(timing: Timing, channels: usize) -> (u64, u64) {
     let mut board = Board::with(Config { timing, ..Config::default() });
     for channel in 0..channels {
         board.arm(channel);
         for piece in 0..4 {
             let at = BYTES / 4 * piece;
-            board.chain(channel, (BYTES / 4) as u32, TOLD, copy(at, 0x10000 + BYTES * channel as u64 + at));
+            board.chain(
+                channel,
+                (BYTES / 4) as u32,
+                COMPLETING,
+                copy(at, 0x10000 + BYTES * channel as u64 + at),
+            );
         }
     }
     (0..channels).for_each(|channel| board.count(channel));
@@ -24,7 +29,7 @@ fn duration(timing: Timing, channels: usize) -> (u64, u64) {
     while let Some(due) = board.ioat.next_wake() {
         board.ioat.step(due);
         for (channel, end) in ends.iter_mut().enumerate().take(channels) {
-            let done = board.told(channel).completed() == board.slot(channel, 3);
+            let done = board.completion_word(channel).completed() == board.slot(channel, 3);
             if done && *end == 0 {
                 *end = due.nanoseconds();
             }
@@ -35,7 +40,7 @@ fn duration(timing: Timing, channels: usize) -> (u64, u64) {
 }
 
 #[test]
-fn one_channel_is_bounded_by_its_bursts_under_way() {
+fn outstanding_bursts_limit_one_channel() {
     let timing = Timing::default();
     let (alone, _) = duration(timing, 1);
     let burst = 2 * (timing.turn + 256 / 32) + timing.read_latency + timing.write_latency;
@@ -47,7 +52,7 @@ fn one_channel_is_bounded_by_its_bursts_under_way() {
 }
 
 #[test]
-fn all_channels_together_are_bounded_by_the_way_and_get_equal_shares() {
+fn channels_share_the_port_equally() {
     let timing = Timing { bus_bytes: 8, ..Timing::default() };
     let (all, first) = duration(timing, 4);
     let floor = 4 * BYTES / 256 * 2 * (timing.turn + 256 / 8) * timing.cycle / 1000;
@@ -58,7 +63,7 @@ fn all_channels_together_are_bounded_by_the_way_and_get_equal_shares() {
 }
 
 #[test]
-fn every_time_is_felt() {
+fn every_timing_parameter_has_an_effect() {
     let normal = duration(Timing::default(), 1).0;
     let slower: [fn(&mut Timing); 9] = [
         |timing| timing.cycle *= 2,
@@ -79,7 +84,7 @@ fn every_time_is_felt() {
     }
 }
 
-/// Memory whose reads of its upper half take a microsecond.
+/// Memory whose reads above 0x1000 take a microsecond.
 struct Slow(Ram);
 
 impl Bus for Slow {
@@ -98,7 +103,7 @@ impl Bus for Slow {
 }
 
 #[test]
-fn memory_that_takes_time_is_waited_for_where_it_does() {
+fn slow_memory_delays_its_own_reads() {
     let [quick, slow] = [0_u32, 0x1000].map(|from| {
         let mut ioat = Ioat::new(Config::default(), Slow(Ram::new(0, vec![0; 0x4000])));
         let body = Body::Copy { source: from.into(), destination: 0x2000 };

@@ -1,10 +1,10 @@
-//! The I/OAT engine's model through its registers.
+//! Tests of the I/OAT model through its registers.
 //!
 //! ```text
 //! descriptors in memory, registers written ──► steps until nothing is due ──► memory, CHANSTS, line, complaints
 //! ```
 //!
-//! No driver takes part: what is written is what the documentation asks for, or forbids.
+//! No driver takes part: the tests write what the documentation requires or forbids.
 
 mod bandwidth;
 mod chains;

@@ -1,20 +1,20 @@
-//! Random chains against an oracle, random accesses, and the same trace for the same calls.
+//! Random chains against an oracle, random accesses, and reproducible traces.
 //!
 //! ```text
 //! seed ──► chain ──► model ──┬──► equal memory
 //!              └──► oracle ──┘
 //! ```
 //!
-//! The oracle is byte by byte and shares no code with the model. The seed of a failing case is printed and kept by proptest.
+//! The oracle works byte by byte and shares no code with the model. Proptest prints and stores the seed of a failure.
 
-use super::support::{BASE, Board, SIZE, TOLD, pattern};
+use super::support::{BASE, Board, COMPLETING, SIZE, pattern};
 use memferry_registers::ioat::descriptor::{Body, Control, Descriptor, Sources, WORDS};
 use memferry_registers::ioat::offset::{Location, SPAN};
 use memferry_registers::ioat::{Chancmd, Register, TransferState};
 use memferry_registers::{NarrowIo, RegisterIo};
 use proptest::prelude::*;
 
-/// Reads are below, writes above.
+/// Sources are in READS.., destinations in WRITES...
 const READS: u64 = 0x8000;
 const WRITES: u64 = 0x10000;
 
@@ -56,7 +56,7 @@ fn chains() -> impl Strategy<Value = Vec<(usize, (u32, Body))>> {
         .prop_flat_map(|count| (0..count as u64).map(|slot| (0..4_usize, body(slot))).collect::<Vec<_>>())
 }
 
-/// A register access: mostly of a register, mostly sensible.
+/// A register access; most address a register and carry a valid value.
 #[derive(Clone, Debug)]
 enum Access {
     Read(u32, u8),
@@ -89,7 +89,8 @@ fn access() -> impl Strategy<Value = Access> {
     let words =
         (any::<[u64; WORDS]>(), 0..4_u8, 0..64_u64, 1..5000_u64).prop_map(|(mut words, kind, next, size)| {
             let control =
-                [Control::new(), TOLD.with_opcode(1), TOLD.with_opcode(0x87), TOLD][usize::from(kind)];
+                [Control::new(), COMPLETING.with_opcode(1), COMPLETING.with_opcode(0x87), COMPLETING]
+                    [usize::from(kind)];
             words[0] = size | u64::from(control.with_variant(words[1] as u8 & 1).into_bits()) << 32;
             for (index, word) in words.iter_mut().enumerate().skip(1) {
                 *word = BASE + *word % (SIZE as u64 - 6000) + if index == 3 { 0 } else { 4096 };
@@ -106,7 +107,7 @@ fn access() -> impl Strategy<Value = Access> {
     ]
 }
 
-/// All that could be seen.
+/// Everything observable: values read, wake times, complaints, and memory.
 fn trace(accesses: &[Access]) -> (Vec<u64>, Vec<u8>) {
     let mut board = Board::armed();
     let mut seen = Vec::new();
@@ -133,11 +134,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn random_chains_on_four_channels_equal_the_oracle(chains in chains(), stops in prop::collection::vec((0..4_usize, 1..4000_u64), 0..8)) {
+    fn random_chains_equal_the_oracle(chains in chains(), stops in prop::collection::vec((0..4_usize, 1..4000_u64), 0..8)) {
         let mut board = Board::armed();
         let mut expected = pattern();
         for (channel, (size, body)) in &chains {
-            board.chain(*channel, *size, TOLD, *body);
+            board.chain(*channel, *size, COMPLETING, *body);
             oracle(*size, body, &mut expected);
         }
         (0..4).for_each(|channel| board.count(channel));
@@ -162,12 +163,12 @@ proptest! {
     }
 
     #[test]
-    fn random_accesses_never_panic_and_have_the_same_trace_again(accesses in prop::collection::vec(access(), 1..150)) {
+    fn random_accesses_never_panic(accesses in prop::collection::vec(access(), 1..150)) {
         prop_assert!(trace(&accesses) == trace(&accesses));
     }
 
     #[test]
-    fn a_reset_always_brings_a_channel_back(accesses in prop::collection::vec(access(), 1..80)) {
+    fn a_reset_always_recovers_a_channel(accesses in prop::collection::vec(access(), 1..80)) {
         let mut board = Board::armed();
         for access in &accesses {
             match access {
@@ -186,7 +187,7 @@ proptest! {
             let errors = board.errors(channel).into_bits();
             board.ioat.write(Location::Channel(channel, Register::Chanerr).offset(), errors);
             board.arm(channel);
-            board.chain(channel, 8, TOLD, Body::Fill { pattern: 0x1111_1111 * (1 + channel as u64), destination: BASE + 0x1000 });
+            board.chain(channel, 8, COMPLETING, Body::Fill { pattern: 0x1111_1111 * (1 + channel as u64), destination: BASE + 0x1000 });
             board.count(channel);
             board.run();
             prop_assert_eq!(board.state(channel), TransferState::Idle);
@@ -196,8 +197,8 @@ proptest! {
 }
 
 #[test]
-fn words_of_the_tests_are_descriptors() {
+fn test_descriptors_decode() {
     let body = Body::Copy { source: 1, destination: 2 };
-    let descriptor = Descriptor { size: 3, control: TOLD, next: 64, body };
+    let descriptor = Descriptor { size: 3, control: COMPLETING, next: 64, body };
     assert_eq!(Descriptor::decode(&descriptor.encode()), Ok(descriptor));
 }

@@ -1,13 +1,13 @@
-//! Access to registers: widths, reserved bits, and what the documentation forbids.
+//! Register access: widths, reserved bits, and forbidden uses.
 
-use super::support::{BASE, Board, TOLD, copy};
+use super::support::{BASE, Board, COMPLETING, copy};
 use memferry_models::ioat::Reason;
 use memferry_registers::ioat::offset::channel as offset;
 use memferry_registers::ioat::{CHANNELS, Chancmd, Chanctrl, General, Register, TransferState};
 use memferry_registers::{NarrowIo, RegisterIo};
 
 #[test]
-fn what_the_device_is_can_be_read_at_any_width() {
+fn identity_registers_read_at_any_width() {
     let mut board = Board::new();
     assert_eq!(board.ioat.read8(General::Chancnt.offset()), CHANNELS as u8);
     assert_eq!(board.ioat.read8(General::Xfercap.offset()), 20);
@@ -19,7 +19,7 @@ fn what_the_device_is_can_be_read_at_any_width() {
 }
 
 #[test]
-fn forbidden_accesses_are_reported_and_change_nothing() {
+fn forbidden_accesses_have_no_effect() {
     let mut board = Board::new();
     board.ioat.write(0x84, 0x0001_0000);
     board.ioat.write8(offset(0, Register::Chanerr), 1);
@@ -62,10 +62,10 @@ fn forbidden_commands_are_reported() {
 }
 
 #[test]
-fn a_channel_at_work_keeps_its_addresses_and_its_count() {
+fn an_active_channel_keeps_addresses_and_count() {
     let mut board = Board::armed();
-    board.chain(0, 4096, TOLD, copy(0, 0x2000));
-    board.chain(0, 4096, TOLD, copy(0, 0x3000));
+    board.chain(0, 4096, COMPLETING, copy(0, 0x2000));
+    board.chain(0, 4096, COMPLETING, copy(0, 0x3000));
     board.count(0);
     board.run_until(500);
     board.set64(0, Register::Chainaddr, BASE);
@@ -78,11 +78,11 @@ fn a_channel_at_work_keeps_its_addresses_and_its_count() {
 }
 
 #[test]
-fn completions_without_an_address_are_reported() {
+fn a_missing_completion_address_is_reported() {
     let mut board = Board::new();
     let at = board.slot(0, 0);
     board.set64(0, Register::Chainaddr, at);
-    board.chain(0, 64, TOLD, copy(0, 0x2000));
+    board.chain(0, 64, COMPLETING, copy(0, 0x2000));
     board.count(0);
     board.run();
     assert_eq!((board.reasons(), board.state(0)), (vec![Reason::NoCompletionAddress], TransferState::Idle));
@@ -97,22 +97,22 @@ fn completions_without_an_address_are_reported() {
 }
 
 #[test]
-fn the_first_who_reads_the_control_register_owns_the_channel() {
+fn the_first_read_of_chanctrl_owns_the_channel() {
     let mut board = Board::new();
     let mut in_use = || Chanctrl::from_bits(board.ioat.read16(offset(3, Register::Chanctrl))).in_use();
     assert_eq!([in_use(), in_use()], [false, true]);
     board.command(3, Chancmd::new().with_reset(true));
     board.run();
     let control = Chanctrl::from_bits(board.ioat.read16(offset(3, Register::Chanctrl)));
-    assert!(control.in_use(), "a reset does not change who owns it");
+    assert!(control.in_use(), "a reset does not change ownership");
     board.ioat.write16(offset(3, Register::Chanctrl), 0);
     assert!(!Chanctrl::from_bits(board.ioat.read16(offset(3, Register::Chanctrl))).in_use());
 }
 
 #[test]
-fn the_upper_half_of_the_status_is_that_of_the_lower_ones_read() {
+fn reading_the_low_half_latches_the_high_half() {
     let mut board = Board::armed();
-    board.chain(0, 64, TOLD, copy(0, 0x2000));
+    board.chain(0, 64, COMPLETING, copy(0, 0x2000));
     board.count(0);
     let low = board.ioat.read(offset(0, Register::Chansts));
     board.run();

@@ -1,10 +1,10 @@
-//! A device on a board: memory, and short ways to write a chain.
+//! Test fixture: a device with memory, and shortcuts to write chains.
 //!
 //! ```text
 //! Board ── descriptors ──► Ram ◄── Ioat ◄── registers
 //! ```
 //!
-//! Nothing here knows what a transfer should do.
+//! The expected effect of a transfer is not computed here.
 
 use memferry_clock::Instant;
 use memferry_models::ioat::{Config, Ioat, Reason};
@@ -16,18 +16,17 @@ use memferry_registers::{NarrowIo, RegisterIo};
 
 pub(crate) const BASE: u64 = 0x8000_0000;
 pub(crate) const SIZE: usize = 0x8_0000;
-/// Each channel's ring and its completion word, at the end of memory.
+/// Each channel's ring and completion word are at the end of memory.
 const RINGS: u64 = BASE + SIZE as u64 - 4 * RING_BYTES;
 const RING_BYTES: u64 = 0x4000;
 
-/// Memory without a period.
 pub(crate) fn pattern() -> Vec<u8> {
     (0..SIZE as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
 }
 
 pub(crate) struct Board {
     pub(crate) ioat: Ioat<Ram>,
-    /// Descriptors written, by channel.
+    /// Descriptors written per channel.
     pub(crate) written: [u16; 4],
 }
 
@@ -40,7 +39,7 @@ impl Board {
         Self { ioat: Ioat::new(config, Ram::new(BASE as u32, pattern())), written: [0; 4] }
     }
 
-    /// One whose channels have their completion address and their chain.
+    /// A board whose channels have a completion address and a chain.
     pub(crate) fn armed() -> Self {
         let mut board = Self::new();
         (0..4).for_each(|channel| board.arm(channel));
@@ -63,7 +62,7 @@ impl Board {
         RINGS + RING_BYTES * channel as u64
     }
 
-    /// Where a descriptor of a channel's chain is.
+    /// Address of descriptor `index` of a channel's chain.
     pub(crate) fn slot(&self, channel: usize, index: u16) -> u64 {
         self.word(channel) + 64 + 64 * u64::from(index % 250)
     }
@@ -104,7 +103,7 @@ impl Board {
         self.ioat.bus_mut().write(address as u32, &bytes).expect("on the board");
     }
 
-    /// Writes a descriptor at the end of a channel's chain; the device is not told.
+    /// Appends a descriptor to a channel's chain without updating DMACOUNT.
     pub(crate) fn chain(&mut self, channel: usize, size: u32, control: Control, body: Body) {
         let index = self.written[channel];
         let next = self.slot(channel, index + 1);
@@ -120,7 +119,7 @@ impl Board {
         self.ioat.write16(offset(channel, Register::Dmacount), self.written[channel]);
     }
 
-    /// Steps until nothing is due, and says when that was.
+    /// Steps until nothing is due and returns the time.
     pub(crate) fn run(&mut self) -> Instant {
         for _ in 0..10_000_000 {
             match self.ioat.next_wake() {
@@ -128,10 +127,9 @@ impl Board {
                 None => return self.ioat.now(),
             };
         }
-        panic!("the device does not come to rest");
+        panic!("the device still has events after 10,000,000 steps");
     }
 
-    /// Steps until an instant.
     pub(crate) fn run_until(&mut self, nanoseconds: u64) {
         self.ioat.step(Instant::from_nanoseconds(nanoseconds));
     }
@@ -140,8 +138,8 @@ impl Board {
         &self.ioat.bus().bytes()[(address - BASE) as usize..][..length]
     }
 
-    /// What the completion word holds.
-    pub(crate) fn told(&self, channel: usize) -> Chansts {
+    /// Content of the completion word.
+    pub(crate) fn completion_word(&self, channel: usize) -> Chansts {
         let bytes = self.memory(self.word(channel), 8).try_into().expect("eight bytes");
         Chansts::from_bits(u64::from_le_bytes(bytes))
     }
@@ -151,8 +149,8 @@ impl Board {
     }
 }
 
-/// With a completion write.
-pub(crate) const TOLD: Control = Control::new().with_completion_write(true);
+/// Control bits that request a completion write.
+pub(crate) const COMPLETING: Control = Control::new().with_completion_write(true);
 
 pub(crate) fn copy(from: u64, to: u64) -> Body {
     Body::Copy { source: BASE + from, destination: BASE + to }

@@ -1,10 +1,10 @@
 //! Addressing modes, fill, transparent copy and byte order.
 //!
 //! ```text
-//! a block of a few elements ──► the bytes that must be where
+//! a block of a few elements ──► the expected bytes at the destination
 //! ```
 //!
-//! Random blocks are compared with an oracle in `properties`.
+//! `properties` compares random blocks with an oracle.
 
 use super::support::{BASE, Board, copy, pattern};
 use memferry_models::sdma::Reason;
@@ -30,7 +30,7 @@ fn post_increment_copies_a_block() {
 }
 
 #[test]
-fn double_index_turns_a_picture_by_a_quarter() {
+fn double_index_rotates_an_image() {
     let width = 4;
     let height = 3;
     let mut block = copy(width, height);
@@ -45,14 +45,14 @@ fn double_index_turns_a_picture_by_a_quarter() {
     let source = expected(BASE + 0x1000, 12);
     for row in 0..height as usize {
         for column in 0..width as usize {
-            let turned = column * height as usize + (height as usize - 1 - row);
-            assert_eq!(board.memory(BASE + 0x8000, 12)[turned], source[row * width as usize + column]);
+            let rotated = column * height as usize + (height as usize - 1 - row);
+            assert_eq!(board.memory(BASE + 0x8000, 12)[rotated], source[row * width as usize + column]);
         }
     }
 }
 
 #[test]
-fn single_index_with_a_negative_index_reverses_elements() {
+fn a_negative_single_index_reverses_elements() {
     let mut block = copy(4, 1);
     block.ccr.set_source_addressing(AddressingMode::SingleIndex);
     block.source = BASE + 0x100C;
@@ -64,7 +64,7 @@ fn single_index_with_a_negative_index_reverses_elements() {
 }
 
 #[test]
-fn refuses_constant_addressing_from_memory_to_memory() {
+fn refuses_constant_addressing_in_memory() {
     for source in [true, false] {
         let mut block = copy(4, 1);
         match source {
@@ -81,7 +81,7 @@ fn refuses_constant_addressing_from_memory_to_memory() {
 }
 
 #[test]
-fn fill_writes_the_colour_and_reads_nothing() {
+fn fill_writes_the_color_and_reads_nothing() {
     for (data_type, bytes) in [
         (DataType::Bits8, [0x33, 0x33, 0x33, 0x33]),
         (DataType::Bits16, [0x33, 0x22, 0x33, 0x22]),
@@ -101,7 +101,7 @@ fn fill_writes_the_colour_and_reads_nothing() {
 }
 
 #[test]
-fn transparent_copy_leaves_out_the_colour_and_ignores_the_upper_byte() {
+fn transparent_copy_skips_the_color() {
     let mut board = Board::new();
     let pixels = [0xFF11_2233_u32, 0x0011_2233, 0x0011_2234, 0xAA11_2233, 1];
     for (index, pixel) in pixels.iter().enumerate() {
@@ -130,14 +130,14 @@ fn refuses_fill_and_transparent_copy_at_once() {
 }
 
 #[test]
-fn bytes_are_turned_when_the_sides_differ_and_big_endian_is_reported() {
+fn differing_byte_orders_are_swapped() {
     let mut block = copy(2, 1);
     block.csdp.set_destination_big_endian(true);
     let mut board = Board::new();
     assert!(board.transfer(0, block).block());
-    let turned: Vec<u8> =
+    let swapped: Vec<u8> =
         expected(BASE + 0x1000, 8).chunks(4).flat_map(|word| word.iter().rev()).copied().collect();
-    assert_eq!(board.memory(BASE + 0x8000, 8), turned);
+    assert_eq!(board.memory(BASE + 0x8000, 8), swapped);
     assert_eq!(board.reasons(), [Reason::BigEndian]);
 
     block.csdp.set_source_big_endian(true);

@@ -1,10 +1,10 @@
 //! Many channels: threads, priorities, FIFO depth, links, and disabling.
 //!
 //! ```text
-//! 32 channels ──► 4 read threads, 2 write threads ──► who is first, who may run at all
+//! 32 channels ──► 4 read threads, 2 write threads ──► order of service
 //! ```
 //!
-//! Times are compared, never asserted: they are parameters.
+//! Times are compared with each other, never with constants: they are parameters.
 
 use super::support::{BASE, Block, Board, copy};
 use memferry_models::sdma::{Config, Port, Reason};
@@ -12,7 +12,7 @@ use memferry_registers::RegisterIo;
 use memferry_registers::sdma::offset::{self, Register};
 use memferry_registers::sdma::{BurstSize, ClnkCtrl, Csr, FifoBudget, Gcr, OcpSysconfig, ThreadReservation};
 
-/// Copies of `channels` channels to places of their own.
+/// Starts a copy on each of `channels`, each to its own destination.
 fn busy(board: &mut Board, channels: core::ops::Range<usize>, change: impl Fn(usize, &mut Block)) {
     for channel in channels.clone() {
         let mut block = copy(64, 1);
@@ -23,7 +23,7 @@ fn busy(board: &mut Board, channels: core::ops::Range<usize>, change: impl Fn(us
     channels.for_each(|channel| board.enable(channel));
 }
 
-/// The order in which channels report their block's end.
+/// The order in which channels report the end of their block.
 fn order(board: &mut Board) -> Vec<usize> {
     let mut ended = Vec::new();
     while board.step() {
@@ -37,7 +37,7 @@ fn order(board: &mut Board) -> Vec<usize> {
 }
 
 #[test]
-fn thirty_two_channels_share_four_read_and_two_write_threads() {
+fn all_channels_share_the_threads() {
     let mut board = Board::new();
     busy(&mut board, 0..32, |_, _| {});
     let mut most_reads = 0;
@@ -48,7 +48,7 @@ fn thirty_two_channels_share_four_read_and_two_write_threads() {
         let mut carried: Vec<usize> = board.sdma.threads(Port::Read).flatten().collect();
         carried.sort_unstable();
         carried.dedup();
-        assert_eq!(carried.len(), board.sdma.threads(Port::Read).flatten().count(), "one thread a channel");
+        assert_eq!(carried.len(), board.sdma.threads(Port::Read).flatten().count(), "one thread per channel");
     }
     assert_eq!((most_reads, most_writes), (4, 2));
     for channel in 0..32 {
@@ -59,7 +59,7 @@ fn thirty_two_channels_share_four_read_and_two_write_threads() {
 }
 
 #[test]
-fn high_priority_channels_end_before_low_ones_that_were_there_first() {
+fn high_priority_channels_finish_first() {
     let mut board = Board::new();
     board.sdma.write(offset::GCR, Gcr::RESET.with_arbitration_rate(255).into_bits());
     busy(&mut board, 0..12, |channel, block| {
@@ -73,7 +73,7 @@ fn high_priority_channels_end_before_low_ones_that_were_there_first() {
 }
 
 #[test]
-fn the_arbitration_rate_keeps_low_priority_from_starving() {
+fn the_arbitration_rate_prevents_starvation() {
     let ends_at = |rate: u8| {
         let mut board = Board::new();
         board.sdma.write(offset::GCR, Gcr::RESET.with_arbitration_rate(rate).into_bits());
@@ -83,12 +83,12 @@ fn the_arbitration_rate_keeps_low_priority_from_starving() {
         });
         order(&mut board).iter().position(|channel| *channel == 0).expect("channel 0 ends")
     };
-    assert_eq!(ends_at(255), 12, "a high rate lets the low channel wait to the end");
+    assert_eq!(ends_at(255), 12, "with a high rate the low channel finishes last");
     assert!(ends_at(1) < 12);
 }
 
 #[test]
-fn threads_kept_for_high_priority_stay_free_of_low_ones() {
+fn reserved_threads_serve_high_priority_only() {
     for (reservation, reads) in
         [(ThreadReservation::One, 3), (ThreadReservation::Two, 2), (ThreadReservation::Three, 1)]
     {
@@ -106,7 +106,7 @@ fn threads_kept_for_high_priority_stay_free_of_low_ones() {
 }
 
 #[test]
-fn a_deeper_fifo_lets_large_bursts_through_and_is_faster() {
+fn a_deeper_fifo_allows_larger_bursts() {
     let run = |depth: u8| {
         let mut board = Board::new();
         board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(depth).into_bits());
@@ -130,7 +130,7 @@ fn a_deeper_fifo_lets_large_bursts_through_and_is_faster() {
 }
 
 #[test]
-fn a_small_fifo_pool_slows_channels_but_stops_none() {
+fn a_small_fifo_pool_stops_no_channel() {
     for budget in [FifoBudget::Shared, FifoBudget::Low25, FifoBudget::Low50, FifoBudget::Low75] {
         let mut board = Board::with(Config { fifo_pool_bytes: 16, ..Config::default() });
         board.sdma.write(offset::GCR, Gcr::RESET.with_fifo_budget(budget).into_bits());
@@ -140,7 +140,7 @@ fn a_small_fifo_pool_slows_channels_but_stops_none() {
 }
 
 #[test]
-fn a_link_enables_the_next_channel_at_the_end() {
+fn a_link_enables_the_next_channel() {
     let mut board = Board::new();
     for channel in [2, 5, 31] {
         let mut block = copy(16, 1);
@@ -160,7 +160,7 @@ fn a_link_enables_the_next_channel_at_the_end() {
 }
 
 #[test]
-fn a_loop_of_channels_runs_until_its_link_is_taken_away() {
+fn a_loop_of_channels_runs_until_unlinked() {
     let mut board = Board::new();
     for (channel, next) in [(0, 1), (1, 0)] {
         board.program(channel, copy(4, 1));
@@ -170,7 +170,7 @@ fn a_loop_of_channels_runs_until_its_link_is_taken_away() {
     board.enable(0);
     let mut rounds = 0;
     while rounds < 5 {
-        assert!(board.step(), "the loop goes on");
+        assert!(board.step(), "the loop continues");
         if board.csr(1).block() {
             rounds += 1;
             board.set(1, Register::Csr, Csr::ALL.into_bits());
@@ -196,7 +196,7 @@ fn a_channel_may_link_to_itself() {
 }
 
 #[test]
-fn reports_a_link_to_a_channel_that_is_enabled() {
+fn reports_a_link_to_an_enabled_channel() {
     let mut board = Board::new();
     busy(&mut board, 0..2, |channel, block| block.elements = if channel == 0 { 4 } else { 200 });
     board.set(0, Register::ClnkCtrl, ClnkCtrl::new().with_enable_link(true).with_next_channel(1).into_bits());
@@ -205,7 +205,7 @@ fn reports_a_link_to_a_channel_that_is_enabled() {
 }
 
 #[test]
-fn disabling_stops_a_channel_after_what_is_on_its_way() {
+fn disabling_finishes_accesses_in_flight() {
     let mut board = Board::new();
     board.program(0, copy(256, 1));
     board.enable(0);
@@ -227,7 +227,7 @@ fn disabling_stops_a_channel_after_what_is_on_its_way() {
 }
 
 #[test]
-fn refuses_to_enable_a_channel_that_is_still_active() {
+fn refuses_to_enable_an_active_channel() {
     let mut board = Board::new();
     board.program(0, copy(256, 1));
     board.enable(0);
@@ -240,7 +240,7 @@ fn refuses_to_enable_a_channel_that_is_still_active() {
 }
 
 #[test]
-fn suspend_stops_only_channels_that_are_sensitive_to_it() {
+fn suspend_stops_only_sensitive_channels() {
     let mut board = Board::new();
     busy(&mut board, 0..2, |channel, block| block.ccr.set_suspend_sensitive(channel == 0));
     board.sdma.set_suspend(true);
@@ -252,7 +252,7 @@ fn suspend_stops_only_channels_that_are_sensitive_to_it() {
 }
 
 #[test]
-fn a_device_that_ignores_suspend_goes_on() {
+fn emu_free_ignores_suspend() {
     let mut board = Board::new();
     board.sdma.write(offset::OCP_SYSCONFIG, OcpSysconfig::new().with_emu_free(true).into_bits());
     busy(&mut board, 0..1, |_, block| block.ccr.set_suspend_sensitive(true));
@@ -262,7 +262,7 @@ fn a_device_that_ignores_suspend_goes_on() {
 }
 
 #[test]
-fn disabling_frees_the_fifo_pool_for_the_others() {
+fn disabling_frees_the_fifo_pool() {
     let mut board = Board::with(Config { fifo_pool_bytes: 64, ..Config::default() });
     board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(64).into_bits());
     busy(&mut board, 0..1, |_, block| block.ccr = block.ccr.with_request(1).with_prefetch(true));
@@ -276,7 +276,7 @@ fn disabling_frees_the_fifo_pool_for_the_others() {
 }
 
 #[test]
-fn channels_that_fail_at_once_do_not_hold_up_the_ones_behind_them() {
+fn failing_channels_do_not_block_others() {
     let mut board = Board::new();
     board.sdma.set_suspend(true);
     busy(&mut board, 0..20, |channel, block| {
@@ -290,7 +290,7 @@ fn channels_that_fail_at_once_do_not_hold_up_the_ones_behind_them() {
 }
 
 #[test]
-fn activity_shows_from_the_first_access_to_the_last_without_a_gap() {
+fn activity_bits_show_no_gap() {
     let mut board = Board::new();
     board.program(0, copy(64, 2));
     board.enable(0);
@@ -303,7 +303,7 @@ fn activity_shows_from_the_first_access_to_the_last_without_a_gap() {
 }
 
 #[test]
-fn reports_a_linked_channel_that_is_disabled_and_does_not_follow_the_link() {
+fn disabling_a_linked_channel_is_reported() {
     let mut board = Board::new();
     busy(&mut board, 0..1, |_, _| {});
     board.program(1, copy(4, 1));

@@ -1,10 +1,10 @@
-//! Errors that the device reports, and faults that a test injects.
+//! Errors that the device reports, and injected faults.
 //!
 //! ```text
-//! misaligned address, bus error, user on a supervisor's channel ──► CSR, and the channel stops
+//! misaligned address, bus error, user access to a supervisor channel ──► CSR, and the channel stops
 //! ```
 //!
-//! Requests that are dropped are with the synchronized channels.
+//! `synchronized` tests dropped requests.
 
 use super::support::{BASE, Board, SIZE, copy};
 use memferry_clock::Instant;
@@ -28,7 +28,7 @@ fn a_misaligned_address_stops_the_channel() {
 }
 
 #[test]
-fn an_index_that_leads_to_a_misaligned_element_stops_the_channel_there() {
+fn a_misaligning_index_stops_the_channel() {
     let mut block = copy(8, 1);
     block.ccr.set_source_addressing(AddressingMode::SingleIndex);
     block.source_index = (3, 0);
@@ -38,7 +38,7 @@ fn an_index_that_leads_to_a_misaligned_element_stops_the_channel_there() {
 }
 
 #[test]
-fn an_error_of_a_read_or_a_write_stops_the_channel() {
+fn a_bus_error_stops_the_channel() {
     for address in [BASE + 0x1010, BASE + 0x8010] {
         let mut board = Board::new();
         board.sdma.faults().bus_error_at(address..=address);
@@ -52,7 +52,7 @@ fn an_error_of_a_read_or_a_write_stops_the_channel() {
 }
 
 #[test]
-fn addresses_without_memory_are_transaction_errors() {
+fn unmapped_addresses_are_transaction_errors() {
     for (source, destination) in [(0x1000, BASE), (BASE, BASE + SIZE as u32 - 8), (u32::MAX - 3, BASE)] {
         let mut block = copy(8, 1);
         (block.source, block.destination) = (source, destination);
@@ -61,7 +61,7 @@ fn addresses_without_memory_are_transaction_errors() {
 }
 
 #[test]
-fn posted_errors_may_go_unnoticed_but_not_that_of_a_last_non_posted_write() {
+fn only_non_posted_writes_report_errors() {
     let run = |write_mode, faulty: u32| {
         let mut board = Board::with(Config { posted_errors: false, ..Config::default() });
         board.sdma.faults().bus_error_at(faulty..=faulty);
@@ -78,7 +78,7 @@ fn posted_errors_may_go_unnoticed_but_not_that_of_a_last_non_posted_write() {
 }
 
 #[test]
-fn a_user_cannot_touch_a_supervisors_channel() {
+fn users_cannot_access_supervisor_channels() {
     let mut board = Board::new();
     let mut block = copy(8, 1);
     block.ccr.set_supervisor(true);
@@ -92,7 +92,7 @@ fn a_user_cannot_touch_a_supervisors_channel() {
 }
 
 #[test]
-fn a_user_cannot_make_a_channel_the_supervisors() {
+fn users_cannot_set_the_supervisor_bit() {
     let mut board = Board::new();
     board.program(0, copy(8, 1));
     let mut ccr = board.ccr(0);
@@ -103,7 +103,7 @@ fn a_user_cannot_make_a_channel_the_supervisors() {
 }
 
 #[test]
-fn a_lost_interrupt_leaves_the_line_low_but_shows_in_the_registers() {
+fn a_lost_interrupt_leaves_the_line_low() {
     let mut board = Board::new();
     board.sdma.write(offset::irq_enable(0), 1);
     board.sdma.faults().lose_interrupts(1);
@@ -118,7 +118,7 @@ fn a_lost_interrupt_leaves_the_line_low_but_shows_in_the_registers() {
 }
 
 #[test]
-fn a_stuck_channel_stands_still_until_it_is_released_or_disabled() {
+fn a_stuck_channel_waits_for_its_release() {
     let mut board = Board::new();
     board.sdma.faults().stick(0);
     board.program(0, copy(4, 1));

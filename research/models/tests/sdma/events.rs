@@ -1,10 +1,10 @@
-//! Every status flag, what enables it, and the interrupt lines.
+//! Status flags, their enable bits, and the interrupt lines.
 //!
 //! ```text
 //! event ── CICR ──► CSR ── IRQENABLE ──► IRQSTATUS ──► line
 //! ```
 //!
-//! Errors have their own module; here they only pass through.
+//! `errors` tests the error flags.
 
 use super::support::{BASE, Board, copy};
 use memferry_models::sdma::Reason;
@@ -12,7 +12,7 @@ use memferry_registers::RegisterIo;
 use memferry_registers::sdma::offset::{self, Register};
 use memferry_registers::sdma::{Cicr, Csr};
 
-/// Runs until channel 0 shows `flag`, and says how many bytes were written by then.
+/// Runs until channel 0 shows `flag` and returns the bytes written by then.
 fn written_when(frames: u32, flag: impl Fn(Csr) -> bool) -> Option<usize> {
     let mut board = Board::new();
     board.program(0, copy(8, frames));
@@ -26,36 +26,36 @@ fn written_when(frames: u32, flag: impl Fn(Csr) -> bool) -> Option<usize> {
 }
 
 #[test]
-fn half_frame_comes_with_the_half_of_the_first_frame() {
+fn half_frame_is_set_at_half_a_frame() {
     assert_eq!(written_when(3, |csr| csr.half_frame()), Some(16));
 }
 
 #[test]
-fn end_of_frame_comes_with_the_last_element_of_a_frame() {
+fn frame_is_set_at_a_frames_end() {
     assert_eq!(written_when(3, |csr| csr.frame()), Some(32));
 }
 
 #[test]
-fn start_of_last_frame_comes_when_its_first_element_is_on_its_way() {
-    let written = written_when(3, |csr| csr.last_frame()).expect("the flag comes");
+fn last_frame_is_set_at_its_first_element() {
+    let written = written_when(3, |csr| csr.last_frame()).expect("the flag is set");
     assert!((56..=64).contains(&written), "{written}");
     assert_eq!(written_when(1, |csr| csr.last_frame()), Some(0), "the only frame is the last one");
 }
 
 #[test]
-fn end_of_block_comes_with_the_last_element() {
+fn block_is_set_at_the_last_element() {
     assert_eq!(written_when(3, |csr| csr.block()), Some(96));
 }
 
 #[test]
-fn flags_that_only_other_transfers_have_do_not_come() {
+fn a_plain_copy_sets_no_other_flags() {
     let mut board = Board::new();
     let csr = board.transfer(0, copy(8, 3));
     assert!(!csr.super_block() && !csr.packet() && !csr.drain() && !csr.sync() && !csr.is_error());
 }
 
 #[test]
-fn an_event_that_is_not_enabled_leaves_no_trace() {
+fn a_disabled_event_leaves_no_trace() {
     let mut board = Board::new();
     board.sdma.write(offset::irq_enable(0), 1);
     board.program(0, copy(8, 3));
@@ -64,11 +64,11 @@ fn an_event_that_is_not_enabled_leaves_no_trace() {
     board.run();
     assert_eq!(board.csr(0), Csr::new().with_frame(true));
     board.set(0, Register::Cicr, Cicr::ALL.into_bits());
-    assert_eq!(board.csr(0), Csr::new().with_frame(true), "enabling later does not bring it back");
+    assert_eq!(board.csr(0), Csr::new().with_frame(true), "enabling it later does not set it");
 }
 
 #[test]
-fn status_is_set_without_a_line_but_the_line_is_not() {
+fn csr_is_set_without_an_enabled_line() {
     let mut board = Board::new();
     let csr = board.transfer(4, copy(8, 1));
     assert!(csr.block());
@@ -79,7 +79,7 @@ fn status_is_set_without_a_line_but_the_line_is_not() {
 }
 
 #[test]
-fn each_line_shows_the_channels_that_are_enabled_on_it() {
+fn each_line_shows_its_enabled_channels() {
     let mut board = Board::new();
     board.sdma.write(offset::irq_enable(0), 1 << 3);
     board.sdma.write(offset::irq_enable(2), 1 << 3 | 1 << 9);
@@ -97,7 +97,7 @@ fn each_line_shows_the_channels_that_are_enabled_on_it() {
 }
 
 #[test]
-fn a_line_falls_when_every_bit_of_it_is_cleared_whatever_csr_says() {
+fn a_line_falls_when_its_bits_are_cleared() {
     let mut board = Board::new();
     board.sdma.write(offset::irq_enable(1), 1);
     board.transfer(0, copy(4, 1));
@@ -110,7 +110,7 @@ fn a_line_falls_when_every_bit_of_it_is_cleared_whatever_csr_says() {
 }
 
 #[test]
-fn csr_bits_are_cleared_by_writing_one() {
+fn writing_one_clears_csr_bits() {
     let mut board = Board::new();
     board.transfer(0, copy(4, 1));
     board.set(0, Register::Csr, Csr::new().with_block(true).into_bits());
@@ -119,7 +119,7 @@ fn csr_bits_are_cleared_by_writing_one() {
 }
 
 #[test]
-fn reports_a_channel_that_is_enabled_with_its_status_set() {
+fn enabling_with_status_set_is_reported() {
     let mut board = Board::new();
     board.transfer(0, copy(4, 1));
     board.enable(0);

@@ -1,10 +1,10 @@
-//! Scatter and gather through linked lists of descriptors.
+//! Scatter and gather with linked lists of descriptors.
 //!
 //! ```text
 //! descriptors in memory ──► channel ──► blocks one after the other ──► end of super block
 //! ```
 //!
-//! Their layout in memory has its tests in `memferry-registers`.
+//! `memferry-registers` tests the descriptors' layout.
 
 use super::support::{BASE, Board, copy, pattern};
 use memferry_models::sdma::Reason;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 const LIST: u32 = BASE + 0xF000;
 
-/// A descriptor that writes `destination` next to nothing else changing, followed by one of type 2b.
+/// A type 2b descriptor of `elements` contiguous elements to `destination`; the next one is of type 2b too.
 fn gather(next: Next, destination: u32, elements: u32) -> Descriptor {
     Descriptor {
         next,
@@ -46,7 +46,7 @@ fn put(board: &mut Board, address: u32, descriptor: &Descriptor) {
     board.sdma.bus_mut().ram.bytes_mut()[begin..begin + length].copy_from_slice(&bytes[..length]);
 }
 
-/// Points channel 0 to the list: the next descriptor is of type 2 with a destination.
+/// Points channel 0 at the list, whose first descriptor is of type 2 with a destination.
 fn follow(board: &mut Board, fast: bool, source: AddressSource) {
     let cdp = Cdp::new()
         .with_transfer_mode(TransferMode::LinkedList)
@@ -64,7 +64,7 @@ fn source(offset: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_list_scatters_a_source_and_ends_with_the_super_block() {
+fn a_list_scatters_a_source() {
     for fast in [false, true] {
         let mut board = Board::new();
         board.program(0, copy(2, 1));
@@ -94,7 +94,7 @@ fn a_list_scatters_a_source_and_ends_with_the_super_block() {
 }
 
 #[test]
-fn an_address_that_is_used_again_starts_where_the_last_block_did() {
+fn a_reused_address_repeats_the_last_source() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, false, AddressSource::Reuse);
@@ -105,7 +105,7 @@ fn an_address_that_is_used_again_starts_where_the_last_block_did() {
 }
 
 #[test]
-fn type_1_loads_the_whole_channel_and_type_3_only_addresses() {
+fn type_1_loads_all_and_type_3_only_addresses() {
     let mut board = Board::new();
     let block = copy(2, 1);
     board.program(0, block);
@@ -136,12 +136,12 @@ fn type_1_loads_the_whole_channel_and_type_3_only_addresses() {
     assert_eq!(board.memory(BASE + 0x9000, 12), [0x55, 0, 0, 0, 0x55, 0, 0, 0, 0x55, 0, 0, 0]);
     assert_eq!(board.memory(BASE + 0xA000, 4), [0x55, 0, 0, 0]);
     assert_eq!(board.memory(BASE + 0xA004, 4), pattern()[0xA004..0xA008].to_vec());
-    assert!(!Cicr::from_bits(board.get(0, Register::Cicr)).block(), "type 3 carries that bit of CICR");
+    assert!(!Cicr::from_bits(board.get(0, Register::Cicr)).block(), "type 3 carries CICR's block bit");
     assert_eq!(board.reasons(), []);
 }
 
 #[test]
-fn a_pause_holds_the_list_until_software_clears_it() {
+fn a_pause_holds_the_list_until_cleared() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, true, AddressSource::Continue);
@@ -159,7 +159,7 @@ fn a_pause_holds_the_list_until_software_clears_it() {
 }
 
 #[test]
-fn a_paused_list_can_be_given_up() {
+fn a_paused_list_can_be_disabled() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, true, AddressSource::Continue);
@@ -171,7 +171,7 @@ fn a_paused_list_can_be_given_up() {
 }
 
 #[test]
-fn a_descriptor_that_cannot_be_read_is_a_transaction_error() {
+fn an_unreadable_descriptor_is_an_error() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, true, AddressSource::Continue);
@@ -183,7 +183,7 @@ fn a_descriptor_that_cannot_be_read_is_a_transaction_error() {
 }
 
 #[test]
-fn reports_a_descriptor_form_that_does_not_exist() {
+fn reports_an_undefined_descriptor_form() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, true, AddressSource::Undefined);
@@ -194,7 +194,7 @@ fn reports_a_descriptor_form_that_does_not_exist() {
 }
 
 #[test]
-fn a_link_in_the_middle_of_a_list_leaves_it_and_comes_back_to_it() {
+fn a_list_continues_after_a_link() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, false, AddressSource::Continue);
@@ -216,7 +216,7 @@ fn a_link_in_the_middle_of_a_list_leaves_it_and_comes_back_to_it() {
 }
 
 #[test]
-fn a_request_that_comes_before_its_descriptor_is_served_by_the_block_it_describes() {
+fn an_early_request_serves_the_next_block() {
     let mut board = Board::new();
     let mut block = copy(2, 1);
     block.ccr = block.ccr.with_request(9).with_block_sync(true);
@@ -231,7 +231,7 @@ fn a_request_that_comes_before_its_descriptor_is_served_by_the_block_it_describe
 }
 
 #[test]
-fn reports_a_link_to_a_channel_that_starts_by_loading_a_descriptor() {
+fn reports_a_link_to_a_fast_start_channel() {
     let mut board = Board::new();
     board.program(0, copy(2, 1));
     follow(&mut board, true, AddressSource::Continue);
@@ -244,7 +244,7 @@ fn reports_a_link_to_a_channel_that_starts_by_loading_a_descriptor() {
     assert!(board.csr(0).super_block());
 }
 
-/// One block of a random list: elements, frames, a type 3 descriptor, and where its source comes from.
+/// One block of a random list: elements, frames, whether its descriptor is type 3, source mode, source address.
 type Piece = (u32, u16, bool, AddressSource, u32);
 
 fn piece() -> impl Strategy<Value = Piece> {
@@ -252,7 +252,7 @@ fn piece() -> impl Strategy<Value = Piece> {
     (1u32..12, 1u16..4, any::<bool>(), source, (0u32..0x400).prop_map(|at| BASE + 0x2000 + 4 * at))
 }
 
-/// What announces `piece`: the type and where its addresses come from.
+/// The descriptor type and source mode that announce `piece`.
 fn announce(piece: Option<&Piece>) -> (DescriptorType, AddressSource) {
     match piece {
         Some((_, _, true, source, _)) => (DescriptorType::Type3, *source),
@@ -263,7 +263,7 @@ fn announce(piece: Option<&Piece>) -> (DescriptorType, AddressSource) {
 
 proptest! {
     #[test]
-    fn random_lists_move_what_their_descriptors_say(
+    fn random_lists_equal_the_expectation(
         pieces in prop::collection::vec(piece(), 1..7),
         fast: bool,
     ) {

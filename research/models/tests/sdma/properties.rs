@@ -1,12 +1,12 @@
-//! Random configurations against an oracle, random writes, and the same trace for the same calls.
+//! Random configurations against an oracle, random writes, and reproducible traces.
 //!
 //! ```text
 //! seed ──► configuration ──► model ──┬──► equal memory
 //!                     └────► oracle ─┘
 //! ```
 //!
-//! The oracle is written from the equations alone, element by element, and shares no code with the model. The seed of
-//! a failing case is printed and kept by proptest.
+//! The oracle implements the paper's equations element by element and shares no code with the model. Proptest prints
+//! and stores the seed of a failure.
 
 use super::support::{Access, BASE, Block, Board, SIZE, copy, pattern};
 use memferry_clock::Instant;
@@ -16,14 +16,14 @@ use memferry_registers::sdma::offset::{self, Register};
 use memferry_registers::sdma::{AddressingMode, BurstSize, Ccr, Csdp, DataType, Gcr, WriteMode};
 use proptest::prelude::*;
 
-/// Where element `n` (from 1) of the paper's equations is.
+/// Address of element `n` (from 1) by the paper's equations.
 fn address(n: i64, mode: AddressingMode, start: u32, es: i64, per_frame: i64, index: (i16, i32)) -> i64 {
     if n == 1 {
         return i64::from(start);
     }
     let ei = i64::from(index.0);
     let fi = i64::from(index.1);
-    // The number of steps before element n that crossed a frame, and that did not.
+    // Steps before element n that crossed a frame boundary.
     let crossed = (n - 1) / per_frame;
     let within = n - 1 - crossed;
     i64::from(start)
@@ -35,7 +35,7 @@ fn address(n: i64, mode: AddressingMode, start: u32, es: i64, per_frame: i64, in
         }
 }
 
-/// Memory after the block; none when an element is misaligned or outside.
+/// Memory after the block; `None` if an element is misaligned or outside memory.
 fn oracle(block: &Block) -> Option<Vec<u8>> {
     let before = pattern();
     let mut after = before.clone();
@@ -67,7 +67,7 @@ fn mode() -> impl Strategy<Value = AddressingMode> {
     (1u8..=3).prop_map(AddressingMode::from_bits)
 }
 
-/// Indexes that often are aligned.
+/// Indexes that are often aligned.
 fn index(size: i32) -> impl Strategy<Value = (i16, i32)> {
     (-6i32..=12, -40i32..=40, 0i32..8).prop_map(move |(element, frame, odd)| {
         let skew = i32::from(odd == 0);
@@ -88,7 +88,7 @@ fn parameters() -> impl Strategy<Value = Csdp> {
 }
 
 prop_compose! {
-    /// A block that reads from the lower half of memory and writes to the upper half, unless its indexes say otherwise.
+    /// A block that reads the lower half of memory and writes the upper half, unless its indexes lead elsewhere.
     fn block()(csdp in parameters())(
         csdp in Just(csdp),
         modes in [mode(), mode()],
@@ -118,7 +118,7 @@ prop_compose! {
     }
 }
 
-/// A value that makes sense in a channel's register, and otherwise any.
+/// A value for a channel's register: usually valid, sometimes arbitrary.
 fn value(register: Register) -> BoxedStrategy<u32> {
     let sensible = match register {
         Register::Ccr => (any::<u32>(), any::<u32>())
@@ -142,7 +142,7 @@ fn value(register: Register) -> BoxedStrategy<u32> {
     prop_oneof![9 => sensible, 1 => any::<u32>()].boxed()
 }
 
-/// A write to the registers: mostly of one of three channels, and often one that enables it.
+/// A register write: usually to one of three channels, often one that enables it.
 fn write() -> impl Strategy<Value = (u32, u32)> {
     let register = prop_oneof![
         1 => Just(Register::Ccr),
@@ -158,10 +158,10 @@ fn write() -> impl Strategy<Value = (u32, u32)> {
     ]
 }
 
-/// Bytes that a block has to itself in the upper half of memory.
+/// Bytes of a slot in the upper half of memory; each block has its own.
 const SLOT: usize = 0x800;
 
-/// The block with its destination in one piece, in a slot of its own.
+/// The block with a contiguous destination in the given slot.
 fn in_slot(slot: usize, mut block: Block) -> Block {
     block.ccr.set_destination_addressing(AddressingMode::PostIncrement);
     block.destination = BASE + 0x8000 + (SLOT * slot) as u32 + block.destination % 16;
@@ -170,7 +170,7 @@ fn in_slot(slot: usize, mut block: Block) -> Block {
 
 type Trace = (Vec<Access>, Vec<Instant>, Vec<u32>, usize);
 
-/// Writes, requests and steps, and everything that could be seen of them.
+/// Runs writes, requests and steps, and returns everything observable.
 fn trace(writes: &[(u32, u32)], steps: u8) -> Trace {
     let mut board = Board::new();
     let mut wakes = Vec::new();
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_blocks_are_moved_as_the_equations_say(block in block(), depth in 1u8.., channel in 0usize..32) {
+    fn random_blocks_equal_the_equations(block in block(), depth in 1u8.., channel in 0usize..32) {
         let mut board = Board::new();
         board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(depth).into_bits());
         let csr = board.transfer(channel, block);
@@ -205,7 +205,7 @@ proptest! {
         match oracle(&block) {
             Some(after) => {
                 prop_assert!(csr.block() && !csr.is_error(), "{csr}");
-                // Elements that are read after they were written have no order that the equations give.
+                // The equations do not order reads after writes of the same element.
                 if sources || apart(&block) {
                     prop_assert!(board.sdma.bus().ram.bytes() == after.as_slice());
                 }
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn many_channels_at_once_do_not_disturb_one_another(
+    fn concurrent_channels_do_not_interfere(
         blocks in prop::collection::vec(block(), 1..16),
         gcr: u32,
         pool in 0u32..512,
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn requests_move_a_block_as_the_equations_say(
+    fn synchronized_blocks_equal_the_equations(
         block in block(),
         unit in 0u8..4,
         packet in 1i32..40,
@@ -271,12 +271,12 @@ proptest! {
         board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(depth).into_bits());
         board.program(0, block);
         board.enable(0);
-        let mut asked = 0;
+        let mut requests = 0;
         while board.ccr(0).enable() {
             board.sdma.request(76);
-            asked += 1;
-            prop_assert!(asked < 5000, "the block ends");
-            (0..pauses[asked % pauses.len()] + u8::from(asked % 4 == 0)).for_each(|_| { board.step(); });
+            requests += 1;
+            prop_assert!(requests < 5000, "the block ends");
+            (0..pauses[requests % pauses.len()] + u8::from(requests % 4 == 0)).for_each(|_| { board.step(); });
         }
         board.run();
         let csr = board.csr(0);
@@ -291,7 +291,7 @@ proptest! {
     }
 
     #[test]
-    fn disabling_at_any_time_leaves_the_channel_ready_for_the_next_block(
+    fn a_disabled_channel_can_be_used_again(
         block in block(),
         after in 0usize..60,
         by_source: bool,
@@ -326,7 +326,7 @@ proptest! {
     fn random_writes_never_panic(writes in prop::collection::vec(write(), 1..60), steps in 0u8..4) {
         let (log, wakes, ..) = trace(&writes, steps);
         prop_assert!(wakes.is_sorted());
-        prop_assert!(log.iter().all(|access| access.1 <= 64), "an access is at most a burst");
+        prop_assert!(log.iter().all(|access| access.1 <= 64), "no access exceeds a burst");
     }
 
     #[test]
@@ -335,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn how_time_is_cut_into_steps_does_not_matter(block in block(), cut in 1u64..400) {
+    fn the_step_size_does_not_matter(block in block(), cut in 1u64..400) {
         let mut whole = Board::new();
         whole.transfer(0, block);
         let mut pieces = Board::new();
@@ -351,7 +351,7 @@ proptest! {
     }
 }
 
-/// Whether no element is read from where one is written.
+/// Whether no read element overlaps a written one.
 fn apart(block: &Block) -> bool {
     let es = i64::from(block.csdp.data_type().bytes().unwrap_or(1));
     let per_frame = i64::from(block.elements);

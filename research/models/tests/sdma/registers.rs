@@ -1,10 +1,10 @@
-//! The registers themselves: reset, reserved bits, forbidden writes.
+//! Register access: reset values, reserved bits, forbidden writes.
 //!
 //! ```text
-//! write ──► what a read gives back, and the complaint
+//! write ──► value read back, and the complaint
 //! ```
 //!
-//! What the registers cause is for the other modules.
+//! The other modules test the effects of the registers.
 
 use super::support::{Board, copy};
 use memferry_models::sdma::Reason;
@@ -13,7 +13,7 @@ use memferry_registers::sdma::offset::{self, Location, Register};
 use memferry_registers::sdma::{Caps0, Ccr, Cdp, DataType, Gcr, OcpSysconfig};
 
 #[test]
-fn reset_values_are_the_manuals() {
+fn reset_values_match_the_manual() {
     let mut board = Board::new();
     assert!(board.reset_done());
     assert_eq!(board.sdma.read(offset::GCR), Gcr::RESET.into_bits());
@@ -25,7 +25,7 @@ fn reset_values_are_the_manuals() {
 }
 
 #[test]
-fn a_soft_reset_takes_its_time_and_stops_everything() {
+fn a_soft_reset_takes_time_and_stops_all() {
     let mut board = Board::new();
     board.sdma.write(offset::irq_enable(0), u32::MAX);
     board.program(0, copy(64, 1));
@@ -38,13 +38,13 @@ fn a_soft_reset_takes_its_time_and_stops_everything() {
     let writes = board.lengths(true).len();
     board.run();
     assert!(board.reset_done() && !board.sdma.is_busy());
-    assert_eq!(board.lengths(true).len(), writes, "what was on its way is lost");
+    assert_eq!(board.lengths(true).len(), writes, "accesses in flight are dropped");
     assert_eq!(board.sdma.read(offset::irq_enable(0)), 0);
     assert_eq!(board.sdma.read(offset::OCP_SYSCONFIG), 0, "SOFTRESET reads as zero");
 }
 
 #[test]
-fn reserved_bits_read_as_zero_and_writing_them_is_reported() {
+fn reserved_bits_read_as_zero() {
     for location in Location::all().filter(|location| location.access() == offset::Access::ReadWrite) {
         let reset = matches!(location, Location::OcpSysconfig);
         let reserved = !location.implemented();
@@ -59,7 +59,7 @@ fn reserved_bits_read_as_zero_and_writing_them_is_reported() {
 }
 
 #[test]
-fn read_only_registers_and_offsets_without_one_ignore_writes() {
+fn writes_without_effect_are_reported() {
     let mut board = Board::new();
     let before = board.sdma.read(offset::CAPS_2);
     board.sdma.write(offset::CAPS_2, 0);
@@ -77,7 +77,7 @@ fn activity_bits_cannot_be_written() {
 }
 
 #[test]
-fn a_fifo_depth_of_zero_is_ignored_and_reported() {
+fn a_fifo_depth_of_zero_is_ignored() {
     let mut board = Board::new();
     board.sdma.write(offset::GCR, 0);
     assert_eq!(Gcr::from_bits(board.sdma.read(offset::GCR)).max_channel_fifo_depth(), 16);
@@ -85,7 +85,7 @@ fn a_fifo_depth_of_zero_is_ignored_and_reported() {
 }
 
 #[test]
-fn refuses_blocks_without_elements_frames_or_a_size() {
+fn refuses_empty_blocks() {
     let mut without_size = copy(4, 1);
     without_size.csdp.set_data_type(DataType::Reserved);
     for (block, reason) in [
@@ -101,7 +101,7 @@ fn refuses_blocks_without_elements_frames_or_a_size() {
 }
 
 #[test]
-fn a_running_channel_does_not_see_later_writes_and_they_are_reported() {
+fn a_running_channel_ignores_writes() {
     let mut board = Board::new();
     board.program(0, copy(64, 1));
     board.enable(0);
@@ -120,7 +120,7 @@ fn software_cannot_pause_a_list() {
 }
 
 #[test]
-fn a_complaint_says_what_was_written_where_and_why() {
+fn a_complaint_shows_register_and_reason() {
     let mut board = Board::new();
     board.sdma.write(offset::GCR, 0);
     let text = board.sdma.complaints()[0].to_string();
@@ -130,7 +130,7 @@ fn a_complaint_says_what_was_written_where_and_why() {
 }
 
 #[test]
-fn complaints_beyond_the_lists_room_are_counted() {
+fn complaints_beyond_the_limit_are_counted() {
     let mut board = Board::new();
     (0..2000).for_each(|_| board.sdma.write(0x30, 1));
     assert_eq!(board.sdma.complaints().len() as u64 + board.sdma.complaints_left_out(), 2000);

@@ -1,10 +1,10 @@
-//! A device on a board: memory, a log of what reached it, and short ways to program a channel.
+//! Test fixture: a device with memory, a log of its accesses, and shortcuts to program a channel.
 //!
 //! ```text
 //! Board ── Sdma ──► Recorder ──► Ram
 //! ```
 //!
-//! Nothing here knows what a transfer should do.
+//! The expected effect of a transfer is not computed here.
 
 use memferry_clock::Instant;
 use memferry_models::sdma::{Config, Reason, Sdma};
@@ -13,7 +13,7 @@ use memferry_registers::RegisterIo;
 use memferry_registers::sdma::offset::{self, Register};
 use memferry_registers::sdma::{AddressingMode, Ccr, Cicr, Cndp, Csdp, Csr, DataType, SysStatus};
 
-/// Where memory begins, and how much there is.
+/// Address and size of memory.
 pub(crate) const BASE: u32 = 0x8000_0000;
 pub(crate) const SIZE: usize = 0x1_0000;
 
@@ -38,7 +38,7 @@ impl Bus for Recorder {
     }
 }
 
-/// Memory whose bytes are all different from their neighbours'.
+/// Memory content in which neighbouring bytes differ.
 pub(crate) fn pattern() -> Vec<u8> {
     (0..SIZE).map(|at| (at ^ (at >> 8).wrapping_mul(37) ^ 0x5A) as u8).collect()
 }
@@ -73,7 +73,7 @@ impl Board {
         Ccr::from_bits(self.get(channel, Register::Ccr))
     }
 
-    /// Programs every register of a channel for `elements` by `frames`, all events reported, and leaves it disabled.
+    /// Programs all registers of a channel for `block` with all events enabled; the channel stays disabled.
     pub(crate) fn program(&mut self, channel: usize, block: Block) {
         for (register, value) in [
             (Register::Csdp, block.csdp.into_bits()),
@@ -107,7 +107,7 @@ impl Board {
         self.set(channel, Register::Ccr, ccr.into_bits());
     }
 
-    /// Programs and enables a channel and lets it run.
+    /// Programs and enables a channel, runs to the end, and returns its status.
     pub(crate) fn transfer(&mut self, channel: usize, block: Block) -> Csr {
         self.program(channel, block);
         self.enable(channel);
@@ -115,7 +115,7 @@ impl Board {
         self.csr(channel)
     }
 
-    /// Steps until nothing is due, and says when that was.
+    /// Steps until nothing is due and returns the time.
     pub(crate) fn run(&mut self) -> Instant {
         let mut wake = self.sdma.next_wake();
         for _ in 0..1_000_000 {
@@ -124,10 +124,10 @@ impl Board {
                 None => return self.sdma.now(),
             }
         }
-        panic!("the device does not come to rest");
+        panic!("the device still has events after 1,000,000 steps");
     }
 
-    /// Steps once, to the next thing that is due.
+    /// Steps to the next event; returns whether there was one.
     pub(crate) fn step(&mut self) -> bool {
         match self.sdma.next_wake() {
             Some(due) => {
@@ -151,13 +151,13 @@ impl Board {
         SysStatus::from_bits(self.sdma.read(offset::SYSSTATUS)).reset_done()
     }
 
-    /// Lengths of the writes, or the reads, that reached the bus.
+    /// Lengths of the writes or reads that reached the bus.
     pub(crate) fn lengths(&self, writes: bool) -> Vec<usize> {
         self.sdma.bus().log.iter().filter(|access| access.2 == writes).map(|access| access.1).collect()
     }
 }
 
-/// A block to program, as the registers take it.
+/// A block to program, with the registers' units.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) source: u32,

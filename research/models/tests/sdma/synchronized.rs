@@ -1,10 +1,10 @@
-//! Channels that follow a peripheral's requests.
+//! Channels synchronized with a peripheral's requests.
 //!
 //! ```text
 //! request ──► an element, a frame, a packet or a block ──► served; too early ──► drop error
 //! ```
 //!
-//! The peripheral is plain memory here: what it would do with the data is not the channel's.
+//! The peripheral is plain memory here; how it uses the data is not tested.
 
 use super::support::{BASE, Block, Board, copy};
 use memferry_models::sdma::Reason;
@@ -14,14 +14,14 @@ use memferry_registers::sdma::{AddressingMode, BurstSize, MidleMode, OcpSysconfi
 
 const LINE: usize = 64;
 
-/// Memory to a peripheral at a constant address, requests by the destination.
+/// Copy from memory to a peripheral at a constant address; the destination makes the requests.
 fn to_peripheral(elements: u32, frames: u32) -> Block {
     let mut block = copy(elements, frames);
     block.ccr = block.ccr.with_request(LINE as u8 + 1).with_destination_addressing(AddressingMode::Constant);
     block
 }
 
-/// A peripheral at a constant address to memory, requests by the source.
+/// Copy from a peripheral at a constant address to memory; the source makes the requests.
 fn from_peripheral(elements: u32, frames: u32) -> Block {
     let mut block = copy(elements, frames);
     block.ccr = block
@@ -37,7 +37,7 @@ fn sync(mut block: Block, frame: bool, whole: bool) -> Block {
     block
 }
 
-/// Elements that each of a few requests moves, until the block ends.
+/// Elements moved by each request until the block ends.
 fn served(block: Block, writes: bool) -> Vec<usize> {
     let mut board = Board::new();
     board.program(0, block);
@@ -58,7 +58,7 @@ fn served(block: Block, writes: bool) -> Vec<usize> {
 }
 
 #[test]
-fn a_request_moves_an_element_a_frame_a_packet_or_a_block() {
+fn a_request_moves_one_unit() {
     for by_source in [false, true] {
         let block = if by_source { from_peripheral(6, 2) } else { to_peripheral(6, 2) };
         let writes = !by_source;
@@ -67,23 +67,23 @@ fn a_request_moves_an_element_a_frame_a_packet_or_a_block() {
         assert_eq!(served(sync(block, false, true), writes), [12]);
         let mut packets = sync(block, true, true);
         (packets.source_index.1, packets.destination_index.1) = (5, 5);
-        assert_eq!(served(packets, writes), [5, 5, 2], "the last packet is what is left");
+        assert_eq!(served(packets, writes), [5, 5, 2], "the last packet is the rest");
     }
 }
 
 #[test]
-fn nothing_is_written_before_a_request_and_nothing_read_without_prefetch() {
+fn nothing_moves_before_a_request() {
     let mut board = Board::new();
     board.program(0, to_peripheral(16, 1));
     board.enable(0);
     board.run();
     assert!(board.sdma.bus().log.is_empty());
-    assert!(!board.sdma.request(LINE - 1), "another line is nobody's");
+    assert!(!board.sdma.request(LINE - 1), "no channel uses that line");
     assert!(!board.sdma.request(127) && !board.sdma.request(usize::MAX));
 }
 
 #[test]
-fn prefetch_reads_what_the_fifo_holds_before_the_request() {
+fn prefetch_fills_the_fifo_before_the_request() {
     let mut block = to_peripheral(16, 1);
     block.ccr.set_prefetch(true);
     let mut board = Board::new();
@@ -100,7 +100,7 @@ fn prefetch_reads_what_the_fifo_holds_before_the_request() {
 }
 
 #[test]
-fn a_request_before_the_last_one_is_served_is_dropped() {
+fn an_early_second_request_is_dropped() {
     let mut board = Board::new();
     board.program(0, sync(to_peripheral(8, 2), true, false));
     board.enable(0);
@@ -117,7 +117,7 @@ fn a_request_before_the_last_one_is_served_is_dropped() {
 }
 
 #[test]
-fn end_of_packet_is_reported_for_packets_only() {
+fn end_of_packet_is_reported() {
     let mut block = sync(to_peripheral(8, 1), true, true);
     block.destination_index.1 = 4;
     let mut board = Board::new();
@@ -130,7 +130,7 @@ fn end_of_packet_is_reported_for_packets_only() {
 }
 
 #[test]
-fn buffering_keeps_less_than_a_burst_until_the_next_request() {
+fn buffering_keeps_partial_bursts() {
     let run = |disable| {
         let mut block = from_peripheral(8, 1);
         block.ccr.set_buffering_disable(disable);
@@ -153,7 +153,7 @@ fn buffering_keeps_less_than_a_burst_until_the_next_request() {
 }
 
 #[test]
-fn disabling_drains_what_a_source_delivered_and_says_so() {
+fn disabling_drains_source_data() {
     let mut block = from_peripheral(8, 1);
     block.csdp.set_destination_packed(true);
     block.csdp.set_destination_burst(BurstSize::Bytes16);
@@ -176,7 +176,7 @@ fn disabling_drains_what_a_source_delivered_and_says_so() {
 }
 
 #[test]
-fn reports_settings_that_do_not_go_with_the_side_that_makes_requests() {
+fn reports_settings_of_the_wrong_side() {
     let mut by_source = from_peripheral(4, 1);
     by_source.ccr.set_prefetch(true);
     let mut by_destination = to_peripheral(4, 1);
@@ -198,7 +198,7 @@ fn reports_settings_that_do_not_go_with_the_side_that_makes_requests() {
 }
 
 #[test]
-fn a_shared_request_is_reported_and_goes_to_the_lower_channel() {
+fn a_shared_request_serves_the_lower_channel() {
     let mut board = Board::new();
     for channel in [4, 2] {
         board.program(channel, sync(to_peripheral(4, 1), false, true));
@@ -211,7 +211,7 @@ fn a_shared_request_is_reported_and_goes_to_the_lower_channel() {
 }
 
 #[test]
-fn a_fill_can_follow_requests() {
+fn requests_can_drive_a_fill() {
     let mut block = sync(to_peripheral(4, 2), true, false);
     block.ccr.set_constant_fill(true);
     block.color = 7;
@@ -225,7 +225,7 @@ fn a_fill_can_follow_requests() {
 }
 
 #[test]
-fn disabling_lets_the_request_of_a_source_end() {
+fn disabling_completes_the_sources_request() {
     let mut board = Board::new();
     board.program(0, sync(from_peripheral(16, 2), true, false));
     board.enable(0);
@@ -236,11 +236,11 @@ fn disabling_lets_the_request_of_a_source_end() {
     board.run();
     let csr = board.csr(0);
     assert!(csr.drain() && csr.frame() && !csr.block(), "{csr}");
-    assert_eq!(board.lengths(true).len(), 16, "the frame that was asked for");
+    assert_eq!(board.lengths(true).len(), 16, "the requested frame");
 }
 
 #[test]
-fn only_plain_copies_from_a_buffered_source_drain() {
+fn only_buffered_plain_copies_drain() {
     let mut unbuffered = sync(from_peripheral(16, 2), true, false);
     unbuffered.ccr.set_buffering_disable(true);
     let mut transparent = sync(from_peripheral(16, 2), true, false);
@@ -260,7 +260,7 @@ fn only_plain_copies_from_a_buffered_source_drain() {
 }
 
 #[test]
-fn a_failing_read_of_a_buffered_source_still_drains_what_came_before() {
+fn a_failing_read_drains_earlier_data() {
     let mut block = sync(from_peripheral(16, 1), true, false);
     block.ccr.set_source_addressing(AddressingMode::PostIncrement);
     let mut board = Board::new();
@@ -276,7 +276,7 @@ fn a_failing_read_of_a_buffered_source_still_drains_what_came_before() {
 }
 
 #[test]
-fn nothing_is_buffered_from_one_frame_to_the_next() {
+fn nothing_is_buffered_across_frames() {
     let mut block = sync(from_peripheral(6, 2), true, false);
     block.csdp.set_destination_packed(true);
     block.csdp.set_destination_burst(BurstSize::Bytes16);
@@ -290,7 +290,7 @@ fn nothing_is_buffered_from_one_frame_to_the_next() {
 }
 
 #[test]
-fn packets_that_a_source_asks_for_are_not_reported() {
+fn source_packets_are_not_reported() {
     let mut block = sync(from_peripheral(8, 1), true, true);
     block.source_index.1 = 4;
     let mut board = Board::new();
@@ -304,20 +304,20 @@ fn packets_that_a_source_asks_for_are_not_reported() {
 }
 
 #[test]
-fn the_current_addresses_tell_whether_a_request_has_come() {
+fn cdac_shows_whether_a_request_arrived() {
     let mut board = Board::new();
     board.program(0, to_peripheral(8, 1));
     board.set(0, Register::Cdac, 0);
     board.enable(0);
     board.run();
-    assert_eq!(board.get(0, Register::Cdac), 0, "enabled, but not begun");
+    assert_eq!(board.get(0, Register::Cdac), 0, "enabled, but not started");
     assert!(board.sdma.request(LINE));
     board.run();
     assert_eq!(board.get(0, Register::Cdac), BASE + 0x8000);
 }
 
 #[test]
-fn reports_a_channel_that_drains_in_smart_standby() {
+fn draining_in_smart_standby_is_reported() {
     for (mode, reasons) in
         [(MidleMode::SmartStandby, vec![Reason::DrainInSmartStandby]), (MidleMode::NoStandby, vec![])]
     {

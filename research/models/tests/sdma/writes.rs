@@ -1,10 +1,10 @@
-//! How accesses reach the bus: single, packed, in bursts; posted or waited for.
+//! Bus accesses: single, packed, in bursts; posted or non-posted.
 //!
 //! ```text
-//! CSDP ──► lengths of the accesses, and the time they take
+//! CSDP ──► lengths of the accesses, and their duration
 //! ```
 //!
-//! Which bytes they carry is the addressing's.
+//! `addressing` tests their content.
 
 use super::support::{BASE, Board, copy};
 use memferry_clock::Instant;
@@ -20,7 +20,7 @@ fn deep() -> Board {
 }
 
 #[test]
-fn accesses_are_of_one_element_unless_packed() {
+fn unpacked_accesses_carry_one_element() {
     let mut block = copy(16, 1);
     block.csdp.set_data_type(DataType::Bits8);
     let mut board = deep();
@@ -30,7 +30,7 @@ fn accesses_are_of_one_element_unless_packed() {
 }
 
 #[test]
-fn packed_accesses_fill_the_ports_width() {
+fn packed_accesses_fill_the_port_width() {
     let mut block = copy(16, 1);
     block.csdp.set_data_type(DataType::Bits8);
     block.csdp.set_source_packed(true);
@@ -52,7 +52,7 @@ fn bursts_need_packed_accesses() {
 }
 
 #[test]
-fn bursts_are_aligned_and_end_where_addresses_do_not_follow() {
+fn bursts_are_aligned_and_end_at_gaps() {
     let mut block = copy(20, 2);
     block.source += 8;
     block.csdp.set_source_packed(true);
@@ -71,7 +71,7 @@ fn bursts_are_aligned_and_end_where_addresses_do_not_follow() {
 }
 
 #[test]
-fn waiting_for_writes_takes_longer_the_more_writes_are_waited_for() {
+fn non_posted_writes_take_longer() {
     let end = |write_mode| {
         let mut block = copy(256, 1);
         block.csdp.set_write_mode(write_mode);
@@ -85,7 +85,7 @@ fn waiting_for_writes_takes_longer_the_more_writes_are_waited_for() {
 }
 
 #[test]
-fn a_block_with_a_last_non_posted_write_ends_after_its_acknowledgement() {
+fn a_last_non_posted_write_is_acknowledged() {
     let end = |latency| {
         let mut config = Config::default();
         config.timing.write_latency = latency;
@@ -100,11 +100,11 @@ fn a_block_with_a_last_non_posted_write_ends_after_its_acknowledgement() {
 }
 
 #[test]
-fn nothing_happens_before_its_time() {
+fn nothing_happens_before_it_is_due() {
     let mut board = Board::new();
     board.program(0, copy(4, 1));
     board.enable(0);
-    let first = board.sdma.next_wake().expect("a read is on its way");
+    let first = board.sdma.next_wake().expect("a read is in flight");
     assert!(first > Instant::ORIGIN);
     board.sdma.step(Instant::from_picoseconds(first.picoseconds() - 1));
     assert!(board.sdma.bus().log.is_empty());

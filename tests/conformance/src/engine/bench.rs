@@ -1,10 +1,10 @@
-//! A test bench: a fixture, copies of its memories for the oracle, and a virtual clock.
+//! A test bench: an engine fixture, the oracle's copies of its memories, and a virtual clock.
 //!
 //! ```text
 //! load(memories) ─► post(channel, operation) ─► ring ─► drive(n) ─► completions ─► verify(operations)
 //! ```
 //!
-//! It panics when the engine breaks the contract, and knows no particular engine.
+//! It panics if the engine breaks the contract, and depends on no particular engine.
 
 use memferry_clock::Instant;
 use memferry_transfer::{
@@ -14,16 +14,16 @@ use memferry_transfer::{
 use super::{EngineFixture, EngineSetup, LEAST_CHANNELS};
 use crate::oracle::{self, Place};
 
-/// Polls after which a transfer counts as never ending. Chunks may be single bytes, memories are a few kilobytes.
+/// Polls after which a transfer counts as hanging. Chunks may be single bytes; memories are a few kilobytes.
 const PATIENCE: u32 = 1_000_000;
 
 type DescriptorOf<X> = Descriptor<<X as EngineFixture>::Memory>;
 
-/// A fixture at work.
+/// A fixture under test.
 pub(super) struct Bench<X: EngineFixture> {
     fixture: X,
     memories: Vec<X::Memory>,
-    /// What the memories should hold, kept by the oracle.
+    /// Expected memory contents, maintained by the oracle.
     pub(super) expected: Vec<Vec<u8>>,
     now: Instant,
 }
@@ -31,9 +31,9 @@ pub(super) struct Bench<X: EngineFixture> {
 impl<X: EngineFixture> Bench<X> {
     pub(super) fn new(make: &impl Fn(EngineSetup) -> X, setup: EngineSetup, memories: &[Vec<u8>]) -> Self {
         let mut fixture = make(setup);
-        let offered = fixture.engine().capabilities().channels;
-        let least = setup.channels.min(LEAST_CHANNELS);
-        assert!(offered >= least, "{offered} channels, the suite needs {least}");
+        let available = fixture.engine().capabilities().channels;
+        let required = setup.channels.min(LEAST_CHANNELS);
+        assert!(available >= required, "{available} channels, the suite needs {required}");
         let loaded = memories.iter().map(|bytes| fixture.allocate(bytes)).collect();
         Self { fixture, memories: loaded, expected: memories.to_vec(), now: Instant::ORIGIN }
     }
@@ -42,7 +42,7 @@ impl<X: EngineFixture> Bench<X> {
         self.fixture.engine()
     }
 
-    /// The outcome of a transfer that was done as a whole.
+    /// The outcome of a complete transfer.
     pub(super) fn whole(&mut self, bytes_done: u64, value: u64) -> Outcome {
         let engine = self.engine().capabilities().kind;
         Outcome { result: Ok(()), bytes_done, value, engine }
@@ -57,11 +57,11 @@ impl<X: EngineFixture> Bench<X> {
             .expect("the suite's operations are confined to their places")
     }
 
-    /// The operation of a descriptor in the suite's terms.
+    /// A descriptor's operation in terms of the suite's places.
     pub(super) fn operation_of(&self, descriptor: &DescriptorOf<X>) -> Operation<Place> {
         oracle::renamed(descriptor.operation(), |region| {
-            let is_it = |memory| self.fixture.is_same(memory, region.memory());
-            let memory = self.memories.iter().position(is_it).expect("memory that the suite made");
+            let is_same = |memory| self.fixture.is_same(memory, region.memory());
+            let memory = self.memories.iter().position(is_same).expect("memory that the suite made");
             Place { memory, offset: region.offset(), length: region.length() }
         })
     }
@@ -85,24 +85,23 @@ impl<X: EngineFixture> Bench<X> {
         }
     }
 
-    /// What a memory holds.
     pub(super) fn contents(&self, memory: usize) -> Vec<u8> {
         self.fixture.contents(&self.memories[memory])
     }
 
-    /// One poll at the present.
+    /// Polls once at the current time.
     pub(super) fn poll(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let now = self.now;
         self.engine().poll(now, completions)
     }
 
-    /// Moves the present to the next poll the engine asks for.
+    /// Advances the clock to the next poll that the engine asks for.
     pub(super) fn wait(&mut self) {
         let next_wake = self.engine().next_wake();
         self.now = self.fixture.wait(self.now, next_wake);
     }
 
-    /// Polls until `outstanding` transfers have ended, and makes sure that no further report follows.
+    /// Polls until `outstanding` transfers have ended, then checks that no further completion follows.
     pub(super) fn drive(&mut self, outstanding: usize) -> Vec<EngineCompletion> {
         let mut completions = Vec::new();
         for _ in 0..PATIENCE {
@@ -120,14 +119,14 @@ impl<X: EngineFixture> Bench<X> {
     }
 
     fn assert_idle(&mut self, more: bool, completions: &mut Vec<EngineCompletion>) {
-        assert!(!more, "poll promises more although nothing is outstanding");
+        assert!(!more, "poll reports more work although nothing is outstanding");
         let next_wake = self.engine().next_wake();
-        assert_eq!(next_wake, None, "the engine wants to be woken although nothing is outstanding");
+        assert_eq!(next_wake, None, "the engine has a wake time although nothing is outstanding");
         self.now = self.now.after(std::time::Duration::from_secs(1));
-        assert!(!self.poll(completions), "poll promises more although nothing is outstanding");
+        assert!(!self.poll(completions), "poll reports more work although nothing is outstanding");
     }
 
-    /// Posts the operation, drives it to its end, and compares memory and report with the oracle.
+    /// Runs the operation to its end and compares memory and completion with the oracle.
     pub(super) fn run(&mut self, operation: &Operation<Place>) {
         let ticket = self.post(0, operation);
         self.engine().ring_doorbell();
@@ -139,7 +138,7 @@ impl<X: EngineFixture> Bench<X> {
         self.verify(operation);
     }
 
-    /// Lets the engine perform the operation at once, and compares with the oracle; whether it did.
+    /// Performs the operation immediately and compares with the oracle; returns whether the engine performed it.
     pub(super) fn perform(&mut self, operation: &Operation<Place>) -> bool {
         let memories = self.memories.clone();
         let region = |place: &Place| {
@@ -159,12 +158,12 @@ impl<X: EngineFixture> Bench<X> {
         true
     }
 
-    /// Lets the oracle perform the operation; its bytes.
+    /// Applies the operation to the expected memory; returns its bytes.
     pub(super) fn expect(&mut self, operation: &Operation<Place>) -> u64 {
         oracle::apply(operation, &mut self.expected).expect("confined, as its descriptor was")
     }
 
-    /// Compares all memory with the oracle's. `what` is named when they differ.
+    /// Compares all memory with the oracle's; a panic names `what`.
     pub(super) fn verify(&self, what: &impl std::fmt::Debug) {
         for (number, (memory, expected)) in self.memories.iter().zip(&self.expected).enumerate() {
             let found = self.fixture.contents(memory);

@@ -1,11 +1,11 @@
-//! The life of a descriptor: posted or refused, started, cancelled, finished exactly once.
+//! A descriptor's life cycle: posted or refused, started, cancelled, and completed exactly once.
 //!
 //! ```text
-//! post ─► Refused (given back)          post ─► Ticket ─► doorbell ─► completion
-//!                                                  └─ cancel ─► completion, told how far it got
+//! post ─► Refused (with the descriptor)  post ─► Ticket ─► doorbell ─► completion
+//!                                                  └─ cancel ─► completion with the bytes done
 //! ```
 //!
-//! What operations do to memory is the business of `operations` and `random`.
+//! `operations` and `random` test the effects on memory.
 
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
@@ -24,12 +24,12 @@ fn copy(length: u64) -> Operation<Place> {
     Operation::Copy { source: place(0, 16, length), destination: place(1, 24, length), length }
 }
 
-pub(super) fn refusals_give_the_descriptor_back<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn refusals_return_the_descriptor<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let mut bench = Bench::new(make, SETUP, &memories());
     let capabilities = bench.engine().capabilities();
     bench.post(0, &copy(10));
     let mut refused = |channel, operation: &Operation<Place>| {
-        let refused = bench.try_post(channel, operation).expect_err("accepted what it must refuse");
+        let refused = bench.try_post(channel, operation).expect_err("accepted instead of refused");
         assert_eq!(refused.descriptor.channel(), channel);
         assert_eq!(bench.operation_of(&refused.descriptor), *operation);
         refused.reason
@@ -39,7 +39,7 @@ pub(super) fn refusals_give_the_descriptor_back<X: EngineFixture>(make: &impl Fn
     }
     let fill = Operation::Fill { destination: place(0, 17, 90), length: 80, pattern: Pattern::Half(7) };
     assert_eq!(refused(0, &fill), RefusalReason::Busy(0));
-    // Confined to one byte, and longer than any transfer may be.
+    // Confined to one byte, but longer than any transfer may be.
     let count = Count2d { pixel: PixelSize::Bits8, x_count: u32::MAX, y_count: u32::MAX };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     if capabilities.longest_bytes < count.total_bytes() {
@@ -47,7 +47,7 @@ pub(super) fn refusals_give_the_descriptor_back<X: EngineFixture>(make: &impl Fn
         let fill = Operation::Fill2d { destination: place(1, 3, 1), shape };
         assert_eq!(refused(1, &fill), RefusalReason::Unsupported);
     }
-    // Posted but not started also counts as busy; the first descriptor was not harmed.
+    // A posted but unstarted descriptor makes its channel busy; the refusals did not affect it.
     bench.engine().ring_doorbell();
     let completions = bench.drive(1);
     assert_eq!((completions[0].outcome.result, completions[0].outcome.bytes_done), (Ok(()), 10));
@@ -64,7 +64,7 @@ pub(super) fn nothing_starts_before_the_doorbell<X: EngineFixture>(make: &impl F
     assert_eq!(bench.engine().next_wake(), None, "before the doorbell");
     bench.verify(&"a post without doorbell");
     bench.engine().ring_doorbell();
-    // What waits for its doorbell must not make the engine forget what runs.
+    // A descriptor that waits for its doorbell must not delay running ones.
     let second = bench.post(1, &copy(20));
     let completions = bench.drive_to_rest();
     assert_eq!(completions.iter().map(|end| end.ticket).collect::<Vec<_>>(), [first]);
@@ -91,7 +91,7 @@ pub(super) fn suspended_channels_move_nothing<X: EngineFixture>(make: &impl Fn(E
     assert_eq!((completions[0].ticket, completions[0].outcome.result), (held, Ok(())));
     bench.expect(&copy(300));
     bench.verify(&"a transfer that was suspended");
-    // One that is cancelled meanwhile ends without being let go on.
+    // A transfer cancelled while suspended ends without resuming.
     bench.engine().set_turns(0, 0);
     let cancelled = bench.post(0, &copy(10));
     bench.engine().ring_doorbell();
@@ -101,7 +101,7 @@ pub(super) fn suspended_channels_move_nothing<X: EngineFixture>(make: &impl Fn(E
     bench.verify(&"a transfer that was cancelled while it was suspended");
 }
 
-pub(super) fn cancelled_before_the_start_moves_nothing<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn early_cancels_move_nothing<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     for ring in [false, true] {
         for operation in [Operation::Nop, copy(200)] {
             let mut bench = Bench::new(make, SETUP, &memories());
@@ -121,7 +121,7 @@ pub(super) fn cancelled_before_the_start_moves_nothing<X: EngineFixture>(make: &
     }
 }
 
-pub(super) fn cancelled_on_its_way_tells_how_far_it_got<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn running_cancels_report_bytes_done<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let operation = copy(400);
     for polls in 0..16 {
         let mut bench = Bench::new(make, SETUP, &memories());
@@ -139,7 +139,7 @@ pub(super) fn cancelled_on_its_way_tells_how_far_it_got<X: EngineFixture>(make: 
 }
 
 impl<X: EngineFixture> Bench<X> {
-    /// Compares memory with what the report of a transfer that was asked to end early says.
+    /// Compares memory with the bytes that a cancelled transfer reports.
     pub(super) fn verify_cancelled(
         &mut self,
         operation: &Operation<Place>,
@@ -147,13 +147,13 @@ impl<X: EngineFixture> Bench<X> {
         end: &EngineCompletion,
     ) {
         assert_eq!(end.ticket, ticket);
-        // A comparison is over where it finds a difference.
+        // A comparison ends at the first difference.
         let whole = match operation {
             Operation::Compare { .. } => oracle::value(operation, &self.expected),
             _ => operation.total_bytes(),
         };
         match end.outcome.result {
-            Ok(()) => assert_eq!(end.outcome.bytes_done, whole, "it was done, says the engine"),
+            Ok(()) => assert_eq!(end.outcome.bytes_done, whole, "reported as complete"),
             Err(Failure::Cancelled) => assert!(end.outcome.bytes_done <= whole, "{end:?} of {whole} bytes"),
             Err(failure) => panic!("{failure:?} after a cancel"),
         }
@@ -161,14 +161,14 @@ impl<X: EngineFixture> Bench<X> {
         let visited = oracle::apply_part(operation, &mut self.expected, end.outcome.bytes_done);
         assert_eq!(visited, Ok(end.outcome.bytes_done), "not a whole number of pixels");
         let found: Vec<_> = (0..before.len()).map(|memory| self.contents(memory)).collect();
-        // In which order pixels are visited is the engine's business where it shows nowhere.
+        // The engine may visit pixels in any order if the order is invisible.
         if oracle::is_part_in_any_order(operation, &before, &found, end.outcome.bytes_done) {
             self.expected = found;
         }
         self.verify(&(end, operation));
     }
 
-    /// Polls while the engine wants to be polled.
+    /// Polls until the engine has nothing left to do.
     fn drive_to_rest(&mut self) -> Vec<EngineCompletion> {
         let mut completions = Vec::new();
         loop {
@@ -183,7 +183,7 @@ impl<X: EngineFixture> Bench<X> {
     }
 }
 
-pub(super) fn stale_and_unknown_cancels_are_ignored<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn stale_cancels_are_ignored<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let mut bench = Bench::new(make, SETUP, &memories());
     let channels = bench.engine().capabilities().channels;
     let stale = bench.post(0, &copy(8));
@@ -208,7 +208,7 @@ pub(super) fn all_channels_finish_once_each<X: EngineFixture>(make: &impl Fn(Eng
     let memories: Vec<_> = (0..u64::from(CHANNELS)).map(|seed| noise(2048, seed)).collect();
     let mut bench = Bench::new(make, EngineSetup { channels: CHANNELS, chunk_bytes: 32 }, &memories);
     let channels = bench.engine().capabilities().channels.min(CHANNELS);
-    // The first is the longest, one is cancelled, one has nothing to do.
+    // The first is the longest, one is cancelled, one is empty.
     let lengths = [1000, 0, 33, 900, 32, 64, 500];
     let copies: Vec<_> = (0..channels as usize)
         .map(|channel| {
@@ -228,7 +228,7 @@ pub(super) fn all_channels_finish_once_each<X: EngineFixture>(make: &impl Fn(Eng
     let mut completions = bench.drive(channels as usize);
     completions.sort_by_key(|end| end.ticket);
     for ((end, ticket), copy) in completions.iter().zip(&tickets).zip(&copies) {
-        assert_eq!(end.ticket, *ticket, "one report for each channel");
+        assert_eq!(end.ticket, *ticket, "one completion per channel");
         assert!(end.outcome.result.is_ok() || ticket.channel == 3, "{end:?}");
         assert!(end.outcome.result.is_err() || end.outcome.bytes_done == copy.total_bytes(), "{end:?}");
         let visited = oracle::apply_part(copy, &mut bench.expected, end.outcome.bytes_done);
@@ -242,7 +242,7 @@ pub(super) fn tickets_of_a_channel_differ<X: EngineFixture>(make: &impl Fn(Engin
     let mut tickets = Vec::new();
     for length in 0..50 {
         let ticket = bench.post(0, &copy(length));
-        assert!(!tickets.contains(&ticket), "{ticket:?} was given before");
+        assert!(!tickets.contains(&ticket), "{ticket:?} was used before");
         tickets.push(ticket);
         bench.engine().ring_doorbell();
         let completions = bench.drive(1);
@@ -272,12 +272,10 @@ pub(super) fn finished_reports_are_appended<X: EngineFixture>(make: &impl Fn(Eng
     assert_eq!(completions, [earlier, EngineCompletion { ticket, outcome: bench.whole(8, 0) }]);
 }
 
-pub(super) fn short_operations_are_done_at_once_or_not_at_all<X: EngineFixture>(
-    make: &impl Fn(EngineSetup) -> X,
-) {
+pub(super) fn immediate_operations_equal_the_oracle<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let mut bench = Bench::new(make, SETUP, &memories());
     let capabilities = bench.engine().capabilities();
-    // A channel that holds a descriptor is not in the way.
+    // A busy channel does not prevent immediate operations.
     let running = bench.post(0, &copy(300));
     for operation in all_operations(&capabilities) {
         let performed = bench.perform(&operation);
@@ -289,26 +287,26 @@ pub(super) fn short_operations_are_done_at_once_or_not_at_all<X: EngineFixture>(
     assert_eq!(bench.drive(1)[0].ticket, running);
 }
 
-pub(super) fn kinds_that_are_not_announced_are_refused<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn unannounced_kinds_are_refused<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let mut bench = Bench::new(make, SETUP, &memories());
     let mut capabilities = bench.engine().capabilities();
     let announced = std::mem::replace(&mut capabilities.operations, Operations::all());
     for operation in all_operations(&capabilities).filter(|operation| !announced.contains(operation.kind())) {
-        let refused = bench.try_post(1, &operation).expect_err("accepted what it does not announce");
+        let refused = bench.try_post(1, &operation).expect_err("accepted an unannounced kind");
         assert_eq!(refused.reason, RefusalReason::Unsupported);
     }
-    // The memories of the suite are nobody's registers, whatever the engine knows of devices.
+    // The suite's memories are not device registers, whatever devices the engine supports.
     for (device, unit) in [(Side::Source, SyncUnit::Block), (Side::Destination, SyncUnit::Element)] {
         let shape = Synchronized { device, element: PixelSize::Bits32, elements: 4, frames: 1, unit };
         let source = place(0, 16, 16);
         let destination = place(1, 16, 16);
         let synchronized = Operation::Synchronized { source, destination, shape };
-        let refused = bench.try_post(1, &synchronized).expect_err("took plain memory for a device");
+        let refused = bench.try_post(1, &synchronized).expect_err("accepted plain memory as a device");
         assert_eq!(refused.reason, RefusalReason::Unsupported);
     }
 }
 
-pub(super) fn watermarks_cover_what_is_final<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn watermarks_cover_final_bytes<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let overlapping =
         Operation::Copy { source: place(0, 16, 300), destination: place(0, 40, 300), length: 300 };
     for operation in [copy(400), overlapping] {
@@ -324,16 +322,16 @@ pub(super) fn watermarks_cover_what_is_final<X: EngineFixture>(make: &impl Fn(En
                 bench.wait();
             }
             let Some(watermark) = bench.engine().watermark(ticket) else { continue };
-            assert!(watermark.bytes >= highest, "a watermark that falls");
+            assert!(watermark.bytes >= highest, "the watermark decreased");
             highest = watermark.bytes;
             bench.verify_final(&operation, watermark, &done);
         }
-        assert_eq!(bench.engine().watermark(ticket), None, "of what has ended");
+        assert_eq!(bench.engine().watermark(ticket), None, "the transfer has ended");
     }
 }
 
 impl<X: EngineFixture> Bench<X> {
-    /// Compares the part of a copy's destination that a watermark covers.
+    /// Checks the part of a copy's destination that the watermark covers.
     fn verify_final(&self, operation: &Operation<Place>, watermark: Watermark, done: &[Vec<u8>]) {
         let Operation::Copy { destination, length, .. } = operation else { return };
         let (first, last) = match watermark.downward {

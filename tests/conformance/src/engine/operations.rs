@@ -1,10 +1,10 @@
-//! Operations one at a time: the bytes they leave behind, guard bytes around them included.
+//! Operations one at a time, including guard bytes around their regions.
 //!
 //! ```text
 //! fixed operations x chunk sizes ──► Bench::run ──► memory equals the oracle's
 //! ```
 //!
-//! Shapes at random are in `random`, more than one transfer at a time is in `lifecycle`.
+//! `random` tests random shapes; `lifecycle` tests concurrent transfers.
 
 use memferry_transfer::{
     Color24, Copy2d, Count2d, Engine, EngineCapabilities, Fill2d, Lists, Operation, Pattern, PixelSize,
@@ -15,12 +15,12 @@ use super::bench::Bench;
 use super::{EngineFixture, EngineSetup};
 use crate::oracle::Place;
 
-/// Bytes of each memory in these tests; regions leave a margin of at least 16 bytes on both sides.
+/// Size of each memory; regions leave a margin of at least 16 bytes on both sides.
 const BYTES: u64 = 512;
-/// Smaller than most operations, odd, equal to some, larger than all.
+/// Chunk sizes: smaller than most operations, odd, equal to some, larger than all.
 const CHUNKS: [u64; 6] = [1, 3, 7, 64, 100, 4096];
 
-/// Bytes without a period that a pattern or a chunk could share.
+/// Aperiodic bytes, so that no pattern or chunk size matches their period.
 pub(super) fn noise(length: u64, seed: u64) -> Vec<u8> {
     (0..length).map(|at| ((at * at).wrapping_mul(31) + at * 7 + seed * 101) as u8).collect()
 }
@@ -43,21 +43,25 @@ pub(super) fn every_operation_equals_the_oracle<X: EngineFixture>(make: &impl Fn
     }
 }
 
-/// Every operation of these tests of a kind the engine announces.
+/// All operations of this module whose kind the engine announces.
 pub(super) fn all_operations(capabilities: &EngineCapabilities) -> impl Iterator<Item = Operation<Place>> {
     let capabilities = *capabilities;
-    let all =
-        simple_operations().into_iter().chain(lists()).chain(looks()).chain(shapes()).chain(neighbours());
+    let all = simple_operations()
+        .into_iter()
+        .chain(lists())
+        .chain(inspections())
+        .chain(shapes())
+        .chain(neighbours());
     all.filter(move |operation| is_announced(&capabilities, operation))
 }
 
-/// Whether an engine that announces this performs the operation.
+/// Whether an engine with these capabilities performs the operation.
 pub(super) fn is_announced(capabilities: &EngineCapabilities, operation: &Operation<Place>) -> bool {
     let aligned = !capabilities.aligned_pixels || has_aligned_pixels(operation);
     aligned && capabilities.operations.contains(operation.kind())
 }
 
-/// Whether the pixels of a 2-D operation lie on multiples of their size; memories begin at such.
+/// Whether the pixels of a 2-D operation are aligned to their size; memories are aligned.
 fn has_aligned_pixels(operation: &Operation<Place>) -> bool {
     let aligned = |place: &Place, plane: &Plane, count: &Count2d| {
         let size = count.pixel.bytes() as i128;
@@ -76,7 +80,7 @@ fn has_aligned_pixels(operation: &Operation<Place>) -> bool {
     }
 }
 
-/// Lists cut alike, cut differently, of nothing, in any order, overlapping themselves and each other.
+/// Lists with equal and different cuts, empty, in any order, overlapping within a list and between both.
 fn lists() -> Vec<Operation<Place>> {
     let list = |memory, segments: &[(u64, u64)]| {
         let segment = |(offset, length): &(u64, u64)| Segment {
@@ -100,8 +104,8 @@ fn lists() -> Vec<Operation<Place>> {
     operations.map(|lists| Operation::ScatterGather { lists: Box::new(lists) }).collect()
 }
 
-/// Operations that look at bytes: xor, comparisons, checksums, a copy to two places.
-fn looks() -> Vec<Operation<Place>> {
+/// Operations that read or combine bytes: XOR, comparisons, checksums, and copies to two places.
+fn inspections() -> Vec<Operation<Place>> {
     let mut operations = Vec::new();
     for length in [0, 1, 7, 64, 200] {
         let source = place(0, 17, length);
@@ -109,7 +113,7 @@ fn looks() -> Vec<Operation<Place>> {
         for count in [1, 2, 5] {
             let sources: Box<[_]> = (0..count).map(|index| place(0, 20 + 9 * index, length)).collect();
             operations.push(Operation::Xor { sources: sources.clone(), destination, length });
-            // In place: the destination is a source.
+            // In place: the destination is also a source.
             let sources = sources.iter().copied().chain([destination]).collect();
             operations.push(Operation::Xor { sources, destination, length });
         }
@@ -124,7 +128,7 @@ fn looks() -> Vec<Operation<Place>> {
                 let destination = place(0, offset, length);
                 operations.push(Operation::CopyCrc { source, destination, length, seed });
             }
-            // Equal for a while: the copy was just made.
+            // Equal up to a point, thanks to the copy just made.
             let second = place(1, 33, 240);
             operations.push(Operation::CopyCrc { source, destination, length, seed });
             let first = place(0, 17, 240);
@@ -154,7 +158,7 @@ fn simple_operations() -> Vec<Operation<Place>> {
     operations
 }
 
-/// Whole rows, rows with a pitch, columns, mirrored rows, all onto one pixel; with rows longer than some chunks.
+/// Whole rows, rows with a pitch, columns, mirrored rows, repeated pixels; some rows are longer than some chunks.
 fn shapes() -> Vec<Operation<Place>> {
     let mut operations = Vec::new();
     let color = Color24::new(0x12_3456).expect("24 bits");
@@ -179,7 +183,7 @@ fn shapes() -> Vec<Operation<Place>> {
                 let source = place(0, 18, 400);
                 let destination = place(1, 21, 400);
                 operations.push(Operation::Copy2d { source, destination, shape });
-                // Onto itself, from a little above and a little below.
+                // Overlapping itself: in place, and shifted by one byte in both directions.
                 for offset in [20, 21, 22] {
                     operations.push(Operation::Copy2d { source: place(1, offset, 400), destination, shape });
                 }
@@ -189,13 +193,13 @@ fn shapes() -> Vec<Operation<Place>> {
     operations
 }
 
-/// Packed pictures that touch each other, or share a byte or two: where the order of pixels begins to matter.
+/// Packed images that touch or share one or two bytes, where the order of pixels starts to matter.
 fn neighbours() -> Vec<Operation<Place>> {
     let mut operations = Vec::new();
     for (pixel, y_count) in [(PixelSize::Bits8, 1), (PixelSize::Bits8, 3), (PixelSize::Bits32, 2)] {
         let count = Count2d { pixel, x_count: 7, y_count };
         let walk = Plane::contiguous(0, pixel);
-        // The same pixels with rows from the last to the first.
+        // The same pixels, rows from last to first.
         let row = 7 * pixel.bytes() as i64;
         let last_row = u64::from(y_count - 1) * row as u64;
         let upwards = Plane { start: last_row, y_step: pixel.bytes() as i64 - 2 * row, ..walk };
@@ -232,7 +236,7 @@ pub(super) fn overlapping_copies_are_memmoves<X: EngineFixture>(make: &impl Fn(E
     }
 }
 
-pub(super) fn operations_of_no_bytes_finish<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn empty_operations_finish<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let setup = EngineSetup { channels: 1, chunk_bytes: 16 };
     let mut bench = Bench::new(make, setup, &memories());
     let source = place(0, 16, 8);
@@ -246,7 +250,7 @@ pub(super) fn operations_of_no_bytes_finish<X: EngineFixture>(make: &impl Fn(Eng
     let color = Color24::new(1).expect("24 bits");
     for (x_count, y_count) in [(0, 0), (0, 5), (5, 0), (0, u32::MAX), (u32::MAX, 0)] {
         let count = Count2d { pixel: PixelSize::Bits32, x_count, y_count };
-        // Where it would start is nobody's concern when it visits nothing.
+        // A walk without pixels may start anywhere.
         let wild = Plane { start: u64::MAX, x_step: i64::MIN, y_step: i64::MAX };
         let shape = Copy2d { count, source: wild, destination: wild, transparent: None };
         operations.push(Operation::Copy2d { source, destination, shape });

@@ -1,11 +1,11 @@
-//! Operations at random: shapes nobody would think of, resumed at every possible byte.
+//! Random operations, complete and cancelled, with random chunk sizes.
 //!
 //! ```text
 //! Draft (small numbers) ──► Case { memories, operation confined to its places, chunk } ──► Bench ──► oracle
 //! ```
 //!
-//! A failure is shrunk and reported with its seed; `PROPTEST_RNG_SEED` repeats it and `PROPTEST_CASES` looks for
-//! longer.
+//! Failures are shrunk and reported with their seed. `PROPTEST_RNG_SEED` repeats a run; `PROPTEST_CASES` sets the number
+//! of cases.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -20,7 +20,7 @@ use super::operations::is_announced;
 use super::{EngineFixture, EngineSetup};
 use crate::oracle::Place;
 
-/// Cases of each property, unless `PROPTEST_CASES` says otherwise.
+/// Default number of cases per property; `PROPTEST_CASES` overrides it.
 const CASES: u32 = 3000;
 /// Untouched bytes at the end of every memory.
 const MARGIN: u64 = 16;
@@ -36,7 +36,7 @@ pub(super) fn random_operations_equal_the_oracle<X: EngineFixture>(make: &impl F
     });
 }
 
-pub(super) fn random_cancels_leave_a_true_prefix<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+pub(super) fn random_cancels_leave_a_prefix<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     check((draft(), 0_u32..8), |(draft, polls)| {
         let case = draft.case();
         let setup = EngineSetup { channels: 1, chunk_bytes: draft.chunk_bytes };
@@ -52,7 +52,7 @@ pub(super) fn random_cancels_leave_a_true_prefix<X: EngineFixture>(make: &impl F
         }
         bench.engine().cancel(ticket);
         completions.extend(bench.drive(1 - completions.len()));
-        // Which half of an overlapping copy comes first is the engine's own business.
+        // The engine may choose in which direction an overlapping copy proceeds.
         if !overlaps(&case.operation) || completions[0].outcome.result.is_ok() {
             bench.verify_cancelled(&case.operation, ticket, &completions[0]);
         }
@@ -89,21 +89,21 @@ fn check<S: Strategy>(strategy: S, test: impl Fn(S::Value)) {
     }
 }
 
-/// A transfer to be tried.
+/// A generated test case.
 struct Case {
     memories: Vec<Vec<u8>>,
     operation: Operation<Place>,
 }
 
-/// What is drawn: numbers that every choice of which makes a valid case.
+/// Random numbers from which a case is built; every combination is valid.
 #[derive(Clone, Debug)]
 struct Draft {
     kind: Kind,
-    /// Source and destination are one memory.
+    /// Whether source and destination are in the same memory.
     same: bool,
-    /// Where the places begin in their memories.
+    /// Offsets of the places in their memories.
     offsets: [u64; 2],
-    /// Bytes of the places before and after what is touched.
+    /// Bytes of the places before and after the accessed bytes.
     slack: [u64; 2],
     chunk_bytes: u64,
     seed: u64,
@@ -129,7 +129,7 @@ enum Kind {
         destination: [i64; 2],
         color: Color24,
     },
-    /// Offsets and lengths of the source's segments; offsets and where the destination's end.
+    /// Offsets and lengths of the source's segments; offsets and maximum lengths of the destination's.
     Lists {
         source: Vec<(u64, u64)>,
         destination: Vec<(u64, u64)>,
@@ -180,7 +180,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     let fill_2d = (count(), color()).prop_flat_map(|(count, color)| {
         steps(count).prop_map(move |destination| Kind::Fill2d { count, destination, color })
     });
-    let places = |most: u64| proptest::collection::vec((0..300_u64, 0..most), 0..6);
+    let places = |limit: u64| proptest::collection::vec((0..300_u64, 0..limit), 0..6);
     let lists =
         (places(60), places(300)).prop_map(|(source, destination)| Kind::Lists { source, destination });
     let xor = (proptest::collection::vec(0..60_u64, 1..6), any::<bool>(), length.clone())
@@ -203,7 +203,7 @@ fn color() -> impl Strategy<Value = Color24> {
     (0..1_u32 << 24).prop_map(|value| Color24::new(value).expect("24 bits"))
 }
 
-/// A colour that pixels of [`Draft::bytes`] have now and then.
+/// A color that pixels of [`Draft::bytes`] match now and then.
 fn faint_color() -> impl Strategy<Value = Color24> {
     (0..8_u32).prop_map(|bits| {
         let value = (bits & 1) | (bits & 2) << 7 | (bits & 4) << 14;
@@ -216,7 +216,7 @@ fn count() -> impl Strategy<Value = Count2d> {
     (pixel, 0..14_u32, 0..9_u32).prop_map(|(pixel, x_count, y_count)| Count2d { pixel, x_count, y_count })
 }
 
-/// `[x_step, y_step]`, often those of rows: contiguous, with a pitch, mirrored.
+/// `[x_step, y_step]`, often those of contiguous, padded or mirrored rows.
 fn steps(count: Count2d) -> impl Strategy<Value = [i64; 2]> {
     let size = count.pixel.bytes() as i64;
     let row = size * i64::from(count.x_count);
@@ -231,7 +231,7 @@ fn steps(count: Count2d) -> impl Strategy<Value = [i64; 2]> {
     prop_oneof![5 => (x_step, y_step).prop_map(|(x, y)| [x, y]), 1 => equal]
 }
 
-/// Lists within two places of 400 bytes: the second with as many bytes as the first, its last segments cut or added.
+/// Lists within two places of 400 bytes; the destination's segments are cut or extended to the source's total.
 fn cut(from: &Place, source: &[(u64, u64)], to: &Place, destination: &[(u64, u64)]) -> Lists<Place> {
     let segment = |within: &Place, offset, length: u64| Segment {
         place: Place { memory: within.memory, offset: within.offset + offset, length },
@@ -290,7 +290,7 @@ impl Draft {
             }
             Kind::Xor { sources, in_place, length } => {
                 let (source, destination) = places([*length + 60, *length]);
-                // The sources are elsewhere, or exactly the destination.
+                // The sources are in another memory, or exactly the destination.
                 let destination = Place { memory: 1, ..destination };
                 let at = |offset: &u64| Place { offset: source.offset + offset, length: *length, ..source };
                 let own = in_place.then_some(destination);
@@ -313,7 +313,7 @@ impl Draft {
         Case { memories: vec![self.bytes(length, 0), self.bytes(length, 1)], operation }
     }
 
-    /// The walk that goes as low as the slack before it, and the bytes it needs.
+    /// A plane whose lowest offset is the slack before it, and the bytes it needs.
     fn plane(&self, count: &Count2d, [x_step, y_step]: [i64; 2]) -> (Plane, u64) {
         let mut at = 0;
         let mut lowest = 0;
@@ -328,7 +328,7 @@ impl Draft {
         (Plane { start, x_step, y_step }, start + highest.unsigned_abs() + count.pixel.bytes())
     }
 
-    /// Noise; of zeros and ones only when a colour is to be met in it.
+    /// Random bytes; only zeros and ones if a transparent color should match some of them.
     fn bytes(&self, length: u64, memory: u64) -> Vec<u8> {
         let mask = match self.kind {
             Kind::Copy2d { transparent: Some(_), .. } => 1,
