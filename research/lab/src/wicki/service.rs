@@ -18,7 +18,9 @@ use memferry_path::{
     Capabilities, CapabilityError, Grantee, Path, PathLimits, PolicyKind, QueueCompletion, QueueKey,
 };
 use memferry_registers::{Device, RegisterIo};
-use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
+use memferry_transfer::{
+    Engine, Failure, GrantToken, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms,
+};
 
 /// The interrupt line of the engine.
 const LINE: usize = 0;
