@@ -1,4 +1,4 @@
-//! The operations, each a function of the regions it reads and writes.
+//! The operations: one function each, which takes regions and returns a transfer.
 
 use memferry_transfer::{
     Copy2d, Fill2d, Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Request, Segment, Side, Span, Task,
@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use super::{Held, InvalidTransfer, Transfer};
 use crate::frame::Region;
 
-/// Moves nothing and completes: measures the path. [`fenced`](Transfer::fenced), it is the end of all that came before.
+/// Moves no bytes. Use it to measure the path to the worker, or [`fenced`](Transfer::fenced) to wait for all earlier transfers.
 pub fn nop() -> Transfer {
     describe(Operation::Nop, SmallVec::new(), None)
 }
 
-/// Copies the whole source to the start of the destination; they may overlap, as with `memmove` (`mem_copy` of
-/// Wicki 2014, listing 1).
+/// Copies the whole source to the start of the destination, which may be longer. They may overlap, as with `memmove`
+/// (`mem_copy` of Wicki 2014, listing 1).
 pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer {
     let source = source.into();
     let destination = destination.into();
@@ -25,7 +25,8 @@ pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transf
     describe(operation, frames([source, destination]), invalid)
 }
 
-/// Repeats a pattern over the whole destination, whose length it must divide (`mem_fill` of Wicki 2014, listing 1).
+/// Fills the whole destination with a pattern. Its length must be a multiple of the pattern's (`mem_fill` of Wicki 2014,
+/// listing 1); otherwise the transfer fails with [`Failure::FillLength`](crate::Failure::FillLength).
 pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     let destination = destination.into();
     let operation =
@@ -34,13 +35,13 @@ pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     describe(operation, frames([destination]), invalid)
 }
 
-/// Writes zeros over the whole destination.
+/// Fills the whole destination with zeros.
 pub fn zero(destination: impl Into<Region>) -> Transfer {
     fill(destination, Pattern::Byte(0))
 }
 
-/// Moves pixels (`mem_copy_2d` of Wicki 2014, listing 4). The shape's starts count from the regions' first bytes; the walk has to
-/// stay in the frames.
+/// Copies pixels along a 2-D walk of each side (`mem_copy_2d` of Wicki 2014, listing 4). The starts in `shape` are byte offsets
+/// in the regions. The walks may leave the regions, but not their frames.
 pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape: Copy2d) -> Transfer {
     let source = source.into();
     let destination = destination.into();
@@ -53,8 +54,8 @@ pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape:
     describe(operation, frames([source, destination]), invalid)
 }
 
-/// Writes one colour to pixels (`mem_fill_2d` of Wicki 2014, listing 4). The shape's start counts from the region's first byte;
-/// the walk has to stay in the frame.
+/// Writes one colour to the pixels of a 2-D walk (`mem_fill_2d` of Wicki 2014, listing 4). The start in `shape` is a byte offset
+/// in the region. The walk may leave the region, but not its frame.
 pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
     let destination = destination.into();
     let invalid = inverted(Side::Destination, &destination);
@@ -62,11 +63,11 @@ pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
     describe(Operation::Fill2d { destination: place, shape }, frames([destination]), invalid)
 }
 
-/// Moves the bytes of the sources, in order, to the destinations, in order; the two may be cut differently and hold equally many
-/// bytes. Piece by piece as with `memmove`: a later piece reads what an earlier one wrote.
+/// Copies the bytes of the sources, in order, to the destinations, in order. Each list has up to 1024 segments; the two lists
+/// have the same sum of bytes, and may be cut differently. Each piece is copied as with `memmove`, and a later piece reads what
+/// an earlier one wrote.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, scatter_gather};
 ///
 /// let client = Client::embedded()?;
@@ -93,7 +94,8 @@ pub fn scatter_gather(
     describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
 }
 
-/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
+/// Writes the bytewise exclusive or of 1 to 64 sources to the destination. All have the same length. The destination may be
+/// one of the sources; otherwise the operands must not overlap it.
 pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
     let destination = destination.into();
     let length = destination.length();
@@ -118,7 +120,7 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
     describe(operation, held, invalid)
 }
 
-/// Finds the offset of the first byte that differs; `None` where all are equal. Both regions have one length.
+/// Finds the offset in the regions of the first byte that differs; `None` if all are equal. Both regions have the same length.
 pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<Option<u64>> {
     let first = first.into();
     let second = second.into();
@@ -128,18 +130,17 @@ pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<
     describe(operation, frames([first, second]), invalid)
 }
 
-/// Computes the CRC-32C of the source, going on from [`seed`](Transfer::seed).
+/// Computes the CRC-32C of the source. [`seed`](Transfer::seed) continues an earlier computation.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, crc32c};
 ///
 /// let client = Client::embedded()?;
 /// let frame = client.frame(4096).alloc()?;
 /// frame.write(0, b"123456789")?;
 /// let mut queue = client.queue(4)?;
-/// let begun: u32 = queue.run(crc32c(frame.slice(..4)))?.output;
-/// let whole: u32 = queue.run(crc32c(frame.slice(4..9)).seed(begun))?.output;
+/// let first: u32 = queue.run(crc32c(frame.slice(..4)))?.output;
+/// let whole: u32 = queue.run(crc32c(frame.slice(4..9)).seed(first))?.output;
 /// assert_eq!(whole, 0xe306_9283); // the check value of CRC-32C
 /// # Ok::<(), memferry::Error>(())
 /// ```
@@ -150,7 +151,7 @@ pub fn crc32c(source: impl Into<Region>) -> Transfer<u32> {
     describe(operation, frames([source]), invalid)
 }
 
-/// Copies as [`copy`] does, and computes the CRC-32C of the bytes as they were written, as [`crc32c`] does.
+/// Copies as [`copy`], and computes the CRC-32C of the written bytes as [`crc32c`].
 pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer<u32> {
     let source = source.into();
     let destination = destination.into();
@@ -166,7 +167,7 @@ pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) ->
 }
 
 impl Transfer<u32> {
-    /// The same computation, going on from the CRC of what came before; without one it begins anew.
+    /// Continues the computation from `before`, the CRC of the preceding bytes.
     pub fn seed(mut self, before: u32) -> Self {
         if let Task::Transfer(Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. }) =
             &mut self.description.request.task
@@ -177,7 +178,7 @@ impl Transfer<u32> {
     }
 }
 
-/// Copies one source to the start of two destinations.
+/// Copies the whole source to the start of both destinations, which may be longer.
 pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]) -> Transfer {
     let source = source.into();
     let [one, other] = destinations.map(Into::into);
@@ -191,9 +192,9 @@ pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]
     describe(operation, frames([source, one, other]), invalid)
 }
 
-/// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until
-/// [`Queue::stop`](crate::Queue::stop) when 0. All complete when the loop has ended, this one with the number of whole rounds.
-/// What is submitted behind a loop starts when it has ended.
+/// Repeats the transfers submitted next, up to and including the first that is not [linked](Transfer::linked): `rounds` times,
+/// or until [`Queue::stop`](crate::Queue::stop) if `rounds` is 0. All of them complete when the loop has ended; the output of
+/// this one is the number of complete rounds. Transfers submitted after the loop start when it has ended.
 pub fn repeat(rounds: u32) -> Transfer<u64> {
     Transfer::new(Request::repeat(rounds), SmallVec::new(), None)
 }
@@ -208,7 +209,7 @@ fn frames<const N: usize>(regions: [Region; N]) -> Held {
     regions.into_iter().map(Region::into_frame).collect()
 }
 
-/// One list of a scatter-gather transfer, and what is wrong with it. Its frames go to `held`.
+/// One list of a scatter-gather transfer, and the first error in it. Moves the frames of its regions to `held`.
 fn segments(
     side: Side,
     regions: impl IntoIterator<Item = impl Into<Region>>,
