@@ -95,7 +95,7 @@ pub fn scatter_gather(
 }
 
 /// Writes the bytewise exclusive or of 1 to 64 sources to the destination. All have the same length. The destination may be
-/// one of the sources; otherwise the operands must not overlap it.
+/// one of the sources; if it overlaps one in part, its bytes are unspecified.
 pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
     let destination = destination.into();
     let length = destination.length();
