@@ -71,7 +71,7 @@ impl Client {
     }
 
     /// Registers a memfd of this user as a frame. The memfd must be exactly `length` bytes long, fully allocated and sealable;
-    /// the service seals its size permanently. A memfd that is sealed against writing or opened read-only becomes a frame
+    /// the service seals it permanently. A memfd that is sealed against writing or opened read-only becomes a frame
     /// without [`Rights::WRITE`].
     ///
     /// # Errors

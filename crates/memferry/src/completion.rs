@@ -111,7 +111,7 @@ impl<T> fmt::Debug for Ticket<T> {
     }
 }
 
-/// A successful transfer.
+/// The result of a successful transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done<T = ()> {
     /// The transfer, as its ticket names it.
@@ -124,7 +124,7 @@ pub struct Done<T = ()> {
     pub engine: EngineKind,
 }
 
-/// A transfer failed, or its outcome is unknown.
+/// The result of a transfer that failed or whose outcome is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferError {
     /// The transfer, as its ticket names it; [`TicketId::NONE`] if the failure belongs to no transfer.

@@ -9,7 +9,7 @@ use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame::AllocateError;
 use thiserror::Error;
 
-/// Opening a client failed.
+/// Why [`Client::connect`](crate::Client::connect) or [`Client::embedded`](crate::Client::embedded) failed.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// No service listens at the path, or this user may not connect.
@@ -28,7 +28,7 @@ pub enum ConnectError {
         /// The reason that the service gave.
         violation: Violation,
     },
-    /// The embedded service did not start.
+    /// The embedded service could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The embedded service refused to open a session.
@@ -39,7 +39,7 @@ pub enum ConnectError {
     Setup(io::Error),
 }
 
-/// A call to the service failed.
+/// Why a call to the service's control side failed.
 #[derive(Debug, Error)]
 pub enum CallError {
     /// The service refused the command. The session stays usable.
@@ -84,7 +84,7 @@ impl From<Forked> for FrameError {
     }
 }
 
-/// Creating a frame failed.
+/// Why a frame or an arena could not be created.
 #[derive(Debug, Error)]
 pub enum FrameError {
     /// The memory could not be allocated.
@@ -104,7 +104,7 @@ pub enum FrameError {
     Guard(io::Error),
 }
 
-/// Opening a queue failed.
+/// Why [`Client::queue`](crate::Client::queue) failed.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The call to the service failed.

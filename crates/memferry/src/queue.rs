@@ -90,7 +90,7 @@ pub enum SubmitReason {
 pub struct SubmitError<T = ()> {
     /// Why the transfer was not submitted.
     pub reason: SubmitReason,
-    /// The transfer, unchanged.
+    /// The transfer that was not submitted, unchanged.
     pub transfer: Box<Transfer<T>>,
 }
 
@@ -364,7 +364,8 @@ impl Queue {
     /// Asks a transfer to end early. Its completion arrives in any case and says how the transfer ended.
     ///
     /// # Errors
-    /// [`Failure::UnknownTicket`] if the completion was taken from the ring before; [`Failure::Forked`].
+    /// [`Failure::UnknownTicket`] if the ticket's completion was taken from the ring before, or the ticket belongs to another
+    /// queue; [`Failure::Forked`].
     pub fn cancel(&mut self, ticket: impl Into<TicketId>) -> Result<(), TransferError> {
         let id = ticket.into();
         self.check_outstanding(id)?;
@@ -410,8 +411,8 @@ impl Queue {
         self.end.sleeper()
     }
 
-    /// Takes the next completion if there is one: a success, or the error of the transfer that failed. Reports a lost service
-    /// after 512 empty polls and 100 ms at the latest.
+    /// Takes the next completion, if there is one: [`Done`], or the error of a failed transfer. If the service is lost, polls
+    /// report this after at most 100 ms and 512 empty polls.
     #[inline]
     pub fn poll(&mut self) -> Option<Result<Done<u64>, TransferError>> {
         self.poll_completion().map(Completion::into_result)

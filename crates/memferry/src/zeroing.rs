@@ -38,7 +38,7 @@ const OUTSTANDING: u32 = 8;
 /// Interval at which an idle thread checks whether it should end.
 const IDLE_CHECK: Duration = Duration::from_millis(100);
 
-/// Starting the zeroing of a pool failed.
+/// Why [`Zeroing::start`] failed.
 #[derive(Debug, Error)]
 pub enum ZeroingError {
     /// The service is in another process.

@@ -27,7 +27,7 @@ use crate::frame::{Frame, Region, TakeBackError};
 /// Unused addresses between two buffers.
 const GAP: u64 = 4096;
 
-/// A copy was refused.
+/// Why [`Copier::amemcpy`] refused a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AmemcpyError {
     /// The ranges differ in length.

@@ -53,7 +53,7 @@ pub trait AddressSpace: Send + Sync + 'static {
     fn copy(&self, to: u64, from: u64, length: u64);
 }
 
-/// Creating a copier failed.
+/// Why [`CopyQueue::new`] or [`Copier::new`](crate::Copier::new) failed.
 #[derive(Debug, Error)]
 pub enum CopierError {
     /// The service is in another process.

@@ -45,7 +45,7 @@ impl<T> BatchError<T> {
     }
 }
 
-/// [`Queue::run`] failed.
+/// Why [`Queue::run`] failed.
 #[derive(Debug, Error)]
 pub enum RunError<T = ()> {
     /// The transfer was refused. Contains the transfer.
@@ -102,9 +102,11 @@ impl Queue {
     /// deadline.
     fn inline_service(&self, transfer: &Description) -> Option<&Embedded> {
         let terms = &transfer.request.terms;
-        let plain = !terms.linked && !terms.fenced && terms.deadline.is_none();
+        let is_unordered = !terms.linked && !terms.fenced && terms.deadline.is_none();
         match &self.session.link {
-            Link::Embedded(embedded) if plain && transfer.request.operation().is_some() => Some(embedded),
+            Link::Embedded(embedded) if is_unordered && transfer.request.operation().is_some() => {
+                Some(embedded)
+            }
             _ => None,
         }
     }
@@ -139,9 +141,9 @@ impl Queue {
         let embedded = self.inline_service(transfer)?;
         let operation = transfer.request.operation().filter(|operation| has_duration_by_bytes(operation))?;
         let bytes = operation.total_bytes();
-        let alone = self.outstanding() == 0 && !self.binds_next && !self.armed;
-        let room = self.finished.len() < self.free.len();
-        if !alone || !room || bytes >= profile::inline_end() {
+        let is_idle = self.outstanding() == 0 && !self.binds_next && !self.armed;
+        let has_room = self.finished.len() < self.free.len();
+        if !is_idle || !has_room || bytes >= profile::inline_end() {
             return None;
         }
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(*self.free.last()?);

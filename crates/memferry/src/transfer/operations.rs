@@ -18,7 +18,7 @@ pub fn nop() -> Transfer {
 pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer {
     let source = source.into();
     let destination = destination.into();
-    let invalid = of_pair(&source, &destination).or_else(|| too_short(&source, &destination));
+    let invalid = inverted_pair(&source, &destination).or_else(|| too_short(&source, &destination));
     let length = source.length();
     let operation =
         Operation::Copy { source: source.span(), destination: destination.span_for(length), length };
@@ -45,7 +45,7 @@ pub fn zero(destination: impl Into<Region>) -> Transfer {
 pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape: Copy2d) -> Transfer {
     let source = source.into();
     let destination = destination.into();
-    let invalid = of_pair(&source, &destination);
+    let invalid = inverted_pair(&source, &destination);
     let operation = Operation::Copy2d {
         source: source.span_for_walk(&shape.count, &shape.source),
         destination: destination.span_for_walk(&shape.count, &shape.destination),
@@ -85,12 +85,12 @@ pub fn scatter_gather(
     destinations: impl IntoIterator<Item = impl Into<Region>>,
 ) -> Transfer {
     let mut held = Held::new();
-    let (source, of_source) = segments(Side::Source, sources, &mut held);
-    let (destination, of_destination) = segments(Side::Destination, destinations, &mut held);
+    let (source, source_error) = segments(Side::Source, sources, &mut held);
+    let (destination, destination_error) = segments(Side::Destination, destinations, &mut held);
     let lists = Lists { source, destination };
     let one = lists.total_bytes(Side::Source);
     let other = lists.total_bytes(Side::Destination);
-    let invalid = of_source.or(of_destination).or_else(|| unequal(one, other));
+    let invalid = source_error.or(destination_error).or_else(|| unequal(one, other));
     describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
 }
 
@@ -103,8 +103,8 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
     let mut invalid = None;
     let mut regions = sources.into_iter();
     let mut take = |source: Region| {
-        let wrong = || inverted(Side::Source, &source).or_else(|| unequal(source.length(), length));
-        invalid = invalid.or_else(wrong);
+        invalid =
+            invalid.or_else(|| inverted(Side::Source, &source)).or_else(|| unequal(source.length(), length));
         let place = source.span();
         held.push(source.into_frame());
         place
@@ -124,8 +124,9 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
 pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<Option<u64>> {
     let first = first.into();
     let second = second.into();
-    let wrong = || unequal(first.length(), second.length());
-    let invalid = inverted(Side::Source, &first).or_else(|| inverted(Side::Source, &second)).or_else(wrong);
+    let invalid = inverted(Side::Source, &first)
+        .or_else(|| inverted(Side::Source, &second))
+        .or_else(|| unequal(first.length(), second.length()));
     let operation = Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
     describe(operation, frames([first, second]), invalid)
 }
@@ -155,7 +156,7 @@ pub fn crc32c(source: impl Into<Region>) -> Transfer<u32> {
 pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer<u32> {
     let source = source.into();
     let destination = destination.into();
-    let invalid = of_pair(&source, &destination).or_else(|| too_short(&source, &destination));
+    let invalid = inverted_pair(&source, &destination).or_else(|| too_short(&source, &destination));
     let length = source.length();
     let operation = Operation::CopyCrc {
         source: source.span(),
@@ -182,7 +183,7 @@ impl Transfer<u32> {
 pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]) -> Transfer {
     let source = source.into();
     let [one, other] = destinations.map(Into::into);
-    let invalid = of_pair(&source, &one)
+    let invalid = inverted_pair(&source, &one)
         .or_else(|| inverted(Side::Destination, &other))
         .or_else(|| too_short(&source, &one))
         .or_else(|| too_short(&source, &other));
@@ -234,12 +235,12 @@ fn segments(
 #[inline]
 fn inverted(side: Side, region: &Region) -> Option<InvalidTransfer> {
     let bounds = region.bounds();
-    let wrong = InvalidTransfer::Inverted { side, start: bounds.start, end: bounds.end };
-    (bounds.start > bounds.end).then_some(wrong)
+    let error = InvalidTransfer::Inverted { side, start: bounds.start, end: bounds.end };
+    (bounds.start > bounds.end).then_some(error)
 }
 
 #[inline]
-fn of_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
+fn inverted_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
     inverted(Side::Source, source).or_else(|| inverted(Side::Destination, destination))
 }
 
@@ -247,8 +248,8 @@ fn of_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
 fn too_short(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
     let source_bytes = source.length();
     let destination_bytes = destination.length();
-    let wrong = InvalidTransfer::TooShort { source_bytes, destination_bytes };
-    (source_bytes > destination_bytes).then_some(wrong)
+    let error = InvalidTransfer::TooShort { source_bytes, destination_bytes };
+    (source_bytes > destination_bytes).then_some(error)
 }
 
 fn unequal(one_bytes: u64, other_bytes: u64) -> Option<InvalidTransfer> {
