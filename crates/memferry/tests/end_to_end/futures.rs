@@ -111,7 +111,7 @@ fn a_full_queue_refuses_until_futures_end() {
 }
 
 #[test]
-fn a_future_outlives_its_queue_and_wakes_the_last_waker() {
+fn a_future_outlives_its_queue() {
     struct Count(AtomicU32);
     impl Wake for Count {
         fn wake(self: Arc<Self>) {

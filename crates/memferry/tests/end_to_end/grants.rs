@@ -7,7 +7,7 @@ use memferry::{
 use super::*;
 
 #[test]
-fn a_grant_is_bounded_by_range_rights_and_revocation() {
+fn a_grant_is_bounded_until_revoked() {
     let owner = Client::embedded().expect("a client");
     let peer = Client::embedded().expect("another client");
     let shared = frame(&owner);
@@ -82,7 +82,7 @@ fn a_token_survives_its_grant_and_a_text_form() {
 }
 
 #[test]
-fn inverted_slices_are_neither_granted_nor_derived() {
+fn inverted_slices_are_not_granted_or_derived() {
     let owner = Client::embedded().expect("a client");
     let shared = frame(&owner);
     let inverted = shared.slice(FRAME_BYTES + 1..);

@@ -41,7 +41,7 @@ fn bad_sizes_and_other_files_are_refused() {
 }
 
 #[test]
-fn a_memfd_can_be_registered_again_after_revocation() {
+fn a_revoked_memfd_can_be_registered_again() {
     let client = client();
     let file = memfd(4096);
     let register = || client.register_memfd(file.try_clone().expect("a duplicate"), 4096).expect("taken");
@@ -60,7 +60,7 @@ fn a_memfd_can_be_registered_again_after_revocation() {
 }
 
 #[test]
-fn into_owned_returns_the_vector_with_moved_bytes() {
+fn into_owned_returns_the_moved_bytes() {
     let client = client();
     let mut queue = client.queue(4).expect("a queue");
     let memory = vec![1; 100];

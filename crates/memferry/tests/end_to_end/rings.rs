@@ -223,7 +223,7 @@ fn short_transfers_are_done_when_submit_returns() {
 }
 
 #[test]
-fn untaken_completions_of_short_transfers_fill_the_queue() {
+fn untaken_short_completions_fill_the_queue() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(4).expect("a queue");

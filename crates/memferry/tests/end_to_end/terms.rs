@@ -164,7 +164,7 @@ fn a_part_arrives_before_the_whole() {
 }
 
 #[test]
-fn an_upward_overlapping_copy_arrives_from_the_end() {
+fn an_upward_copy_arrives_from_the_end() {
     const BYTES: u64 = 16 << 20;
     let client = client();
     let frame = client.frame(BYTES + 4096).alloc().expect("a frame");

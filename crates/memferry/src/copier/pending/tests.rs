@@ -388,7 +388,7 @@ const C: u64 = 3000;
 const D: u64 = 4000;
 
 #[test]
-fn a_chain_reads_its_first_source_and_defers_the_rest() {
+fn a_chain_reads_its_first_source() {
     let mut pending = Pending::new(16);
     pending.insert(B, A, 100).unwrap();
     pending.insert(C, B + 10, 50).unwrap();
@@ -454,7 +454,7 @@ fn overwriting_a_source_does_not_block_the_call() {
 }
 
 #[test]
-fn near_overlaps_saved_values_and_full_are_refused() {
+fn insert_reports_each_obstacle() {
     let mut pending = Pending::new(4);
     assert_eq!(pending.insert(A + GRANULE - 1, A, 100), Err(Obstacle::Overlap));
     // B saves the contents of A, and C is copied to A.

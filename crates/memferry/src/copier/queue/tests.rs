@@ -118,7 +118,7 @@ fn a_forgotten_intermediate_copy_never_moves() {
 }
 
 #[test]
-fn csync_waits_for_bytes_that_another_thread_moves() {
+fn csync_waits_for_another_threads_move() {
     let queue = blocked_queue();
     let place = BYTES - (16 << 10);
     let synced = AtomicBool::new(false);
@@ -151,7 +151,7 @@ fn the_cpu_copies_if_the_engine_refuses() {
 }
 
 #[test]
-fn short_and_self_overlapping_copies_are_immediate() {
+fn short_and_overlapping_copies_are_immediate() {
     let queue = blocked_queue();
     queue.amemcpy(4 * MIB, 7, SHORT_BYTES).unwrap();
     queue.amemcpy(5 * MIB + 1, 5 * MIB, MIB).unwrap();
@@ -180,7 +180,7 @@ fn a_full_queue_makes_callers_move_the_oldest() {
 }
 
 #[test]
-fn drop_completes_all_and_bad_addresses_are_refused() {
+fn bad_addresses_fail_and_drop_completes() {
     let queue = blocked_queue();
     let beyond = |result: Result<(), AccessError>| matches!(result, Err(AccessError::OutOfRange { .. }));
     assert!(beyond(queue.amemcpy(u64::MAX, 0, 2)) && beyond(queue.amemcpy(0, ADDRESSES - 1, 2)));
