@@ -1,4 +1,4 @@
-//! Any error of this crate, for programs that only report.
+//! One enum over all errors of this crate.
 
 use memferry_shm::mapping::AccessError;
 use thiserror::Error;
@@ -10,46 +10,46 @@ use crate::error::{CallError, ConnectError, FrameError, OpenError};
 use crate::frame::TakeBackError;
 use crate::queue::{BatchError, RunError, SubmitError};
 
-/// Any of them, for programs that only report.
+/// Any error of this crate, for programs that report errors and do not handle them one by one.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Opening a client.
+    /// Opening a client failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Making a frame.
+    /// Creating a frame or an arena failed.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A call to the control side.
+    /// A call to the service failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Opening a queue.
+    /// Opening a queue failed.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Taking memory back.
+    /// Taking memory back from a frame failed.
     #[error(transparent)]
     TakeBack(#[from] TakeBackError),
-    /// Allocating in an arena.
+    /// Allocating a buffer in an arena failed.
     #[error(transparent)]
     Buffer(#[from] BufferError),
-    /// Copying between slices of an arena.
+    /// Copying between slices of an arena failed.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// Making a copier.
+    /// Creating a copier failed.
     #[error(transparent)]
     Copier(#[from] CopierError),
-    /// Copying with it.
+    /// A copier refused a copy.
     #[error(transparent)]
     Amemcpy(#[from] AmemcpyError),
-    /// Reading or writing a frame.
+    /// Reading or writing the bytes of a frame failed.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Submitting a transfer.
+    /// A transfer was not submitted.
     #[error(transparent)]
     Submit(SubmitError<u64>),
-    /// Submitting several.
+    /// A batch of transfers was not submitted, or only in part.
     #[error(transparent)]
     Batch(Box<BatchError<u64>>),
-    /// A transfer that failed.
+    /// A submitted transfer failed.
     #[error(transparent)]
     Transfer(#[from] TransferError),
 }

@@ -1,35 +1,32 @@
-//! An arena of memory that the service may move bytes in from the moment it is allocated.
+//! Arenas: many buffers and collections in a few registered segments, so that allocating one takes no call to the service.
 //!
 //! ```text
-//! Client::arena ─► FrameArena ─┬─ buffer(length) ─► Buffer ─ slice ─► Transfer        no message to the service
+//! Client::arena ─► FrameArena ─┬─ buffer(length) ─► Buffer ─ slice ─► Transfer
 //!                              ├─ allocator() ─► collections ─ copy(queue, &from, &mut to)   waits
-//!                              └─ region_of(promised) ─► Transfer                     unsafe to promise
-//! segments: frames of 4 MiB or what one block needs, registered when they come, revoked when they go
+//!                              └─ region_of(promised) ─► Transfer                     the promise is unsafe
+//! segments: frames of 4 MiB, or larger for one large block; registered when allocated, revoked when freed
 //! ```
 //!
-//! # Why safe code cannot make an engine write where it should not
+//! # Why safe code cannot misdirect an engine
 //!
-//! A destination that an engine may still write to must not be given to anybody else, and must not be referred to.
+//! While an engine may still write to a destination, no other code may own that memory or hold a reference to it.
 //!
-//! * **A [`Buffer`]** has no references to its bytes: it is read and written by copy. Its block is owned by a window frame
-//!   that its regions, the transfers made of them and the queue's slots hold; a slot lets go when its completion was
-//!   taken, and a completion comes when the engine can no longer touch the memory, or says that it may
-//!   ([`TransferError::is_settled`](crate::TransferError::is_settled): its queue failed and could not be stopped). There, and where
-//!   a completion never comes (the service was lost, the queue was dropped with requests outstanding), the slot marks the block as
-//!   abandoned: its bytes are nobody's until the whole segment goes, and the pages of that stay pinned for as long as the engine
-//!   has them. Windows are bounded: a region or a 2-D walk that leaves the block is turned into
-//!   one that the service refuses. Peers get a window's memory only by a frame derived from it, which keeps the block
-//!   until its revocation is over.
-//! * **A collection** refers to its bytes, so no range of it is given to safe code. [`FrameArena::copy`] borrows both slices
-//!   until the completion is there. It hands only whole pages of the destination to the engine; if the completion's truth is
-//!   not known, these pages are replaced in place by fresh ones, and what is still written goes to memory that nobody
-//!   refers to.
-//! * **The segment's own frame** is never given out: [`FrameAllocator::locate`](memferry_shm::arena::Arena::locate)
-//!   names it by an opaque [`SegmentFrame`].
-//! * **A forked child** has none of the memory: every call there fails, and dropping does nothing.
+//! * **A [`Buffer`]** gives no references to its bytes: it is read and written by copy. A window frame owns its block. Regions,
+//!   transfers and slots of a queue hold that frame. A slot releases it when its completion is taken, and the completion comes
+//!   when the engine can no longer touch the memory, or says that the engine still may
+//!   ([`TransferError::is_settled`](crate::TransferError::is_settled): the engine channel failed and could not be stopped). In
+//!   that case, and if no completion comes (service lost, queue dropped with requests outstanding), the slot abandons the block:
+//!   it is not reused before its segment is freed, and the engine's pin keeps the pages for as long as it uses them. Windows are
+//!   bounded: a region or 2-D walk that leaves the block becomes one that the service refuses. Peers reach the memory through
+//!   a derived frame only, which keeps the block until its revocation is complete.
+//! * **A collection** holds references to its bytes, so safe code gets no region of it. [`FrameArena::copy`] borrows both
+//!   slices until the completion arrives. It gives only whole pages of the destination to the engine. If it cannot tell whether
+//!   the engine stopped, it replaces these pages in place by new ones, so that late writes go to memory without references.
+//! * **The frame of a segment** stays private: [`FrameAllocator::locate`](memferry_shm::arena::Arena::locate) returns an
+//!   opaque [`SegmentFrame`].
+//! * **A forked child** does not have the memory: every call there fails, and drops do nothing.
 //!
-//! All this trusts the service to write only what was asked for, as every frame does. It does not choose buffers for
-//! anybody, and does not share them between processes.
+//! As with every frame, the service is trusted to write only what was requested. Arenas are not shared between processes.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -46,81 +43,79 @@ use crate::queue::{Queue, SubmitReason};
 use crate::session::Session;
 use crate::transfer::copy;
 
-/// How an arena works.
+/// Settings of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaOptions {
-    /// The pages of its segments, and their NUMA node.
+    /// The page size and the NUMA node of the segments.
     pub placement: Placement,
-    /// Bytes of a segment, unless one block needs more.
+    /// Bytes of a segment. A larger block gets a larger segment.
     pub segment_bytes: u64,
-    /// Whether blocks are filled with zeros when they are given back, so that no block ever holds another's old bytes.
+    /// Whether freed blocks are zeroed, so that a new block never holds bytes of an earlier one.
     pub zero_on_free: bool,
-    /// Bytes of all its segments together.
+    /// Maximum of bytes in all segments together.
     pub limit_bytes: u64,
 }
 
 impl Default for ArenaOptions {
-    /// Ordinary pages anywhere, segments of 4 MiB, zeroed blocks, at most half of the machine's memory.
+    /// Ordinary pages on any node, segments of 4 MiB, zeroed blocks, at most half of the machine's memory.
     fn default() -> Self {
         let Options { segment_bytes, zero_on_free, limit_bytes } = Options::default();
         Self { placement: Placement::default(), segment_bytes, zero_on_free, limit_bytes }
     }
 }
 
-/// Why there is no buffer.
+/// Why an arena could not allocate a buffer.
 pub type BufferError = ArenaError<SegmentError<FrameError>>;
 
-/// Allocates for collections in an arena's memory: `allocator_api2::vec::Vec<u8, FrameAllocator>`.
+/// An allocator for collections in the memory of an arena: `allocator_api2::vec::Vec<u8, FrameAllocator>`.
 pub type FrameAllocator = Arena<Memfds<Segments>>;
 
-/// Bytes that a copy between slices moved.
+/// The bytes that [`FrameArena::copy`] moved, by mover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copied {
-    /// By the service's engine.
+    /// Bytes moved by an engine of the service.
     pub by_engine: u64,
-    /// By the calling thread: what lies on pages that the destination shares with others.
+    /// Bytes moved by the calling thread: those on pages that lie only partly in the destination.
     pub by_caller: u64,
 }
 
-/// Why slices were not copied. The destination's bytes are then any of the old ones, the new ones and zeros.
+/// Copying between slices failed. Each byte of the destination is then old, new or zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CopyError {
-    /// They have not the same length.
-    #[error("{from} bytes cannot be copied to {to}; the slices must have one length")]
+    /// The slices differ in length.
+    #[error("cannot copy {from} bytes to {to} bytes; both slices must have the same length")]
     Lengths {
-        /// Bytes of the source.
+        /// Length of the source in bytes.
         from: usize,
-        /// Bytes of the destination.
+        /// Length of the destination in bytes.
         to: usize,
     },
-    /// A slice is not in the arena, or the arena's memory there was taken out of use when a service was lost or an engine channel
-    /// failed.
+    /// A slice does not lie in the arena, or its memory was taken out of use when a service was lost or an engine channel failed.
     #[error("the {0} does not lie in this arena; allocate it there")]
     NotInArena(Side),
-    /// The queue would not take it.
+    /// The queue refused the transfer.
     #[error(transparent)]
     Submit(SubmitReason),
-    /// The transfer failed.
+    /// The transfer was submitted and failed.
     #[error("the copy failed: {0}")]
     Failed(Failure),
 }
 
-/// Memory for buffers and collections. Clones share it.
+/// Registered memory for buffers and collections. Clones share it.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use allocator_api2::vec::Vec;
 /// use memferry::{ArenaOptions, Client, copy};
 ///
 /// let client = Client::embedded()?;
 /// let arena = client.arena(ArenaOptions::default())?;
 /// let mut queue = client.queue(64)?;
-/// // A buffer is owned, so a transfer may run while this thread does something else.
+/// // The transfer holds the buffers, so it may run while this thread does something else.
 /// let (from, to) = (arena.buffer(1 << 20)?, arena.buffer(1 << 20)?);
 /// from.write(0, b"moved")?;
 /// let ticket = queue.submit(copy(&from, &to))?;
 /// queue.wait(ticket)?;
-/// // A collection is borrowed, so the call waits.
+/// // A collection is borrowed, so the call waits for the end of the copy.
 /// let mut list = Vec::new_in(arena.allocator());
 /// list.resize(100_000, 7u8);
 /// let mut copy = Vec::new_in(arena.allocator());
@@ -141,20 +136,20 @@ impl FrameArena {
         Ok(Self { arena: Arena::new(source, Options { segment_bytes, zero_on_free, limit_bytes }) })
     }
 
-    /// An allocator for collections.
+    /// An allocator that places collections in this arena.
     pub fn allocator(&self) -> FrameAllocator {
         self.arena.clone()
     }
 
-    /// A buffer of `length` bytes, zero unless the arena does not zero.
+    /// Allocates a buffer of `length` bytes. It is zeroed unless [`ArenaOptions::zero_on_free`] is off.
     ///
     /// # Errors
-    /// [`BufferError`]: no bytes, the limit, or no segment because memory, quota or the service is gone.
+    /// [`BufferError`]: the length is 0, the limit is reached, or no segment could be added (memory, quota, service lost).
     pub fn buffer(&self, length: usize) -> Result<Buffer, BufferError> {
         self.buffer_aligned(length, 1)
     }
 
-    /// A buffer of `length` bytes whose first lies at a multiple of `align`, a power of two up to 2 MiB.
+    /// Allocates a buffer of `length` bytes whose address is a multiple of `align`, a power of two up to 2 MiB.
     ///
     /// # Errors
     /// [`BufferError`], as [`buffer`](Self::buffer).
@@ -162,15 +157,15 @@ impl FrameArena {
         Ok(Buffer { frame: Frame::of_block(self.arena.block(length, align)?) })
     }
 
-    /// The region that memory of this arena is, so that transfers can name it; `None` unless all of it lies in one of the
-    /// arena's segments. What has to be promised, [`Promised::new`] says.
+    /// The region that names memory of this arena in transfers; `None` unless all of it lies in one segment of the arena.
+    /// [`Promised::new`] states what the caller promises.
     pub fn region_of(&self, promised: Promised) -> Option<Region> {
         let (segment, offset) = self.arena.locate_promised(promised)?;
         Some(Frame::of_promise(segment.0, offset, promised.length_bytes()).into())
     }
 
-    /// Copies one slice of this arena to another of the same length, and waits until that is done. Other completions of the
-    /// queue stay for [`Queue::poll`].
+    /// Copies one slice of this arena to another of the same length, and waits until the copy is done. Completions of other
+    /// transfers stay in the queue.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -181,9 +176,8 @@ impl FrameArena {
         if from.is_empty() {
             return Ok(Copied { by_engine: 0, by_caller: 0 });
         }
-        let missing = CopyError::NotInArena;
-        let whole = self.arena.whole_pages(to).ok_or(missing(Side::Destination))?;
-        let (segment, offset) = self.arena.locate_slice(from).ok_or(missing(Side::Source))?;
+        let whole = self.arena.whole_pages(to).ok_or(CopyError::NotInArena(Side::Destination))?;
+        let (segment, offset) = self.arena.locate_slice(from).ok_or(CopyError::NotInArena(Side::Source))?;
         let source = segment.0.slice(offset + whole.start as u64..offset + whole.end as u64);
         let (head, rest) = to.split_at_mut(whole.start);
         let (pages, tail) = rest.split_at_mut(whole.len());
@@ -208,8 +202,8 @@ impl FrameArena {
                 return Err(CopyError::Submit(refused.reason));
             }
         };
-        // From here on the landing is given up by being dropped, should the wait end by a panic. So it is when the answer does
-        // not say that nobody writes there any more.
+        // An unsettled landing replaces its pages when it is dropped. That covers a panic during the wait, and an outcome after
+        // which the engine may still write.
         let ended = queue.wait(ticket);
         if ended.is_ok() || ended.is_err_and(|error| error.is_settled()) {
             landing.settled();
@@ -217,12 +211,12 @@ impl FrameArena {
         ended.map(drop).map_err(|error| CopyError::Failed(error.failure))
     }
 
-    /// Gives back the segment that is kept for the next allocation, if there is one.
+    /// Frees the empty segment that the arena keeps for the next allocation, if any.
     pub fn trim(&self) {
         self.arena.trim();
     }
 
-    /// What the arena holds now.
+    /// The current numbers of segments and bytes.
     pub fn statistics(&self) -> Statistics {
         self.arena.statistics()
     }
@@ -234,36 +228,36 @@ impl std::fmt::Debug for FrameArena {
     }
 }
 
-/// Bytes of an arena that are owned, and go in and out by copy. They are given back when the last clone, region and
-/// unfinished transfer of them is gone.
+/// An owned range of bytes in an arena. The arena takes it back when its last clone and region is dropped and its last
+/// transfer has ended.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     frame: Frame,
 }
 
 impl Buffer {
-    /// Its bytes: as many as were asked for.
+    /// The length in bytes, as requested.
     pub fn length(&self) -> u64 {
         self.frame.length()
     }
 
-    /// Part of it. Whether it lies inside is checked where it is used, as with [`Frame::slice`].
+    /// Part of the buffer; `bounds` are bytes. The bounds are checked where the region is used, as with [`Frame::slice`].
     pub fn slice(&self, bounds: impl RangeBounds<u64>) -> Region {
         self.frame.slice(bounds)
     }
 
-    /// Copies bytes out.
+    /// Copies bytes at `offset` of the buffer to `bytes`.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError::OutOfRange`], [`AccessError::Forked`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         self.frame.read(offset, bytes)
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` to `offset` of the buffer.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// As [`read`](Self::read).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         self.frame.write(offset, bytes)
     }

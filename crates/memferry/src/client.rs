@@ -1,4 +1,4 @@
-//! A client: its session with a service, and what it allocates, grants and opens there.
+//! The client: a session with a service, which allocates frames, makes grants and opens queues.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,33 +21,33 @@ use crate::link::{self, Link, Opened};
 use crate::queue::Queue;
 use crate::session::{Session, expect_handle};
 
-/// A session with a service. Clones share it; it ends with the last of them, its frames and its queues.
+/// A session with a service. Clones share the session; it ends when the last clone, frame and queue is dropped.
 #[derive(Clone)]
 pub struct Client {
     session: Arc<Session>,
 }
 
 impl Client {
-    /// A client of the service inside this process, which all its clients share and which starts with the first.
+    /// Opens a client of the service that all embedded clients of this process share. The first one starts it.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// [`ConnectError::Start`], [`ConnectError::Refused`], [`ConnectError::Setup`].
     pub fn embedded() -> Result<Self, ConnectError> {
         Self::open(link::embed(Embedded::shared()?)?)
     }
 
-    /// A client of a service of its own inside this process, with `config`.
+    /// Starts a separate service with `config` inside this process and opens a client of it.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// As [`embedded`](Self::embedded).
     pub fn embedded_with(config: ServiceConfig) -> Result<Self, ConnectError> {
         Self::open(link::embed(Arc::new(Embedded::start(config)?))?)
     }
 
-    /// A client of the service that listens on `path`.
+    /// Connects to the service that listens on the Unix socket at `path`.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// [`ConnectError::Socket`], [`ConnectError::Handshake`], [`ConnectError::Setup`].
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ConnectError> {
         Self::open(link::connect(path.as_ref())?)
     }
@@ -60,21 +60,22 @@ impl Client {
         self.session.check_fork()
     }
 
-    /// The session's public name: others grant to it.
+    /// The session's public name. Other clients use it to grant memory to this client.
     pub fn session(&self) -> SessionId {
         self.session.id
     }
 
-    /// Describes memory of `length` bytes that the service may move; [`FrameBuilder::alloc`] allocates it.
+    /// Describes a frame of `length` bytes. [`FrameBuilder::alloc`] allocates it.
     pub fn frame(&self, length: u64) -> FrameBuilder {
         FrameBuilder::new(Arc::clone(&self.session), length)
     }
 
-    /// Registers a memfd of this user as a frame: of exactly `length` bytes, all allocated, sealable. It is sealed
-    /// for good. One that is sealed against writing, or was opened to be read, is a frame without the right to write.
+    /// Registers a memfd of this user as a frame. The memfd must be exactly `length` bytes long, fully allocated and sealable;
+    /// the service seals it permanently. A memfd that is sealed against writing or opened read-only becomes a frame
+    /// without [`Rights::WRITE`].
     ///
     /// # Errors
-    /// [`FrameError`].
+    /// [`FrameError::Call`], with a refusal if the memfd does not meet these conditions.
     pub fn register_memfd(&self, descriptor: OwnedFd, length: u64) -> Result<Frame, FrameError> {
         let mapped = usize::try_from(length).ok().and_then(|length| {
             let fd = std::os::fd::AsFd::as_fd(&descriptor);
@@ -82,14 +83,14 @@ impl Client {
                 .or_else(|_| Mapping::shared(fd, length, Access::ReadOnly, 4096))
                 .ok()
         });
-        // As the service judges it, by the same attempt to map it.
+        // The service decides the rights by the same attempt to map the memory.
         let read_only = mapped.as_ref().is_some_and(|mapping: &Mapping| mapping.access() == Access::ReadOnly);
         let rights = if read_only { Rights::all().difference(Rights::WRITE) } else { Rights::all() };
         Frame::register(&self.session, descriptor, length, rights, mapped)
     }
 
-    /// An arena whose memory this client's service can move bytes in: for buffers, and for collections that take an
-    /// allocator. It has no memory before it is used.
+    /// Creates an arena: memory that transfers can name, for buffers and for collections that take an allocator. It allocates
+    /// its first segment with the first buffer or collection.
     ///
     /// # Errors
     /// [`FrameError::Guard`].
@@ -97,10 +98,11 @@ impl Client {
         FrameArena::new(Arc::clone(&self.session), options)
     }
 
-    /// Makes memory of this process a frame, without copying it. Embedded clients only.
+    /// Turns a vector into a frame of the same length without copying it. Embedded clients only.
+    /// [`Frame::into_owned`] gives the vector back.
     ///
     /// # Errors
-    /// [`FrameError::NotEmbedded`] with the memory, [`FrameError::Call`].
+    /// [`FrameError::NotEmbedded`], which returns the vector; [`FrameError::Call`].
     pub fn register_owned(&self, memory: Vec<u8>) -> Result<Frame, FrameError> {
         self.session.check_fork().map_err(CallError::from)?;
         let Link::Embedded(embedded) = &self.session.link else {
@@ -109,8 +111,8 @@ impl Client {
         self.register_here(embedded, Mapping::owned(memory), Rights::all())
     }
 
-    /// Makes memory of this process a frame that its owner keeps: memory of a caller in another language. The frame has the
-    /// right to write unless the memory was lent to be read. Embedded clients only.
+    /// Turns memory that its owner keeps, such as that of a caller in another language, into a frame. The frame has
+    /// [`Rights::WRITE`] unless the memory was lent read-only. Embedded clients only.
     ///
     /// # Errors
     /// [`FrameError::LentToService`], [`FrameError::Call`].
@@ -127,7 +129,7 @@ impl Client {
         self.register_here(embedded, mapping, rights)
     }
 
-    /// Makes a mapping of this process a frame. Embedded clients only.
+    /// Turns a mapping of this process into a frame. Embedded clients only.
     ///
     /// # Errors
     /// [`FrameError::LentToService`], [`FrameError::Call`].
@@ -151,22 +153,21 @@ impl Client {
         Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, Some(mapping)))
     }
 
-    /// Whether the service is in this process.
+    /// Whether the service runs inside this process.
     pub fn is_embedded(&self) -> bool {
         matches!(self.session.link, Link::Embedded(_))
     }
 
-    /// Grants `rights` on a region to another client, which takes it up with the token ([`accept`](Self::accept)). The
-    /// token is no secret: it is good only for whom it was made.
+    /// Grants `rights` on a region to `to`, who takes the grant up with its token ([`accept`](Self::accept)). The token is
+    /// not secret: the service accepts it from the grantee only.
     ///
     /// ```
-    /// # #![deny(unused_must_use)]
     /// use memferry::{Client, Grantee, Rights, copy};
     ///
     /// let (owner, peer) = (Client::embedded()?, Client::embedded()?);
     /// let frame = owner.frame(1 << 16).alloc()?;
     /// let grant = owner.grant(frame.slice(..4096), Rights::READ, Grantee::Session(peer.session()))?;
-    /// // The peer gets the token by whatever way it likes.
+    /// // Pass the token to the peer in any way.
     /// let token = grant.token().to_string();
     /// let granted = peer.accept(token.parse().expect("a token"))?;
     /// let own = peer.frame(4096).alloc()?;
@@ -177,21 +178,21 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena, which others may get by a frame derived from it.
+    /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena: [derive](Self::derive) a frame and grant that.
     pub fn grant(&self, region: impl Into<Region>, rights: Rights, to: Grantee) -> Result<Grant, CallError> {
         let region = region.into();
         self.check_owns(region.frame())?;
-        // A grant has no end that the block could wait for; a derived frame's ends with the frame.
+        // A block cannot wait for a grant to end. A derived frame keeps the block until the frame is dropped.
         if region.frame().is_window() {
             return Err(CallError::PartOfArena);
         }
-        let (offset, length) = whole(&region)?;
+        let (offset, length) = offset_and_length(&region)?;
         let command = Command::Grant { handle: region.frame().handle(), offset, length, rights, to };
         let granted = expect_handle(self.session.call(command, Vec::new())?.0)?;
         Ok(Grant { token: GrantToken::from_handle(granted), client: self.clone() })
     }
 
-    /// Whether a frame is this client's. Another's has a handle that may be a frame's of this one too.
+    /// Whether a frame belongs to this client. Compare with this, not by handle: two clients may use the same handle.
     pub fn owns(&self, frame: &Frame) -> bool {
         frame.is_of(&self.session)
     }
@@ -200,15 +201,15 @@ impl Client {
         if self.owns(frame) {
             return Ok(());
         }
-        let message = "the frame belongs to another client; ask that one".to_owned();
+        let message = "the frame belongs to another client; make this call on that client".to_owned();
         Err(CallError::Refused(Refusal { kind: RefusalKind::Argument, message }))
     }
 
-    /// Takes up a grant. The frame is not mapped here: the service moves bytes there, within the rights granted. Whoever hands
-    /// a token on need not be who granted it: [`Frame::grantor`] says who did.
+    /// Takes up a grant. The frame is not mapped in this process: only transfers reach it, within the rights granted. The
+    /// process that passed the token on need not be the grantor: [`Frame::grantor`] names that.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError::Refused`] if the token is unknown, revoked or made for another grantee; other [`CallError`]s.
     pub fn accept(&self, token: GrantToken) -> Result<Frame, CallError> {
         match self.session.call(Command::Accept { token }, Vec::new())?.0 {
             Answer::Accepted { handle, length, rights, grantor } => {
@@ -218,21 +219,21 @@ impl Client {
         }
     }
 
-    /// A capability for a region, with those rights and no others, of this session. What it was derived from is kept for as long.
+    /// Derives a frame that covers `region` with `rights` only, in this session. It keeps the original frame alive.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError::Refused`] if the region leaves its frame or the frame lacks one of the rights; other [`CallError`]s.
     pub fn derive(&self, region: impl Into<Region>, rights: Rights) -> Result<Frame, CallError> {
         let region = region.into();
         self.check_owns(region.frame())?;
-        let (_, length) = whole(&region)?;
+        let (_, length) = offset_and_length(&region)?;
         let span = region.span();
         let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
         Ok(Frame::derived(region.frame(), handle, length, rights))
     }
 
-    /// Takes what was granted under a token away, from its grantee and everyone it was passed to, as [`Grant::revoke`].
+    /// Revokes the grant that `token` names, as [`Grant::revoke`].
     ///
     /// # Errors
     /// As [`Grant::revoke`].
@@ -240,30 +241,30 @@ impl Client {
         self.session.revoke(token.handle())
     }
 
-    /// Opens a queue for up to `capacity` requests outstanding, a power of two from 2 to 4096.
+    /// Opens a queue for up to `capacity` outstanding requests: a power of two from 2 to 4096.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError::Call`], with a refusal for another capacity or when a quota is used up; [`OpenError::Map`].
     pub fn queue(&self, capacity: u32) -> Result<Queue, OpenError> {
         let (answer, descriptors) = self.session.call(Command::OpenQueue { capacity }, Vec::new())?;
         let Answer::Queue { queue, capacity } = answer else {
             return Err(CallError::UNEXPECTED.into());
         };
         Queue::open(Arc::clone(&self.session), queue, capacity, descriptors).inspect_err(|_| {
-            // Nobody else would: without a queue nothing is dropped that closes it.
+            // No `Queue` exists whose drop would close it.
             let _ = self.session.call(Command::CloseQueue { queue }, Vec::new());
         })
     }
 
-    /// Opens a queue whose transfers are awaited, as [`queue`](Self::queue).
+    /// Opens a queue whose transfers are futures. `capacity` is that of [`queue`](Self::queue).
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// As [`queue`](Self::queue).
     pub fn async_queue(&self, capacity: u32) -> Result<AsyncQueue, OpenError> {
         self.queue(capacity).map(AsyncQueue::new)
     }
 
-    /// What the engines can do for this client: kinds of operations, limits, the priority class it may use.
+    /// The engines as this client may use them: operations, limits, and the highest priority class allowed.
     ///
     /// # Errors
     /// [`CallError`].
@@ -274,7 +275,7 @@ impl Client {
         }
     }
 
-    /// Which policy the service has, with its numbers.
+    /// The scheduling policy of the service with its settings.
     ///
     /// # Errors
     /// [`CallError`].
@@ -282,11 +283,11 @@ impl Client {
         self.change_policy(None)
     }
 
-    /// Gives a running service another policy. Requests that run keep their queues.
+    /// Changes the scheduling policy of the running service and returns the new settings. Running requests keep their engine
+    /// channels.
     ///
     /// # Errors
-    /// [`CallError::Refused`] when the settings are not to be had, and to clients that are neither the user that the service
-    /// runs as nor root.
+    /// [`CallError::Refused`] if the settings are invalid, or if this client runs neither as the service's user nor as root.
     pub fn set_policy(&self, settings: PolicySettings) -> Result<PolicySettings, CallError> {
         self.change_policy(Some(Box::new(settings)))
     }
@@ -298,7 +299,7 @@ impl Client {
         }
     }
 
-    /// Whose a session of this client's service is, its own among them.
+    /// Identifies the process and user behind a session of this client's service. The client's own session is allowed.
     ///
     /// ```
     /// # use memferry::Client;
@@ -310,7 +311,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`CallError::Refused`] when no such session is open.
+    /// [`CallError::Refused`] if no such session is open.
     pub fn identify(&self, session: SessionId) -> Result<Identity, CallError> {
         match self.session.call(Command::Identify { session }, Vec::new())?.0 {
             Answer::Identity(identity) => Ok(identity),
@@ -318,14 +319,14 @@ impl Client {
         }
     }
 
-    /// Tells the service of this process of buffers that were zeroed.
+    /// Adds zeroed buffers to the counters of the embedded service.
     pub(crate) fn count_zeroed(&self, more: ZeroedStatus) {
         if let Link::Embedded(embedded) = &self.session.link {
             embedded.service().count_zeroed(more);
         }
     }
 
-    /// How the service is doing.
+    /// The state of the service: sessions, workers, engines and counters.
     ///
     /// # Errors
     /// [`CallError`].
@@ -337,8 +338,8 @@ impl Client {
     }
 }
 
-/// Where a region begins and how long it is; a refusal where it ends before it begins.
-fn whole(region: &Region) -> Result<(u64, u64), CallError> {
+/// The offset and length of a region; an error if it ends before it begins.
+fn offset_and_length(region: &Region) -> Result<(u64, u64), CallError> {
     let bounds = region.bounds();
     if bounds.start > bounds.end {
         let message = format!("the slice {}..{} ends before it begins", bounds.start, bounds.end);
@@ -347,8 +348,8 @@ fn whole(region: &Region) -> Result<(u64, u64), CallError> {
     Ok((region.offset(), region.length()))
 }
 
-/// What was granted to another client. It holds until it is revoked or the frame goes, also when this is dropped; the token is
-/// then what [`Client::revoke`] takes.
+/// Rights on memory that were granted to another client. The grant ends when it is revoked or the frame's memory is given back.
+/// Dropping this value does not revoke it: [`Client::revoke`] takes the token.
 #[derive(Clone)]
 #[must_use = "the grantee needs the token"]
 pub struct Grant {
@@ -357,17 +358,17 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// What the grantee takes it up with ([`Client::accept`]): worth nothing to anybody else.
+    /// The token that the grantee passes to [`Client::accept`]. It is useless to others.
     pub fn token(&self) -> GrantToken {
         self.token
     }
 
-    /// Takes it away, from its grantee and everyone it was passed to. Returns when no transfer uses the memory on their behalf any
-    /// more: those that run are cancelled.
+    /// Revokes the grant, and all rights that the grantee derived from it or granted further. Cancels running transfers that
+    /// use them, and returns when none touches the memory any more.
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::Refused`] also when a transfer on it ended with
-    /// [`Failure::ChannelFaulted`](memferry_transfer::Failure): it is taken away, but the failed channel may still write there.
+    /// [`CallError`]; [`CallError::Refused`] also if a transfer on the memory ended with
+    /// [`Failure::ChannelFaulted`](memferry_transfer::Failure): the grant is revoked, but the failed channel may still write there.
     pub fn revoke(self) -> Result<(), CallError> {
         self.client.revoke(self.token)
     }
@@ -395,26 +396,26 @@ mod tests {
     }
 
     #[test]
-    fn a_memfd_that_may_not_be_written_is_a_frame_without_that_right() {
+    fn a_read_only_memfd_lacks_the_write_right() {
         let client = Client::embedded().unwrap();
         let sealed = memfd();
         let opened = memfd();
         rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
-        // Whoever opens it to be read cannot add the seals that a frame has.
+        // A read-only descriptor cannot add seals, so they are added before it is opened.
         rustix::io::pwrite(&opened, &[7; 4096], 0).unwrap();
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
         rustix::fs::fcntl_add_seals(&opened, seals | SealFlags::SEAL).unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened));
         let opened = OwnedFd::from(std::fs::File::open(path).unwrap());
-        let less = Rights::all().difference(Rights::WRITE);
+        let read_only = Rights::all().difference(Rights::WRITE);
         let mut queue = client.queue(2).unwrap();
-        for (memfd, rights) in [(sealed, less), (opened, less), (memfd(), Rights::all())] {
+        for (memfd, rights) in [(sealed, read_only), (opened, read_only), (memfd(), Rights::all())] {
             let frame = client.register_memfd(memfd, 4096).unwrap();
             assert_eq!(frame.rights(), rights);
             let filled = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
             let failure = queue.wait(filled).map(drop).map_err(|error| error.failure);
             let lacks = Failure::MissingRight { side: Side::Destination, handle: frame.handle() };
-            assert_eq!(failure, if rights == less { Err(lacks) } else { Ok(()) });
+            assert_eq!(failure, if rights == read_only { Err(lacks) } else { Ok(()) });
         }
     }
 }

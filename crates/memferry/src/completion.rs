@@ -1,9 +1,9 @@
-//! What comes back: tickets, and how the transfers they name have ended.
+//! Tickets, and the results of the transfers that they name.
 //!
 //! ```text
-//! Ticket<T> ─ wait ─┬─► Ok(Done<T>)         all was done; `output` is what was found
-//!                   └─► Err(TransferError)  why not, and how far it came
-//! TicketId            the same name without the type, for programs that keep tickets of several kinds
+//! Ticket<T> ─ wait ─┬─► Ok(Done<T>)         success; `output` is the operation's value
+//!                   └─► Err(TransferError)  the failure, and the bytes done before
+//! TicketId            the same name without the type, for programs that keep tickets of several types
 //! ```
 
 use std::fmt;
@@ -15,7 +15,7 @@ use memferry_transfer::{EngineKind, Failure};
 /// No request has this tag.
 pub(crate) const NO_TAG: u64 = u64::MAX;
 
-/// Names one submitted transfer of one queue.
+/// Names one submitted transfer of one queue; unique in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TicketId {
     /// The queue's identity, which no other queue of this process has.
@@ -24,21 +24,19 @@ pub struct TicketId {
 }
 
 impl TicketId {
-    /// A name that no queue gives.
+    /// An id that names no transfer.
     pub const NONE: Self = Self { queue: u64::MAX, tag: NO_TAG };
 
-    /// What tells it from the queue's other tickets, for programs in other languages to keep; see
-    /// [`Queue::ticket`](crate::Queue::ticket).
+    /// A number that identifies the ticket among those of its queue, for bindings to other languages.
+    /// [`Queue::ticket`](crate::Queue::ticket) turns it back into an id.
     pub const fn tag(self) -> u64 {
         self.tag
     }
 }
 
-/// A submitted transfer that finds a `T`. Its end has to be taken from the queue: by waiting for it, by polling, or with all
-/// others.
+/// Names a submitted transfer whose output is a `T`. Its completion has to be taken from the queue with a wait or a poll.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, Ticket, compare};
 ///
 /// let client = Client::embedded()?;
@@ -49,7 +47,7 @@ impl TicketId {
 /// assert_eq!(queue.wait(ticket)?.output, Some(100));
 /// # Ok::<(), memferry::Error>(())
 /// ```
-#[must_use = "the end of a transfer is learned by waiting for its ticket"]
+#[must_use = "wait for the ticket to learn whether the transfer succeeded"]
 pub struct Ticket<T = ()> {
     id: TicketId,
     output: PhantomData<fn() -> T>,
@@ -61,13 +59,13 @@ impl<T> Ticket<T> {
         Self { id, output: PhantomData }
     }
 
-    /// Its name.
+    /// The same name without the output type.
     #[inline]
     pub fn id(self) -> TicketId {
         self.id
     }
 
-    /// The same ticket, for whatever it finds as a number, as [`Transfer::untyped`](crate::Transfer::untyped).
+    /// The same ticket with the output as a number, as [`Transfer::untyped`](crate::Transfer::untyped).
     pub fn untyped(self) -> Ticket<u64> {
         Ticket::of(self.id)
     }
@@ -113,45 +111,44 @@ impl<T> fmt::Debug for Ticket<T> {
     }
 }
 
-/// A transfer did all that it was asked for.
+/// The result of a successful transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done<T = ()> {
-    /// Names it, as its ticket does.
+    /// The transfer, as its ticket names it.
     pub id: TicketId,
-    /// Bytes visited; those of a transfer in a loop in all rounds.
+    /// Bytes visited; for a transfer in a loop, the sum over all rounds.
     pub bytes_done: u64,
-    /// What was found.
+    /// The value that the operation computed.
     pub output: T,
-    /// What moved the bytes.
+    /// The kind of engine that did the transfer.
     pub engine: EngineKind,
 }
 
-/// A transfer did not do all that it was asked for, or nobody can tell.
+/// The result of a transfer that failed or whose outcome is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferError {
-    /// Names the transfer, as its ticket does; [`TicketId::NONE`] where the failure is of no transfer.
+    /// The transfer, as its ticket names it; [`TicketId::NONE`] if the failure belongs to no transfer.
     pub id: TicketId,
-    /// Why not.
+    /// Why the transfer failed.
     pub failure: Failure,
-    /// Bytes visited before, in the operation's order.
+    /// Bytes visited before the failure, in the order of the operation.
     pub bytes_done: u64,
-    /// The failure is that of an earlier transfer this one was linked to.
+    /// Whether the failure is that of an earlier transfer that this one was linked to.
     pub inherited: bool,
-    /// What moved the bytes; [`EngineKind::None`] where no engine began.
+    /// The kind of engine that had the transfer; [`EngineKind::None`] if none started it.
     pub engine: EngineKind,
 }
 
 impl TransferError {
-    /// A failure without any engine, as far as this client can learn.
+    /// A failure in which no engine took part as far as the client knows.
     pub(crate) fn without_engine(id: TicketId, failure: Failure) -> Self {
         Self { id, failure, bytes_done: 0, inherited: false, engine: EngineKind::None }
     }
 
-    /// Whether nobody touches the memory of the transfer any more. It is not so when the end could not be learned
-    /// ([`Failure::ServiceLost`], [`Failure::UnknownTicket`], [`Failure::Forked`]), nor when the engine channel that had the
-    /// transfer failed ([`Failure::ChannelFaulted`]): what that still writes, it may write at any time. Memory of an arena is
-    /// given to nobody else then; what a program keeps for itself or has granted it has to leave alone, until
-    /// [`Frame::revoke`](crate::Frame::revoke) of it has succeeded.
+    /// Whether the engine has stopped touching the memory of the transfer. False if the outcome is unknown
+    /// ([`Failure::ServiceLost`], [`Failure::UnknownTicket`], [`Failure::Forked`]), and if the engine channel failed
+    /// ([`Failure::ChannelFaulted`]): late writes may then arrive at any time. Arenas do not reuse such memory. A program must not
+    /// use other such memory before [`Frame::revoke`](crate::Frame::revoke) of it has succeeded.
     pub fn is_settled(&self) -> bool {
         is_settled(self.failure, self.engine)
     }
@@ -160,7 +157,7 @@ impl TransferError {
 fn is_settled(failure: Failure, engine: EngineKind) -> bool {
     match failure {
         Failure::ServiceLost | Failure::UnknownTicket | Failure::Forked => false,
-        // Without an engine it was refused: all channels had failed before.
+        // Without an engine the transfer was refused, because all channels had failed before.
         Failure::ChannelFaulted => engine == EngineKind::None,
         _ => true,
     }
@@ -169,28 +166,28 @@ fn is_settled(failure: Failure, engine: EngineKind) -> bool {
 impl fmt::Display for TransferError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.inherited {
-            f.write_str("the transfer was linked to one that failed: ")?;
+            f.write_str("a transfer that this one is linked to failed: ")?;
         }
         self.failure.fmt(f)?;
         match self.bytes_done {
             0 => Ok(()),
-            bytes => write!(f, " ({bytes} bytes were done before)"),
+            bytes => write!(f, " (after {bytes} bytes)"),
         }
     }
 }
 
 impl std::error::Error for TransferError {}
 
-/// The end of a transfer as the queue keeps it until it is taken.
+/// The outcome of a transfer, kept by the queue until it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Completion {
     pub(crate) id: TicketId,
-    /// What was found, as a number, unless it failed.
+    /// The output as a number, or the failure.
     pub(crate) outcome: Result<u64, Failure>,
     pub(crate) inherited: bool,
     pub(crate) bytes_done: u64,
     pub(crate) engine: EngineKind,
-    /// Bytes that the whole transfer visits.
+    /// Bytes of the whole transfer.
     pub(crate) length: u64,
 }
 
@@ -216,7 +213,8 @@ impl Completion {
     }
 }
 
-/// What transfers find: nothing, a number, a CRC, or the offset of a difference.
+/// The output types of transfers: `()` for moves, `u32` for CRCs, `Option<u64>` for the offset of a difference, `u64` for
+/// rounds of a loop and untyped transfers.
 pub trait Output: sealed::Output + Copy + fmt::Debug + Send + 'static {}
 
 impl Output for () {}
@@ -226,7 +224,7 @@ impl Output for Option<u64> {}
 
 mod sealed {
     pub trait Output: Sized {
-        /// What a completion's number says, of a transfer of `length` bytes.
+        /// Converts the number in a completion of a transfer of `length` bytes.
         fn of(value: u64, length: u64) -> Self;
     }
 
@@ -262,17 +260,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_known_end_is_settled() {
+    fn unknown_outcomes_are_not_settled() {
         for unknown in [Failure::ServiceLost, Failure::UnknownTicket, Failure::Forked] {
             assert!(!error(unknown, EngineKind::None).is_settled());
         }
         assert!(!error(Failure::ChannelFaulted, EngineKind::Module).is_settled());
-        assert!(error(Failure::ChannelFaulted, EngineKind::None).is_settled(), "no engine had it");
+        assert!(error(Failure::ChannelFaulted, EngineKind::None).is_settled(), "no engine had the transfer");
         assert!(error(Failure::Cancelled, EngineKind::Cpu).is_settled());
     }
 
     #[test]
-    fn a_comparison_finds_nothing_at_its_end() {
+    fn an_offset_at_the_end_means_no_difference() {
         let of = |value, length| <Option<u64> as sealed::Output>::of(value, length);
         assert_eq!([of(0, 0), of(9, 9), of(0, 9), of(8, 9)], [None, None, Some(0), Some(8)]);
     }
@@ -282,8 +280,8 @@ mod tests {
         let plain = TransferError::without_engine(TicketId::NONE, Failure::Cancelled);
         assert_eq!(plain.to_string(), "cancelled");
         let inherited = TransferError { inherited: true, ..plain };
-        assert_eq!(inherited.to_string(), "the transfer was linked to one that failed: cancelled");
+        assert_eq!(inherited.to_string(), "a transfer that this one is linked to failed: cancelled");
         let partly = TransferError { bytes_done: 64, ..plain };
-        assert_eq!(partly.to_string(), "cancelled (64 bytes were done before)");
+        assert_eq!(partly.to_string(), "cancelled (after 64 bytes)");
     }
 }

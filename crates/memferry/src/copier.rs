@@ -1,16 +1,16 @@
-//! Asynchronous copies of ordinary memory, in order: `amemcpy` returns at once, `csync` of any part waits for that part.
+//! Asynchronous, ordered copies of ordinary memory: `amemcpy` returns at once, and `csync` of any part waits for that part.
 //!
 //! ```text
 //! Copier, CopyBuffer (Rust: owned memory) ─┐
-//! mf_copier (C: plain pointers) ───────────┴─► CopyQueue ─► Pending: what is to be moved, from where, in which order
+//! mf_copier (C: plain pointers) ───────────┴─► CopyQueue ─► Pending: the copies to do, their sources and their order
 //!                                                  └─ worker, callers ─► engine, CPU
 //! ```
 //!
-//! The meaning of a program is that of the same program with `memcpy`, as long as it reads what it copied after a csync, and
-//! says before it writes or frees what may still be read. Copies of copies that are still to come are made from where the
-//! bytes are; what lies between is moved last, or never.
+//! A program behaves as with `memcpy` if it reads a copy only after a csync, and announces when it is about to write or free
+//! bytes that a pending copy may read. A copy of a pending copy reads from the first source. The bytes in between are moved
+//! last, or not at all if they are freed before.
 //!
-//! A forked child has none of it: bytes that were to come when it was forked never come there.
+//! A forked child has no copier: copies pending at the fork are never done there.
 
 mod buffers;
 mod pending;

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its service, one enum per operation. Failures of transfers are in `completion`.
+//! Errors of calls to the service, one enum per operation. Failures of transfers are in `completion`.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,68 +9,70 @@ use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame::AllocateError;
 use thiserror::Error;
 
-/// A client could not be opened.
+/// Why [`Client::connect`](crate::Client::connect) or [`Client::embedded`](crate::Client::embedded) failed.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// Nobody listens there, or this user may not connect.
+    /// No service listens at the path, or this user may not connect.
     #[error("cannot connect to the service at {}: {source}; is `memferry serve` running?", path.display())]
     Socket {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Service and client do not agree.
+    /// The service ended the handshake, for example because the protocol versions differ.
     #[error("the service at {} ended the handshake: {violation}", path.display())]
     Handshake {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The reason that the service gave.
         violation: Violation,
     },
-    /// The embedded service did not start.
+    /// The embedded service could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The embedded service would not open a session.
+    /// The embedded service refused to open a session.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The guard against use in a forked child could not be made.
-    #[error("cannot set up the client: {0}")]
+    /// The guard against use in a forked child could not be created.
+    #[error("cannot set up the client's fork guard: {0}")]
     Setup(io::Error),
 }
 
-/// A call to the control side failed.
+/// Why a call to the service's control side failed.
 #[derive(Debug, Error)]
 pub enum CallError {
-    /// The service would not do it; the client goes on.
+    /// The service refused the command. The session stays usable.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The service ended the session.
+    /// The service ended the session for the reason given.
     #[error("the service ended this session: {0}")]
     Ended(Violation),
-    /// The service is gone; connect again.
+    /// The service ended or was killed. Connect again.
     #[error("the service was lost; connect again")]
     ServiceLost,
-    /// Memory of an arena is not granted or revoked itself.
-    #[error("this is memory of an arena; derive a frame of it, keep that, and grant or revoke it")]
+    /// Memory of an arena cannot be granted or revoked, because its capability covers the whole segment.
+    #[error(
+        "memory of an arena cannot be granted or revoked; derive a frame from it, and grant or revoke that"
+    )]
     PartOfArena,
-    /// The command could not be sent; the client goes on.
+    /// The command could not be sent. The session stays usable.
     #[error("cannot send the command to the service: {0}")]
     Send(io::Error),
-    /// The service answered something else than was asked.
+    /// The service sent an answer that does not match the command.
     #[error("the service broke the protocol: {0}")]
     Protocol(&'static str),
-    /// This is a forked child.
+    /// This process is a forked child of the one that opened the client.
     #[error(transparent)]
     Forked(#[from] Forked),
 }
 
 impl CallError {
-    /// The answer is none to what was asked.
-    pub(crate) const UNEXPECTED: Self = Self::Protocol("it answered something else");
+    /// The answer is of another kind than the command asks for.
+    pub(crate) const UNEXPECTED: Self = Self::Protocol("its answer does not match the command");
 
-    /// Whether a revocation was refused because the capability was revoked before: that one waited too, so nothing touches the
-    /// memory. Any other refusal promises nothing: a failed channel may still write there.
+    /// Whether a revocation was refused because the capability had been revoked before. The earlier revocation waited for its
+    /// transfers, so nothing touches the memory. After any other refusal a failed engine channel may still write there.
     pub fn is_revoked_before(&self) -> bool {
         matches!(self, Self::Refused(Refusal { kind: RefusalKind::Capability, .. }))
     }
@@ -82,33 +84,33 @@ impl From<Forked> for FrameError {
     }
 }
 
-/// A frame could not be made.
+/// Why a frame or an arena could not be created.
 #[derive(Debug, Error)]
 pub enum FrameError {
-    /// Memory could not be had.
+    /// The memory could not be allocated.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
-    /// The service would not take it.
+    /// The call that registers the memory failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Memory of this process can be registered only with an embedded service; the memory is given back.
+    /// Memory of this process can be registered with an embedded service only. Contains the memory.
     #[error("only an embedded client may register memory of its own process; allocate a frame instead")]
     NotEmbedded(Vec<u8>),
-    /// Memory that its owner keeps can be lent only to an embedded service.
+    /// Memory that its owner keeps can be lent to an embedded service only.
     #[error("only an embedded client may be lent memory of its own process; allocate a frame instead")]
     LentToService,
-    /// The guard against use in a forked child could not be made.
-    #[error("cannot guard an arena against forked children: {0}")]
+    /// The arena's guard against use in a forked child could not be created.
+    #[error("cannot set up the arena's fork guard: {0}")]
     Guard(io::Error),
 }
 
-/// A queue could not be opened.
+/// Why [`Client::queue`](crate::Client::queue) failed.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The service would not.
+    /// The call to the service failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The memory it sent could not be used.
+    /// The shared memory that the service sent could not be mapped.
     #[error("cannot map the queue: {0}")]
     Map(io::Error),
 }

@@ -1,18 +1,19 @@
-//! Frames as a client holds them: a capability, and the mapping when the memory is its own.
+//! Frames on the client's side: a capability, and a mapping if this process owns the memory.
 //!
-//! Bytes go in and out by copy. Others may write the same memory at any time, so what is read may be torn; a transfer's
-//! destination is whole once its completion came. A frame is given back when its last clone is dropped; transfers in
-//! flight hold one.
+//! Bytes go in and out by copy. Others may write the same memory at any time, so a read may be torn; a transfer's destination
+//! is complete when its completion arrives. A frame is released when its last clone is dropped. Transfers in flight hold a
+//! clone.
 //!
 //! ```text
-//! whole frame   a capability of its own ─────────────── dropped: revoked, which waits until nothing moves there
-//! window        a block of an arena's segment ───────── dropped: the block is given back, or abandoned when an engine
-//!                 named by the segment's capability       may still be writing there
-//! derived       a capability narrowed from either ───── dropped: revoked, then what it was derived from is let go
+//! whole frame   has its own capability ─────────────── on drop: revokes it, which waits until no transfer uses the memory
+//! window        a block of an arena's segment, under ── on drop: returns the block to the arena, or abandons it if an
+//!                 the capability of the segment           engine may still write there
+//! derived       has a capability narrowed from one ──── on drop: revokes it, then releases the original frame
+//!                 of these
 //! ```
 //!
-//! The service checks a window's requests against its whole segment, so this module checks them against the window, in the
-//! one place where a region becomes a name in a request ([`Region`]).
+//! The service checks the requests of a window against the whole segment. This module checks them against the window, in
+//! [`Region`], the only place where regions are turned into operands of requests.
 
 mod builder;
 mod region;
@@ -36,34 +37,33 @@ use crate::error::{CallError, FrameError};
 use crate::session::{Session, expect_handle};
 use segment::SegmentBlock;
 
-/// How long the service may take to let go of memory after it was revoked.
-const LETTING_GO: Duration = Duration::from_secs(1);
+/// Maximum time in which the service releases its mapping after a revocation.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Memory was not given back; the frame is.
+/// Taking memory back failed. Contains the frame.
 #[derive(Debug, Error)]
 pub enum TakeBackError {
-    /// Somebody else holds it too.
-    #[error("{0:?} is held by a clone, a region or an unfinished transfer too; drop these first")]
+    /// A clone, region, derived frame or unfinished transfer still holds the frame.
+    #[error("a clone, a region or an unfinished transfer still holds {0:?}; drop it first")]
     Shared(Frame),
-    /// It was not made of memory of this process.
-    #[error("{0:?} was not made of memory of this process")]
+    /// The frame was not created by [`Client::register_owned`](crate::Client::register_owned).
+    #[error("{0:?} does not hold a vector; only frames of `register_owned` do")]
     NotOwned(Frame),
-    /// The service did not let go of it.
-    #[error("the service did not let go of {1:?}: {0}")]
+    /// The service did not revoke the frame.
+    #[error("the service did not release {1:?}: {0}")]
     Call(CallError, Frame),
 }
 
-/// Memory the service may move bytes in, as far as its rights go.
+/// Memory in which the service may move bytes, within the frame's rights. Clones share the memory.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, copy};
 ///
 /// let client = Client::embedded()?;
 /// let source = client.frame(8192).alloc()?;
 /// let destination = client.frame(4096).alloc()?;
 /// source.write(4096, b"the second page")?;
-/// // A transfer names a whole frame, or a slice of one.
+/// // Operands of a transfer are whole frames or slices.
 /// client.queue(4)?.run(copy(source.slice(4096..), &destination))?;
 /// let mut text = [0; 15];
 /// destination.read(0, &mut text)?;
@@ -81,19 +81,19 @@ struct Inner {
     backing: Backing,
 }
 
-/// What a frame's bytes are to this process.
+/// How this process reaches and keeps the bytes of a frame.
 enum Backing {
     Mapped(Mapping),
     Unmapped,
-    /// Taken up from this session.
+    /// Accepted from a grant of this session.
     Granted(SessionId),
-    /// Narrowed from memory that has to be kept as long.
+    /// Derived from this frame, which it keeps alive.
     Derived(Frame),
-    /// Part of a segment, owned.
+    /// A block that this frame owns in a segment.
     Block(SegmentBlock),
-    /// Part of a segment, which its holder promised to keep: its first byte there, and what keeps the segment.
-    Promised(u64, #[expect(dead_code, reason = "keeps the segment known to the service")] Frame),
-    /// Its capability has ended.
+    /// Part of a segment that the caller promised to keep: its offset, and the segment's frame.
+    Promised(u64, #[expect(dead_code, reason = "keeps the segment registered")] Frame),
+    /// The capability was revoked.
     Ended,
 }
 
@@ -109,7 +109,7 @@ impl Frame {
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
     }
 
-    /// Makes a memfd a frame of the session.
+    /// Registers a memfd as a frame of the session.
     pub(crate) fn register(
         session: &Arc<Session>,
         descriptor: OwnedFd,
@@ -121,7 +121,7 @@ impl Frame {
         Ok(Self::new(Arc::clone(session), expect_handle(answer)?, length, rights, mapping))
     }
 
-    /// A capability for memory of that length with those rights, taken up from `grantor`.
+    /// The frame of an accepted grant: its length and rights, and the session that granted it.
     pub(crate) fn granted(
         session: Arc<Session>,
         handle: Handle,
@@ -131,14 +131,14 @@ impl Frame {
         Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Granted(grantor) }))
     }
 
-    /// A capability narrowed from `of`, which it keeps: with that it would end.
+    /// A frame derived from `of`. It keeps `of`, because revoking that would end the derived capability.
     pub(crate) fn derived(of: &Self, handle: Handle, length: u64, rights: Rights) -> Self {
         let session = Arc::clone(&of.0.session);
         let backing = Backing::Derived(of.clone());
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
     }
 
-    /// The window that a block is, under its segment's capability.
+    /// The window of a block, under the capability of its segment.
     pub(crate) fn of_block(block: SegmentBlock) -> Self {
         let segment = &block.segment().0.0;
         let session = Arc::clone(&segment.session);
@@ -148,7 +148,7 @@ impl Frame {
         Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Block(block) }))
     }
 
-    /// The window of `length` bytes at `offset` of a segment, whose holder promised to keep it.
+    /// The window of `length` bytes at `offset` of a segment, which the caller promised to keep.
     pub(crate) fn of_promise(segment: Self, offset: u64, length: u64) -> Self {
         let session = Arc::clone(&segment.0.session);
         let handle = segment.0.handle;
@@ -157,7 +157,7 @@ impl Frame {
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
     }
 
-    /// Where it begins in its segment, when it is part of one.
+    /// The offset in its segment, if the frame is a window.
     fn window(&self) -> Option<u64> {
         match &self.0.backing {
             Backing::Block(block) => Some(block.offset()),
@@ -167,35 +167,35 @@ impl Frame {
         }
     }
 
-    /// Whether its capability stands for more than this frame.
+    /// Whether the frame is a window: its capability covers the whole segment.
     pub(crate) fn is_window(&self) -> bool {
         self.window().is_some()
     }
 
-    /// Says that a transfer of it may still be running when its last clone is dropped, though nobody waits for it any more.
+    /// Records that a transfer may still use the memory after the last clone is dropped, so that its block is not reused.
     pub(crate) fn abandon(&self) {
-        // All others are revoked when they are dropped, which waits.
+        // Other frames are revoked on drop, which waits for transfers.
         if let Backing::Block(block) = &self.0.backing {
             block.abandon();
         }
     }
 
-    /// The capability's name in this session. For memory of an arena it is that of the whole segment.
+    /// The handle of the frame's capability in this session. For memory of an arena, the handle of the whole segment.
     pub fn handle(&self) -> Handle {
         self.0.handle
     }
 
-    /// Bytes it covers.
+    /// The length in bytes.
     pub fn length(&self) -> u64 {
         self.0.length
     }
 
-    /// What may be done with it.
+    /// The operations that the service allows on the frame.
     pub fn rights(&self) -> Rights {
         self.0.rights
     }
 
-    /// The session that granted it, of the memory that was taken up from another client; `None` for any other.
+    /// The session that granted this frame; `None` if the frame was not [accepted](crate::Client::accept).
     pub fn grantor(&self) -> Option<SessionId> {
         match self.0.backing {
             Backing::Granted(grantor) => Some(grantor),
@@ -203,11 +203,11 @@ impl Frame {
         }
     }
 
-    /// Part of it, as transfers and grants name it. Whether the part lies inside is checked where it is used: a transfer that
-    /// leaves the frame fails with [`Failure::OutOfBounds`](crate::Failure::OutOfBounds), and one of a slice that ends before
-    /// it begins is not submitted.
+    /// The bytes of the frame in `bounds`, as an operand of transfers and grants. The bounds are checked on use: a transfer that
+    /// leaves the frame fails with [`Failure::OutOfBounds`](crate::Failure::OutOfBounds), and a slice that ends before it
+    /// begins is refused on submission.
     pub fn slice(&self, bounds: impl RangeBounds<u64>) -> Region {
-        // No frame reaches to the end of the numbers, so a bound that is cut off there is still out of bounds.
+        // No frame is 2^64 bytes long, so a saturated bound is still out of bounds.
         let start = match bounds.start_bound() {
             Bound::Included(&start) => start,
             Bound::Excluded(&before) => before.saturating_add(1),
@@ -221,10 +221,10 @@ impl Frame {
         Region::new(self.clone(), start, end)
     }
 
-    /// Copies bytes out.
+    /// Copies bytes at `offset` of the frame to `bytes`.
     ///
     /// # Errors
-    /// [`AccessError`]; [`AccessError::NotMapped`] of a frame that was granted to this client or derived from another one.
+    /// [`AccessError::OutOfRange`]; [`AccessError::NotMapped`] for frames that were accepted or derived; [`AccessError::Forked`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         match &self.0.backing {
             Backing::Mapped(mapping) => mapping.read(offset, bytes),
@@ -233,10 +233,10 @@ impl Frame {
         }
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` to `offset` of the frame.
     ///
     /// # Errors
-    /// [`AccessError`], as [`read`](Self::read).
+    /// As [`read`](Self::read); also [`AccessError::ReadOnly`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         match &self.0.backing {
             Backing::Mapped(mapping) => mapping.write(offset, bytes),
@@ -245,10 +245,11 @@ impl Frame {
         }
     }
 
-    /// Copies bytes in from a mapping, with the calling CPU and no buffer between.
+    /// Copies `length` bytes at `source_offset` of a mapping to `offset` of the frame. The calling thread moves them, without
+    /// an intermediate buffer.
     ///
     /// # Errors
-    /// [`AccessError`], as [`read`](Self::read); [`AccessError::NotMapped`] of memory of an arena too.
+    /// As [`write`](Self::write); [`AccessError::NotMapped`] also for memory of an arena.
     pub fn write_from(
         &self,
         offset: u64,
@@ -262,9 +263,9 @@ impl Frame {
         }
     }
 
-    /// Its first byte and how many follow in this process, for programs in other languages: `None` for a frame that is not
-    /// mapped here or is part of an arena. Good until the last clone is dropped; others may write there at any time, so Rust
-    /// code takes [`read`](Self::read) and [`write`](Self::write).
+    /// The address, length in bytes and access of the frame's mapping, for bindings to other languages. `None` if the frame is
+    /// not mapped here or is part of an arena. Valid until the last clone is dropped. Others may write the memory at any time,
+    /// so Rust code uses [`read`](Self::read) and [`write`](Self::write).
     pub fn pointer(&self) -> Option<(*mut u8, usize, Access)> {
         match &self.0.backing {
             Backing::Mapped(mapping) => Some((mapping.pointer(), mapping.length_bytes(), mapping.access())),
@@ -272,7 +273,7 @@ impl Frame {
         }
     }
 
-    /// The memory behind it, when it is mapped here and all its own.
+    /// The mapping of the frame; `None` if it is not mapped here or is part of an arena.
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
         match &self.0.backing {
             Backing::Mapped(mapping) => Some(mapping),
@@ -280,12 +281,13 @@ impl Frame {
         }
     }
 
-    /// The memory that [`Client::register_owned`](crate::Client::register_owned) took, without copying it. The service lets
-    /// go of it first; what was granted of it ends.
+    /// Takes back the vector of [`Client::register_owned`](crate::Client::register_owned) without copying it. This revokes the
+    /// frame, so grants on it end.
     ///
     /// # Errors
-    /// [`TakeBackError`] with the frame: while a clone, a region, a frame derived from it or an unfinished transfer holds it too
-    /// it stays what it was; so does a frame that was made otherwise.
+    /// [`TakeBackError`], which contains the frame: [`Shared`](TakeBackError::Shared) while a clone, region, derived frame or
+    /// unfinished transfer holds it (the frame stays valid), [`NotOwned`](TakeBackError::NotOwned) for other frames,
+    /// [`Call`](TakeBackError::Call) if the service does not revoke it.
     pub fn into_owned(self) -> Result<Vec<u8>, TakeBackError> {
         if !matches!(&self.0.backing, Backing::Mapped(mapping) if mapping.is_owned()) {
             return Err(TakeBackError::NotOwned(self));
@@ -300,14 +302,14 @@ impl Frame {
         let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Ended) else {
             return Err(TakeBackError::NotOwned(Self(Arc::new(inner))));
         };
-        // A worker that settled the last transfer may be about to drop its part of the descriptor.
-        let until = Instant::now() + LETTING_GO;
+        // The worker that completed the last transfer may not have dropped its descriptor yet.
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             mapping = match mapping.into_owned() {
                 Ok(memory) => return Ok(memory),
                 Err(mapping) => mapping,
             };
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 inner.backing = Backing::Mapped(mapping);
                 return Err(TakeBackError::Shared(Self(Arc::new(inner))));
             }
@@ -315,15 +317,15 @@ impl Frame {
         }
     }
 
-    /// Takes its capability away, from this client and from everybody it was granted to. Returns when no transfer uses the memory
-    /// any more: those that run are cancelled. This frame and its clones are of no use then.
+    /// Revokes the frame's capability, and all grants and derived frames below it. Cancels running transfers that use them, and
+    /// returns when none touches the memory any more. Transfers on this frame and its clones fail afterwards.
     ///
     /// # Errors
-    /// [`CallError::PartOfArena`]; [`CallError::Refused`] also when a transfer on it ended with
-    /// [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted): the capability is taken away, but the failed channel may
+    /// [`CallError::PartOfArena`]; [`CallError::Refused`] if the frame was revoked before, or if a transfer on it ended with
+    /// [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted): then the capability is revoked, but the failed channel may
     /// still write there.
     pub fn revoke(&self) -> Result<(), CallError> {
-        // Its capability is that of everybody's memory there.
+        // The capability of a window covers the memory of all blocks in its segment.
         if self.is_window() {
             return Err(CallError::PartOfArena);
         }
@@ -336,12 +338,12 @@ impl Frame {
 }
 
 impl Inner {
-    /// Ends its capability, where it has one of its own, and gives what is to be let go of next.
-    fn end(&mut self) -> Option<Backing> {
+    /// Revokes the capability if the frame has its own. Returns the backing, which the caller releases.
+    fn revoke_own(&mut self) -> Option<Backing> {
         if matches!(self.backing, Backing::Block(_) | Backing::Promised(..) | Backing::Ended) {
             return None;
         }
-        // A lost service forgot it already, and in a forked child it is the parent's.
+        // Errors are expected: a lost service has no capability left, and in a forked child it belongs to the parent.
         let revoked = self.session.revoke(self.handle);
         if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
             of.abandon();
@@ -352,11 +354,10 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut next = self.end();
-        // One after the other: a long row of frames, each derived from the one before, would use up the stack if each dropped
-        // the next within its own drop.
+        let mut next = self.revoke_own();
+        // A loop instead of nested drops: a long chain of derived frames would overflow the stack.
         while let Some(Backing::Derived(of)) = next {
-            next = Arc::into_inner(of.0).and_then(|mut inner| inner.end());
+            next = Arc::into_inner(of.0).and_then(|mut inner| inner.revoke_own());
         }
     }
 }

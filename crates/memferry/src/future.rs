@@ -1,14 +1,14 @@
-//! Transfers to be awaited, on any executor or none: a future for each, and a thread that sleeps for all of them.
+//! Futures for transfers, for any executor. One driver thread waits for all futures of a queue.
 //!
 //! ```text
-//! submit ─► Pending ─ poll: a look at the ring, then its waker is left ─► driver thread ─ futex ─► completion ─► waker
-//!              └─ dropped: the transfer goes on, nobody is told
+//! submit ─► Pending ─ poll: checks the ring, then leaves its waker ─► driver thread ─ futex ─► completion ─► waker
+//!              └─ drop: the transfer keeps running, its result is discarded
 //! ```
 //!
-//! The driver starts with the first future that has to wait, sleeps while none does, and ends with the queue. No runtime is
-//! needed, and none is known here.
+//! The driver starts with the first future that has to wait, sleeps while no future waits, and ends with the queue. No runtime
+//! is needed.
 //!
-//! A forked child has the lock as some thread of its parent's had it, and no driver: there nothing here is locked or looked at.
+//! A forked child has no driver, and another thread of the parent may have held the lock. So nothing is locked there.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -27,13 +27,12 @@ use crate::queue::{LIVENESS, Queue, SubmitError, SubmitReason};
 use crate::session::Session;
 use crate::transfer::Transfer;
 
-/// Looks at the ring before a future waits: an awake worker answers a small request meanwhile.
-const LOOKS: u32 = 64;
+/// Polls of the ring before a future waits: an awake worker completes a small request in this time.
+const POLLS: u32 = 64;
 
-/// A queue whose transfers are awaited. Clones share it; it closes with the last of them and their futures.
+/// A queue whose transfers are futures. Clones share it; it closes when the last clone and future is dropped.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, copy, crc32c};
 ///
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -54,86 +53,86 @@ pub struct AsyncQueue(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     session: Arc<Session>,
-    bell: Arc<Bell>,
+    control: Arc<DriverControl>,
 }
 
 struct State {
     queue: Queue,
     tasks: HashMap<TicketId, Task>,
-    /// The driver thread runs.
-    driven: bool,
+    /// Whether the driver thread was started.
+    has_driver: bool,
 }
 
-/// A transfer that has not been taken yet.
+/// The state of a transfer whose result has not been taken.
 enum Task {
-    /// Nobody has asked yet.
+    /// Its future was not polled yet.
     Fresh,
     Waits(Waker),
     Done(Completion),
-    /// Nobody will ask.
+    /// Its future was dropped.
     Detached,
 }
 
-/// What the driver sleeps on while no future waits.
+/// Starts and stops the driver thread, which sleeps here while no future waits.
 #[derive(Default)]
-struct Bell {
-    wanted: Mutex<Wanted>,
-    rung: Condvar,
+struct DriverControl {
+    order: Mutex<Order>,
+    changed: Condvar,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Wanted {
+enum Order {
     #[default]
-    No,
-    Yes,
-    /// The queue is gone.
-    Never,
+    Sleep,
+    Drive,
+    /// The queue was dropped.
+    End,
 }
 
-impl Bell {
-    fn ring(&self, wanted: Wanted) {
-        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
-        self.rung.notify_one();
+impl DriverControl {
+    fn set(&self, order: Order) {
+        *self.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
+        self.changed.notify_one();
     }
 
-    /// Sleeps until a future waits; whether the queue is still there.
+    /// Sleeps until a future waits. Returns false if the queue was dropped.
     fn wait(&self) -> bool {
-        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut wanted = self
-            .rung
-            .wait_while(wanted, |wanted| *wanted == Wanted::No)
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut order = self
+            .changed
+            .wait_while(order, |order| *order == Order::Sleep)
             .unwrap_or_else(PoisonError::into_inner);
-        let there = *wanted == Wanted::Yes;
-        if there {
-            *wanted = Wanted::No;
+        let drives = *order == Order::Drive;
+        if drives {
+            *order = Order::Sleep;
         }
-        there
+        drives
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.session.check_fork().is_ok() {
-            return self.bell.ring(Wanted::Never);
+            return self.control.set(Order::End);
         }
-        // A thread of the parent's may have been in the middle of changing them.
+        // A thread of the parent may have been changing the tasks at the fork, so they are not dropped.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(&mut state.tasks));
     }
 }
 
 impl AsyncQueue {
-    /// Takes over a queue. Its earlier tickets are forgotten.
+    /// Turns a queue into an asynchronous one. Results of transfers submitted before are discarded.
     pub fn new(queue: Queue) -> Self {
         let session = Arc::clone(queue.session());
-        let state = State { queue, tasks: HashMap::new(), driven: false };
-        Self(Arc::new(Shared { state: Mutex::new(state), session, bell: Arc::default() }))
+        let state = State { queue, tasks: HashMap::new(), has_driver: false };
+        Self(Arc::new(Shared { state: Mutex::new(state), session, control: Arc::default() }))
     }
 
-    /// Hands a transfer to the service. It runs whether the future is polled or not.
+    /// Submits a transfer. It runs whether the future is polled or not.
     ///
     /// # Errors
-    /// [`SubmitError`] with the transfer.
+    /// [`SubmitError`], which contains the transfer.
     pub fn submit<T>(&self, transfer: Transfer<T>) -> Result<Pending<T>, SubmitError<T>> {
         let mut state = match self.0.lock() {
             Ok(state) => state,
@@ -150,7 +149,7 @@ impl AsyncQueue {
         Ok(Pending { shared: Arc::clone(&self.0), ticket: submitted? })
     }
 
-    /// Transfers that may be outstanding; none in a forked child.
+    /// The maximum number of outstanding transfers; 0 in a forked child.
     pub fn capacity(&self) -> u32 {
         self.0.lock().map_or(0, |state| state.queue.capacity())
     }
@@ -164,8 +163,8 @@ impl Shared {
 }
 
 impl State {
-    /// Takes what the ring has; gives the wakers of those who wait for it.
-    #[must_use = "who is not woken now never is"]
+    /// Takes all completions of the ring. Returns the wakers of the futures that wait for them.
+    #[must_use = "a future that is not woken now is never woken"]
     fn collect(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(completion) = self.queue.poll_completion() {
@@ -182,28 +181,28 @@ impl State {
         wakers
     }
 
-    fn anyone_waits(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         self.tasks.values().any(|task| matches!(task, Task::Waits(_)))
     }
 }
 
-/// A transfer under way. Dropping it lets the transfer go on.
-#[must_use = "a transfer runs without this, but its end is not seen"]
+/// The future of a transfer. The transfer keeps running if this is dropped.
+#[must_use = "the transfer runs without this, but its failure goes unnoticed"]
 pub struct Pending<T = ()> {
     shared: Arc<Shared>,
     ticket: Ticket<T>,
 }
 
 impl<T> Pending<T> {
-    /// What the queue knows the transfer by.
+    /// The ticket that names the transfer in its queue.
     pub fn ticket(&self) -> Ticket<T> {
         self.ticket
     }
 
-    /// Asks that it end early; the future still has to be awaited to learn how it ended.
+    /// Asks the transfer to end early. Await the future to learn how it ended.
     ///
     /// # Errors
-    /// [`Failure::UnknownTicket`] when it has ended, [`Failure::Forked`].
+    /// [`Failure::UnknownTicket`] if the transfer has ended; [`Failure::Forked`].
     pub fn cancel(&self) -> Result<(), TransferError> {
         match self.shared.lock() {
             Ok(mut state) => state.queue.cancel(self.ticket),
@@ -235,13 +234,13 @@ impl<T> Drop for Pending<T> {
 
 impl Shared {
     fn poll(self: &Arc<Self>, id: TicketId, context: &mut Context<'_>) -> Poll<Completion> {
-        // Wakers are an executor's code: they are cloned, woken and dropped while the queue is not locked.
+        // Wakers run code of the executor, so they are cloned, woken and dropped while the queue is not locked.
         let waker = context.waker().clone();
         let Ok(mut state) = self.lock() else {
             return Poll::Ready(Completion::without_engine(id, Failure::Forked));
         };
         let mut wakers = Vec::new();
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             wakers.extend(state.collect());
             if matches!(state.tasks.get(&id), Some(Task::Done(_)) | None) {
                 break;
@@ -251,11 +250,11 @@ impl Shared {
         let before = state.tasks.remove(&id);
         let polled = match &before {
             Some(Task::Done(completion)) => Poll::Ready(*completion),
-            // Awaited to its end before.
+            // The result was taken by an earlier poll.
             None => Poll::Ready(Completion::without_engine(id, Failure::UnknownTicket)),
             Some(_) => {
                 state.tasks.insert(id, Task::Waits(waker));
-                wakers.extend(self.drive(&mut state));
+                wakers.extend(self.start_driver(&mut state));
                 Poll::Pending
             }
         };
@@ -265,52 +264,52 @@ impl Shared {
         polled
     }
 
-    /// Makes sure that the driver looks after those who wait; gives the wakers of all when there is no thread to spare for it.
-    #[must_use = "who is not woken now never is"]
-    fn drive(self: &Arc<Self>, state: &mut State) -> Vec<Waker> {
+    /// Starts or wakes the driver. Returns the wakers of all waiting futures if no thread can be started.
+    #[must_use = "a future that is not woken now is never woken"]
+    fn start_driver(self: &Arc<Self>, state: &mut State) -> Vec<Waker> {
         let mut wakers = Vec::new();
-        if !state.driven {
+        if !state.has_driver {
             let weak = Arc::downgrade(self);
-            let bell = Arc::clone(&self.bell);
+            let control = Arc::clone(&self.control);
             let sleeper = state.queue.sleeper();
             let thread = std::thread::Builder::new().name("memferry-futures".to_owned());
-            state.driven = thread.spawn(move || run(&weak, &bell, &sleeper)).is_ok();
-            if !state.driven {
-                // Without a thread to spare the futures have to be polled until they are ready.
+            state.has_driver = thread.spawn(move || drive(&weak, &control, &sleeper)).is_ok();
+            if !state.has_driver {
+                // Without a driver the executor has to poll the futures until they are ready.
                 let waits =
                     |task: &Task| if let Task::Waits(waker) = task { Some(waker.clone()) } else { None };
                 wakers.extend(state.tasks.values().filter_map(waits));
             }
         }
-        self.bell.ring(Wanted::Yes);
+        self.control.set(Order::Drive);
         wakers
     }
 }
 
-/// The driver: wakes futures until the queue is gone.
-fn run(weak: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
-    while bell.wait() {
+/// The driver thread: wakes futures until the queue is dropped.
+fn drive(weak: &Weak<Shared>, control: &DriverControl, sleeper: &Sleeper<MappedWords>) {
+    while control.wait() {
         while let Some(shared) = weak.upgrade() {
             let Ok(mut state) = shared.lock() else { return };
             let wakers = state.collect();
-            if wakers.is_empty() && !state.anyone_waits() {
+            if wakers.is_empty() && !state.has_waiting() {
                 break;
             }
-            // The flag is raised before the last look, and the worker changes the word after it has seen the flag.
+            // No wake-up is lost: the flag is raised before the last check, and the worker changes the word after it sees the flag.
             let expected = sleeper.wake_word().load(Ordering::Acquire);
             sleeper.parked().store(1, Ordering::Relaxed);
             sleeper.fences().heavy();
             let asleep = wakers.is_empty() && !state.queue.has_news();
             drop(state);
             let shared = if asleep {
-                // The queue may close meanwhile.
+                // Released during the sleep, so that the queue can close.
                 drop(shared);
                 futex::wait(sleeper.wake_word(), expected, LIVENESS);
                 weak.upgrade()
             } else {
                 Some(shared)
             };
-            // Without the queue the ring may be another's by now.
+            // If the queue has closed, its ring may belong to another queue by now.
             if shared.is_some() {
                 sleeper.parked().store(0, Ordering::Relaxed);
             }

@@ -1,7 +1,6 @@
-//! User-level DMA: hand a copy, a fill or a 2-D move to an engine, go on computing, and learn how it ended.
+//! User-level DMA: submit a copy, a fill or a 2-D move to an engine, keep computing, and collect the result.
 //!
 //! ```
-//! # #![deny(unused_must_use)]
 //! use memferry::{Client, copy, crc32c};
 //!
 //! let client = Client::embedded()?; // or Client::connect("/run/memferry.sock")?
@@ -10,8 +9,8 @@
 //! source.write(0, b"moved without this thread")?;
 //! let mut queue = client.queue(64)?;
 //! let ticket = queue.submit(copy(&source, &destination))?;
-//! let sum: u64 = (0..1000).sum(); // computing meanwhile
-//! let done = queue.wait(ticket)?; // an error when the copy failed
+//! let sum: u64 = (0..1000).sum(); // this thread computes while the bytes move
+//! let done = queue.wait(ticket)?; // `Err` if the copy failed
 //! assert_eq!((done.bytes_done, sum), (1 << 20, 499_500));
 //! let crc: u32 = queue.run(crc32c(destination.slice(..25)))?.output;
 //! assert_eq!(crc, queue.run(crc32c(source.slice(..25)))?.output);
@@ -26,12 +25,12 @@
 //!        └ arena ─► FrameArena ─ buffer, allocator ─► Buffer, collections ─ slice, copy ─► Region
 //! ```
 //!
-//! The same calls work against a service in another process, which checks every request, and embedded in this one, which
-//! needs no daemon. Frames are shared memory that others may write: bytes go in and out by [`Frame::read`] and
-//! [`Frame::write`], never by reference. A queue belongs to one thread at a time.
+//! The service runs in another process and checks every request, or it is embedded in this process and needs no daemon. The
+//! calls are the same. Frames are shared memory that others may write, so this crate hands out no references to their bytes:
+//! [`Frame::read`] and [`Frame::write`] copy. A queue belongs to one thread at a time.
 
 #![deny(missing_docs)]
-// No example ignores a failure.
+// Examples must not ignore a failure.
 #![doc(test(attr(deny(unused_must_use))))]
 
 mod any_error;
@@ -87,12 +86,12 @@ pub use transfer::{
 };
 pub use zeroing::{Zeroing, ZeroingError};
 
-/// README's example, as a test.
+/// Runs the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-/// The guide's examples, as tests.
+/// Runs the examples of the guide as tests.
 #[cfg(doctest)]
 mod guide {
     #[doc = include_str!("../../../docs/guide/first-transfers.md")]

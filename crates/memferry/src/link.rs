@@ -1,11 +1,11 @@
-//! How a client reaches the control side: over a socket, or by calling the embedded service.
+//! The connection to the service's control side: a socket, or calls of the embedded service.
 //!
 //! ```text
 //! call(command, descriptors) ─► Answer, descriptors        one at a time
-//! lost()                        whether the service is gone, without blocking
+//! lost() ─► whether the service is gone                    never blocks
 //! ```
 //!
-//! Transfers do not come this way.
+//! Transfers do not use this link.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -26,29 +26,28 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{CallError, ConnectError};
 
-/// The control side.
 pub(crate) enum Link {
     Socket {
         socket: OwnedFd,
-        /// Serial of the last command; held while one is under way.
+        /// Serial of the last command; locked while a command is in progress.
         serial: Mutex<u32>,
         lost: AtomicBool,
     },
     Embedded(Arc<Embedded>),
 }
 
-/// A link with what the handshake agreed on.
+/// A new link with the results of the handshake.
 pub(crate) struct Opened {
     pub(crate) link: Link,
     pub(crate) session: SessionId,
     pub(crate) fences: Fences,
 }
 
-/// How often a connection that ends before the service answered is made anew.
+/// Number of attempts to connect if the service ends the connection before it answers.
 const ATTEMPTS: u32 = 3;
 
-/// Connects. A service that stops may take a connection and end before it answers; nothing has been done for it then, so it is
-/// made again: with a supervisor that holds the socket, the next service answers.
+/// Connects. A stopping service may accept the connection and end before it answers. It has done nothing for the client then,
+/// so this tries again: with a supervisor that holds the socket, the next service answers.
 pub(crate) fn connect(path: &Path) -> Result<Opened, ConnectError> {
     for _ in 1..ATTEMPTS {
         match connect_once(path) {
@@ -75,7 +74,7 @@ fn connect_once(path: &Path) -> Result<Opened, ConnectError> {
     let fences = Fences::register();
     let features = if fences == Fences::Asymmetric { FEATURE_ASYMMETRIC_FENCES } else { 0 };
     let hello = Hello { versions: VERSIONS, features };
-    // Whoever is turned away at the door is told why, though the handshake cannot be sent any more.
+    // Even if the send fails, the service may have written the reason why it refused the connection: read it.
     let sent = conduit::send(socket.as_fd(), &hello.encode(), &[], true);
     let packet = conduit::receive(socket.as_fd(), true).map_err(|error| match error {
         ReceiveError::System(error) => failed(error),
@@ -126,7 +125,7 @@ impl Link {
         }
     }
 
-    /// Whether the service is gone.
+    /// Whether the service is gone, by a poll of the socket.
     pub(crate) fn lost(&self) -> bool {
         match self {
             Self::Embedded(_) => false,
@@ -146,12 +145,12 @@ impl Link {
         }
     }
 
-    /// Whether the service is known to be gone, without asking.
+    /// Whether the service is known to be gone, without a system call.
     pub(crate) fn known_lost(&self) -> bool {
         matches!(self, Self::Socket { lost, .. } if lost.load(Ordering::Acquire))
     }
 
-    /// Ends the session where nobody notices a closed socket.
+    /// Ends the session of an embedded service. A service in another process notices the closed socket.
     pub(crate) fn close(&self, session: SessionId) {
         if let Self::Embedded(embedded) = self
             && embedded.is_of_this_process()
@@ -171,7 +170,8 @@ fn exchange(
     let bytes = protocol::encode(&Envelope { serial, descriptors: count, body: command });
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let sent = conduit::send(socket.as_fd(), &bytes, &borrowed, true);
-    // A farewell may wait although nothing can be sent any more; else nobody heard the command, and none will answer.
+    // If the peer closed the socket, its reason may still be readable. After any other error the service did not receive the
+    // command and will not answer.
     if let Err(error) = sent
         && !matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
     {
@@ -180,7 +180,7 @@ fn exchange(
     let packet = match conduit::receive(socket.as_fd(), true) {
         Ok(packet) => packet,
         Err(ReceiveError::TooLong | ReceiveError::TooManyDescriptors) => {
-            return Err(CallError::Protocol("its answer is longer than any message"));
+            return Err(CallError::Protocol("its answer is longer than the protocol allows"));
         }
         Err(_) => return Err(CallError::ServiceLost),
     };
@@ -194,7 +194,7 @@ fn exchange(
         return Err(CallError::Protocol("it answered another command"));
     }
     if usize::from(reply.descriptors) != packet.descriptors.len() {
-        return Err(CallError::Protocol("descriptors other than announced came"));
+        return Err(CallError::Protocol("its answer announced another number of descriptors than it sent"));
     }
     Ok((reply.body?, packet.descriptors))
 }

@@ -1,19 +1,17 @@
-//! A queue: a private ring to a worker, where starting a transfer is a few stores.
+//! The queue: a private pair of rings shared with one worker. Submitting a transfer takes a few stores.
 //!
 //! ```text
-//! submit ─ stage, publish ─► ring ─► worker      a doorbell is rung only when the worker sleeps
-//! poll, wait ◄─ completions ◄─────── worker      wait spins for about a wake-up's cost, then sleeps
-//! cancel, stop ─ a word the worker looks at between chunks
+//! submit ─ stage, publish ─► ring ─► worker      the doorbell rings only if the worker sleeps
+//! poll, wait ◄─ completions ◄─────── worker      wait spins for about the cost of a wake-up, then sleeps
+//! cancel, stop ─► a word that the worker reads between chunks
 //! ```
 //!
-//! Requests start in the order they were submitted and may complete in any. When the service is lost, each outstanding
-//! ticket gets one completion with [`Failure::ServiceLost`]. A slot lets go of its frames with the completion; where that does not say
-//! that nobody touches them any more ([`TransferError::is_settled`]), memory of an arena is abandoned, so that nobody else gets it.
+//! Requests start in the order of submission and complete in any order. If the service is lost, each outstanding ticket gets
+//! one completion with [`Failure::ServiceLost`]. A slot releases its frames when its completion is taken. If an engine may still
+//! touch them ([`TransferError::is_settled`] is false), the slot abandons memory of arenas, so that it is not reused.
 
 mod batch;
 mod notify;
-#[cfg(test)]
-pub(crate) mod played;
 mod waiting;
 
 pub use batch::{BatchError, RunError};
@@ -43,42 +41,41 @@ use crate::frame::Frame;
 use crate::session::Session;
 use crate::transfer::{Description, Held, InvalidTransfer, Transfer};
 
-/// Empty polls between looks at the clock, whether to look if the service still lives: so few that a program that polls for every
-/// picture it shows learns of that within seconds.
-const POLLS_PER_GLANCE: u32 = 64;
-/// The same where they follow each other so fast that the clock, half a microsecond on some machines, would be felt.
-const MOST_POLLS_PER_GLANCE: u32 = 512;
+/// Empty polls before a poll reads the clock, to see whether a liveness check of the service is due. Small enough that a program
+/// that polls once per video frame notices a lost service within seconds.
+const POLLS_PER_CLOCK_READ: u32 = 64;
+/// The upper limit of that number for fast polling, where a clock read (0.5 µs on some machines) would cost too much.
+const MAX_POLLS_PER_CLOCK_READ: u32 = 512;
 
 /// Why a transfer was not submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SubmitReason {
-    /// The queue holds as many requests as it can.
+    /// The queue is full. Take completions first.
     #[error("the queue holds {capacity} requests already; take completions first")]
     Full {
-        /// Its capacity.
+        /// The queue's capacity in requests.
         capacity: u32,
     },
-    /// It contradicts itself.
+    /// The description of the transfer contradicts itself.
     #[error(transparent)]
     Invalid(InvalidTransfer),
-    /// A frame belongs to another client object.
+    /// A frame belongs to another client. Clones of a client count as the same client.
     #[error("a frame of this transfer belongs to another client")]
     ForeignFrame,
-    /// A loop ends when what it repeats has ended, which has to be submitted first.
+    /// A loop cannot be run alone, because it repeats the transfers submitted after it.
     #[error("a loop cannot be run alone; submit it with the transfers it repeats")]
     Loop,
-    /// The service is gone.
+    /// The service ended or was killed. Connect again.
     #[error("the service was lost; connect again")]
     ServiceLost,
-    /// This is a forked child.
+    /// This process is a forked child of the one that opened the queue.
     #[error(transparent)]
     Forked(Forked),
 }
 
-/// A transfer that was not submitted, given back.
+/// A transfer was not submitted. Contains the transfer.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, InvalidTransfer, SubmitReason, copy};
 ///
 /// let client = Client::embedded()?;
@@ -91,9 +88,9 @@ pub enum SubmitReason {
 #[derive(Error)]
 #[error("{reason}")]
 pub struct SubmitError<T = ()> {
-    /// Why not.
+    /// Why the transfer was not submitted.
     pub reason: SubmitReason,
-    /// What was to be submitted.
+    /// The transfer that was not submitted, unchanged.
     pub transfer: Box<Transfer<T>>,
 }
 
@@ -103,7 +100,7 @@ impl<T> SubmitError<T> {
         Self { reason, transfer: Box::new(transfer) }
     }
 
-    /// The same error, with the transfer as [`Transfer::untyped`] gives it.
+    /// The same error with an [untyped](Transfer::untyped) transfer.
     pub fn untyped(self) -> SubmitError<u64> {
         SubmitError::new(self.reason, self.transfer.untyped())
     }
@@ -117,29 +114,28 @@ impl<T> std::fmt::Debug for SubmitError<T> {
 }
 
 struct Slot {
-    /// The outstanding request's tag; its low bits are the slot's index. [`NO_TAG`] when there is none.
+    /// The tag of the outstanding request, whose low bits are the slot's index; [`NO_TAG`] if the slot is free.
     tag: u64,
     held: Held,
-    /// Bytes the whole of it visits.
+    /// Bytes that the whole request visits.
     length: u64,
 }
 
 impl Slot {
-    /// Nobody will learn when the service, or an engine that failed, stops touching the frames of this request. Which of them
-    /// are written is not known here.
+    /// Abandons the frames of the request, because the time at which the service or a failed engine stops touching them is
+    /// unknown. This includes frames that are only read: the slot does not know which are written.
     fn abandon(&self) {
         self.held.iter().for_each(Frame::abandon);
     }
 }
 
-/// The identity of the queue that is opened next.
+/// The identity of the next queue.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
-/// A private queue pair with a worker of the service: transfers are submitted here, and how they ended is learned here. It belongs
-/// to one thread at a time.
+/// A private queue pair with a worker of the service. It takes transfers and delivers their completions. It belongs to one
+/// thread at a time.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, copy};
 /// use std::time::Duration;
 ///
@@ -148,7 +144,7 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 /// let mut queue = client.queue(64)?;
 /// let ticket = queue.submit(copy(&source, &destination))?;
 /// if queue.wait_for(ticket, Duration::from_millis(5))?.is_none() {
-///     println!("not yet; it goes on");
+///     println!("still running");
 /// }
 /// for page in 0..4 {
 ///     let page = page * 4096..(page + 1) * 4096;
@@ -161,32 +157,32 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 /// ```
 pub struct Queue {
     session: Arc<Session>,
-    /// Its name in commands, which is its own in this session only.
+    /// Names the queue in commands; unique in this session.
     number: u32,
-    /// Its name in tickets, which no other queue of this process has.
+    /// Names the queue in tickets; unique in this process.
     identity: u64,
     end: ClientEnd<MappedWords>,
     doorbell: OwnedFd,
     slots: Vec<Slot>,
     free: Vec<u32>,
     lap: u64,
-    /// Kept for its allocation.
+    /// Buffer for the encoding of a list; kept to save allocations.
     list: Vec<u64>,
     staged: bool,
-    /// The last one staged is linked to the next, or a loop that the next is a member of.
+    /// The last staged transfer is linked to the next one, or is a loop that contains it.
     binds_next: bool,
-    /// Taken from the ring while waiting for another.
+    /// Completions taken from the ring during a wait for another one.
     finished: VecDeque<Completion>,
     empty_polls: u32,
-    /// Empty polls after which the clock is looked at.
-    glance_after: u32,
-    /// When a poll looked last whether the service still lives.
-    looked: Instant,
+    /// Number of empty polls after which the clock is read.
+    polls_per_clock_read: u32,
+    /// Time of the last liveness check by a poll.
+    checked: Instant,
     spin: Spin,
-    /// The service wrote a completion that no request belongs to.
+    /// The service wrote a completion that matches no request.
     broken: bool,
     lost: bool,
-    /// The client asked to be signalled.
+    /// The program has asked for a signal.
     armed: bool,
 }
 
@@ -199,9 +195,10 @@ impl Queue {
     ) -> Result<Self, OpenError> {
         let protocol = |what| OpenError::Call(CallError::Protocol(what));
         let Ok([client, service, doorbell]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-            return Err(protocol("a queue needs three descriptors"));
+            return Err(protocol("a new queue needs three descriptors"));
         };
-        let layout = Layout::new(capacity).map_err(|_| protocol("it opened another capacity"))?;
+        let layout =
+            Layout::new(capacity).map_err(|_| protocol("the capacity of the new queue is invalid"))?;
         let map = |fd: &OwnedFd, words: usize, access| {
             let size = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size as u64;
             if size < words as u64 * 8 {
@@ -231,8 +228,8 @@ impl Queue {
             binds_next: false,
             finished: VecDeque::new(),
             empty_polls: 0,
-            glance_after: POLLS_PER_GLANCE,
-            looked: Instant::now(),
+            polls_per_clock_read: POLLS_PER_CLOCK_READ,
+            checked: Instant::now(),
             spin: Spin::new(waiting::SPIN),
             broken: false,
             lost: false,
@@ -240,27 +237,27 @@ impl Queue {
         })
     }
 
-    /// This queue's name for the transfer of that [tag](TicketId::tag). A tag that the queue never gave makes a name that it does
-    /// not know.
+    /// The id of this queue's transfer with that [tag](TicketId::tag). If the queue never gave the tag, calls with the id fail
+    /// with [`Failure::UnknownTicket`].
     pub const fn ticket(&self, tag: u64) -> TicketId {
         TicketId { queue: self.identity, tag }
     }
 
-    /// Requests that may be outstanding.
+    /// The maximum number of outstanding requests.
     pub fn capacity(&self) -> u32 {
         self.end.capacity()
     }
 
-    /// Requests submitted whose completions were not taken from the ring yet.
+    /// The number of submitted requests whose completions were not yet taken from the ring.
     pub fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Hands a transfer to the service. Where that is in this process, a short one is done at once instead: on this thread it
-    /// takes less than handing it over would.
+    /// Submits a transfer to the service. With an embedded service, this thread does a short transfer at once, which takes less
+    /// time than the hand-over.
     ///
     /// # Errors
-    /// [`SubmitError`] with the transfer.
+    /// [`SubmitError`], which contains the transfer.
     #[inline]
     pub fn submit<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
         match self.submit_description(&mut transfer.description) {
@@ -269,10 +266,10 @@ impl Queue {
         }
     }
 
-    /// Writes a transfer without starting it; [`publish`](Self::publish) starts all staged ones at once.
+    /// Writes a transfer to the ring without starting it. [`publish`](Self::publish) starts all staged transfers at once.
     ///
     /// # Errors
-    /// [`SubmitError`] with the transfer.
+    /// [`SubmitError`], which contains the transfer.
     #[inline]
     pub fn stage<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
         match self.stage_description(&mut transfer.description) {
@@ -282,7 +279,7 @@ impl Queue {
     }
 
     fn submit_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
-        if let Some(id) = self.submit_here(transfer) {
+        if let Some(id) = self.submit_inline(transfer) {
             return Ok(id);
         }
         let id = self.stage_description(transfer)?;
@@ -290,7 +287,7 @@ impl Queue {
         Ok(id)
     }
 
-    /// Stages a transfer; once it is staged, its slot has its frames.
+    /// Stages a transfer and moves its frames to its slot.
     fn stage_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
         let tag = self.try_stage(transfer)?;
         let index = self.slot_of(tag);
@@ -304,8 +301,8 @@ impl Queue {
         Ok(self.ticket(tag))
     }
 
-    /// Whether the transfer makes sense, and this process and these frames belong to the session.
-    fn may_submit(&self, transfer: &Description) -> Result<(), SubmitReason> {
+    /// Checks that the transfer is valid, and that this process and the frames belong to the session.
+    fn check_submit(&self, transfer: &Description) -> Result<(), SubmitReason> {
         self.session.check_fork().map_err(SubmitReason::Forked)?;
         if let Some(invalid) = transfer.invalid {
             return Err(SubmitReason::Invalid(invalid));
@@ -317,7 +314,7 @@ impl Queue {
     }
 
     fn try_stage(&mut self, transfer: &Description) -> Result<u64, SubmitReason> {
-        self.may_submit(transfer)?;
+        self.check_submit(transfer)?;
         if self.lost || self.end.closed() || self.session.link.known_lost() {
             return Err(SubmitReason::ServiceLost);
         }
@@ -339,7 +336,7 @@ impl Queue {
         Ok(tag)
     }
 
-    /// Starts what was staged.
+    /// Starts all staged transfers.
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.staged) && self.session.check_fork().is_ok() && self.end.publish() {
             self.ring_doorbell();
@@ -347,11 +344,11 @@ impl Queue {
     }
 
     fn ring_doorbell(&self) {
-        // A full counter is rung already.
+        // The write fails only if the counter is full; then the doorbell has rung already.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// Asks that the loop that `ticket`, of [`repeat`](crate::repeat), began end when its present round is whole.
+    /// Asks the loop of a [`repeat`](crate::repeat) ticket to end after its current round.
     ///
     /// # Errors
     /// As [`cancel`](Self::cancel).
@@ -364,10 +361,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Asks that a transfer end early. Its completion comes in any case and says how it ended.
+    /// Asks a transfer to end early. Its completion arrives in any case and says how the transfer ended.
     ///
     /// # Errors
-    /// [`Failure::UnknownTicket`] when it has ended and this queue knows, [`Failure::Forked`].
+    /// [`Failure::UnknownTicket`] if the ticket's completion was taken from the ring before, or the ticket belongs to another
+    /// queue; [`Failure::Forked`].
     pub fn cancel(&mut self, ticket: impl Into<TicketId>) -> Result<(), TransferError> {
         let id = ticket.into();
         self.check_outstanding(id)?;
@@ -394,28 +392,27 @@ impl Queue {
         known && self.slots[self.slot_of(id.tag)].tag == id.tag
     }
 
-    /// The capacity is a power of two.
+    /// The index of a tag's slot: the low bits of the tag, since the capacity is a power of two.
     fn slot_of(&self, tag: u64) -> usize {
         (tag & u64::from(self.end.capacity() - 1)) as usize
     }
 
-    /// What everything of its client shares.
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// Whether [`poll`](Self::poll) is worth while: there is a completion, or the service is gone.
+    /// Whether [`poll`](Self::poll) would return something: a completion is there, or the service is lost.
     pub(crate) fn has_news(&mut self) -> bool {
         !self.finished.is_empty() || self.end.ready() || self.end.closed() || self.session.link.lost()
     }
 
-    /// What a thread sleeps on that waits for this queue.
+    /// The words on which a thread sleeps to wait for this queue.
     pub(crate) fn sleeper(&self) -> Sleeper<MappedWords> {
         self.end.sleeper()
     }
 
-    /// How the next transfer ended, if one has. The loss of the service shows after a tenth of a second and 512 polls that find
-    /// nothing, at the latest.
+    /// Takes the next completion, if there is one: [`Done`], or the error of a failed transfer. If the service is lost, polls
+    /// report this after at most 100 ms and 512 empty polls.
     #[inline]
     pub fn poll(&mut self) -> Option<Result<Done<u64>, TransferError>> {
         self.poll_completion().map(Completion::into_result)
@@ -438,27 +435,28 @@ impl Queue {
             return Some(completion);
         }
         self.empty_polls = self.empty_polls.saturating_add(1);
-        let glance = self.empty_polls >= self.glance_after && self.outstanding() > 0;
-        let lost = self.session.link.known_lost() || glance && self.look_for_loss();
+        let clock_due = self.empty_polls >= self.polls_per_clock_read && self.outstanding() > 0;
+        let lost = self.session.link.known_lost() || clock_due && self.check_lost();
         if self.broken || self.end.closed() || lost {
-            return self.give_up();
+            return self.fail_outstanding();
         }
         None
     }
 
-    /// Whether the service is gone, asked no more often than a sleeper does.
+    /// Whether the service is lost. Checks at most once per [`LIVENESS`], like a sleeping wait.
     #[cold]
-    fn look_for_loss(&mut self) -> bool {
+    fn check_lost(&mut self) -> bool {
         self.empty_polls = 0;
-        if self.looked.elapsed() < LIVENESS {
-            self.glance_after = (2 * self.glance_after).min(MOST_POLLS_PER_GLANCE);
+        if self.checked.elapsed() < LIVENESS {
+            self.polls_per_clock_read = (2 * self.polls_per_clock_read).min(MAX_POLLS_PER_CLOCK_READ);
             return false;
         }
-        (self.looked, self.glance_after) = (Instant::now(), POLLS_PER_GLANCE);
+        self.checked = Instant::now();
+        self.polls_per_clock_read = POLLS_PER_CLOCK_READ;
         self.session.link.lost()
     }
 
-    /// Takes a completion from the ring. One that no request belongs to means that the service broke the protocol.
+    /// Takes a completion from the ring. If it matches no request, the service broke the protocol.
     #[inline]
     fn take(&mut self) -> Option<Completion> {
         let slot = self.end.pop()?;
@@ -491,8 +489,9 @@ impl Queue {
         Some(completion)
     }
 
-    /// The service is gone: what it still wrote counts, every other outstanding request ends as lost.
-    fn give_up(&mut self) -> Option<Completion> {
+    /// Completes all outstanding requests after the loss of the service: with the completions that it still wrote, the others
+    /// with [`Failure::ServiceLost`].
+    fn fail_outstanding(&mut self) -> Option<Completion> {
         while let Some(completion) = self.take() {
             self.finished.push_back(completion);
         }
@@ -513,12 +512,12 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Answered before transfers have stopped: what they touch may not be used again until they have.
+        // The service answers before running transfers have stopped, so their memory must not be reused yet.
         self.slots.iter().filter(|slot| slot.tag != NO_TAG).for_each(Slot::abandon);
-        // A lost service forgot it already, and in a forked child it is the parent's.
+        // Errors are expected: a lost service has no queue to close, and in a forked child the queue belongs to the parent.
         let _ = self.session.call(Command::CloseQueue { queue: self.number }, Vec::new());
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

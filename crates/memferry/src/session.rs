@@ -1,4 +1,4 @@
-//! The session that everything of one client shares: the link to the service, and the guard against use in a forked child.
+//! The session that a client, its frames and its queues share: the link to the service and the fork guard.
 
 use std::os::fd::OwnedFd;
 
@@ -37,7 +37,7 @@ impl Session {
         self.link.call(self.id, command, descriptors)
     }
 
-    /// Ends a capability; returns when no transfer uses it.
+    /// Revokes a capability. Returns when no transfer uses it.
     pub(crate) fn revoke(&self, handle: Handle) -> Result<(), CallError> {
         match self.call(Command::Revoke { handle }, Vec::new())?.0 {
             Answer::Revoked => Ok(()),
@@ -48,14 +48,14 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // In a forked child the session is the parent's.
+        // In a forked child the session belongs to the parent.
         if self.check_fork().is_ok() {
             self.link.close(self.id);
         }
     }
 }
 
-/// The handle that a command was answered with.
+/// Extracts the handle from an answer.
 pub(crate) fn expect_handle(answer: Answer) -> Result<Handle, CallError> {
     match answer {
         Answer::Handle(handle) => Ok(handle),

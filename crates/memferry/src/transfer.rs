@@ -1,11 +1,11 @@
-//! Transfers as a client describes them: a request together with the frames it keeps alive.
+//! Descriptions of transfers: a request and the frames that it keeps alive.
 //!
 //! ```text
 //! copy, fill, scatter_gather, ... of regions ─► Transfer ─ terms ─► Queue::submit, Queue::run
 //! ```
 //!
-//! Describing never fails. What can be judged without the service (lengths, counts) is judged here and reported when the transfer
-//! is submitted; rights and bounds are the service's to check.
+//! Creating a description never fails. Lengths and counts are checked here, and errors are reported on submission. The service
+//! checks rights and bounds.
 
 mod operations;
 
@@ -27,71 +27,70 @@ use thiserror::Error;
 
 use crate::frame::Frame;
 
-/// Why a transfer cannot be: its description contradicts itself.
+/// The description of a transfer contradicts itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum InvalidTransfer {
     /// The destination is shorter than the source.
-    #[error("{source_bytes} bytes do not fit the destination's {destination_bytes}")]
+    #[error("the source's {source_bytes} bytes do not fit into the destination's {destination_bytes} bytes")]
     TooShort {
-        /// Bytes of the source.
+        /// Length of the source in bytes.
         source_bytes: u64,
-        /// Bytes of the destination.
+        /// Length of the destination in bytes.
         destination_bytes: u64,
     },
-    /// Regions, or all segments of two lists, have to be equally long and are not.
-    #[error("{one_bytes} bytes on one side and {other_bytes} on the other; they have to be equal")]
+    /// Two regions, or the sums of two lists, must have the same length and differ.
+    #[error("{one_bytes} bytes on one side and {other_bytes} on the other; the lengths must be equal")]
     Unequal {
-        /// Bytes of the first.
+        /// Length of the first region or list in bytes.
         one_bytes: u64,
-        /// Bytes of the other.
+        /// Length of the other region or list in bytes.
         other_bytes: u64,
     },
-    /// More segments than one request may name.
-    #[error("{count} segments in the {side}; there may be up to {MAX_SEGMENTS}, split it")]
+    /// A list has more than 1024 segments.
+    #[error("{count} segments in the {side}, at most {MAX_SEGMENTS} are allowed; split the transfer")]
     Segments {
-        /// In which list.
+        /// The list that is too long.
         side: Side,
-        /// How many.
+        /// The number of its segments.
         count: usize,
     },
-    /// More sources than one request may name, or none.
-    #[error("{count} sources in one transfer; there may be 1 to {MAX_SOURCES}, split it")]
+    /// The number of sources is not in 1 to 64.
+    #[error("{count} sources in one transfer, 1 to {MAX_SOURCES} are allowed; split the transfer")]
     Sources {
-        /// How many.
+        /// The number of sources.
         count: usize,
     },
     /// A slice ends before it begins.
     #[error("the {side} is the slice {start}..{end}, which ends before it begins")]
     Inverted {
-        /// Which operand.
+        /// The operand that is the slice.
         side: Side,
-        /// Its first byte.
+        /// The slice's first byte.
         start: u64,
-        /// The byte after its last; the frame's length where no other end was given.
+        /// The byte after the slice's last; for an open end, the length of the frame.
         end: u64,
     },
-    /// Offset and start of a 2-D walk do not fit 64 bits.
+    /// The sum of region offset and start of a 2-D walk does not fit into 64 bits.
     #[error(transparent)]
     Walk(SlotError),
 }
 
-/// What a transfer keeps alive until its completion was taken.
+/// The frames that a transfer keeps alive until its completion is taken.
 pub(crate) type Held = SmallVec<[Frame; 2]>;
 
-/// A transfer without the type of what it finds.
+/// A transfer without its output type.
 #[derive(Clone, Debug)]
 pub(crate) struct Description {
     pub(crate) request: Request,
     pub(crate) held: Held,
-    /// The first thing that is wrong with it.
+    /// The first error in the description.
     pub(crate) invalid: Option<InvalidTransfer>,
 }
 
-/// What is to be moved, on which terms, and what is found (`T`): nothing for moves, `u32` for CRCs, `Option<u64>` for
-/// comparisons, `u64` for loops. Holds its frames until its completion was taken.
+/// Describes an operation on regions and its terms. The output `T` is `()` for moves, `u32` for CRCs, `Option<u64>` for
+/// comparisons and `u64` for loops. A transfer keeps its frames alive until its completion is taken.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{CacheHint, Client, copy};
 /// use std::time::Duration;
 ///
@@ -114,48 +113,51 @@ impl<T> Transfer<T> {
         Self { description: Description { request, held, invalid }, output: PhantomData }
     }
 
-    /// The same transfer, whatever it finds as a number: for batches of several kinds. A comparison finds the length when there
-    /// is no difference; a move finds 0.
+    /// Changes the output to a number, for batches of several types. A comparison gives the offset of the difference, or the
+    /// length if there is none; a move gives 0.
     pub fn untyped(self) -> Transfer<u64> {
         Transfer { description: self.description, output: PhantomData }
     }
 
-    /// The same transfer; the next one of the queue starts when it has succeeded, and fails as it did if it fails.
+    /// Links the next transfer of the queue to this one: it starts when this one has succeeded, and fails with this one's
+    /// failure otherwise.
     pub fn linked(mut self) -> Self {
         self.description.request.terms.linked = true;
         self
     }
 
-    /// The same transfer, started when everything submitted to the queue before it has ended.
+    /// Delays the start until all transfers submitted to the queue before have ended.
     pub fn fenced(mut self) -> Self {
         self.description.request.terms.fenced = true;
         self
     }
 
-    /// The same transfer with a wish for the CPU caches.
+    /// Sets a hint for the use of the CPU caches.
     pub fn with_hint(mut self, hint: CacheHint) -> Self {
         self.description.request.terms.hint = hint;
         self
     }
 
-    /// The same transfer in a class: who goes first when transfers wait for an engine channel.
+    /// Sets the priority class, which orders transfers that wait for an engine channel.
     pub fn with_class(mut self, class: PriorityClass) -> Self {
         self.description.request.terms.class = class;
         self
     }
 
-    /// The same transfer, refused instead of queued when all engine channels are busy.
+    /// Makes the transfer fail with [`Failure::ChannelsBusy`](crate::Failure::ChannelsBusy) instead of waiting when all engine
+    /// channels are busy.
     pub fn refuse_when_busy(mut self) -> Self {
         self.description.request = self.description.request.refuse_when_busy();
         self
     }
 
-    /// The same transfer, given up at `deadline`.
+    /// Sets the time at which the transfer fails with [`Failure::DeadlineExceeded`](crate::Failure::DeadlineExceeded) if it has
+    /// not ended.
     pub fn with_deadline(self, deadline: Instant) -> Self {
         self.within(deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// The same transfer, given up `limit` from now.
+    /// Sets the deadline to `limit` from now, as [`with_deadline`](Self::with_deadline).
     pub fn within(mut self, limit: Duration) -> Self {
         self.description.request.terms.deadline = Some(MonotonicClock.now().after(limit));
         self
@@ -182,7 +184,7 @@ impl<T> fmt::Debug for Transfer<T> {
 
 #[cfg(test)]
 impl Transfer {
-    /// A transfer that a test makes of a request; it keeps nothing alive.
+    /// A transfer made from a request by a test; it keeps no frames alive.
     pub(crate) fn of(request: Request) -> Self {
         Self::new(request, Held::new(), None)
     }

@@ -1,17 +1,17 @@
-//! Slices of an arena whose copy an engine failed at.
+//! Copies between slices that an engine fails at.
 
 use allocator_api2::vec::Vec as ArenaVec;
 use memferry_transfer::EngineKind;
 
 use super::*;
 use crate::Client;
-use crate::queue::played::{FAULTED, PlayedWorker};
+use crate::queue::tests::scripted_worker::{FAULTED, ScriptedWorker};
 
-/// Longer than what is done on the thread that submits it.
+/// Too long to be done on the submitting thread.
 const BYTES: usize = 1 << 20;
 
 #[test]
-fn a_failed_engine_writes_beside_its_destination() {
+fn late_writes_of_a_failed_engine_are_diverted() {
     let client = Client::embedded().unwrap();
     let arena = client.arena(ArenaOptions::default()).unwrap();
     let list = |value: u8| {
@@ -21,17 +21,17 @@ fn a_failed_engine_writes_beside_its_destination() {
     };
     let from = list(3);
     let mut to = list(1);
-    let (mut queue, mut worker) = PlayedWorker::beside(&client, 4);
+    let (mut queue, mut worker) = ScriptedWorker::with_queue(&client, 4);
     let (copied, late) = std::thread::scope(|scope| {
-        let late = scope.spawn(|| worker.end(FAULTED, EngineKind::Module));
+        let late = scope.spawn(|| worker.complete(FAULTED, EngineKind::Module));
         (arena.copy(&mut queue, &from, &mut to), late.join().unwrap())
     });
     assert_eq!(copied, Err(CopyError::Failed(Failure::ChannelFaulted)));
     to.fill(5);
     client.queue(2).unwrap().run(late).unwrap();
-    assert!(to.iter().all(|byte| *byte == 5), "it is written under a reference");
+    assert!(to.iter().all(|byte| *byte == 5), "the engine wrote to bytes that are referenced");
     let refused = arena.copy(&mut queue, &from, &mut to);
-    assert_eq!(refused, Err(CopyError::NotInArena(Side::Destination)), "its memory was taken out of use");
+    assert_eq!(refused, Err(CopyError::NotInArena(Side::Destination)), "the memory is out of use");
 }
 
 #[test]
@@ -46,5 +46,5 @@ fn a_revoked_segment_fails_a_copy() {
     let (segment, _) = arena.arena.locate_slice(&from).unwrap();
     segment.0.revoke().unwrap();
     assert!(matches!(arena.copy(&mut queue, &from, &mut to), Err(CopyError::Failed(_))));
-    assert!(to.iter().all(|byte| *byte == 1), "the memory is as it was");
+    assert!(to.iter().all(|byte| *byte == 1), "the destination changed");
 }

@@ -1,14 +1,14 @@
-//! Memory that is copied asynchronously and can be neither read too early nor freed too early.
+//! Owned memory for asynchronous copies, which cannot be read or freed too early.
 //!
 //! ```text
 //! Vec ─ Copier::adopt ─► CopyBuffer ─ range ─► Copier::amemcpy(to, from)
 //!                            ├─ read, write ─ csync of these bytes first
-//!                            ├─ into_vec ─ csync of all, then the Vec again
-//!                            └─ dropped: given up; what was copied from it is moved first
+//!                            ├─ into_vec ─ csync of all bytes, then returns the Vec
+//!                            └─ drop: moves what was copied from it first, and cancels copies into it
 //! ```
 //!
-//! A buffer's bytes go in and out by copy, or with the whole vector. Its address in the queue is a number of its own that no other
-//! buffer ever gets, so nothing that was asked of a buffer can reach the next one.
+//! Bytes go in and out by copy, or with the whole vector. Each buffer has its own address in the queue, which is never reused, so
+//! a copy of one buffer cannot affect a later buffer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,29 +24,29 @@ use crate::client::Client;
 use crate::error::FrameError;
 use crate::frame::{Frame, Region, TakeBackError};
 
-/// Addresses between two buffers.
+/// Unused addresses between two buffers.
 const GAP: u64 = 4096;
 
-/// A copy was not taken in.
+/// Why [`Copier::amemcpy`] refused a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AmemcpyError {
-    /// The ranges have not the same length.
-    #[error("{from} bytes cannot be copied to {to}; the ranges must have one length")]
+    /// The ranges differ in length.
+    #[error("cannot copy {from} bytes to {to} bytes; both ranges must have the same length")]
     Lengths {
-        /// Bytes of the source.
+        /// Length of the source in bytes.
         from: u64,
-        /// Bytes of the destination.
+        /// Length of the destination in bytes.
         to: u64,
     },
     /// A buffer belongs to another copier.
-    #[error("a buffer of this copy belongs to another copier")]
+    #[error("a buffer of this copy belongs to another copier; adopt it with this one")]
     ForeignBuffer,
-    /// A range leaves its buffer, or this is a forked child.
+    /// A range leaves its buffer, or this process is a forked child.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
-/// Buffers by their addresses.
+/// The frames of all buffers by address.
 #[derive(Default)]
 struct Buffers {
     frames: Mutex<BTreeMap<u64, Frame>>,
@@ -58,7 +58,7 @@ impl Buffers {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The frame that has an address, and the address's offset there.
+    /// The frame that contains an address, and the offset of the address in it.
     fn find(&self, address: u64) -> Option<(Frame, u64)> {
         let frames = self.frames();
         let (base, frame) = frames.range(..=address).next_back()?;
@@ -78,14 +78,14 @@ impl AddressSpace for Buffers {
             return;
         };
         if let Some(source) = from.mapping() {
-            // Every range was checked when the copy was asked for, and a buffer outlives what it is asked for.
+            // `amemcpy` checked the ranges, and a buffer outlives its copies.
             let copied = to.write_from(offset, source, from_offset, length as usize);
             debug_assert_eq!(copied, Ok(()));
         }
     }
 }
 
-/// Copies buffers asynchronously, in the order of the calls. Clones share it; it ends with the last of them and its buffers.
+/// Copies buffers asynchronously, in the order of the calls. Clones share it; it ends when the last clone and buffer is dropped.
 ///
 /// ```
 /// use memferry::{Client, Copier};
@@ -94,13 +94,13 @@ impl AddressSpace for Buffers {
 /// let received = copier.adopt(vec![7; 1 << 20])?;
 /// let (between, kept) = (copier.adopt(vec![0; 1 << 20])?, copier.adopt(vec![0; 1 << 20])?);
 /// copier.amemcpy(&between.all(), &received.all())?; // returns at once
-/// copier.amemcpy(&kept.all(), &between.all())?; //     what is still to come is copied from where it is
-/// drop(between); //                                    and then need not be moved at all
-/// let sum: u64 = (0..1000).sum(); //                   computing meanwhile
+/// copier.amemcpy(&kept.all(), &between.all())?; //     may read from `received` instead
+/// drop(between); //                                    so these bytes may never be moved
+/// let sum: u64 = (0..1000).sum(); //                   computes while the bytes move
 /// let mut header = [0; 16];
 /// kept.read(4096, &mut header)?; //                    waits for these bytes
 /// assert_eq!((header, sum), ([7; 16], 499_500));
-/// assert_eq!(kept.into_vec()?, vec![7; 1 << 20]); //   waits for all
+/// assert_eq!(kept.into_vec()?, vec![7; 1 << 20]); //   waits for all bytes
 /// # Ok::<(), memferry::Error>(())
 /// ```
 #[derive(Clone)]
@@ -110,35 +110,35 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// A copier that the service of an embedded client moves bytes for.
+    /// Creates a copier that uses the service of an embedded client.
     ///
     /// # Errors
-    /// [`CopierError`].
+    /// [`CopierError`]: the client is not embedded, or the fork guard or the thread cannot be created.
     pub fn new(client: &Client) -> Result<Self, CopierError> {
         let queue = Arc::new(CopyQueue::new(client, Buffers::default())?);
         Ok(Self { client: client.clone(), queue })
     }
 
-    /// Takes memory over, without copying it.
+    /// Turns a vector into a buffer of the same length without copying it.
     ///
     /// # Errors
-    /// [`FrameError`].
+    /// [`FrameError::Call`], for example when a quota is used up.
     pub fn adopt(&self, memory: Vec<u8>) -> Result<CopyBuffer, FrameError> {
         let length = memory.len() as u64;
         let frame = self.client.register_owned(memory)?;
         let space = self.queue.space();
-        // 2^63 addresses last for ever: no machine allocates so much.
+        // The 2^63 addresses do not run out: no machine allocates that much.
         let base = space.next.fetch_add(length.next_multiple_of(GAP) + GAP, Ordering::Relaxed);
         space.frames().insert(base, frame.clone());
         Ok(CopyBuffer { claim: Claim { queue: Arc::clone(&self.queue), base, length }, frame })
     }
 
-    /// Has the source's bytes copied to the destination and returns at once. Reads of the destination wait for what they
-    /// read; writes to the source for what was copied from it; writes to the destination for both. The ranges may overlap,
-    /// as with `memmove`.
+    /// Copies the source to the destination asynchronously and returns at once. Later reads of the destination wait for the
+    /// bytes that they read, writes to the source wait for copies from these bytes, and writes to the destination wait for
+    /// both. The ranges have the same length and may overlap, as with `memmove`.
     ///
     /// # Errors
-    /// [`AmemcpyError`]; nothing is copied.
+    /// [`AmemcpyError`]; then nothing is copied.
     pub fn amemcpy(&self, to: &CopyRange<'_>, from: &CopyRange<'_>) -> Result<(), AmemcpyError> {
         if to.length != from.length {
             return Err(AmemcpyError::Lengths { from: from.length, to: to.length });
@@ -153,7 +153,7 @@ impl Copier {
         Ok(self.queue.amemcpy(address(to), address(from), to.length)?)
     }
 
-    /// Returns when everything is in place, also what other threads ask for meanwhile.
+    /// Returns when all copies are done, including those that other threads request during the wait.
     ///
     /// # Errors
     /// [`AccessError::Forked`].
@@ -161,16 +161,16 @@ impl Copier {
         self.queue.csync_all()
     }
 
-    /// What it did.
+    /// Byte counts since the copier was created.
     ///
     /// # Errors
-    /// [`Forked`].
+    /// [`Forked`] in a forked child.
     pub fn statistics(&self) -> Result<CopierStatistics, Forked> {
         self.queue.statistics()
     }
 }
 
-/// What a buffer has in the queue: given up when it is dropped.
+/// The addresses of a buffer in the queue, released on drop.
 struct Claim {
     queue: Arc<CopyQueue<Buffers>>,
     base: u64,
@@ -179,7 +179,7 @@ struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // In a forked child nothing is done, and nothing can be.
+        // Fails in a forked child, which has no copier.
         if self.queue.forget(self.base, self.length).is_ok() {
             let known = self.queue.space().frames().remove(&self.base);
             drop(known);
@@ -187,14 +187,14 @@ impl Drop for Claim {
     }
 }
 
-/// Memory that a copier copies from and to.
+/// A fixed number of bytes that a copier copies from and to; made by [`Copier::adopt`].
 pub struct CopyBuffer {
-    /// Before the frame, for nobody may touch the memory when that goes.
+    /// Dropped before the frame, so that no copy touches the memory when the frame is dropped.
     claim: Claim,
     frame: Frame,
 }
 
-/// A range of a buffer.
+/// A range of bytes in a [`CopyBuffer`].
 #[derive(Clone, Copy)]
 pub struct CopyRange<'a> {
     buffer: &'a CopyBuffer,
@@ -203,17 +203,17 @@ pub struct CopyRange<'a> {
 }
 
 impl CopyBuffer {
-    /// Its bytes.
+    /// The length in bytes.
     pub fn length(&self) -> u64 {
         self.claim.length
     }
 
-    /// All of it.
+    /// The range of the whole buffer.
     pub fn all(&self) -> CopyRange<'_> {
         self.range(0, self.length())
     }
 
-    /// `length` bytes at `offset`. Whether they are inside is checked when they are used.
+    /// The range of `length` bytes at `offset`. The bounds are checked on use.
     pub fn range(&self, offset: u64, length: u64) -> CopyRange<'_> {
         CopyRange { buffer: self, offset, length }
     }
@@ -225,48 +225,48 @@ impl CopyBuffer {
         }
     }
 
-    /// Returns when these bytes are in place.
+    /// Returns when all copies into these bytes are done.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError::OutOfRange`], [`AccessError::Forked`].
     pub fn csync(&self, offset: u64, length: u64) -> Result<(), AccessError> {
         self.check(offset, length)?;
         self.claim.queue.csync(self.claim.base + offset, length)
     }
 
-    /// Copies bytes out when they are in place.
+    /// Copies bytes at `offset` to `bytes` as soon as the copies into them are done.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// As [`csync`](Self::csync).
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         self.csync(offset, bytes.len() as u64)?;
         self.frame.read(offset, bytes)
     }
 
-    /// Copies bytes in when no copy reads or writes the old ones any more.
+    /// Copies `bytes` to `offset` as soon as no pending copy reads or writes these bytes.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// As [`csync`](Self::csync).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         self.check(offset, bytes.len() as u64)?;
         self.claim.queue.csync_to_write(self.claim.base + offset, bytes.len() as u64)?;
         self.frame.write(offset, bytes)
     }
 
-    /// Gives bytes up, which hold nothing certain then: what was to be copied there is not, and what is to be copied from
-    /// there is copied first.
+    /// Discards the contents of these bytes, which are unspecified afterwards: cancels pending copies into them, and completes
+    /// pending copies from them first.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// As [`csync`](Self::csync).
     pub fn forget(&self, offset: u64, length: u64) -> Result<(), AccessError> {
         self.check(offset, length)?;
         self.claim.queue.forget(self.claim.base + offset, length)
     }
 
-    /// The memory again, when all its bytes are in place and no copy reads them any more.
+    /// Returns the vector when all copies into it and from it are done.
     ///
     /// # Errors
-    /// [`TakeBackError`].
+    /// [`TakeBackError::Call`] in a forked child or if the service does not revoke the memory.
     pub fn into_vec(self) -> Result<Vec<u8>, TakeBackError> {
         let Self { claim, frame } = self;
         if let Err(AccessError::Forked(forked)) = claim.queue.csync_to_write(claim.base, claim.length) {

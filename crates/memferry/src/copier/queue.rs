@@ -1,14 +1,14 @@
-//! Pending copies carried out: callers, a thread that moves what nobody asked for yet, and the engine.
+//! Does pending copies: in callers that need the bytes, and in a thread that moves the rest.
 //!
 //! ```text
-//! amemcpy ─ short and free of others? ─ yes ─► copied here
+//! amemcpy ─ short, and conflicts with no pending copy? ─ yes ─► copied here
 //!              └ no ─► Pending ─► worker: piece after piece, 256 KiB at a time ─┐
-//! csync ─ what it needs, on this thread ────────────────────────────────────────┴─► engine (run_by_cpu), else CPU
+//! csync ─ the bytes it needs, on this thread ───────────────────────────────────┴─► engine (run_by_cpu), else CPU
 //! ```
 //!
-//! Whoever needs bytes moves them itself, unless somebody is at it already. What the engine does not do, the CPU does, so a
-//! csync that was begun ends with the bytes in place. The engine is this thread with the workers' help, never a device: whatever it
-//! ends with, it writes nothing afterwards, so that the CPU may do the same again. What addresses are is an [`AddressSpace`]'s affair.
+//! A caller that needs bytes moves them itself, unless another thread is moving them. If the engine fails, the CPU copies, so a
+//! csync always succeeds. The engine is this thread with the help of workers, never a device. It writes nothing after it has
+//! returned, so the CPU may repeat the copy. An [`AddressSpace`] defines what addresses mean.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,65 +25,65 @@ use crate::frame::Region;
 use crate::queue::Queue;
 use crate::transfer::copy;
 
-/// Copies up to here are made by the caller: handing them over takes about as long.
+/// Copies up to this length are done by the caller: the hand-over would take about as long.
 const SHORT_BYTES: u64 = 8 << 10;
-/// Bytes from which the engine may be faster than the C library.
-const ENGINE_FROM: u64 = 64 << 10;
-/// Bytes moved at a time: what a csync may have to wait for though it did not ask for them.
+/// Length from which the engine may be faster than the C library.
+const ENGINE_MIN_BYTES: u64 = 64 << 10;
+/// Maximum bytes of a move. A csync may have to wait for a move of other bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// Pieces that may be pending.
-const MOST_PIECES: usize = if cfg!(test) { 32 } else { 4096 };
-/// How long a thread spins for a move of another before it sleeps: about what a wake-up costs, and a move takes.
+/// Maximum number of pending pieces.
+const MAX_PIECES: usize = if cfg!(test) { 32 } else { 4096 };
+/// Time a thread spins for another thread's move before it sleeps: about the cost of a wake-up, or of a move.
 const SPIN: Duration = Duration::from_micros(20);
-/// Channels kept for threads to come.
-const KEPT: usize = 8;
-/// The worker's name.
+/// Maximum number of idle queues kept for reuse.
+const MAX_IDLE_QUEUES: usize = 8;
+/// The name of the worker thread.
 const THREAD: &str = "memferry-copier";
-/// Addresses end here.
+/// The exclusive end of all addresses.
 const ADDRESSES: u64 = 1 << 63;
 
-/// What a copier's addresses stand for. All addresses that a [`CopyQueue`] was given have to be known to it.
+/// Maps the addresses of a [`CopyQueue`] to memory. It must know every address passed to the queue.
 pub trait AddressSpace: Send + Sync + 'static {
-    /// The bytes at `address` as part of a frame: at most `length` of them, fewer where the frame ends. `None` has the CPU
-    /// move them.
+    /// The bytes at `address` as part of a frame: `length` bytes, or fewer if the frame ends before. With `None`, the CPU
+    /// copies them.
     fn region(&self, address: u64, length: u64) -> Option<Region>;
 
-    /// Copies with the calling CPU; the ranges may overlap, as with `memmove`. It must not panic, or who waits for the bytes
-    /// waits for ever.
+    /// Copies with the calling CPU; the ranges may overlap, as with `memmove`. Must not panic: threads that wait for the bytes
+    /// would wait forever.
     fn copy(&self, to: u64, from: u64, length: u64);
 }
 
-/// A copier was not made.
+/// Why [`CopyQueue::new`] or [`Copier::new`](crate::Copier::new) failed.
 #[derive(Debug, Error)]
 pub enum CopierError {
     /// The service is in another process.
-    #[error("only a service in this process copies asynchronously; take an embedded client")]
+    #[error("only an embedded service copies asynchronously; use an embedded client")]
     NotEmbedded,
-    /// The guard against use in a forked child could not be made.
-    #[error("cannot guard a copier against forked children: {0}")]
+    /// The guard against use in a forked child could not be created.
+    #[error("cannot set up the copier's fork guard: {0}")]
     Guard(std::io::Error),
-    /// The thread could not be started.
-    #[error("cannot start the thread that copies: {0}")]
+    /// The worker thread could not be started.
+    #[error("cannot start the copier's thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// Bytes, so far.
+/// Byte counts of a copier since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CopierStatistics {
-    /// That were asked for.
+    /// Bytes of all requested copies.
     pub asked: u64,
-    /// That were moved.
+    /// Bytes moved so far.
     pub moved: u64,
-    /// Of these, by the engine.
+    /// The part of the moved bytes that the engine moved.
     pub by_engine: u64,
-    /// That never have to be moved: later copies took their place, or their destination was given up.
+    /// Bytes that need not be moved: later copies replaced them, or their destination was discarded.
     pub dropped: u64,
 }
 
 struct State {
     pending: Pending,
     statistics: CopierStatistics,
-    /// Threads that wait for a change.
+    /// Number of threads that sleep until a change.
     sleepers: usize,
     ending: bool,
 }
@@ -94,28 +94,28 @@ struct Shared<A> {
     guard: ForkGuard,
     state: Mutex<State>,
     changed: Condvar,
-    /// Moves that were settled; counted under the lock.
+    /// Number of settled moves; changed under the lock.
     settled: AtomicU64,
-    queues: Mutex<Vec<Queue>>,
+    idle_queues: Mutex<Vec<Queue>>,
 }
 
-/// Asynchronous copies between addresses, in the order of their calls. Any thread may call; calls of several threads are
-/// ordered as they come.
+/// Asynchronous copies between addresses, in the order of the calls. Any thread may call; the queue orders calls of several
+/// threads as they arrive.
 pub struct CopyQueue<A: AddressSpace> {
     shared: Arc<Shared<A>>,
     worker: Option<JoinHandle<()>>,
 }
 
 impl<A: AddressSpace> CopyQueue<A> {
-    /// A queue of copies in `space`, moved by the service of an embedded client.
+    /// Creates a queue of copies in `space` that uses the service of an embedded client.
     ///
     /// # Errors
-    /// [`CopierError`].
+    /// [`CopierError`]: the client is not embedded, or the fork guard or the thread cannot be created.
     pub fn new(client: &Client, space: A) -> Result<Self, CopierError> {
         if !client.is_embedded() {
             return Err(CopierError::NotEmbedded);
         }
-        let pending = Pending::new(MOST_PIECES);
+        let pending = Pending::new(MAX_PIECES);
         let statistics = CopierStatistics::default();
         let shared = Arc::new(Shared {
             client: client.clone(),
@@ -124,15 +124,15 @@ impl<A: AddressSpace> CopyQueue<A> {
             state: Mutex::new(State { pending, statistics, sleepers: 0, ending: false }),
             changed: Condvar::new(),
             settled: AtomicU64::new(0),
-            queues: Mutex::default(),
+            idle_queues: Mutex::default(),
         });
-        let works = Arc::clone(&shared);
+        let of_worker = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name(THREAD.to_owned());
-        let worker = builder.spawn(move || works.work()).map_err(CopierError::Thread)?;
+        let worker = builder.spawn(move || of_worker.run_worker()).map_err(CopierError::Thread)?;
         Ok(Self { shared, worker: Some(worker) })
     }
 
-    /// What the addresses stand for.
+    /// The address space that the queue was created with.
     pub fn space(&self) -> &A {
         &self.shared.space
     }
@@ -145,21 +145,21 @@ impl<A: AddressSpace> CopyQueue<A> {
         }
     }
 
-    /// Has `length` bytes at `from` copied to `to` and returns at once: the bytes are there after a csync of them, as if
-    /// they had been copied now. Until then the source must not be written ([`csync_to_write`](Self::csync_to_write)).
+    /// Copies `length` bytes at `from` to `to` asynchronously and returns at once. After a csync of them the bytes are as if
+    /// they had been copied now. Until then, call [`csync_to_write`](Self::csync_to_write) before a write to the source.
     ///
-    /// It returns later when it must: when the ranges overlap with few bytes between their beginnings; when the source is to
-    /// be a copy of bytes that a pending copy is to overwrite; when too much is pending.
+    /// It waits for other copies first if the ranges overlap and begin less than 4 KiB apart, if the source is a pending copy
+    /// of bytes that another pending copy will overwrite, or if too many copies are pending.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`] for bytes beyond all addresses, [`AccessError::Forked`]. Nothing is copied.
+    /// [`AccessError::OutOfRange`] if a range ends above 2^63; [`AccessError::Forked`]. Then nothing is copied.
     pub fn amemcpy(&self, to: u64, from: u64, length: u64) -> Result<(), AccessError> {
         self.check(to, length)?;
         self.check(from, length)?;
         let shared = &*self.shared;
         let mut state = shared.lock();
         state.statistics.asked += length;
-        if length <= SHORT_BYTES && state.pending.at_once(to, from, length) {
+        if length <= SHORT_BYTES && state.pending.admit_immediate(to, from, length) {
             shared.space.copy(to, from, length);
             state.statistics.moved += length;
             return Ok(());
@@ -171,17 +171,17 @@ impl<A: AddressSpace> CopyQueue<A> {
                 Err(Obstacle::Overlap) => {
                     state = shared.reach(state, &Goal::Write(to..to + length));
                     state = shared.reach(state, &Goal::Read(from..from + length));
-                    if state.pending.at_once(to, from, length) {
-                        let begun = state.pending.begin(to, from, length);
+                    if state.pending.admit_immediate(to, from, length) {
+                        let chunk = state.pending.begin(to, from, length);
                         drop(state);
                         shared.space.copy(to, from, length);
-                        drop(shared.settle(shared.lock(), begun, 0));
+                        drop(shared.settle(shared.lock(), chunk, 0));
                         return Ok(());
                     }
                 }
             }
         }
-        shared.tell(&state);
+        shared.wake_sleepers(&state);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl<A: AddressSpace> CopyQueue<A> {
         Ok(())
     }
 
-    /// Returns when the bytes are in place: they may be read.
+    /// Returns when all copies into the bytes are done, so that they may be read.
     ///
     /// # Errors
     /// As [`amemcpy`](Self::amemcpy).
@@ -199,7 +199,7 @@ impl<A: AddressSpace> CopyQueue<A> {
         self.reach(address, length, Goal::Read(address..address.saturating_add(length)))
     }
 
-    /// Returns when the bytes are in place and no copy reads them any more: they may be written.
+    /// Returns when all copies into the bytes and from them are done, so that they may be written.
     ///
     /// # Errors
     /// As [`amemcpy`](Self::amemcpy).
@@ -207,8 +207,8 @@ impl<A: AddressSpace> CopyQueue<A> {
         self.reach(address, length, Goal::Write(address..address.saturating_add(length)))
     }
 
-    /// Gives bytes up: what was to be copied there is not, unless it was copied on; what reads them is moved first. When it
-    /// returns, nobody touches them, and they may be freed. They hold nothing certain.
+    /// Discards the contents of the bytes: cancels copies into them, and completes copies from them first. When it returns, no
+    /// copy touches the bytes and they may be freed. Their contents are unspecified.
     ///
     /// # Errors
     /// As [`amemcpy`](Self::amemcpy).
@@ -216,7 +216,7 @@ impl<A: AddressSpace> CopyQueue<A> {
         self.reach(address, length, Goal::Free(address..address.saturating_add(length)))
     }
 
-    /// Returns when everything is in place, also what other threads ask for meanwhile.
+    /// Returns when all copies are done, including those that other threads request during the wait.
     ///
     /// # Errors
     /// [`AccessError::Forked`].
@@ -224,10 +224,10 @@ impl<A: AddressSpace> CopyQueue<A> {
         self.reach(0, 0, Goal::All)
     }
 
-    /// What it did.
+    /// Byte counts since the queue was created.
     ///
     /// # Errors
-    /// [`Forked`].
+    /// [`Forked`] in a forked child.
     pub fn statistics(&self) -> Result<CopierStatistics, Forked> {
         self.shared.guard.check()?;
         let state = self.shared.lock();
@@ -236,15 +236,15 @@ impl<A: AddressSpace> CopyQueue<A> {
 }
 
 impl<A: AddressSpace> Drop for CopyQueue<A> {
-    /// Waits until everything is in place.
+    /// Waits until all copies are done.
     fn drop(&mut self) {
-        // A forked child has not the thread.
+        // A forked child does not have the thread.
         if self.shared.guard.check().is_ok()
             && let Some(worker) = self.worker.take()
         {
             let mut state = self.shared.lock();
             state.ending = true;
-            self.shared.tell(&state);
+            self.shared.wake_sleepers(&state);
             drop(state);
             let _ = worker.join();
         }
@@ -256,8 +256,8 @@ impl<A: AddressSpace> Shared<A> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those that wait, if there are any: waking nobody is a system call too.
-    fn tell(&self, state: &State) {
+    /// Wakes sleeping threads if there are any, to save the system call otherwise.
+    fn wake_sleepers(&self, state: &State) {
         if state.sleepers > 0 {
             self.changed.notify_all();
         }
@@ -270,27 +270,27 @@ impl<A: AddressSpace> Shared<A> {
         state
     }
 
-    /// Waits for somebody to settle a move, without sleeping and not for long; says whether somebody did.
+    /// Spins for at most [`SPIN`] until another thread settles a move. Returns whether one did.
     fn spin<'a>(&'a self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         let seen = self.settled.load(Ordering::Relaxed);
         drop(state);
-        let until = Instant::now() + SPIN;
+        let deadline = Instant::now() + SPIN;
         let settled = || self.settled.load(Ordering::Relaxed) != seen;
-        while !settled() && Instant::now() < until {
+        while !settled() && Instant::now() < deadline {
             (0..32).for_each(|_| std::hint::spin_loop());
         }
-        // Once more under the lock, or what is settled in between would be slept through.
+        // Checked again under the lock: a move settled in between must not be slept through.
         let state = self.lock();
         let settled = settled();
         (state, settled)
     }
 
-    /// Moves on until the goal is reached.
+    /// Moves bytes or waits until the goal is reached.
     fn reach<'a>(&'a self, mut state: MutexGuard<'a, State>, goal: &Goal) -> MutexGuard<'a, State> {
         loop {
             state = match state.pending.step(goal, CHUNK_BYTES) {
                 Step::Done => return state,
-                Step::Move(begun) => self.carry_out(state, begun),
+                Step::Move(chunk) => self.execute(state, chunk),
                 Step::Wait => match self.spin(state) {
                     (state, true) => state,
                     (state, false) => self.sleep(state),
@@ -299,23 +299,23 @@ impl<A: AddressSpace> Shared<A> {
         }
     }
 
-    /// The worker's life.
-    fn work(&self) {
+    /// The worker thread: moves pieces until the queue is dropped.
+    fn run_worker(&self) {
         let mut state = self.lock();
         loop {
             state = match state.pending.next(CHUNK_BYTES) {
-                Some(begun) => self.carry_out(state, begun),
-                // Nobody else moves anything then: the queue is nobody's any more.
+                Some(chunk) => self.execute(state, chunk),
+                // No other thread can be moving bytes: the queue is being dropped.
                 None if state.ending => return,
                 None => self.sleep(state),
             }
         }
     }
 
-    fn carry_out<'a>(&'a self, state: MutexGuard<'a, State>, begun: Move) -> MutexGuard<'a, State> {
+    fn execute<'a>(&'a self, state: MutexGuard<'a, State>, chunk: Move) -> MutexGuard<'a, State> {
         drop(state);
-        let by_engine = self.transfer(&begun);
-        self.settle(self.lock(), begun, by_engine)
+        let by_engine = self.transfer(&chunk);
+        self.settle(self.lock(), chunk, by_engine)
     }
 
     fn settle<'a>(
@@ -328,19 +328,19 @@ impl<A: AddressSpace> Shared<A> {
         self.settled.fetch_add(1, Ordering::Relaxed);
         state.statistics.moved += done.length;
         state.statistics.by_engine += by_engine;
-        self.tell(&state);
+        self.wake_sleepers(&state);
         state
     }
 
-    /// Moves bytes; says how many the engine did.
-    fn transfer(&self, begun: &Move) -> u64 {
+    /// Moves the bytes of a chunk. Returns how many of them the engine moved.
+    fn transfer(&self, chunk: &Move) -> u64 {
         let mut done = 0;
         let mut by_engine = 0;
-        while done < begun.length {
-            let to = begun.to + done;
-            let from = begun.from + done;
-            let left = begun.length - done;
-            done += match self.by_engine(to, from, left) {
+        while done < chunk.length {
+            let to = chunk.to + done;
+            let from = chunk.from + done;
+            let left = chunk.length - done;
+            done += match self.copy_by_engine(to, from, left) {
                 Some(moved) => {
                     by_engine += moved;
                     moved
@@ -354,27 +354,27 @@ impl<A: AddressSpace> Shared<A> {
         by_engine
     }
 
-    /// Has the engine copy as many bytes as lie in one frame on each side; `None` when it did not.
-    fn by_engine(&self, to: u64, from: u64, length: u64) -> Option<u64> {
-        if length < ENGINE_FROM {
+    /// Copies as many bytes as lie in one frame on each side by the engine. `None` if it did not copy them.
+    fn copy_by_engine(&self, to: u64, from: u64, length: u64) -> Option<u64> {
+        if length < ENGINE_MIN_BYTES {
             return None;
         }
         let source = self.space.region(from, length)?;
         let destination = self.space.region(to, length)?;
         let length = source.length().min(destination.length());
         let source = source.frame().slice(source.offset()..source.offset() + length);
-        let queue = self.queue()?;
-        let ended = queue.run_by_cpu(&copy(source, destination))?;
-        let mut kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < KEPT {
-            kept.push(queue);
+        let queue = self.take_queue()?;
+        let result = queue.run_by_cpu(&copy(source, destination))?;
+        let mut idle = self.idle_queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE_QUEUES {
+            idle.push(queue);
         }
-        (length > 0 && ended.is_ok_and(|done| done.bytes_done == length)).then_some(length)
+        (length > 0 && result.is_ok_and(|done| done.bytes_done == length)).then_some(length)
     }
 
-    fn queue(&self) -> Option<Queue> {
-        let kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.or_else(|| self.client.queue(2).ok())
+    fn take_queue(&self) -> Option<Queue> {
+        let idle = self.idle_queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.or_else(|| self.client.queue(2).ok())
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a frame is to be allocated.
+//! The builder that allocates frames.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Frame;
 use crate::error::FrameError;
 use crate::session::Session;
 
-/// Describes a frame that [`alloc`](Self::alloc) allocates; made by [`Client::frame`](crate::Client::frame).
+/// Describes a new frame; made by [`Client::frame`](crate::Client::frame). [`alloc`](Self::alloc) allocates it.
 ///
 /// ```
 /// use memferry::Client;
@@ -35,22 +35,22 @@ impl FrameBuilder {
         Self { session, length, placement: Placement::default() }
     }
 
-    /// In huge pages of the machine's default huge size, from its pool.
+    /// Takes huge pages of the machine's default huge page size, from the system's pool.
     pub fn huge(mut self) -> Self {
         self.placement.pages = Pages::Huge;
         self
     }
 
-    /// On one NUMA node.
+    /// Places the memory on NUMA node `node`, counted from 0.
     pub fn node(mut self, node: u32) -> Self {
         self.placement.node = Some(node);
         self
     }
 
-    /// Allocates it: rounded up to whole pages, zeroed, with all rights.
+    /// Allocates and registers the frame: zeroed, with all rights, its length rounded up to whole pages.
     ///
     /// # Errors
-    /// [`FrameError`]; one that names the nodes there are when the machine has no such node.
+    /// [`FrameError::Allocate`], which lists the machine's nodes if the requested node does not exist; [`FrameError::Call`].
     pub fn alloc(self) -> Result<Frame, FrameError> {
         let (descriptor, mapping) = frame::allocate_placed(self.length, self.placement)?;
         let length = mapping.length_bytes() as u64;

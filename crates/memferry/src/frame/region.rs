@@ -1,4 +1,4 @@
-//! Regions: the parts of frames that transfers and grants name, and how they become names in requests.
+//! Regions: the parts of frames that transfers and grants name, and their encoding as operands of requests.
 
 use std::ops::Range;
 
@@ -6,11 +6,10 @@ use memferry_transfer::{Count2d, Plane, Span};
 
 use super::Frame;
 
-/// Part of a [`Frame`], or all of it: what a transfer reads or writes. Whatever takes a region takes a reference to a whole
-/// frame too.
+/// Part of a [`Frame`], or all of it: an operand of transfers and grants. A call that takes a region also takes a frame or
+/// a reference to one. A region keeps its frame alive.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, copy, fill, Pattern};
 ///
 /// let client = Client::embedded()?;
@@ -19,7 +18,7 @@ use super::Frame;
 /// queue.run(fill(&frame, Pattern::Byte(1)))?;
 /// queue.run(copy(frame.slice(..16), frame.slice(4080..)))?;
 /// assert_eq!(frame.slice(16..=31).length(), 16);
-/// // A slice may be described anywhere. What leaves its frame fails when it is moved.
+/// // The bounds of a slice are checked by the transfer.
 /// assert!(queue.run(fill(frame.slice(4000..5000), Pattern::Byte(2))).is_err());
 /// # Ok::<(), memferry::Error>(())
 /// ```
@@ -35,22 +34,22 @@ impl Region {
         Self { frame, start, end }
     }
 
-    /// The frame.
+    /// The frame that the region is part of.
     pub fn frame(&self) -> &Frame {
         &self.frame
     }
 
-    /// Its first byte, counted from the frame's start.
+    /// The offset of the first byte in the frame.
     pub fn offset(&self) -> u64 {
         self.start
     }
 
-    /// Bytes; none where it ends before it begins.
+    /// The length in bytes; 0 if the region ends before it begins.
     pub fn length(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Its bounds as they were given.
+    /// The bounds as given, which may be inverted.
     pub(crate) fn bounds(&self) -> Range<u64> {
         self.start..self.end
     }
@@ -59,19 +58,19 @@ impl Region {
         self.frame
     }
 
-    /// The place of its bytes as requests say it. What leaves a window becomes a place that no frame has, so that the service
-    /// refuses it as out of bounds.
+    /// The operand of a request. If the region leaves a window, its offset becomes `u64::MAX`, so that the service refuses it as
+    /// out of bounds.
     pub(crate) fn span(&self) -> Span {
         self.span_if(self.start.max(self.end) <= self.frame.length())
     }
 
-    /// The place of its first `length` bytes, which may be more than it has; as [`span`](Self::span).
+    /// As [`span`](Self::span), for `length` bytes from the region's start, which may be more than the region has.
     pub(crate) fn span_for(&self, length: u64) -> Span {
         let end = self.start.checked_add(length);
         self.span_if(end.is_some_and(|end| end <= self.frame.length()))
     }
 
-    /// The place that a 2-D walk counts from; as [`span`](Self::span).
+    /// As [`span`](Self::span), for the bytes of a 2-D walk that counts from the region's start.
     pub(crate) fn span_for_walk(&self, count: &Count2d, plane: &Plane) -> Span {
         let start = self.start.checked_add(plane.start);
         let extent = start.map(|start| Plane { start, ..*plane }.extent(count));

@@ -1,4 +1,4 @@
-//! Segments of arenas: memory that is one frame to the service and many windows to its client.
+//! Segments of arenas: each is one frame for the service and many windows for the client.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::session::Session;
 
 pub(super) type SegmentBlock = Block<Memfds<Segments>>;
 
-/// Makes an arena's segments frames of a client.
+/// Registers the segments of an arena as frames of a client.
 pub struct Segments {
     session: Arc<Session>,
 }
@@ -23,7 +23,7 @@ impl Segments {
     }
 }
 
-/// A segment's frame, which nothing can be asked of: it is memory of everybody who has a block there.
+/// An opaque name of a segment's frame. It has no operations, because the memory belongs to all blocks of the segment.
 #[derive(Clone)]
 pub struct SegmentFrame(pub(crate) Frame);
 
@@ -36,7 +36,7 @@ impl Registrar for Segments {
     }
 
     fn retire(&self, segment: SegmentFrame) {
-        // The last clone revokes it, which waits for whatever was abandoned there.
+        // Dropping the last clone revokes the frame, which waits for transfers on abandoned blocks.
         drop(segment);
     }
 }

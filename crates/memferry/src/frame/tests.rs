@@ -1,11 +1,11 @@
-//! Frames that hold each other, and memory that is taken back.
+//! Derived frames, and memory that is taken back.
 
 use memferry_service::{Quotas, ServiceConfig};
 
 use crate::{Client, Pattern, Rights, TakeBackError, copy, fill};
 
 #[test]
-fn a_derived_frame_keeps_what_it_was_derived_from() {
+fn a_derived_frame_keeps_its_original() {
     let client = Client::embedded().unwrap();
     let mut queue = client.queue(4).unwrap();
     let from = client.frame(4096).alloc().unwrap();
@@ -13,7 +13,7 @@ fn a_derived_frame_keeps_what_it_was_derived_from() {
     from.write(100, &[7; 50]).unwrap();
     let view = client.derive(from.slice(100..150), Rights::READ).unwrap();
     drop(from);
-    // On a worker and on this thread.
+    // A staged transfer goes to a worker; `run` moves the bytes on this thread.
     let ticket = queue.stage(copy(&view, &to)).unwrap();
     queue.wait(ticket).unwrap();
     queue.run(copy(&view, &to)).unwrap();
@@ -23,18 +23,18 @@ fn a_derived_frame_keeps_what_it_was_derived_from() {
 }
 
 #[test]
-fn the_memory_of_a_frame_is_not_taken_back_while_a_derived_one_has_it() {
+fn a_derived_frame_blocks_into_owned() {
     let client = Client::embedded().unwrap();
     let frame = client.register_owned(vec![3; 10]).unwrap();
     let view = client.derive(&frame, Rights::WRITE).unwrap();
-    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("it is in use") };
+    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("the derived frame uses it") };
     client.queue(2).unwrap().run(fill(&view, Pattern::Byte(4))).unwrap();
     drop(view);
     assert_eq!(frame.into_owned().unwrap(), [4; 10]);
 }
 
 #[test]
-fn a_long_row_of_derived_frames_is_let_go_of_on_a_short_stack() {
+fn a_long_chain_drops_on_a_small_stack() {
     let quotas = Quotas { capabilities: 20_000, ..Quotas::default() };
     let client =
         Client::embedded_with(ServiceConfig { quotas, workers: 1, ..ServiceConfig::default() }).unwrap();

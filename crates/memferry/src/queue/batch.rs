@@ -1,13 +1,13 @@
-//! One transfer at once, done on this thread where that is possible; and many, written one after the other and made visible
-//! in groups, so that the worker works on the first while the last are being written.
+//! Running one transfer, on this thread if possible, and submitting many. A batch is published in groups, so that the worker
+//! starts on the first group while the next is written.
 //!
 //! ```text
-//! run ─► embedded: the kernels, on this thread        submit, when it is short ─► the same; the completion waits
-//! submit_batch ─ stage, stage, ... publish ─ stage, ... publish ─► tickets, or what was not submitted and why
+//! run ─► embedded: the CPU kernels, on this thread        a short submit ─► the same; its completion waits in the queue
+//! submit_batch ─ stage, stage, ... publish ─ stage, ... publish ─► tickets, or the transfer that was refused and the rest
 //! ```
 //!
-//! A batch is no unit to the service: each transfer has its own completion and fails alone, unless it is linked. A fenced
-//! [`nop`](crate::nop) at the end completes when all of it has ended.
+//! The service does not know batches: each transfer has its own completion, and a failure affects linked transfers only. A
+//! fenced [`nop`](crate::nop) at the end completes when the whole batch has ended.
 
 use memferry_service::embedded::Embedded;
 use memferry_service::{Immediate, profile};
@@ -19,23 +19,23 @@ use crate::completion::{Completion, Done, NO_TAG, Output, Ticket, TicketId, Tran
 use crate::link::Link;
 use crate::transfer::{Description, Transfer};
 
-/// Transfers that become visible together: few enough that the worker need not wait for long, enough that it finds several.
+/// Transfers published together: few enough that the worker can start early, enough that it finds several at once.
 const GROUP: usize = 16;
 
-/// A batch of which only a part was submitted. Nothing is lost.
+/// A batch was submitted in part. Contains the transfers that were not.
 #[derive(Debug, Error)]
 #[error("transfer {} of the batch was not submitted: {error}", submitted.len() + 1)]
 pub struct BatchError<T = ()> {
-    /// Tickets of those before it, which were submitted.
+    /// Tickets of the transfers before the refused one. These were submitted and run.
     pub submitted: Vec<Ticket<T>>,
-    /// Why it was not, with the transfer.
+    /// The refused transfer and the reason.
     pub error: SubmitError<T>,
-    /// Those after it.
+    /// The transfers after the refused one, which were not submitted.
     pub rest: Vec<Transfer<T>>,
 }
 
 impl<T> BatchError<T> {
-    /// The same error, with tickets and transfers as [`Transfer::untyped`] gives them.
+    /// The same error with [untyped](Transfer::untyped) tickets and transfers.
     pub fn untyped(self) -> BatchError<u64> {
         BatchError {
             submitted: self.submitted.into_iter().map(Ticket::untyped).collect(),
@@ -45,28 +45,28 @@ impl<T> BatchError<T> {
     }
 }
 
-/// A transfer was not [run](Queue::run), or not to its end.
+/// Why [`Queue::run`] failed.
 #[derive(Debug, Error)]
 pub enum RunError<T = ()> {
-    /// It was not submitted.
+    /// The transfer was refused. Contains the transfer.
     #[error(transparent)]
     Submit(#[from] SubmitError<T>),
-    /// It did not do all that it was asked for.
+    /// The transfer started and failed, or its outcome is unknown.
     #[error(transparent)]
     Transfer(#[from] TransferError),
 }
 
-/// Operations never done by `submit` itself. Pixels may lie in pages of their own, so their bytes say nothing about their time;
-/// an operation that moves nothing is submitted to reach the worker.
-const NOT_BRIEF: Operations = Operations::NOP.union(Operations::COPY_2D).union(Operations::FILL_2D);
+/// Operations that `submit` never runs itself. The bytes of a 2-D operation do not determine its duration, because each pixel may
+/// lie in another page. A nop always goes to the worker, because programs use it to measure or fence the queue.
+const NEVER_INLINE: Operations = Operations::NOP.union(Operations::COPY_2D).union(Operations::FILL_2D);
 
 impl Queue {
-    /// Does a transfer and gives its end: on this thread where the service is in this process, so that nothing is handed
-    /// over; else by submitting it and waiting. It is not ordered with what was submitted before; a fenced one waits for all
-    /// of that, and a linked one is submitted.
+    /// Runs a transfer to its end and returns the result. With an embedded service this thread moves the bytes; otherwise the
+    /// transfer is submitted and waited for. It is not ordered with transfers submitted before, unless it is fenced. Linked
+    /// and fenced transfers and those with a deadline are always submitted.
     ///
     /// # Errors
-    /// [`RunError::Submit`] with the transfer, [`RunError::Transfer`] when it failed.
+    /// [`RunError::Submit`] with the transfer if it was refused; [`RunError::Transfer`] if it failed.
     pub fn run<T: Output>(&mut self, mut transfer: Transfer<T>) -> Result<Done<T>, RunError<T>> {
         match self.run_description(&mut transfer.description) {
             Ok(completion) => Ok(completion.into_result()?),
@@ -75,8 +75,8 @@ impl Queue {
     }
 
     fn run_description(&mut self, transfer: &mut Description) -> Result<Completion, SubmitReason> {
-        if let Some(embedded) = self.runs_here(transfer, &Immediate::OWN_THREAD) {
-            return self.run_here(embedded, transfer, NO_TAG);
+        if let Some(embedded) = self.inline_service(transfer, &Immediate::OWN_THREAD) {
+            return self.run_inline(embedded, transfer, NO_TAG);
         }
         if transfer.request.operation().is_none() {
             return Err(SubmitReason::Loop);
@@ -85,36 +85,36 @@ impl Queue {
         Ok(self.wait_completion(id))
     }
 
-    /// Does a transfer on this thread, with the help of workers that have nothing to do: `None` when it is not done, or would have to
-    /// be submitted. No device has it, so nothing is written after this has returned, however it ended.
+    /// Runs a transfer on this thread with the help of idle workers. `None` if it was refused or must be submitted. No device
+    /// takes part, so nothing is written after the return, whatever the outcome.
     pub(crate) fn run_by_cpu<T: Output>(
         &self,
         transfer: &Transfer<T>,
     ) -> Option<Result<Done<T>, TransferError>> {
         let transfer = &transfer.description;
-        let embedded = self.runs_here(transfer, &Immediate::OWN_THREAD)?;
-        let completion = self.run_here(embedded, transfer, NO_TAG).ok()?;
+        let embedded = self.inline_service(transfer, &Immediate::OWN_THREAD)?;
+        let completion = self.run_inline(embedded, transfer, NO_TAG).ok()?;
         Some(completion.into_result())
     }
 
-    /// The service, when it is in this process and `immediate` allows the transfer.
-    fn runs_here(&self, transfer: &Description, immediate: &Immediate) -> Option<&Embedded> {
+    /// The embedded service, if there is one and `immediate` allows the transfer on this thread.
+    fn inline_service(&self, transfer: &Description, immediate: &Immediate) -> Option<&Embedded> {
         let Link::Embedded(embedded) = &self.session.link else { return None };
         let request = &transfer.request;
         immediate.allows(request.operation()?, &request.terms).then_some(embedded)
     }
 
-    fn run_here(
+    fn run_inline(
         &self,
         embedded: &Embedded,
         transfer: &Description,
         tag: u64,
     ) -> Result<Completion, SubmitReason> {
-        self.may_submit(transfer)?;
+        self.check_submit(transfer)?;
         let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
         let id = self.ticket(tag);
-        let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
-        Ok(match ended {
+        let outcome = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
+        Ok(match outcome {
             Ok(Outcome { result, bytes_done, value, engine }) => Completion {
                 id,
                 outcome: result.map(|()| value),
@@ -127,35 +127,34 @@ impl Queue {
         })
     }
 
-    /// Does a short transfer on this thread, where that takes less than handing it over; its completion waits to be taken.
-    /// Not while anything is outstanding, for transfers start in order; nor where the last one binds this one to it; nor while
-    /// a signal is asked for, which only the service gives; nor when too many completions wait already.
-    pub(super) fn submit_here(&mut self, transfer: &Description) -> Option<TicketId> {
+    /// Runs a short transfer on this thread and keeps its completion for a later poll or wait, since the hand-over would take
+    /// longer. `None`, and nothing is done, if another request is outstanding (transfers start in order), the previous transfer
+    /// is linked to this one, the queue is armed (only the service signals), or too many completions wait already.
+    pub(super) fn submit_inline(&mut self, transfer: &Description) -> Option<TicketId> {
         if !matches!(self.session.link, Link::Embedded(_)) {
             return None;
         }
-        let alone = self.outstanding() == 0 && !self.binds_next && !self.armed;
-        let room = self.finished.len() < self.free.len();
+        let is_idle = self.outstanding() == 0 && !self.binds_next && !self.armed;
+        let has_room = self.finished.len() < self.free.len();
         let immediate = Immediate {
             longest_bytes: profile::inline_end().checked_sub(1)?,
-            except: NOT_BRIEF,
-            held_back: !alone || !room,
+            except: NEVER_INLINE,
+            held_back: !is_idle || !has_room,
             ..Immediate::OWN_THREAD
         };
-        let embedded = self.runs_here(transfer, &immediate)?;
+        let embedded = self.inline_service(transfer, &immediate)?;
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(*self.free.last()?);
-        let completion = self.run_here(embedded, transfer, tag).ok()?;
+        let completion = self.run_inline(embedded, transfer, tag).ok()?;
         self.lap = self.lap.wrapping_add(1);
         let id = completion.id;
         self.finished.push_back(completion);
         Some(id)
     }
 
-    /// Submits transfers in order; they start in that order. Transfers that find different things are submitted
+    /// Submits transfers, which start in the order given. Transfers with different output types have to be
     /// [untyped](Transfer::untyped).
     ///
     /// ```
-    /// # #![deny(unused_must_use)]
     /// use memferry::{Client, copy, crc32c};
     ///
     /// let client = Client::embedded()?;
@@ -169,7 +168,7 @@ impl Queue {
     /// ```
     ///
     /// # Errors
-    /// [`BatchError`]: those before the one at fault were submitted, and run.
+    /// [`BatchError`] if a transfer is refused. The transfers before it were submitted and run; the error contains the others.
     pub fn submit_batch<T>(
         &mut self,
         transfers: impl IntoIterator<Item = Transfer<T>>,

@@ -1,9 +1,12 @@
-//! What becomes of memory whose transfer ended though somebody may still write there.
+//! Memory whose transfer has ended while an engine may still write to it.
+
+pub(crate) mod scripted_worker;
 
 use allocator_api2::vec::Vec as ArenaVec;
 use memferry_transfer::{EngineKind, Pattern};
 
-use super::played::{FAULTED, PlayedWorker};
+use scripted_worker::{FAULTED, ScriptedWorker};
+
 use super::*;
 use crate::{ArenaOptions, Client, FrameArena, fill};
 
@@ -13,25 +16,25 @@ fn arena(client: &Client) -> FrameArena {
     client.arena(ArenaOptions { segment_bytes: 64 << 10, ..ArenaOptions::default() }).unwrap()
 }
 
-/// Has a buffer filled by an engine that ends so, and drops it; what was asked of the engine.
+/// Fills a buffer by an engine that completes with `end`, and drops the buffer. Returns the engine's transfer.
 fn fill_and_drop(client: &Client, arena: &FrameArena, end: (Result<(), Failure>, EngineKind)) -> Transfer {
-    let (mut queue, mut worker) = PlayedWorker::beside(client, 4);
+    let (mut queue, mut worker) = ScriptedWorker::with_queue(client, 4);
     let buffer = arena.buffer(BYTES).unwrap();
-    // Staged, it is not done on this thread, short as it is.
+    // A staged transfer goes to the worker even if it is short.
     let ticket = queue.stage(fill(&buffer, Pattern::Byte(0xee))).unwrap();
     queue.publish();
-    let asked = worker.end(end.0, end.1);
+    let transfer = worker.complete(end.0, end.1);
     drop(buffer);
     let ended = match queue.wait(ticket) {
         Ok(done) => (Ok(()), done.engine),
         Err(error) => (Err(error.failure), error.engine),
     };
     assert_eq!(ended, end);
-    asked
+    transfer
 }
 
 #[test]
-fn a_buffer_whose_engine_channel_failed_is_given_to_nobody_else() {
+fn a_buffer_of_a_faulted_channel_is_not_reused() {
     let client = Client::embedded().unwrap();
     let arena = arena(&client);
     let keeps_the_segment = arena.buffer(1).unwrap();
@@ -43,18 +46,18 @@ fn a_buffer_whose_engine_channel_failed_is_given_to_nobody_else() {
             list
         })
         .collect();
-    assert_eq!(arena.statistics().segments, 1, "they would have had the room");
-    // What the failed engine still writes.
+    assert_eq!(arena.statistics().segments, 1, "the lists fit into one segment");
+    // The late write of the failed engine.
     client.queue(2).unwrap().run(late).unwrap();
-    assert!(lists.iter().flatten().all(|byte| *byte == 0), "somebody's bytes were written");
+    assert!(lists.iter().flatten().all(|byte| *byte == 0), "the engine wrote to memory of a list");
     assert_eq!(arena.statistics().abandoned_bytes, BYTES as u64);
     drop((lists, keeps_the_segment));
     let statistics = arena.statistics();
-    assert_eq!((statistics.abandoned_bytes, statistics.segments), (0, 0), "it goes with its segment");
+    assert_eq!((statistics.abandoned_bytes, statistics.segments), (0, 0), "freed with its segment");
 }
 
 #[test]
-fn a_buffer_that_nobody_touches_any_more_is_used_again() {
+fn a_buffer_of_a_settled_transfer_is_reused() {
     let client = Client::embedded().unwrap();
     let arena = arena(&client);
     let _keeps_the_segment = arena.buffer(1).unwrap();
@@ -63,7 +66,7 @@ fn a_buffer_that_nobody_touches_any_more_is_used_again() {
         (Ok(()), EngineKind::Module),
         (Err(Failure::EngineTimedOut), EngineKind::Module),
         (Err(Failure::Cancelled), EngineKind::Module),
-        // Refused, since all queues had failed before.
+        // Refused: all engine channels had failed before.
         (FAULTED, EngineKind::None),
     ];
     for end in ends {
@@ -74,7 +77,7 @@ fn a_buffer_that_nobody_touches_any_more_is_used_again() {
 }
 
 #[test]
-fn what_the_cpu_runs_is_never_handed_over() {
+fn run_by_cpu_submits_nothing() {
     let client = Client::embedded().unwrap();
     let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
@@ -83,7 +86,7 @@ fn what_the_cpu_runs_is_never_handed_over() {
     assert_eq!((done.engine, done.bytes_done), (EngineKind::Cpu, 4096));
     let hour = std::time::Duration::from_secs(3600);
     for other in [fill().linked(), fill().fenced(), fill().within(hour)] {
-        assert!(queue.run_by_cpu(&other).is_none(), "{other:?} is the service's to order");
+        assert!(queue.run_by_cpu(&other).is_none(), "{other:?} needs the service's order");
     }
     assert_eq!((queue.outstanding(), queue.poll()), (0, None));
 }

@@ -1,10 +1,10 @@
-//! Waiting: for a transfer, for any, for a part of one.
+//! Waits: for one transfer, for any transfer, for part of a transfer's bytes.
 //!
 //! ```text
-//! poll a little ─► spin for about a wake-up's cost ─► park: flag, last look, futex ─► the worker changes the wake word
+//! short poll ─► spin for about the cost of a wake-up ─► park: raise the flag, check again, futex ─► woken by the wake word
 //! ```
 //!
-//! A sleeper looks every now and then whether the service still lives. Nothing here submits or cancels.
+//! A sleeping wait checks every [`LIVENESS`] that the service still runs. A wait publishes staged transfers and cancels nothing.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -18,35 +18,35 @@ use memferry_transfer::Failure;
 use super::Queue;
 use crate::completion::{Completion, Done, Output, Ticket, TicketId, TransferError};
 
-/// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
+/// The maximum spin before a wait sleeps: about the cost of a wake-up across cores.
 pub(super) const SPIN: Duration = Duration::from_micros(50);
-/// Looks before a wait for a part sleeps.
+/// Spins before a wait for part of a transfer sleeps.
 const SPINS_FOR_RANGE: u32 = 4096;
-/// Polls before a wait looks at the clock.
+/// Polls before a wait reads the clock.
 const SHORT_SPIN: u32 = 64;
-/// How often a sleeper looks whether the service still lives.
+/// Interval at which a sleeping wait checks that the service still runs.
 pub(crate) const LIVENESS: Duration = Duration::from_millis(100);
 
-/// What ended the wait for a part of a transfer. The bytes are in place.
+/// The state of a transfer when a wait for part of its bytes succeeds. The bytes are in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// The transfer goes on.
+    /// The transfer is still running.
     Moved,
-    /// The transfer has ended. Its completion is still to be taken.
+    /// The transfer has ended. Its completion has not been taken.
     Ended,
 }
 
-/// How far a transfer has come.
+/// The progress of a running transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Bytes of its destination that are in place.
+    /// Number of bytes in place in the destination.
     pub bytes: u64,
-    /// They are counted from the destination's last byte down, as when it overlaps the source from above.
+    /// Whether they are counted downward from the destination's last byte. Copies to a higher overlapping address run this way.
     pub downward: bool,
 }
 
-/// Takes the ends of all transfers of a queue, waiting for each; made by [`Queue::completions`].
-#[must_use = "ends are taken while this is iterated"]
+/// An iterator that waits for and takes all completions of a queue; made by [`Queue::completions`].
+#[must_use = "completions are taken while this is iterated"]
 pub struct Completions<'a> {
     queue: &'a mut Queue,
     over: bool,
@@ -60,7 +60,7 @@ impl Iterator for Completions<'_> {
             return None;
         }
         let ended = self.queue.wait_any().transpose();
-        // In a forked child nothing ever ends.
+        // In a forked child every wait fails, so stop at the first failure.
         self.over = matches!(ended, None | Some(Err(TransferError { failure: Failure::Forked, .. })));
         ended
     }
@@ -69,15 +69,15 @@ impl Iterator for Completions<'_> {
 impl std::iter::FusedIterator for Completions<'_> {}
 
 impl Queue {
-    /// Waits until the transfer has ended. Completions of others stay for [`poll`](Self::poll).
+    /// Waits until the transfer has ended and takes its completion. Completions of other transfers stay in the queue.
     ///
     /// # Errors
-    /// How it failed; [`Failure::UnknownTicket`] where it is not outstanding here.
+    /// The failure of the transfer; [`Failure::UnknownTicket`] if it is not outstanding in this queue.
     pub fn wait<T: Output>(&mut self, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
         self.wait_completion(ticket.id()).into_result()
     }
 
-    /// Waits until the transfer has ended, at most for `limit`: `None` when it goes on.
+    /// Waits at most `limit` for the end of the transfer. `None` if it is still running.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -90,15 +90,15 @@ impl Queue {
         ended.map(Completion::into_result).transpose()
     }
 
-    /// Waits until any transfer has ended: `None` when none is outstanding.
+    /// Waits until any transfer has ended and takes its completion. `None` if none is outstanding.
     ///
     /// # Errors
-    /// How it failed; its ticket is the error's [`id`](TransferError::id).
+    /// The failure of the transfer, which the error's [`id`](TransferError::id) names.
     pub fn wait_any(&mut self) -> Result<Option<Done<u64>>, TransferError> {
         self.wait_any_limited(None).map(Completion::into_result).transpose()
     }
 
-    /// Waits until any transfer has ended, at most for `limit`: `None` when none has, or none is
+    /// Waits at most `limit` for the end of any transfer. `None` if none has ended or none is
     /// [outstanding](Self::outstanding).
     ///
     /// # Errors
@@ -107,10 +107,9 @@ impl Queue {
         self.wait_any_limited(Some(limit)).map(Completion::into_result).transpose()
     }
 
-    /// Takes the ends of all transfers, waiting for each, until none is outstanding.
+    /// Waits for and takes completions until no transfer is outstanding.
     ///
     /// ```
-    /// # #![deny(unused_must_use)]
     /// use memferry::{Client, zero};
     ///
     /// let client = Client::embedded()?;
@@ -128,10 +127,9 @@ impl Queue {
         Completions { queue: self, over: false }
     }
 
-    /// The completion of a transfer, waited for.
     pub(super) fn wait_completion(&mut self, id: TicketId) -> Completion {
         loop {
-            // Without a limit this ends with a completion.
+            // Without a limit the wait always returns a completion.
             if let Some(completion) = self.wait_limited(id, None) {
                 return completion;
             }
@@ -149,7 +147,7 @@ impl Queue {
             return Some(Completion::without_engine(id, Failure::UnknownTicket));
         }
         self.publish();
-        // An awake worker answers a small request before it is worth looking at the clock.
+        // An awake worker completes a small request before a clock read pays off.
         for _ in 0..SHORT_SPIN {
             if let Some(completion) = self.poll_ring() {
                 if completion.id == id {
@@ -171,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// The completion of a transfer that was taken from the ring before.
+    /// Takes the completion of a transfer if it was read from the ring before.
     fn take_finished(&mut self, id: TicketId) -> Option<Completion> {
         let index = self.finished.iter().position(|completion| completion.id == id)?;
         self.finished.remove(index)
@@ -190,8 +188,8 @@ impl Queue {
         self.next_from_ring(limit.and_then(|limit| Instant::now().checked_add(limit)))
     }
 
-    /// How far a transfer has come, when the service has said so. It does so between chunks of copies and fills that take long;
-    /// for 2-D moves, segment lists and what only reads never.
+    /// The progress of an outstanding transfer, if the service has reported it. It reports long copies and fills between
+    /// chunks; it does not report 2-D moves, segment lists and operations that only read.
     pub fn progress(&self, ticket: impl Into<TicketId>) -> Option<Progress> {
         let id = ticket.into();
         if self.check_outstanding(id).is_err() {
@@ -201,11 +199,12 @@ impl Queue {
         Some(Progress { bytes, downward })
     }
 
-    /// Waits until `bytes` of the transfer's destination, counted from its first, are in place: often long before the transfer
-    /// ends. Where the service does not say how far it is, that is when the transfer ends.
+    /// Waits until `bytes`, counted from the start of the destination, are in place, often long before the transfer ends. If
+    /// the service does not report [`progress`](Self::progress), this waits for the end of the transfer. It does not take the
+    /// completion.
     ///
     /// # Errors
-    /// How the transfer failed, before or after these bytes; its completion is still to be taken.
+    /// The failure of the transfer, even if it failed after these bytes; [`Failure::UnknownTicket`].
     pub fn wait_range(
         &mut self,
         ticket: impl Into<TicketId>,
@@ -213,14 +212,14 @@ impl Queue {
     ) -> Result<Arrival, TransferError> {
         let id = ticket.into();
         loop {
-            // Without a limit this ends with the bytes or the transfer.
+            // Without a limit the wait returns when the bytes are in place or the transfer has ended.
             if let Some(arrival) = self.wait_range_limited(id, &bytes, None)? {
                 return Ok(arrival);
             }
         }
     }
 
-    /// As [`wait_range`](Self::wait_range), at most for `limit`: `None` when the bytes are not in place then.
+    /// As [`wait_range`](Self::wait_range), for at most `limit`. `None` if the bytes are not in place by then.
     ///
     /// # Errors
     /// As [`wait_range`](Self::wait_range).
@@ -268,14 +267,14 @@ impl Queue {
             let limit = left.map_or(LIVENESS, |left| left.min(LIVENESS));
             self.sleep(limit, parked, || self.arrived(id, bytes));
             if self.session.link.lost()
-                && let Some(completion) = self.give_up()
+                && let Some(completion) = self.fail_outstanding()
             {
                 self.finished.push_back(completion);
             }
         }
     }
 
-    /// Whether bytes of a transfer are in place by the service's word.
+    /// Whether the reported progress of a transfer includes `bytes`.
     fn arrived(&self, id: TicketId, bytes: &Range<u64>) -> bool {
         let length = self.slots[self.slot_of(id.tag)].length;
         match self.end.progress(id.tag) {
@@ -285,7 +284,7 @@ impl Queue {
         }
     }
 
-    /// Spins, then sleeps, until the ring gives a completion or the time is up.
+    /// Spins, then sleeps, until the ring has a completion or the deadline passes.
     fn next_from_ring(&mut self, deadline: Option<Instant>) -> Option<Completion> {
         self.publish();
         if let Some(completion) = self.spin_for_completion(deadline) {
@@ -303,16 +302,16 @@ impl Queue {
             self.sleep(left.map_or(LIVENESS, |left| left.min(LIVENESS)), parked, || false);
             if !self.end.ready()
                 && self.session.link.lost()
-                && let Some(completion) = self.give_up()
+                && let Some(completion) = self.fail_outstanding()
             {
                 return Some(completion);
             }
         }
     }
 
-    /// Spins while that has been worth it.
+    /// Spins for a time that adapts to whether earlier spins succeeded.
     fn spin_for_completion(&mut self, deadline: Option<Instant>) -> Option<Completion> {
-        // An awake worker answers a small request before it is worth looking at the clock.
+        // An awake worker completes a small request before a clock read pays off.
         for _ in 0..SHORT_SPIN {
             if let Some(completion) = self.poll_ring() {
                 return Some(completion);
@@ -335,7 +334,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps until the service wakes this client, unless there is news, or `arrived`.
+    /// Sleeps for at most `limit` until the service wakes this client. Returns at once if a completion is there, the queue is
+    /// closed, or `arrived` is true.
     fn sleep(&self, limit: Duration, parked: u64, arrived: impl Fn() -> bool) {
         let word = self.end.wake_word();
         let expected = word.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! The operations, each a function of the regions it reads and writes.
+//! The operations: one function each, which takes regions and returns a transfer.
 
 use memferry_transfer::{
     Copy2d, Fill2d, Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Request, Segment, Side, Span, Task,
@@ -8,24 +8,25 @@ use smallvec::SmallVec;
 use super::{Held, InvalidTransfer, Transfer};
 use crate::frame::Region;
 
-/// Moves nothing and completes: measures the path. [`fenced`](Transfer::fenced), it is the end of all that came before.
+/// Moves no bytes. Use it to measure the path to the worker, or [`fenced`](Transfer::fenced) to wait for all earlier transfers.
 pub fn nop() -> Transfer {
     describe(Operation::Nop, SmallVec::new(), None)
 }
 
-/// Copies the whole source to the start of the destination; they may overlap, as with `memmove` (`mem_copy` of
-/// Wicki 2014, listing 1).
+/// Copies the whole source to the start of the destination, which may be longer. They may overlap, as with `memmove`
+/// (`mem_copy` of Wicki 2014, listing 1).
 pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer {
     let source = source.into();
     let destination = destination.into();
-    let invalid = of_pair(&source, &destination).or_else(|| too_short(&source, &destination));
+    let invalid = inverted_pair(&source, &destination).or_else(|| too_short(&source, &destination));
     let length = source.length();
     let operation =
         Operation::Copy { source: source.span(), destination: destination.span_for(length), length };
     describe(operation, frames([source, destination]), invalid)
 }
 
-/// Repeats a pattern over the whole destination, whose length it must divide (`mem_fill` of Wicki 2014, listing 1).
+/// Fills the whole destination with a pattern. Its length must be a multiple of the pattern's (`mem_fill` of Wicki 2014,
+/// listing 1); otherwise the transfer fails with [`Failure::FillLength`](crate::Failure::FillLength).
 pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     let destination = destination.into();
     let operation =
@@ -34,17 +35,17 @@ pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     describe(operation, frames([destination]), invalid)
 }
 
-/// Writes zeros over the whole destination.
+/// Fills the whole destination with zeros.
 pub fn zero(destination: impl Into<Region>) -> Transfer {
     fill(destination, Pattern::Byte(0))
 }
 
-/// Moves pixels (`mem_copy_2d` of Wicki 2014, listing 4). The shape's starts count from the regions' first bytes; the walk has to
-/// stay in the frames.
+/// Copies pixels along a 2-D walk of each side (`mem_copy_2d` of Wicki 2014, listing 4). The starts in `shape` are byte offsets
+/// in the regions. The walks may leave the regions, but not their frames.
 pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape: Copy2d) -> Transfer {
     let source = source.into();
     let destination = destination.into();
-    let invalid = of_pair(&source, &destination);
+    let invalid = inverted_pair(&source, &destination);
     let operation = Operation::Copy2d {
         source: source.span_for_walk(&shape.count, &shape.source),
         destination: destination.span_for_walk(&shape.count, &shape.destination),
@@ -53,8 +54,8 @@ pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape:
     describe(operation, frames([source, destination]), invalid)
 }
 
-/// Writes one colour to pixels (`mem_fill_2d` of Wicki 2014, listing 4). The shape's start counts from the region's first byte;
-/// the walk has to stay in the frame.
+/// Writes one colour to the pixels of a 2-D walk (`mem_fill_2d` of Wicki 2014, listing 4). The start in `shape` is a byte offset
+/// in the region. The walk may leave the region, but not its frame.
 pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
     let destination = destination.into();
     let invalid = inverted(Side::Destination, &destination);
@@ -62,11 +63,11 @@ pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
     describe(Operation::Fill2d { destination: place, shape }, frames([destination]), invalid)
 }
 
-/// Moves the bytes of the sources, in order, to the destinations, in order; the two may be cut differently and hold equally many
-/// bytes. Piece by piece as with `memmove`: a later piece reads what an earlier one wrote.
+/// Copies the bytes of the sources, in order, to the destinations, in order. Each list has up to 1024 segments; the two lists
+/// have the same sum of bytes, and may be cut differently. Each piece is copied as with `memmove`, and a later piece reads what
+/// an earlier one wrote.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, scatter_gather};
 ///
 /// let client = Client::embedded()?;
@@ -84,17 +85,17 @@ pub fn scatter_gather(
     destinations: impl IntoIterator<Item = impl Into<Region>>,
 ) -> Transfer {
     let mut held = Held::new();
-    let (source, of_source) = segments(Side::Source, sources, &mut held);
-    let (destination, of_destination) = segments(Side::Destination, destinations, &mut held);
+    let (source, source_error) = segments(Side::Source, sources, &mut held);
+    let (destination, destination_error) = segments(Side::Destination, destinations, &mut held);
     let lists = Lists { source, destination };
     let one = lists.total_bytes(Side::Source);
     let other = lists.total_bytes(Side::Destination);
-    let invalid = of_source.or(of_destination).or_else(|| unequal(one, other));
+    let invalid = source_error.or(destination_error).or_else(|| unequal(one, other));
     describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
 }
 
-/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them. A source that
-/// overlaps it in part makes the transfer fail with [`Failure::Overlap`](crate::Failure::Overlap).
+/// Writes the bytewise exclusive or of 1 to 64 sources to the destination. All have the same length. The destination may be
+/// one of the sources; if it overlaps one in part, the transfer fails with [`Failure::Overlap`](crate::Failure::Overlap).
 pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
     let destination = destination.into();
     let length = destination.length();
@@ -102,8 +103,8 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
     let mut invalid = None;
     let mut regions = sources.into_iter();
     let mut take = |source: Region| {
-        let wrong = || inverted(Side::Source, &source).or_else(|| unequal(source.length(), length));
-        invalid = invalid.or_else(wrong);
+        invalid =
+            invalid.or_else(|| inverted(Side::Source, &source)).or_else(|| unequal(source.length(), length));
         let place = source.span();
         held.push(source.into_frame());
         place
@@ -119,28 +120,28 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
     describe(operation, held, invalid)
 }
 
-/// Finds the offset of the first byte that differs; `None` where all are equal. Both regions have one length.
+/// Finds the offset in the regions of the first byte that differs; `None` if all are equal. Both regions have the same length.
 pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<Option<u64>> {
     let first = first.into();
     let second = second.into();
-    let wrong = || unequal(first.length(), second.length());
-    let invalid = inverted(Side::Source, &first).or_else(|| inverted(Side::Source, &second)).or_else(wrong);
+    let invalid = inverted(Side::Source, &first)
+        .or_else(|| inverted(Side::Source, &second))
+        .or_else(|| unequal(first.length(), second.length()));
     let operation = Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
     describe(operation, frames([first, second]), invalid)
 }
 
-/// Computes the CRC-32C of the source, going on from [`seed`](Transfer::seed).
+/// Computes the CRC-32C of the source. [`seed`](Transfer::seed) continues an earlier computation.
 ///
 /// ```
-/// # #![deny(unused_must_use)]
 /// use memferry::{Client, crc32c};
 ///
 /// let client = Client::embedded()?;
 /// let frame = client.frame(4096).alloc()?;
 /// frame.write(0, b"123456789")?;
 /// let mut queue = client.queue(4)?;
-/// let begun: u32 = queue.run(crc32c(frame.slice(..4)))?.output;
-/// let whole: u32 = queue.run(crc32c(frame.slice(4..9)).seed(begun))?.output;
+/// let first: u32 = queue.run(crc32c(frame.slice(..4)))?.output;
+/// let whole: u32 = queue.run(crc32c(frame.slice(4..9)).seed(first))?.output;
 /// assert_eq!(whole, 0xe306_9283); // the check value of CRC-32C
 /// # Ok::<(), memferry::Error>(())
 /// ```
@@ -151,11 +152,11 @@ pub fn crc32c(source: impl Into<Region>) -> Transfer<u32> {
     describe(operation, frames([source]), invalid)
 }
 
-/// Copies as [`copy`] does, and computes the CRC-32C of the bytes as they were written, as [`crc32c`] does.
+/// Copies as [`copy`], and computes the CRC-32C of the written bytes as [`crc32c`].
 pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer<u32> {
     let source = source.into();
     let destination = destination.into();
-    let invalid = of_pair(&source, &destination).or_else(|| too_short(&source, &destination));
+    let invalid = inverted_pair(&source, &destination).or_else(|| too_short(&source, &destination));
     let length = source.length();
     let operation = Operation::CopyCrc {
         source: source.span(),
@@ -167,7 +168,7 @@ pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) ->
 }
 
 impl Transfer<u32> {
-    /// The same computation, going on from the CRC of what came before; without one it begins anew.
+    /// Continues the computation from `before`, the CRC of the preceding bytes.
     pub fn seed(mut self, before: u32) -> Self {
         if let Task::Transfer(Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. }) =
             &mut self.description.request.task
@@ -178,12 +179,12 @@ impl Transfer<u32> {
     }
 }
 
-/// Copies one source to the start of two destinations. Where two of the three overlap in part, the transfer fails with
-/// [`Failure::Overlap`](crate::Failure::Overlap).
+/// Copies the whole source to the start of both destinations, which may be longer. If two of the three overlap in part, the
+/// transfer fails with [`Failure::Overlap`](crate::Failure::Overlap).
 pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]) -> Transfer {
     let source = source.into();
     let [one, other] = destinations.map(Into::into);
-    let invalid = of_pair(&source, &one)
+    let invalid = inverted_pair(&source, &one)
         .or_else(|| inverted(Side::Destination, &other))
         .or_else(|| too_short(&source, &one))
         .or_else(|| too_short(&source, &other));
@@ -193,9 +194,9 @@ pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]
     describe(operation, frames([source, one, other]), invalid)
 }
 
-/// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until
-/// [`Queue::stop`](crate::Queue::stop) when 0. All complete when the loop has ended, this one with the number of whole rounds.
-/// What is submitted behind a loop starts when it has ended.
+/// Repeats the transfers submitted next, up to and including the first that is not [linked](Transfer::linked): `rounds` times,
+/// or until [`Queue::stop`](crate::Queue::stop) if `rounds` is 0. All of them complete when the loop has ended; the output of
+/// this one is the number of complete rounds. Transfers submitted after the loop start when it has ended.
 pub fn repeat(rounds: u32) -> Transfer<u64> {
     Transfer::new(Request::repeat(rounds), SmallVec::new(), None)
 }
@@ -210,7 +211,7 @@ fn frames<const N: usize>(regions: [Region; N]) -> Held {
     regions.into_iter().map(Region::into_frame).collect()
 }
 
-/// One list of a scatter-gather transfer, and what is wrong with it. Its frames go to `held`.
+/// One list of a scatter-gather transfer, and the first error in it. Moves the frames of its regions to `held`.
 fn segments(
     side: Side,
     regions: impl IntoIterator<Item = impl Into<Region>>,
@@ -235,12 +236,12 @@ fn segments(
 #[inline]
 fn inverted(side: Side, region: &Region) -> Option<InvalidTransfer> {
     let bounds = region.bounds();
-    let wrong = InvalidTransfer::Inverted { side, start: bounds.start, end: bounds.end };
-    (bounds.start > bounds.end).then_some(wrong)
+    let error = InvalidTransfer::Inverted { side, start: bounds.start, end: bounds.end };
+    (bounds.start > bounds.end).then_some(error)
 }
 
 #[inline]
-fn of_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
+fn inverted_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
     inverted(Side::Source, source).or_else(|| inverted(Side::Destination, destination))
 }
 
@@ -248,8 +249,8 @@ fn of_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
 fn too_short(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
     let source_bytes = source.length();
     let destination_bytes = destination.length();
-    let wrong = InvalidTransfer::TooShort { source_bytes, destination_bytes };
-    (source_bytes > destination_bytes).then_some(wrong)
+    let error = InvalidTransfer::TooShort { source_bytes, destination_bytes };
+    (source_bytes > destination_bytes).then_some(error)
 }
 
 fn unequal(one_bytes: u64, other_bytes: u64) -> Option<InvalidTransfer> {

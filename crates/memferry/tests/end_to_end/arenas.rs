@@ -1,4 +1,4 @@
-//! Arenas: buffers and collections in memory that the service moves bytes in, and what happens to it when things end.
+//! Arenas: buffers and collections, and the reuse of their memory.
 
 use allocator_api2::vec::Vec as ArenaVec;
 use memferry::{
@@ -21,17 +21,17 @@ fn list(arena: &FrameArena, length: usize, value: u8) -> ArenaVec<u8, FrameAlloc
 
 fn bytes_of(buffer: &memferry::Buffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.length() as usize];
-    buffer.read(0, &mut bytes).expect("the buffer's own bytes");
+    buffer.read(0, &mut bytes).expect("access to the buffer");
     bytes
 }
 
 #[test]
-fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
+fn many_buffers_share_one_registration() {
     let client = client();
     let arena = arena(&client);
     let mut queue = client.queue(16).expect("a queue");
     let buffers: Vec<_> = (0..20).map(|_| arena.buffer(1000).expect("room")).collect();
-    buffers[0].write(0, &[9; 1000]).expect("its own bytes");
+    buffers[0].write(0, &[9; 1000]).expect("access to the frame");
     for pair in buffers.windows(2) {
         let ticket = queue.submit(copy(&pair[0], &pair[1])).expect("room");
         assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(1000));
@@ -46,7 +46,7 @@ fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
 }
 
 #[test]
-fn a_transfer_keeps_its_buffers_until_its_completion_was_taken() {
+fn a_transfer_keeps_its_buffers_until_completion() {
     let client = client();
     let arena = arena(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -57,16 +57,16 @@ fn a_transfer_keeps_its_buffers_until_its_completion_was_taken() {
     drop(buffer);
     for _ in 0..50 {
         let other = arena.buffer(4096).expect("room");
-        assert_eq!(bytes_of(&other), [0; 4096], "the engine writes to memory that was given away");
+        assert_eq!(bytes_of(&other), [0; 4096], "the engine writes to a reused buffer");
     }
     assert_eq!(arena.statistics().live_bytes, held);
-    queue.cancel(ticket).expect("outstanding");
+    queue.cancel(ticket).expect("an outstanding transfer");
     assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::Cancelled));
     assert_eq!(arena.statistics().live_bytes, held - 4096);
 }
 
 #[test]
-fn buffers_of_a_dropped_channel_are_not_used_again() {
+fn buffers_of_a_dropped_queue_are_not_reused() {
     let client = client();
     let arena = arena(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -83,11 +83,11 @@ fn buffers_of_a_dropped_channel_are_not_used_again() {
     }
     drop(keeps_the_segment);
     let statistics = arena.statistics();
-    assert_eq!((statistics.abandoned_bytes, statistics.segments), (0, 0), "they go with their segment");
+    assert_eq!((statistics.abandoned_bytes, statistics.segments), (0, 0), "freed with their segment");
 }
 
 #[test]
-fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
+fn a_transfer_cannot_leave_its_buffer() {
     let client = client();
     let arena = arena(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -110,7 +110,7 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
         fill_2d(&buffer, walk(0, i64::MIN)),
     ];
     for transfer in outside {
-        // A walk's place is refused before it is sent, and so is a slice that ends before it begins; others by the service.
+        // The client library refuses inverted slices and walks whose start overflows; the service refuses the others.
         let Ok(ticket) = queue.submit(transfer.clone()) else { continue };
         let end = outcome(end_of(&mut queue, ticket));
         assert!(matches!(end, Err(Failure::OutOfBounds { .. })), "{transfer:?}: {end:?}");
@@ -130,9 +130,9 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
 }
 
 #[test]
-fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
+fn a_derived_frame_grants_a_buffer_and_keeps_it() {
     let owner = Client::embedded().expect("a client");
-    let peer = Client::embedded().expect("another");
+    let peer = Client::embedded().expect("another client");
     let arena = arena(&owner);
     let _keeps_the_segment = arena.buffer(1).expect("room");
     let buffer = arena.buffer(4096).expect("room");
@@ -151,11 +151,11 @@ fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
     drop(derived);
     assert_eq!(arena.statistics().live_bytes, held - 4096);
     assert_eq!(bytes_of(&arena.buffer(4096).expect("room")), [0; 4096]);
-    end_of(&mut queue, running).expect_err("its memory was taken away");
+    end_of(&mut queue, running).expect_err("its memory was revoked");
 }
 
 #[test]
-fn slices_of_collections_are_copied_while_they_are_borrowed() {
+fn slices_of_collections_are_copied() {
     let client = client();
     let arena = arena(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -173,28 +173,28 @@ fn slices_of_collections_are_copied_while_they_are_borrowed() {
     let mut foreign = list(&elsewhere, 20_000, 0);
     let lengths = CopyError::Lengths { from: 2, to: 3 };
     assert_eq!(arena.copy(&mut queue, &from[..2], &mut to[..3]), Err(lengths));
-    let missing = |side| Err(CopyError::NotInArena(side));
-    assert_eq!(arena.copy(&mut queue, &from, &mut foreign), missing(Side::Destination));
-    assert_eq!(arena.copy(&mut queue, &foreign, &mut to), missing(Side::Source));
-    assert_eq!(arena.copy(&mut queue, &[0; 4], &mut to[..4]), missing(Side::Source));
-    let mut strange = self::client().queue(4).expect("a queue");
+    let not_in_arena = |side| Err(CopyError::NotInArena(side));
+    assert_eq!(arena.copy(&mut queue, &from, &mut foreign), not_in_arena(Side::Destination));
+    assert_eq!(arena.copy(&mut queue, &foreign, &mut to), not_in_arena(Side::Source));
+    assert_eq!(arena.copy(&mut queue, &[0; 4], &mut to[..4]), not_in_arena(Side::Source));
+    let mut foreign_queue = self::client().queue(4).expect("a queue");
     let refused = Err(CopyError::Submit(SubmitReason::ForeignFrame));
-    assert_eq!(arena.copy(&mut strange, &from, &mut to), refused);
+    assert_eq!(arena.copy(&mut foreign_queue, &from, &mut to), refused);
     assert!(
         to.len() == 20_000 && arena.copy(&mut queue, &from, &mut to).is_ok(),
-        "nothing was taken out of use"
+        "the refused copies left the memory usable"
     );
     assert_eq!(from, to);
 }
 
 #[test]
-#[expect(unsafe_code, reason = "to promise is unsafe")]
-fn promised_memory_is_named_within_its_bounds() {
+#[expect(unsafe_code, reason = "`Promised::new` is unsafe")]
+fn a_region_of_promised_memory_is_bounded() {
     let client = client();
     let arena = arena(&client);
     let mut queue = client.queue(4).expect("a queue");
     let mut list = list(&arena, 300, 1);
-    // SAFETY: the list lives, and is not looked at, until the completions were taken.
+    // SAFETY: the list is alive and not accessed until all completions were taken.
     let promised = unsafe { Promised::new(list.as_mut_ptr(), 300) };
     let region = arena.region_of(promised).expect("in the arena");
     assert!(self::arena(&client).region_of(promised).is_none());
@@ -209,7 +209,7 @@ fn promised_memory_is_named_within_its_bounds() {
 }
 
 #[test]
-fn what_cannot_be_had_is_an_error() {
+fn limits_and_bad_arguments_are_refused() {
     let quotas = Quotas { bytes: 256 << 10, ..Quotas::default() };
     let config = ServiceConfig { workers: 1, quotas, ..ServiceConfig::default() };
     let client = Client::embedded_with(config).expect("a service");
@@ -217,7 +217,7 @@ fn what_cannot_be_had_is_an_error() {
     assert!(matches!(arena.buffer(0), Err(BufferError::Empty)));
     assert!(matches!(arena.buffer(usize::MAX), Err(BufferError::TooLong { .. })));
     assert!(matches!(arena.buffer_aligned(1, 4 << 20), Err(BufferError::Alignment { .. })));
-    // More than the machine has is refused without being tried.
+    // More memory than the machine has is refused without an attempt.
     assert!(matches!(arena.buffer(1 << 45), Err(BufferError::Limit { .. })));
     assert!(ArenaVec::<u8, _>::new_in(arena.allocator()).try_reserve(1 << 45).is_err());
     let Err(refused) = arena.buffer(300 << 10) else { panic!("the quota did not hold") };
@@ -234,7 +234,7 @@ fn what_cannot_be_had_is_an_error() {
 }
 
 #[test]
-fn segments_lie_on_the_node_asked_for_or_not_at_all() {
+fn a_missing_node_is_refused() {
     let client = client();
     let options = ArenaOptions { placement: Placement::on_node(1023), ..ArenaOptions::default() };
     let Err(refused) = client.arena(options).expect("an arena").buffer(1) else { panic!("no such node") };
@@ -242,7 +242,7 @@ fn segments_lie_on_the_node_asked_for_or_not_at_all() {
 }
 
 #[test]
-fn threads_allocate_move_and_free_at_once() {
+fn threads_share_an_arena() {
     let client = client();
     let arena = arena(&client);
     std::thread::scope(|scope| {
@@ -256,11 +256,11 @@ fn threads_allocate_move_and_free_at_once() {
                     let from = arena.buffer(length).expect("room");
                     let to = arena.buffer(length).expect("room");
                     assert!(bytes_of(&to) == vec![0; length], "an old byte is visible");
-                    from.write(0, &vec![thread; length]).expect("its own bytes");
+                    from.write(0, &vec![thread; length]).expect("access to the frame");
                     let ticket = queue.submit(copy(&from, &to)).expect("room");
                     drop(from);
                     assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(length as u64));
-                    assert!(bytes_of(&to) == vec![thread; length], "another's bytes");
+                    assert!(bytes_of(&to) == vec![thread; length], "bytes of another thread");
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! Asynchronous copies of owned memory: random programs held against memcpy, buffers that go, threads.
+//! Asynchronous copies of owned memory: random programs compared with memcpy, dropped buffers, threads.
 
 use memferry::{AccessError, AmemcpyError, Copier, CopyBuffer};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const BYTES: usize = 300_000;
 
-/// Numbers without pattern; the seed is printed by who fails.
+/// A source of random numbers. Tests print the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
         self.0.usize(..end)
     }
 
-    /// A range of a buffer: long, short or of all.
+    /// A random range of a buffer: offset and length.
     fn range(&mut self) -> (usize, usize) {
         let longest = [BYTES, 100_000, 9_000, 100][self.below(4)];
         let length = self.below(longest + 1);
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Buffers, and what they hold had every copy been made at its call.
+/// Buffers, and the bytes that they hold if each copy is made at its call.
 struct Program<'a> {
     copier: &'a Copier,
     buffers: Vec<CopyBuffer>,
@@ -35,7 +35,7 @@ impl<'a> Program<'a> {
         let mut random = Random(fastrand::Rng::with_seed(seed));
         let oracle: Vec<Vec<u8>> =
             (0..4).map(|_| (0..BYTES).map(|_| random.below(256) as u8).collect()).collect();
-        let adopt = |bytes: &Vec<u8>| copier.adopt(bytes.clone()).expect("memory of its own");
+        let adopt = |bytes: &Vec<u8>| copier.adopt(bytes.clone()).expect("a buffer");
         Self { copier, buffers: oracle.iter().map(adopt).collect(), oracle, random }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Program<'a> {
                 self.oracle[one][start..start + length].copy_from_slice(&bytes);
             }
             _ => {
-                // Another in its place; what was copied from the old one is copied all the same.
+                // Drops a buffer. Copies from it are still done.
                 let fresh = vec![self.random.below(256) as u8; BYTES];
                 self.buffers[one] = self.copier.adopt(fresh.clone()).unwrap();
                 self.oracle[one] = fresh;
@@ -77,13 +77,13 @@ impl<'a> Program<'a> {
     fn run(mut self, turns: usize) {
         (0..turns).for_each(|_| self.turn());
         for (buffer, wanted) in self.buffers.into_iter().zip(self.oracle) {
-            assert!(buffer.into_vec().expect("the memory again") == wanted);
+            assert!(buffer.into_vec().expect("the vector") == wanted);
         }
     }
 }
 
 #[test]
-fn random_programs_read_what_memcpy_would_have_given_them() {
+fn random_programs_match_memcpy() {
     let copier = Copier::new(&client()).unwrap();
     for seed in 1..6 {
         println!("seed {seed}");
@@ -91,8 +91,8 @@ fn random_programs_read_what_memcpy_would_have_given_them() {
     }
     let statistics = copier.statistics().unwrap();
     println!("{statistics:?}");
-    // How much is dropped is the threads' affair (nothing, where the worker keeps up); each byte is one or the other, but for
-    // those that come back to where they are, which these programs do not ask for.
+    // The timing of the threads decides which bytes are dropped. Each byte is either moved or dropped, except in copies back to
+    // the same place, which these programs do not make.
     assert_eq!(statistics.moved + statistics.dropped, statistics.asked);
     assert!(statistics.by_engine > 0);
 }
@@ -113,7 +113,7 @@ fn threads_share_a_copier() {
 }
 
 #[test]
-fn what_was_copied_from_a_buffer_outlives_it() {
+fn a_copy_outlives_its_source_buffer() {
     let copier = Copier::new(&client()).unwrap();
     let to = copier.adopt(vec![0; BYTES]).unwrap();
     let from = copier.adopt(vec![5; BYTES]).unwrap();
@@ -124,7 +124,7 @@ fn what_was_copied_from_a_buffer_outlives_it() {
 }
 
 #[test]
-fn what_leaves_a_buffer_or_is_another_copiers_is_refused() {
+fn bad_ranges_and_foreign_buffers_are_refused() {
     let client = client();
     let copier = Copier::new(&client).unwrap();
     let other = Copier::new(&client).unwrap();

@@ -1,4 +1,4 @@
-//! Early ends: cancels, deadlines, revocation, and owners that go away while bytes move.
+//! Early ends: cancels, deadlines, revocation, and owners that are dropped while bytes move.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use memferry::{EngineKind, Failure, Frame, Pattern, Side, copy, fill, nop};
 use super::*;
 
 #[test]
-fn a_cancelled_transfer_tells_what_it_did() {
+fn a_cancelled_transfer_reports_its_bytes() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
     let ticket = queue.submit(endless(&to)).expect("room");
     until(|| contents(&to)[0] != 0);
-    queue.cancel(ticket).expect("outstanding");
+    queue.cancel(ticket).expect("an outstanding transfer");
     let error = end_of(&mut queue, ticket).expect_err("cancelled");
     assert_eq!((error.id, error.failure), (ticket.id(), Failure::Cancelled));
     assert_eq!((error.engine, error.inherited), (EngineKind::Cpu, false));
@@ -22,12 +22,12 @@ fn a_cancelled_transfer_tells_what_it_did() {
 }
 
 #[test]
-fn a_transfer_cancelled_before_it_was_published_does_nothing_endless() {
+fn a_staged_transfer_can_be_cancelled() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
     let ticket = queue.stage(endless(&to)).expect("room");
-    queue.cancel(ticket).expect("outstanding");
+    queue.cancel(ticket).expect("an outstanding transfer");
     queue.publish();
     let error = end_of(&mut queue, ticket).expect_err("cancelled");
     assert_eq!((error.failure, error.bytes_done), (Failure::Cancelled, 0));
@@ -35,7 +35,7 @@ fn a_transfer_cancelled_before_it_was_published_does_nothing_endless() {
 }
 
 #[test]
-fn a_cancelled_transfer_that_waits_for_a_channel_never_runs() {
+fn a_waiting_transfer_can_be_cancelled() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -43,22 +43,22 @@ fn a_cancelled_transfer_that_waits_for_a_channel_never_runs() {
     let refused = queue.submit(nop().refuse_when_busy()).expect("room");
     let refused = outcome(end_of(&mut queue, refused));
     assert_eq!(refused, Err(Failure::ChannelsBusy { channels: 3 }));
-    // With a deadline it goes to the worker, short as it is.
+    // A transfer with a deadline goes to the worker even if it is short.
     let fill = fill(to.slice(1..10), Pattern::Byte(7)).within(Duration::from_secs(60));
     let waiting = queue.submit(fill).expect("room");
     assert_eq!(queue.wait_for(waiting, Duration::from_millis(5)), Ok(None));
-    queue.cancel(waiting).expect("outstanding");
+    queue.cancel(waiting).expect("an outstanding transfer");
     let error = end_of(&mut queue, waiting).expect_err("cancelled");
     assert_eq!((error.failure, error.engine), (Failure::Cancelled, EngineKind::None));
     for ticket in running {
-        queue.cancel(ticket).expect("outstanding");
+        queue.cancel(ticket).expect("an outstanding transfer");
         assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::Cancelled));
     }
     assert_eq!(contents(&to)[1..10], [0; 9]);
 }
 
 #[test]
-fn deadlines_hold_before_the_start_while_waiting_and_while_running() {
+fn deadlines_hold_before_and_during_a_run() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -89,14 +89,14 @@ fn deadlines_hold_before_the_start_while_waiting_and_while_running() {
 }
 
 #[test]
-fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
+fn dropped_frames_live_until_completion() {
     let client = client();
     let from = frame(&client);
     let to = frame(&client);
     let kept = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
-    from.write(0, &[9; FRAME_BYTES as usize]).expect("the frame's own bytes");
-    // With a deadline they go to the worker, short as they are.
+    from.write(0, &[9; FRAME_BYTES as usize]).expect("access to the frame");
+    // Transfers with a deadline go to the worker even if they are short.
     let copy = |to: &Frame| copy(&from, to).within(Duration::from_secs(60));
     let first = queue.submit(copy(&to)).expect("room");
     let second = queue.submit(copy(&kept)).expect("room");
@@ -111,7 +111,7 @@ fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
 }
 
 #[test]
-fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
+fn dropping_a_queue_ends_its_transfers() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -132,7 +132,7 @@ fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
 }
 
 #[test]
-fn a_client_can_be_dropped_with_everything_running() {
+fn a_client_can_be_dropped_during_a_transfer() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -143,7 +143,7 @@ fn a_client_can_be_dropped_with_everything_running() {
 }
 
 #[test]
-fn revoking_a_frame_ends_its_transfers_and_its_handle() {
+fn revoking_a_frame_ends_its_transfers() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -154,6 +154,6 @@ fn revoking_a_frame_ends_its_transfers_and_its_handle() {
     let late = queue.submit(fill(&to, Pattern::Byte(1))).expect("room");
     let stale = Failure::StaleHandle { side: Side::Destination, handle: to.handle() };
     assert_eq!(outcome(end_of(&mut queue, late)), Err(stale));
-    // The mapping is the client's own and stays readable.
+    // The client's mapping stays readable.
     assert_eq!(contents(&to)[0], 0xee);
 }

@@ -1,4 +1,4 @@
-//! No failure is overlooked: it is the `Err` of whatever takes the end of a transfer, and what cannot be is given back.
+//! Each way to take a completion returns the failure as `Err`, and invalid transfers are returned to the caller.
 
 use memferry::{
     Arrival, Failure, Frame, InvalidTransfer, Pattern, Queue, Region, RunError, Side, SubmitReason, Ticket,
@@ -9,13 +9,13 @@ use super::*;
 
 const OUTSIDE: Failure = Failure::OutOfBounds { side: Side::Source, available: FRAME_BYTES };
 
-/// A copy that leaves its source: done while it is submitted, or by the worker.
+/// A copy that leaves its source, done on the submitting thread or by the worker.
 fn failing(frame: &Frame, by_worker: bool) -> Transfer {
     let copy = copy(frame.slice(FRAME_BYTES - 1..=FRAME_BYTES), frame.slice(..2));
     if by_worker { copy.within(Duration::from_secs(60)) } else { copy }
 }
 
-/// Each way to take the end of a submitted copy; why it failed.
+/// Each way to take the completion of a submitted copy. Returns the failure.
 fn ways() -> [fn(&mut Queue, Ticket) -> Option<Failure>; 6] {
     [
         |queue, ticket| queue.wait(ticket).err().map(|error| error.failure),
@@ -30,7 +30,7 @@ fn ways() -> [fn(&mut Queue, Ticket) -> Option<Failure>; 6] {
 }
 
 #[test]
-fn a_failed_copy_is_an_error_however_it_is_taken() {
+fn every_way_to_wait_returns_the_failure() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -41,7 +41,7 @@ fn a_failed_copy_is_an_error_however_it_is_taken() {
             assert_eq!(queue.poll(), None);
         }
         let Err(RunError::Transfer(error)) = queue.run(failing(&frame, by_worker)) else {
-            panic!("it left its frame")
+            panic!("a copy that leaves its frame succeeded")
         };
         assert_eq!((error.failure, error.bytes_done, error.inherited), (OUTSIDE, 0, false));
         assert!(error.is_settled());
@@ -49,14 +49,14 @@ fn a_failed_copy_is_an_error_however_it_is_taken() {
 }
 
 #[test]
-fn a_wait_for_a_part_of_a_failed_copy_fails() {
+fn wait_range_returns_the_failure() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     for by_worker in [false, true] {
         let ticket = queue.submit(failing(&frame, by_worker)).expect("room");
-        let error = queue.wait_range(ticket, 0..1).expect_err("it left its frame");
-        assert_eq!(queue.wait(ticket), Err(error), "it is still to be taken");
+        let error = queue.wait_range(ticket, 0..1).expect_err("the copy leaves its frame");
+        assert_eq!(queue.wait(ticket), Err(error), "`wait_range` took the completion");
     }
     let ticket = queue.submit(copy(&frame, &frame)).expect("room");
     assert_eq!(queue.wait_range(ticket, 0..FRAME_BYTES), Ok(Arrival::Ended));
@@ -75,13 +75,13 @@ fn completions_end_with_the_last_transfer() {
     let failed: Vec<_> = ends.iter().filter_map(|end| end.err()).map(|error| error.id).collect();
     assert_eq!((ends.len(), failed), (9, vec![tickets[4].id()]));
     assert_eq!(queue.completions().next(), None);
-    // Staged ones are started.
+    // The iterator starts staged transfers.
     let _ = queue.stage(nop()).expect("room");
     assert_eq!(queue.completions().count(), 1);
 }
 
 #[test]
-fn invalid_transfers_come_back_from_submit() {
+fn invalid_transfers_are_returned_by_submit() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -111,13 +111,13 @@ fn invalid_transfers_come_back_from_submit() {
     ];
     for (transfer, invalid) in cases {
         let described = format!("{transfer:?}");
-        let refused = queue.submit(transfer).expect_err("it cannot be");
+        let refused = queue.submit(transfer).expect_err("an invalid transfer");
         assert_eq!(refused.reason, SubmitReason::Invalid(invalid));
         assert_eq!(format!("{:?}", refused.transfer), described);
         let Err(RunError::Submit(refused)) = queue.run(*refused.transfer) else { panic!("{described}") };
         assert_eq!(refused.reason, SubmitReason::Invalid(invalid));
-        let refused = queue.stage(*refused.transfer).expect_err("it cannot be");
-        let refused = queue.submit_batch([*refused.transfer]).expect_err("it cannot be");
+        let refused = queue.stage(*refused.transfer).expect_err("an invalid transfer");
+        let refused = queue.submit_batch([*refused.transfer]).expect_err("an invalid transfer");
         assert_eq!(refused.error.reason, SubmitReason::Invalid(invalid));
     }
     assert_eq!((queue.outstanding(), queue.poll()), (0, None));
@@ -125,7 +125,7 @@ fn invalid_transfers_come_back_from_submit() {
 }
 
 #[test]
-fn slices_anywhere_fail_and_never_panic() {
+fn slices_out_of_bounds_fail_without_a_panic() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
@@ -145,7 +145,7 @@ fn slices_anywhere_fail_and_never_panic() {
     }
     let beyond = frame.slice(FRAME_BYTES + 1..);
     let Err(RunError::Submit(refused)) = queue.run(fill(&beyond, Pattern::Byte(1))) else {
-        panic!("it begins behind its end")
+        panic!("an inverted slice was accepted")
     };
     assert_eq!(refused.to_string(), "the destination is the slice 4097..4096, which ends before it begins");
     assert_eq!((frame.slice(3..=5).length(), frame.slice(7..).offset(), beyond.length()), (3, 7, 0));
@@ -156,7 +156,7 @@ fn slices_anywhere_fail_and_never_panic() {
 fn outputs_have_the_type_of_their_operation() {
     let client = client();
     let frame = frame(&client);
-    frame.write(10, b"x").expect("its bytes");
+    frame.write(10, b"x").expect("access to the frame");
     let mut queue = client.queue(8).expect("a queue");
     for by_worker in [false, true] {
         let mut differ = compare(frame.slice(..100), frame.slice(100..200));

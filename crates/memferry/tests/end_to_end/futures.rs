@@ -1,4 +1,4 @@
-//! Transfers awaited: on tokio, on no runtime, dropped, cancelled, left behind by their queue.
+//! Futures of transfers: on tokio, without a runtime, dropped, cancelled, and after their queue was dropped.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use memferry::{AsyncQueue, Client, Failure, Pattern, SubmitReason, copy, crc32c,
 
 use super::*;
 
-/// Runs a future on this thread and nothing else: the waker unparks it.
+/// Runs a future on this thread; its waker unparks the thread.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -38,7 +38,7 @@ fn a_transfer_is_awaited_without_a_runtime() {
     let client = client();
     let source = frame(&client);
     let destination = frame(&client);
-    source.write(0, &[7; FRAME_BYTES as usize]).expect("its bytes");
+    source.write(0, &[7; FRAME_BYTES as usize]).expect("access to the frame");
     let queue = open(&client, 4);
     for _ in 0..50 {
         let copy = copy(&source, &destination);
@@ -51,7 +51,7 @@ fn a_transfer_is_awaited_without_a_runtime() {
 }
 
 #[test]
-fn many_tasks_of_tokio_share_a_channel() {
+fn many_tokio_tasks_share_a_queue() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
     runtime.block_on(async {
         let client = client();
@@ -75,28 +75,28 @@ fn many_tasks_of_tokio_share_a_channel() {
 }
 
 #[test]
-fn a_dropped_future_detaches_and_its_room_comes_back() {
+fn a_dropped_future_frees_its_slot() {
     let client = client();
     let frame = frame(&client);
     let queue = open(&client, 2);
     for byte in 1..=20 {
-        // Polled or not before it is dropped.
         let pending = queue.submit(fill(&frame, Pattern::Byte(byte)));
-        let pending = pending.expect("room, for a detached transfer's end is taken");
+        let pending = pending.expect("room, since completions of dropped futures are taken");
         let waker = Waker::noop();
         let mut pending = Box::pin(pending);
+        // Every second future is polled before it is dropped.
         if byte % 2 == 0 {
             let _ = pending.as_mut().poll(&mut Context::from_waker(waker));
         }
         drop(pending);
         let last = block_on(queue.submit(nop().fenced()).expect("room"));
         assert_eq!(outcome(last), Ok(0));
-        assert_eq!(contents(&frame)[17], byte, "the transfer went on");
+        assert_eq!(contents(&frame)[17], byte, "the transfer did not run");
     }
 }
 
 #[test]
-fn a_full_channel_gives_the_transfer_back_and_a_cancelled_future_tells_so() {
+fn a_full_queue_refuses_until_futures_end() {
     let client = client();
     let frame = frame(&client);
     let queue = open(&client, 2);
@@ -104,14 +104,14 @@ fn a_full_channel_gives_the_transfer_back_and_a_cancelled_future_tells_so() {
     let refused = queue.submit(nop()).err().expect("no room");
     assert_eq!(refused.reason, SubmitReason::Full { capacity: 2 });
     for pending in pending {
-        pending.cancel().expect("it runs");
+        pending.cancel().expect("a running transfer");
         assert_eq!(outcome(block_on(pending)), Err(Failure::Cancelled));
     }
     assert_eq!(outcome(block_on(queue.submit(*refused.transfer).expect("room"))), Ok(0));
 }
 
 #[test]
-fn futures_outlive_their_channel_and_wake_the_waker_they_were_polled_with_last() {
+fn a_future_outlives_its_queue() {
     struct Count(AtomicU32);
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -129,7 +129,7 @@ fn futures_outlive_their_channel_and_wake_the_waker_they_were_polled_with_last()
         let waker = Waker::from(Arc::clone(count));
         assert!(pending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
-    pending.cancel().expect("it runs");
+    pending.cancel().expect("a running transfer");
     assert_eq!(outcome(block_on(pending.as_mut())), Err(Failure::Cancelled));
-    assert_eq!(first.0.load(Ordering::SeqCst), 0, "another waker took its place");
+    assert_eq!(first.0.load(Ordering::SeqCst), 0, "a replaced waker was woken");
 }

@@ -1,4 +1,4 @@
-//! Grants between two sessions of the service that this process shares.
+//! Grants between two sessions of the process's shared service.
 
 use memferry::{
     AccessError, CallError, Failure, GrantToken, Grantee, Pattern, Rights, Side, Transfer, copy, fill,
@@ -7,12 +7,12 @@ use memferry::{
 use super::*;
 
 #[test]
-fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
+fn a_grant_is_bounded_until_revoked() {
     let owner = Client::embedded().expect("a client");
-    let peer = Client::embedded().expect("another");
+    let peer = Client::embedded().expect("another client");
     let shared = frame(&owner);
     let private = frame(&peer);
-    shared.write(0, &[5; FRAME_BYTES as usize]).expect("the frame's own bytes");
+    shared.write(0, &[5; FRAME_BYTES as usize]).expect("access to the frame");
     let grant = owner.grant(shared.slice(100..150), Rights::READ, Grantee::Session(peer.session()));
     let grant = grant.expect("granted");
     let token = grant.token();
@@ -45,9 +45,9 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
 }
 
 #[test]
-fn revoking_a_grant_ends_the_peers_transfers_first() {
+fn revoke_returns_after_the_peers_transfers_end() {
     let owner = Client::embedded().expect("a client");
-    let peer = Client::embedded().expect("another");
+    let peer = Client::embedded().expect("another client");
     let shared = frame(&owner);
     let rights = Rights::READ | Rights::WRITE;
     let grant = owner.grant(&shared, rights, Grantee::Session(peer.session())).expect("granted");
@@ -58,19 +58,19 @@ fn revoking_a_grant_ends_the_peers_transfers_first() {
         std::thread::yield_now();
     }
     grant.revoke().expect("revoked");
-    shared.write(0, &[0]).expect("the frame's own bytes");
+    shared.write(0, &[0]).expect("access to the frame");
     assert_eq!(outcome(end_of(&mut queue, running)), Err(Failure::Cancelled));
     assert_eq!(contents(&shared)[0], 0, "the peer wrote after the revocation");
 }
 
 #[test]
-fn a_grant_is_accepted_and_revoked_by_its_number() {
+fn a_token_survives_its_grant_and_a_text_form() {
     let owner = Client::embedded().expect("a client");
     let shared = frame(&owner);
     let user = Grantee::User(rustix::process::geteuid().as_raw());
     let grant = owner.grant(&shared, Rights::READ, user).expect("granted");
     let text = grant.token().to_string();
-    // Dropping the grant does not end it.
+    // Dropping the grant does not revoke it.
     drop(grant);
     let token: GrantToken = text.parse().expect("a number");
     assert_eq!(GrantToken::from_raw(token.to_raw()), token);
@@ -82,7 +82,7 @@ fn a_grant_is_accepted_and_revoked_by_its_number() {
 }
 
 #[test]
-fn an_inverted_slice_is_neither_granted_nor_derived() {
+fn inverted_slices_are_not_granted_or_derived() {
     let owner = Client::embedded().expect("a client");
     let shared = frame(&owner);
     let inverted = shared.slice(FRAME_BYTES + 1..);

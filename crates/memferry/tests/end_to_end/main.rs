@@ -1,15 +1,15 @@
-//! An embedded client from submission to completion, held against the byte oracle.
+//! Tests of an embedded client from submission to completion.
 //!
 //! ```text
-//! served     random operations of all kinds     moves  images     ends     cancel, deadline, revocation, dropped frames
-//! rings      staging, capacity, tickets, waits, threads      grants   between two sessions of one service
-//! arenas     buffers, collections, what keeps their memory     owned   memory the program had before
-//! copier     asynchronous copies of owned memory
-//! failures   none is overlooked, and what cannot be is given back
-//! terms      links, fences, loops, batches, parts     signals  eventfd, io_uring     futures  with and without a runtime
+//! served     random operations, compared with an oracle     moves    images     ends    cancel, deadline, revocation, drops
+//! rings      staging, capacity, tickets, waits, threads     grants   between two sessions of one service
+//! arenas     buffers and collections                        owned    memfds and vectors of the program
+//! copier     asynchronous copies of owned memory            failures each failed transfer is an `Err`
+//! terms      links, fences, loops, batches, partial waits   signals  eventfd, io_uring
+//! futures    with and without a runtime
 //! ```
 //!
-//! The services here move small chunks on few queues, so that transfers take many turns and wait for each other.
+//! The services here move small chunks on few engine channels, so that transfers take many turns and wait for each other.
 
 mod arenas;
 mod copier;
@@ -30,21 +30,21 @@ use std::time::Duration;
 use memferry::{Client, ServiceConfig};
 use shared::*;
 
-/// Long enough for a service on a busy machine; a test that comes to its end waits for less.
+/// Timeout that ends a failing test; longer than a passing one takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client of a service of its own: one worker, three queues, 64 bytes at a time.
+/// A client of a new service: one worker, three engine channels, chunks of 64 bytes.
 fn client() -> Client {
     let config =
         ServiceConfig { workers: 1, channels_per_worker: 3, chunk_bytes: 64, ..ServiceConfig::default() };
     Client::embedded_with(config).expect("an embedded service")
 }
 
-/// Waits until it is so.
-fn until(mut so: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < PATIENCE, "it does not come");
+/// Waits until a condition is met.
+fn until(mut condition: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "the condition is not met in time");
         std::thread::yield_now();
     }
 }

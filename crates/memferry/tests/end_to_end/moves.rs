@@ -1,4 +1,4 @@
-//! What transfers do to memory: images pixel by pixel, memory of this process, fills that cannot be.
+//! The bytes that transfers write: images, memory of this process, refused fills.
 
 use memferry::{
     Color24, Failure, Image, Pattern, PixelSize, Side, Turn, copy, copy_2d, fill, fill_2d, turned_copy,
@@ -7,7 +7,7 @@ use memferry_conformance::noise;
 
 use super::*;
 
-/// Where a pixel of the turned picture comes from, for a source of `width` x `height`.
+/// The source of a pixel (`x`, `y`) of the turned image, in a source of `width` x `height` pixels.
 fn origin(turn: Turn, (x, y): (u32, u32), (width, height): (u32, u32)) -> (u32, u32) {
     match turn {
         Turn::Upright => (x, y),
@@ -37,7 +37,7 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
     let to = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
     let bytes = noise(FRAME_BYTES as usize, 7);
-    from.write(0, &bytes).expect("the frame's own bytes");
+    from.write(0, &bytes).expect("access to the frame");
     for pixel in [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32] {
         let size = pixel.bytes() as usize;
         let canvas = Image { origin: 12, width: 24, height: 17, pitch_bytes: 101, pixel };
@@ -46,7 +46,7 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
             let (width, height) = if turn.swaps_axes() { (13, 19) } else { (19, 13) };
             let target = Image { origin: 5, width, height, pitch_bytes: 109, pixel };
             let blank = vec![0xaa; FRAME_BYTES as usize];
-            to.write(0, &blank).expect("the frame's own bytes");
+            to.write(0, &blank).expect("access to the frame");
             let shape = turned_copy(&source, turn, &target, None).expect("sizes that fit");
             let ticket = queue.submit(copy_2d(&from, &to, shape)).expect("room");
             assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(19 * 13 * size as u64));
@@ -64,7 +64,7 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
 }
 
 #[test]
-fn a_filled_image_leaves_the_gaps_between_rows_alone() {
+fn an_image_fill_keeps_the_gaps_between_rows() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
@@ -80,7 +80,7 @@ fn a_filled_image_leaves_the_gaps_between_rows_alone() {
 }
 
 #[test]
-fn a_fill_that_its_pattern_does_not_divide_is_refused() {
+fn a_fill_of_a_partial_pattern_is_refused() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
@@ -94,7 +94,7 @@ fn a_fill_that_its_pattern_does_not_divide_is_refused() {
 }
 
 #[test]
-fn memory_of_this_process_can_be_moved_where_it_lies() {
+fn registered_vectors_are_moved_in_place() {
     let client = client();
     let shared = frame(&client);
     let mut queue = client.queue(2).expect("a queue");

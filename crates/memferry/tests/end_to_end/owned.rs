@@ -1,4 +1,4 @@
-//! Memory that a program had before: memfds that become frames, and vectors that come back.
+//! Memory of the program: memfds that become frames, and vectors that are taken back.
 
 use std::os::fd::OwnedFd;
 
@@ -23,14 +23,14 @@ fn a_memfd_and_its_frame_share_bytes() {
     let file = memfd(4096);
     let frame = client.register_memfd(file.try_clone().expect("a duplicate"), 4096).expect("taken");
     assert_eq!(client.status().expect("a status").sessions[0].frames, 1);
-    frame.write(5, b"shared").expect("its own bytes");
+    frame.write(5, b"shared").expect("access to the frame");
     let mut read = [0; 6];
     rustix::io::pread(&file, &mut read, 5).expect("the file");
     assert_eq!(&read, b"shared");
 }
 
 #[test]
-fn what_is_no_memfd_of_that_size_is_refused() {
+fn bad_sizes_and_other_files_are_refused() {
     let client = client();
     assert!(matches!(client.register_memfd(memfd(0), 0), Err(FrameError::Call(CallError::Refused(_)))));
     assert!(matches!(client.register_memfd(memfd(4096), 8192), Err(FrameError::Call(CallError::Refused(_)))));
@@ -41,7 +41,7 @@ fn what_is_no_memfd_of_that_size_is_refused() {
 }
 
 #[test]
-fn a_memfd_whose_frame_was_revoked_registers_anew() {
+fn a_revoked_memfd_can_be_registered_again() {
     let client = client();
     let file = memfd(4096);
     let register = || client.register_memfd(file.try_clone().expect("a duplicate"), 4096).expect("taken");
@@ -49,7 +49,7 @@ fn a_memfd_whose_frame_was_revoked_registers_anew() {
     let mut queue = client.queue(4).expect("a queue");
     let running = queue.submit(endless(&stale)).expect("room");
     stale.revoke().expect("revoked");
-    stale.write(0, &[0]).expect("its own bytes");
+    stale.write(0, &[0]).expect("access to the frame");
     end_of(&mut queue, running).expect_err("its frame was revoked");
     assert_eq!(contents(&stale)[0], 0, "the engine wrote after the revocation");
     assert!(matches!(stale.revoke(), Err(CallError::Refused(_))));
@@ -60,32 +60,32 @@ fn a_memfd_whose_frame_was_revoked_registers_anew() {
 }
 
 #[test]
-fn a_vector_comes_back_with_what_was_moved_there() {
+fn into_owned_returns_the_moved_bytes() {
     let client = client();
     let mut queue = client.queue(4).expect("a queue");
     let memory = vec![1; 100];
     let address = memory.as_ptr();
     let frame = client.register_owned(memory).expect("taken");
     let running = queue.submit(endless(&frame)).expect("room");
-    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("an engine writes there") };
-    queue.cancel(running).expect("outstanding");
+    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a transfer is running") };
+    queue.cancel(running).expect("an outstanding transfer");
     assert_eq!(outcome(end_of(&mut queue, running)), Err(Failure::Cancelled));
     let filled = queue.submit(fill(&frame, Pattern::Byte(7))).expect("room");
     assert_eq!(outcome(end_of(&mut queue, filled)), Ok(100));
-    let memory = frame.into_owned().expect("nobody else holds it");
+    let memory = frame.into_owned().expect("the only holder");
     assert_eq!((memory.as_ptr(), memory), (address, vec![7; 100]));
     assert_eq!(client.status().expect("a status").sessions[0].frames, 0);
 }
 
 #[test]
-fn only_the_last_holder_takes_the_vector_back() {
+fn only_the_last_holder_gets_the_vector() {
     let client = client();
     let frame = client.register_owned(vec![3; 10]).expect("taken");
     let region = Region::from(&frame);
     let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a region holds it") };
     drop(region);
     frame.revoke().expect("revoked");
-    assert_eq!(frame.into_owned().expect("revoked before, and nobody else's"), [3; 10]);
+    assert_eq!(frame.into_owned().expect("the only holder of a revoked frame"), [3; 10]);
     let allocated = self::frame(&client);
     assert!(matches!(allocated.into_owned(), Err(TakeBackError::NotOwned(_))));
 }

@@ -1,4 +1,4 @@
-//! The ring of a queue: staging, capacity, tickets, waiting, and several queues at once.
+//! The ring of a queue: staging, capacity, tickets, waits, and several queues at once.
 
 use memferry::{
     Client, Done, Failure, Pattern, Queue, SubmitReason, Ticket, TicketId, TransferError, copy, fill, nop,
@@ -7,20 +7,20 @@ use memferry::{
 
 use super::*;
 
-/// The failure of what this queue does not know.
+/// The failure of calls with an unknown ticket.
 const UNKNOWN: Option<Failure> = Some(Failure::UnknownTicket);
 
 fn failure<T>(result: Result<T, TransferError>) -> Option<Failure> {
     result.err().map(|error| error.failure)
 }
 
-/// How any transfer ended, waited for with patience.
+/// Waits for the result of any transfer. Panics after `PATIENCE`.
 fn end_of_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
-    queue.wait_any_for(super::PATIENCE).map(|done| done.expect("none ends"))
+    queue.wait_any_for(super::PATIENCE).map(|done| done.expect("a transfer ends in time"))
 }
 
 #[test]
-fn staged_transfers_start_when_they_are_published() {
+fn staged_transfers_start_on_publish() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(16).expect("a queue");
@@ -43,7 +43,7 @@ fn staged_transfers_start_when_they_are_published() {
 }
 
 #[test]
-fn what_was_run_is_not_outstanding() {
+fn a_run_transfer_is_not_outstanding() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -56,7 +56,7 @@ fn what_was_run_is_not_outstanding() {
 }
 
 #[test]
-fn a_full_channel_gives_the_transfer_back() {
+fn a_full_queue_returns_the_transfer() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -73,11 +73,11 @@ fn a_full_channel_gives_the_transfer_back() {
     let ticket = queue.submit(*refused.transfer).expect("room again");
     end_of(&mut queue, ticket).expect("done");
     assert_eq!(contents(&to)[9], 5);
-    queue.cancel(endless_one).expect("outstanding");
+    queue.cancel(endless_one).expect("an outstanding transfer");
 }
 
 #[test]
-fn frames_of_another_client_are_refused_and_given_back() {
+fn frames_of_another_client_are_refused() {
     let other = client();
     let client = client();
     let own = frame(&client);
@@ -90,38 +90,38 @@ fn frames_of_another_client_are_refused_and_given_back() {
         assert_eq!(format!("{:?}", refused.transfer), described);
     }
     assert_eq!(queue.outstanding(), 0);
-    // A clone is the same client.
+    // A clone counts as the same client.
     let cloned = client.clone().frame(1).alloc().expect("a frame");
     let ticket = queue.submit(fill(&cloned, Pattern::Byte(1))).expect("room");
     end_of(&mut queue, ticket).expect("done");
 }
 
 #[test]
-fn a_wait_that_times_out_leaves_the_transfer_running() {
+fn a_timed_out_wait_leaves_the_transfer_running() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
     let running = queue.submit(endless(&to)).expect("room");
     let done = queue.submit(nop()).expect("room");
     assert_eq!(queue.wait_for(running, Duration::ZERO), Ok(None));
-    // The other's completion comes meanwhile and is kept.
+    // The completion of the other transfer arrives in between and is kept.
     until(|| {
         assert_eq!(queue.wait_for(running, Duration::from_millis(20)), Ok(None));
         queue.outstanding() == 1
     });
     assert!(matches!(queue.wait_for(done, Duration::ZERO), Ok(Some(Done { bytes_done: 0, .. }))));
     assert_eq!(queue.wait_any_for(Duration::from_millis(1)), Ok(None));
-    assert_eq!(queue.outstanding(), 1, "which tells that the time was up");
-    queue.cancel(running).expect("outstanding");
+    assert_eq!(queue.outstanding(), 1, "the wait timed out");
+    queue.cancel(running).expect("an outstanding transfer");
     let error = end_of(&mut queue, running).unwrap_err();
     assert_eq!((error.id, error.failure), (running.id(), Failure::Cancelled));
 }
 
 #[test]
-fn tickets_are_known_until_their_completion_was_taken() {
+fn a_ticket_is_unknown_after_its_completion() {
     let client = client();
     let mut one = client.queue(2).expect("a queue");
-    let mut two = client.queue(2).expect("another");
+    let mut two = client.queue(2).expect("another queue");
     assert_eq!((one.wait_any(), one.wait_any_for(PATIENCE)), (Ok(None), Ok(None)));
     let ticket = one.submit(nop()).expect("room");
     assert_eq!(failure(two.wait(ticket)), UNKNOWN);
@@ -129,7 +129,7 @@ fn tickets_are_known_until_their_completion_was_taken() {
     end_of(&mut one, ticket).expect("done");
     assert_eq!(failure(one.wait(ticket)), UNKNOWN);
     assert_eq!(failure(one.cancel(ticket)), UNKNOWN);
-    // Its slot serves the next transfer under another name.
+    // The next transfer uses the same slot with another tag.
     let next = one.submit(nop()).expect("room");
     assert_ne!(ticket, next);
     assert_eq!(failure(one.wait(ticket)), UNKNOWN);
@@ -137,11 +137,11 @@ fn tickets_are_known_until_their_completion_was_taken() {
 }
 
 #[test]
-fn a_ticket_of_another_clients_channel_is_none_of_ones_own() {
+fn a_ticket_of_another_queue_is_unknown() {
     let other = client();
     let client = client();
     let open = |client: &Client| client.queue(2).expect("a queue");
-    // The first of each, which their services name alike, and the first ticket of each.
+    // The first queue of each service, with the same number, and the first ticket of each, with the same tag.
     let mut one = open(&client);
     let mut two = open(&other);
     let submit = |queue: &mut Queue| queue.submit(nop()).expect("room");
@@ -156,7 +156,7 @@ fn a_ticket_of_another_clients_channel_is_none_of_ones_own() {
 }
 
 #[test]
-fn waiting_for_any_gives_each_completion_once() {
+fn wait_any_returns_each_completion_once() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(64).expect("a queue");
@@ -166,7 +166,7 @@ fn waiting_for_any_gives_each_completion_once() {
         queue.submit(fill).expect("room").untyped()
     };
     let tickets: Vec<_> = (0..64).map(submit).collect();
-    // One is waited for by name, so others pile up behind it.
+    // A wait for one ticket lets completions of the others accumulate.
     let mut ends = vec![end_of(&mut queue, tickets[63]).expect("done")];
     ends.extend((0..63).map(|_| end_of_any(&mut queue).expect("done")));
     let mut ends: Vec<_> = ends.iter().map(|done| (done.id, done.bytes_done)).collect();
@@ -179,7 +179,7 @@ fn waiting_for_any_gives_each_completion_once() {
 }
 
 #[test]
-fn channels_serve_threads_of_their_own_side_by_side() {
+fn threads_use_queues_side_by_side() {
     let client = client();
     std::thread::scope(|scope| {
         for thread in 1..=4_u8 {
@@ -207,7 +207,7 @@ fn channels_serve_threads_of_their_own_side_by_side() {
 }
 
 #[test]
-fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_order() {
+fn short_transfers_are_done_when_submit_returns() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -223,7 +223,7 @@ fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_or
 }
 
 #[test]
-fn completions_nobody_takes_of_short_transfers_fill_the_channel_and_none_is_lost() {
+fn untaken_short_completions_fill_the_queue() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -244,7 +244,7 @@ fn completions_nobody_takes_of_short_transfers_fill_the_channel_and_none_is_lost
 }
 
 #[test]
-fn short_transfers_wait_for_what_holds_them_back() {
+fn short_transfers_follow_links_fences_and_loops() {
     let client = client();
     let a = client.frame(1 << 16).alloc().expect("a frame");
     let b = frame(&client);
@@ -259,9 +259,9 @@ fn short_transfers_wait_for_what_holds_them_back() {
 
     let outside = fill(b.slice(..=FRAME_BYTES), Pattern::Byte(9)).linked();
     let failing = queue.submit(outside).expect("room");
-    assert!(!end_of(&mut queue, failing).expect_err("it leaves the frame").inherited);
+    assert!(!end_of(&mut queue, failing).expect_err("the fill leaves the frame").inherited);
     let after = queue.submit(fill(b.slice(0..64), Pattern::Byte(9))).expect("room");
-    assert!(end_of(&mut queue, after).expect_err("a failed link, even when its end is known").inherited);
+    assert!(end_of(&mut queue, after).expect_err("linked to a transfer that failed before").inherited);
 
     let _ = queue.submit(fill(&a, Pattern::Byte(7))).expect("room");
     let _ = queue.submit(fill(b.slice(0..64), Pattern::Byte(1)).fenced()).expect("room");
@@ -276,7 +276,7 @@ fn short_transfers_wait_for_what_holds_them_back() {
 }
 
 #[test]
-fn a_long_transfer_is_seen_to_end_although_short_ones_go_on() {
+fn short_transfers_do_not_hide_a_long_completion() {
     let client = client();
     let memory = client.frame(1 << 20).alloc().expect("a frame");
     let mut queue = client.queue(8).expect("a queue");

@@ -1,4 +1,4 @@
-//! Requests of every kind through a client, held against the oracle by the suite for whoever serves requests.
+//! The conformance suite for requests, run through a client and compared with the oracle.
 
 use memferry::{
     Done, Failure, Frame, InvalidTransfer, Queue, Region, RunError, SubmitError, SubmitReason, Transfer,
@@ -10,11 +10,11 @@ use memferry_transfer::{Operation, Segment};
 
 use super::*;
 
-/// A client as the suite for requests drives it.
+/// Runs the requests of the suite.
 struct Served {
     frames: Vec<Frame>,
     queue: Queue,
-    /// Requests are run, submitted, and submitted to the worker by turns.
+    /// Number of requests; selects in turn `run`, `submit`, and `submit` to the worker.
     turns: u32,
 }
 
@@ -33,7 +33,7 @@ impl RequestFixture for Served {
         let ended = match self.turns % 3 {
             0 => self.queue.run(transfer),
             1 => self.submitted(transfer),
-            // With a deadline it goes to the worker, short as it is.
+            // A transfer with a deadline goes to the worker even if it is short.
             _ => self.submitted(transfer.within(Duration::from_secs(60))),
         };
         match ended {
@@ -47,7 +47,7 @@ impl RequestFixture for Served {
                 reason: SubmitReason::Invalid(InvalidTransfer::Unequal { one_bytes, .. }),
                 ..
             })) => {
-                // The library sees what the service would say.
+                // The client library refuses it with the error that the service would give.
                 let outcome = Err(Failure::SegmentTotals { source_bytes: one_bytes });
                 requests::Served { outcome, bytes_done: 0, value: 0 }
             }
@@ -56,7 +56,7 @@ impl RequestFixture for Served {
     }
 
     fn fill(&mut self, frame: usize, bytes: &[u8]) {
-        self.frames[frame].write(0, bytes).expect("the frame's own bytes");
+        self.frames[frame].write(0, bytes).expect("access to the frame");
     }
 
     fn contents(&mut self, frame: usize) -> Vec<u8> {
@@ -64,7 +64,7 @@ impl RequestFixture for Served {
     }
 }
 
-/// The draft as a client writes it down.
+/// Turns a draft into a transfer.
 fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
     let region =
         |(frame, offset): &(usize, u64), length: &u64| frames[*frame].slice(*offset..*offset + *length);
@@ -101,12 +101,12 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
         Operation::DualCopy { source, destinations: [one, other], length } => {
             dual_copy(region(source, length), [region(one, length), region(other, length)]).untyped()
         }
-        Operation::Synchronized { .. } => unreachable!("clients of a CPU engine have no device to name"),
+        Operation::Synchronized { .. } => unreachable!("a service without devices gets no such request"),
     }
 }
 
 #[test]
-fn requests_of_every_kind_are_as_the_oracle_has_them() {
+fn requests_of_every_kind_match_the_oracle() {
     let client = client();
     let frames = (0..requests::FRAMES).map(|_| frame(&client)).collect();
     let queue = client.queue(8).expect("a queue");

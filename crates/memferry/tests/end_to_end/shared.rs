@@ -1,6 +1,6 @@
-//! What tests of a client share, be its service embedded or in another process: frames, transfers, and how those ended.
+//! Helpers for tests of a client, whose service is embedded or in another process.
 //!
-//! Whoever includes it defines `PATIENCE`.
+//! The including file defines `PATIENCE`, the timeout of a test.
 
 use memferry::{
     Client, Color24, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Region, Ticket,
@@ -15,11 +15,11 @@ pub(crate) fn frame(client: &Client) -> Frame {
 
 pub(crate) fn contents(frame: &Frame) -> Vec<u8> {
     let mut bytes = vec![0; frame.length() as usize];
-    frame.read(0, &mut bytes).expect("the frame's own bytes");
+    frame.read(0, &mut bytes).expect("access to the frame");
     bytes
 }
 
-/// A transfer that ends only when it is cancelled or stopped: 2^38 times the region's first byte.
+/// A transfer that ends only when it is cancelled: it writes the region's first byte 2^38 times.
 pub(crate) fn endless(region: impl Into<Region>) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
@@ -27,12 +27,12 @@ pub(crate) fn endless(region: impl Into<Region>) -> Transfer {
     fill_2d(region, Fill2d { count, destination, color })
 }
 
-/// How a transfer ended, waited for with patience.
+/// Waits for the result of a transfer. Panics after `PATIENCE`.
 pub(crate) fn end_of<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
-    queue.wait_for(ticket, super::PATIENCE).map(|done| done.expect("it does not end"))
+    queue.wait_for(ticket, super::PATIENCE).map(|done| done.expect("the transfer ends in time"))
 }
 
-/// The bytes that were done, or why the transfer failed.
+/// The number of bytes done, or the failure.
 pub(crate) fn outcome<T>(ended: Result<Done<T>, TransferError>) -> Result<u64, Failure> {
     ended.map(|done| done.bytes_done).map_err(|error| error.failure)
 }

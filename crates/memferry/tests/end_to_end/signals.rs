@@ -1,4 +1,4 @@
-//! Signals for programs with a loop of their own: eventfd, io_uring, and when none comes.
+//! Completion signals for programs with an event loop: eventfd and io_uring.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -7,17 +7,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 
-/// What a service says that can signal nobody.
+/// The refusal of a service without io_uring.
 const NO_RING: &str = "this system gives the service no io_uring";
 
-/// Whether the descriptor becomes readable in time; at once when `now`.
+/// Whether the descriptor becomes readable in time; with `now`, whether it is readable.
 fn readable(descriptor: impl AsFd, now: bool) -> bool {
     let limit = Timespec { tv_sec: if now { 0 } else { 20 }, tv_nsec: 0 };
     let mut entry = [PollFd::new(&descriptor, PollFlags::IN)];
     rustix::event::poll(&mut entry, Some(&limit)).expect("poll") == 1
 }
 
-/// The queue's eventfd, `None` where the system has no io_uring.
+/// The eventfd of a queue; `None` if the system has no io_uring.
 fn event(queue: &Queue) -> Option<std::os::fd::OwnedFd> {
     match queue.notify_by_event() {
         Ok(event) => Some(event),
@@ -30,30 +30,30 @@ fn event(queue: &Queue) -> Option<std::os::fd::OwnedFd> {
 }
 
 #[test]
-fn an_armed_channel_signals_its_eventfd_and_an_idle_one_does_not() {
+fn only_an_armed_queue_signals_its_eventfd() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     let Some(event) = event(&queue) else { return };
-    // No signal was asked for yet.
+    // The queue is not armed yet.
     let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).expect("room");
     end_of(&mut queue, ticket).expect("done");
     assert!(!readable(&event, true));
     for _ in 0..100 {
         assert_eq!(queue.arm(), Armed::Waiting);
         let _ticket = queue.submit(fill(&frame, Pattern::Byte(2))).expect("room");
-        assert!(readable(&event, false), "the signal came");
-        rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
-        queue.poll().expect("nothing signals before there is something").expect("done");
+        assert!(readable(&event, false), "no signal came");
+        rustix::io::read(&event, &mut [0u8; 8]).expect("the event count");
+        queue.poll().expect("the completion arrives before its signal").expect("done");
     }
-    // What is there already is told instead of signalled.
+    // `arm` reports a completion that is there already.
     let ticket = queue.submit(nop()).expect("room");
     while queue.arm() == Armed::Waiting {}
     end_of(&mut queue, ticket).expect("done");
 }
 
 #[test]
-fn a_channel_has_one_signal() {
+fn a_queue_has_at_most_one_signal() {
     let client = client();
     let queue = client.queue(2).expect("a queue");
     let Some(_event) = event(&queue) else { return };
@@ -62,7 +62,7 @@ fn a_channel_has_one_signal() {
 }
 
 #[test]
-fn a_closed_eventfd_hurts_nobody() {
+fn a_closed_eventfd_does_no_harm() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
@@ -76,21 +76,21 @@ fn a_closed_eventfd_hurts_nobody() {
 }
 
 #[test]
-fn completions_are_posted_to_the_programs_own_ring() {
+fn completions_are_posted_to_the_programs_ring() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     let Ok(mut ring) = io_uring::IoUring::new(8) else { return };
-    // SAFETY: the ring outlives the borrow.
-    #[expect(unsafe_code, reason = "io_uring gives its descriptor raw only")]
+    // SAFETY: the ring outlives the borrowed descriptor.
+    #[expect(unsafe_code, reason = "io_uring gives only the raw descriptor")]
     let descriptor = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
     if let Err(error) = queue.notify_by_ring(descriptor, 0xfe_44) {
-        // To another process it cannot be sent, or of no use there on an old system.
+        // A ring cannot be sent to another process, or on an old system not used there.
         let message = error.to_string();
-        let useless = matches!(error, CallError::Send(_)) || message.contains("only embedded clients");
-        assert!(message.contains(NO_RING) || !client.is_embedded() && useless, "{message}");
+        let is_remote = matches!(error, CallError::Send(_)) || message.contains("only embedded clients");
+        assert!(message.contains(NO_RING) || !client.is_embedded() && is_remote, "{message}");
         println!("{message}");
-        // The client goes on.
+        // The session stays usable.
         let ticket = queue.submit(nop()).expect("room");
         end_of(&mut queue, ticket).expect("done");
         return assert_eq!(client.frame(1).alloc().expect("a frame").length(), 4096);
@@ -106,7 +106,7 @@ fn completions_are_posted_to_the_programs_own_ring() {
 }
 
 #[test]
-fn the_programs_own_ring_can_wait_for_the_eventfd() {
+fn the_programs_ring_can_wait_for_the_eventfd() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
@@ -114,25 +114,25 @@ fn the_programs_own_ring_can_wait_for_the_eventfd() {
     let Ok(mut ring) = io_uring::IoUring::new(8) else { return };
     for round in 0..20 {
         let poll = io_uring::opcode::PollAdd::new(io_uring::types::Fd(event.as_raw_fd()), 1);
-        // SAFETY: the entry names a descriptor and no memory.
-        #[expect(unsafe_code, reason = "io_uring leaves it to the program that memory of entries lives")]
+        // SAFETY: the entry refers to a descriptor and to no memory.
+        #[expect(unsafe_code, reason = "io_uring requires the program to keep the memory of entries alive")]
         unsafe { ring.submission().push(&poll.build().user_data(round)) }.expect("room");
         ring.submit().expect("submitted");
         assert_eq!(queue.arm(), Armed::Waiting);
         let _ticket = queue.submit(fill(&frame, Pattern::Byte(4))).expect("room");
         ring.submit_and_wait(1).expect("a completion of the ring");
         assert_eq!(ring.completion().next().map(|entry| entry.user_data()), Some(round));
-        rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
+        rustix::io::read(&event, &mut [0u8; 8]).expect("the event count");
         queue.poll().expect("posted").expect("done");
     }
 }
 
 #[test]
-fn a_closed_channel_is_signalled_too() {
+fn closing_a_queue_signals() {
     let client = client();
     let mut queue = client.queue(2).expect("a queue");
     let Some(event) = event(&queue) else { return };
     assert_eq!(queue.arm(), Armed::Waiting);
     drop(queue);
-    assert!(readable(&event, false), "the loop learns that no more will come");
+    assert!(readable(&event, false), "no signal came");
 }

@@ -1,4 +1,4 @@
-//! Links, fences, loops, batches, classes, and parts of transfers waited for, through a live worker.
+//! Links, fences, loops, batches, classes and waits for part of a transfer, with a real worker.
 
 use memferry::{
     Arrival, CacheHint, Client, Failure, Frame, InvalidTransfer, Operations, Pattern, PolicyKind,
@@ -9,7 +9,7 @@ use memferry::{
 use super::*;
 
 #[test]
-fn linked_copies_hand_bytes_on_and_a_failure_stops_them() {
+fn a_failure_stops_linked_copies() {
     let client = client();
     let frames = [(); 4].map(|()| frame(&client));
     let mut queue = client.queue(8).expect("a queue");
@@ -29,7 +29,7 @@ fn linked_copies_hand_bytes_on_and_a_failure_stops_them() {
     let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
     assert_eq!(failed.iter().map(|error| error.inherited).collect::<Vec<_>>(), [false, true, true]);
     assert_eq!(failed.iter().map(|error| error.failure).collect::<Vec<_>>(), [outside; 3]);
-    end_of(&mut queue, tickets[3]).expect("it was linked to nothing");
+    end_of(&mut queue, tickets[3]).expect("not linked to the failed transfer");
     assert_eq!(contents(&frames[0]), [49; FRAME_BYTES as usize]);
 }
 
@@ -50,7 +50,7 @@ fn a_fenced_nop_ends_a_batch() {
 }
 
 #[test]
-fn a_loop_runs_its_rounds_or_until_stopped_and_others_are_served_meanwhile() {
+fn a_loop_ends_after_its_rounds_or_a_stop() {
     let client = client();
     let one = frame(&client);
     let two = frame(&client);
@@ -61,16 +61,16 @@ fn a_loop_runs_its_rounds_or_until_stopped_and_others_are_served_meanwhile() {
     assert_eq!(ends[0].output, 25);
     assert_eq!([ends[1].bytes_done, ends[2].bytes_done], [25 * FRAME_BYTES; 2]);
 
-    one.write(0, &[99]).expect("its byte");
+    one.write(0, &[99]).expect("access to the frame");
     let tickets = queue.submit_batch(chain(0)).expect("room");
     let mut other = client.queue(2).expect("a queue");
     for _ in 0..100 {
         let ticket = other.submit(fill(frame(&client), Pattern::Byte(1))).expect("room");
         end_of(&mut other, ticket).expect("done");
     }
-    assert_eq!(queue.poll(), None, "it goes on");
+    assert_eq!(queue.poll(), None, "the loop ended early");
     until(|| contents(&two)[0] == 99);
-    queue.stop(tickets[0]).expect("it runs");
+    queue.stop(tickets[0]).expect("a running transfer");
     let rounds = end_of(&mut queue, tickets[0]).expect("stopped").output;
     assert!(rounds > 0);
     for ticket in &tickets[1..] {
@@ -80,11 +80,11 @@ fn a_loop_runs_its_rounds_or_until_stopped_and_others_are_served_meanwhile() {
 }
 
 #[test]
-fn loops_that_never_end_are_ended_by_cancel_and_by_closing() {
+fn cancel_and_close_end_endless_loops() {
     let client = client();
     let mut queue = client.queue(8).expect("a queue");
     let tickets = queue.submit_batch([repeat(0), nop().untyped()]).expect("room");
-    queue.cancel(tickets[1]).expect("it runs");
+    queue.cancel(tickets[1]).expect("a running transfer");
     for ticket in tickets {
         assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::Cancelled));
     }
@@ -101,12 +101,12 @@ fn a_loop_without_members_ends_at_its_deadline() {
     let mut queue = client.queue(8).expect("a queue");
     let ticket = queue.submit(repeat(0).within(Duration::from_millis(5))).expect("room");
     assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::DeadlineExceeded));
-    let Err(RunError::Submit(refused)) = queue.run(repeat(1)) else { panic!("a loop is not run alone") };
+    let Err(RunError::Submit(refused)) = queue.run(repeat(1)) else { panic!("a loop was run alone") };
     assert_eq!(refused.reason, SubmitReason::Loop);
 }
 
 #[test]
-fn a_batch_of_which_a_part_cannot_be_submitted_loses_nothing() {
+fn a_refused_batch_returns_the_rest() {
     let stranger = client();
     let client = client();
     let own = frame(&client);
@@ -127,35 +127,35 @@ fn a_batch_of_which_a_part_cannot_be_submitted_loses_nothing() {
     assert_eq!((refused.submitted.len(), refused.rest.len()), (4, 5));
 }
 
-/// Lets so many bytes move and then, for years, no more; says which policy to go on with.
+/// Sets a policy that lets `bytes` bytes move and then none for years. Returns the policy to restore.
 fn hold_back_after(client: &Client, bytes: u64) -> PolicySettings {
-    let held = PolicySettings {
+    let limited = PolicySettings {
         kind: PolicyKind::RateLimit,
         rate_bytes_per_second: 1,
         burst_bytes: bytes,
         ..PolicySettings::default()
     };
     let usual = client.policy().expect("a policy");
-    client.set_policy(held).expect("another");
+    client.set_policy(limited).expect("another policy");
     usual
 }
 
 #[test]
-fn a_part_is_there_before_the_whole() {
+fn a_part_arrives_before_the_whole() {
     const BYTES: u64 = 32 << 20;
     let client = client();
     let source = client.frame(BYTES).alloc().expect("a frame");
     let destination = client.frame(BYTES).alloc().expect("a frame");
     let mut queue = client.queue(2).expect("a queue");
-    source.write(BYTES - 1, &[5]).expect("its byte");
-    source.write(0, &[6]).expect("its byte");
+    source.write(BYTES - 1, &[5]).expect("access to the frame");
+    source.write(0, &[6]).expect("access to the frame");
     let usual = hold_back_after(&client, 1 << 20);
     let ticket = queue.submit(copy(&source, &destination)).expect("room");
     assert_eq!(queue.wait_range_for(ticket, 0..64, PATIENCE), Ok(Some(Arrival::Moved)));
-    let Progress { bytes, downward } = queue.progress(ticket).expect("it runs");
+    let Progress { bytes, downward } = queue.progress(ticket).expect("a running transfer");
     assert!((64..BYTES).contains(&bytes) && !downward);
     let mut byte = [0];
-    destination.read(0, &mut byte).expect("its byte");
+    destination.read(0, &mut byte).expect("access to the frame");
     assert_eq!(byte, [6]);
     client.set_policy(usual).expect("the usual policy");
     assert_eq!(queue.wait_range(ticket, BYTES - 1..BYTES), Ok(Arrival::Ended));
@@ -164,30 +164,34 @@ fn a_part_is_there_before_the_whole() {
 }
 
 #[test]
-fn the_part_of_an_overlapping_copy_that_is_there_first_is_the_last() {
+fn an_upward_copy_arrives_from_the_end() {
     const BYTES: u64 = 16 << 20;
     let client = client();
     let frame = client.frame(BYTES + 4096).alloc().expect("a frame");
     let mut queue = client.queue(2).expect("a queue");
-    frame.write(BYTES - 1, &[9]).expect("its byte");
+    frame.write(BYTES - 1, &[9]).expect("access to the frame");
     let usual = hold_back_after(&client, 1 << 20);
     let up = copy(frame.slice(..BYTES), frame.slice(4096..4096 + BYTES));
     let ticket = queue.submit(up).expect("room");
     assert_eq!(queue.wait_range_for(ticket, BYTES - 64..BYTES, PATIENCE), Ok(Some(Arrival::Moved)));
     let mut byte = [0];
-    frame.read(BYTES + 4095, &mut byte).expect("its byte");
+    frame.read(BYTES + 4095, &mut byte).expect("access to the frame");
     assert_eq!(byte, [9]);
-    queue.cancel(ticket).expect("it runs");
-    // A cancelled transfer ends the wait for a part that never came.
-    let ended = queue.wait_range_for(ticket, 0..1, PATIENCE).expect_err("it was cancelled");
-    assert_eq!(end_of(&mut queue, ticket), Err(ended), "its completion is still there");
+    queue.cancel(ticket).expect("a running transfer");
+    // The cancel ends the wait for a part that never arrives.
+    let ended = queue.wait_range_for(ticket, 0..1, PATIENCE).expect_err("cancelled");
+    assert_eq!(end_of(&mut queue, ticket), Err(ended), "the wait took the completion");
     client.set_policy(usual).expect("the usual policy");
     let ticket = queue.submit(endless(&frame)).expect("room");
-    assert_eq!(queue.wait_range_for(ticket, 0..1, Duration::ZERO), Ok(None), "a 2-D fill does not say");
+    assert_eq!(
+        queue.wait_range_for(ticket, 0..1, Duration::ZERO),
+        Ok(None),
+        "a 2-D fill reports no progress"
+    );
 }
 
 #[test]
-fn classes_are_granted_and_engines_announced() {
+fn engines_and_classes_are_announced() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
@@ -202,32 +206,32 @@ fn classes_are_granted_and_engines_announced() {
 }
 
 #[test]
-fn lists_that_cannot_be_are_not_submitted() {
+fn invalid_lists_are_refused() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
-    let mut refused = |transfer| queue.submit(transfer).expect_err("it cannot be").reason;
+    let mut refused = |transfer| queue.submit(transfer).expect_err("an invalid transfer").reason;
     let million = vec![frame.slice(..1); 1_000_000];
     let reason = refused(scatter_gather(&million, &million));
     let side = Side::Source;
     let invalid = SubmitReason::Invalid(InvalidTransfer::Segments { side, count: 1_000_000 });
     assert_eq!(reason, invalid);
-    assert!(reason.to_string().contains("up to 1024, split it"), "{reason}");
+    assert!(reason.to_string().contains("at most 1024 are allowed; split the transfer"), "{reason}");
     let reason = refused(scatter_gather([frame.slice(..2)], [frame.slice(..1)]));
     assert_eq!(reason, SubmitReason::Invalid(InvalidTransfer::Unequal { one_bytes: 2, other_bytes: 1 }));
     let unequal = InvalidTransfer::Unequal { one_bytes: 1, other_bytes: 2 };
-    let unlike = compare(frame.slice(..1), frame.slice(..2));
-    assert_eq!(queue.submit(unlike).unwrap_err().reason, SubmitReason::Invalid(unequal));
-    let mut refused = |transfer| queue.submit(transfer).expect_err("it cannot be").reason;
+    let comparison = compare(frame.slice(..1), frame.slice(..2));
+    assert_eq!(queue.submit(comparison).unwrap_err().reason, SubmitReason::Invalid(unequal));
+    let mut refused = |transfer| queue.submit(transfer).expect_err("an invalid transfer").reason;
     for count in [0, 65] {
         let sources = vec![&frame; count];
         let invalid = InvalidTransfer::Sources { count };
         assert_eq!(refused(xor(sources, &frame)), SubmitReason::Invalid(invalid));
     }
-    // As many as may be, again and again: the list area is used in turn.
+    // Lists of the maximum length, repeated so that the list area of the queue wraps around.
     let longest = vec![frame.slice(..2); 1024];
     for _ in 0..20 {
-        let ticket = queue.submit(scatter_gather(&longest, &longest)).expect("as long as may be");
+        let ticket = queue.submit(scatter_gather(&longest, &longest)).expect("lists of the maximum length");
         assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(2048));
     }
     let nothing = scatter_gather([] as [Region; 0], [frame.slice(..0)]);
@@ -236,10 +240,10 @@ fn lists_that_cannot_be_are_not_submitted() {
 }
 
 #[test]
-fn a_derived_frame_has_no_more_rights_than_asked_for() {
+fn a_derived_frame_has_only_the_requested_rights() {
     let client = client();
     let mut queue = client.queue(4).expect("a queue");
-    let narrow = client.derive(frame(&client), Rights::READ).expect("a narrower one");
+    let narrow = client.derive(frame(&client), Rights::READ).expect("a derived frame");
     let ticket = queue.submit(zero(&narrow)).expect("room");
     let ended = outcome(end_of(&mut queue, ticket));
     assert!(matches!(ended, Err(Failure::MissingRight { side: Side::Destination, .. })), "{ended:?}");

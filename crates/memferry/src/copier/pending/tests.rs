@@ -1,13 +1,13 @@
-//! The order of pending copies, held against memory in which each copy is made at its call; and each of its rules broken once.
+//! Random programs of pending copies, compared with memory in which each copy is made at its call. Each rule is broken once.
 //!
 //! ```text
-//! program: copies, csyncs, writes, frees ─┬─► oracle: memcpy at once, bytes that nobody may look at unknown
-//!                                         └─► Pending ─► moves, several under way, byte by byte, in any order
-//! after each csync: its bytes are the oracle's
+//! program: copies, csyncs, writes, frees ─┬─► oracle: memcpy at once; bytes that a program must not read are unknown
+//!                                         └─► Pending ─► moves, several in progress, byte by byte, in any order
+//! after each csync: its bytes equal the oracle's
 //! ```
 //!
-//! Programs keep the rules that programs have to keep, and use all that these allow: sources are written without a word
-//! when what was copied from them was csynced.
+//! Programs follow the rules for programs and use all freedom that these give: they write sources without an announcement
+//! when the copies from them were csynced.
 
 use std::collections::BTreeSet;
 
@@ -31,12 +31,12 @@ enum Action {
         length: usize,
     },
     CsyncAll,
-    /// Announced.
+    /// A write announced by a csync to write.
     Write {
         start: usize,
         length: usize,
     },
-    /// Not announced, at the first place at or after `start` where it need not be.
+    /// An unannounced write, at the first bytes from `start` on where none is needed.
     WriteQuietly {
         start: usize,
         length: usize,
@@ -48,45 +48,45 @@ enum Action {
     Work(u8),
 }
 
-/// A move under way: bytes done, and all of them where source and destination overlap.
-struct Flight {
-    begun: Move,
+/// A move in progress: the bytes done, and a copy of the source if it overlaps the destination.
+struct ActiveMove {
+    chunk: Move,
     done: usize,
     kept: Option<Vec<u8>>,
 }
 
 struct World {
     pending: Pending,
-    most: u64,
+    limit: u64,
     memory: Vec<u8>,
     oracle: Vec<Option<u8>>,
-    flights: Vec<Flight>,
+    active_moves: Vec<ActiveMove>,
     rng: fastrand::Rng,
-    /// Which destinations of a byte were not csynced since.
+    /// The destinations copied from a byte that were not csynced since.
     owed: Vec<BTreeSet<usize>>,
-    /// A destination of the byte was given up or overwritten before it was csynced.
+    /// Whether a destination of the byte was discarded or overwritten before it was csynced.
     lost: Vec<bool>,
-    /// Where the byte was copied from, while it is owed.
-    came: Vec<Option<usize>>,
-    /// The byte was copied to and not csynced since.
+    /// The source of a byte while it is in `owed`.
+    origin: Vec<Option<usize>>,
+    /// Whether the byte was copied to and not csynced since.
     unsynced: Vec<bool>,
 }
 
 type Checked = Result<(), String>;
 
 impl World {
-    fn new(seed: u64, most: u64, broken: Option<Rule>) -> Self {
+    fn new(seed: u64, limit: u64, broken: Option<Rule>) -> Self {
         let memory: Vec<u8> = (0..BYTES).map(|byte| byte as u8).collect();
         Self {
             pending: Pending { broken, ..Pending::new(24) },
-            most,
+            limit,
             oracle: memory.iter().copied().map(Some).collect(),
             memory,
-            flights: Vec::new(),
+            active_moves: Vec::new(),
             rng: fastrand::Rng::with_seed(seed),
             owed: vec![BTreeSet::new(); BYTES],
             lost: vec![false; BYTES],
-            came: vec![None; BYTES],
+            origin: vec![None; BYTES],
             unsynced: vec![false; BYTES],
         }
     }
@@ -95,31 +95,31 @@ impl World {
         self.rng.usize(..below)
     }
 
-    fn take_off(&mut self, begun: Move) {
-        let range = begun.from as usize..(begun.from + begun.length) as usize;
-        let overlaps = meet(&begun.target(), &begun.source());
+    fn start(&mut self, chunk: Move) {
+        let range = chunk.from as usize..(chunk.from + chunk.length) as usize;
+        let overlaps = overlap(&chunk.target(), &chunk.source());
         let kept = overlaps.then(|| self.memory[range].to_vec());
-        self.flights.push(Flight { begun, done: 0, kept });
+        self.active_moves.push(ActiveMove { chunk, done: 0, kept });
     }
 
-    /// Something happens elsewhere: a byte or more of some move, or another begins.
+    /// Acts as another thread: starts a move, or moves one or more bytes of one.
     fn work(&mut self) {
-        if (self.flights.is_empty() || self.random(4) == 0) && self.flights.len() < 4 {
-            if let Some(begun) = self.pending.next(self.most) {
-                self.take_off(begun);
+        if (self.active_moves.is_empty() || self.random(4) == 0) && self.active_moves.len() < 4 {
+            if let Some(chunk) = self.pending.next(self.limit) {
+                self.start(chunk);
             }
             return;
         }
-        let index = self.random(self.flights.len());
+        let index = self.random(self.active_moves.len());
         let steps = 1 + self.random(6);
         for _ in 0..steps {
-            let Flight { begun, done, kept } = &mut self.flights[index];
-            let byte = kept.as_ref().map_or(self.memory[begun.from as usize + *done], |kept| kept[*done]);
-            self.memory[begun.to as usize + *done] = byte;
+            let ActiveMove { chunk, done, kept } = &mut self.active_moves[index];
+            let byte = kept.as_ref().map_or(self.memory[chunk.from as usize + *done], |kept| kept[*done]);
+            self.memory[chunk.to as usize + *done] = byte;
             *done += 1;
-            if *done as u64 == begun.length {
-                let landed = self.flights.swap_remove(index);
-                self.pending.settle(landed.begun.number);
+            if *done as u64 == chunk.length {
+                let finished = self.active_moves.swap_remove(index);
+                self.pending.settle(finished.chunk.number);
                 return;
             }
         }
@@ -127,27 +127,29 @@ impl World {
 
     fn reach(&mut self, goal: &Goal) -> Checked {
         for _ in 0..20_000 {
-            match self.pending.step(goal, self.most) {
+            match self.pending.step(goal, self.limit) {
                 Step::Done => return Ok(()),
-                Step::Move(begun) => self.take_off(begun),
-                Step::Wait if self.flights.is_empty() => return Err(format!("{goal:?} waits for nobody")),
+                Step::Move(chunk) => self.start(chunk),
+                Step::Wait if self.active_moves.is_empty() => {
+                    return Err(format!("{goal:?} waits without a move"));
+                }
                 Step::Wait => self.work(),
             }
-            if self.random(2) == 0 && !self.flights.is_empty() {
+            if self.random(2) == 0 && !self.active_moves.is_empty() {
                 self.work();
             }
         }
         Err(format!("{goal:?} is never reached"))
     }
 
-    /// As the queue does it.
+    /// Does what `CopyQueue::amemcpy` does.
     fn amemcpy(&mut self, to: usize, from: usize, length: usize, short: bool) -> Checked {
         let wide_to = to as u64;
         let wide_from = from as u64;
         let wide_length = length as u64;
         let into = wide_to..wide_to + wide_length;
         let out = wide_from..wide_from + wide_length;
-        if short && self.pending.at_once(wide_to, wide_from, wide_length) {
+        if short && self.pending.admit_immediate(wide_to, wide_from, wide_length) {
             self.memory.copy_within(from..from + length, to);
             return Ok(());
         }
@@ -158,11 +160,11 @@ impl World {
                 Err(Obstacle::Overlap) => {
                     self.reach(&Goal::Write(into.clone()))?;
                     self.reach(&Goal::Read(out.clone()))?;
-                    if self.pending.at_once(wide_to, wide_from, wide_length) {
-                        let begun = self.pending.begin(wide_to, wide_from, wide_length);
-                        let number = begun.number;
-                        self.take_off(begun);
-                        while self.flights.iter().any(|flight| flight.begun.number == number) {
+                    if self.pending.admit_immediate(wide_to, wide_from, wide_length) {
+                        let chunk = self.pending.begin(wide_to, wide_from, wide_length);
+                        let number = chunk.number;
+                        self.start(chunk);
+                        while self.active_moves.iter().any(|active| active.chunk.number == number) {
                             self.work();
                         }
                         return Ok(());
@@ -170,7 +172,7 @@ impl World {
                 }
             }
         }
-        Err("a copy is never taken in".to_owned())
+        Err("a copy is never inserted".to_owned())
     }
 
     fn copied(&mut self, to: usize, from: usize, length: usize) {
@@ -179,16 +181,16 @@ impl World {
             return;
         }
         for offset in 0..length {
-            self.give_up(to + offset);
-            self.came[to + offset] = Some(from + offset);
+            self.discard(to + offset);
+            self.origin[to + offset] = Some(from + offset);
             self.owed[from + offset].insert(to + offset);
             self.unsynced[to + offset] = true;
         }
     }
 
-    /// The byte is about to hold something else, though perhaps it was not moved yet.
-    fn give_up(&mut self, byte: usize) {
-        if let Some(source) = self.came[byte].take() {
+    /// Records that a byte gets other contents, possibly before it was moved.
+    fn discard(&mut self, byte: usize) {
+        if let Some(source) = self.origin[byte].take() {
             self.owed[source].remove(&byte);
             self.lost[source] = true;
         }
@@ -196,18 +198,18 @@ impl World {
 
     fn csynced(&mut self, bytes: Range<usize>) {
         for byte in bytes {
-            if let Some(source) = self.came[byte].take() {
+            if let Some(source) = self.origin[byte].take() {
                 self.owed[source].remove(&byte);
             }
             self.unsynced[byte] = false;
         }
     }
 
-    /// Nobody reads the bytes any more.
+    /// Records that no copy reads the bytes any more.
     fn announced(&mut self, bytes: Range<usize>) {
         for byte in bytes {
             for destination in std::mem::take(&mut self.owed[byte]) {
-                self.came[destination] = None;
+                self.origin[destination] = None;
             }
             self.lost[byte] = false;
         }
@@ -265,11 +267,11 @@ impl World {
             Action::Free { start, length } => {
                 self.reach(&Goal::Free(wide(start, length)))?;
                 for byte in start..start + length {
-                    self.give_up(byte);
+                    self.discard(byte);
                     self.unsynced[byte] = false;
                 }
                 self.announced(start..start + length);
-                // Whoever has the memory next writes at once to half of it.
+                // The next owner of the memory writes to half of it at once.
                 (start..start + length).for_each(|byte| self.oracle[byte] = None);
                 self.write(start..start + length / 2);
             }
@@ -279,14 +281,14 @@ impl World {
     }
 }
 
-fn run(program: &[Action], seed: u64, most: u64, broken: Option<Rule>) -> Checked {
-    let mut world = World::new(seed, most, broken);
+fn run(program: &[Action], seed: u64, limit: u64, broken: Option<Rule>) -> Checked {
+    let mut world = World::new(seed, limit, broken);
     for action in program.iter().chain([&Action::CsyncAll]) {
         world.act(action)?;
     }
     match world.pending.is_empty() {
         true => Ok(()),
-        false => Err("something is left".to_owned()),
+        false => Err("pieces are left at the end".to_owned()),
     }
 }
 
@@ -295,7 +297,7 @@ fn range() -> impl Strategy<Value = (usize, usize)> {
 }
 
 fn copy() -> impl Strategy<Value = Action> {
-    // Often between the same three places, which makes chains, circles and copies over one another.
+    // Often between the same four places, which makes chains, circles and overwritten copies.
     let places = prop_oneof![3 => prop::sample::select(vec![0, 16, 32, 48]), 1 => 0..BYTES];
     (places.clone(), places, 0..=16_usize, any::<bool>()).prop_map(|(to, from, length, short)| {
         let length = length.min(BYTES - to).min(BYTES - from);
@@ -320,7 +322,7 @@ fn cases(count: u32) -> Config {
     Config { cases: count, failure_persistence: None, max_shrink_iters: 4000, ..Config::default() }
 }
 
-fn most() -> impl Strategy<Value = u64> {
+fn limits() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![3, 8, 64])
 }
 
@@ -328,20 +330,20 @@ proptest! {
     #![proptest_config(cases(4000))]
 
     #[test]
-    fn after_a_csync_bytes_are_as_if_every_copy_had_been_made_at_its_call(
-        program in program(), seed in any::<u64>(), most in most(),
+    fn csynced_bytes_equal_those_of_memcpy(
+        program in program(), seed in any::<u64>(), limit in limits(),
     ) {
-        run(&program, seed, most, None).map_err(TestCaseError::fail)?;
+        run(&program, seed, limit, None).map_err(TestCaseError::fail)?;
     }
 }
 
-/// Runs programs, the same every time, until one goes wrong.
-fn goes_wrong(broken: Rule) -> bool {
+/// Runs a fixed sequence of programs until one detects the broken rule.
+fn is_detected(broken: Rule) -> bool {
     let config = Config { max_shrink_iters: 0, ..cases(4000) };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let found = runner.run(&(program(), any::<u64>(), most()), |(program, seed, most)| {
-        // A circle ends in a panic, which is a way of going wrong too.
-        let result = std::panic::catch_unwind(|| run(&program, seed, most, Some(broken)));
+    let found = runner.run(&(program(), any::<u64>(), limits()), |(program, seed, limit)| {
+        // A circle of waiting pieces panics, which counts as detection.
+        let result = std::panic::catch_unwind(|| run(&program, seed, limit, Some(broken)));
         result.unwrap_or(Err("a panic".to_owned())).map_err(TestCaseError::fail)
     });
     let Err(TestError::Fail(why, _)) = found else { return false };
@@ -353,29 +355,29 @@ macro_rules! broken {
     ($($name:ident: $rule:expr;)*) => { $(
         #[test]
         fn $name() {
-            assert!(goes_wrong($rule), "no program shows that {:?} is broken", $rule);
+            assert!(is_detected($rule), "no program detects that {:?} is broken", $rule);
         }
     )* };
 }
 
 broken! {
-    broken_overwriting_before_readers_were_moved_gives_wrong_bytes: Rule::ReadersFirst;
-    broken_a_destination_in_place_before_what_went_through_it_loses_its_source: Rule::AbsorbedFirst;
-    broken_copying_bytes_that_are_to_come_from_where_they_are_not_gives_old_ones: Rule::Absorb;
-    broken_absorbing_a_source_that_is_about_to_be_overwritten_waits_in_a_circle: Rule::SourceStays;
-    broken_a_later_copy_beside_an_earlier_one_gives_the_earlier_bytes: Rule::LaterWins;
-    broken_moves_that_touch_each_others_bytes_give_wrong_ones: Rule::MovesAlone;
-    broken_a_piece_that_loses_its_end_gives_wrong_bytes: Rule::BothEnds;
-    broken_bytes_under_way_taken_as_in_place_are_read_too_early: Rule::AwaitMoves;
-    broken_a_writer_that_does_not_wait_for_readers_changes_what_they_read: Rule::WriteAwaitsReaders;
+    broken_overwrites_before_readers: Rule::ReadersFirst;
+    broken_order_of_absorbed_pieces: Rule::AbsorbedFirst;
+    broken_absorption_copies_old_bytes: Rule::Absorb;
+    broken_absorption_of_overwritten_sources: Rule::SourceStays;
+    broken_replacement_by_later_copies: Rule::LaterWins;
+    broken_exclusion_of_concurrent_moves: Rule::MovesAlone;
+    broken_cut_loses_the_end: Rule::BothEnds;
+    broken_wait_for_moves_in_progress: Rule::AwaitMoves;
+    broken_wait_for_readers: Rule::WriteAwaitsReaders;
 }
 
-/// Moves all there is, and says where from and to.
+/// Moves all pieces. Returns destination, source and length of each move.
 fn moves(pending: &mut Pending) -> Vec<(u64, u64, u64)> {
     std::iter::from_fn(|| {
-        let begun = pending.next(1 << 20)?;
-        pending.settle(begun.number);
-        Some((begun.to, begun.from, begun.length))
+        let chunk = pending.next(1 << 20)?;
+        pending.settle(chunk.number);
+        Some((chunk.to, chunk.from, chunk.length))
     })
     .collect()
 }
@@ -386,7 +388,7 @@ const C: u64 = 3000;
 const D: u64 = 4000;
 
 #[test]
-fn a_chain_is_moved_from_its_first_source_and_what_lies_between_comes_last() {
+fn a_chain_reads_its_first_source() {
     let mut pending = Pending::new(16);
     pending.insert(B, A, 100).unwrap();
     pending.insert(C, B + 10, 50).unwrap();
@@ -395,7 +397,7 @@ fn a_chain_is_moved_from_its_first_source_and_what_lies_between_comes_last() {
 }
 
 #[test]
-fn what_lies_between_is_never_moved_when_it_is_given_up() {
+fn a_freed_intermediate_copy_never_moves() {
     let mut pending = Pending::new(16);
     pending.insert(B, A, 100).unwrap();
     pending.insert(C, B, 100).unwrap();
@@ -404,19 +406,21 @@ fn what_lies_between_is_never_moved_when_it_is_given_up() {
 }
 
 #[test]
-fn giving_bytes_up_first_moves_what_reads_them() {
+fn freeing_bytes_moves_their_readers_first() {
     let mut pending = Pending::new(16);
     pending.insert(C, B + 40, 100).unwrap();
-    let Step::Move(begun) = pending.step(&Goal::Free(B + 48..B + 60), 1000) else { panic!("it is read") };
-    assert_eq!((begun.to, begun.from, begun.length), (C + 8, B + 48, 12));
+    let Step::Move(chunk) = pending.step(&Goal::Free(B + 48..B + 60), 1000) else {
+        panic!("the bytes have a reader")
+    };
+    assert_eq!((chunk.to, chunk.from, chunk.length), (C + 8, B + 48, 12));
     assert_eq!(pending.step(&Goal::Free(B + 48..B + 60), 1000), Step::Wait);
-    pending.settle(begun.number);
+    pending.settle(chunk.number);
     assert_eq!(pending.step(&Goal::Free(B + 48..B + 60), 1000), Step::Done);
     assert_eq!(moves(&mut pending), [(C, B + 40, 8), (C + 20, B + 60, 80)]);
 }
 
 #[test]
-fn bytes_that_a_later_copy_replaces_never_move() {
+fn replaced_bytes_never_move() {
     let mut pending = Pending::new(16);
     pending.insert(B, A, 100).unwrap();
     pending.insert(B + 20, C, 50).unwrap();
@@ -435,12 +439,14 @@ fn copying_back_moves_nothing() {
 }
 
 #[test]
-fn overwriting_a_source_waits_in_the_order_and_not_at_the_call() {
+fn overwriting_a_source_does_not_block_the_call() {
     let mut pending = Pending::new(16);
     pending.insert(B, A, 100).unwrap();
     pending.insert(A, C, 100).unwrap();
-    // Asked for first, and moved second.
-    let Step::Move(first) = pending.step(&Goal::Read(A..A + 100), 1000) else { panic!("it is to come") };
+    // Requested first, but moved second.
+    let Step::Move(first) = pending.step(&Goal::Read(A..A + 100), 1000) else {
+        panic!("the bytes are pending")
+    };
     assert_eq!((first.to, first.from), (B, A));
     assert_eq!(pending.step(&Goal::Read(A..A + 100), 1000), Step::Wait);
     pending.settle(first.number);
@@ -448,10 +454,10 @@ fn overwriting_a_source_waits_in_the_order_and_not_at_the_call() {
 }
 
 #[test]
-fn only_near_overlaps_saved_values_and_a_full_table_are_refused() {
+fn insert_reports_each_obstacle() {
     let mut pending = Pending::new(4);
     assert_eq!(pending.insert(A + GRANULE - 1, A, 100), Err(Obstacle::Overlap));
-    // B keeps what A was, and A is to become what C is.
+    // B saves the contents of A, and C is copied to A.
     pending.insert(B, A, 100).unwrap();
     pending.insert(A, C, 100).unwrap();
     assert_eq!(pending.insert(D, B + 10, 20), Err(Obstacle::Unsettled(B + 10..B + 30)));
@@ -461,22 +467,24 @@ fn only_near_overlaps_saved_values_and_a_full_table_are_refused() {
 }
 
 #[test]
-fn a_copy_over_itself_is_moved_from_the_side_that_nobody_reads() {
-    for (to, from, ends) in [(A + 40, A, [A + 120, A + 80, A + 40]), (A, A + 40, [A, A + 20, A + 60])] {
+fn a_self_overlapping_copy_moves_like_memmove() {
+    for (to, from, expected) in [(A + 40, A, [A + 120, A + 80, A + 40]), (A, A + 40, [A, A + 20, A + 60])] {
         let mut pending = Pending::new(4);
         pending.insert(to, from, 100).unwrap();
         let order: Vec<u64> = moves(&mut pending).into_iter().map(|(to, ..)| to).collect();
-        assert_eq!(order, ends);
+        assert_eq!(order, expected);
     }
 }
 
 #[test]
-fn what_is_asked_for_is_moved_in_granules_and_nothing_else_is() {
+fn only_requested_granules_are_moved() {
     let mut pending = Pending::new(16);
     pending.insert(B, A, 100).unwrap();
-    let Step::Move(begun) = pending.step(&Goal::Read(B + 41..B + 42), 1000) else { panic!("it is to come") };
-    assert_eq!((begun.to, begun.length), (B + 40, GRANULE));
-    pending.settle(begun.number);
+    let Step::Move(chunk) = pending.step(&Goal::Read(B + 41..B + 42), 1000) else {
+        panic!("the bytes are pending")
+    };
+    assert_eq!((chunk.to, chunk.length), (B + 40, GRANULE));
+    pending.settle(chunk.number);
     assert_eq!(pending.step(&Goal::Read(B + 41..B + 42), 1000), Step::Done);
     assert_eq!(moves(&mut pending), [(B, A, 40), (B + 44, A + 44, 56)]);
 }

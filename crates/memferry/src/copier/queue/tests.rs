@@ -1,4 +1,4 @@
-//! The queue over memory that can be held up: who moves what, and when.
+//! The queue over memory whose worker a test can block: which thread moves which bytes, and when.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -10,19 +10,19 @@ const MIB: u64 = 1 << 20;
 const BYTES: u64 = 8 * MIB;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Bytes, and a gate that the worker stands at while it is closed.
-struct Held {
+/// Memory with a gate that blocks the worker while it is closed.
+struct GatedMemory {
     bytes: Vec<AtomicU8>,
-    /// Copies that were made, but for the worker's at the closed gate.
+    /// Finished copies: destination, source, length.
     made: Mutex<Vec<(u64, u64, u64)>>,
     open: Mutex<bool>,
     changed: Condvar,
     waiting: AtomicBool,
-    /// What the engine is told these bytes are: a frame that it may not use.
+    /// The frame passed to the engine for all bytes; one that it may not use.
     frame: Option<Frame>,
 }
 
-impl Held {
+impl GatedMemory {
     fn queue(open: bool, frame: impl FnOnce(&Client) -> Option<Frame>) -> CopyQueue<Self> {
         let client = Client::embedded().unwrap();
         let frame = frame(&client);
@@ -42,6 +42,7 @@ impl Held {
         self.changed.notify_all();
     }
 
+    /// Whether the bytes at `place` are those that were at `source` at first.
     fn is(&self, place: u64, source: u64, length: u64) -> bool {
         let byte = |at: u64| self.bytes[at as usize].load(Ordering::Relaxed);
         (0..length).all(|at| byte(place + at) == ((source + at) % 251) as u8)
@@ -52,7 +53,7 @@ impl Held {
     }
 }
 
-impl AddressSpace for Held {
+impl AddressSpace for GatedMemory {
     fn region(&self, _: u64, length: u64) -> Option<Region> {
         Some(self.frame.as_ref()?.slice(..length))
     }
@@ -61,7 +62,7 @@ impl AddressSpace for Held {
         if std::thread::current().name() == Some(THREAD) {
             let open = self.open.lock().unwrap();
             self.waiting.store(true, Ordering::Release);
-            // Not for ever, so that a test that fails ends.
+            // With a timeout, so that a failing test ends.
             drop(self.changed.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap());
         }
         let source: Vec<u8> =
@@ -73,9 +74,9 @@ impl AddressSpace for Held {
     }
 }
 
-/// A queue whose worker is held up with a copy of 16 KiB to the last of its bytes.
-fn held_up() -> CopyQueue<Held> {
-    let queue = Held::queue(false, |_| None);
+/// A queue whose worker is blocked in a copy of 16 KiB to the end of the memory.
+fn blocked_queue() -> CopyQueue<GatedMemory> {
+    let queue = GatedMemory::queue(false, |_| None);
     queue.amemcpy(BYTES - (16 << 10), 0, 16 << 10).unwrap();
     while !queue.space().waiting.load(Ordering::Acquire) {
         std::thread::yield_now();
@@ -84,8 +85,8 @@ fn held_up() -> CopyQueue<Held> {
 }
 
 #[test]
-fn amemcpy_returns_while_nothing_moves_and_csync_moves_what_it_is_asked_for_alone() {
-    let queue = held_up();
+fn csync_moves_only_the_requested_bytes() {
+    let queue = blocked_queue();
     queue.amemcpy(4 * MIB, 7, MIB).unwrap();
     assert_eq!(queue.space().made(), []);
     queue.csync(4 * MIB + 100_000, 10).unwrap();
@@ -98,8 +99,8 @@ fn amemcpy_returns_while_nothing_moves_and_csync_moves_what_it_is_asked_for_alon
 }
 
 #[test]
-fn a_chain_moves_once_and_what_lies_between_never_when_it_is_given_up() {
-    let queue = held_up();
+fn a_forgotten_intermediate_copy_never_moves() {
+    let queue = blocked_queue();
     let a = 0;
     let b = 2 * MIB;
     let c = 4 * MIB;
@@ -107,7 +108,7 @@ fn a_chain_moves_once_and_what_lies_between_never_when_it_is_given_up() {
     queue.amemcpy(c, b, MIB).unwrap();
     queue.forget(b, MIB).unwrap();
     queue.csync(c, MIB).unwrap();
-    assert!(queue.space().is(c, a, MIB) && queue.space().is(b, b, MIB), "b was not touched");
+    assert!(queue.space().is(c, a, MIB) && queue.space().is(b, b, MIB), "b was written");
     queue.space().open();
     queue.csync_all().unwrap();
     let statistics = queue.statistics().unwrap();
@@ -117,8 +118,8 @@ fn a_chain_moves_once_and_what_lies_between_never_when_it_is_given_up() {
 }
 
 #[test]
-fn csync_waits_for_bytes_that_somebody_else_is_moving() {
-    let queue = held_up();
+fn csync_waits_for_another_threads_move() {
+    let queue = blocked_queue();
     let place = BYTES - (16 << 10);
     let synced = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -137,8 +138,8 @@ fn csync_waits_for_bytes_that_somebody_else_is_moving() {
 }
 
 #[test]
-fn what_the_engine_does_not_do_the_cpu_does() {
-    let queue = Held::queue(true, |client| {
+fn the_cpu_copies_if_the_engine_refuses() {
+    let queue = GatedMemory::queue(true, |client| {
         let frame = client.frame(4096).alloc().unwrap();
         frame.revoke().unwrap();
         Some(frame)
@@ -150,13 +151,13 @@ fn what_the_engine_does_not_do_the_cpu_does() {
 }
 
 #[test]
-fn short_copies_and_those_over_themselves_are_made_at_once() {
-    let queue = held_up();
+fn short_and_overlapping_copies_are_immediate() {
+    let queue = blocked_queue();
     queue.amemcpy(4 * MIB, 7, SHORT_BYTES).unwrap();
     queue.amemcpy(5 * MIB + 1, 5 * MIB, MIB).unwrap();
     assert_eq!(queue.space().made(), [(4 * MIB, 7, SHORT_BYTES), (5 * MIB + 1, 5 * MIB, MIB)]);
     assert!(queue.space().is(5 * MIB + 1, 5 * MIB, MIB));
-    // Not while what it copies is to come itself.
+    // Not immediate if the source is a pending copy.
     queue.amemcpy(2 * MIB, 0, MIB).unwrap();
     queue.amemcpy(6 * MIB, 2 * MIB, 8).unwrap();
     assert_eq!(queue.space().made().len(), 2);
@@ -166,21 +167,21 @@ fn short_copies_and_those_over_themselves_are_made_at_once() {
 }
 
 #[test]
-fn who_asks_for_too_much_does_the_oldest() {
-    let queue = held_up();
+fn a_full_queue_makes_callers_move_the_oldest() {
+    let queue = blocked_queue();
     let bytes = SHORT_BYTES + 1;
     let place = |index: u64| 4 * MIB + index * 2 * bytes;
-    let count = 2 * MOST_PIECES as u64;
+    let count = 2 * MAX_PIECES as u64;
     (0..count).for_each(|index| queue.amemcpy(place(index), 0, bytes).unwrap());
-    assert!(queue.space().made().len() >= MOST_PIECES - 1);
+    assert!(queue.space().made().len() >= MAX_PIECES - 1);
     queue.space().open();
     queue.csync_all().unwrap();
     assert!((0..count).all(|index| queue.space().is(place(index), 0, bytes)));
 }
 
 #[test]
-fn the_end_comes_when_everything_is_in_place_and_addresses_have_an_end() {
-    let queue = held_up();
+fn bad_addresses_fail_and_drop_completes() {
+    let queue = blocked_queue();
     let beyond = |result: Result<(), AccessError>| matches!(result, Err(AccessError::OutOfRange { .. }));
     assert!(beyond(queue.amemcpy(u64::MAX, 0, 2)) && beyond(queue.amemcpy(0, ADDRESSES - 1, 2)));
     assert!(beyond(queue.csync(u64::MAX, 2)) && beyond(queue.forget(ADDRESSES, 1)));

@@ -1,11 +1,11 @@
-//! A worker that a test plays: it takes what a queue submits and ends it as the test says. It moves nothing by itself.
+//! A worker under the control of a test: it completes each request with the outcome that the test gives, and moves no bytes.
 //!
 //! ```text
-//! Queue ─ submit ─► ring ─► PlayedWorker::end(outcome, engine) ─► ring ─► Queue
-//!                                  └─► the transfer, to be run late, as an engine does that was not stopped
+//! Queue ─ submit ─► ring ─► ScriptedWorker::complete(outcome, engine) ─► ring ─► Queue
+//!                                  └─► the transfer: the test runs it later, as an engine that was not stopped would
 //! ```
 //!
-//! So there are engine channels that fail without a device that has them. The client and its memory are those of a real service.
+//! Tests of failed engine channels need no device this way. The client and its memory belong to a real service.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,21 +16,21 @@ use memferry_shm::storage::MappedWords;
 use memferry_transfer::{EngineKind, Failure, Outcome, wire};
 use rustix::event::EventfdFlags;
 
-use super::Queue;
 use crate::client::Client;
+use crate::queue::Queue;
 use crate::transfer::Transfer;
 
-/// How a transfer ends whose engine channel failed.
+/// The result of a transfer whose engine channel failed.
 pub(crate) const FAULTED: Result<(), Failure> = Err(Failure::ChannelFaulted);
-/// Longer than anything takes on a busy machine: a test that waits in vain ends all the same.
+/// Timeout that ends a failing test; longer than a passing one takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The other side of a queue.
-pub(crate) struct PlayedWorker(ServiceEnd<MappedWords>);
+/// The service's end of a queue pair.
+pub(crate) struct ScriptedWorker(ServiceEnd<MappedWords>);
 
-impl PlayedWorker {
-    /// A queue of a client whose service knows nothing of it, and its worker.
-    pub(crate) fn beside(client: &Client, capacity: u32) -> (Queue, Self) {
+impl ScriptedWorker {
+    /// A queue of `client` that its service does not know, and the worker of this queue.
+    pub(crate) fn with_queue(client: &Client, capacity: u32) -> (Queue, Self) {
         let session = Arc::clone(client.queue(2).unwrap().session());
         let layout = Layout::new(capacity).unwrap();
         let allocate = |words: usize| {
@@ -45,21 +45,21 @@ impl PlayedWorker {
         (queue, Self(end))
     }
 
-    /// Waits for the next request and ends it; what was asked for, without what it would keep alive.
-    pub(crate) fn end(&mut self, outcome: Result<(), Failure>, engine: EngineKind) -> Transfer {
-        let begun = Instant::now();
+    /// Waits for the next request and completes it. Returns the transfer, which keeps no frames alive.
+    pub(crate) fn complete(&mut self, result: Result<(), Failure>, engine: EngineKind) -> Transfer {
+        let started = Instant::now();
         let slot = loop {
             if let Some(slot) = self.0.pop() {
                 break slot;
             }
-            assert!(begun.elapsed() < PATIENCE, "nothing is submitted");
+            assert!(started.elapsed() < PATIENCE, "no request was submitted in time");
             std::thread::yield_now();
         };
         let request = wire::decode_request(&slot, |first, words| self.0.fetch_list(first, words)).unwrap();
         let tag = wire::tag_of(&slot);
-        let outcome = Outcome { result: outcome, bytes_done: 0, value: 0, engine };
-        let ended = memferry_transfer::Completion { tag, inherited: false, outcome };
-        self.0.stage(&wire::encode_completion(&ended)).unwrap();
+        let outcome = Outcome { result, bytes_done: 0, value: 0, engine };
+        let completion = memferry_transfer::Completion { tag, inherited: false, outcome };
+        self.0.stage(&wire::encode_completion(&completion)).unwrap();
         if self.0.publish() {
             self.0.change_wake_word();
             futex::wake(self.0.wake_word());
