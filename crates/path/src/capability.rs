@@ -341,9 +341,12 @@ impl<M: Memory> Capabilities<M> {
         Ok(Resolved { operation, nodes })
     }
 
-    /// As [`resolve`](Self::resolve), over borrowed memory: for what is over while the table stays as it is.
+    /// Checks an operation that will be over before the table changes: its memory is borrowed, and nothing is claimed.
+    ///
+    /// # Errors
+    /// The [`Failure`] of admission.
     #[inline]
-    pub(crate) fn borrowed<'a>(
+    pub fn borrowed<'a>(
         &'a self,
         session: SessionId,
         operation: &Operation<Span>,

@@ -341,16 +341,10 @@ impl Service {
         terms: &Terms,
     ) -> Result<Outcome, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
-            let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
             let capabilities = self.capabilities();
-            immediate::perform(
-                &capabilities,
-                session,
-                operation,
-                terms.hint,
-                memferry_cpu::LONGEST_BYTES,
-                whole,
-            )?
+            let operation = capabilities.borrowed(session, operation, memferry_cpu::LONGEST_BYTES)?;
+            let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
+            immediate::perform(&operation, terms.hint, whole)?
         } else {
             let claimed = ClaimedTransfer::claim(
                 &mut self.capabilities(),

@@ -8,8 +8,8 @@
 
 use memferry_clock::Instant;
 use memferry_transfer::{
-    Confined, Descriptor, Engine, Failure, Operation, Operations, Outcome, RefusalReason, Request, SessionId,
-    Span, Task, Terms,
+    Descriptor, Engine, Failure, Operation, Operations, Outcome, PriorityClass, RefusalReason, Request,
+    SessionId, Span, Task, Terms,
 };
 
 use super::Path;
@@ -35,15 +35,17 @@ impl<E: Engine> Path<E> {
     ) {
         self.now = self.now.max(now);
         let queue = reservation.queue;
-        let Some(state) = self.ledger.queue(queue).copied() else { return };
-        let Queue { session, user, active, class, .. } = state;
+        let Some(&mut Queue { session, user, closing, active, class, .. }) = self.ledger.queue(queue) else {
+            return;
+        };
         let terms = &request.terms;
         let origin = Origin { queue, user, tag, linked: terms.linked, member: false };
-        if state.closing {
+        if closing {
             return self.refused(origin, Failure::Cancelled);
         }
         if let Task::Transfer(operation) = &request.task
-            && let Some(outcome) = self.at_once(&state, queue, Some(now), operation, terms, capabilities)
+            && self.immediate(queue, class, active, Some(now)).allows(operation, terms)
+            && let Some(outcome) = self.at_once(session, user, operation, terms, capabilities)
         {
             return self.complete(origin, outcome, false, false);
         }
@@ -95,61 +97,55 @@ impl<E: Engine> Path<E> {
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Outcome> {
-        let state = *self.ledger.queue(queue)?;
-        if state.closing || state.outstanding >= room {
+        let &mut Queue { session, user, outstanding, closing, class, active } = self.ledger.queue(queue)?;
+        if closing
+            || outstanding >= room
+            || !self.immediate(queue, class, active, None).allows(operation, terms)
+        {
             return None;
         }
-        self.at_once(&state, queue, None, operation, terms, capabilities)
+        self.at_once(session, user, operation, terms, capabilities)
     }
 
-    /// Does a request of a queue in this `state` now, `None` when it has to go through a channel or is refused.
+    /// What may be done at once for a queue with `active` requests started.
     #[inline]
-    fn at_once(
+    fn immediate(
         &mut self,
-        state: &Queue,
         queue: QueueKey,
+        class: PriorityClass,
+        active: u32,
         now: Option<Instant>,
-        operation: &Operation<Span>,
-        terms: &Terms,
-        capabilities: &Capabilities<E::Memory>,
-    ) -> Option<Outcome> {
-        let immediate = Immediate {
+    ) -> Immediate {
+        Immediate {
             longest_bytes: self.immediate_bytes,
             except: Operations::empty(),
-            class: state.class,
-            fence_waits: state.active > 0,
+            class,
+            fence_waits: active > 0,
             now,
             held_back: self.orders.get(queue).is_some()
                 || self.channels.waits(queue)
                 || self.acts.contains(Acts::PACES),
-        };
-        if !immediate.allows(operation, terms) {
-            return None;
         }
-        let ask = Ask {
-            client: state.session,
-            user: state.user,
-            class: terms.class,
-            bytes: operation.total_bytes(),
-            deadline: terms.deadline,
-        };
-        let channels = &self.channels;
-        let policy = &mut *self.policy;
-        let engine = &mut self.engine;
+    }
+
+    /// Does a request that may be done at once, `None` when it has to go through a channel or is refused.
+    #[inline]
+    fn at_once(
+        &mut self,
+        session: SessionId,
+        user: u32,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        capabilities: &Capabilities<E::Memory>,
+    ) -> Option<Outcome> {
+        let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
+        let bytes = operation.total_bytes();
+        let ask = Ask { client: session, user, class: terms.class, bytes, deadline: terms.deadline };
         // No channel is used, but a request that would have to wait for one is not done before others.
-        let perform = |confined: &Confined<'_, &E::Memory>| match channels.choose(&ask, policy) {
-            Choice::Channel(_) => engine.perform(confined),
-            Choice::Busy { .. } => None,
-        };
-        let done = immediate::perform(
-            capabilities,
-            state.session,
-            operation,
-            terms.hint,
-            self.longest_bytes,
-            perform,
-        );
-        let outcome = done.ok()??;
+        let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
+        let engine = &mut self.engine;
+        let outcome =
+            immediate::perform(&operation, terms.hint, |confined| engine.perform(confined)).ok()??;
         self.bytes_moved[terms.class.index()] += outcome.bytes_done;
         Some(outcome)
     }
