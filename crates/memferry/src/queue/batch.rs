@@ -131,9 +131,6 @@ impl Queue {
     /// Not while anything is outstanding, for transfers start in order; nor where the last one binds this one to it; nor while
     /// a signal is asked for, which only the service gives; nor when too many completions wait already.
     pub(super) fn submit_here(&mut self, transfer: &Description) -> Option<TicketId> {
-        if !matches!(self.session.link, Link::Embedded(_)) {
-            return None;
-        }
         let alone = self.outstanding() == 0 && !self.binds_next && !self.armed;
         let room = self.finished.len() < self.free.len();
         let immediate = Immediate {
