@@ -38,6 +38,7 @@ use thiserror::Error;
 use crate::completion::{Completion, Done, NO_TAG, Ticket, TicketId, TransferError};
 use crate::error::{CallError, OpenError};
 use crate::frame::Frame;
+use crate::link::Link;
 use crate::session::Session;
 use crate::transfer::{Description, Held, InvalidTransfer, Transfer};
 
@@ -279,7 +280,9 @@ impl Queue {
     }
 
     fn submit_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
-        if let Some(id) = self.submit_inline(transfer) {
+        if matches!(self.session.link, Link::Embedded(_))
+            && let Some(id) = self.submit_inline(transfer)
+        {
             return Ok(id);
         }
         let id = self.stage_description(transfer)?;

@@ -12,7 +12,6 @@
 //! client may hold is the broker's business.
 
 mod revocation;
-mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +23,6 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use revocation::Revocation;
-use table::{Node, Table};
 
 /// Who may accept a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -168,6 +166,171 @@ impl<M: Clone> Admitted<M> {
         let session = self.session;
         let terms = self.terms;
         Self { operation, claims: Claims::none(), session, terms }
+    }
+}
+
+/// A capability in the tree.
+struct Node<M> {
+    session: SessionId,
+    /// Until it is revoked and nothing is in flight on it.
+    kept: Option<M>,
+    /// It gives no access, nor does anything below it; the slot stays until nothing is in flight there and its holder need not be
+    /// told.
+    revoked: bool,
+    offset: u64,
+    length: u64,
+    rights: Rights,
+    parent: Option<u32>,
+    /// The registered memory it is a part of, by the index of its node. That one stays as long as anything is below it.
+    root: u32,
+    children: BTreeSet<u32>,
+    grantee: Option<Grantee>,
+    in_flight: u32,
+    /// So many of these are over, but a failed channel may still touch the memory.
+    quarantined: u32,
+    /// Its holder gave it up, so no tombstone is kept.
+    forgotten: bool,
+    /// Revocations that began with it, while it is not gone.
+    waiters: Vec<RevocationId>,
+}
+
+impl<M> Node<M> {
+    fn new(
+        session: SessionId,
+        memory: M,
+        (offset, length): (u64, u64),
+        rights: Rights,
+        parent: Option<u32>,
+        grantee: Option<Grantee>,
+    ) -> Self {
+        Self {
+            session,
+            kept: Some(memory),
+            revoked: false,
+            offset,
+            length,
+            rights,
+            parent,
+            root: 0,
+            children: BTreeSet::new(),
+            grantee,
+            in_flight: 0,
+            quarantined: 0,
+            forgotten: false,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// Whether nothing is in flight on it but what failed channels keep.
+    fn is_withheld(&self) -> bool {
+        self.in_flight > 0 && self.in_flight == self.quarantined
+    }
+
+    /// The memory it gives access to, `None` once it was revoked.
+    fn memory(&self) -> Option<&M> {
+        self.kept.as_ref().filter(|_| !self.revoked)
+    }
+}
+
+struct Slot<M> {
+    generation: u32,
+    node: Option<Node<M>>,
+    /// Who held it last, so that a stale handle can be told from a foreign one.
+    last_session: Option<SessionId>,
+}
+
+/// The slots that handles name.
+struct Table<M> {
+    slots: Vec<Slot<M>>,
+    free: Vec<u32>,
+}
+
+impl<M> Table<M> {
+    const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// The node a handle names in its generation.
+    #[inline]
+    fn get(&self, handle: Handle) -> Option<&Node<M>> {
+        let slot = self.slots.get(handle.index() as usize)?;
+        if slot.generation == handle.generation() { slot.node.as_ref() } else { None }
+    }
+
+    /// Whether `handle` named something `session` held that is gone.
+    fn was(&self, handle: Handle, session: SessionId) -> bool {
+        let slot = self.slots.get(handle.index() as usize);
+        slot.is_some_and(|slot| handle.generation() < slot.generation && slot.last_session == Some(session))
+    }
+
+    #[inline]
+    fn at(&self, index: u32) -> Option<&Node<M>> {
+        self.slots.get(index as usize)?.node.as_ref()
+    }
+
+    #[inline]
+    fn at_mut(&mut self, index: u32) -> Option<&mut Node<M>> {
+        self.slots.get_mut(index as usize)?.node.as_mut()
+    }
+
+    /// Changes a node's count of requests in flight; returns the new count.
+    #[inline]
+    fn count_in_flight(&mut self, index: u32, change: i32) -> u32 {
+        self.at_mut(index).map_or(0, |node| {
+            node.in_flight = node.in_flight.saturating_add_signed(change);
+            node.in_flight
+        })
+    }
+
+    fn insert(&mut self, mut node: Node<M>) -> Handle {
+        let parent = node.parent;
+        let root = parent.and_then(|parent| self.at(parent)).map(|parent| parent.root);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 1, node: None, last_session: None });
+            self.slots.len() as u32 - 1
+        });
+        node.root = root.unwrap_or(index);
+        let slot = &mut self.slots[index as usize];
+        slot.last_session = Some(node.session);
+        slot.node = Some(node);
+        let handle = Handle::new(index, slot.generation);
+        if let Some(parent) = parent.and_then(|parent| self.at_mut(parent)) {
+            parent.children.insert(index);
+        }
+        handle
+    }
+
+    /// Takes a node without children out of the tree; returns its parent.
+    fn detach(&mut self, index: u32) -> Option<u32> {
+        let parent = self.at_mut(index)?.parent.take()?;
+        if let Some(above) = self.at_mut(parent) {
+            above.children.remove(&index);
+        }
+        Some(parent)
+    }
+
+    /// Frees the slot of a node that was detached. A slot whose generations are used up is retired.
+    fn remove(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if slot.node.take().is_none() {
+            return;
+        }
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(index);
+        }
+    }
+
+    /// Whether all that is in flight on a node and below it is kept by failed channels.
+    fn is_withheld_below(&self, root: u32) -> bool {
+        let mut open = vec![root];
+        while let Some(node) = open.pop().and_then(|index| self.at(index)) {
+            if node.in_flight > 0 && !node.is_withheld() {
+                return false;
+            }
+            open.extend(&node.children);
+        }
+        true
     }
 }
 
@@ -341,9 +504,12 @@ impl<M: Memory> Capabilities<M> {
         Ok(Resolved { operation, nodes })
     }
 
-    /// As [`resolve`](Self::resolve), over borrowed memory: for what is over while the table stays as it is.
+    /// Checks an operation that will be over before the table changes: its memory is borrowed, and nothing is claimed.
+    ///
+    /// # Errors
+    /// The [`Failure`] of admission.
     #[inline]
-    pub(crate) fn borrowed<'a>(
+    pub fn borrowed<'a>(
         &'a self,
         session: SessionId,
         operation: &Operation<Span>,

@@ -1,14 +1,14 @@
-//! Requests done at once on the calling thread: the rule that allows it, and the functions that do it.
+//! Requests done at once on the calling thread: the rule that allows it, and the function that does it.
 //!
 //! ```text
-//! request ─ Immediate::allows ─ admission ─ engine ─► outcome
-//!                │ no              │ refused  │ does not do this one
-//!                └─────────────────┴──────────┴─► reservation, order and placement
+//! request ─ Immediate::allows ─ admission: borrowed or claimed ─ perform ─► outcome
+//!                │ no              │ refused                       │ the engine does not do this one
+//!                └─────────────────┴───────────────────────────────┴─► reservation, order and placement
 //! ```
 //!
 //! A worker's [`Path`](crate::Path) and a client in the process of its service both ask [`Immediate`]. Each fills it in with
-//! what it knows of the queue. Nothing is reserved, claimed or placed for a short request, because the capability table stays
-//! locked until it is over. A long one is [claimed](ClaimedTransfer), so that the table is free while bytes move.
+//! what it knows of the queue. A short request only [borrows](Capabilities::borrowed) its memory, because the capability table
+//! stays locked until it is over. A long one [claims](ClaimedTransfer) it, so that the table is free while bytes move.
 
 use memferry_clock::Instant;
 use memferry_transfer::{
@@ -65,26 +65,13 @@ impl Immediate {
     }
 }
 
-/// Checks an operation and has `engine` do it. The caller holds the table until this returns, so nothing is claimed.
+/// Has `engine` do an operation over resolved memory. Admission checked the same bounds; should the two ever disagree, nothing
+/// moves.
 ///
 /// # Errors
-/// The [`Failure`] of admission.
+/// [`Failure::OutOfBounds`].
 #[inline]
-pub fn perform<M: Memory, T>(
-    capabilities: &Capabilities<M>,
-    session: SessionId,
-    operation: &Operation<Span>,
-    hint: CacheHint,
-    longest_bytes: u64,
-    engine: impl FnOnce(&Confined<'_, &M>) -> T,
-) -> Result<T, Failure> {
-    let operation = capabilities.borrowed(session, operation, longest_bytes)?;
-    on_confined(&operation, hint, engine)
-}
-
-/// Admission checked the same bounds; should the two ever disagree, nothing moves.
-#[inline]
-fn on_confined<M, T>(
+pub fn perform<M, T>(
     operation: &Operation<Region<M>>,
     hint: CacheHint,
     engine: impl FnOnce(&Confined<'_, M>) -> T,
@@ -118,12 +105,12 @@ impl<M: Memory> ClaimedTransfer<M> {
     /// Has `engine` do the operation.
     ///
     /// # Errors
-    /// [`Failure::OutOfBounds`], should admission have let something through.
+    /// As [`perform`].
     pub fn perform<T>(&self, engine: impl FnOnce(&Confined<'_, M>) -> T) -> Result<T, Failure> {
-        on_confined(self.0.operation(), self.0.terms().hint, engine)
+        perform(self.0.operation(), self.0.terms().hint, engine)
     }
 
-    /// Gives the claims back, so that a revocation that waits for them may go on.
+    /// Ends the claims, which lets revocations of the memory finish.
     pub fn release(self, capabilities: &mut Capabilities<M>) {
         let (_, claims) = self.0.into_parts();
         capabilities.release(claims);

@@ -100,7 +100,6 @@
 
 pub mod capability;
 pub mod channel;
-pub mod completion;
 pub mod immediate;
 mod order;
 pub mod policy;
@@ -109,14 +108,13 @@ mod steps;
 
 pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Grantee, RevocationId};
 pub use channel::Placed;
-pub use completion::Reservation;
 pub use immediate::{ClaimedTransfer, Immediate};
 pub use policy::{
     Acts, AllOutstanding, Ask, ChannelState, Choice, Outstanding, Policy, PolicyError, PolicyKind,
     PolicySettings, SliceCounts, Slices,
 };
 pub use request::{QueueCompletion, QueueKey};
-pub use steps::{Path, PathLimits};
+pub use steps::{Path, PathLimits, Reservation};
 
 #[cfg(test)]
 mod tests;

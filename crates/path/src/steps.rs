@@ -3,24 +3,34 @@
 //! ```text
 //! reserve ─ submit(request) ┐                ┌─ run: engine makes progress (no table needed)
 //! cancel, deadlines ────────┼─► stages ──────┤
-//! close_queue, stop ────────┘                └─ settle: releases claims, starts who waits ─► completions
+//! close_queue, stop ────────┘                └─ settle: releases claims, starts waiting requests ─► completions
+//!
+//! submit ─┬─ nothing holds it back ─┬─ short: done at once
+//!         │                         └─ admitted ─► place ─► post
+//!         └─ links, fences, loops ─► order ─ advance ─► place ─► post
 //! ```
 //!
-//! `run` is apart from `settle` so that a live worker copies without holding the capability table. How a request starts is in
-//! `starting`, how it is ended before its time in `ending`.
+//! Completion is the last stage, and the ledger here keeps it: a reservation is made before a request is taken, so completions
+//! cannot overflow a client's ring. Each accepted request gets exactly one. The engine's completion says whether the request
+//! ended early; the first reason given for that stands. Writing completions into rings is the caller's.
+//!
+//! `run` is apart from `settle` so that a live worker copies without holding the capability table. How requests are ended early
+//! is in `ending`, how policies pace running ones in `pacing`.
 
 mod ending;
 mod pacing;
-mod starting;
 
 use memferry_clock::Instant;
-use memferry_transfer::{Engine, EngineCompletion, Failure, Outcome, PriorityClass, SessionId, Watermark};
+use memferry_transfer::{
+    Completion, Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Outcome, PriorityClass,
+    RefusalReason, Request, SessionId, Span, Task, Terms, Ticket, Watermark,
+};
 
-use crate::capability::{Capabilities, Claims};
-use crate::channel::Channels;
-use crate::completion::{Ledger, Reservation};
-use crate::order::Orders;
-use crate::policy::{Acts, ChannelState, Policy};
+use crate::capability::{Admitted, Capabilities, Claims};
+use crate::channel::{Channels, Placed, ask};
+use crate::immediate::{self, Immediate};
+use crate::order::{Arrived, Orders};
+use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding, Policy};
 use crate::request::{Origin, QueueCompletion, QueueKey, Retired};
 use pacing::Pacing;
 
@@ -338,5 +348,455 @@ impl<E: Engine> Path<E> {
                 self.policy.departed(session);
             }
         }
+    }
+}
+
+impl<E: Engine> Path<E> {
+    /// Takes a request through admission and placement, and posts it when a channel is free. A short one is over when this
+    /// returns, where the engine does such at once.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        reservation: Reservation,
+        tag: u64,
+        request: &Request,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        self.now = self.now.max(now);
+        let queue = reservation.queue;
+        let Some(&mut Queue { session, user, closing, active, class, .. }) = self.ledger.queue(queue) else {
+            return;
+        };
+        let terms = &request.terms;
+        let origin = Origin { queue, user, tag, linked: terms.linked, member: false };
+        if closing {
+            return self.refused(origin, Failure::Cancelled);
+        }
+        if let Task::Transfer(operation) = &request.task
+            && self.immediate(queue, class, active, Some(now)).allows(operation, terms)
+            && let Some(outcome) = self.at_once(session, user, operation, terms, capabilities)
+        {
+            return self.complete(origin, outcome, false, false);
+        }
+        let failure = if terms.deadline.is_some_and(|deadline| deadline <= now) {
+            Some(Failure::DeadlineExceeded)
+        } else {
+            (terms.class > class).then_some(Failure::ClassNotGranted { granted: class })
+        };
+        let free = !terms.linked && (!terms.fenced || active == 0) && self.orders.get(queue).is_none();
+        match (&request.task, failure) {
+            (_, Some(failure)) if free => self.refused(origin, failure),
+            (Task::Transfer(operation), None) if free => {
+                match capabilities.resolve(session, operation, self.longest_bytes) {
+                    Ok(resolved) => {
+                        let admitted = capabilities.claim(session, resolved, *terms);
+                        self.place(admitted, origin, false, capabilities);
+                    }
+                    Err(failure) => self.refused(origin, failure),
+                }
+            }
+            (task, failure) => self.arrange(session, origin, task, terms, failure, capabilities),
+        }
+    }
+
+    /// Completes a reserved request as failed before admission; what is `linked` to it fails too.
+    pub fn refuse(&mut self, reservation: Reservation, tag: u64, linked: bool, failure: Failure) {
+        // Who asked matters only to placement.
+        let queue = reservation.queue;
+        let origin = Origin { queue, user: 0, tag, linked, member: false };
+        if !linked && self.orders.get(queue).is_none() {
+            return self.refused(origin, failure);
+        }
+        self.orders.accept(origin, Arrived::Refused(failure), &Terms::default(), &mut self.retired);
+        self.unblocked.push(queue);
+    }
+
+    fn refused(&mut self, origin: Origin, failure: Failure) {
+        self.complete(origin, Outcome::refused(failure), false, false);
+    }
+
+    /// Does a short request of a queue now, when [nothing holds it back](Immediate). Nothing is reserved: there has to be `room`
+    /// for the completion, which the caller makes of the outcome. On `None` the request is to be [submitted](Self::submit).
+    #[inline]
+    pub fn try_at_once(
+        &mut self,
+        queue: QueueKey,
+        room: u32,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        capabilities: &Capabilities<E::Memory>,
+    ) -> Option<Outcome> {
+        let &mut Queue { session, user, outstanding, closing, class, active } = self.ledger.queue(queue)?;
+        if closing
+            || outstanding >= room
+            || !self.immediate(queue, class, active, None).allows(operation, terms)
+        {
+            return None;
+        }
+        self.at_once(session, user, operation, terms, capabilities)
+    }
+
+    /// What may be done at once for a queue with `active` requests started.
+    #[inline]
+    fn immediate(
+        &mut self,
+        queue: QueueKey,
+        class: PriorityClass,
+        active: u32,
+        now: Option<Instant>,
+    ) -> Immediate {
+        Immediate {
+            longest_bytes: self.immediate_bytes,
+            except: Operations::empty(),
+            class,
+            fence_waits: active > 0,
+            now,
+            held_back: self.orders.get(queue).is_some()
+                || self.channels.waits(queue)
+                || self.acts.contains(Acts::PACES),
+        }
+    }
+
+    /// Does a request that may be done at once, `None` when it has to go through a channel or is refused.
+    #[inline]
+    fn at_once(
+        &mut self,
+        session: SessionId,
+        user: u32,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        capabilities: &Capabilities<E::Memory>,
+    ) -> Option<Outcome> {
+        let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
+        let bytes = operation.total_bytes();
+        let ask = Ask { client: session, user, class: terms.class, bytes, deadline: terms.deadline };
+        // No channel is used, but a request that would have to wait for one is not done before others.
+        let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
+        let engine = &mut self.engine;
+        let outcome =
+            immediate::perform(&operation, terms.hint, |confined| engine.perform(confined)).ok()??;
+        self.bytes_moved[terms.class.index()] += outcome.bytes_done;
+        Some(outcome)
+    }
+
+    /// Hands a request to its queue's order. Where the user may have no more waiting, none is held either: what is linked to it
+    /// fails with it.
+    fn arrange(
+        &mut self,
+        session: SessionId,
+        origin: Origin,
+        task: &Task,
+        terms: &Terms,
+        failure: Option<Failure>,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        let failure = failure.or_else(|| self.channels.room_for(origin.user).err());
+        let arrived = match (failure, task) {
+            (Some(failure), _) => Arrived::Refused(failure),
+            (None, Task::Repeat { rounds }) => Arrived::Repeat(*rounds),
+            (None, Task::Transfer(operation)) => {
+                match capabilities.resolve(session, operation, self.longest_bytes) {
+                    Ok(resolved) => Arrived::Transfer(capabilities.claim(session, resolved, *terms)),
+                    Err(failure) => Arrived::Refused(failure),
+                }
+            }
+        };
+        let places = arrived.places();
+        if self.orders.accept(origin, arrived, terms, &mut self.retired) {
+            self.channels.take_places(origin.user, places);
+        }
+        self.unblocked.push(origin.queue);
+        self.advance_orders(capabilities);
+    }
+
+    /// Starts what orders no longer hold back, and completes what ended in them. Returns whether something started.
+    fn advance_orders(&mut self, capabilities: &mut Capabilities<E::Memory>) -> bool {
+        let mut started = false;
+        while let Some(key) = self.unblocked.pop() {
+            loop {
+                let active = self.ledger.queue(key).map_or(0, |queue| queue.active);
+                let Some(order) = self.orders.get(key) else { break };
+                let next = order.next(active, &mut self.retired);
+                self.complete_retired(capabilities);
+                let Some((admitted, origin)) = next else { break };
+                if !origin.member {
+                    self.channels.free_places(origin.user, admitted.places());
+                }
+                self.place(admitted, origin, true, capabilities);
+                started = true;
+            }
+            self.orders.tidy(key, false);
+        }
+        self.complete_retired(capabilities);
+        started
+    }
+
+    /// Completes what ended in orders.
+    fn complete_retired(&mut self, capabilities: &mut Capabilities<E::Memory>) {
+        if self.retired.is_empty() {
+            return;
+        }
+        for retired in std::mem::take(&mut self.retired) {
+            self.retire_held(retired, capabilities);
+        }
+    }
+
+    /// Gives a started request a channel, or lets it wait. One that was `held` was within the quota when it came.
+    fn place(
+        &mut self,
+        admitted: Admitted<E::Memory>,
+        origin: Origin,
+        held: bool,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        self.count_active(origin.queue);
+        if let Err(failure) = self.accept(&admitted, origin) {
+            let (_, claims) = admitted.into_parts();
+            return self.retire_started(Retired::refused(origin, claims, failure), capabilities);
+        }
+        let promises = self.acts.contains(Acts::ACCEPTS);
+        match self.channels.place(admitted, origin, held, promises, &mut *self.policy) {
+            Ok(Some(placed)) => self.post(placed, capabilities),
+            Ok(None) => {}
+            Err(retired) => self.retire_started(retired, capabilities),
+        }
+    }
+
+    /// Whether the policy takes the request in, beside all that was taken in before.
+    fn accept(&mut self, admitted: &Admitted<E::Memory>, origin: Origin) -> Result<(), Failure> {
+        if !self.acts.contains(Acts::ACCEPTS) {
+            return Ok(());
+        }
+        let engine = &self.engine;
+        let ledger = &self.ledger;
+        let channels = &self.channels;
+        let outstanding = || {
+            let running = ledger.running_now().map(|running| Outstanding {
+                ask: running.ask,
+                done: engine.bytes_done(running.ticket),
+                at_rest: engine.is_at_rest(running.ticket.channel),
+            });
+            running.chain(channels.asks()).collect()
+        };
+        self.policy.accept(self.now, &ask(admitted, origin.user), &outstanding)
+    }
+
+    fn count_active(&mut self, key: QueueKey) {
+        if let Some(queue) = self.ledger.queue(key) {
+            queue.active += 1;
+        }
+    }
+
+    fn post(&mut self, placed: Placed<E::Memory>, capabilities: &mut Capabilities<E::Memory>) {
+        let unfolded = placed.unfold();
+        let by_device =
+            |descriptor: &Descriptor<E::Memory>| descriptor.operation().kind() == Operations::SYNCHRONIZED;
+        let is_paced = !unfolded.descriptor.as_ref().is_ok_and(by_device);
+        let posted = unfolded.descriptor.and_then(|descriptor| {
+            self.engine.post(descriptor).map_err(|refused| match refused.reason {
+                RefusalReason::Unsupported => Failure::Unsupported,
+                RefusalReason::Busy(_) | RefusalReason::NoSuchChannel(_) => Failure::ChannelFaulted,
+            })
+        });
+        let claims = unfolded.claims;
+        let origin = unfolded.origin;
+        let ask = unfolded.ask;
+        match posted {
+            Ok(ticket) => {
+                self.has_changed();
+                self.ledger.start(Running {
+                    ticket,
+                    origin,
+                    claims,
+                    ask,
+                    charged: 0,
+                    is_paced,
+                    ending: None,
+                    reported_bytes: 0,
+                });
+            }
+            Err(failure) => {
+                // An engine that has no such channel, or has it busy, is not what the channel stage believes it is.
+                let lost = failure == Failure::ChannelFaulted;
+                let state = if lost { ChannelState::Faulted } else { ChannelState::Free };
+                self.channels.set(unfolded.channel, state);
+                self.retire_started(Retired::refused(origin, claims, failure), capabilities);
+            }
+        }
+    }
+
+    /// Completes started requests that will get no channel.
+    fn retire_all(&mut self, all: Vec<Retired>, capabilities: &mut Capabilities<E::Memory>) {
+        all.into_iter().for_each(|retired| self.retire_started(retired, capabilities));
+    }
+}
+
+/// Room for one completion in a queue's ring. Becomes a request's, be it submitted or refused.
+#[derive(Debug)]
+#[must_use = "a reservation counts as outstanding"]
+pub struct Reservation {
+    pub(crate) queue: QueueKey,
+}
+
+/// A request in an engine.
+pub(crate) struct Running {
+    pub(crate) ticket: Ticket,
+    pub(crate) origin: Origin,
+    pub(crate) claims: Claims,
+    /// What it asked of the policy.
+    pub(crate) ask: Ask,
+    /// Policies pace it: not a device.
+    pub(crate) is_paced: bool,
+    /// Bytes that the policy was told of.
+    pub(crate) charged: u64,
+    /// Why it was asked to end early; the first reason stands.
+    pub(crate) ending: Option<Failure>,
+    /// Progress that the client can see, bytes.
+    pub(crate) reported_bytes: u64,
+}
+
+impl Running {
+    /// The request as the engine's completion left it; `quarantine` names its channel when that failed.
+    pub(crate) fn retire(self, reported: &Outcome, quarantine: Option<u32>) -> Retired {
+        let result = match (reported.result, self.ending) {
+            (Err(Failure::Cancelled), Some(reason)) => Err(reason),
+            (result, _) => result,
+        };
+        Retired {
+            origin: self.origin,
+            claims: self.claims,
+            quarantine,
+            places: 0,
+            outcome: Outcome { result, ..*reported },
+            inherited: false,
+            watermarked: self.reported_bytes > 0,
+        }
+    }
+}
+
+/// A client's queue, as the ledger knows it.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    pub(crate) session: SessionId,
+    pub(crate) user: u32,
+    /// Reservations, requests, and completions that were not taken yet.
+    pub(crate) outstanding: u32,
+    /// Started requests that have not ended.
+    pub(crate) active: u32,
+    /// Nobody listens any more.
+    pub(crate) closing: bool,
+    /// The highest class its requests may use.
+    pub(crate) class: PriorityClass,
+}
+
+/// The queues of one path and the requests running for them.
+pub(crate) struct Ledger {
+    queues: Vec<Option<Queue>>,
+    running: Vec<Option<Running>>,
+    /// How many run, and how many of them have a deadline: an idle path costs no look at every channel.
+    count: usize,
+    timed: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(channels: u32) -> Self {
+        let running = (0..channels).map(|_| None).collect();
+        Self { queues: Vec::new(), running, count: 0, timed: 0 }
+    }
+
+    pub(crate) fn open(&mut self, session: SessionId, user: u32) -> QueueKey {
+        let class = PriorityClass::Normal;
+        let queue = Queue { session, user, outstanding: 0, active: 0, closing: false, class };
+        let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if index == self.queues.len() {
+            self.queues.push(None);
+        }
+        self.queues[index] = Some(queue);
+        QueueKey(index as u32)
+    }
+
+    #[inline]
+    pub(crate) fn queue(&mut self, key: QueueKey) -> Option<&mut Queue> {
+        self.queues.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    /// Forgets closing queues with nothing outstanding; returns whose they were.
+    #[inline]
+    pub(crate) fn forget_closed(&mut self, key: QueueKey) -> Option<SessionId> {
+        let slot = self.queues.get_mut(key.0 as usize)?;
+        let queue = slot.filter(|queue| queue.closing && queue.outstanding == 0)?;
+        *slot = None;
+        Some(queue.session)
+    }
+
+    /// Whether queues of more than one user are open.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let mut users = self.queues.iter().flatten().filter(|queue| !queue.closing).map(|queue| queue.user);
+        users.next().is_some_and(|first| users.any(|user| user != first))
+    }
+
+    pub(crate) fn has_session(&self, session: SessionId) -> bool {
+        self.queues.iter().flatten().any(|queue| queue.session == session)
+    }
+
+    pub(crate) fn start(&mut self, running: Running) {
+        let channel = running.ticket.channel as usize;
+        if let Some(slot) = self.running.get_mut(channel) {
+            self.count += 1;
+            self.timed += usize::from(running.ask.deadline.is_some());
+            *slot = Some(running);
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Requests running that have a deadline.
+    pub(crate) fn timed(&self) -> usize {
+        self.timed
+    }
+
+    pub(crate) fn running_now(&self) -> impl Iterator<Item = &Running> {
+        self.running.iter().flatten()
+    }
+
+    pub(crate) fn running(&mut self) -> impl Iterator<Item = &mut Running> {
+        self.running.iter_mut().flatten()
+    }
+
+    /// Takes the running request of a ticket, `None` when the channel holds another one.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Running> {
+        let slot = self.running.get_mut(ticket.channel as usize)?;
+        let running = slot.take_if(|running| running.ticket == ticket)?;
+        self.count -= 1;
+        self.timed -= usize::from(running.ask.deadline.is_some());
+        Some(running)
+    }
+
+    /// One of a queue's reservations has come to its end.
+    #[inline]
+    pub(crate) fn ended(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queue(key) {
+            queue.outstanding = queue.outstanding.saturating_sub(1);
+        }
+    }
+
+    /// The completion of a request that is over, `None` when its queue is closing.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        origin: Origin,
+        outcome: Outcome,
+        inherited: bool,
+        watermarked: bool,
+    ) -> Option<QueueCompletion> {
+        if self.queue(origin.queue)?.closing {
+            self.ended(origin.queue);
+            return None;
+        }
+        let completion = Completion { tag: origin.tag, inherited, outcome };
+        Some(QueueCompletion { queue: origin.queue, completion, watermarked })
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
-use crate::scheduling::SchedulingClass;
 use memferry_cpu::DEFAULT_CHUNK_BYTES;
 use memferry_path::{PolicyError, PolicySettings};
 use memferry_transfer::PriorityClass;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::worker::pinning::Pinning;
+use crate::pinning::Pinning;
+use crate::scheduling::SchedulingClass;
 
 /// The most workers a service may have.
 pub const MOST_WORKERS: u32 = 64;

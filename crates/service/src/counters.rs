@@ -9,8 +9,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::module::ModuleCounters;
-use crate::protocol::{WorkerStatus, ZeroedStatus};
+use memferry_kmod::ModuleEngine;
+
+use crate::protocol::{ModuleStatus, WorkerStatus, ZeroedStatus};
+use crate::worker_engine::WorkerEngine;
 
 /// A number with one writer.
 #[derive(Default)]
@@ -130,6 +132,35 @@ impl WorkerCounters {
             busy: self.busy.get(),
             channels,
             class_bytes: self.classes.each_ref().map(Counter::get),
+        }
+    }
+}
+
+/// What the Linux module has done for one worker, which writes it.
+#[derive(Default)]
+pub(crate) struct ModuleCounters {
+    transfers: Counter,
+    bytes: Counter,
+    dma_bytes: Counter,
+    redone: Counter,
+}
+
+impl ModuleCounters {
+    /// What the worker's engine has done.
+    pub(crate) fn look(&self, engine: &WorkerEngine<ModuleEngine>) {
+        let (Some(counts), Some(module)) = (engine.counts(), engine.device()) else { return };
+        self.transfers.set(counts.transfers);
+        self.bytes.set(counts.bytes);
+        self.dma_bytes.set(module.bytes_by_dma());
+        self.redone.set(counts.redone);
+    }
+
+    pub(crate) fn status(&self) -> ModuleStatus {
+        ModuleStatus {
+            transfers: self.transfers.get(),
+            bytes: self.bytes.get(),
+            dma_bytes: self.dma_bytes.get(),
+            redone: self.redone.get(),
         }
     }
 }

@@ -21,7 +21,8 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::config::ServiceConfig;
 use crate::protocol::{Answer, Command, Refusal};
-use crate::service::{Events, Executed, Service, StartError};
+use crate::service::{Events, Executed, Service};
+use crate::start_error::StartError;
 
 /// The service of one process. A forked child inherits its parent's, whose lock may be held for ever by a thread that is not
 /// there, and takes the next.

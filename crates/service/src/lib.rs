@@ -12,9 +12,9 @@
 
 pub mod config;
 mod counters;
-
 pub mod embedded;
 pub mod module;
+mod pinning;
 mod policies;
 pub mod profile;
 pub mod protocol;
@@ -22,16 +22,20 @@ mod ring_pool;
 mod scheduling;
 mod service;
 mod session;
+mod shared;
 mod signal;
+mod start_error;
 mod worker;
 pub mod worker_engine;
 
 pub use crate::scheduling::SchedulingClass;
 pub use config::{Quotas, ServiceConfig};
 pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
-pub use service::{Events, Executed, Notice, Service, StartError};
+pub use pinning::Pinning;
+pub use service::{Events, Executed, Service};
 pub use session::Introduced;
-pub use worker::pinning::Pinning;
+pub use shared::Notice;
+pub use start_error::StartError;
 
 use memferry_clock::{Clock, Instant};
 

@@ -19,17 +19,16 @@ use std::thread::JoinHandle;
 
 use memferry_cpu::CpuEngine;
 use memferry_kmod::ModuleEngine;
-
-use crate::worker_engine::WorkerEngine;
 use memferry_kmod::device::{ModuleDevice, ModuleMemory, OpenError};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::Engine;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::counters::Counter;
-use crate::worker::{WorkerCommand, WorkerHandle};
+use crate::shared::{WorkerCommand, WorkerHandle};
+use crate::worker_engine::WorkerEngine;
+
+pub use crate::protocol::ModuleStatus;
 
 /// Why the module cannot be used.
 #[derive(Debug, Error)]
@@ -46,60 +45,6 @@ pub enum ModuleError {
     /// The thread that registers memory did not start.
     #[error("cannot use the Linux module: {0}")]
     System(#[from] io::Error),
-}
-
-/// What the module has done for a service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ModuleStatus {
-    /// Transfers that it ended.
-    pub transfers: u64,
-    /// Destination bytes of them.
-    pub bytes: u64,
-    /// Of these, moved by DMA engines; the kernel's CPU moved the others.
-    pub dma_bytes: u64,
-    /// Transfers that it failed at, which CPUs did again.
-    pub redone: u64,
-}
-
-impl ModuleStatus {
-    /// That of two workers.
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            transfers: self.transfers.wrapping_add(other.transfers),
-            bytes: self.bytes.wrapping_add(other.bytes),
-            dma_bytes: self.dma_bytes.wrapping_add(other.dma_bytes),
-            redone: self.redone.wrapping_add(other.redone),
-        }
-    }
-}
-
-/// The same for one worker, which writes it.
-#[derive(Default)]
-pub(crate) struct ModuleCounters {
-    transfers: Counter,
-    bytes: Counter,
-    dma_bytes: Counter,
-    redone: Counter,
-}
-
-impl ModuleCounters {
-    /// What the worker's engine has done.
-    pub(crate) fn look(&self, engine: &WorkerEngine<ModuleEngine>) {
-        let (Some(counts), Some(module)) = (engine.counts(), engine.device()) else { return };
-        self.transfers.set(counts.transfers);
-        self.bytes.set(counts.bytes);
-        self.dma_bytes.set(module.bytes_by_dma());
-        self.redone.set(counts.redone);
-    }
-
-    pub(crate) fn status(&self) -> ModuleStatus {
-        ModuleStatus {
-            transfers: self.transfers.get(),
-            bytes: self.bytes.get(),
-            dma_bytes: self.dma_bytes.get(),
-            redone: self.redone.get(),
-        }
-    }
 }
 
 /// What the registrar is asked for.

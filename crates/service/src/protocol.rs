@@ -20,7 +20,8 @@ use thiserror::Error;
 mod status;
 
 pub use status::{
-    EngineStatus, Identity, STATUS_SESSIONS, ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
+    EngineStatus, Identity, ModuleStatus, STATUS_SESSIONS, ServiceId, SessionStatus, Status, WorkerStatus,
+    ZeroedStatus,
 };
 
 /// First bytes of a handshake.
@@ -383,7 +384,6 @@ pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
 mod tests {
     use super::*;
     use crate::config::MOST_WORKERS;
-    use crate::module::ModuleStatus;
 
     #[test]
     fn handshakes_survive_and_agree_on_the_newest_common_version() {

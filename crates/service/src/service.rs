@@ -18,7 +18,7 @@ use std::time::Duration;
 use memferry_clock::{Clock, Instant};
 
 use crate::scheduling::SchedulingClass;
-use memferry_cpu::level::{self, LevelError};
+use memferry_cpu::level;
 use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
 use memferry_path::{Accepted, Capabilities, CapabilityError, ClaimedTransfer, RevocationId, immediate};
@@ -31,81 +31,18 @@ use memferry_transfer::{
     Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
 };
 use rustix::event::EventfdFlags;
-use thiserror::Error;
 
 use crate::MonotonicClock;
-use crate::config::{ConfigError, ServiceConfig};
+use crate::config::ServiceConfig;
 use crate::counters::{QueueCounters, ZeroedCounters};
 use crate::policies::Policies;
-use crate::profile::{self, ProfileError};
+use crate::profile;
 use crate::protocol::{Answer, Command, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
 use crate::ring_pool::{NoRing, RingPool, Writer};
 use crate::session::{Introduced, Sessions, gone, refusal};
+use crate::shared::{Notice, Opened, Shared, Target, WorkerCommand, WorkerHandle};
+use crate::start_error::StartError;
 use crate::worker::threads::Workers;
-use crate::worker::{Opened, Target, WorkerCommand, WorkerHandle};
-
-/// What workers and control share.
-pub(crate) struct Shared {
-    pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
-    notices: Mutex<Vec<Notice>>,
-    notifier: OwnedFd,
-    /// The workers, which copy together what is long.
-    pub(crate) team: Arc<CopyTeam>,
-}
-
-impl Shared {
-    /// An empty table in which a session may hold `capabilities`.
-    pub(crate) fn new(capabilities: usize, team: Arc<CopyTeam>) -> rustix::io::Result<Self> {
-        let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let capabilities = Mutex::new(Capabilities::new(capabilities));
-        Ok(Self { capabilities, notices: Mutex::default(), notifier, team })
-    }
-
-    pub(crate) fn notify(&self, notice: Notice) {
-        self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
-        let _ = rustix::io::write(&self.notifier, &1u64.to_ne_bytes());
-    }
-}
-
-/// What a worker reports to the control side.
-#[derive(Debug)]
-pub enum Notice {
-    /// Revocations may be over, memory may be dropped.
-    Settled,
-    /// A client broke a rule of its ring.
-    Violation(SessionId, Violation),
-    /// Some client's memory failed.
-    MemoryFault,
-    /// A worker is done with a session's queue pair.
-    QueueGone(SessionId, u32),
-    /// A descriptor that a client of that user sent is not needed any more.
-    Unneeded(u32, OwnedFd),
-}
-
-/// Why a service did not start.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// A configured value is outside its range.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The environment asks for kernels that cannot be.
-    #[error(transparent)]
-    Kernels(#[from] LevelError),
-    /// The machine's profile is of no use.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// The Linux module cannot be used.
-    #[error(transparent)]
-    Module(#[from] crate::module::ModuleError),
-    /// Workers cannot be scheduled as configured.
-    #[error(
-        "workers cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
-    )]
-    Class { class: &'static str, source: std::io::Error },
-    /// The machine would not give what is needed.
-    #[error("cannot start the service ({step}): {source}")]
-    System { step: &'static str, source: std::io::Error },
-}
 
 #[derive(Debug)]
 pub enum Executed {
@@ -205,7 +142,7 @@ impl Service {
 
     /// Readable when [`attend`](Self::process_events) has work.
     pub fn notifier(&self) -> BorrowedFd<'_> {
-        self.shared.notifier.as_fd()
+        self.shared.notifier()
     }
 
     pub(crate) fn wake_control(&self) {
@@ -341,16 +278,10 @@ impl Service {
         terms: &Terms,
     ) -> Result<Outcome, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
-            let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
             let capabilities = self.capabilities();
-            immediate::perform(
-                &capabilities,
-                session,
-                operation,
-                terms.hint,
-                memferry_cpu::LONGEST_BYTES,
-                whole,
-            )?
+            let operation = capabilities.borrowed(session, operation, memferry_cpu::LONGEST_BYTES)?;
+            let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
+            immediate::perform(&operation, terms.hint, whole)?
         } else {
             let claimed = ClaimedTransfer::claim(
                 &mut self.capabilities(),
@@ -495,9 +426,7 @@ impl Service {
 
     /// Follows up what workers reported.
     pub fn process_events(&self) -> Events {
-        let _ = rustix::io::read(&self.shared.notifier, &mut [0u8; 8]);
-        let notices =
-            std::mem::take(&mut *self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner));
+        let notices = self.shared.take_notices();
         let mut events = Events::default();
         let mut damaged = false;
         for notice in notices {

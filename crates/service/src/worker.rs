@@ -9,13 +9,11 @@
 //! settles; never while it moves chunks. A client that breaks a rule loses its queue here and its session at the control
 //! side. Who serves whom is the path's policy.
 
-pub(crate) mod pinning;
 mod serving;
 pub(crate) mod threads;
-mod waking;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::{Clock, Instant};
@@ -24,22 +22,21 @@ use memferry_kmod::ModuleEngine;
 
 use crate::worker_engine::WorkerEngine;
 use memferry_kmod::device::ModuleMemory;
-use memferry_path::{Capabilities, ChannelState, Path, Policy, QueueKey};
+use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::{Fences, park};
 use memferry_shm::queue_pair::ServiceEnd;
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{PriorityClass, SessionId};
-use rustix::event::{EventfdFlags, epoll};
+use memferry_transfer::SessionId;
+use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 
 use crate::MonotonicClock;
-use crate::counters::{QueueCounters, WorkerCounters};
+use crate::counters::QueueCounters;
 use crate::module::Offload;
 use crate::protocol::Violation;
-use crate::service::{Notice, Shared};
-pub(crate) use waking::Target;
-use waking::Waking;
+use crate::shared::{Notice, Opened, Shared, Target, WorkerCommand, WorkerHandle};
+use serving::Waking;
 
 /// How long an idle worker spins: about what a wake-up across cores costs.
 const SPIN: Duration = Duration::from_micros(50);
@@ -50,103 +47,6 @@ const TURNS_PER_COUNT: u32 = 64;
 /// Epoll tokens of the worker's own wake-up descriptor, and of the Linux module's; queues have theirs from 0.
 const WAKE: u64 = u64::MAX;
 const MODULE: u64 = u64::MAX - 1;
-
-/// What the control side tells a worker.
-pub(crate) enum WorkerCommand {
-    /// Serve a new queue pair.
-    Open(Opened),
-    /// Signal a client, from now on, when it is woken.
-    Notify {
-        session: SessionId,
-        number: u32,
-        user: u32,
-        target: Target,
-    },
-    CloseQueue {
-        session: SessionId,
-        number: u32,
-    },
-    /// Stop serving all of a session's.
-    CloseSession {
-        session: SessionId,
-    },
-    /// Another policy takes over.
-    Policy(Box<dyn Policy>),
-    /// Memory that the engine wanted is registered with the Linux module.
-    Registered(Mapping, ModuleMemory),
-    /// Frames that nobody uses any more.
-    Forget(Vec<Mapping>),
-    /// Finish what runs until `deadline`, refuse the rest, and end.
-    Stop {
-        deadline: Instant,
-    },
-}
-
-/// A new queue pair.
-pub(crate) struct Opened {
-    pub(crate) session: SessionId,
-    pub(crate) number: u32,
-    pub(crate) user: u32,
-    /// The highest class of its requests.
-    pub(crate) class: PriorityClass,
-    pub(crate) end: Box<ServiceEnd<MappedWords>>,
-    pub(crate) doorbell: OwnedFd,
-    pub(crate) counters: Arc<QueueCounters>,
-}
-
-/// The control side's end of a worker.
-pub(crate) struct WorkerHandle {
-    commands: Mutex<Vec<WorkerCommand>>,
-    pending: AtomicBool,
-    /// Requests that use revoked memory are to end: told often, done once in a turn.
-    revoked: AtomicBool,
-    wake: OwnedFd,
-    signals: AtomicBool,
-    pub(crate) counters: WorkerCounters,
-}
-
-impl WorkerHandle {
-    pub(crate) fn new() -> rustix::io::Result<Self> {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let commands = Default::default();
-        let counters = Default::default();
-        let pending = Default::default();
-        let revoked = Default::default();
-        let signals = Default::default();
-        Ok(Self { commands, pending, revoked, wake, signals, counters })
-    }
-
-    /// Whether the worker can signal clients by descriptors.
-    pub(crate) fn signals(&self) -> bool {
-        self.signals.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn tell(&self, command: WorkerCommand) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        self.pending.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Has it end requests that use revoked memory.
-    pub(crate) fn cancel_revoked(&self) {
-        self.revoked.store(true, Ordering::Relaxed);
-        self.pending.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Wakes the worker, whether there is something for it or not.
-    pub(crate) fn wake(&self) {
-        // The counter cannot be near its end: the worker empties it.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Vec<WorkerCommand> {
-        if !self.pending.swap(false, Ordering::Acquire) {
-            return Vec::new();
-        }
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 struct Queue {
     session: SessionId,

@@ -17,25 +17,9 @@ use thiserror::Error;
 
 use crate::handle::Handle;
 use crate::request::PriorityClass;
-use crate::wire::SlotError;
+use crate::slot_error::SlotError;
 
-/// Which operand of an operation a failure is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The memory read.
-    Source,
-    /// The memory written.
-    Destination,
-}
-
-impl core::fmt::Display for Side {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Source => "source",
-            Self::Destination => "destination",
-        })
-    }
-}
+pub use crate::side::Side;
 
 /// What moved the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

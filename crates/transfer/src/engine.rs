@@ -16,9 +16,10 @@ use alloc::vec::Vec;
 use memferry_clock::Instant;
 use thiserror::Error;
 
-use crate::completion::{EngineKind, Outcome, Side};
+use crate::completion::{EngineKind, Outcome};
 use crate::operation::{Operation, Operations, Reach};
 use crate::request::CacheHint;
+use crate::side::Side;
 
 /// Memory as an engine addresses it: cheap to clone, alive while a clone is.
 pub trait Memory: Clone {

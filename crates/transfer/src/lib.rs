@@ -22,10 +22,12 @@ pub mod handle;
 pub mod image;
 pub mod operation;
 pub mod request;
+mod side;
+mod slot_error;
 pub mod synchronized;
 pub mod wire;
 
-pub use completion::{Completion, EngineKind, Failure, Outcome, Side};
+pub use completion::{Completion, EngineKind, Failure, Outcome};
 pub use engine::{
     Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Memory, RefusalReason, Refused,
     Region, Ticket, Watermark,
@@ -34,4 +36,5 @@ pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 pub use handle::{GrantToken, Handle, Rights, SessionId};
 pub use operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations, Pattern, Reach, Segment};
 pub use request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
+pub use side::Side;
 pub use synchronized::{SyncUnit, Synchronized};

@@ -11,8 +11,8 @@
 
 use alloc::boxed::Box;
 
-use crate::completion::Side;
 use crate::geometry::{Copy2d, Count2d, Fill2d, Plane};
+use crate::side::Side;
 use crate::synchronized::Synchronized;
 
 /// Segments of one scatter-gather list at most, as the kernel's `IOV_MAX`.

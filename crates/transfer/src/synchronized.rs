@@ -7,8 +7,8 @@
 //! After Wicki 2014, 2.3.2.2, whose driver left it out (5.3). Which line a device asks with belongs to the memory that its
 //! register is: whoever holds the capability may wait for that line, and for no other.
 
-use crate::completion::Side;
 use crate::geometry::PixelSize;
+use crate::side::Side;
 
 /// How much each request of the device moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

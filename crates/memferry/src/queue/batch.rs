@@ -131,9 +131,6 @@ impl Queue {
     /// longer. `None`, and nothing is done, if another request is outstanding (transfers start in order), the previous transfer
     /// is linked to this one, the queue is armed (only the service signals), or too many completions wait already.
     pub(super) fn submit_inline(&mut self, transfer: &Description) -> Option<TicketId> {
-        if !matches!(self.session.link, Link::Embedded(_)) {
-            return None;
-        }
         let is_idle = self.outstanding() == 0 && !self.binds_next && !self.armed;
         let has_room = self.finished.len() < self.free.len();
         let immediate = Immediate {

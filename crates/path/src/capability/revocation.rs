@@ -13,8 +13,7 @@ use std::collections::BTreeSet;
 
 use memferry_transfer::{Handle, Memory, SessionId};
 
-use super::table::Node;
-use super::{Capabilities, CapabilityError, Claims, RevocationId};
+use super::{Capabilities, CapabilityError, Claims, Node, RevocationId};
 
 pub(super) struct Revocation {
     /// The nodes it began with.

@@ -3,8 +3,8 @@
 use memferry_transfer::Ticket;
 
 use super::*;
-use crate::completion::{Ledger, Running};
 use crate::request::Origin;
+use crate::steps::{Ledger, Running};
 
 #[test]
 fn a_reservation_is_refused_when_its_completion_would_not_fit() {

@@ -3,8 +3,6 @@
 use memferry_transfer::{Operations, PriorityClass, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::module::ModuleStatus;
-
 /// What tells one service from all others: made at random when it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceId(pub u128);
@@ -113,4 +111,29 @@ pub struct WorkerStatus {
     pub channels: u32,
     /// Bytes moved for requests of the classes low, normal and high, when it last looked.
     pub class_bytes: [u64; 3],
+}
+
+/// What the Linux module has done for a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ModuleStatus {
+    /// Transfers that it ended.
+    pub transfers: u64,
+    /// Destination bytes of them.
+    pub bytes: u64,
+    /// Of these, moved by DMA engines; the kernel's CPU moved the others.
+    pub dma_bytes: u64,
+    /// Transfers that it failed at, which CPUs did again.
+    pub redone: u64,
+}
+
+impl ModuleStatus {
+    /// That of two workers.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            transfers: self.transfers.wrapping_add(other.transfers),
+            bytes: self.bytes.wrapping_add(other.bytes),
+            dma_bytes: self.dma_bytes.wrapping_add(other.dma_bytes),
+            redone: self.redone.wrapping_add(other.redone),
+        }
+    }
 }

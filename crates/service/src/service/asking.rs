@@ -19,7 +19,7 @@ use crate::protocol::{
     Answer, EngineStatus, Identity, Refusal, RefusalKind, STATUS_SESSIONS, Status, ZeroedStatus,
 };
 use crate::session::{gone, refusal};
-use crate::worker::WorkerCommand;
+use crate::shared::WorkerCommand;
 
 impl Service {
     /// What the engines can do for a session. All workers are alike.

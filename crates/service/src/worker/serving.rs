@@ -6,27 +6,38 @@
 //!                             └─ path ─ ... ─► completions, wake-ups
 //! ```
 //!
-//! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module. What one
+//! A client that sleeps is woken by its wake word, and by the descriptor it asked to be signalled with:
+//!
+//! ```text
+//! client: raises its parked flag, looks once more ─► worker: changes the wake word, futex, and one signal ─► eventfd, io_uring
+//! ```
+//!
+//! A signal never blocks ([`crate::signal`]). One at a time is on its way to each queue: while a client's own doing holds one
+//! up, that client needs no second one. What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module. What one
 //! client can have done in a turn under the lock that all workers share is bounded: requests, the lists they name, and looks for
 //! cancels.
 
+use std::os::fd::AsFd;
+
 use memferry_clock::{Clock, Instant};
 use memferry_kmod::ModuleEngine;
-
-use crate::worker_engine::WorkerEngine;
 use memferry_path::{Capabilities, Path, QueueCompletion, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
-use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd};
+use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
 
 use super::{Queue, Worker};
 use crate::MonotonicClock;
 use crate::protocol::Violation;
-use crate::service::Notice;
+use crate::shared::{Notice, Target};
+use crate::signal::Signaller;
+use crate::worker_engine::WorkerEngine;
 
 /// Requests taken from one queue before the next is looked at.
 pub(super) const BATCH: usize = 32;
+/// Signals that may be on their way before more have to wait: many times what one user has queues.
+const ENTRIES: u32 = 1024;
 /// Turns from one look for a queue's cancels to the next: a client may tell of new ones in every turn.
 const TURNS_PER_LOOK: u32 = 16;
 
@@ -267,6 +278,82 @@ fn reserve(
     }
     let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
     path.reserve(key, room).ok_or(Violation::Overrun)
+}
+
+/// What wakes the clients of one worker.
+pub(super) struct Waking {
+    signaller: Option<Signaller>,
+    /// By queue: the token of the signal that is on its way.
+    under_way: Vec<Option<u64>>,
+    /// Signals sent so far: a late report of one is told from that of a later one.
+    sent: u32,
+}
+
+impl Waking {
+    pub(super) fn new() -> Self {
+        let signaller = Signaller::new(ENTRIES)
+            .inspect_err(|error| tracing::debug!("no io_uring, so no client can be signalled: {error}"));
+        Self { signaller: signaller.ok(), under_way: Vec::new(), sent: 0 }
+    }
+
+    /// Whether clients can be signalled.
+    pub(super) fn signals(&self) -> bool {
+        self.signaller.is_some()
+    }
+
+    /// Wakes the client of queue `index`, in the way its flag asks for.
+    pub(super) fn wake(&mut self, index: usize, queue: &Queue, flag: u64) {
+        queue.end.change_wake_word();
+        futex::wake(queue.end.wake_word());
+        if queue.end.wants_signal(flag) {
+            self.signal(index, queue);
+        }
+    }
+
+    /// Tells a client that no more will come, whether it asked for a signal or not.
+    pub(super) fn wake_for_good(&mut self, index: usize, queue: &Queue) {
+        queue.end.change_wake_word();
+        futex::wake(queue.end.wake_word());
+        self.signal(index, queue);
+    }
+
+    /// Signals the client of queue `index`, when it asked for that and no signal is on its way.
+    pub(super) fn signal(&mut self, index: usize, queue: &Queue) {
+        self.reap();
+        let (Some(signaller), Some(target)) = (&mut self.signaller, &queue.target) else { return };
+        if self.under_way.len() <= index {
+            self.under_way.resize(index + 1, None);
+        }
+        if self.under_way[index].is_some() {
+            return;
+        }
+        self.sent = self.sent.wrapping_add(1);
+        let token = u64::from(self.sent) << 32 | index as u64;
+        let sent = match target {
+            Target::Event(event) => signaller.event(event.as_fd(), token),
+            Target::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), token),
+        };
+        self.under_way[index] = sent.is_ok().then_some(token);
+    }
+
+    fn reap(&mut self) {
+        let (Some(signaller), under_way) = (&mut self.signaller, &mut self.under_way) else { return };
+        signaller.reap(|token, _| {
+            if let Some(of_queue) = under_way.get_mut(token as u32 as usize) {
+                of_queue.take_if(|under_way| *under_way == token);
+            }
+        });
+    }
+
+    /// The queue is gone: a signal that its client holds up is called back, so that nobody can use up all there may be.
+    pub(super) fn forget(&mut self, index: usize) {
+        self.reap();
+        if let Some(token) = self.under_way.get_mut(index).and_then(Option::take)
+            && let Some(signaller) = &mut self.signaller
+        {
+            let _ = signaller.call_back(token);
+        }
+    }
 }
 
 #[cfg(test)]

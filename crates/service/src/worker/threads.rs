@@ -13,17 +13,18 @@ use std::time::Duration;
 
 use memferry_clock::Clock;
 use memferry_cpu::CpuEngine;
-
-use crate::worker_engine::WorkerEngine;
 use memferry_path::{Path, PathLimits, Policy};
 use memferry_shm::mapping::Mapping;
 
-use super::pinning::keep_on;
-use super::{Worker, WorkerCommand, WorkerHandle};
+use super::Worker;
 use crate::MonotonicClock;
 use crate::config::{ServiceConfig, cpus};
-use crate::module::{ModuleStatus, Registrar};
-use crate::service::{Shared, StartError};
+use crate::module::Registrar;
+use crate::pinning::keep_on;
+use crate::protocol::ModuleStatus;
+use crate::shared::{Shared, WorkerCommand, WorkerHandle};
+use crate::start_error::StartError;
+use crate::worker_engine::WorkerEngine;
 
 /// All workers of a service.
 #[derive(Default)]

@@ -2,19 +2,8 @@
 
 use proptest::prelude::*;
 
-use memferry_clock::Instant;
-
-use super::submission::*;
 use super::*;
-use crate::completion::{Completion, EngineKind, Failure, Outcome};
-use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
-use crate::handle::Handle;
-use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
-use crate::request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
-use crate::synchronized::{SyncUnit, Synchronized};
-use alloc::boxed::Box;
 use alloc::vec;
-use alloc::vec::Vec;
 
 fn spans() -> impl Strategy<Value = Span> {
     (any::<u64>(), 0..u64::MAX / 2).prop_map(|(bits, offset)| Span::new(Handle::from_bits(bits), offset))

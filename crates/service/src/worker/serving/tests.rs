@@ -19,8 +19,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 use crate::counters::QueueCounters;
-use crate::service::Shared;
-use crate::worker::{Opened, WorkerCommand, WorkerHandle};
+use crate::shared::Shared;
+use crate::shared::{Opened, WorkerCommand, WorkerHandle};
 
 const FRAME_BYTES: u64 = 1 << 20;
 
