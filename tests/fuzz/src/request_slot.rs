@@ -45,8 +45,7 @@ fn submission(slot: [u64; SUBMISSION_WORDS]) {
     if let Ok(request) = &decoded {
         let mut again = [0; SUBMISSION_WORDS];
         let mut list = Vec::new();
-        encode_request(tag_of(&slot), request, &mut again, &mut list)
-            .expect("a decoded request fits a slot");
+        encode_request(tag_of(&slot), request, &mut again, &mut list).expect("a decoded request fits a slot");
         if !list.is_empty() {
             place_list(&mut again, slot[3]);
             assert_eq!(fetch(slot[3], list.len()), Some(list.clone()));

@@ -157,7 +157,10 @@ impl Rig {
                 let slots = 2 * self.capacity;
                 assert!(room <= slots, "room for {room} of {slots}");
                 let known = room.wrapping_sub(slots).wrapping_add(self.staged);
-                assert!(possible.contains(&known), "the service accepted a count that the client did not write");
+                assert!(
+                    possible.contains(&known),
+                    "the service accepted a count that the client did not write"
+                );
                 self.known = known;
             }
             Err(lie) => {
