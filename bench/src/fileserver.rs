@@ -53,7 +53,6 @@ const ROUNDS: usize = 5;
 /// Bytes per file; each receiver reads its own file.
 const BYTES: u64 = 96 << 20;
 const QUICK_BYTES: u64 = 32 << 20;
-/// Bytes per request.
 pub(super) const BLOCK: usize = 64 << 10;
 /// How long a file may take to leave the page cache.
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -93,7 +92,6 @@ struct Figures {
     raw: Vec<f64>,
 }
 
-/// The served files.
 struct Files {
     directory: PathBuf,
     bytes: u64,

@@ -76,7 +76,7 @@ struct Latency {
     ucx: Option<f64>,
 }
 
-/// Bytes per ns.
+/// Rates in bytes per ns.
 struct Bandwidth {
     messages: f64,
     messages_read: f64,

@@ -41,7 +41,6 @@ const COLD: [(usize, f64); 2] = [(4 << 20, 1.7), (64 << 20, 1.85)];
 /// Required ratio of two cores to one of ours, if the cores do not share the path to memory.
 const ACROSS_AT_LEAST: f64 = 1.7;
 
-/// Placements that count.
 const CLASSES: [Class; 2] = [Class::Same, Class::Across];
 
 /// Memory for one core, and memory registered with the service.

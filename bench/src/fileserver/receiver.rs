@@ -23,7 +23,6 @@ const READ_HEAD: usize = HEADER + 4;
 /// The fid of the file.
 const FILE: u32 = 1;
 
-/// A receiver process.
 pub(super) struct Receiver(Role);
 
 impl Receiver {

@@ -92,7 +92,6 @@ const REDIS: &str = "redis-server --port 0 --unixsocket \"$PWD/redis.sock\" --sa
                      redis-benchmark -s redis.sock -n 20000 -c 16 -d 65536 -t set,get -q\n\
                      redis-cli -s redis.sock shutdown nosave; wait";
 
-/// Measures all workloads.
 pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     write_input(run)?;
     let mut rows = Vec::new();

@@ -23,7 +23,7 @@ use crate::run::Run;
 use crate::timing::{Work, each_ns, median};
 
 const ROUNDS: usize = 41;
-/// Blocks per round.
+/// Blocks measured in each round.
 const BLOCKS: usize = 10;
 /// After this much idle time a worker surely sleeps, ns.
 const UNTIL_PARKED_NS: f64 = 1e6;

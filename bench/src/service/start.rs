@@ -24,7 +24,7 @@ const ROUNDS: usize = 41;
 const BATCH: usize = 32;
 /// Submissions before completions are taken.
 const BURST: usize = 256;
-/// Bursts per round.
+/// Bursts measured in each round.
 const BURSTS: usize = 8;
 /// Computing time between two submissions, ns.
 const BETWEEN_NS: f64 = 400.0;

@@ -24,7 +24,7 @@ use crate::timing::{Aligned, since_ns};
 const ROUNDS: usize = 5;
 const FRAMES: usize = 8;
 const FRAME_BYTES: usize = 24 << 20;
-/// Bytes per copy.
+/// Bytes of each single copy.
 const PAYLOAD: usize = 256 << 10;
 /// Copies per round and way.
 const COPIES: usize = 512;

@@ -16,7 +16,7 @@ use memferry_transfer::{Failure, Operation, Region};
 use super::kernels::{self, XOR_GROUP, equal_bytes, load, settle, store, xor_group};
 use super::state::{State, runs_down, step};
 
-/// Bytes processed together.
+/// Bytes processed in one step.
 pub(super) const BLOCK: usize = 8192;
 
 /// Sets the result of an operation on no bytes.

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_forgotten_after_the_window() {
+    fn old_destinations_are_forgotten() {
         let recent = Recent::new();
         assert!(!recent.note(0x1000, 10, 100));
         assert!(recent.note(0x1000, 10, 100));

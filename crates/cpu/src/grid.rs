@@ -51,8 +51,8 @@ impl<const N: usize> Grid<N> {
                 .with_lines(|line| (line.start, line.down, 0));
         }
         let columns = i128::from(self.columns);
-        let goes_on = |line: &Line| line.across.checked_mul(columns) == Some(line.down);
-        if self.rows > 1 && self.lines.iter().all(goes_on) {
+        let continues = |line: &Line| line.across.checked_mul(columns) == Some(line.down);
+        if self.rows > 1 && self.lines.iter().all(continues) {
             return Self { columns: self.columns * self.rows, rows: 1, ..self };
         }
         self

@@ -172,7 +172,7 @@ pub(super) unsafe fn distance(
     }
     raw::ask_for_lines(soon);
     let places = [start, start.wrapping_add(length / 2 / PAGE_BYTES * PAGE_BYTES)];
-    // SAFETY: M1, M2: `length` is two pages or more, so offsets up to `length / 2 + 2047` lie below it, by the caller's promise there.
+    // SAFETY: M1, M2: `length` is two pages or more, so offsets up to `length / 2 + 2047` are in the caller's range.
     unsafe {
         let (first, deciding) = if length <= ONE_LOAD_BYTES {
             let first = raw::load_ticks([start]);

@@ -71,16 +71,10 @@ impl fmt::Display for Level {
 pub enum LevelError {
     /// No level has this name.
     #[error("{VARIABLE}={value}: unknown level; choose one of: portable, neon, avx2, avx512")]
-    Unknown {
-        /// The variable's value.
-        value: String,
-    },
+    Unknown { value: String },
     /// The CPU does not support the level.
     #[error("{VARIABLE}={level}: this CPU does not support that level; unset the variable")]
-    Unavailable {
-        /// The requested level.
-        level: Level,
-    },
+    Unavailable { level: Level },
 }
 
 /// CPU features that kernels may use.
@@ -206,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_level_has_no_extra_instructions() {
+    fn the_portable_level_has_no_extras() {
         let plain = Cpu::at(Level::Portable);
         assert!(!plain.clzero && !plain.clflushopt);
     }

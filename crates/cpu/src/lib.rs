@@ -58,7 +58,7 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 /// Operations of up to this many bytes are performed at once, on the thread that submits them to the path.
 ///
 /// The worker holds the capability table meanwhile. A copy of this size takes less than a microsecond even from cold memory;
-/// an operation with [`IMMEDIATE_OPERANDS`] sources takes a few.
+/// an operation with [`IMMEDIATE_OPERANDS`] sources takes a few_operands.
 const IMMEDIATE_BYTES: u64 = 1024;
 /// Immediate operations are one chunk whatever their operands: a second attempt would start over.
 const IMMEDIATE: Settings<'static> = Settings { chunk_bytes: u64::MAX, team: None, read_elsewhere: false };
@@ -378,7 +378,7 @@ fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
 /// Whether the operation is short enough to perform at once. 2-D never is: each pixel may lie in another page.
 #[inline]
 fn is_short<M>(operation: &Operation<Region<M>>) -> bool {
-    let few = match operation {
+    let few_operands = match operation {
         Operation::Copy2d { .. } | Operation::Fill2d { .. } => false,
         Operation::ScatterGather { lists } => {
             lists.source.len() + lists.destination.len() <= IMMEDIATE_OPERANDS
@@ -386,5 +386,5 @@ fn is_short<M>(operation: &Operation<Region<M>>) -> bool {
         Operation::Xor { sources, .. } => sources.len() <= IMMEDIATE_OPERANDS,
         _ => true,
     };
-    few && operation.total_bytes() <= IMMEDIATE_BYTES
+    few_operands && operation.total_bytes() <= IMMEDIATE_BYTES
 }

@@ -23,16 +23,11 @@ use super::kernels::{self, OutsideRegion};
 use super::manner::Manner;
 use super::tuning::{self, Tuning};
 
-/// Why measuring failed.
 #[derive(Debug, Error)]
 pub enum MeasureError {
     /// Memory could not be allocated.
     #[error("cannot allocate {bytes} bytes to measure with: {source}; free some memory")]
-    Memory {
-        /// Bytes requested.
-        bytes: u64,
-        source: io::Error,
-    },
+    Memory { bytes: u64, source: io::Error },
     /// A bug in this module.
     #[error("bug in memferry: a measurement used an offset outside its memory")]
     Outside,
@@ -49,7 +44,7 @@ pub const NEVER: u64 = 1 << 40;
 /// Minimum gain of bypassing the caches.
 const GAIN: f64 = 1.03;
 /// Minimum speed ratio when timing loads finds the memory near.
-const LOOK_COST: f64 = 0.95;
+const TIMING_COST: f64 = 0.95;
 /// Minimum gain of sharing, which occupies a second core.
 const SHARE_GAIN: f64 = 1.15;
 /// Minimum duration of a round, unless one call takes longer.
@@ -79,7 +74,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 enum Memory {
     /// Moved the same way just before.
     Near,
-    /// Not touched recently.
+    /// Not touched for a while.
     Far,
 }
 
@@ -257,15 +252,16 @@ fn zero_cold_bytes(field: &mut Field, far_ticks: u64) -> Result<u64, OutsideRegi
     let mut far = Vec::new();
     let mut near = Vec::new();
     for bytes in sizes(16 << 10, 4 << 20) {
-        let look = |at, bytes| kernels::is_far(&part(&destination, at, bytes)?, bytes, far_ticks, None);
+        let time_loads = |at, bytes| kernels::is_far(&part(&destination, at, bytes)?, bytes, far_ticks, None);
         let zero = |manner, at, bytes| kernels::fill(manner, &to, at, bytes, [0; 4]);
         let mut plain = |at, bytes| zero(Manner::Cached, at, bytes);
-        let mut streaming = |at, bytes| look(at, bytes).and_then(|_| zero(Manner::Streaming, at, bytes));
-        let mut looking = |at, bytes| look(at, bytes).and_then(|_| zero(Manner::Cached, at, bytes));
+        let mut streaming =
+            |at, bytes| time_loads(at, bytes).and_then(|_| zero(Manner::Streaming, at, bytes));
+        let mut timed = |at, bytes| time_loads(at, bytes).and_then(|_| zero(Manner::Cached, at, bytes));
         far.push((bytes, field.gain(Memory::Far, bytes, [&mut plain, &mut streaming])?));
-        near.push((bytes, field.gain(Memory::Near, bytes, [&mut plain, &mut looking])?));
+        near.push((bytes, field.gain(Memory::Near, bytes, [&mut plain, &mut timed])?));
     }
-    Ok(threshold(&far, GAIN).max(threshold(&near, LOOK_COST)))
+    Ok(threshold(&far, GAIN).max(threshold(&near, TIMING_COST)))
 }
 
 /// Ends the helper thread, also on failure.
@@ -348,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_threshold_starts_the_last_run_of_gains() {
+    fn the_threshold_starts_the_last_gains() {
         let gains = [(1, 2.0), (2, 1.0), (4, 1.1), (8, 1.2)];
         assert_eq!(threshold(&gains, 1.05), 4);
         assert_eq!(threshold(&gains, 1.15), 8);

@@ -198,13 +198,13 @@ fn shared_copy<M: Borrow<Mapping>>(
         Manner::Cached => tuning.share_asleep_hot_bytes,
         Manner::Streaming | Manner::Flushing => tuning.share_asleep_cold_bytes,
     };
-    let looking = team.doing(Activity::Looking) as u64;
-    if looking == 0 && left >= least_asleep && !state.woke {
+    let spinning = team.doing(Activity::Looking) as u64;
+    if spinning == 0 && left >= least_asleep && !state.woke {
         team.wake_one();
         state.woke = true;
     }
     // A woken thread joins later; the copy is open to it from the first chunk.
-    let sharing = looking.max(u64::from(state.woke));
+    let sharing = spinning.max(u64::from(state.woke));
     if sharing == 0 || address(source).abs_diff(address(destination)) < total {
         return Ok(None);
     }

@@ -43,20 +43,10 @@ pub struct Tuning {
 pub enum TuningError {
     /// Too short for any copy to gain by bypassing the caches.
     #[error("{name} = {value} is below {least}: a shorter transfer never gains; raise it")]
-    TooShort {
-        name: &'static str,
-        value: u64,
-        /// The minimum.
-        least: u64,
-    },
+    TooShort { name: &'static str, value: u64, least: u64 },
     /// A request of this size would hold up the thread that submits it.
     #[error("{name} = {value} is above {most}; lower it")]
-    TooLong {
-        name: &'static str,
-        value: u64,
-        /// The maximum.
-        most: u64,
-    },
+    TooLong { name: &'static str, value: u64, most: u64 },
     /// Streaming would always apply below the size where it applies to cold memory.
     #[error("stream_always_bytes = {always} is below stream_cold_bytes = {cold}; raise it")]
     OutOfOrder { always: u64, cold: u64 },
@@ -193,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn invalid_thresholds_are_named_in_the_error() {
+    fn errors_name_the_invalid_threshold() {
         let sound = Tuning::of_this_machine();
         let short = Tuning { zero_cold_bytes: 64, ..sound };
         assert!(short.check().unwrap_err().to_string().contains("zero_cold_bytes = 64"));
         let cold = 1 << 20;
         let always = 1 << 16;
-        let odd = Tuning { stream_cold_bytes: cold, stream_always_bytes: always, ..sound };
-        assert_eq!(odd.check(), Err(TuningError::OutOfOrder { always, cold }));
+        let inverted = Tuning { stream_cold_bytes: cold, stream_always_bytes: always, ..sound };
+        assert_eq!(inverted.check(), Err(TuningError::OutOfOrder { always, cold }));
     }
 
     #[test]

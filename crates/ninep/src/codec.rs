@@ -26,9 +26,7 @@ pub const READ_HEAD: usize = HEADER + 4;
 pub const VERSION: &[u8] = b"9P2000.L";
 /// The tag of Tversion, which has none.
 pub const NO_TAG: u16 = u16::MAX;
-/// No fid.
 pub const NO_FID: u32 = u32::MAX;
-/// No user id.
 pub const NO_USER: u32 = u32::MAX;
 /// Maximum number of names in a Twalk.
 pub const MOST_NAMES: usize = 16;
@@ -46,7 +44,7 @@ pub struct Qid {
     pub kind: u8,
     /// Changes with the file if the server supports it.
     pub version: u32,
-    /// Unique per file.
+    /// Unique among all files.
     pub path: u64,
 }
 
@@ -158,7 +156,6 @@ macro_rules! messages {
 }
 
 messages! {
-    /// A client's request.
     Request {
         8 Statfs { fid: u32 }
         12 Lopen { fid: u32, flags: u32 }
@@ -256,10 +253,10 @@ fields! {
         uid: u32,
         gid: u32,
         size: u64,
-        /// Access time, seconds.
+        /// Access time in seconds.
         atime: u64,
         atime_nanos: u64,
-        /// Modification time, seconds.
+        /// Modification time in seconds.
         mtime: u64,
         mtime_nanos: u64,
     }
@@ -299,13 +296,13 @@ fields! {
         block: u64,
         /// 512-byte blocks allocated.
         blocks: u64,
-        /// Access time, seconds.
+        /// Access time in seconds.
         atime: u64,
         atime_nanos: u64,
-        /// Modification time, seconds.
+        /// Modification time in seconds.
         mtime: u64,
         mtime_nanos: u64,
-        /// Change time, seconds.
+        /// Change time in seconds.
         ctime: u64,
         ctime_nanos: u64,
         btime: u64,

@@ -53,7 +53,6 @@ impl Tools {
     }
 }
 
-/// An unanswered request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub(crate) tag: u16,

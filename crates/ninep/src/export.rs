@@ -63,7 +63,7 @@ pub(crate) struct Export {
     root_id: (u64, u64),
     /// The canonical path, for attach names that repeat it.
     pub(crate) path: PathBuf,
-    /// Refuses all changes.
+    /// Refuses all changes by clients.
     pub(crate) read_only: bool,
     /// Allows FIFOs and sockets to be created.
     pub(crate) special: bool,

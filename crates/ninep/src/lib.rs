@@ -3,7 +3,7 @@
 //! ```text
 //! client ─ socket ─► worker ─► connection ─► session ─► export         attributes, names, locks: answered at once
 //!                      │            └──────► transfers ─► open_file     file data: engine and read-ahead
-//!                      └ ring (memory::uring) ◄──┘  buffers of one pool (memory::pool), registered once with each ring
+//!                      └ ring (io_uring) ◄───────┘  buffers of one pool (memferry_pool), registered once with each ring
 //! ```
 //!
 //! [`Server::start`] serves a directory over Unix and TCP sockets; [`Client`] is a small client for tests and measurements.

@@ -104,7 +104,6 @@ pub(crate) enum Found {
     Bytes(Option<BufferView>),
     /// The block with this number covers the request and is in flight.
     Coming(u64),
-    /// No valid block.
     Nothing,
 }
 

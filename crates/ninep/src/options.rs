@@ -34,12 +34,11 @@ pub enum Engine {
 /// Maximum of [`Limits::outstanding`]: it bounds the lists that are searched per request.
 pub const MOST_OUTSTANDING: usize = 4096;
 
-/// Limits on clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Clients at a time.
     pub clients: usize,
-    /// Fids per client.
+    /// Maximum number of fids per client.
     pub fids: usize,
     /// Nodes per client, including the directories on the way to each; every node is an open descriptor.
     pub nodes: usize,
@@ -59,9 +58,8 @@ impl Default for Limits {
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The exported directory.
     pub directory: PathBuf,
-    /// Refuses all changes.
+    /// Refuses all changes by clients.
     pub read_only: bool,
     /// Allows clients to create FIFOs and sockets; devices are never allowed.
     pub special_files: bool,
@@ -151,15 +149,10 @@ fn memory_bytes() -> u64 {
     kib.map_or(1 << 30, |kib| kib << 10)
 }
 
-/// Invalid options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum OptionsError {
-    /// Invalid block size.
     #[error("block size {block} is invalid; use a multiple of 4096 bytes, at most 16 MiB")]
-    Block {
-        /// The requested size.
-        block: usize,
-    },
+    Block { block: usize },
     /// The pool is too small.
     #[error(
         "a pool of {pool} bytes is too small for blocks of {block}; make it at least two blocks and four pages"
@@ -175,10 +168,7 @@ pub enum OptionsError {
     None,
     /// Too many outstanding requests per client.
     #[error("{outstanding} outstanding requests per client are too many; use at most {MOST_OUTSTANDING}")]
-    Outstanding {
-        /// The requested number.
-        outstanding: usize,
-    },
+    Outstanding { outstanding: usize },
 }
 
 #[derive(Clone, Debug, Default)]

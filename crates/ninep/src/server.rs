@@ -194,9 +194,9 @@ impl Server {
         listeners: Vec<Listener>,
         mut threads: VecDeque<Thread>,
     ) -> Result<Self, ServerError> {
-        let event = || self::event().map(Arc::new).map_err(ServerError::Thread);
-        let stop = event()?;
-        let over = event()?;
+        let new_event = || event().map(Arc::new).map_err(ServerError::Thread);
+        let stop = new_event()?;
+        let over = new_event()?;
         let inside = Arc::clone(&shared);
         let stopped = Arc::clone(&stop);
         let ended = Arc::clone(&over);

@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// A buffer for read-ahead: only while more than a quarter of the pool is free.
+    /// A buffer for read-ahead: only if at least a quarter of the pool stays free.
     pub(crate) fn spare_buffer(&self) -> Option<Buffer> {
         let counts = self.pool.statistics();
         let most = self.pool.options().buffers_within(counts.limit_bytes);

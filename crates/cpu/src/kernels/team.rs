@@ -116,11 +116,11 @@ impl Berth {
 
     /// Admits no more helpers, waits for the present ones, and reports whether memory failed under one.
     fn close(&self) -> Result<(), MemoryFault> {
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         berth::close(&self.word, || {
-            looks += 1;
+            polls += 1;
             // A helper that was preempted needs this CPU more than the loop does.
-            if looks.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if polls.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
         });
         let failed = self.failed.load(Ordering::Relaxed);
         berth::free(&self.word);
@@ -172,7 +172,6 @@ impl CopyTeam {
         Self { berths: Default::default(), members, wake: Box::new(wake) }
     }
 
-    /// Number of members.
     pub fn members(&self) -> usize {
         self.members.len()
     }
@@ -245,9 +244,9 @@ impl CopyTeam {
 
 impl std::fmt::Debug for CopyTeam {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let looking = self.doing(Activity::Looking);
+        let spinning = self.doing(Activity::Looking);
         let asleep = self.doing(Activity::Asleep);
-        write!(formatter, "CopyTeam of {}: {looking} looking, {asleep} asleep", self.members.len())
+        write!(formatter, "CopyTeam of {}: {spinning} spinning, {asleep} asleep", self.members.len())
     }
 }
 
@@ -385,7 +384,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memfd")]
-    fn memory_that_fails_under_a_helper_fails_the_copy() {
+    fn failing_memory_fails_the_shared_copy() {
         use memferry_shm::{bus_error, frame};
         bus_error::install().unwrap();
         let (descriptor, mapping) = frame::allocate(1 << 16, frame::Pages::Ordinary).unwrap();

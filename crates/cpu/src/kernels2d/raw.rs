@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! transpose     ─► band of rows ─► tile: 16-byte squares turned in registers ─► stage ─► whole lines of the destination
-//! copy, reverse ─► vectors, as they are or turned round in a register ────────────► whole lines of the destination
 //! copy, reverse ─► vectors, reversed in a register if needed ─────────────────────► whole lines of the destination
+//! copy_keyed    ─► vectors: all key ─► nothing   none ─► stored whole   mixed ─► masked or single stores
 //! ```
 //!
 //! The algorithms are generic over `lanes::Vector`; each level defines one. Each source pixel is loaded once, then

@@ -40,7 +40,9 @@ impl Node {
     pub(crate) fn change(&self, change: &Change) -> Result<(), Errno> {
         let requested = |bit| change.valid & bit != 0;
         // To the kernel u32::MAX means "unchanged".
-        if requested(change::UID) && change.uid == u32::MAX || requested(change::GID) && change.gid == u32::MAX {
+        if requested(change::UID) && change.uid == u32::MAX
+            || requested(change::GID) && change.gid == u32::MAX
+        {
             return Err(Errno::INVAL);
         }
         if requested(change::SIZE) {

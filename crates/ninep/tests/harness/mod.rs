@@ -97,7 +97,6 @@ impl Served {
     }
 }
 
-/// Pseudo-random bytes.
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);

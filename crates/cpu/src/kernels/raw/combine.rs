@@ -10,9 +10,9 @@
 use super::{LINE, Vector, at_level};
 
 at_level! {
-    /// Makes the bytes at `to` the exclusive or of those at `sources`, of which it may be one. Where they overlap otherwise the
     /// Sets the bytes at `to` to the exclusive or of those at `sources`. `to` may be one of the sources; with any other overlap the
     /// result is unspecified.
+    ///
     /// # Safety
     /// M1 to M4 for `length` bytes at all of them.
     xor_all(to: *mut u8, length: usize, sources: &[*const u8]) = xor

@@ -230,7 +230,7 @@ fn loads_are_timed_where_supported() {
 /// Streams to unpopulated huge pages, where available.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no huge pages")]
-fn unpopulated_huge_pages_can_be_streamed_to() {
+fn streaming_to_unpopulated_huge_pages() {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     const HUGE: usize = 2 << 20;
     let source = noise(HUGE, 7);

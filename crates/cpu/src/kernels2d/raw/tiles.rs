@@ -34,7 +34,7 @@ struct Slab {
     from: Rows,
     rows: usize,
     bytes: usize,
-    /// Rows to prefetch.
+    /// Source rows to prefetch meanwhile.
     ahead: Rows,
 }
 
