@@ -113,7 +113,7 @@ impl Member {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
             let at = self.next & !63;
             let copy =
-                copy(&self.source.slice(at..at + load.bytes), &self.destination.slice(at..at + load.bytes));
+                copy(self.source.slice(at..at + load.bytes), self.destination.slice(at..at + load.bytes));
             let mut copy = copy.with_class(load.class);
             if load.deadline {
                 copy = copy.within(DEADLINE);

@@ -93,7 +93,7 @@ fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchEr
     let at = at as u64;
     let bytes = bytes as u64;
     let started = Instant::now();
-    let transfer = copy(&pair.source.slice(at..at + bytes), &pair.destination.slice(at..at + bytes));
+    let transfer = copy(pair.source.slice(at..at + bytes), pair.destination.slice(at..at + bytes));
     let ticket = pair.queue.submit(transfer)?;
     poll_for(&mut pair.queue, ticket)?;
     memory.worker_ns = since_ns(started);

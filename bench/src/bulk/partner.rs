@@ -62,7 +62,7 @@ impl Set {
         let crowded = mode >= 3;
         let crowd = client.frame((OTHERS + 1) * 4096).alloc()?;
         for index in 0..OTHERS * u64::from(crowded) {
-            sender.export(&crowd.slice(index * 4096..index * 4096 + 4096), None)?;
+            sender.export(crowd.slice(index * 4096..index * 4096 + 4096), None)?;
         }
         let mode = if crowded { Mode::Offloaded } else { mode_of(mode) };
         let frames = usize::try_from(frames)?;

@@ -61,7 +61,7 @@ fn alone(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchEr
 fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchError> {
     let at = at as u64;
     let bytes = piece.bytes as u64;
-    Ok(copy(&pair.source.slice(at..at + bytes), &pair.destination.slice(at..at + bytes)))
+    Ok(copy(pair.source.slice(at..at + bytes), pair.destination.slice(at..at + bytes)))
 }
 
 fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {

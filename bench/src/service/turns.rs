@@ -74,7 +74,7 @@ impl Sides {
             let (frame, at) = place(number);
             let range = |frame: &Frame| frame.slice(at as u64..at as u64 + PAYLOAD as u64);
             let Pair { source, destination, .. } = &self.pairs[frame];
-            let transfer = copy(&range(source), &range(destination));
+            let transfer = copy(range(source), range(destination));
             submitted.push_back(self.queue().submit(transfer)?);
         }
         while !submitted.is_empty() {
