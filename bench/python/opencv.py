@@ -1,11 +1,11 @@
-"""OpenCV's side of the benchmark group twod: does what it is told on its input and answers each line with one line.
+"""OpenCV's side of the benchmark group twod: executes commands from its input and answers each line with one line.
 
-    open KIND HEIGHT WIDTH PIXEL SOURCE DESTINATION   copies both pictures' bytes into memory of its own    -> ready
-    run WHAT COUNT                                    does it COUNT times                                   -> nanoseconds
-    result FILE                                       writes the destination's bytes there                  -> ready
+    open KIND HEIGHT WIDTH PIXEL SOURCE DESTINATION   copies both pictures into its own memory              -> ready
+    run WHAT COUNT                                    performs it COUNT times                               -> nanoseconds
+    result FILE                                       writes the destination's bytes to the file            -> ready
 
-KIND is `frames` for memfds, as the engine's are, or `arrays` for memory as numpy takes it. One thread, everything else as
-shipped. It knows nothing of memferry but the files it is named.
+KIND is `frames` for memfds, like the engine's frames, or `arrays` for numpy's own memory. One thread, other settings are
+defaults. It accesses memferry's memory only through the named files.
 """
 
 import mmap
@@ -37,14 +37,14 @@ class Pictures:
         self.source, self.destination = memory(kind, shape, dtype), memory(kind, shape, dtype)
         for array, path in ((self.source, source), (self.destination, destination)):
             array[:] = numpy.fromfile(path, dtype, array.size).reshape(shape)
-        # The same bytes as four queues, for what compares colours.
+        # The same bytes as four 8-bit components, for colour comparison.
         if pixel == "4":
-            self.queues = [a.view(numpy.uint8).reshape(*shape, 4) for a in (self.source, self.destination)]
+            self.components = [a.view(numpy.uint8).reshape(*shape, 4) for a in (self.source, self.destination)]
             self.mask = memory(kind, shape, numpy.uint8)
             self.mask[:] = 1
 
     def keyed(self):
-        source, destination = self.queues
+        source, destination = self.components
         cv2.inRange(source, (*KEY, 0), (*KEY, 255), self.mask)
         cv2.bitwise_not(self.mask, self.mask)
         return cv2.copyTo(source, self.mask, destination), destination
@@ -67,7 +67,7 @@ class Pictures:
         for _ in range(int(count)):
             written, destination = operation()
         elapsed = time.perf_counter_ns() - started
-        # A destination that did not fit would be replaced by new memory, which costs more than the work.
+        # OpenCV replaces an unsuitable destination by new memory, which would distort the time.
         if written.ctypes.data != destination.ctypes.data:
             raise SystemExit(f"{what} did not write to the destination it was given")
         return elapsed

@@ -5,8 +5,8 @@
 //!         messages  the message back end against UCX, Unix sockets, pipes and process_vm_readv
 //! ```
 //!
-//! This process is the consumer, on CPU 0; the engine's worker is on CPU 1. Data is random, sides are interleaved round by round,
-//! and every ratio is of one round.
+//! This process is the consumer, on CPU 0; the engine's worker runs on CPU 1. Data is random, sides are interleaved round by
+//! round, and every ratio is within one round.
 
 mod messages;
 mod modes;
@@ -21,7 +21,7 @@ type Part = (&'static str, fn(&Run, Class) -> Result<Vec<Row>, BenchError>);
 
 const PARTS: [Part; 2] = [("modes", modes::measure), ("messages", messages::measure)];
 
-/// Measures the group, or the parts of it that were asked for.
+/// Measures the selected parts of the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.refuse_unknown(PARTS.iter().map(|(name, ..)| *name))?;
     let mut rows = Vec::new();

@@ -1,31 +1,31 @@
-//! Group `copier`: asynchronous copies against memcpy: computing meanwhile, and chains whose middle nobody needs.
+//! Group `copier`: asynchronous copies against memcpy: overlapped with computing, and chains with an unneeded middle.
 //!
 //! ```text
 //! round, for each size: memcpy, compute ─ amemcpy, compute, csync        memcpy, memcpy ─ amemcpy, amemcpy, forget, csync
 //! ```
 //!
-//! Computing is done in registers and takes about as long as the memcpy, the hardest case. The same buffers every time, on both
-//! sides; neither reads what it copied. This thread stays on CPU 0; the thread that copies runs where the kernel puts it.
+//! Computing uses registers only and takes about as long as the memcpy, the hardest case. The same buffers are used every time,
+//! and neither side reads what it copied. This thread runs on CPU 0; the copying thread is not pinned.
 
 use memferry::{Client, Copier, CopyBuffer};
 
 use crate::BenchError;
 use crate::engine::sides::size_name;
-use crate::placement::Kept;
+use crate::placement::Pinned;
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Aligned, Work, each_ns, median, random_bytes};
 
 const ROUNDS: usize = 41;
-/// Bytes, copies timed together, and how many times as fast: with computing beside a copy, and a chain. A short copy takes less
-/// than waking a thread, so it is only reported.
+/// Bytes, copies timed together, and required speed-ups: copy overlapped with computing, and chain. A short copy takes less
+/// time than waking a thread, so it has no target.
 const SIZES: [(usize, usize, Target, Target); 3] = [
     (64 << 10, 20, Target::None, Target::None),
     (1 << 20, 4, Target::AtLeast(1.4), Target::AtLeast(1.4)),
     (16 << 20, 1, Target::AtLeast(1.6), Target::AtLeast(1.6)),
 ];
 
-/// Three buffers on each side.
+/// Three buffers for each side.
 struct Sides {
     copier: Copier,
     buffers: [CopyBuffer; 3],
@@ -33,13 +33,13 @@ struct Sides {
     work: Work,
 }
 
-/// What a round measured, in ns.
+/// Times of a round, ns.
 struct Times {
-    /// memcpy and computing; amemcpy, computing and csync.
+    /// Memcpy then computing; amemcpy, computing and csync.
     beside: [f64; 2],
-    /// Two copies; two of which the first is forgotten.
+    /// Two copies; two amemcpy of which the first is forgotten.
     chain: [f64; 2],
-    /// The calls of amemcpy alone.
+    /// The call of amemcpy alone.
     call: f64,
 }
 
@@ -97,7 +97,7 @@ impl Sides {
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("copier", ROUNDS);
     let copier = Copier::new(&Client::embedded()?)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let mut sides = Sides::new(copier, SIZES[SIZES.len() - 1].0)?;
     let mut values = [const { [const { Vec::new() }; 3] }; SIZES.len()];
     for _ in 0..rounds {

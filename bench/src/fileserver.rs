@@ -1,16 +1,16 @@
-//! File servers against one another: what a GiB costs the server's processor, and how fast it comes.
+//! Compares file servers: processor time of the server per GiB, and throughput.
 //!
 //! ```text
-//! round ─ scene (local, 1 remote, 2 remote) × cold or hot × copying or discarding receiver ─ each server by turns:
-//!     pages dropped or filled ─► server in a process of its own ─► receivers in theirs, remote ones in network namespaces
+//! round ─ scene (local, 1 remote, 2 remote) × cold or hot × copying or discarding receiver ─ each server in turn:
+//!     pages dropped or filled ─► server process ─► receiver processes, remote ones in network namespaces
 //!                                   └ processor time of all its threads, before and after ◄─┘
 //! ```
 //!
-//! Every receiver asks for a block of 64 KiB, takes it, and asks for the next, over TCP. Servers: ours with each engine that is
-//! compared, diod where Debian's package is installed, and one of this program that calls `sendfile` and knows no 9P. Processor
-//! time is that of the server's threads, with the kernel's work for them; what the kernel does in threads of its own and in
-//! interrupts is nobody's. It is robust against other work on the machine, throughput is not. The rate of raw `O_DIRECT` reads
-//! is measured in every round.
+//! Every receiver requests blocks of 64 KiB over TCP, one after the other. Servers: ours with each compared
+//! engine, diod if Debian's package is installed, and a server in this program that calls `sendfile` without 9P. Processor
+//! time covers the server's threads, including the kernel's work on their behalf, but not kernel threads and
+//! interrupts. It is robust against other load on the machine; throughput is not. Every round also measures
+//! raw `O_DIRECT` reads.
 
 mod namespaces;
 mod receiver;
@@ -35,7 +35,7 @@ use crate::{BenchError, plots};
 use namespaces::Namespaces;
 use servers::{KINDS, Kind};
 
-/// What the other processes of a measurement are told with `--files`.
+/// Runs as another process of a measurement (`--files`).
 pub(crate) fn role(words: &[String]) -> Result<(), BenchError> {
     match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", engine, directory, addresses @ ..] => {
@@ -45,55 +45,53 @@ pub(crate) fn role(words: &[String]) -> Result<(), BenchError> {
         ["receive", protocol, address, attach, file, receives] => {
             receiver::receive(protocol, address, attach, file, receives)
         }
-        _ => Err("no such role".into()),
+        _ => Err("unknown role after --files".into()),
     }
 }
 
 const ROUNDS: usize = 5;
-/// Bytes of a file; each receiver has one of its own.
+/// Bytes per file; each receiver reads its own file.
 const BYTES: u64 = 96 << 20;
 const QUICK_BYTES: u64 = 32 << 20;
-/// Bytes that are asked for at a time.
 pub(super) const BLOCK: usize = 64 << 10;
 /// How long a file may take to leave the page cache.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// One page in so many may stay there: a huge page that somebody still has a hand on.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// A fraction of 1/FEW of the pages may stay cached: a huge page still referenced elsewhere.
 const FEW: u64 = 8;
 const GIB: f64 = (1u64 << 30) as f64;
-/// What the pool may cost of what copying costs, cold, with a receiver that copies.
+/// Maximum cost of the pool relative to copying: cold, with a copying receiver.
 const POOL_OVER_COPYING: f64 = 0.95;
-/// What part of the raw rate it has to reach there.
+/// Minimum rate relative to raw reads in that case.
 const RATE_OVER_RAW: f64 = 0.85;
 
-/// Where clients are: none remote is a local one.
+/// Number of remote clients; zero means a local one.
 const SCENES: [(&str, usize); 3] = [("local", 0), ("1 remote", 1), ("2 remote", 2)];
 const HEATS: [&str; 2] = ["cold", "hot"];
 const RECEIVES: [&str; 2] = ["copying", "discarding"];
-/// Parts: cold and hot files for receivers that copy, and all files for those that discard.
+/// Parts: cold and hot files for copying receivers, and all files for discarding ones.
 const PARTS: [&str; 3] = ["cold", "hot", "discarding"];
 
-/// The heats and receivers of the parts that were asked for.
+/// Heats and receivers of the selected parts.
 fn wanted(run: &Run) -> Vec<(usize, usize)> {
     let part = |(heat, receives): &(usize, usize)| if *receives == 0 { PARTS[*heat] } else { PARTS[2] };
     let all = (0..HEATS.len()).flat_map(|heat| (0..RECEIVES.len()).map(move |receives| (heat, receives)));
     all.filter(|at| run.wants(part(at))).collect()
 }
 
-/// What one server did in one round: seconds of its processor for a GiB, and GB/s.
+/// Result of one server in one round: seconds of processor time per GiB, and GB/s.
 #[derive(Clone, Copy)]
 struct Served {
     processor: f64,
     rate: f64,
 }
 
-/// Values of the rounds, by scene, heat, receiver and server.
+/// Results by scene, heat, receiver and server.
 #[derive(Default)]
 struct Figures {
     served: BTreeMap<(usize, usize, usize, Kind), Vec<Served>>,
     raw: Vec<f64>,
 }
 
-/// The files of a run.
 struct Files {
     directory: PathBuf,
     bytes: u64,
@@ -119,7 +117,7 @@ impl Files {
         self.directory.join(name(index))
     }
 
-    /// Makes the files cold, or hot.
+    /// Drops the files from the page cache, or fills it.
     fn set(&self, heat: &str, files: usize) -> Result<(), BenchError> {
         for index in 0..files {
             let mut file = File::open(self.path(index))?;
@@ -133,26 +131,26 @@ impl Files {
         Ok(())
     }
 
-    /// Drops a file's pages. Those that another CPU still has in its lists of the moment stay, so it is tried again; a few may
+    /// Drops a file's pages. Pages in another CPU's temporary lists stay, so it retries; a few may
     /// stay for good.
     fn drop_pages(&self, file: &File) -> Result<(), BenchError> {
         let few = self.bytes / 4096 / FEW;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             fadvise(file, 0, None, Advice::DontNeed)?;
-            // A kernel that cannot be asked (before 6.5) is believed.
+            // Kernels before 6.5 cannot report cached pages; assume none.
             let left = memferry_pool::cached_pages(file.as_fd(), 0, self.bytes).unwrap_or(0);
             if left == 0 || Instant::now() >= until && left <= few {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(format!("{left} pages of a file stay in the page cache").into());
+                return Err(format!("{left} pages of a file did not leave the page cache").into());
             }
             std::thread::yield_now();
         }
     }
 
-    /// GB/s of raw reads past the page cache, one after the other.
+    /// GB/s of raw sequential reads that bypass the page cache.
     fn raw_rate(&self) -> Result<f64, BenchError> {
         self.set("cold", 1)?;
         let file = Direct::new(File::open(self.path(0))?);
@@ -163,14 +161,14 @@ impl Files {
         for offset in (0..self.bytes).step_by(BLOCK) {
             let moved = file.read_buffer(&mut buffer, 0, BLOCK, offset)?;
             if moved.way != Way::Direct {
-                return Err("the file system of temporary files offers no O_DIRECT".into());
+                return Err("the file system of temporary files does not support O_DIRECT; set TMPDIR".into());
             }
         }
         Ok(self.bytes as f64 / started.elapsed().as_secs_f64() / 1e9)
     }
 }
 
-/// The name of a receiver's file.
+/// Name of a receiver's file.
 fn name(index: usize) -> String {
     format!("file{index}")
 }
@@ -204,7 +202,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     Ok(rows(&figures, &namespaces, &wanted))
 }
 
-/// A receiver's place: a namespace's process, and the address at which the server is seen from there.
+/// A receiver's location: process of its namespace, and the server's address as seen from there.
 type Host = (Option<u32>, String);
 
 fn addresses(namespaces: &Result<Namespaces, BenchError>, remote: usize) -> Result<Vec<Host>, String> {
@@ -220,7 +218,7 @@ fn addresses(namespaces: &Result<Namespaces, BenchError>, remote: usize) -> Resu
         .collect())
 }
 
-/// Starts a server, has its receivers take their files, and looks at what it spent.
+/// Starts a server, lets its receivers read their files, and measures its processor time.
 fn serve_once(kind: Kind, files: &Files, hosts: &[Host], receives: &str) -> Result<Served, BenchError> {
     let names: Vec<&str> = hosts.iter().map(|(_, host)| host.as_str()).collect();
     let server = servers::Server::start(kind, &files.directory, &names)?;
@@ -245,7 +243,7 @@ fn serve_once(kind: Kind, files: &Files, hosts: &[Host], receives: &str) -> Resu
     for receiver in &mut receivers {
         let (bytes, seconds) = receiver.done()?;
         if bytes != files.bytes {
-            return Err(format!("{} gave {bytes} bytes of {}", kind.name(), files.bytes).into());
+            return Err(format!("{} sent {bytes} of {} bytes", kind.name(), files.bytes).into());
         }
         longest = longest.max(seconds);
     }
@@ -260,7 +258,7 @@ impl Figures {
         found.map_or_else(Vec::new, |all| all.iter().map(value).collect())
     }
 
-    /// Ratios of two servers' processor time, round by round.
+    /// Ratios of two servers' processor times, by round.
     fn ratios(&self, at: (usize, usize, usize), over: [Kind; 2]) -> Vec<f64> {
         let [upper, lower] = over.map(|kind| self.of(at, kind, |served| served.processor));
         upper.iter().zip(&lower).map(|(upper, lower)| upper / lower).collect()
@@ -290,7 +288,7 @@ fn rows(
         }
     }
     if !Kind::Diod.is_there() {
-        rows.push(Row::not_measured("diod", "it is not installed (Debian's package diod)"));
+        rows.push(Row::not_measured("diod", "diod is not installed (Debian's package diod)"));
     }
     rows
 }
@@ -322,7 +320,7 @@ fn rows_at(figures: &Figures, at: (usize, usize, usize)) -> Vec<Row> {
     rows
 }
 
-/// A group of bars for each row of the table, a bar for each server.
+/// A group of bars per table row, a bar per server.
 fn bars(figures: &Figures) -> Vec<Group> {
     let mut groups = Vec::new();
     for (scene, (name, _)) in SCENES.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! Group `initiation`: what it takes to start a transfer here, beside table 1 of Markatos and others (TR 182, 1997).
+//! Group `initiation`: the cost of starting a transfer, beside table 1 of Markatos and others (TR 182, 1997).
 //!
 //! ```text
-//! round: 1,000 starts to alternating addresses (4.3) ─┬─ by the ring: submit; completions outside of the time
-//!                                                     ├─ by a system call: process_vm_readv of as many bytes
+//! round: 1,000 starts to alternating addresses (4.3) ─┬─ by the ring: submit; completions are untimed
+//!                                                     ├─ by a system call: process_vm_readv of the same size
 //!                                                     └─ by a request over the service's socket, and its answer
-//! rows, ratios ──► a chart on a logarithmic axis, beside the four of table 1
+//! rows, ratios ──► a chart with a logarithmic axis, beside the four of table 1
 //! ```
 //!
-//! The service runs in a process of its own, its worker awake. The system call also moves its 64 bytes before it returns; the
-//! socket's request is a command that is refused at once, so that only the way there and back is timed.
+//! The service runs in its own process, its worker awake. The system call also moves its 64 bytes; the
+//! socket's request is a command that is refused at once, so only the round trip is timed.
 
 use std::io::IoSliceMut;
 use std::time::Instant;
@@ -19,23 +19,23 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::{Pair, ask_over_socket, drain};
+use crate::placement::{Class, Pinned};
 use crate::plots::range;
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::{Pair, ask_over_socket, drain};
 use crate::timing::{each_ns, random_bytes, since_ns};
 use crate::{BenchError, plots};
 
 const ROUNDS: usize = 41;
-/// Starts of a round, as in section 4.3.
+/// Starts per round, as in section 4.3.
 const STARTS: u64 = 1000;
 /// Submissions before completions are taken.
 const BURST: u64 = 50;
-/// Requests over the socket of a round; they take long.
+/// Requests over the socket per round; fewer, because they take long.
 const REQUESTS: usize = 100;
 const BYTES: u64 = 64;
-/// Addresses that the starts alternate between.
+/// Number of addresses that the starts cycle through.
 const PLACES: u64 = 16;
 const TABLE_1_US: [(&str, f64); 4] = [
     ("kernel-level DMA", 25.1),
@@ -43,17 +43,17 @@ const TABLE_1_US: [(&str, f64); 4] = [
     ("key-based DMA", 4.4),
     ("extended shadow addressing", 1.5),
 ];
-/// The least of the ratios of table 1: kernel-level against repeated passing.
+/// Lowest ratio in table 1: kernel-level against repeated passing.
 const LEAST_RATIO: f64 = 5.5;
 
-/// What a round measured, nanoseconds of a start.
+/// Nanoseconds per start in a round.
 struct Measured {
     ring: f64,
     call: f64,
     socket: f64,
 }
 
-/// By the ring: the mean over [`STARTS`].
+/// By the ring: mean over [`STARTS`].
 fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
     let mut spent = 0.0;
     for burst in 0..STARTS / BURST {
@@ -71,7 +71,7 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
     Ok(spent / STARTS as f64)
 }
 
-/// By a system call that moves as many bytes between as many addresses of this process.
+/// By a system call that moves the same bytes between the same number of addresses.
 fn by_call(source: &[u8], destination: &mut [u8]) -> Result<f64, BenchError> {
     let mut next = 0;
     each_ns(STARTS as usize, || {
@@ -89,7 +89,7 @@ fn by_call(source: &[u8], destination: &mut [u8]) -> Result<f64, BenchError> {
 pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("initiation", ROUNDS);
     let service = Service::start(run)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let mut pair = Pair::new(Client::connect(service.socket())?, BYTES * PLACES)?;
     let source = random_bytes((BYTES * PLACES) as usize, 3);
     let mut destination = vec![0; source.len()];
@@ -135,7 +135,7 @@ pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> 
     Ok(rows)
 }
 
-/// Draws table 1 and what was measured as bars of microseconds.
+/// Draws table 1 and the measured values as bars, in microseconds.
 fn draw(here: [(&str, Option<Value>); 3]) -> Result<String, DrawError> {
     let then = TABLE_1_US.map(|(name, us)| (name, vec![Some(Value::from(us)), None]));
     let here = here.map(|(name, value)| (name, vec![None, value]));

@@ -1,11 +1,11 @@
-//! Measurements: each group gives rows with a value, its target and whether it holds.
+//! Measures memferry: each group gives rows with a value, its target and whether the target holds.
 //!
 //! ```text
 //! memferry-bench GROUP ─► probe placement ─► rounds, both sides interleaved ─► probe again ─► rows
 //! ```
 //!
-//! Claims are ratios of two things measured in the same run, medians of the rounds with minimum and maximum. When the two
-//! CPUs changed places meanwhile, the run is repeated. No test depends on a figure.
+//! Claims are ratios of two things measured in the same run: medians over rounds, with minimum and maximum. A run during which
+//! the two CPUs changed places is repeated. No test depends on a figure.
 
 mod bulk;
 mod children;
@@ -13,6 +13,8 @@ mod copier;
 mod engine;
 mod fileserver;
 mod initiation;
+mod pair;
+mod peer;
 mod placement;
 mod plots;
 mod policy;
@@ -40,40 +42,40 @@ struct Arguments {
     /// Also write the rows as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Few rounds: whether everything works, not how well.
+    /// Run few rounds: checks that everything works, not how fast.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of the group, with commas between them; a wrong one lists those that there are.
+    /// Measure only these parts of the group, separated by commas; an unknown part lists the known ones.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
-    /// Draw the sweeps as SVG files into this directory.
+    /// Draw the sweeps as SVG files in this directory.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Be the service of a measurement on this socket.
+    /// Run as the service of a measurement on this socket.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
-    /// Hold so many random bytes until the input ends.
+    /// Hold this many random bytes until the input ends.
     #[arg(long, hide = true)]
     hold: Option<usize>,
-    /// Be a file server or a receiver of files of a measurement.
+    /// Run as a file server or a receiver of a measurement.
     #[arg(long, hide = true, num_args = 1..)]
     files: Vec<String>,
-    /// Be the other process of a bulk measurement, whose files are in this directory.
+    /// Run as the other process of a bulk measurement, with its files in this directory.
     #[arg(long, hide = true)]
     partner: Option<PathBuf>,
-    /// Become this program, and end with the process that started this one.
+    /// Become this program, and end with the parent process.
     #[arg(long, hide = true, num_args = 1.., allow_hyphen_values = true)]
     with_parent: Vec<String>,
 }
 
 type BenchError = Box<dyn std::error::Error>;
 
-/// A group's name, what it is about, and how it is measured.
+/// A group's name, subject and function.
 type Group = (&'static str, &'static str, fn(&Run) -> Result<Vec<rows::Row>, BenchError>);
 
 const GROUPS: &[Group] = &[
-    ("service", "what the service promises, each against the other side", service::measure),
-    ("start", "of these, starting a transfer: the ring, system calls and the socket", |run| {
+    ("service", "what the service promises, each against the alternative", service::measure),
+    ("start", "of these, starting a transfer: ring, system call, socket", |run| {
         placement::steady(run, "start", |class| service::start::measure(run, class))
     }),
     (
@@ -82,7 +84,7 @@ const GROUPS: &[Group] = &[
         |run| placement::steady(run, "initiation", |class| initiation::measure(run, class)),
     ),
     ("engine", "the CPU engine's copies and fills against glibc, on one core and on two", engine::measure),
-    ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
+    ("pollution", "what a copy costs a program with a working set in the caches", pollution::measure),
     ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
     ("twod", "pictures turned and keyed by the engine, against OpenCV", twod::measure),
     (
@@ -91,21 +93,17 @@ const GROUPS: &[Group] = &[
         bulk::measure,
     ),
     ("policy", "shares and latencies of clients under each policy", policy::measure),
-    (
-        "preload",
-        "programs that know nothing of memferry, with the library that stands in for memcpy",
-        preload::measure,
-    ),
-    ("copier", "asynchronous copies against memcpy: computing meanwhile, and chains", |run| {
+    ("preload", "unmodified programs with the library that replaces memcpy", preload::measure),
+    ("copier", "asynchronous copies against memcpy: overlapped computing, and chains", |run| {
         placement::steady(run, "copier", |_| copier::measure(run))
     }),
-    ("fileserver", "what serving a GiB of files costs: ours, diod, sendfile", fileserver::measure),
+    ("fileserver", "what serving a GiB of files costs: memferry, diod, sendfile", fileserver::measure),
     ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
 ];
 
-/// Groups that have parts; each refuses those that it has not.
+/// Groups with parts; each refuses unknown ones.
 const IN_PARTS: [&str; 8] =
     ["service", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver"];
 
@@ -134,7 +132,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     };
     let Some((_, _, measure)) = GROUPS.iter().find(|(group, ..)| group == name) else {
         let names: Vec<_> = GROUPS.iter().map(|(name, ..)| *name).collect();
-        return Err(format!("there is no group '{name}'; choose one of: {}", names.join(", ")).into());
+        return Err(format!("unknown group '{name}'; choose one of: {}", names.join(", ")).into());
     };
     if !arguments.only.is_empty() && !IN_PARTS.contains(&name.as_str()) {
         return Err(format!("group '{name}' has no parts; these have: {}", IN_PARTS.join(", ")).into());

@@ -1,14 +1,14 @@
-//! Where the CPUs of this run lie: a virtual machine's may share a core complex or not, and may move.
+//! Placement of the CPUs of this run: those of a virtual machine may share a core complex or not, and may move.
 //!
 //! ```text
 //! steady: probe ─► measure(class) ─► probe again ─ same class? ─ yes ─► rows
 //!           ▲─────────────────────────────────────── no, a few times
 //! ```
 //!
-//! A cache line handed to and fro tells: some 30 ns a round trip when the two are threads of one core, 60 to 100 ns within a
+//! A cache line passed back and forth reveals it: about 30 ns per round trip between threads of one core, 60 to 100 ns within a
 //! complex, 300 to 500 ns across. Figures of two CPUs differ by a factor of two between the classes, so the class is printed
-//! and a run during which it changed is repeated. It may change many times a second: what needs two cores at rest is measured
-//! in pieces of some milliseconds, each of them between two probes of its own ([`placed`]).
+//! and a run during which it changed is repeated. It may change many times a second: what needs a stable placement is measured
+//! in pieces of some milliseconds, each between two probes ([`placed`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +22,17 @@ use crate::rows::Row;
 use crate::run::Run;
 
 const ROUNDS: u64 = 20_000;
-/// Turns of the probe beside a short measurement.
+/// Round trips of the probe beside a short measurement.
 const FEW_ROUNDS: u64 = 400;
 const TRIES: u32 = 5;
 /// Below this the CPUs are threads of one core, ns.
 const ONE_CORE_NS: f64 = 45.0;
-/// How long to wait for threads of one core to be put elsewhere.
+/// How long to wait for the host to move threads of one core.
 const UNTIL_ELSEWHERE: Duration = Duration::from_millis(20);
-/// Above this a hand-over crosses core complexes, ns.
+/// Above this a round trip crosses core complexes, ns.
 const ACROSS_NS: f64 = 250.0;
 
-/// Nanoseconds for a line to go to another thread and back: the least of a few tries.
+/// Nanoseconds of a line's round trip to another thread: the minimum of three attempts.
 fn ping_pong_ns(rounds: u64) -> f64 {
     (0..3).map(|_| one_ping_pong_ns(rounds)).fold(f64::INFINITY, f64::min)
 }
@@ -41,7 +41,7 @@ fn one_ping_pong_ns(rounds: u64) -> f64 {
     let ball = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let _kept = Kept::to(1);
+            let _pinned = Pinned::to(1);
             for round in 0..rounds {
                 while ball.load(Ordering::Acquire) != 2 * round + 1 {
                     std::hint::spin_loop();
@@ -49,14 +49,14 @@ fn one_ping_pong_ns(rounds: u64) -> f64 {
                 ball.store(2 * round + 2, Ordering::Release);
             }
         });
-        let _kept = Kept::to(0);
+        let _pinned = Pinned::to(0);
         let turn = |round: u64| {
             ball.store(2 * round + 1, Ordering::Release);
             while ball.load(Ordering::Acquire) != 2 * round + 2 {
                 std::hint::spin_loop();
             }
         };
-        // The first turn waits for the other thread to start, which takes longer than many turns.
+        // The first turn waits for the other thread to start, which takes much longer.
         turn(0);
         let started = Instant::now();
         (1..rounds).for_each(turn);
@@ -64,7 +64,7 @@ fn one_ping_pong_ns(rounds: u64) -> f64 {
     })
 }
 
-/// The CPUs this process may use, as they were when it first asked, which is before it kept itself on one.
+/// CPUs this process may use, recorded on the first call, before it pins itself.
 fn allowed() -> Result<&'static [usize], BenchError> {
     static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
     if let Some(cpus) = CPUS.get() {
@@ -74,13 +74,13 @@ fn allowed() -> Result<&'static [usize], BenchError> {
     Ok(CPUS.get_or_init(|| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
 }
 
-/// The number of CPU `index` of those this process may use, modulo how many they are.
+/// Number of the `index`-th CPU this process may use, modulo their count.
 pub(crate) fn cpu(index: usize) -> Result<usize, BenchError> {
     let cpus = allowed()?;
     Ok(cpus[index % cpus.len()])
 }
 
-/// Keeps a thread (this one when `None`) on CPU `index`: a scheduler that has other work must not put both sides of a
+/// Pins a thread (this one if `None`) to CPU `index`, so that the scheduler cannot put both sides of a
 /// measurement on one CPU.
 fn keep(thread: Option<Pid>, index: usize) -> Result<CpuSet, BenchError> {
     let before = sched_getaffinity(thread)?;
@@ -90,25 +90,25 @@ fn keep(thread: Option<Pid>, index: usize) -> Result<CpuSet, BenchError> {
     Ok(before)
 }
 
-/// This thread is kept on a CPU while this lives.
-pub(crate) struct Kept(CpuSet);
+/// Pins this thread until dropped.
+pub(crate) struct Pinned(CpuSet);
 
-impl Kept {
-    /// Keeps this thread on CPU `index`.
+impl Pinned {
+    /// Pins this thread to CPU `index`.
     pub(crate) fn to(index: usize) -> Result<Self, BenchError> {
         keep(None, index).map(Self)
     }
 }
 
-impl Drop for Kept {
+impl Drop for Pinned {
     fn drop(&mut self) {
         let _ = sched_setaffinity(None, &self.0);
     }
 }
 
-/// Keeps those threads of a process on CPU `index` whose names begin so; waits a little until there is one, since threads
-/// give themselves their names.
-pub(crate) fn keep_threads_to(process: u32, name: &str, index: usize) -> Result<(), BenchError> {
+/// Pins the threads of a process whose names start with `name` to CPU `index`. Retries for a while, because threads
+/// name themselves after they start.
+pub(crate) fn pin_threads(process: u32, name: &str, index: usize) -> Result<(), BenchError> {
     for _ in 0..TRIES {
         let mut found = false;
         for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
@@ -124,16 +124,16 @@ pub(crate) fn keep_threads_to(process: u32, name: &str, index: usize) -> Result<
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Err(format!("process {process} has no thread {name}").into())
+    Err(format!("process {process} has no thread whose name starts with {name}").into())
 }
 
-/// How the CPUs of a run lie to each other.
+/// Relative placement of the two CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
     OneCpu,
-    /// Threads of one core, which share its units and its caches.
+    /// Threads of one core, which share its units and caches.
     OneCore,
-    /// In one core complex.
+    /// Cores of one core complex.
     Same,
     Across,
 }
@@ -157,14 +157,14 @@ impl Class {
     }
 }
 
-/// Measures until the class of the CPUs is the same before and after.
+/// Repeats a measurement until the class of the CPUs is the same before and after.
 pub(crate) fn steady(
     run: &Run,
     what: &str,
     mut measure: impl FnMut(Class) -> Result<Vec<Row>, BenchError>,
 ) -> Result<Vec<Row>, BenchError> {
     if allowed()?.len() < 2 {
-        run.say("one CPU: client and worker share it, and no figure here means much");
+        run.say("one CPU: client and worker share it, so the figures mean little");
         return measure(Class::OneCpu);
     }
     for _ in 0..TRIES {
@@ -173,22 +173,21 @@ pub(crate) fn steady(
         let rows = measure(class)?;
         let after = ping_pong_ns(ROUNDS);
         let name = class.name();
-        run.say(&format!("{what}: a line to and fro {before:.0} ns before, {after:.0} ns after: {name}"));
+        run.say(&format!("{what}: round trip of a line {before:.0} ns before, {after:.0} ns after: {name}"));
         if class == Class::of(after) {
             return Ok(rows);
         }
-        run.say(&format!("{what}: the CPUs changed places; once more"));
+        run.say(&format!("{what}: the CPUs changed places; repeating"));
     }
-    Err(format!("{what}: the CPUs changed places in each of {TRIES} runs; try when the machine is quiet")
-        .into())
+    Err(format!("{what}: the CPUs changed places in each of {TRIES} runs; retry on an idle machine").into())
 }
 
-/// Measures something short while the CPUs are two cores that stay where they are; a few times when they do not.
+/// Measures something short while the CPUs are two cores that do not move, in a few attempts.
 ///
-/// `None` when they never did, and where there is one CPU.
+/// `None` if all attempts failed, or with a single CPU.
 ///
 /// # Errors
-/// Those of measuring.
+/// Those of `measure`.
 pub(crate) fn placed<T>(
     mut measure: impl FnMut() -> Result<T, BenchError>,
 ) -> Result<Option<(Class, T)>, BenchError> {
@@ -214,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hand_over_tells_whether_it_left_the_core_or_the_core_complex() {
+    fn round_trip_times_reveal_the_placement() {
         assert!(Class::of(27.0) == Class::OneCore);
         assert!(Class::of(63.0) == Class::Same);
         assert!(Class::of(104.0) == Class::Same);
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_counted_round_those_that_may_be_used() {
+    fn cpu_indexes_wrap_around() {
         let count = allowed().unwrap().len();
         assert_eq!(cpu(0).unwrap(), cpu(count).unwrap());
     }

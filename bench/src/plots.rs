@@ -1,16 +1,16 @@
-//! Sweeps over sizes as charts: lines through medians, with a band that holds the middle eight tenths of the rounds.
+//! Sweeps over sizes as charts: lines through medians, with bands around the middle eight tenths of the rounds.
 //!
 //! ```text
 //! rounds ─ spread ─► Value ─► Line ─ sweep ─► SVG ─ Run::picture ─► DIRECTORY/name.svg
 //! ```
 //!
-//! A band from minimum to maximum would show what else the machine did in some round, and nothing else.
+//! A band from minimum to maximum would only show other activity of the machine.
 
 use memferry_charts::{Axis, DrawError, Frame, Line, Scale, Value};
 
 use crate::timing::median;
 
-/// The median of some values; a tenth of them lies below `low`, a tenth above `high`.
+/// The median of values, with the first and the last tenth as `low` and `high`.
 pub(crate) fn spread(values: &[f64]) -> Value {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -21,14 +21,14 @@ pub(crate) fn spread(values: &[f64]) -> Value {
     Value { low: at(1), middle: median(values), high: at(9) }
 }
 
-/// The median of some values, with minimum and maximum; `None` without values.
+/// The median of values, with minimum and maximum; `None` without values.
 pub(crate) fn range(values: &[f64]) -> Option<Value> {
     let low = values.iter().copied().min_by(f64::total_cmp)?;
     let high = values.iter().copied().max_by(f64::total_cmp)?;
     Some(Value { low, middle: median(values), high })
 }
 
-/// A frame with a vertical axis of values.
+/// A frame whose vertical axis shows values.
 pub(crate) fn frame(title: &str, x: Axis, values: &str, scale: Scale) -> Frame {
     let y = Axis { words: values.to_owned(), in_bytes: false, scale };
     Frame { size: (1100, 620), title: Some(title.to_owned()), x, y, x_labels: 16, letters: 12 }
@@ -37,7 +37,7 @@ pub(crate) fn frame(title: &str, x: Axis, values: &str, scale: Scale) -> Frame {
 /// Lines over sizes in bytes.
 ///
 /// # Errors
-/// When there is nothing to show.
+/// Nothing to show.
 pub(crate) fn sweep(title: &str, values: &str, lines: &[Line]) -> Result<String, DrawError> {
     let words = "bytes (line: median, band: the middle eight tenths)".to_owned();
     let x = Axis { words, in_bytes: true, scale: Scale::Log2 };
@@ -47,7 +47,7 @@ pub(crate) fn sweep(title: &str, values: &str, lines: &[Line]) -> Result<String,
 /// Bars in groups, each with a stroke from minimum to maximum.
 ///
 /// # Errors
-/// When there is nothing to show.
+/// Nothing to show.
 pub(crate) fn bars(
     title: &str,
     (values, scale): (&str, Scale),
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_leaves_out_a_tenth_at_either_end() {
+    fn a_spread_omits_a_tenth_at_either_end() {
         let values: Vec<_> = (0..=10).map(f64::from).collect();
         assert_eq!(spread(&values), Value { low: 1.0, middle: 5.0, high: 9.0 });
         assert_eq!(spread(&[2.0]), Value::from(2.0));

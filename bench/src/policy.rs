@@ -1,11 +1,11 @@
-//! What policies give whom: clients of one service, which always have requests outstanding, under one policy after another.
+//! Group `policy`: how policies divide a service among clients that always have requests outstanding.
 //!
 //! ```text
-//! round ─ for each policy: Client::set_policy ─ warm up ─ clients submit and poll for a while ─► bytes, latencies of each
+//! round ─ for each policy: Client::set_policy ─ warm up ─ clients submit and poll for an interval ─► bytes, latencies
 //! ```
 //!
-//! All clients are sessions of this process and thread, on CPU 0; the service's one worker is on CPU 1. A service's time is not
-//! the clients': what a client waits for is its turn. Latencies are from submitting to seeing the completion, and policies are
+//! All clients are sessions of this process and thread, on CPU 0; the service's only worker runs on CPU 1. A client
+//! waits only for its turn. Latencies run from submission until the completion is seen, and policies are
 //! compared within a round. Slices are 9 of every 12 ms: a wake-up costs some 35 us here.
 
 use std::collections::BTreeMap;
@@ -18,22 +18,22 @@ use memferry::{
 
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Kept, steady};
+use crate::placement::{Pinned, steady};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::random_bytes;
 
 const ROUNDS: usize = 7;
-/// Each client copies from one part of its frames to another, by turns: more than the worker's second cache.
+/// Each client cycles through its frames: more than the worker's second-level cache.
 const FRAME_BYTES: u64 = 16 << 20;
 const WARM_UP: Duration = Duration::from_millis(20);
-const SPELL: Duration = Duration::from_millis(400);
-/// Bytes a user may move in a second under the rate limit.
+const INTERVAL: Duration = Duration::from_millis(400);
+/// Bytes per second per user under the rate limit.
 const RATE: u64 = 500_000_000;
-/// Given to requests under the policy of deadlines.
+/// Deadline of requests under the deadline policy.
 const DEADLINE: Duration = Duration::from_millis(10);
 
-/// What a client asks for, again and again.
+/// The requests of a client.
 #[derive(Clone, Copy)]
 struct Load {
     class: PriorityClass,
@@ -55,16 +55,16 @@ struct Member {
     sent: BTreeMap<TicketId, Instant>,
 }
 
-/// What one of them got in a spell.
+/// A client's results in an interval.
 #[derive(Default)]
-struct Got {
+struct Totals {
     bytes: u64,
     latencies: Vec<f64>,
     refused: usize,
     late: usize,
 }
 
-impl Got {
+impl Totals {
     fn percentile(&mut self, percent: usize) -> f64 {
         self.latencies.sort_by(f64::total_cmp);
         let index = self.latencies.len() * percent / 100;
@@ -83,27 +83,31 @@ impl Member {
         Ok((client, Self { queue, source, destination, next: 0, sent: BTreeMap::new() }))
     }
 
-    /// Counts a completion; failures other than those of deadlines are errors.
-    fn take(&mut self, ended: Result<Done<u64>, TransferError>, got: &mut Got) -> Result<(), BenchError> {
-        let (id, bytes) = match &ended {
+    /// Counts a completion; failures other than missed deadlines are errors.
+    fn take(
+        &mut self,
+        completion: Result<Done<u64>, TransferError>,
+        totals: &mut Totals,
+    ) -> Result<(), BenchError> {
+        let (id, bytes) = match &completion {
             Ok(done) => (done.id, done.bytes_done),
             Err(error) => (error.id, error.bytes_done),
         };
-        let sent = self.sent.remove(&id).ok_or("a completion of nothing came")?;
-        got.bytes += bytes;
-        match ended {
-            Ok(_) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
-            Err(TransferError { failure: Failure::DeadlineUnreachable, .. }) => got.refused += 1,
-            Err(TransferError { failure: Failure::DeadlineExceeded, .. }) => got.late += 1,
+        let sent = self.sent.remove(&id).ok_or("received a completion without a request")?;
+        totals.bytes += bytes;
+        match completion {
+            Ok(_) => totals.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
+            Err(TransferError { failure: Failure::DeadlineUnreachable, .. }) => totals.refused += 1,
+            Err(TransferError { failure: Failure::DeadlineExceeded, .. }) => totals.late += 1,
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Takes what has ended and submits as many again.
-    fn turn(&mut self, load: &Load, got: &mut Got) -> Result<(), BenchError> {
-        while let Some(ended) = self.queue.poll() {
-            self.take(ended, got)?;
+    /// Takes completions and submits as many new requests.
+    fn turn(&mut self, load: &Load, totals: &mut Totals) -> Result<(), BenchError> {
+        while let Some(completion) = self.queue.poll() {
+            self.take(completion, totals)?;
         }
         while self.sent.len() < load.depth {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
@@ -120,18 +124,18 @@ impl Member {
         Ok(())
     }
 
-    /// Takes what has ended until nothing is outstanding.
+    /// Takes completions until nothing is outstanding.
     fn drain(&mut self) -> Result<(), BenchError> {
-        let mut got = Got::default();
+        let mut totals = Totals::default();
         while !self.sent.is_empty() {
-            let ended = self.queue.wait_any().transpose().ok_or("a transfer was lost")?;
-            self.take(ended, &mut got)?;
+            let completion = self.queue.wait_any().transpose().ok_or("a transfer was lost")?;
+            self.take(completion, &mut totals)?;
         }
         Ok(())
     }
 }
 
-/// The service with its members.
+/// A service with its clients.
 struct Bench {
     admin: Client,
     members: Vec<Member>,
@@ -148,44 +152,48 @@ impl Bench {
         Ok(Self { admin, members, _clients: clients, _service: service })
     }
 
-    /// What each of the members with a load gets under a policy.
-    fn spell(&mut self, settings: PolicySettings, loads: &[Load]) -> Result<Vec<Got>, BenchError> {
+    /// Results of the clients with these loads under a policy.
+    fn measure_interval(
+        &mut self,
+        settings: PolicySettings,
+        loads: &[Load],
+    ) -> Result<Vec<Totals>, BenchError> {
         self.admin.set_policy(settings)?;
-        let mut got = Vec::new();
-        for duration in [WARM_UP, SPELL] {
-            let begun = Instant::now();
-            got = loads.iter().map(|_| Got::default()).collect();
-            while begun.elapsed() < duration {
-                for ((member, load), got) in self.members.iter_mut().zip(loads).zip(&mut got) {
-                    member.turn(load, got)?;
+        let mut totals = Vec::new();
+        for duration in [WARM_UP, INTERVAL] {
+            let started = Instant::now();
+            totals = loads.iter().map(|_| Totals::default()).collect();
+            while started.elapsed() < duration {
+                for ((member, load), totals) in self.members.iter_mut().zip(loads).zip(&mut totals) {
+                    member.turn(load, totals)?;
                 }
             }
         }
         self.members.iter_mut().try_for_each(Member::drain)?;
-        Ok(got)
+        Ok(totals)
     }
 }
 
-/// Jain's index of fairness: 1 when all are equal.
-fn jain(got: &[Got]) -> f64 {
-    let bytes: Vec<f64> = got.iter().map(|got| got.bytes as f64).collect();
+/// Jain's fairness index: 1 if all are equal.
+fn jain(totals: &[Totals]) -> f64 {
+    let bytes: Vec<f64> = totals.iter().map(|totals| totals.bytes as f64).collect();
     let (sum, squares): (f64, f64) =
         bytes.iter().fold((0.0, 0.0), |(sum, squares), bytes| (sum + bytes, squares + bytes * bytes));
     sum * sum / (bytes.len() as f64 * squares)
 }
 
-/// How far the shares are from those of the weights, in per cent of a share, the worst of them.
-fn off(got: &[Got], weights: &[u32]) -> f64 {
-    let total: f64 = got.iter().map(|got| got.bytes as f64).sum();
+/// Worst deviation of a share from its weight, in per cent of the share.
+fn worst_deviation(totals: &[Totals], weights: &[u32]) -> f64 {
+    let total: f64 = totals.iter().map(|totals| totals.bytes as f64).sum();
     let weight = f64::from(weights.iter().sum::<u32>());
-    let each = got.iter().zip(weights).map(|(got, own)| {
-        let share = got.bytes as f64 / total;
+    let each = totals.iter().zip(weights).map(|(totals, own)| {
+        let share = totals.bytes as f64 / total;
         100.0 * (share / (f64::from(*own) / weight) - 1.0).abs()
     });
     each.fold(0.0, f64::max)
 }
 
-/// The figures of all rounds, by name, in the order they were first told.
+/// Figures of all rounds, by name, in the order of their first value.
 #[derive(Default)]
 struct Figures(Vec<(&'static str, &'static str, Target, Vec<f64>)>);
 
@@ -202,12 +210,12 @@ impl Figures {
     }
 }
 
-/// A part: its name, and one round of it.
+/// A part: its name and one round of it.
 type Part = (&'static str, fn(&mut Bench, &mut Figures) -> Result<(), BenchError>);
 
 const PARTS: [Part; 3] = [("latencies", latencies), ("shares", shares), ("limits", limits)];
 
-/// Measures the group, or the parts of it that were asked for.
+/// Measures the selected parts of the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.refuse_unknown(PARTS.map(|(name, _)| name))?;
     steady(run, "policy", |_| measure_parts(run))
@@ -216,7 +224,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
 fn measure_parts(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("policy", ROUNDS);
     let mut bench = Bench::new(run, 5)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let mut figures = Figures::default();
     for _ in 0..rounds {
         for (_, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
@@ -233,12 +241,12 @@ fn measure_parts(run: &Run) -> Result<Vec<Row>, BenchError> {
     Ok(figures.rows())
 }
 
-/// A client of the high class with short requests, beside three that saturate the worker with long ones.
+/// A high-class client with short requests, beside three that saturate the worker with long ones.
 fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
     let loads = [HASTY, LOW, LOW, LOW];
-    let shared = &mut bench.spell(PolicySettings::of(PolicyKind::Shared), &loads)?;
-    let priority = &mut bench.spell(PolicySettings::of(PolicyKind::Priority), &loads)?;
-    let moved = |got: &[Got]| got[1..].iter().map(|got| got.bytes as f64).sum::<f64>();
+    let shared = &mut bench.measure_interval(PolicySettings::of(PolicyKind::Shared), &loads)?;
+    let priority = &mut bench.measure_interval(PolicySettings::of(PolicyKind::Priority), &loads)?;
+    let moved = |totals: &[Totals]| totals[1..].iter().map(|totals| totals.bytes as f64).sum::<f64>();
     let low = moved(priority) / moved(shared);
     let old = &mut shared[0];
     let new = &mut priority[0];
@@ -255,34 +263,34 @@ fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError>
 
 /// Clients that all saturate the worker.
 fn shares(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
-    let equal = bench.spell(PolicySettings::of(PolicyKind::Shared), &[NORMAL; 5])?;
+    let equal = bench.measure_interval(PolicySettings::of(PolicyKind::Shared), &[NORMAL; 5])?;
     figures.add("five equal clients under shared: Jain's index", "", Target::None, jain(&equal));
-    let equal = bench.spell(PolicySettings::of(PolicyKind::Weighted), &[NORMAL; 5])?;
+    let equal = bench.measure_interval(PolicySettings::of(PolicyKind::Weighted), &[NORMAL; 5])?;
     figures.add("five equal clients under weighted: Jain's index", "", Target::AtLeast(0.99), jain(&equal));
     let settings = PolicySettings::of(PolicyKind::Weighted);
     let weights = settings.class_weights;
-    let weighed = bench.spell(settings, &[LOW, NORMAL, HIGH])?;
+    let weighed = bench.measure_interval(settings, &[LOW, NORMAL, HIGH])?;
     let name = "weights 1, 2, 4: the share that is furthest off";
-    figures.add(name, "%", Target::AtMost(2.0), off(&weighed, &weights));
+    figures.add(name, "%", Target::AtMost(2.0), worst_deviation(&weighed, &weights));
     Ok(())
 }
 
-/// A user that may move so much, and deadlines that were promised.
+/// A rate-limited user, and deadlines.
 fn limits(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
     let limited = PolicySettings {
         rate_bytes_per_second: RATE,
         burst_bytes: 1 << 20,
         ..PolicySettings::of(PolicyKind::RateLimit)
     };
-    let got = bench.spell(limited, &[NORMAL; 3])?;
-    let moved = got.iter().map(|got| got.bytes as f64).sum::<f64>();
-    let allowed = RATE as f64 * SPELL.as_secs_f64();
+    let totals = bench.measure_interval(limited, &[NORMAL; 3])?;
+    let moved = totals.iter().map(|totals| totals.bytes as f64).sum::<f64>();
+    let allowed = RATE as f64 * INTERVAL.as_secs_f64();
     figures.add("rate limit: moved / allowed", "x", Target::AtMost(1.05), moved / allowed);
     let dated = Load { deadline: true, depth: 16, ..NORMAL };
-    let got = bench.spell(PolicySettings::of(PolicyKind::Deadline), &[dated, dated, NORMAL])?;
-    let late: usize = got.iter().map(|got| got.late).sum();
-    let kept: usize = got[..2].iter().map(|got| got.latencies.len()).sum();
-    let refused: usize = got[..2].iter().map(|got| got.refused).sum();
+    let totals = bench.measure_interval(PolicySettings::of(PolicyKind::Deadline), &[dated, dated, NORMAL])?;
+    let late: usize = totals.iter().map(|totals| totals.late).sum();
+    let kept: usize = totals[..2].iter().map(|totals| totals.latencies.len()).sum();
+    let refused: usize = totals[..2].iter().map(|totals| totals.refused).sum();
     let missed = 100.0 * late as f64 / (late + kept).max(1) as f64;
     let name = "deadline: promised 10 ms and missed, of those accepted";
     figures.add(name, "%", Target::AtMost(0.0), missed);

@@ -1,14 +1,15 @@
-//! Group `pollution`: what a copy costs whoever has a working set in this core's caches.
+//! Group `pollution`: what a copy costs a program with a working set in this core's caches.
 //!
 //! ```text
 //! round, for each size, the copiers in random order:
-//!   walk the victim three times, the worker kept awake ─ copy, between places that no cache holds ─ walk it once, timed
+//!   walk the victim three times, the worker kept awake ─ copy between uncached places ─ walk it once, timed
 //! slowdown = that walk over the one after no copy
 //! ```
 //!
-//! This is part `copies`; part `pieces` walks after many short copies. The victim is 768 KiB of lines in random order, each
-//! naming the next, on one huge page: it fits the second cache. The copy itself is not timed. Where the worker copies it is awake,
-//! and this thread polls meanwhile; that counts only while the CPUs are two cores, since two threads of one core share the
+//! This is part `copies`; part `pieces` walks after many short copies. The victim is 768 KiB of lines linked in random
+//! order, on one huge page: it fits the second-level cache. The copy itself is not timed. While the worker copies, it is awake
+//! and this thread polls; rounds count only if the CPUs are two cores, because two threads of one core share these
+//! caches.
 //! caches in question.
 
 mod pieces;
@@ -27,25 +28,25 @@ use crate::children::WORKER;
 use crate::engine::arena::{Arena, Field, Pages, Slots};
 use crate::engine::field_bytes;
 use crate::engine::sides::{doubling, size_name};
-use crate::placement::{Kept, keep_threads_to, placed};
+use crate::pair::{Pair, poll_for};
+use crate::placement::{Pinned, pin_threads, placed};
 use crate::plots::{self, spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::{Pair, poll_for};
 use crate::timing::{median, since_ns};
 
 const ROUNDS: usize = 101;
 const VICTIM: usize = 768 << 10;
-/// A huge page: less would not be on one.
+/// A huge page, because smaller memory would not get one.
 const VICTIM_ROOM: usize = 2 << 20;
 const LINE: usize = 64;
 const WARMING: usize = 3;
-/// Parts of a walk that warms.
+/// Parts of a warming walk.
 const WALK_PARTS: usize = 4;
-/// Sizes of the copy, from and to.
+/// Smallest and largest copy.
 const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
-/// Who copies, and the slowdown that is allowed; the first copies nothing.
+/// Copiers and their maximum slowdown; the first copies nothing.
 const COPIERS: [(&str, Copier, Target); 6] = [
     ("nothing", |_, _, _| Ok(()), Target::None),
     ("glibc", glibc, Target::None),
@@ -57,10 +58,10 @@ const COPIERS: [(&str, Copier, Target); 6] = [
 const WORKER_COPIES: usize = 4;
 const LINGERS: usize = 5;
 
-/// Copies so many bytes at a place.
+/// Copies `bytes` at a place; arguments are memory, place and bytes.
 type Copier = fn(&mut Memory, usize, usize) -> Result<(), BenchError>;
 
-/// What is copied: by this thread, and by the worker; and how long the worker last took for this size.
+/// Memory for copies by this thread and by the worker, and the worker's last time for this size.
 struct Memory {
     field: Field,
     pair: Pair,
@@ -99,7 +100,7 @@ fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchEr
     Ok(())
 }
 
-/// What the time itself costs: others use the caches meanwhile, on this machine and below it.
+/// Costs of the elapsed time alone: others use the caches meanwhile, on this machine and on its host.
 fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
     let started = Instant::now();
     while since_ns(started) < memory.worker_ns {
@@ -109,7 +110,7 @@ fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Lines, each telling which comes next; all of them are one ring.
+/// Lines that each hold the index of the next, in a single ring.
 struct Victim(Arena);
 
 impl Victim {
@@ -125,7 +126,7 @@ impl Victim {
         Ok(Self(arena))
     }
 
-    /// Walks on from a line, over so many.
+    /// Walks `lines` lines from a line on; returns the next.
     fn walk(&self, mut line: usize, lines: usize) -> usize {
         let bytes = &self.0.bytes()[..VICTIM];
         for _ in 0..lines {
@@ -135,8 +136,8 @@ impl Victim {
         line
     }
 
-    /// Walks round until it is in the cache. In between the worker is given something to do that touches next to nothing: it
-    /// falls asleep sooner than a walk ends, and waking it disturbs this core.
+    /// Walks until the victim is cached. In between the worker gets work that touches almost nothing: it
+    /// would fall asleep before the walk ends, and waking it disturbs this core.
     fn warm(&self, pair: &mut Pair) -> Result<(), BenchError> {
         let mut line = 0;
         for _ in 0..WARMING * WALK_PARTS {
@@ -148,7 +149,7 @@ impl Victim {
     }
 }
 
-/// A size, and the times of the walks after each copier, round by round.
+/// A size, and the times of the walks after each copier, by round.
 struct Size {
     bytes: usize,
     slots: Slots,
@@ -157,7 +158,7 @@ struct Size {
 }
 
 impl Size {
-    /// One round, if the CPUs stay two cores for it.
+    /// Measures one round, if the CPUs stay two cores during it.
     fn round(&mut self, memory: &mut Memory, victim: &Victim, rng: &mut Rng) -> Result<(), BenchError> {
         if let Some((_, walks)) = placed(|| self.walks(memory, victim, rng))? {
             self.walks.iter_mut().zip(walks).for_each(|(all, walk)| all.push(walk));
@@ -165,7 +166,7 @@ impl Size {
         Ok(())
     }
 
-    /// How long the walk after each copier took, ns.
+    /// Time of the walk after each copier, ns.
     fn walks(
         &mut self,
         memory: &mut Memory,
@@ -188,20 +189,20 @@ impl Size {
         Ok(walks)
     }
 
-    /// How many times longer the walk after a copier took than after another, round by round.
+    /// Ratios of the walks after a copier to those after another, by round.
     fn slowdowns(&self, copier: usize, base: usize) -> Vec<f64> {
         self.walks[copier].iter().zip(&self.walks[base]).map(|(after, none)| after / none).collect()
     }
 }
 
-/// The size where a copier costs most, against another.
+/// The size where a copier costs most, relative to another.
 fn most(sizes: &[Size], copier: usize, base: usize) -> Option<&Size> {
     let cost = |size: &Size| median(&size.slowdowns(copier, base));
     let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
     measured.max_by(|a, b| cost(a).total_cmp(&cost(b)))
 }
 
-/// A row of the size where a copier costs most.
+/// The row of the size where a copier costs most.
 fn row(run: &Run, sizes: &[Size], [copier, base]: [usize; 2], how: &str, target: Target) -> Option<Row> {
     let size = most(sizes, copier, base)?;
     let name = COPIERS[copier].0;
@@ -226,12 +227,12 @@ fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// A part: its name, and how it is measured.
+/// A part: its name and function.
 type Part = (&'static str, fn(&Run) -> Result<Vec<Row>, BenchError>);
 
 const PARTS: [Part; 2] = [("copies", copies), ("pieces", pieces::measure)];
 
-/// Measures the group, or the parts of it that were asked for.
+/// Measures the selected parts of the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.refuse_unknown(PARTS.map(|(name, _)| name))?;
     let mut rows = Vec::new();
@@ -245,8 +246,8 @@ fn copies(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
-    keep_threads_to(std::process::id(), WORKER, 1)?;
-    let _kept = Kept::to(0)?;
+    pin_threads(std::process::id(), WORKER, 1)?;
+    let _pinned = Pinned::to(0)?;
     let pair = Pair::new(client, length as u64)?;
     let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, worker_ns: 0.0 };
     let mut rng = Rng::with_seed(0xca5e);
@@ -273,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_comes_to_every_line_and_back() {
+    fn a_walk_visits_every_line_once() {
         let victim = Victim::new(&mut Rng::with_seed(3)).unwrap();
         assert_eq!(victim.walk(0, VICTIM / LINE), 0);
         assert_ne!(victim.walk(0, VICTIM / LINE / 2), 0);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_that_costs_most_is_judged_by_its_median() {
+    fn the_highest_median_is_reported() {
         let size = |bytes, after: [f64; 3]| {
             let mut walks: [Vec<f64>; COPIERS.len()] = Default::default();
             walks[0] = vec![10.0; 3];

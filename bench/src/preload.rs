@@ -1,12 +1,12 @@
-//! Group `preload`: what `libmemferry_preload.so` adds to a short copy, and gains by a long one, in a program that
-//! knows nothing of it.
+//! Group `preload`: what `libmemferry_preload.so` adds to a short copy, and gains for a long one, in an unmodified
+//! program.
 //!
 //! ```text
-//! parts:  calls     tools/preload/measure.c ─ cc ─► program ─► by turns: its memcpy, the C library's ─► rows
-//!         programs  whole programs of others, with the library and without
+//! parts:  calls     tools/preload/measure.c ─ cc ─► program ─► alternates its memcpy and the C library's ─► rows
+//!         programs  other people's programs, with and without the library
 //! ```
 //!
-//! The first is a program in C, because the two functions have one name.
+//! The first part needs a C program, because both functions have the same name.
 
 mod programs;
 
@@ -18,25 +18,25 @@ use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::{BenchError, placement};
 
-/// Nanoseconds that a short call may take longer.
+/// Maximum nanoseconds added to a short call.
 const MOST_ADDED: f64 = 1.4;
-/// How many times as fast as the C library from how many bytes on: of copies between cold memory, of zeroing it.
+/// Required speed-ups over the C library from a size on: copies between cold memory, and zeroing it.
 const COLD: [(u64, f64); 4] = [(64 << 10, 0.95), (2 << 20, 1.45), (4 << 20, 1.6), (32 << 20, 1.7)];
 const ZERO: [(u64, f64); 2] = [(64 << 10, 0.95), (256 << 10, 2.3)];
 const NEVER_SLOWER: f64 = 0.95;
 
-/// The program's lines, by kind and bytes.
+/// The program's output, by kind and bytes.
 type Lines = BTreeMap<(String, u64), Vec<f64>>;
 
 type Part = (&'static str, fn(&Run, &Path) -> Result<Vec<Row>, BenchError>);
 
 const PARTS: [Part; 2] = [("calls", calls), ("programs", programs::measure)];
 
-/// Measures the group, or the parts of it that were asked for.
+/// Measures the selected parts of the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.refuse_unknown(PARTS.iter().map(|(name, ..)| *name))?;
     let executable = std::env::current_exe()?;
-    let built = executable.parent().ok_or("the bench lies nowhere")?;
+    let built = executable.parent().ok_or("the benchmark's executable has no parent directory")?;
     let library = built.join("libmemferry_preload.so");
     if !library.exists() {
         return Err(format!("{} is missing; ./x bench preload builds it", library.display()).into());
@@ -60,7 +60,7 @@ fn calls(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     measured.env("LD_PRELOAD", library).env_remove("MEMFERRY_PRELOAD").args(run.quick().then_some("quick"));
     let output = measured.output()?;
     if !output.status.success() {
-        return Err(format!("the program failed: {}", String::from_utf8_lossy(&output.stderr)).into());
+        return Err(format!("measure.c's program failed: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     let mut lines = Lines::new();
     parse(&String::from_utf8(output.stdout)?, &mut lines)?;
@@ -70,7 +70,9 @@ fn calls(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
 fn parse(text: &str, lines: &mut Lines) -> Result<(), BenchError> {
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        let [kind, bytes, value] = words[..] else { return Err(format!("no measurement: {line}").into()) };
+        let [kind, bytes, value] = words[..] else {
+            return Err(format!("cannot parse a line of measure.c's program: {line}").into());
+        };
         lines.entry((kind.to_owned(), bytes.parse()?)).or_default().push(value.parse()?);
     }
     Ok(())

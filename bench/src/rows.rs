@@ -1,17 +1,17 @@
-//! Rows of figures: medians with minimum and maximum over rounds, judged against a target.
+//! Rows of figures: medians with minimum and maximum over rounds, compared with a target.
 //!
 //! ```text
-//! values of the rounds, Target ─► Row ─► a line for people, an object for programs
-//! a reason why there are none ──► Row without value, with the reason
+//! values of the rounds, Target ─► Row ─► a line of text, an object of JSON
+//! reason for missing values ────► Row without value, with the reason
 //! ```
 //!
-//! What is measured is not this module's concern.
+//! This module measures nothing.
 
 use serde::Serialize;
 
 use crate::timing::median;
 
-/// What a value has to be.
+/// Limit of a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     AtMost(f64),
@@ -28,12 +28,12 @@ pub(crate) struct Row {
     holds: Option<bool>,
     min: Option<f64>,
     max: Option<f64>,
-    /// Why there is no value.
+    /// Why the value is missing.
     reason: Option<String>,
 }
 
 impl Row {
-    /// The median of `values`, judged.
+    /// The median of `values`, compared with the target.
     pub(crate) fn new(name: impl Into<String>, unit: &'static str, target: Target, values: &[f64]) -> Self {
         let name = name.into();
         if values.is_empty() {
@@ -50,7 +50,7 @@ impl Row {
         Self { name, value: Some(value), unit, target, holds, min, max, reason: None }
     }
 
-    /// A figure there is none of, and why.
+    /// A row without a value.
     pub(crate) fn not_measured(name: &str, reason: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -65,7 +65,7 @@ impl Row {
     }
 }
 
-/// Prints rows for people.
+/// Prints rows as a table.
 pub(crate) fn print(rows: &[Row]) {
     let width = rows.iter().filter(|row| row.value.is_some()).map(|row| row.name.chars().count()).max();
     let width = width.unwrap_or(0);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_the_median_with_its_bounds_and_judged() {
+    fn a_row_has_median_bounds_and_verdict() {
         let row = Row::new("a", "ns", Target::AtMost(5.0), &[9.0, 1.0, 5.0]);
         let expected = serde_json::json!({
             "name": "a", "value": 5.0, "unit": "ns", "target": "<= 5", "holds": true, "min": 1.0, "max": 9.0,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_was_not_measured_has_its_reason_and_no_value() {
+    fn an_unmeasured_row_has_a_reason() {
         let expected = serde_json::json!({
             "name": "a", "value": null, "unit": "", "target": null, "holds": null, "min": null, "max": null,
             "reason": "not built yet"

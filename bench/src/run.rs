@@ -1,11 +1,11 @@
-//! One run of a group: how thorough it is, where its files lie, its progress bar, and its end on a signal.
+//! One run of a group: its options, its directory, its progress bar, and cleanup on a signal.
 //!
 //! ```text
-//! Run::begin ─► part(name, rounds) ─ round_done, ... ─► part ... ─► drop: bar gone, files gone
-//!      └ a thread that sleeps until SIGINT or SIGTERM: bar gone, files gone, exit; the children end with this process
+//! Run::begin ─► part(name, rounds) ─ round_done, ... ─► part ... ─► drop: removes bar and files
+//!      └ a thread that sleeps until SIGINT or SIGTERM: removes bar and files, exits; children end with this process
 //! ```
 //!
-//! The bar is drawn between rounds only, never by a thread of its own, and only where stderr is a terminal.
+//! The bar is drawn only between rounds, without a thread, and only if stderr is a terminal.
 
 use std::io::{IsTerminal, Read};
 use std::os::unix::fs::DirBuilderExt;
@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::BenchError;
 
-/// What a shell reports for a command that ended by SIGINT.
+/// A shell's exit code for a command ended by SIGINT.
 const INTERRUPTED: i32 = 130;
 
 pub(crate) struct Run {
@@ -30,7 +30,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Begins one: `quick` for a look whether everything works, with `only` some parts.
+    /// Begins a run: `quick` only checks that everything works; `only` selects parts.
     pub(crate) fn begin(quick: bool, only: &[String]) -> Result<Self, BenchError> {
         let directory = std::env::temp_dir().join(format!("memferry-bench-{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
@@ -44,25 +44,25 @@ impl Run {
         Ok(Self { quick, only: only.to_vec(), plots: None, directory, bar })
     }
 
-    /// Its plots go into this directory; without one they are not drawn.
+    /// Draws plots into this directory; without one, none are drawn.
     pub(crate) fn plots_into(&mut self, directory: Option<&Path>) {
         self.plots = directory.map(Path::to_owned);
     }
 
-    /// Whether it is a look only.
+    /// Whether to run few rounds.
     pub(crate) fn quick(&self) -> bool {
         self.quick
     }
 
-    /// Whether that part was asked for.
+    /// Whether the part was selected.
     pub(crate) fn wants(&self, part: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|wanted| wanted == part)
     }
 
-    /// Refuses parts that a group does not have.
+    /// Fails if a selected part does not exist.
     ///
     /// # Errors
-    /// Names the first of them.
+    /// Names the first unknown part.
     pub(crate) fn refuse_unknown(
         &self,
         parts: impl IntoIterator<Item = &'static str>,
@@ -70,18 +70,18 @@ impl Run {
         let names: Vec<_> = parts.into_iter().collect();
         match self.only.iter().find(|wanted| !names.contains(&wanted.as_str())) {
             Some(odd) => {
-                Err(format!("the group has no part '{odd}'; its parts are: {}", names.join(", ")).into())
+                Err(format!("the group has no part '{odd}'; choose among: {}", names.join(", ")).into())
             }
             None => Ok(()),
         }
     }
 
-    /// A directory for files, which goes with the run.
+    /// Directory for files, removed with the run.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Begins a part and returns how many rounds it has: `full`, or few in a quick run.
+    /// Begins a part and returns its number of rounds: `full`, or few in a quick run.
     pub(crate) fn part(&self, name: &str, full: usize) -> usize {
         let rounds = if self.quick { full.min(3) } else { full };
         self.bar.reset();
@@ -90,20 +90,20 @@ impl Run {
         rounds
     }
 
-    /// One of them is over.
+    /// Advances the progress bar by a round.
     pub(crate) fn round_done(&self) {
         self.bar.inc(1);
     }
 
-    /// Whether plots were asked for.
+    /// Whether plots were requested.
     pub(crate) fn draws(&self) -> bool {
         self.plots.is_some()
     }
 
-    /// Draws and writes a chart where charts were asked for, and prints its path.
+    /// Draws and writes a chart if plots were requested, and prints its path.
     ///
     /// # Errors
-    /// When it cannot be drawn or written.
+    /// If it cannot be drawn or written.
     pub(crate) fn picture(
         &self,
         name: &str,
@@ -138,7 +138,7 @@ fn end_on_signal(bar: ProgressBar, directory: PathBuf) -> Result<(), BenchError>
         signal_hook::low_level::pipe::register(signal, handler_end.try_clone()?)?;
     }
     let wait = move || {
-        // Kept here, or the other end would read as closed.
+        // Pinned open, or the other end would read end-of-file.
         let _handler_end = handler_end;
         if ours.read_exact(&mut [0]).is_ok() {
             bar.finish_and_clear();

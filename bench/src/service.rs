@@ -1,27 +1,25 @@
-//! Group `service`: what the service promises, each against the other side measured in the same run.
+//! Group `service`: what the service promises, each part against an alternative measured in the same run.
 //!
 //! ```text
 //! parts, one after the other: probe placement ─► both sides interleaved, round by round ─► probe again ─► rows
 //!   start     submissions, batches and round trips, against a system call and the socket
 //!   embedded  copies in this process, against process_vm_readv
 //!   moved     copies through the service, read by the client, against process_vm_readv
-//!   ucx       the same beside UCX's own benchmark over posix and cma
+//!   ucx       the same against UCX's own benchmark over posix and cma
 //!   overlap   how much of a copy is hidden behind computing
-//!   mapping   frames made once, against frames made for each request
-//!   turns     eight frames by turns, one and eight copies outstanding, beside the CPU's own copies
-//!   idle      what a service costs that nobody asks for anything
+//!   mapping   pre-mapped frames, against frames made for each request
+//!   turns     eight frames in turn, one and eight copies outstanding, beside the CPU's own copies
+//!   idle      cost of a service without requests
 //! ```
 //!
-//! When the CPUs changed places only the part at hand is measured again. The worker is on CPU 1, this thread on CPU 0. Data is
-//! random: lines of zeros are written for nothing on some machines.
+//! If the CPUs changed places, only the current part is repeated. The worker runs on CPU 1, this thread on CPU 0. Data is
+//! random, because some machines do not write lines of zeros.
 
 mod embedded;
 mod idle;
 mod mapping;
 mod moved;
 pub(crate) mod overlap;
-pub(crate) mod pair;
-pub(crate) mod peer;
 pub(crate) mod start;
 mod turns;
 pub(crate) mod ucx;
@@ -31,7 +29,7 @@ use crate::placement::{Class, steady};
 use crate::rows::Row;
 use crate::run::Run;
 
-/// A part: its name, how it is measured, and whether where the CPUs lie matters to it.
+/// A part: its name, its function, and whether the placement of the CPUs matters.
 type Part = (&'static str, fn(&Run, Class) -> Result<Vec<Row>, BenchError>, bool);
 
 const PARTS: &[Part] = &[
@@ -45,7 +43,7 @@ const PARTS: &[Part] = &[
     ("idle", idle::measure, false),
 ];
 
-/// Measures the group, or the parts of it that were asked for.
+/// Measures the selected parts of the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.refuse_unknown(PARTS.iter().map(|(name, ..)| *name))?;
     let mut rows = Vec::new();

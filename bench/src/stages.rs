@@ -1,7 +1,7 @@
-//! Group `stages`: what the path itself costs, without rings, threads or a second process.
+//! Group `stages`: the cost of the path itself, without rings, threads or a second process.
 //!
-//! The same stages a worker drives (admission, policy, queue, engine, settling) on one thread, in batches. What is left of a
-//! round trip beyond this is cache lines moving between cores.
+//! Runs a worker's stages (admission, policy, queue, engine, settling) on one thread, in batches. The rest of a
+//! round trip is cache lines moving between cores.
 
 use std::time::Instant as Stopwatch;
 
@@ -28,13 +28,13 @@ struct Stages {
 }
 
 impl Stages {
-    /// Nanoseconds for each request, in steps of `batch`.
+    /// Nanoseconds per request, in steps of `batch`.
     fn each_ns(&mut self, request: &Request, batch: u32) -> f64 {
         let started = Stopwatch::now();
         let now = MonotonicClock.now();
         for _ in 0..STEPS {
             for tag in 0..batch {
-                // As a worker does: at once if that is possible, else down the whole path.
+                // Like a worker: immediately if possible, else through the whole path.
                 let done = request.operation().and_then(|operation| {
                     self.path.try_at_once(self.queue, CHANNELS, operation, &request.terms, &self.capabilities)
                 });

@@ -1,10 +1,10 @@
-//! What measurements are made of: the time of many calls, work that touches no memory, bytes without pattern, the middle.
+//! Tools of measurements: timing of many calls, work that touches no memory, random bytes, medians.
 //!
 //! ```text
-//! closure ─ count times ─► nanoseconds each        Work: so many turns of a dependent chain ◄─ calibrated in nanoseconds
+//! closure ─ count times ─► nanoseconds each        Work: turns of a dependent chain ◄─ calibrated in nanoseconds
 //! ```
 //!
-//! A single call is not timed where it takes less than some microseconds: the clock itself takes 25 ns. Nothing here knows
+//! Calls shorter than some microseconds are not timed singly: reading the clock takes 25 ns. This module does not know
 //! what is measured.
 
 use std::hint::black_box;
@@ -14,10 +14,10 @@ use fastrand::Rng;
 
 use crate::BenchError;
 
-/// Nanoseconds each of `count` calls took, on average.
+/// Average nanoseconds of `count` calls.
 ///
 /// # Errors
-/// The first error of a call.
+/// The first error of a call, which ends the measurement.
 pub(crate) fn each_ns(
     count: usize,
     mut call: impl FnMut() -> Result<(), BenchError>,
@@ -33,20 +33,20 @@ pub(crate) fn since_ns(started: Instant) -> f64 {
     started.elapsed().as_nanos() as f64
 }
 
-/// The middle of several values; nothing of nothing is not a number.
+/// The median; NaN without values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Work that a core does in its registers: each turn waits for the one before, and none touches memory.
+/// Work in registers: each turn depends on the one before, and none touches memory.
 pub(crate) struct Work {
     turn_ns: f64,
 }
 
 impl Work {
-    /// Finds out how long a turn takes: the least of a few tries.
+    /// Measures the time of a turn: the minimum of a few attempts.
     pub(crate) fn calibrated() -> Self {
         const TURNS: u64 = 200_000;
         let one = || {
@@ -57,7 +57,7 @@ impl Work {
         Self { turn_ns: (0..7).map(|_| one()).fold(f64::INFINITY, f64::min) }
     }
 
-    /// The turns that take so long.
+    /// Turns that take `ns` nanoseconds.
     pub(crate) fn turns(&self, ns: f64) -> u64 {
         (ns / self.turn_ns) as u64
     }
@@ -73,14 +73,14 @@ impl Work {
     }
 }
 
-/// Bytes without pattern, the same for the same seed.
+/// Random bytes, equal for equal seeds.
 pub(crate) fn random_bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// A buffer that begins at a page, as frames do.
+/// A page-aligned buffer, as frames are.
 pub(crate) struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -88,7 +88,7 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// `length` bytes, without pattern, from a page boundary on.
+    /// `length` random bytes from a page boundary on.
     pub(crate) fn random(length: usize, seed: u64) -> Self {
         let bytes = random_bytes(length + 4096, seed);
         let start = bytes.as_ptr().align_offset(4096);
@@ -99,7 +99,7 @@ impl Aligned {
         &self.bytes[self.start..self.start + self.length]
     }
 
-    /// The bytes, to be written.
+    /// The bytes, writable; same length.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }
@@ -110,26 +110,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_is_the_middle_and_of_nothing_not_a_number() {
+    fn the_median_of_nothing_is_nan() {
         assert_eq!(median(&[9.0, 1.0, 5.0]), 5.0);
         assert!(median(&[]).is_nan());
     }
 
     #[test]
-    fn random_bytes_have_the_length_asked_for_and_no_line_of_zeros() {
+    fn random_bytes_have_no_line_of_zeros() {
         let bytes = random_bytes(4099, 7);
         assert_eq!(bytes.len(), 4099);
         assert!(bytes.chunks_exact(64).all(|line| line.iter().any(|byte| *byte != 0)));
     }
 
     #[test]
-    fn aligned_buffers_begin_at_a_page_and_have_the_length_asked_for() {
+    fn aligned_buffers_begin_at_a_page() {
         let mut buffer = Aligned::random(5000, 3);
         assert_eq!((buffer.bytes().as_ptr() as usize % 4096, buffer.bytes_mut().len()), (0, 5000));
     }
 
     #[test]
-    fn a_call_that_fails_ends_the_measurement() {
+    fn a_failed_call_ends_the_measurement() {
         let mut calls = 0;
         let measured = each_ns(10, || {
             calls += 1;

@@ -1,18 +1,18 @@
-//! Pictures turned and keyed by the engine, against OpenCV.
+//! Group `twod`: pictures turned and keyed by the engine, against OpenCV.
 //!
 //! ```text
-//! case: the same random picture on both sides ─► once on each side, results compared ─► rounds: engine ─ OpenCV, in turn
+//! case: the same random picture on both sides ─► once on each side, results compared ─► rounds: engine, then OpenCV
 //! ```
 //!
-//! Both sides have their destinations beforehand and run on one CPU, one thread each. Judged is the time in memory of the same
-//! kind, memfds in ordinary pages as frames are; reported is also the time in memory as each side's own allocator gives it,
-//! which numpy asks to be of huge pages. Small pictures are turned many times a round, so that they are in the caches.
+//! Both sides allocate destinations beforehand and run on one CPU, one thread each. The target applies to memory of the same
+//! kind, memfds in ordinary pages as frames are. Also reported is the time in memory of each side's own allocator,
+//! for which numpy requests huge pages. Small pictures are turned many times per round, so they are cached.
 
 mod opencv;
 mod pictures;
 
 use crate::BenchError;
-use crate::placement::Kept;
+use crate::placement::Pinned;
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::median;
@@ -20,7 +20,7 @@ use opencv::Opencv;
 use pictures::{Kind, Pictures, Work};
 
 const ROUNDS: usize = 15;
-/// Bytes of pictures turned in a round, at least.
+/// Minimum bytes of pictures turned per round.
 const ROUND_BYTES: usize = 32 << 20;
 
 struct Case {
@@ -30,7 +30,7 @@ struct Case {
     target: Target,
 }
 
-/// Every case, the judged ones first.
+/// All cases; those with targets come first.
 fn cases() -> Vec<Case> {
     let case = |work, side, pixel_bytes, target| Case { work, side, pixel_bytes, target };
     let mut cases = Vec::new();
@@ -50,12 +50,12 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Measures the cases, or those of the parts that were asked for.
+/// Measures the selected cases.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let mut parts: Vec<_> = cases().iter().map(|case| case.work.part()).collect();
     parts.dedup();
     run.refuse_unknown(parts)?;
-    let _kept = Kept::to(1)?;
+    let _pinned = Pinned::to(1)?;
     let mut opencv = match Opencv::start() {
         Ok(opencv) => opencv,
         Err(error) => return Ok(vec![Row::not_measured("pictures against OpenCV", &error.to_string())]),

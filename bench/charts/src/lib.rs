@@ -5,15 +5,15 @@
 //!                             + labels, Group { name, a Value per label } ─► bars()  ─┴─► SVG text
 //! ```
 //!
-//! Axes are linear over logarithms, so that each label is a round number. What has no logarithm is left out on such an axis.
-//! The same values give the same bytes: nothing depends on the time, the machine or its fonts.
+//! Logarithmic axes are linear in the logarithm, so that labels are round numbers. Values without a logarithm are left out on them.
+//! The same values give the same bytes: nothing depends on time, machine or fonts.
 
 use std::ops::Range;
 
 use plotters::prelude::*;
 use serde::Deserialize;
 
-/// Colours that people with colour blindness can tell apart too (Okabe and Ito).
+/// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -27,19 +27,19 @@ const COLOURS: [RGBColor; 7] = [
 const HEADROOM: f64 = 1.08;
 /// Opacity of the band from low to high values.
 const BAND: f64 = 0.15;
-/// The part of a group's width that its bars take.
+/// Share of a group's width filled by its bars.
 const FILLED: f64 = 0.8;
-/// Pixels of a letter of a group's name, and around the name.
+/// Width of a letter of a group's name, and space around the name, pixels.
 const LETTER: u32 = 7;
 const AROUND: u32 = 24;
 
 /// Why a chart cannot be drawn.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DrawError {
-    /// Fewer than two points to draw between, or no bar.
-    #[error("it has no points that differ in x and y")]
+    /// Fewer than two distinct points, or no bar.
+    #[error("the chart has no points that differ in x and y; give it more values")]
     NothingToShow,
-    /// The plotting library's words.
+    /// Error of the plotting library.
     #[error("{0}")]
     Plotting(String),
 }
@@ -56,7 +56,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Where a value lies; `None` where it has no place.
+    /// Position of a value; `None` if it has none on this scale.
     fn place(self, value: f64) -> Option<f64> {
         let place = match self {
             Scale::Linear => value,
@@ -66,11 +66,11 @@ impl Scale {
         place.is_finite().then_some(place)
     }
 
-    /// The text at a place.
+    /// Label at a position.
     fn label(self, place: f64, in_bytes: bool) -> String {
         match self {
             Scale::Linear => number(place),
-            // Ten labels to a power of ten are round to two digits.
+            // Ten labels per power of ten are round to two digits.
             Scale::Log10 => number(two_digits(10f64.powf(place))),
             Scale::Log2 if (place - place.round()).abs() > 1e-6 => String::new(),
             Scale::Log2 if in_bytes => bytes(place.round()),
@@ -78,7 +78,7 @@ impl Scale {
         }
     }
 
-    /// What the axis of some places spans.
+    /// Range of the axis for positions from `low` to `high`.
     fn span(self, low: f64, high: f64) -> Range<f64> {
         match self {
             Scale::Linear => low.min(0.0) * HEADROOM..high * HEADROOM,
@@ -89,28 +89,28 @@ impl Scale {
 
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// The text beside it.
+    /// The text beside the axis.
     pub words: String,
     /// Whether powers of two are labelled as B, KiB, MiB.
     pub in_bytes: bool,
     pub scale: Scale,
 }
 
-/// All of a chart but its values.
+/// A chart without its values.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub size: (u32, u32),
-    /// The text above; without it the chart has no legend either.
+    /// The text above; a chart without title has no legend either.
     pub title: Option<String>,
     pub x: Axis,
     pub y: Axis,
-    /// How many labels fit along the horizontal axis.
+    /// Number of labels that fit along the horizontal axis.
     pub x_labels: usize,
-    /// The height of letters beside the axes.
+    /// Height of the letters beside the axes.
     pub letters: u32,
 }
 
-/// A value and what it varied between.
+/// A value with the range of its variation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
     pub low: f64,
@@ -133,28 +133,28 @@ impl Value {
 
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its text in the legend.
+    /// The text in the legend.
     pub label: String,
-    /// Rising x; a band is drawn where values vary.
+    /// Points by rising x; a band is drawn where values vary.
     pub points: Vec<(f64, Value)>,
 }
 
-/// Bars side by side.
+/// Bars side by side under one name.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The text below them.
+    /// The text below the bars.
     pub name: String,
-    /// A bar for each label of the chart, or a gap.
+    /// A bar per label of the chart, or a gap.
     pub bars: Vec<Option<Value>>,
 }
 
-/// The colour of a line by its number, and whether its points are open: there are fewer colours than lines.
+/// Colour of a line by its number, and whether its points are hollow: there are fewer colours than lines.
 pub fn mark(number: usize) -> ((u8, u8, u8), bool) {
     let RGBColor(red, green, blue) = COLOURS[number % COLOURS.len()];
     ((red, green, blue), number >= COLOURS.len())
 }
 
-/// Draws lines.
+/// Draws a chart of lines.
 ///
 /// # Errors
 /// [`DrawError`].
@@ -190,7 +190,7 @@ pub fn lines(frame: &Frame, lines: &[Line]) -> Result<String, DrawError> {
     Ok(text)
 }
 
-/// Draws groups of bars, each from the foot of the axis to its middle value, with a stroke from low to high.
+/// Draws groups of bars, each from the start of the axis to its middle value, with a stroke from low to high.
 ///
 /// # Errors
 /// [`DrawError`].
@@ -201,7 +201,7 @@ pub fn bars(frame: &Frame, labels: &[&str], groups: &[Group]) -> Result<String, 
     let mut spans = (0.0..groups.len() as f64, frame.y.scale.span(low, high));
     let foot = match frame.y.scale {
         Scale::Linear => 0.0,
-        // The lowest bar is a step high at least.
+        // Leaves a step below the lowest bar.
         Scale::Log2 | Scale::Log10 => {
             spans.1.start -= 1.0;
             spans.1.start
@@ -247,7 +247,7 @@ type Coordinates =
     Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>;
 type Spans = (Range<f64>, Range<f64>);
 
-/// Draws title and axes, and has the rest drawn. `below`: the height of what stands below the chart.
+/// Draws title and axes, then calls `values`. `below` is the height reserved under the chart.
 fn draw<'a>(
     frame: &Frame,
     (x_span, y_span): &Spans,
@@ -308,10 +308,10 @@ fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
 }
 
-/// The corner where a legend of so many lines covers the least of them.
+/// The corner where a legend covers the fewest points.
 fn free_corner(lines: &[Vec<(f64, Value)>], (x, y): &Spans) -> SeriesLabelPosition {
     let share = |value: f64, range: &Range<f64>| (value - range.start) / (range.end - range.start);
-    // As shares of the chart: a usual legend's width, and the height of its lines.
+    // As shares of the chart: the width of a typical legend, and the height of its lines.
     let width = 0.4;
     let height = 0.06 * lines.len() as f64;
     let covered = |left: bool, upper: bool| -> usize {
@@ -339,13 +339,13 @@ fn free_corner(lines: &[Vec<(f64, Value)>], (x, y): &Spans) -> SeriesLabelPositi
     freest.map_or(SeriesLabelPosition::UpperRight, |(_, corner)| corner)
 }
 
-/// The first two digits of a number that is positive.
+/// Rounds a positive number to two digits.
 fn two_digits(value: f64) -> f64 {
     let last = 10f64.powf(value.log10().floor() - 1.0);
     (value / last).round() * last
 }
 
-/// A number in few digits.
+/// A number with few digits.
 fn number(value: f64) -> String {
     if value == 0.0 || value.abs() >= 10.0 {
         format!("{value:.0}")
@@ -355,7 +355,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A power of two of bytes in words.
+/// A power of two of bytes, with its unit.
 fn bytes(power: f64) -> String {
     let (unit, less) = match power {
         p if p >= 30.0 => ("GiB", 30.0),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_title_axes_legend_and_a_band() {
+    fn line_charts_have_all_their_parts() {
         let varying = sweep("ours", |power| Value { low: power, middle: power + 1.0, high: power + 2.0 });
         let exact = sweep("theirs", Value::from);
         let text = lines(&frame(Some("a sweep"), Scale::Linear), &[varying.clone(), exact.clone()]).unwrap();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_a_logarithmic_axis_are_round() {
+    fn logarithmic_labels_are_round() {
         let label = |tenth: i32| Scale::Log10.label(2.0 + f64::from(tenth) / 10.0, false);
         let labels: Vec<String> = (0..=10).map(label).collect();
         assert_eq!(labels, ["100", "130", "160", "200", "250", "320", "400", "500", "630", "790", "1000"]);

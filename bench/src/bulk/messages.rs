@@ -1,18 +1,18 @@
-//! Messages between two processes, against what else there is: UCX (posix, cma), Unix sockets, pipes and process_vm_readv.
+//! Messages between two processes, against UCX (posix, cma), Unix sockets, pipes and process_vm_readv.
 //!
 //! ```text
-//! round, for each size: there and back, halved ─ messages ─ socket ─ pipe ─ UCX tag_lat
+//! round, for each size: round trip, halved ─ messages ─ socket ─ pipe ─ UCX tag_lat
 //!                       a stream               ─ messages ─ frames, two at a time ─ socket ─ pipe ─ process_vm_readv ─ UCX
 //!                                              ─ bytes copied to frames, moved by the engine, and copied out
 //! ```
 //!
-//! Each but UCX, which does so itself, has a tenth ahead that is not counted; then all move as many, and who begins changes from
+//! Each side starts with an untimed tenth (UCX does so itself); then all move the same number, in an order that rotates from
 //! round to round.
 //!
-//! A message that was received lies in this process's own buffer, as with the others. Beside sockets, pipes and
-//! process_vm_readv, every byte is then read; beside UCX, which reads nothing and sends buffers that it never filled, nothing
-//! is. UCX sends the same buffer again and again, so frames are few here: two of the sender's, three of the receiver's. Sockets
-//! have as much room as the system gives them without being asked, pipes 1 MiB.
+//! A received message lies in this process's own buffer, on all sides. Against sockets, pipes and
+//! process_vm_readv, every byte is then read; against UCX, which reads nothing and sends unfilled buffers, nothing
+//! is. UCX resends the same buffer, so frames are few here: two of the sender's, three of the receiver's. Sockets
+//! have the default buffer size, pipes 1 MiB.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -22,24 +22,24 @@ use memferry_bulk::{Consumer, Content};
 use super::partner::{ECHO, LONGEST, Partner};
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::Reader;
+use crate::peer::Peer;
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::Reader;
-use crate::service::peer::Peer;
 use crate::service::ucx;
 use crate::timing::{random_bytes, since_ns};
 
 const ROUNDS: usize = 7;
 
-/// Bytes, their name, how many a round, and how ours may compare with UCX's tag_lat.
+/// Bytes, name, count per round, and target relative to UCX's tag_lat.
 const LATENCIES: [(u64, &str, u64, Target); 3] = [
     (8, "8 B", 4000, Target::None),
     (4 << 10, "4 KiB", 2000, Target::AtMost(1.0)),
     (64 << 10, "64 KiB", 300, Target::None),
 ];
 
-/// A stream: bytes, their name, how many a round, UCX's test, and how ours has to compare: as messages, as frames.
+/// A stream: bytes, name, count per round, UCX's test, and targets for messages and frames.
 struct Stream {
     bytes: u64,
     name: &'static str,
@@ -76,7 +76,7 @@ struct Latency {
     ucx: Option<f64>,
 }
 
-/// Bytes for each ns.
+/// Rates in bytes per ns.
 struct Bandwidth {
     messages: f64,
     messages_read: f64,
@@ -101,7 +101,7 @@ impl Sides {
         Ok(Self { partner, peer, frames: (set, consumer), buffer, reader, ucx: ucx::installed() })
     }
 
-    /// Half the time of a message there and back.
+    /// Half the round-trip time of a message.
     fn message(&mut self, bytes: u64, count: u64) -> Result<f64, BenchError> {
         let out = &self.buffer[..usize::try_from(bytes)?];
         let started = Instant::now();
@@ -136,21 +136,21 @@ impl Sides {
     }
 
     fn messages(&mut self, stream: &Stream, read: bool) -> Result<f64, BenchError> {
-        self.partner.keep_to(1)?;
+        self.partner.pin(1)?;
         let started = Instant::now();
         self.partner.send(stream.count, stream.bytes)?;
         for _ in 0..stream.count {
             match self.partner.receiver.receive(None)?.content {
                 Content::Bytes(bytes) if read => self.reader.buffer(bytes),
                 Content::Bytes(_) => {}
-                Content::Range(_) => return Err("a frame came instead of a message".into()),
+                Content::Range(_) => return Err("received a frame instead of a message".into()),
             }
         }
         Ok((stream.count * stream.bytes) as f64 / since_ns(started))
     }
 
     fn by_engine(&mut self, stream: &Stream, read: bool) -> Result<f64, BenchError> {
-        self.partner.keep_to(0)?;
+        self.partner.pin(0)?;
         let (set, consumer) = &mut self.frames;
         let started = Instant::now();
         self.partner.put(*set, stream.count, stream.bytes)?;
@@ -161,13 +161,13 @@ impl Sides {
             }
         }
         let speed = (stream.count * stream.bytes) as f64 / since_ns(started);
-        self.partner.keep_to(1)?;
+        self.partner.pin(1)?;
         Ok(speed)
     }
 
-    /// What messages would be if the engine moved them: bytes of a program's own are in no frame.
+    /// Messages as the engine would move them: a program's own bytes must first be copied to a frame.
     fn staged(&mut self, stream: &Stream) -> Result<f64, BenchError> {
-        self.partner.keep_to(0)?;
+        self.partner.pin(0)?;
         let length = usize::try_from(stream.bytes)?;
         let (set, consumer) = &mut self.frames;
         let started = Instant::now();
@@ -178,11 +178,11 @@ impl Sides {
             frame.read(0, &mut self.buffer[..length])?;
         }
         let speed = (stream.count * stream.bytes) as f64 / since_ns(started);
-        self.partner.keep_to(1)?;
+        self.partner.pin(1)?;
         Ok(speed)
     }
 
-    /// Reads a stream of the partner's, every byte of it twice: out of the stream, and what came.
+    /// Reads a stream from the partner: every byte from the stream, then once more.
     fn drain(
         from: &mut impl Read,
         (buffer, reader): (&mut [u8], &mut Reader),
@@ -208,7 +208,7 @@ impl Sides {
         Self::drain(self.partner.pipes().1, own, stream.count)
     }
 
-    /// Not a number where it is refused.
+    /// NaN if the system call is refused.
     fn read_over(&mut self, stream: &Stream) -> Result<f64, BenchError> {
         let Some(peer) = &mut self.peer else { return Ok(f64::NAN) };
         let length = usize::try_from(stream.bytes)?;
@@ -223,7 +223,7 @@ impl Sides {
     fn latency(&mut self, bytes: u64, count: u64, round: usize) -> Result<Latency, BenchError> {
         type Way = fn(&mut Sides, u64, u64) -> Result<f64, BenchError>;
         const WAYS: [Way; 3] = [Sides::message, Sides::socket_echo, Sides::pipe_echo];
-        self.partner.keep_to(1)?;
+        self.partner.pin(1)?;
         let mut measured = [0.0; WAYS.len()];
         for turn in 0..WAYS.len() {
             let way = (round + turn) % WAYS.len();
@@ -270,13 +270,13 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let mut latencies: [Vec<Latency>; LATENCIES.len()] = Default::default();
     let mut bandwidths: [Vec<Bandwidth>; STREAMS.len()] = Default::default();
     for round in 0..rounds {
-        // UCX places its own two ends; ours stays on its CPU all the while.
+        // UCX pins its own two ends; ours stays pinned throughout.
         for ((bytes, _, count, _), measured) in LATENCIES.into_iter().zip(&mut latencies) {
-            let _kept = Kept::to(0)?;
+            let _pinned = Pinned::to(0)?;
             measured.push(sides.latency(bytes, count, round)?);
         }
         for (stream, measured) in STREAMS.iter().zip(&mut bandwidths) {
-            let _kept = Kept::to(0)?;
+            let _pinned = Pinned::to(0)?;
             measured.push(sides.bandwidth(stream, round)?);
         }
         run.round_done();
@@ -357,7 +357,7 @@ fn bandwidth_rows(stream: &Stream, measured: &[Bandwidth]) -> Vec<Row> {
     ]
 }
 
-/// A comparison with what may not be there.
+/// A row that compares with an alternative, or says that it is unavailable.
 fn against(title: &str, target: Target, ratios: &[f64]) -> Row {
     if ratios.is_empty() {
         let what =
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_said_and_the_rest_is_measured() {
+    fn missing_alternatives_are_reported() {
         let measured = [Latency { ours: 500.0, socket: 5000.0, pipe: 4000.0, ucx: None }];
         let rows = serde_json::to_value(latency_rows("4 KiB", Target::AtMost(1.0), &measured)).unwrap();
         assert_eq!(rows[0]["value"], 0.5);

@@ -1,13 +1,13 @@
-//! Figures 17 to 20 of Wicki 2014, live: a producer's frames brought to a consumer in another process, in each mode.
+//! Figures 17 to 20 of Wicki 2014, live: a producer's frames moved to a consumer in another process, in each mode.
 //!
 //! ```text
 //! round, for each size, the same frame or eight in turn:
 //!   mapped each request ─ pre-mapped ─ offloaded ─ offloaded, eight at a time     consumer: take, then read every byte, or not
 //! ```
 //!
-//! With the CPU copying, producer and consumer have a CPU each; with the engine, its worker has one and the two processes the
-//! other, for here there are only two. A batch begins with the order to put. Pre-mapped against mapped is held to the targets
-//! of frames made for each request; the thesis's own sets of frames are mapped, so what is saved is mapping and faults only.
+//! If the CPU copies, producer and consumer have a CPU each; if the engine copies, its worker has one and both processes share the
+//! other, because only two are used. A batch begins with the order to put. Pre-mapped against mapped has the targets
+//! of frames made for each request; the thesis's frame sets are mapped, so only mapping and faults are saved.
 
 use std::time::Instant;
 
@@ -16,15 +16,15 @@ use memferry_bulk::Consumer;
 use super::partner::{LONGEST, Partner};
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::Reader;
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::Reader;
 use crate::timing::since_ns;
 
 const ROUNDS: usize = 9;
 
-/// Bytes, their name, how many are put in a batch, and how many times dearer mapping each time has to be.
+/// Bytes, name, frames per batch, and required ratio of mapping each time.
 const SIZES: [(u64, &str, u64, Target); 6] = [
     (4 << 10, "4 KiB", 200, Target::AtLeast(8.0)),
     (64 << 10, "64 KiB", 100, Target::AtLeast(5.0)),
@@ -34,10 +34,10 @@ const SIZES: [(u64, &str, u64, Target); 6] = [
     (LONGEST, "32 MiB", 8, Target::AtLeast(1.9)),
 ];
 
-/// Frames of the producer's, and what that is called.
+/// Number of the producer's frames, and the scenario's name.
 const SCENARIOS: [(u64, &str); 2] = [(1, "the same frame"), (8, "alternating frames")];
 
-/// A mode, by its number for the partner, with transfers under way at a time; and whether the engine copies.
+/// A mode, by its number for the partner, and the number of transfers in flight.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Way {
     mode: u64,
@@ -48,7 +48,7 @@ const MAPPED: Way = Way { mode: 0, window: 1 };
 const PRE_MAPPED: Way = Way { mode: 1, window: 1 };
 const OFFLOADED: Way = Way { mode: 2, window: 1 };
 const EIGHT: Way = Way { mode: 2, window: 8 };
-/// As offloaded, with the frame last in a cache that is full.
+/// As offloaded, but the frame is last in a full cache.
 const CROWDED: Way = Way { mode: 3, window: 1 };
 
 /// One way over one set of frames.
@@ -57,7 +57,7 @@ struct Line {
     frames: u64,
     set: u64,
     consumer: Consumer,
-    /// For each size, for each round: nanoseconds of a request, not read and read.
+    /// By size and round: nanoseconds per request, not read and read.
     times: [Vec<(f64, f64)>; SIZES.len()],
 }
 
@@ -68,7 +68,7 @@ impl Line {
         Ok(Self { way, frames, set, consumer, times: Default::default() })
     }
 
-    /// Nanoseconds of each of `count` requests.
+    /// Nanoseconds per request, over `count` requests.
     fn batch(
         &mut self,
         partner: &mut Partner,
@@ -81,7 +81,7 @@ impl Line {
         for _ in 0..count {
             let taken = self.consumer.take(None)?;
             if taken.length != bytes {
-                return Err(format!("{} of {bytes} bytes came", taken.length).into());
+                return Err(format!("received {} of {bytes} bytes", taken.length).into());
             }
             if let (Some(reader), Some(frame)) = (&mut reader, self.consumer.frame(taken.frame)) {
                 reader.frame(frame, bytes)?;
@@ -93,7 +93,7 @@ impl Line {
     fn round(&mut self, partner: &mut Partner, size: usize) -> Result<(), BenchError> {
         let (bytes, _, count, _) = SIZES[size];
         let mut reader = Reader::new();
-        partner.keep_to(if self.way.mode < 2 { 1 } else { 0 })?;
+        partner.pin(if self.way.mode < 2 { 1 } else { 0 })?;
         self.batch(partner, (bytes, self.frames.max(2)), None)?;
         let moved = self.batch(partner, (bytes, count), None)?;
         let read = self.batch(partner, (bytes, count), Some(&mut reader))?;
@@ -106,11 +106,11 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("modes", ROUNDS);
     let service = Service::start(run)?;
     let mut partner = Partner::start(run.directory(), &service)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let mut lines = Vec::new();
     for (frames, _) in SCENARIOS {
         for way in [MAPPED, PRE_MAPPED, OFFLOADED, EIGHT, CROWDED] {
-            // Eight at a time need eight frames; the cache is looked at with one.
+            // Eight in flight need eight frames; the cache is tested with one.
             let wanted = match way {
                 EIGHT => frames > 1,
                 CROWDED => frames == 1,
@@ -142,7 +142,7 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// The rows of one size and scenario.
+/// Rows of one size and scenario.
 fn rows_of<'a>(size: usize, scenario: &str, of: impl Fn(Way) -> Option<&'a [(f64, f64)]>) -> Vec<Row> {
     let (bytes, name, _, target) = SIZES[size];
     let speed = |(_, read): &(f64, f64)| bytes as f64 / read;
@@ -178,7 +178,7 @@ fn rows_of<'a>(size: usize, scenario: &str, of: impl Fn(Way) -> Option<&'a [(f64
     rows
 }
 
-/// A hit may cost 1.05 times what is known beforehand does, from 64 KiB on.
+/// From 64 KiB on, a cache hit may cost 1.05 times a pre-granted frame.
 fn cache_target(bytes: u64) -> Target {
     if bytes >= 64 << 10 { Target::AtMost(1.05) } else { Target::None }
 }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_of_rounds_and_held_to_their_targets() {
+    fn ratios_are_per_round_with_targets() {
         let mapped = [(80.0, 90.0), (90.0, 99.0)];
         let before = [(10.0, 20.0), (10.0, 20.0)];
         let hit = [(10.4, 20.0); 2];

@@ -1,12 +1,12 @@
-//! The other process of a bulk measurement: it puts frames, sends and echoes as it is told.
+//! The other process of a bulk measurement: puts frames, sends and echoes on order.
 //!
 //! ```text
 //! this process ─ orders: kind, three numbers ─► partner ─┬─ put frames of a set, in a mode
 //!              ◄─ frames, messages, echoes ────────────── ┼─ send messages, echo them
-//!                                                         └─ the same by a Unix socket and by its standard streams, which are pipes
+//!                                                         └─ the same by a Unix socket and by its standard streams (pipes)
 //! ```
 //!
-//! Orders are messages themselves, so that a batch begins without a wake-up of another sort. What a batch moves is random.
+//! Orders are messages themselves, so that a batch begins without another kind of wake-up. Moved data is random.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,11 +18,11 @@ use memferry_bulk::{Content, Listener, Mode, Options, Producer, ReceiveError, Re
 use rustix::pipe::fcntl_setpipe_size;
 
 use crate::BenchError;
-use crate::children::{self, Ended, Service};
-use crate::placement::keep_threads_to;
+use crate::children::{self, ChildGuard, Service};
+use crate::placement::pin_threads;
 use crate::timing::random_bytes;
 
-/// Orders; a message of another kind is sent back.
+/// Orders; messages of other kinds are echoed.
 const OPEN: u32 = 1;
 const PUT: u32 = 2;
 const SEND: u32 = 3;
@@ -31,13 +31,13 @@ const SOCKET_SEND: u32 = 5;
 const PIPE_ECHO: u32 = 6;
 const PIPE_SEND: u32 = 7;
 const PUT_BYTES: u32 = 8;
-/// The kind that is echoed.
+/// Message kind that is echoed.
 pub(crate) const ECHO: u32 = 100;
-/// The longest message and frame.
+/// Maximum size of messages and frames.
 pub(crate) const LONGEST: u64 = 32 << 20;
-/// Exports that fill a sender's cache but for one.
+/// Exports that fill a sender's cache except one entry.
 const OTHERS: u64 = 63;
-/// What a pipe may hold, where it may be changed.
+/// Capacity of a pipe, if it may be changed.
 const PIPE_BYTES: usize = 1 << 20;
 
 fn options() -> Options {
@@ -48,7 +48,7 @@ fn mode_of(number: u64) -> Mode {
     [Mode::MappedEachRequest, Mode::PreMapped, Mode::Offloaded][number as usize % 3]
 }
 
-/// A set of frames the partner puts.
+/// A set of frames that the partner puts.
 struct Set {
     producer: Producer,
     frames: usize,
@@ -58,7 +58,7 @@ struct Set {
 impl Set {
     fn open(directory: &Path, client: &Client, [mode, frames, bytes]: [u64; 3]) -> Result<Self, BenchError> {
         let (mut sender, receiver) = connect(directory.join("meeting"), client, options())?;
-        // The set that stands for a full cache is found last in it.
+        // The set that tests a full cache must be found last in it.
         let crowded = mode >= 3;
         let crowd = client.frame((OTHERS + 1) * 4096).alloc()?;
         for index in 0..OTHERS * u64::from(crowded) {
@@ -74,7 +74,7 @@ impl Set {
         Ok(Self { producer, frames, _receiver: receiver })
     }
 
-    /// Puts frames, with these bytes in them where there are any.
+    /// Puts frames, after writing `content` to each if given.
     fn put(&mut self, count: u64, bytes: u64, content: Option<&[u8]>) -> Result<(), BenchError> {
         for index in 0..usize::try_from(count)? {
             let frame = self.producer.frame(index % self.frames, None)?;
@@ -92,7 +92,7 @@ fn echo(stream: &mut (impl Read + Write), buffer: &mut [u8], count: u64) -> std:
     })
 }
 
-/// The standard streams, which are pipes.
+/// The standard streams as one pipe stream.
 struct Pipes;
 
 impl Read for Pipes {
@@ -111,7 +111,7 @@ impl Write for Pipes {
     }
 }
 
-/// Is the partner until the other end closes.
+/// Runs the partner until the other end closes.
 pub(crate) fn partner(directory: &Path) -> Result<(), BenchError> {
     children::end_with_parent()?;
     let client = Client::connect(directory.join("service.sock"))?;
@@ -126,7 +126,7 @@ pub(crate) fn partner(directory: &Path) -> Result<(), BenchError> {
             Err(error) => return Err(error.into()),
         };
         let (kind, Content::Bytes(bytes)) = (message.kind, message.content) else {
-            return Err("an order is bytes".into());
+            return Err("received an order without bytes".into());
         };
         if kind >= ECHO {
             sender.send(kind, bytes, None)?;
@@ -140,19 +140,21 @@ pub(crate) fn partner(directory: &Path) -> Result<(), BenchError> {
             OPEN => sets.push(Set::open(directory, &client, [one, count, length])?),
             PUT | PUT_BYTES => {
                 let content = (kind == PUT_BYTES).then_some(&*part);
-                sets.get_mut(usize::try_from(one)?).ok_or("no such set")?.put(count, length, content)?;
+                sets.get_mut(usize::try_from(one)?)
+                    .ok_or("received an order for an unknown set")?
+                    .put(count, length, content)?;
             }
             SEND => (0..count).try_for_each(|_| sender.send(ECHO, part, None))?,
             SOCKET_ECHO => echo(&mut socket, part, count)?,
             SOCKET_SEND => (0..count).try_for_each(|_| socket.write_all(part))?,
             PIPE_ECHO => echo(&mut Pipes, part, count)?,
             PIPE_SEND => (0..count).try_for_each(|_| Pipes.write_all(part))?,
-            other => return Err(format!("no order {other}").into()),
+            other => return Err(format!("received unknown order {other}").into()),
         }
     }
 }
 
-/// The partner as its parent holds it, ended on drop.
+/// The partner process, ended on drop.
 pub(crate) struct Partner {
     listener: Listener,
     pub(crate) client: Client,
@@ -161,22 +163,23 @@ pub(crate) struct Partner {
     pub(crate) socket: UnixStream,
     input: ChildStdin,
     output: ChildStdout,
-    child: Ended,
+    child: ChildGuard,
     sets: u64,
 }
 
 impl Partner {
-    /// Starts one beside the service of a directory. Start it before the thread is kept on a CPU.
+    /// Starts a partner of a service in `directory`. Start it before pinning the thread.
     pub(crate) fn start(directory: &Path, service: &Service) -> Result<Self, BenchError> {
         let client = Client::connect(service.socket())?;
         let listener = Listener::bind(directory.join("meeting"))?;
         let stream: PathBuf = directory.join("stream");
-        // What a run before this one left.
+        // May be left over from an earlier run.
         let _ = std::fs::remove_file(&stream);
         let streams = UnixListener::bind(&stream)?;
-        let path = directory.to_str().ok_or("the directory for temporary files has an odd name")?;
+        let path =
+            directory.to_str().ok_or("the path of the temporary directory is not UTF-8; set TMPDIR")?;
         let (child, input, output) = children::start_piped(&["--partner", path])?;
-        // A pipe of the default size is slower; one that may not grow is what it is.
+        // Larger pipes are faster; without permission they keep their size.
         let _ = fcntl_setpipe_size(&input, PIPE_BYTES);
         let _ = fcntl_setpipe_size(&output, PIPE_BYTES);
         let socket = streams.accept()?.0;
@@ -184,9 +187,9 @@ impl Partner {
         Ok(Self { listener, client, sender, receiver, socket, input, output, child, sets: 0 })
     }
 
-    /// Keeps it on CPU `index`.
-    pub(crate) fn keep_to(&self, index: usize) -> Result<(), BenchError> {
-        keep_threads_to(self.child.process(), "memferry-bench", index)
+    /// Pins the process to CPU `index`.
+    pub(crate) fn pin(&self, index: usize) -> Result<(), BenchError> {
+        pin_threads(self.child.process(), "memferry-bench", index)
     }
 
     fn order(&mut self, kind: u32, numbers: [u64; 3]) -> Result<(), BenchError> {
@@ -194,41 +197,41 @@ impl Partner {
         Ok(self.sender.send(kind, &bytes, None)?)
     }
 
-    /// Has it make a set of `frames`, put in `mode` (3: offloaded, in a full cache); its number, and the end to take them from.
+    /// Orders a set of `frames`, put in `mode` (3: offloaded, in a full cache); returns its number and receiver.
     pub(crate) fn open(&mut self, mode: u64, frames: u64, bytes: u64) -> Result<(u64, Receiver), BenchError> {
         self.order(OPEN, [mode, frames, bytes])?;
-        // The sending half of a set is of no use here; the other end does not listen to it.
+        // The sending half of a set is unused; the other end never receives from it.
         let (_, receiver) = self.listener.accept(&self.client, options(), None)?;
         self.sets += 1;
         Ok((self.sets - 1, receiver))
     }
 
-    /// Has it put so many frames of a set.
+    /// Orders `count` frames of a set to be put.
     pub(crate) fn put(&mut self, set: u64, count: u64, bytes: u64) -> Result<(), BenchError> {
         self.order(PUT, [set, count, bytes])
     }
 
-    /// Has it copy bytes of its own to so many frames of a set, and put them.
+    /// Orders `count` frames of a set to be written and put.
     pub(crate) fn put_bytes(&mut self, set: u64, count: u64, bytes: u64) -> Result<(), BenchError> {
         self.order(PUT_BYTES, [set, count, bytes])
     }
 
-    /// Has it send so many messages.
+    /// Orders `count` messages to be sent.
     pub(crate) fn send(&mut self, count: u64, bytes: u64) -> Result<(), BenchError> {
         self.order(SEND, [0, count, bytes])
     }
 
-    /// Has it echo, or send, by its socket.
+    /// Orders echoes or sends by the socket.
     pub(crate) fn by_socket(&mut self, echoes: bool, count: u64, bytes: u64) -> Result<(), BenchError> {
         self.order(if echoes { SOCKET_ECHO } else { SOCKET_SEND }, [0, count, bytes])
     }
 
-    /// Has it echo, or send, by its pipes.
+    /// Orders echoes or sends by the pipes.
     pub(crate) fn by_pipe(&mut self, echoes: bool, count: u64, bytes: u64) -> Result<(), BenchError> {
         self.order(if echoes { PIPE_ECHO } else { PIPE_SEND }, [0, count, bytes])
     }
 
-    /// Its pipes: to be written, and to be read.
+    /// The pipes, for writing and for reading.
     pub(crate) fn pipes(&mut self) -> (&mut ChildStdin, &mut ChildStdout) {
         (&mut self.input, &mut self.output)
     }

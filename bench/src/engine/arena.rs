@@ -1,30 +1,30 @@
-//! Memory to measure in: large, random, on pages of the kind asked for; and places in it that no cache holds.
+//! Memory for measuring: large, random, on the requested kind of pages; and uncached places in it.
 //!
 //! ```text
-//! Arena: mmap, madvise ─► random bytes            Slots: 0, 1, 2, ... ─ shuffled ─► one place after the other, round and round
+//! Arena: mmap, madvise ─► random bytes            Slots: 0, 1, 2, ... ─ shuffled ─► one place after the other, cyclically
 //! ```
 //!
-//! All-zero lines are written for nothing on some machines, so the bytes are random. A place comes again only after all others
-//! did: by then the caches hold something else. Nothing here is timed.
+//! Some machines do not write all-zero lines, so bytes are random. A place is reused only after all others:
+//! by then the caches hold other data. This module times nothing.
 
 use fastrand::Rng;
 use memmap2::{Advice, MmapMut};
 
 use crate::BenchError;
 
-/// The huge page of the machines this runs on.
+/// Huge page size of the supported machines.
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// So many places at most: more are not met in a run.
+/// Maximum number of places; a run does not use more.
 const MOST_SLOTS: usize = 1 << 18;
-/// Room behind the last place, so that a place may be moved on by some bytes.
+/// Room behind the last place, for misaligned pieces.
 const SLACK: usize = PAGE;
 
-/// The pages memory is on.
+/// Page size of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pages {
-    /// Of 2 MiB, where the system gives them.
+    /// 2 MiB, where the system provides them.
     Huge,
     Ordinary,
 }
@@ -46,10 +46,10 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// `length` random bytes, from a boundary of huge pages on.
+    /// `length` random bytes, aligned to huge pages.
     ///
     /// # Errors
-    /// When the system does not give the memory or the pages.
+    /// If the system refuses the memory or the pages.
     pub(crate) fn new(length: usize, pages: Pages, seed: u64) -> Result<Self, BenchError> {
         let mut mapping = MmapMut::map_anon(length + HUGE)?;
         mapping.advise(match pages {
@@ -65,7 +65,7 @@ impl Arena {
         &self.mapping[self.start..self.start + self.length]
     }
 
-    /// The bytes, to be written.
+    /// The bytes, writable; same length.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.mapping[self.start..self.start + self.length]
     }
@@ -89,26 +89,26 @@ impl Field {
         })
     }
 
-    /// Bytes that places may lie in.
+    /// Bytes available to places.
     pub(crate) fn length(&self) -> usize {
         self.source.length - SLACK
     }
 
-    /// All of the destination, and all of the source.
+    /// The whole destination and the whole source.
     pub(crate) fn both(&mut self) -> (&mut [u8], &[u8]) {
         (self.destination.bytes_mut(), self.source.bytes())
     }
 }
 
-/// How much of this process's memory is on huge pages, bytes.
+/// Bytes of this process's memory on huge pages.
 pub(crate) fn on_huge_pages() -> Result<usize, BenchError> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
     let kib: Option<usize> = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    Ok(kib.ok_or("the system does not tell what is on huge pages")? << 10)
+    Ok(kib.ok_or("the kernel does not report huge pages (AnonHugePages in smaps_rollup)")? << 10)
 }
 
-/// Places for pieces of one size, in random order, each once before any comes again.
+/// Places for pieces of one size, in random order, each used once per cycle.
 pub(crate) struct Slots {
     order: Vec<u32>,
     next: usize,
@@ -126,7 +126,7 @@ impl Slots {
         Self { order, next: 0, stride, piece }
     }
 
-    /// The next place. Small pieces begin at any line of their page: were it always the first, they would share a few sets of
+    /// The next place. Small pieces begin at varying lines of their page: always the first line would share a few sets of
     /// the caches.
     pub(crate) fn next(&mut self) -> usize {
         let slot = self.order[self.next] as usize;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_comes_once_before_any_comes_again_and_stays_inside() {
+    fn every_place_is_used_once_per_cycle() {
         for (length, piece) in
             [(1 << 20, 4096), (1 << 20, 64), (1 << 20, 5000), (1 << 20, 1 << 20), (4096, 100)]
         {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_in_no_order_and_the_same_for_the_same_seed() {
+    fn places_are_shuffled_by_the_seed() {
         let places = |seed| {
             let mut slots = Slots::new(1 << 22, 4096, &mut Rng::with_seed(seed));
             (0..64).map(|_| slots.next()).collect::<Vec<_>>()
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_begins_at_a_huge_page_and_has_no_line_of_zeros() {
+    fn an_arena_is_aligned_and_has_no_zero_line() {
         for pages in [Pages::Huge, Pages::Ordinary] {
             let arena = Arena::new(10_000, pages, 1).unwrap();
             assert_eq!((arena.bytes().as_ptr() as usize % HUGE, arena.bytes().len()), (0, 10_000));

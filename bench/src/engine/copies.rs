@@ -1,12 +1,12 @@
-//! Copies on one thread against glibc's memcpy: cold ones, the same buffers again, and every size.
+//! Copies on one thread against glibc's memcpy: cold ones, repeated ones, and every size.
 //!
 //! ```text
 //! field ─ a place ─► glibc: copy_from_slice            at some sizes: a row each
-//!                    ours:  slices::copy, with a hint  at every size: the least ratio is the row, the sweep a plot
+//!                    ours:  slices::copy, with a hint  at every size: the lowest ratio is a row, the sweep a plot
 //! ```
 //!
-//! Cold copies are asked for with the hint auto, where the engine decides, and stream, where the caller knows. glibc's is
-//! memcpy and not memmove: the compiler calls it for slices.
+//! Cold copies use the hint auto, where the engine decides, and stream, where the caller knows. glibc's function is
+//! memcpy, not memmove: the compiler calls it for slices.
 
 use fastrand::Rng;
 use memferry_cpu::slices::{self, LengthsDiffer};
@@ -24,19 +24,19 @@ const NAMES: [&str; 3] = ["glibc", "auto", "stream"];
 const WAYS: [Way<Field>; 3] = [glibc, auto, stream];
 const GLIBC: usize = 0;
 const AUTO: usize = 1;
-/// In the place of stream where every size is measured: glibc once more.
+/// Replaces stream where every size is measured: glibc again.
 const ITSELF: usize = 2;
 
-/// Sizes of cold copies and the ratio each has to reach.
+/// Sizes of cold copies and their required ratios.
 const COLD: [(usize, f64); 5] =
     [(64 << 10, 1.2), (2 << 20, 1.45), (4 << 20, 1.6), (32 << 20, 1.7), (128 << 20, 1.7)];
-/// Sizes of copies between the same buffers, and theirs.
+/// Sizes of repeated copies and their required ratios.
 const AGAIN: [(usize, f64); 2] = [(16 << 20, 1.2), (64 << 20, 1.6)];
-/// No size is to be slower than this.
+/// Required ratio for every size.
 const NEVER_BELOW: f64 = 0.95;
-/// The largest of every size; in a quick run the field is smaller.
+/// Maximum size; a quick run has a smaller field.
 const MOST: usize = 256 << 20;
-/// Odd sizes and misaligned ones: bytes, and how far from a line the destination and the source begin.
+/// Odd and misaligned sizes: bytes, and offsets of destination and source from a line.
 const ODD: [[usize; 3]; 8] = [
     [65, 0, 0],
     [100, 3, 0],
@@ -71,7 +71,7 @@ pub(super) fn glibc(field: &mut Field, places: &[usize], piece: &Piece) -> Resul
     })
 }
 
-/// The same: how far apart two equal ways are found to be is how far figures are to be believed.
+/// Measures glibc against itself: the difference shows how accurate the figures are.
 fn glibc_again(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     glibc(field, places, piece)
 }
@@ -86,14 +86,14 @@ fn stream(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), Benc
     each(field, places, piece, |to, from| slices::copy(to, from, CacheHint::Stream))
 }
 
-/// Points for aligned pieces of these sizes that fit.
+/// Points for aligned pieces of those sizes that fit the field.
 fn points(sizes: impl IntoIterator<Item = usize>, heat: Heat, field: &Field) -> Vec<Point> {
     let mut rng = Rng::with_seed(0xc01d);
     let fitting = sizes.into_iter().filter(|bytes| *bytes <= field.length());
     fitting.map(|bytes| Point::new(Piece::aligned(bytes), heat, field.length(), &mut rng)).collect()
 }
 
-/// Cold copies, in rows.
+/// Measures cold copies as rows.
 fn cold_rows(run: &Run, field: &mut Field, pages: Pages) -> Result<Vec<Row>, BenchError> {
     let mut points = points(COLD.map(|(bytes, _)| bytes), Heat::Cold, field);
     Sides::new(field, &WAYS).measure(run, "cold copies", ROUNDS, &mut points)?;
@@ -103,7 +103,7 @@ fn cold_rows(run: &Run, field: &mut Field, pages: Pages) -> Result<Vec<Row>, Ben
         let title = format!("cold copy, {}, {size}", pages.name());
         rows.push(Row::new(format!("{title}, glibc"), "GB/s", Target::None, &point.speeds(GLIBC)));
         for (way, hint) in NAMES.iter().enumerate().skip(AUTO) {
-            // Flushing the source is not for speed: pollution says what it is for.
+            // Flushing the source is not for speed; group `pollution` measures its benefit.
             let judged = pages == Pages::Huge && way == AUTO;
             let target = if judged { Target::AtLeast(least) } else { Target::None };
             rows.push(Row::new(format!("{title}, {hint}"), "ratio", target, &point.ratios(GLIBC, way)));
@@ -136,7 +136,7 @@ pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
     for (heat, file) in [(Heat::Hot, "copy-hot"), (Heat::Cold, "copy-cold")] {
         let mut rng = Rng::with_seed(0x0dd);
         let length = field.length();
-        // A cold place needs others between its uses.
+        // A cold place needs other places between its uses.
         let most = if heat == Heat::Hot { length } else { length / 4 };
         let mut points = points(doubling(64, MOST.min(most)), heat, field);
         let aligned = points.len();
@@ -147,14 +147,14 @@ pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
         sides.measure(run, &format!("sizes {}", heat.name()), ROUNDS, &mut points)?;
         let title = format!("copy on one thread, {}, huge pages", heat.name());
         draw_speeds(run, file, &title, points[..aligned].iter(), &NAMES[..=AUTO])?;
-        let (piece, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, AUTO])?;
+        let (piece, ratios) = sides.worst(run, ROUNDS, &mut points, [GLIBC, AUTO])?;
         let least = piece.name();
         let heat = heat.name();
         run.say(&format!("copy, every size, {heat}: least against glibc at {least}"));
         let title =
             format!("copy, every size from 64 B to {}, {heat}, auto: the least", size_name(MOST.min(most)));
         rows.push(Row::new(title, "ratio", Target::AtLeast(NEVER_BELOW), &ratios));
-        let (_, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, ITSELF])?;
+        let (_, ratios) = sides.worst(run, ROUNDS, &mut points, [GLIBC, ITSELF])?;
         let title = format!("copy, every size, {heat}, glibc against itself: the least");
         rows.push(Row::new(title, "ratio", Target::None, &ratios));
     }

@@ -1,13 +1,13 @@
-//! Fills on one thread against glibc's memset: zeros, where the CPU may have an instruction for them, and another byte.
+//! Fills on one thread against glibc's memset: zeros, possibly with a special instruction, and another byte.
 //!
 //! ```text
 //! field ─ a place of the destination ─► glibc: memset(0)      against slices::fill
 //!                                       glibc: memset(0xa7)   against slices::fill
 //! ```
 //!
-//! Ours decides by itself (hint auto), or is told that nobody will read the zeros soon (hint stream). The byte is not known when
-//! this is compiled. Zeros of cold memory have to be faster than glibc's; in a cache memset writes a line each cycle, and ours
-//! only must not be slower.
+//! Ours chooses itself (hint auto), or is told that the zeros are not read soon (hint stream). The byte is unknown at
+//! compile time. Zeroing cold memory must be faster than glibc's; in a cache memset writes a line per cycle, so there ours
+//! must only not be slower.
 
 use std::hint::black_box;
 
@@ -25,14 +25,14 @@ const ROUNDS: usize = 101;
 const BYTE: u8 = 0xa7;
 const GLIBC: usize = 0;
 const OURS: usize = 1;
-/// Ours, told to go past the caches.
+/// Ours, with the hint to bypass the caches.
 const STREAM: usize = 2;
 const NAMES: [&str; 3] = ["glibc memset", "memferry, auto", "memferry, stream"];
 const ZERO: [Way<Field>; 3] = [glibc_zero, zero, zero_streaming];
 const FILL: [Way<Field>; 2] = [glibc_fill, fill];
-/// Sizes of zero fills that are held to the target, from and to.
+/// Sizes of zero fills with a target, from and to.
 const ZERO_SIZES: [usize; 2] = [4 << 10, 16 << 20];
-/// Those with a row of their own.
+/// Sizes with their own rows.
 const ZERO_ROWS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const ZERO_AT_LEAST: f64 = 2.3;
 const ZERO_NEVER_BELOW: f64 = 0.95;
@@ -104,7 +104,7 @@ fn zeros(run: &Run, field: &mut Field, heat: Heat, file: &'static str) -> Result
         Heat::Hot => (OURS, "auto", ZERO_NEVER_BELOW),
         Heat::Cold => (STREAM, "stream", ZERO_AT_LEAST),
     };
-    let (piece, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, way])?;
+    let (piece, ratios) = sides.worst(run, ROUNDS, &mut points, [GLIBC, way])?;
     run.say(&format!("zero fill, {heat_name}, {hint}: least against glibc at {}", piece.name()));
     let title = format!("zero fill, 4 KiB to 16 MiB, {heat_name}, {hint}: the least");
     rows.push(Row::new(title, "ratio", Target::AtLeast(least), &ratios));
@@ -118,7 +118,7 @@ fn bytes(run: &Run, field: &mut Field, heat: Heat, file: &'static str) -> Result
     sides.measure(run, &format!("fills {heat_name}"), ROUNDS, &mut points)?;
     let title = format!("fill with a byte on one thread, {heat_name}, huge pages");
     draw_speeds(run, file, &title, points.iter(), &NAMES[..FILL.len()])?;
-    let (piece, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, OURS])?;
+    let (piece, ratios) = sides.worst(run, ROUNDS, &mut points, [GLIBC, OURS])?;
     run.say(&format!("fill with a byte, {heat_name}: least against glibc at {}", piece.name()));
     let title = format!("fill with a byte, 64 B to 64 MiB, {heat_name}: the least");
     Ok(Row::new(title, "ratio", Target::AtLeast(FILL_AT_LEAST), &ratios))
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_write_what_they_should_and_nothing_else() {
+    fn fills_write_only_their_range() {
         for (ways, byte) in [(&ZERO[..], 0), (&FILL[..], BYTE)] {
             for way in ways {
                 let mut field = Field::new(1 << 16, Pages::Ordinary).unwrap();

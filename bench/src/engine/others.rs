@@ -1,11 +1,11 @@
-//! Operations that do more than copy, each against the plain way to do it; reported, there is no target.
+//! Operations other than copies, each against a plain implementation; without targets.
 //!
 //! ```text
 //! xor of 4       perform_whole ─ a loop over slices          CRC-32C          perform_whole ─ the crate crc32c
 //! compare        perform_whole ─ memcmp, of equal bytes      copy and CRC-32C perform_whole ─ memcpy, then the crate
 //! ```
 //!
-//! The same buffers every time, from the allocator on both sides: the smaller size stays in the second cache, the larger in none.
+//! The same heap buffers every time on both sides: the smaller size fits the second-level cache, the larger no cache.
 
 use std::hint::black_box;
 
@@ -22,10 +22,10 @@ use crate::timing::random_bytes;
 
 const ROUNDS: usize = 81;
 const SIZES: [usize; 2] = [64 << 10, 64 << 20];
-/// Buffers that are read, at most.
+/// Maximum number of source buffers.
 const SOURCES: usize = 4;
 
-/// What is measured: its name, the plain way and its name, and ours.
+/// Name, plain implementation's name, and both implementations.
 const WORK: [(&str, &str, [Way<Buffers>; 2]); 4] = [
     ("xor of 4", "a plain loop", [plain_xor, xor]),
     ("compare", "memcmp", [plain_compare, compare]),
@@ -33,7 +33,7 @@ const WORK: [(&str, &str, [Way<Buffers>; 2]); 4] = [
     ("copy and CRC-32C", "memcpy, then the crate crc32c", [plain_copy_crc, copy_crc]),
 ];
 
-/// Buffers of the plain ways, and mappings with the same bytes for ours. The first two sources are equal.
+/// Buffers for the plain side, and mappings with equal bytes for ours. The first two sources are equal.
 struct Buffers {
     sources: [Vec<u8>; SOURCES],
     destination: Vec<u8>,
@@ -58,13 +58,13 @@ fn region(mapping: &Mapping, bytes: usize) -> Result<Region<Mapping>, BenchError
     Region::new(mapping.clone(), 0, bytes as u64).ok_or_else(|| "a region leaves its memory".into())
 }
 
-/// Performs an operation as often as there are places.
+/// Performs an operation once per place.
 fn perform(operation: &Operation<Region<Mapping>>, places: &[usize]) -> Result<(), BenchError> {
     for _ in places {
         let confined = Confined::new(operation, CacheHint::Auto)?;
-        let ended = perform_whole(&confined, None).ok_or("the engine does not do this")?;
-        ended.result.map_err(|failure| format!("an operation failed: {failure:?}"))?;
-        black_box(ended.value);
+        let outcome = perform_whole(&confined, None).ok_or("the engine does not support this operation")?;
+        outcome.result.map_err(|failure| format!("an operation failed: {failure:?}"))?;
+        black_box(outcome.value);
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_of_each_work_write_the_same() {
+    fn both_implementations_agree() {
         for (name, _, ways) in WORK {
             let mut buffers = Buffers::new(10_000);
             for way in ways {

@@ -1,13 +1,13 @@
-//! Several ways of doing the same work, timed side by side at one point of a sweep after the other.
+//! Times several ways of doing the same work side by side, at each point of a sweep.
 //!
 //! ```text
 //! round, for each point: the ways in random order, each ─► hot: once untimed, then timed, at one place
-//!                                                         cold: timed, at places met long ago
-//! Point: nanoseconds a call, way by way, round by round ─► ratios, GB/s, the point that is worst
+//!                                                         cold: timed, at places not used for long
+//! Point: nanoseconds per call, by way and round ─► ratios, GB/s, the worst point
 //! ```
 //!
-//! Where two cores take part, a round during which the CPUs were moved, or were threads of one core, is not counted. Small
-//! pieces are timed many together, since the clock takes 25 ns. The worst of many points is the worst partly by chance:
+//! If two cores take part, rounds during which the CPUs moved or were threads of one core are not counted. Small
+//! pieces are timed in blocks, because reading the clock takes 25 ns. The worst of many points is partly due to chance, so
 //! the few worst are measured again, and only the second measurement counts.
 
 use std::time::Instant;
@@ -22,18 +22,18 @@ use crate::plots::{spread, sweep};
 use crate::run::Run;
 use crate::timing::{median, since_ns};
 
-/// Bytes moved in one timed block, about.
+/// Bytes per timed block, roughly.
 const HOT_BLOCK: usize = 512 << 10;
 const COLD_BLOCK: usize = 256 << 10;
-/// Calls in one timed block at most when cold, so that the places are not used up.
+/// Maximum calls per timed cold block, so that places are not used up.
 const MOST_COLD: usize = 1024;
-/// From here on a call is timed alone, and a piece of so many times this is measured in one of so many rounds.
+/// From this size on a call is timed alone, and n times this size is measured in every n-th round only.
 const LONG: usize = 16 << 20;
-/// How many of the worst points are measured again, and how many times more often.
+/// Number of worst points that are measured again, and how many times more often.
 const SUSPECTS: usize = 3;
 const AGAIN: usize = 4;
 
-/// What one call does: how many bytes, and how far from a place the destination and the source begin.
+/// Work of one call: bytes, and offsets of destination and source from a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// One that begins where places do.
+    /// A piece without offsets.
     pub(crate) fn aligned(bytes: usize) -> Self {
         Self { bytes, to_skew: 0, from_skew: 0 }
     }
@@ -54,7 +54,7 @@ impl Piece {
     }
 }
 
-/// A number of bytes in words.
+/// A byte count with its unit.
 pub(crate) fn size_name(bytes: usize) -> String {
     match bytes {
         _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
@@ -63,17 +63,17 @@ pub(crate) fn size_name(bytes: usize) -> String {
     }
 }
 
-/// Sizes from one to another, each twice the last.
+/// Sizes from `from` to `to`, each twice the last.
 pub(crate) fn doubling(from: usize, to: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(from), |bytes| Some(bytes * 2)).take_while(move |bytes| *bytes <= to)
 }
 
-/// Whether what is worked on is in the caches.
+/// Whether the data is in the caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heat {
-    /// The same place again and again.
+    /// The same place repeatedly.
     Hot,
-    /// A place that was not touched for long.
+    /// A place not touched for long.
     Cold,
 }
 
@@ -86,17 +86,17 @@ impl Heat {
     }
 }
 
-/// Does a piece at each of these places, in `C`.
+/// Processes a piece at each place, in context `C`.
 pub(crate) type Way<C> = fn(&mut C, &[usize], &Piece) -> Result<(), BenchError>;
 
-/// A point of a sweep, and what was measured there.
+/// A point of a sweep with its measurements.
 pub(crate) struct Point {
     pub(crate) piece: Piece,
     heat: Heat,
     slots: Slots,
-    /// Nanoseconds a call: for each way those of all rounds.
+    /// Nanoseconds per call, by way and round.
     times: Vec<Vec<f64>>,
-    /// How the CPUs lay in each round; empty where that was not looked at.
+    /// Placement of the CPUs by round; empty if not probed.
     classes: Vec<Class>,
 }
 
@@ -112,18 +112,18 @@ impl Point {
         self.of(way).iter().zip(self.of(base)).map(|(way, base)| way / base).collect()
     }
 
-    /// Those of the rounds in which the CPUs lay so.
+    /// The ratios of rounds with this placement.
     pub(crate) fn ratios_in(&self, class: Class, way: usize, base: usize) -> Vec<f64> {
         let all = self.ratios(way, base).into_iter().zip(&self.classes);
         all.filter(|(_, found)| **found == class).map(|(ratio, _)| ratio).collect()
     }
 
-    /// In how many rounds they lay so.
+    /// Number of rounds with this placement.
     pub(crate) fn rounds_in(&self, class: Class) -> usize {
         self.classes.iter().filter(|found| **found == class).count()
     }
 
-    /// Whether they lay so in enough of the rounds for a figure: one in five.
+    /// Whether at least one in five rounds had this placement: enough for a figure.
     pub(crate) fn is_often(&self, class: Class) -> bool {
         let rounds = self.rounds_in(class);
         rounds > 0 && 5 * rounds >= self.classes.len()
@@ -134,7 +134,7 @@ impl Point {
         self.of(way).iter().map(|ns| self.piece.bytes as f64 / ns).collect()
     }
 
-    /// How fast a way is, as a point of a chart.
+    /// Speed of a way, as a point of a chart.
     fn speed_point(&self, way: usize) -> (f64, Value) {
         (self.piece.bytes as f64, spread(&self.speeds(way)))
     }
@@ -148,7 +148,7 @@ impl Point {
         !self.of(0).is_empty()
     }
 
-    /// The places of one timed block.
+    /// Places of one timed block.
     fn places(&mut self) -> Vec<usize> {
         let bytes = self.piece.bytes;
         match self.heat {
@@ -159,11 +159,11 @@ impl Point {
     }
 }
 
-/// Ways, and what they work in.
+/// Several ways and their context.
 pub(crate) struct Sides<'a, C> {
     context: &'a mut C,
     ways: &'a [Way<C>],
-    /// Only rounds count during which the CPUs were two cores that stayed where they are.
+    /// Counts only rounds during which the CPUs were two cores and did not move.
     pub(crate) two_cores: bool,
     /// Called before each way, untimed.
     pub(crate) prepare: fn(&mut C) -> Result<(), BenchError>,
@@ -171,12 +171,12 @@ pub(crate) struct Sides<'a, C> {
 }
 
 impl<'a, C> Sides<'a, C> {
-    /// Ways to be measured in `context`.
+    /// Prepares to measure `ways` in `context`.
     pub(crate) fn new(context: &'a mut C, ways: &'a [Way<C>]) -> Self {
         Self { context, ways, two_cores: false, prepare: |_| Ok(()), rng: Rng::with_seed(0x5eed) }
     }
 
-    /// One round of a point.
+    /// Measures one round of a point.
     fn round(&mut self, point: &mut Point) -> Result<(), BenchError> {
         let times = if self.two_cores {
             let Some((class, times)) = placed(|| self.times(point))? else { return Ok(()) };
@@ -190,7 +190,7 @@ impl<'a, C> Sides<'a, C> {
         Ok(())
     }
 
-    /// Nanoseconds a call of each way.
+    /// Nanoseconds per call of each way.
     fn times(&mut self, point: &mut Point) -> Result<Vec<f64>, BenchError> {
         let mut order: Vec<_> = (0..self.ways.len()).collect();
         self.rng.shuffle(&mut order);
@@ -208,7 +208,7 @@ impl<'a, C> Sides<'a, C> {
         Ok(times)
     }
 
-    /// Measures all points, `rounds` times each; long ones less often.
+    /// Measures all points in `full` rounds; long pieces in fewer.
     pub(crate) fn measure(
         &mut self,
         run: &Run,
@@ -228,9 +228,9 @@ impl<'a, C> Sides<'a, C> {
         Ok(())
     }
 
-    /// Measures the points again where `base` took least against `way`, and returns the one where it then did, with its
-    /// ratios: how many times longer `base` takes than `way`.
-    pub(crate) fn least(
+    /// Measures again the points where `base` is fastest relative to `way`. Returns the worst of them with its
+    /// ratios: time of `base` over time of `way`.
+    pub(crate) fn worst(
         &mut self,
         run: &Run,
         full: usize,
@@ -243,16 +243,16 @@ impl<'a, C> Sides<'a, C> {
         suspects.iter_mut().for_each(|point| point.times.clear());
         self.measure(run, "the least again", AGAIN * full, suspects)?;
         let measured = suspects.iter().map(|point| (point.piece, point.ratios(base, way)));
-        least_median(measured).ok_or_else(|| "no size was measured".into())
+        lowest_median(measured).ok_or_else(|| "no size was measured".into())
     }
 }
 
-/// The item whose values have the least median.
-fn least_median<K>(items: impl Iterator<Item = (K, Vec<f64>)>) -> Option<(K, Vec<f64>)> {
+/// The item whose values have the lowest median.
+fn lowest_median<K>(items: impl Iterator<Item = (K, Vec<f64>)>) -> Option<(K, Vec<f64>)> {
     items.min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
 }
 
-/// Draws how fast each way is, by size.
+/// Draws the speed of each way by size.
 pub(crate) fn draw_speeds<'a>(
     run: &Run,
     file: &str,
@@ -282,21 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn sizes_double_up_to_and_with_the_last() {
+    fn sizes_double_up_to_the_limit() {
         assert_eq!(doubling(64, 512).collect::<Vec<_>>(), [64, 128, 256, 512]);
         assert_eq!(doubling(64, 500).collect::<Vec<_>>(), [64, 128, 256]);
     }
 
     #[test]
-    fn the_worst_is_the_one_with_the_least_median() {
+    fn the_worst_point_has_the_lowest_median() {
         let items = [("a", vec![1.0, 1.1, 9.0]), ("b", vec![0.9, 1.0, 9.0]), ("c", vec![0.1, 2.0, 2.0])];
-        let (which, values) = least_median(items.into_iter()).unwrap();
+        let (which, values) = lowest_median(items.into_iter()).unwrap();
         assert_eq!((which, values.len()), ("b", 3));
-        assert!(least_median(std::iter::empty::<(u8, Vec<f64>)>()).is_none());
+        assert!(lowest_median(std::iter::empty::<(u8, Vec<f64>)>()).is_none());
     }
 
     #[test]
-    fn ratios_compare_the_ways_of_the_same_round() {
+    fn ratios_are_within_a_round() {
         let mut point = Point::new(Piece::aligned(1000), Heat::Cold, 1 << 20, &mut Rng::with_seed(1));
         point.times = vec![vec![300.0, 100.0], vec![100.0, 200.0]];
         assert_eq!(point.ratios(0, 1), [3.0, 0.5]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_hot_at_one_place_and_cold_at_many() {
+    fn only_cold_blocks_use_many_places() {
         let mut rng = Rng::with_seed(1);
         let mut places = |bytes, heat| Point::new(Piece::aligned(bytes), heat, 1 << 26, &mut rng).places();
         assert_eq!(places(64, Heat::Hot), vec![0; 8192]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_all_called_and_the_first_error_ends_the_measurement() {
+    fn the_first_error_ends_the_measurement() {
         let ways: [Way<Vec<usize>>; 2] = [
             |calls, places, _| {
                 calls[0] += places.len();

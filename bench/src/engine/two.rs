@@ -1,26 +1,26 @@
-//! A copy that two cores share, against glibc's on one and against our own on one.
+//! A copy shared by two cores, against glibc's and our own on one core.
 //!
 //! ```text
 //! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the worker ─ submit, poll: by the worker
-//! the worker, CPU 1:                          its share                         all of it, or a share each
+//! the worker, CPU 1:                          its share                         all of it, or its share
 //! ```
 //!
-//! The worker is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
-//! where the frames are those that a client allocates. Rows are told apart by how the two CPUs lay, which changes while this
-//! runs.
+//! The worker is awake when a copy begins. All sides use huge pages; a second run on ordinary pages, without targets,
+//! uses frames as clients allocate them. Rows are separated by placement of the two CPUs, which changes during the
+//! run.
 
 use fastrand::Rng;
 use memferry::{Client, Transfer, copy};
 
 use super::arena::{Field, Pages};
 use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds};
-use super::{copies, field_bytes, look_at_pages};
+use super::{copies, field_bytes, warn_about_pages};
 use crate::BenchError;
 use crate::children::WORKER;
-use crate::placement::{Class, Kept, keep_threads_to};
+use crate::pair::{Pair, poll_for};
+use crate::placement::{Class, Pinned, pin_threads};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::{Pair, poll_for};
 
 const ROUNDS: usize = 41;
 const ORDINARY_ROUNDS: usize = 21;
@@ -32,19 +32,18 @@ const ALONE: usize = 1;
 const PERFORM: usize = 2;
 const SUBMIT: usize = 3;
 
-/// Sizes of the sweep, from and to.
+/// Smallest and largest size of the sweep.
 const SWEEP: [usize; 2] = [16 << 10, 64 << 20];
-/// Sizes that have rows, with the ratio to glibc to reach.
+/// Sizes with rows, and their required ratios to glibc.
 const HOT: [(usize, f64); 5] =
     [(32 << 10, 1.5), (64 << 10, 1.5), (256 << 10, 1.9), (1 << 20, 1.9), (4 << 20, 1.9)];
 const COLD: [(usize, f64); 2] = [(4 << 20, 1.7), (64 << 20, 1.85)];
-/// What two cores reach against our own one where they do not share the way to memory.
+/// Required ratio of two cores to one of ours, if the cores do not share the path to memory.
 const ACROSS_AT_LEAST: f64 = 1.7;
 
-/// How the CPUs may lie in a round that counts.
 const CLASSES: [Class; 2] = [Class::Same, Class::Across];
 
-/// Memory for one core, and as much that the service knows.
+/// Memory for one core, and memory registered with the service.
 struct Both {
     field: Field,
     pair: Pair,
@@ -58,7 +57,7 @@ fn alone(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchEr
     copies::auto(&mut both.field, places, piece)
 }
 
-/// The transfer of a piece at a place.
+/// The transfer of a piece at place `at`.
 fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchError> {
     let at = at as u64;
     let bytes = piece.bytes as u64;
@@ -88,7 +87,7 @@ fn plot(run: &Run, heat: Heat, points: &[Point]) -> Result<(), BenchError> {
     draw_speeds(run, file, &title, points.iter().filter(|point| point.measured()), &NAMES)
 }
 
-/// The rows of a size, one for each class that it was measured in.
+/// Rows of a size, one per placement measured.
 fn rows(point: &Point, heat: Heat, pages: Pages, least: f64) -> Vec<Row> {
     let mut rows = Vec::new();
     let size = point.piece.name();
@@ -101,12 +100,12 @@ fn rows(point: &Point, heat: Heat, pages: Pages, least: f64) -> Vec<Row> {
         rows.push(Row::new(title, "ratio", Target::None, &point.ratios_in(class, GLIBC, SUBMIT)));
     }
     if rows.is_empty() {
-        rows.push(Row::not_measured(&title, "the CPUs were never two cores that stayed where they are"));
+        rows.push(Row::not_measured(&title, "the CPUs were never two separate cores for a whole round"));
     }
     rows
 }
 
-/// Against our own copy on one core: only where the cores do not share a complex is there much to gain.
+/// Compares with our own copy on one core. Only cores in different complexes can gain much.
 fn against_alone(point: &Point, pages: Pages) -> Vec<Row> {
     let row = |class: Class| {
         let judged = class == Class::Across && pages == Pages::Huge;
@@ -120,7 +119,7 @@ fn against_alone(point: &Point, pages: Pages) -> Vec<Row> {
     CLASSES.into_iter().filter(|class| point.is_often(*class)).map(row).collect()
 }
 
-/// Measures hot or cold copies at these sizes, which are those with rows at least.
+/// Measures hot or cold copies of these sizes, which include those with rows.
 fn sweep(
     run: &Run,
     both: &mut Both,
@@ -143,19 +142,19 @@ fn sweep(
     Ok(points)
 }
 
-/// Memory on pages of that kind. On ordinary ones the frames are as clients get them.
+/// Allocates memory on these pages. On ordinary pages the frames are as clients get them.
 fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
-    keep_threads_to(std::process::id(), WORKER, 1)?;
+    pin_threads(std::process::id(), WORKER, 1)?;
     let pair = match pages {
         Pages::Huge => Pair::of_own_memory(client, length)?,
         Pages::Ordinary => Pair::new(client, length as u64)?,
     };
     let field = Field::new(length, pages)?;
     if pages == Pages::Huge {
-        look_at_pages(run, 4 * length - (4 << 20))?;
+        warn_about_pages(run, 4 * length - (4 << 20))?;
     }
     Ok(Both { field, pair })
 }
@@ -164,7 +163,7 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let mut all = Vec::new();
     for pages in [Pages::Huge, Pages::Ordinary] {
         let mut both = memory(run, pages)?;
-        let _kept = Kept::to(0)?;
+        let _pinned = Pinned::to(0)?;
         for (heat, targets) in [(Heat::Hot, &HOT[..]), (Heat::Cold, &COLD[..])] {
             let points = if pages == Pages::Huge {
                 let points = sweep(run, &mut both, (heat, pages, ROUNDS), doubling(SWEEP[0], SWEEP[1]))?;

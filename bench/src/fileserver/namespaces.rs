@@ -1,12 +1,12 @@
-//! Network namespaces for remote receivers, each behind a pair of virtual Ethernet interfaces.
+//! Network namespaces for remote receivers, each connected by a pair of virtual Ethernet interfaces.
 //!
 //! ```text
-//! this process ─ `unshare -n sleep` ─► a process that keeps a namespace ◄─ `nsenter` ─ receivers
-//!       └ ip link: memferry interface 10.213.N.1 ═══ eth0 10.213.N.2 in there
+//! this process ─ `unshare -n sleep` ─► a process that holds a namespace ◄─ `nsenter` ─ receivers
+//!       └ ip link: memferry interface 10.213.N.1 ═══ eth0 10.213.N.2 inside
 //! ```
 //!
-//! A namespace and its interfaces go with the process that keeps it, which ends with this one. It takes root and the commands of
-//! util-linux and iproute2; where that is not so, the reason is told.
+//! A namespace and its interfaces disappear with the process that holds it, which ends with this one. Needs root and the commands of
+//! util-linux and iproute2; otherwise reports the reason.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use crate::BenchError;
 use crate::children::Program;
 
-/// How long a namespace may take to be there.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long creating a namespace may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Namespace {
     keeper: Program,
@@ -26,18 +26,18 @@ struct Namespace {
 pub(super) struct Namespaces(Vec<Namespace>);
 
 impl Namespaces {
-    /// Makes so many.
+    /// Creates `count` namespaces.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, as text for people.
     pub(super) fn new(count: u32) -> Result<Self, BenchError> {
         if !rustix::process::geteuid().is_root() {
-            return Err("network namespaces take root".into());
+            return Err("network namespaces need root".into());
         }
         (0..count).map(Namespace::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The process that keeps each, and the address of this machine as seen from there.
+    /// The process that holds each namespace, and this machine's address as seen from inside.
     pub(super) fn hosts(&self) -> Vec<(u32, String)> {
         self.0.iter().map(|namespace| (namespace.keeper.process(), namespace.address.clone())).collect()
     }
@@ -48,15 +48,15 @@ impl Namespace {
         let keeper = Program::start(&["unshare", "--net", "sleep", "infinity"], &[])?;
         let process = keeper.process();
         let link = |of: &str| std::fs::read_link(PathBuf::from(format!("/proc/{of}/ns/net")));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while link(&process.to_string()).ok() == link("self").ok() {
             if Instant::now() > until {
-                return Err("no network namespace can be made here".into());
+                return Err("cannot create a network namespace here".into());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         let own = std::process::id();
-        // Another run has another net, most probably.
+        // Derived from the process, so that concurrent runs rarely collide.
         let net = format!("10.213.{}", (own % 120) * 2 + index);
         let interface = format!("mf{own}n{index}");
         let target = process.to_string();

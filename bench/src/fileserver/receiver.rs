@@ -1,11 +1,11 @@
-//! A receiver: takes a file block by block, and copies the bytes into its memory or has the kernel discard them.
+//! A receiver: reads a file block by block, and copies the bytes to memory or lets the kernel discard them.
 //!
 //! ```text
-//! connect, attach, open ─ "ready" ─ told to go ─► (ask for a block, take it) ... ─ "done BYTES SECONDS" ─ waits for its end
+//! connect, attach, open ─ "ready" ─ "go" ─► (request a block, receive it) ... ─ "done BYTES SECONDS" ─ waits for end of input
 //! ```
 //!
-//! It keeps one request outstanding, as `diodcat` does. Discarding is `recv` with `MSG_TRUNC`: the bytes come through TCP and are
-//! never copied. It stays connected until told to end, since a server's threads may end with their connection.
+//! It keeps one request outstanding, like `diodcat`. Discarding is `recv` with `MSG_TRUNC`: the bytes pass through TCP but are
+//! never copied. It stays connected until its input ends, because a server's threads may end with their connection.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
@@ -18,16 +18,15 @@ use super::{BLOCK, name};
 use crate::BenchError;
 use crate::children::Role;
 
-/// Bytes of an answer to a read before its data: the head, and the count.
+/// Bytes of an Rread before its data: header and count.
 const READ_HEAD: usize = HEADER + 4;
 /// The fid of the file.
 const FILE: u32 = 1;
 
-/// A receiver in a process of its own.
 pub(super) struct Receiver(Role);
 
 impl Receiver {
-    /// Starts one, in the network namespace of a process where one is named.
+    /// Starts a receiver, in the network namespace of process `namespace` if given.
     pub(super) fn start(
         namespace: Option<u32>,
         protocol: &str,
@@ -49,13 +48,13 @@ impl Receiver {
         self.0.say("go")
     }
 
-    /// Waits until it has everything: bytes, and seconds.
+    /// Waits for completion; returns bytes and seconds.
     pub(super) fn done(&mut self) -> Result<(u64, f64), BenchError> {
         let line = self.0.line()?;
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["done", bytes, seconds] => Ok((bytes.parse()?, seconds.parse()?)),
-            _ => Err(format!("a receiver ended early: {line}").into()),
+            _ => Err(format!("a receiver failed: {line}").into()),
         }
     }
 }
@@ -71,19 +70,19 @@ pub(super) fn receive(
     socket.set_nodelay(true)?;
     let index: u64 = file.parse()?;
     let mut taker = Taker { socket, buffer: vec![0; BLOCK], discards: receives == "discarding" };
-    let speaks = protocol == "9p";
-    let count = if speaks { taker.open(attach, &name(index as usize))? } else { BLOCK as u32 };
+    let is_9p = protocol == "9p";
+    let count = if is_9p { taker.open(attach, &name(index as usize))? } else { BLOCK as u32 };
     println!("ready");
     let mut input = std::io::stdin().lock();
     input.read_line(&mut String::new())?;
     let started = Instant::now();
     let mut at = 0;
     loop {
-        let came = if speaks { taker.read(at, count)? } else { taker.read_plain(index, at, count)? };
-        if came == 0 {
+        let received = if is_9p { taker.read(at, count)? } else { taker.read_plain(index, at, count)? };
+        if received == 0 {
             break;
         }
-        at += came;
+        at += received;
     }
     println!("done {at} {}", started.elapsed().as_secs_f64());
     input.read_to_end(&mut Vec::new())?;
@@ -97,12 +96,12 @@ struct Taker {
 }
 
 impl Taker {
-    /// Asks for a file by 9P; how many bytes may be asked for at a time.
+    /// Opens a file over 9P; returns the maximum bytes per read.
     fn open(&mut self, attach: &str, file: &str) -> Result<u32, BenchError> {
         let msize = BLOCK as u32 + 24;
         let body = self.ask(&Request::Version { msize, version: VERSION.into() }, NO_TAG)?;
         let Reply::Version { msize: agreed, .. } = Reply::decode(body.0, &body.1)? else {
-            return Err("the server speaks another version".into());
+            return Err("the server does not support 9P2000.L".into());
         };
         let root = rustix::process::geteuid().as_raw();
         let requests = [
@@ -119,13 +118,13 @@ impl Taker {
         for request in requests {
             let (kind, body) = self.ask(&request, 1)?;
             if let Reply::Error { code } = Reply::decode(kind, &body)? {
-                return Err(format!("the server refuses: error {code}").into());
+                return Err(format!("the server refused a request: error {code}").into());
             }
         }
         Ok((agreed - 24).min(BLOCK as u32))
     }
 
-    /// Asks, and takes a short answer: its kind and its body.
+    /// Sends a request and receives a short answer: its kind and body.
     fn ask(&mut self, request: &Request<'_>, tag: u16) -> Result<(u8, Vec<u8>), BenchError> {
         self.socket.write_all(&request.encode(tag))?;
         let mut head = [0; HEADER];
@@ -137,20 +136,21 @@ impl Taker {
         Ok((header.kind, body))
     }
 
-    /// Takes a part of the file by 9P; how many bytes came.
+    /// Reads a part of the file over 9P; returns the bytes received.
     fn read(&mut self, offset: u64, count: u32) -> Result<u64, BenchError> {
         self.socket.write_all(&Request::Read { fid: FILE, offset, count }.encode(1))?;
         let mut head = [0; READ_HEAD];
         self.socket.read_exact(&mut head)?;
         let header = Header::of(&head[..HEADER]).ok_or("an answer without a head")?;
-        let came = u32::from_le_bytes([head[HEADER], head[HEADER + 1], head[HEADER + 2], head[HEADER + 3]]);
-        if header.size as usize != READ_HEAD + came as usize || came > count {
-            return Err("the server refuses to read".into());
+        let received =
+            u32::from_le_bytes([head[HEADER], head[HEADER + 1], head[HEADER + 2], head[HEADER + 3]]);
+        if header.size as usize != READ_HEAD + received as usize || received > count {
+            return Err("the server refused a read".into());
         }
-        self.take(came as usize)
+        self.take(received as usize)
     }
 
-    /// Takes a part of a file from the server that calls `sendfile`.
+    /// Reads a part of a file from the `sendfile` server.
     fn read_plain(&mut self, index: u64, offset: u64, count: u32) -> Result<u64, BenchError> {
         let words = [index, offset, u64::from(count)];
         let request: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -160,17 +160,17 @@ impl Taker {
         self.take(usize::try_from(u64::from_le_bytes(head))?)
     }
 
-    /// Takes bytes, into memory or not.
+    /// Receives bytes, into memory or discarding them.
     fn take(&mut self, length: usize) -> Result<u64, BenchError> {
-        let buffer = self.buffer.get_mut(..length).ok_or("more bytes than were asked for")?;
+        let buffer = self.buffer.get_mut(..length).ok_or("the server sent more bytes than requested")?;
         if self.discards {
             let mut left = length;
             while left > 0 {
-                let (_, came) = recv(&self.socket, &mut buffer[..left], RecvFlags::TRUNC)?;
-                if came == 0 {
-                    return Err("the server is gone".into());
+                let (_, received) = recv(&self.socket, &mut buffer[..left], RecvFlags::TRUNC)?;
+                if received == 0 {
+                    return Err("the server closed the connection".into());
                 }
-                left -= came.min(left);
+                left -= received.min(left);
             }
         } else {
             self.socket.read_exact(buffer)?;

@@ -1,10 +1,10 @@
-//! A server that does nothing but `sendfile`: what serving costs without a protocol, from the page cache to the socket.
+//! A server that only calls `sendfile`: the cost from page cache to socket without a protocol.
 //!
 //! ```text
-//! request: file, offset, count, 8 bytes each ──► how many bytes there are (8 bytes), sendfile(socket, file, offset, count)
+//! request: file, offset, count, 8 bytes each ──► available bytes (8 bytes), then sendfile(socket, file, offset, count)
 //! ```
 //!
-//! One thread for each connection. It trusts its clients, which are this program's.
+//! One thread per connection. It trusts its clients, which are this program's receivers.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,12 +26,12 @@ pub(super) fn serve(directory: &Path, addresses: &[&str]) -> Result<(), BenchErr
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 let directory = directory.clone();
-                // It ends with its connection; what went wrong is seen by the receiver.
+                // The thread ends with its connection; the receiver notices errors.
                 std::thread::spawn(move || drop(answer(socket, directory)));
             }
         });
     }
-    crate::children::ready_until_the_input_ends()
+    crate::children::wait_for_end_of_input()
 }
 
 fn answer(mut socket: TcpStream, directory: PathBuf) -> Result<(), BenchError> {
@@ -56,7 +56,7 @@ fn answer(mut socket: TcpStream, directory: PathBuf) -> Result<(), BenchError> {
         while offset < end {
             let left = (end - offset) as usize;
             if rustix::fs::sendfile(&socket, file, Some(&mut offset), left)? == 0 {
-                return Err("the file ended early".into());
+                return Err("the file was truncated while it was sent".into());
             }
         }
     }

@@ -1,12 +1,12 @@
-//! The servers that are compared, each in a process of its own, and what their processors spend.
+//! The compared servers, each in its own process, and their processor time.
 //!
 //! ```text
 //! Kind ─► this program: --files serve ENGINE ... | --files sendfile ...     diod ─► Server { process, port }
-//! /proc/PROCESS/task/*/schedstat ──► seconds of all its threads, io_uring's workers among them
+//! /proc/PROCESS/task/*/schedstat ──► seconds of all its threads, including io_uring workers
 //! ```
 //!
-//! All end with this process. They serve random bytes, without a key and only to be read, and listen where their
-//! receivers find them and nowhere else: at the loopback address, or at the near ends of the namespaces' interfaces.
+//! All end with this process. They serve random bytes read-only without a key, and listen only where
+//! receivers connect: at the loopback address, or at the near ends of the namespaces' interfaces.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -17,25 +17,25 @@ use memferry_ninep::{Engine, Listener, Options, Server as OurServer};
 use crate::BenchError;
 use crate::children::{Program, Role};
 
-/// How long a server may take to begin.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Where Debian puts it.
+/// How long a server may take to start.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Path in Debian's package.
 const DIOD: &str = "/usr/sbin/diod";
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// Ours, through the page cache with two copies.
+    /// Ours, through the page cache: two copies.
     Copying,
-    /// Ours, past the page cache into the pool.
+    /// Ours, bypassing the page cache into the pool.
     Pool,
-    /// Ours, as it chooses.
+    /// Ours, with automatic choice.
     Auto,
     Diod,
     /// A loop around `sendfile`.
     Sendfile,
 }
 
-/// All of them, in the order of the table.
+/// All servers, in the order of the table.
 pub(super) const KINDS: [Kind; 5] = [Kind::Copying, Kind::Pool, Kind::Auto, Kind::Diod, Kind::Sendfile];
 
 impl Kind {
@@ -49,12 +49,12 @@ impl Kind {
         }
     }
 
-    /// Whether it can be started here.
+    /// Whether the server is available here.
     pub(super) fn is_there(self) -> bool {
         self != Self::Diod || Path::new(DIOD).exists()
     }
 
-    /// What its receivers speak.
+    /// Protocol of its receivers.
     pub(super) fn protocol(self) -> &'static str {
         if self == Self::Sendfile { "plain" } else { "9p" }
     }
@@ -65,7 +65,7 @@ enum Process {
     Other(Program),
 }
 
-/// A server that runs, ended on drop.
+/// A running server, ended on drop.
 pub(super) struct Server {
     process: Process,
     port: u16,
@@ -73,10 +73,11 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts one that serves a directory at some addresses of this machine.
+    /// Starts a server of a directory at addresses of this machine.
     pub(super) fn start(kind: Kind, directory: &Path, hosts: &[&str]) -> Result<Self, BenchError> {
-        let path = directory.to_str().ok_or("the directory for temporary files has an odd name")?;
-        // Nobody else takes it in this moment, most probably; who does makes the start fail.
+        let path =
+            directory.to_str().ok_or("the path of the temporary directory is not UTF-8; set TMPDIR")?;
+        // Another process may take the port first, which is unlikely; then the start fails.
         let port = TcpListener::bind((hosts[0], 0))?.local_addr()?.port();
         let addresses: Vec<String> = hosts.iter().map(|host| format!("{host}:{port}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -105,7 +106,7 @@ impl Server {
         &self.attach
     }
 
-    /// What its threads that run have spent, in seconds.
+    /// Processor time of its living threads, in seconds.
     pub(super) fn processor_seconds(&self) -> Result<f64, BenchError> {
         let process = match &self.process {
             Process::Ours(role) => role.process(),
@@ -113,7 +114,7 @@ impl Server {
         };
         let mut nanoseconds = 0;
         for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-            // A thread may end meanwhile.
+            // A thread may have ended meanwhile.
             let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
             nanoseconds += text.split_whitespace().next().unwrap_or("0").parse::<u64>()?;
         }
@@ -121,7 +122,7 @@ impl Server {
     }
 }
 
-/// Starts diod with a configuration beside the directory: only there an export can be read-only.
+/// Starts diod with a configuration file, which is the only way to export read-only.
 fn start_diod(path: &str, addresses: &[&str]) -> Result<Program, BenchError> {
     let configuration = format!("{path}.diod.conf");
     std::fs::write(&configuration, format!("exports = {{ {{ path = [[{path}]], opts = \"ro\" }} }}\n"))?;
@@ -131,7 +132,7 @@ fn start_diod(path: &str, addresses: &[&str]) -> Result<Program, BenchError> {
 }
 
 fn wait_for(address: &str, program: &mut Program) -> Result<(), BenchError> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while TcpStream::connect(address).is_err() {
         if !program.runs()? || Instant::now() >= until {
             return Err("diod did not start".into());
@@ -141,19 +142,19 @@ fn wait_for(address: &str, program: &mut Program) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Is our server until its input ends.
+/// Runs our server until the input ends.
 pub(super) fn serve(engine: &str, directory: &Path, addresses: &[&str]) -> Result<(), BenchError> {
     let engine = match engine {
         "copying" => Engine::Copying,
         "pool" => Engine::Pool,
         "auto" => Engine::Auto,
-        other => return Err(format!("there is no engine {other}").into()),
+        other => return Err(format!("unknown engine {other}; choose one of: copying, pool, auto").into()),
     };
     let options = Options { engine, read_only: true, ..Options::new(directory) };
     let listeners: Result<Vec<Listener>, _> =
         addresses.iter().map(|address| Listener::tcp(address, true)).collect();
     let server = OurServer::start(options, listeners?)?;
-    crate::children::ready_until_the_input_ends()?;
+    crate::children::wait_for_end_of_input()?;
     drop(server);
     Ok(())
 }

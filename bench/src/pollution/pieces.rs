@@ -1,12 +1,12 @@
-//! Part `pieces`: a walk over the victim after short copies from a large source, by the kernel, by this core and by a worker
+//! Part `pieces`: a walk over the victim after short copies from a large source, by the kernel, this core or a worker
 //! (Papa 2014, "Cache Pollution").
 //!
 //! ```text
-//! round, the ways in random order: warm the victim ─ 16 pieces of 16,064 bytes, one way ─ walk the victim once, timed
+//! round, the ways in random order: warm the victim ─ 16 pieces of 16,064 bytes ─ walk the victim once, timed
 //! ```
 //!
-//! The source is 32 MiB, taken by turns; every piece goes to the same place. `read()` of a file in the page cache is the
-//! kernel's copy. The worker is another process's, since an embedded client makes copies as short as these itself.
+//! Pieces cycle through a source of 32 MiB and go to the same place. `read()` of a file in the page cache is the
+//! kernel's copy. The worker is another process's, because an embedded client makes such short copies itself.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -23,10 +23,10 @@ use super::{LINE, VICTIM, Victim};
 use crate::BenchError;
 use crate::children::Service;
 use crate::engine::arena::{Arena, Pages};
-use crate::placement::{Kept, placed};
+use crate::pair::{Pair, poll_for};
+use crate::placement::{Pinned, placed};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::{Pair, poll_for};
 use crate::timing::{random_bytes, since_ns};
 
 const ROUNDS: usize = 101;
@@ -35,7 +35,7 @@ const PIECE: usize = 16_064;
 const PIECES: usize = 16;
 const SOURCE: usize = 32 << 20;
 
-/// What is copied, and where the next piece lies.
+/// Sources and destination, and the offset of the next piece.
 struct Sides {
     file: File,
     source: Arena,
@@ -71,7 +71,7 @@ fn offloaded(sides: &mut Sides, at: usize, hint: CacheHint) -> Result<(), BenchE
     by_worker(sides, copy(&source, &destination).with_hint(hint))
 }
 
-/// Polls meanwhile: a thread that sleeps leaves the caches to others.
+/// Polls for completion: a sleeping thread would leave the caches to others.
 fn by_worker(sides: &mut Sides, transfer: Transfer) -> Result<(), BenchError> {
     let ticket = sides.pair.queue.submit(transfer)?;
     poll_for(&mut sides.pair.queue, ticket)
@@ -110,7 +110,7 @@ impl Sides {
 pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("pieces", ROUNDS);
     let service = Service::start(run)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let mut sides = Sides::new(run, &service)?;
     let mut rng = Rng::with_seed(0x16064);
     let victim = Victim::new(&mut rng)?;
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn judged_ways_are_those_of_their_names() {
+    fn compared_ways_have_the_right_indexes() {
         assert_eq!([READ, WORKER].map(|way| WAYS[way].0), ["read()", "the worker"]);
     }
 }

@@ -1,11 +1,11 @@
-//! Part `programs`: what whole programs of others gain or lose by the library.
+//! Part `programs`: what the library gains or costs whole programs.
 //!
 //! ```text
-//! workload: a script of the shell ─ by turns ─► without the library, with it ─► ratios of a round ─► rows
+//! workload: a shell script ─ alternately ─► without the library, with it ─► ratios per round ─► rows
 //! ```
 //!
-//! Files lie in the run's directory, outputs go to /dev/null; what was read once is in the page cache. Nothing has a
-//! target: the rows say what is gained and what is lost. What is not installed is said.
+//! Files are in the run's directory, outputs go to /dev/null, and inputs are in the page cache. The rows have no
+//! targets: they report gains and losses. Missing programs are reported.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,10 +19,10 @@ use crate::run::Run;
 use crate::timing::since_ns;
 
 const ROUNDS: usize = 7;
-/// Input of the compressors: text and noise.
+/// Input of the compressors: text and random bytes.
 const INPUT_BYTES: usize = 32 << 20;
 
-/// What a program does: which program, what it is needed for, what makes its files, and what is timed.
+/// A workload: required program, description, preparation, and timed script.
 struct Workload {
     program: &'static str,
     about: &'static str,
@@ -92,7 +92,6 @@ const REDIS: &str = "redis-server --port 0 --unixsocket \"$PWD/redis.sock\" --sa
                      redis-benchmark -s redis.sock -n 20000 -c 16 -d 65536 -t set,get -q\n\
                      redis-cli -s redis.sock shutdown nosave; wait";
 
-/// Measures all of them.
 pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     write_input(run)?;
     let mut rows = Vec::new();
@@ -106,7 +105,7 @@ pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError>
     Ok(rows)
 }
 
-/// Half of it text of numbers, half of it noise, by turns.
+/// Writes the input, alternating numbers as text and random bytes.
 fn write_input(run: &Run) -> Result<(), BenchError> {
     const PIECE: usize = 1 << 20;
     let mut rng = fastrand::Rng::with_seed(1);
@@ -125,7 +124,7 @@ fn write_input(run: &Run) -> Result<(), BenchError> {
     Ok(std::fs::write(run.directory().join("input"), bytes)?)
 }
 
-/// Seconds by the clock, and of the CPUs.
+/// Elapsed and CPU time, seconds.
 #[derive(Clone, Copy)]
 struct Taken {
     time: f64,
@@ -134,7 +133,7 @@ struct Taken {
 
 impl Workload {
     fn is_installed(&self) -> Result<bool, BenchError> {
-        // What goes by its name elsewhere does not say what it is.
+        // Other programs use these names too.
         let check = match self.program {
             "convert" => "convert -version | grep -q ImageMagick".to_owned(),
             "redis-benchmark" => "command -v redis-server redis-cli redis-benchmark".to_owned(),
@@ -150,7 +149,7 @@ impl Workload {
         let mut plain = Vec::new();
         let mut times = Vec::new();
         let mut cpus = Vec::new();
-        // One round ahead, for the page cache.
+        // The first round only fills the page cache.
         for round in 0..=rounds {
             let without = self.take(run, None)?;
             let with = self.take(run, Some(library))?;
@@ -180,8 +179,8 @@ impl Workload {
         let output = timed.output()?;
         let time = since_ns(started) * 1e-9;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{} failed: {said}", self.about).into());
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{} failed: {errors}", self.about).into());
         }
         Ok(Taken { time, cpu: (cpu_of_children()? - cpu).as_secs_f64().max(1e-6) })
     }

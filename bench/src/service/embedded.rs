@@ -1,28 +1,28 @@
 //! Copies of an embedded client, against process_vm_readv.
 //!
 //! ```text
-//! round, for each size: inline_copy, frame to frame, in this process ─ process_vm_readv of as much from another
+//! round, for each size: inline_copy, frame to frame, in this process ─ process_vm_readv of the same size from another
 //! ```
 //!
-//! The same buffers every time, on both sides, so small ones are in the caches. Neither side reads what it copied.
+//! The same buffers every time on both sides, so small ones are cached. Neither side reads what it copied.
 
 use memferry::{Client, Queue, Region, copy};
 
-use super::pair::Pair;
-use super::peer::Peer;
 use crate::BenchError;
-use crate::placement::{Class, Kept};
+use crate::pair::Pair;
+use crate::peer::Peer;
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::each_ns;
 
 const ROUNDS: usize = 21;
 
-/// Bytes, their name, copies a round, and how many times cheaper than process_vm_readv they have to be.
+/// Bytes, name, copies per round, and required ratio to process_vm_readv.
 const SIZES: [(u64, &str, usize, f64); 3] =
     [(4 << 10, "4 KiB", 1000, 20.0), (1 << 20, "1 MiB", 20, 3.4), (16 << 20, "16 MiB", 2, 2.9)];
 
-/// Copies by an embedded client, on this thread where the client can do that.
+/// Copies by an embedded client, on this thread if the client can.
 pub(super) fn inline_copy(
     queue: &mut Queue,
     source: &Region,
@@ -37,7 +37,7 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let most = SIZES[SIZES.len() - 1].0;
     let mut peer = Peer::start(usize::try_from(most)?)?;
     let client = Client::embedded()?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let mut pair = Pair::new(client, most)?;
     if let Err(error) = peer.read(4096) {
         let reason = format!("process_vm_readv is refused here: {error}");

@@ -1,20 +1,20 @@
-//! What a service costs that nobody asks for anything.
+//! Cost of a service without requests.
 //!
 //! ```text
-//! a client with a queue and frames copies a little, then sleeps ─ 1 s ─► look ─ 30 s ─► look
-//!     look: /proc/PID/task/*/status and stat of every thread: switches, and ticks of CPU time; /proc/PID/status: resident
+//! a client with a queue and frames copies a little, then sleeps ─ 1 s ─► sample ─ 30 s ─► sample
+//!     sample: /proc/PID/task/*/status and stat of every thread: switches and CPU ticks; /proc/PID/status: resident size
 //! ```
 //!
-//! A thread that was never scheduled has switched as often as before. Frames that clients registered count as resident here,
-//! as the system counts them.
+//! A thread that was never scheduled has an unchanged count of switches. Registered frames of clients count as resident,
+//! as in the kernel's figure.
 
 use std::time::Duration;
 
 use memferry::Client;
 
-use super::pair::Pair;
 use crate::BenchError;
 use crate::children::Service;
+use crate::pair::Pair;
 use crate::placement::Class;
 use crate::rows::{Row, Target};
 use crate::run::Run;
@@ -22,7 +22,7 @@ use crate::run::Run;
 const SECONDS: usize = 30;
 const QUICK_SECONDS: usize = 5;
 
-/// What all threads of a process did so far.
+/// Total activity of a process's threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Activity {
     threads: u64,
@@ -30,18 +30,18 @@ struct Activity {
     ticks: u64,
 }
 
-/// The number behind a name in a `status` file.
+/// The number after a name in a `status` file.
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Times a thread gave up its CPU or was made to.
+/// Voluntary and involuntary context switches of a thread.
 fn switches(status: &str) -> Option<u64> {
     Some(field(status, "voluntary_ctxt_switches")? + field(status, "nonvoluntary_ctxt_switches")?)
 }
 
-/// Ticks of CPU time in user mode and in the kernel. The name before the fields may hold anything.
+/// Ticks of CPU time in user and kernel mode. The name before the fields may contain anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     // `state` is the third field of the file, `utime` the fourteenth.
@@ -50,12 +50,12 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-fn look(process: u32) -> Result<Activity, BenchError> {
+fn activity_of(process: u32) -> Result<Activity, BenchError> {
     let mut activity = Activity::default();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let path = task?.path();
         let read = |name: &str| std::fs::read_to_string(path.join(name));
-        // One that ended in between is no thread of it any more.
+        // The thread may have ended meanwhile.
         let (Ok(status), Ok(stat)) = (read("status"), read("stat")) else { continue };
         activity.threads += 1;
         activity.switches += switches(&status).ok_or("a thread's status lacks its switches")?;
@@ -77,18 +77,18 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     std::thread::sleep(Duration::from_secs(1));
     let seconds = if run.quick() { QUICK_SECONDS } else { SECONDS };
     run.part("idle", seconds);
-    let before = look(service.process())?;
+    let before = activity_of(service.process())?;
     for _ in 0..seconds {
         std::thread::sleep(Duration::from_secs(1));
         run.round_done();
     }
-    let after = look(service.process())?;
+    let after = activity_of(service.process())?;
     let resident = resident_mib(service.process())?;
     Ok(rows(seconds, before, after, resident))
 }
 
 fn rows(seconds: usize, before: Activity, after: Activity, resident: f64) -> Vec<Row> {
-    // A thread that came or went did something too.
+    // A thread that started or ended is activity too.
     let count = |of: fn(&Activity) -> u64| [of(&after).abs_diff(of(&before)) as f64];
     let none = Target::AtMost(0.0);
     let title =
@@ -114,7 +114,7 @@ mod tests {
     const STAT: &str = "812 (worker (0) x) S 1 812 812 0 -1 4194304 120 0 0 0 7 3 0 0 20 0 3 0 4170 1 2";
 
     #[test]
-    fn switches_of_both_kinds_count_and_sizes_are_in_kib() {
+    fn status_files_are_parsed() {
         assert_eq!(switches(STATUS), Some(43));
         assert_eq!(field(STATUS, "VmRSS"), Some(5120));
         assert_eq!(field(STATUS, "Thread"), None);
@@ -122,15 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_found_behind_a_name_with_parentheses_and_spaces() {
+    fn ticks_are_found_after_any_thread_name() {
         assert_eq!(ticks(STAT), Some(10));
         assert_eq!(ticks("812 (x) S 1"), None);
         assert_eq!(ticks(""), None);
     }
 
     #[test]
-    fn this_process_can_be_looked_at() {
-        assert!(look(std::process::id()).unwrap().threads >= 1);
+    fn this_process_can_be_sampled() {
+        assert!(activity_of(std::process::id()).unwrap().threads >= 1);
         assert!(resident_mib(std::process::id()).unwrap() > 0.1);
     }
 

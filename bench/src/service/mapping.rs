@@ -1,28 +1,28 @@
-//! Frames made once, against a frame made for each request.
+//! Pre-mapped frames, against a frame made for each request.
 //!
 //! ```text
 //! pre-mapped:           copy ─ copy ─ copy ...                        the same two frames every time
-//! mapped each request:  allocate the destination ─ copy ─ drop it     memory made, mapped, registered, copied to, revoked
+//! mapped each request:  allocate the destination ─ copy ─ drop it     memory allocated, mapped, registered, written, revoked
 //! ```
 //!
-//! Only the destination is made anew: a source without content would be pages of zeros. A frame cannot be registered twice as a
-//! destination, since registering seals it against further writable mappings; so its memory is new as well, and finding and
-//! zeroing pages is part of the price. Embedded and through the service; the client polls.
+//! Only the destination is new: a source without content would be pages of zeros. A frame cannot be registered twice as a
+//! destination, because registering seals it against further writable mappings. So its memory is new as well, and allocating and
+//! zeroing pages is part of the cost. Embedded and through the service; the client polls.
 
 use memferry::{Client, copy};
 
 use super::embedded::inline_copy;
-use super::pair::{Pair, poll_for};
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::{Pair, poll_for};
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::each_ns;
 
 const ROUNDS: usize = 11;
 
-/// One row: bytes, their name, copies a round (pre-mapped, mapped each time), how many times dearer the latter has to be.
+/// A row: bytes, name, copies per round (pre-mapped, mapped each time), and the required ratio.
 struct Case {
     bytes: u64,
     name: &'static str,
@@ -40,7 +40,7 @@ const THROUGH_SERVICE: [Case; 5] = [
     Case { bytes: 32 << 20, name: "32 MiB", counts: (2, 2), target: 1.9 },
 ];
 
-/// Nanoseconds of a copy between frames made before, and of one to a frame made for it.
+/// Nanoseconds of a copy between pre-mapped frames, and of one to a new frame.
 fn embedded_round(pair: &mut Pair, case: &Case) -> Result<(f64, f64), BenchError> {
     let (source, destination) = pair.ranges(case.bytes);
     inline_copy(&mut pair.queue, &source, &destination)?;
@@ -70,7 +70,7 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("mapping", ROUNDS);
     let service = Service::start(run)?;
     let embedded = Client::embedded()?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let most = THROUGH_SERVICE.iter().map(|case| case.bytes).max().unwrap_or(0);
     let mut inside = Pair::new(embedded, EMBEDDED.bytes)?;
     let mut outside = Pair::new(Client::connect(service.socket())?, most)?;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_how_many_times_dearer_mapping_each_time_is() {
+    fn a_row_is_the_ratio_of_the_two_times() {
         let row =
             serde_json::to_value(row(&THROUGH_SERVICE[0], &[(1.0, 8.0), (2.0, 20.0), (1.0, 7.0)])).unwrap();
         assert_eq!((&row["value"], &row["min"], &row["max"]), (&8.0.into(), &7.0.into(), &10.0.into()));

@@ -1,28 +1,28 @@
-//! Copies through the service, read by the client, against process_vm_readv and reading.
+//! Copies through the service that the client then reads, against process_vm_readv and reading.
 //!
 //! ```text
-//! round, for each size: copy by the worker, poll, read every byte ─ process_vm_readv, read every byte in the same way
+//! round, for each size: copy by the worker, poll, read every byte ─ process_vm_readv, read every byte the same way
 //! ```
 //!
-//! "Moved and touched" has two readings, the same on both sides: the client reads every byte, page by page into a page of its
-//! own, or a line of each page and the last line. 4 KiB are held to the first, 1 MiB to both, though they want opposite things:
-//! lines in the cache of the worker's core are written soonest and read latest. Beside it are reported: not reading, the hint
-//! that the destination will be read soon, and waiting instead of polling. The same buffers every time.
+//! "Moved and touched" is measured in two ways, the same on both sides: the client reads every byte, page by page into a private
+//! page, or one line of each page and the last line. 4 KiB has a target for the first, 1 MiB for both, although they favour
+//! opposite choices: lines in the cache of the worker's core are written soonest and read latest. Also measured: not reading,
+//! the hint that the destination is read soon, and waiting instead of polling. The same buffers every time.
 
 use memferry::{CacheHint, Client, copy};
 
-use super::pair::{Pair, Reader, poll_for};
-use super::peer::Peer;
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::{Pair, Reader, poll_for};
+use crate::peer::Peer;
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::each_ns;
 
 const ROUNDS: usize = 21;
 
-/// Bytes, their name, copies a round, and how many times cheaper than process_vm_readv they have to be: when every byte is
+/// Bytes, name, copies per round, and required ratios to process_vm_readv: when every byte is
 /// read, and when a line of each page is.
 const SIZES: [(u64, &str, usize, [Target; 2]); 2] = [
     (4 << 10, "4 KiB", 500, [Target::AtLeast(2.0), Target::None]),
@@ -36,7 +36,7 @@ struct Sides {
     reader: Reader,
 }
 
-/// What a round measured of a size, ns.
+/// Times of a round for one size, ns.
 struct Measured {
     moved: f64,
     unread: f64,
@@ -95,7 +95,7 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let most = SIZES[SIZES.len() - 1].0;
     let service = Service::start(run)?;
     let mut peer = Peer::start(usize::try_from(most)?)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     if let Err(error) = peer.read(4096) {
         let reason = format!("process_vm_readv is refused here: {error}");
         let titles = SIZES.iter().flat_map(|(_, size, ..)| READINGS.map(|reading| title(size, reading)));

@@ -4,31 +4,31 @@
 //! round, for each size, 10 times: compute alone ─ submit, poll until done ─ submit, compute, poll until done
 //! ```
 //!
-//! Computing is done in registers and calibrated to take about as long as the copy, the hardest case: the shorter neither is,
-//! the less there is to hide behind. The client polls when it has computed. "Parked" means that the worker sleeps when the
-//! transfer is submitted, and the wake-up is part of the copy; the client computes meanwhile, unmeasured, until it does.
-//! Group `overlap` also goes through the sizes with the worker awake, for a plot.
+//! Computing uses registers only and is calibrated to take about as long as the copy, the hardest case: a longer computation
+//! could hide more. The client polls after computing. "Parked" means that the worker sleeps when the
+//! transfer is submitted, so the wake-up is part of the copy; beforehand the client computes, untimed, until the worker sleeps.
+//! Group `overlap` also sweeps the sizes with the worker awake, for a plot.
 
 use memferry::{Client, copy};
 use memferry_charts::Line;
 
-use super::pair::{Pair, poll_for};
 use crate::BenchError;
 use crate::children::Service;
 use crate::engine::sides::doubling;
-use crate::placement::{Class, Kept, placed};
+use crate::pair::{Pair, poll_for};
+use crate::placement::{Class, Pinned, placed};
 use crate::plots::{self, spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Work, each_ns, median};
 
 const ROUNDS: usize = 41;
-/// Blocks of a round.
+/// Blocks measured in each round.
 const BLOCKS: usize = 10;
-/// After this much without work a worker sleeps for certain, ns.
+/// After this much idle time a worker surely sleeps, ns.
 const UNTIL_PARKED_NS: f64 = 1e6;
 
-/// One row: its bytes, their name, copies timed together, whether the worker sleeps first, and the percentage to reach.
+/// A row: bytes, name, copies timed together, whether the worker sleeps first, and the required percentage.
 struct Case {
     bytes: u64,
     name: &'static str,
@@ -44,12 +44,12 @@ const CASES: [Case; 4] = [
     Case { bytes: 4 << 20, name: "4 MiB, worker parked", block: 1, parked: true, target: 80.0 },
 ];
 
-/// Rounds of the sweep, its sizes from and to, and bytes copied together where a copy is short.
+/// Rounds of the sweep, its smallest and largest size, and bytes per timed block of short copies.
 const SWEEP_ROUNDS: usize = 9;
 const SWEEP: [usize; 2] = [4 << 10, 64 << 20];
 const SWEEP_BLOCK: usize = 512 << 10;
 
-/// The share of the shorter that was hidden, in per cent.
+/// Hidden share of the shorter one, in per cent.
 fn overlap_percent(compute: f64, copy: f64, both: f64) -> f64 {
     100.0 * (compute + copy - both) / compute.min(copy)
 }
@@ -60,7 +60,7 @@ struct Sides {
 }
 
 impl Sides {
-    /// Nanoseconds of a transfer with `turns` of work before its completion is looked for.
+    /// Nanoseconds of a transfer with `turns` of work before polling.
     fn transfer_ns(&mut self, case: &Case, turns: u64) -> Result<f64, BenchError> {
         let (source, destination) = self.pair.ranges(case.bytes);
         if case.parked {
@@ -76,8 +76,8 @@ impl Sides {
         })
     }
 
-    /// Compute alone, copy alone, both, ns: medians of blocks, one of each after the other, so that what the machine does
-    /// meanwhile meets all three. The two that copy take turns in being first. How long to compute is found out each time.
+    /// Compute alone, copy alone, both, ns: medians of interleaved blocks, so that disturbances of the machine
+    /// affect all three alike. The two that copy alternate in order. The computing time is recalibrated each time.
     fn round(&mut self, case: &Case) -> Result<[f64; 3], BenchError> {
         let tries = (0..5).map(|_| self.transfer_ns(case, 0)).collect::<Result<Vec<_>, _>>()?;
         let turns = self.work.turns(median(&tries));
@@ -101,7 +101,7 @@ impl Sides {
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("overlap", ROUNDS);
     let service = Service::start(run)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let pair = Pair::new(Client::connect(service.socket())?, CASES[2].bytes)?;
     let mut sides = Sides { pair, work: Work::calibrated() };
     let mut hidden = [const { Vec::new() }; CASES.len()];
@@ -127,11 +127,11 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// Goes through the sizes and draws what was hidden.
+/// Sweeps the sizes and draws the hidden share.
 fn sweep(run: &Run) -> Result<(), BenchError> {
     let rounds = run.part("sweep", SWEEP_ROUNDS);
     let service = Service::start(run)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let pair = Pair::new(Client::connect(service.socket())?, SWEEP[1] as u64)?;
     let mut sides = Sides { pair, work: Work::calibrated() };
     let mut hidden: Vec<_> = doubling(SWEEP[0], SWEEP[1]).map(|bytes| (bytes, Vec::new())).collect();
@@ -152,7 +152,7 @@ fn sweep(run: &Run) -> Result<(), BenchError> {
     run.picture("overlap", || plots::sweep(title, "% of the copy", &[line]))
 }
 
-/// Measures the group: the part, and where plots are drawn all sizes.
+/// Measures the group: the part, and the sweep if plots are drawn.
 pub(crate) fn group(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rows = measure(run, Class::Same)?;
     if run.draws() {
@@ -166,13 +166,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_the_shorter_is_hidden_when_both_take_as_long_as_the_longer() {
+    fn full_overlap_is_100_per_cent() {
         assert_eq!(overlap_percent(10.0, 8.0, 10.0), 100.0);
         assert_eq!(overlap_percent(8.0, 10.0, 10.0), 100.0);
     }
 
     #[test]
-    fn nothing_is_hidden_when_both_take_as_long_as_one_after_the_other() {
+    fn no_overlap_is_0_per_cent() {
         assert_eq!(overlap_percent(10.0, 8.0, 18.0), 0.0);
         assert_eq!(overlap_percent(10.0, 10.0, 15.0), 50.0);
     }

@@ -1,21 +1,21 @@
-//! Starting transfers: submissions, batches and round trips, against a system call and against the socket.
+//! Starting transfers: submissions, batches and round trips, against a system call and the socket.
 //!
 //! ```text
 //! round: submit behind work ─ getpid ─ NOP round trips ─ batches of 32 ─ 64 B moved and read ─ requests over the socket
 //! ```
 //!
-//! The service runs in a process of its own, and both sides are awake. "Moved and touched" means that the client then reads
-//! the bytes. What a parked worker costs to wake is not measured here.
+//! The service runs in its own process, and both sides are awake. "Moved and touched" means that the client then reads
+//! the bytes. Waking a parked worker is not measured here.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use memferry::{Client, Queue, copy, nop};
 
-use super::pair::{Pair, Reader, ask_over_socket, drain};
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::{Pair, Reader, ask_over_socket, drain};
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Work, each_ns, median, since_ns};
@@ -24,21 +24,21 @@ const ROUNDS: usize = 41;
 const BATCH: usize = 32;
 /// Submissions before completions are taken.
 const BURST: usize = 256;
-/// Bursts of a round.
+/// Bursts measured in each round.
 const BURSTS: usize = 8;
-/// What a program does between two submissions, ns.
+/// Computing time between two submissions, ns.
 const BETWEEN_NS: f64 = 400.0;
 
 struct Sides {
     pair: Pair,
-    /// Room for a burst.
+    /// A queue with room for a burst.
     wide: Queue,
     reader: Reader,
     /// Turns of work that take [`BETWEEN_NS`].
     turns: u64,
 }
 
-/// What a round measured.
+/// Times of a round, ns.
 struct Measured {
     submit: f64,
     call: f64,
@@ -50,9 +50,9 @@ struct Measured {
 }
 
 impl Sides {
-    /// Nanoseconds that one submission adds to a program that computes for 400 ns between two, in registers only: the stores
-    /// of a submission go on beside what comes next, so the time of a submission alone would count what no program sees.
-    /// Completions are taken outside of the timed part. A worker that has nothing to do meanwhile sleeps, so it is woken first.
+    /// Nanoseconds that a submission adds to a program that computes for 400 ns between two, in registers only. Stores of a
+    /// submission overlap with the following code, so timing a submission alone would overstate its cost.
+    /// Completions are taken outside the timed part. An idle worker falls asleep meanwhile, so it is woken first.
     fn submit_behind_work(&mut self) -> Result<f64, BenchError> {
         let mut added = Vec::with_capacity(BURSTS);
         for _ in 0..BURSTS {
@@ -72,7 +72,7 @@ impl Sides {
         Ok(median(&added))
     }
 
-    /// Nanoseconds until a batch was submitted and until the last of it was back, for each of it.
+    /// Nanoseconds per request until a batch is submitted, and until all of it has completed.
     fn batch(&mut self) -> Result<(f64, f64), BenchError> {
         let mut submitting = Vec::new();
         let mut all = Vec::new();
@@ -116,7 +116,7 @@ impl Sides {
 pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("start", ROUNDS);
     let service = Service::start(run)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let client = Client::connect(service.socket())?;
     let wide = client.queue(BURST as u32)?;
     let pair = Pair::new(client, 1 << 16)?;
@@ -132,7 +132,7 @@ pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
 
 fn rows(class: Class, measured: &[Measured]) -> Vec<Row> {
     let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
-    // Two lines have to go over and two back: across complexes that alone takes longer than the call.
+    // Two cache lines go each way: across complexes that alone takes longer than the system call.
     let (nop, small) = match class {
         Class::Same | Class::OneCore | Class::OneCpu => (1.5, Target::AtMost(2.2)),
         Class::Across => (3.5, Target::None),

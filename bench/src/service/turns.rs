@@ -1,11 +1,11 @@
-//! Eight frames by turns: one and eight copies outstanding, beside the CPU's own copies of one buffer and of eight.
+//! Eight frames in turn: one and eight copies outstanding, beside the CPU's own copies of one buffer and of eight.
 //!
 //! ```text
-//! round: the CPU copies one buffer again and again ─ eight by turns ─ the service eight by turns, one outstanding ─ eight
+//! round: the CPU copies one buffer repeatedly ─ eight in turn ─ the service eight in turn, one outstanding ─ eight
 //! ```
 //!
-//! The eight frames of each side together exceed the caches, so that each copy comes from memory and goes there; one buffer
-//! of a copy's length stays in the second cache (Wicki 2014, 4.3.2).
+//! The eight frames of each side exceed the caches, so each copy reads from and writes to memory; one buffer
+//! of a copy's length fits the second-level cache (Wicki 2014, 4.3.2).
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use memferry::{Client, Frame, Queue, Ticket, copy};
 
-use super::pair::Pair;
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::pair::Pair;
+use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Aligned, since_ns};
@@ -24,18 +24,18 @@ use crate::timing::{Aligned, since_ns};
 const ROUNDS: usize = 5;
 const FRAMES: usize = 8;
 const FRAME_BYTES: usize = 24 << 20;
-/// Bytes of a copy.
+/// Bytes of each single copy.
 const PAYLOAD: usize = 256 << 10;
-/// Copies of a round, each way.
+/// Copies per round and way.
 const COPIES: usize = 512;
 
-/// The frames of the service and the memory of this process, source and destination.
+/// Frames of the service, and pairs of source and destination in this process.
 struct Sides {
     pairs: Vec<Pair>,
     own: Vec<[Aligned; 2]>,
 }
 
-/// MB/s of a round.
+/// Rates of a round, MB/s.
 struct Measured {
     cpu_one: f64,
     cpu_eight: f64,
@@ -43,7 +43,7 @@ struct Measured {
     outstanding_eight: f64,
 }
 
-/// The frame of a copy, and the place in it: all bytes of all frames by turns.
+/// Frame and offset of a copy: cycles through all frames, then through their bytes.
 fn place(copy: usize) -> (usize, usize) {
     (copy % FRAMES, copy / FRAMES * PAYLOAD % (FRAME_BYTES - PAYLOAD))
 }
@@ -83,7 +83,7 @@ impl Sides {
         Ok(rate(started))
     }
 
-    /// All copies go through one queue.
+    /// The queue of all copies.
     fn queue(&mut self) -> &mut Queue {
         &mut self.pairs[0].queue
     }
@@ -108,13 +108,13 @@ impl Sides {
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("turns", ROUNDS);
     let service = Service::start(run)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     let client = Client::connect(service.socket())?;
     let pairs =
         (0..FRAMES).map(|_| Pair::new(client.clone(), FRAME_BYTES as u64)).collect::<Result<_, _>>()?;
     let own = |index: usize| [2, 3].map(|seed| Aligned::random(FRAME_BYTES, 2 * index as u64 + seed));
     let mut sides = Sides { pairs, own: (0..FRAMES).map(own).collect() };
-    // The first round finds pages that nobody touched.
+    // The first round populates pages.
     sides.round()?;
     let mut measured = Vec::new();
     for _ in 0..rounds {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_take_frames_by_turns_and_stay_inside() {
+    fn copies_cycle_through_the_frames() {
         let places: Vec<_> = (0..COPIES).map(place).collect();
         assert_eq!(places[..3], [(0, 0), (1, 0), (2, 0)]);
         assert_eq!(places[FRAMES], (0, PAYLOAD));

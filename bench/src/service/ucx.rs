@@ -1,13 +1,13 @@
-//! Copies through the service beside UCX's own benchmark, over shared memory and cross-memory attach (posix, cma).
+//! Copies through the service against UCX's own benchmark, over shared memory and cross-memory attach (posix, cma).
 //!
 //! ```text
 //! round, for each test: ucx_perftest, server on CPU 1 and client on CPU 0 ─ its last line ─► microseconds, MiB/s
 //!                       the same size through the service, worker on CPU 1 and client on CPU 0
 //! ```
 //!
-//! `tag_lat` is the time of a message one way, received but not read; beside it stands a whole request: submitted, moved,
-//! completed, every byte read. Bandwidths are of a stream, two transfers under way, the same buffers every time; nobody
-//! reads them. UCX sends buffers that it never filled; ours are random.
+//! `tag_lat` is the one-way time of a message, received but not read; ours is a whole request: submitted, moved,
+//! completed, every byte read. Bandwidths are of a stream with two transfers in flight, the same buffers every time, not
+//! read. UCX sends buffers that it never filled; ours are random.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use memferry::{Client, Ticket, copy};
 
-use super::pair::{Pair, Reader};
 use crate::BenchError;
 use crate::children::{Program, Service};
-use crate::placement::{Class, Kept, cpu};
+use crate::pair::{Pair, Reader};
+use crate::placement::{Class, Pinned, cpu};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{each_ns, since_ns};
@@ -28,18 +28,18 @@ const PROGRAM: &str = "ucx_perftest";
 pub(crate) const NOT_INSTALLED: &str = "ucx_perftest is not installed (Debian: ucx-utils)";
 const ENVIRONMENT: [(&str, &str); 3] =
     [("UCX_TLS", "posix,cma,tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
-/// The longest a test may take.
+/// Maximum duration of a test.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Between two attempts to reach the server, which says nothing when it listens.
+/// Interval of attempts to reach the server, which does not report when it listens.
 const RETRY: Duration = Duration::from_millis(50);
-/// Transfers under way in a stream.
+/// Transfers in flight in a stream.
 const WINDOW: usize = 2;
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Time of one: ours over theirs.
+    /// Time of one request: ours over theirs.
     Latency,
-    /// A stream: ours over theirs.
+    /// Rate of a stream: ours over theirs.
     Bandwidth,
 }
 
@@ -87,14 +87,14 @@ const TESTS: [Test; 4] = [
     },
 ];
 
-/// The last line of a report.
+/// The last line of UCX's report.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Report {
     pub(crate) average_us: f64,
     pub(crate) mib_per_s: f64,
 }
 
-/// Reads the figures of the last line that has all of them: iterations, then median, average and overall time, average and
+/// Parses the last line with all figures: iterations, then median, average and overall time, average and
 /// overall bandwidth, average and overall rate.
 fn parse(output: &str) -> Option<Report> {
     output.lines().rev().find_map(|line| {
@@ -107,16 +107,16 @@ fn parse(output: &str) -> Option<Report> {
     })
 }
 
-/// Whether UCX's benchmark is there.
+/// Whether UCX's benchmark is installed.
 pub(crate) fn installed() -> bool {
     Program::start(&[PROGRAM, "-h"], &ENVIRONMENT)
         .and_then(|mut program| program.output(Instant::now() + LIMIT))
         .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
 }
 
-/// Runs one of UCX's tests, both ends on their CPUs.
+/// Runs one of UCX's tests, both ends pinned.
 pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
-    // Free a moment ago; whoever takes it meanwhile makes the test fail.
+    // Another process may take the port before the server does; then the test fails.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     let client_cpu = cpu(0)?.to_string();
     let server_cpu = cpu(1)?.to_string();
@@ -145,7 +145,8 @@ pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, Ben
     loop {
         std::thread::sleep(RETRY);
         if let Some(output) = Program::start(&words, &ENVIRONMENT)?.output(until)? {
-            return parse(&output).ok_or_else(|| format!("{PROGRAM} said something else").into());
+            return parse(&output)
+                .ok_or_else(|| format!("{PROGRAM} printed no report that can be parsed").into());
         }
         if !server.runs()? || Instant::now() >= until {
             return Err(format!("{PROGRAM} failed").into());
@@ -153,7 +154,7 @@ pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, Ben
     }
 }
 
-/// Nanoseconds of one request, submitted, moved and read.
+/// Nanoseconds of one request: submitted, moved and read.
 fn our_latency(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let mut reader = Reader::new();
     pair.wake()?;
@@ -163,21 +164,21 @@ fn our_latency(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     })
 }
 
-/// MiB per second of a stream.
+/// Rate of a stream, MiB/s.
 fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let (source, destination) = pair.ranges(test.bytes);
-    let mut under_way: VecDeque<Ticket> = VecDeque::with_capacity(WINDOW);
+    let mut in_flight: VecDeque<Ticket> = VecDeque::with_capacity(WINDOW);
     pair.copy(test.bytes)?;
     pair.wake()?;
     let started = Instant::now();
     let mut submitted = 0;
-    while submitted < test.count || !under_way.is_empty() {
-        if submitted < test.count && under_way.len() < WINDOW {
-            under_way.push_back(pair.queue.submit(copy(&source, &destination))?);
+    while submitted < test.count || !in_flight.is_empty() {
+        if submitted < test.count && in_flight.len() < WINDOW {
+            in_flight.push_back(pair.queue.submit(copy(&source, &destination))?);
             submitted += 1;
         } else if let Some(completion) = pair.queue.poll() {
             let id = completion?.id;
-            under_way.retain(|ticket| ticket.id() != id);
+            in_flight.retain(|ticket| ticket.id() != id);
         } else {
             std::hint::spin_loop();
         }
@@ -186,12 +187,12 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     Ok((test.count as u64 * test.bytes) as f64 / (1 << 20) as f64 / seconds)
 }
 
-/// What the rounds of a test gave: ours and theirs.
+/// Results of the rounds of a test: ours and theirs.
 type Sides = Vec<(f64, f64)>;
 
 fn one_round(pair: &mut Pair, test: &Test) -> Result<(f64, f64), BenchError> {
     let report = report(test.ucx, test.bytes, test.count)?;
-    let _kept = Kept::to(0)?;
+    let _pinned = Pinned::to(0)?;
     Ok(match test.kind {
         Kind::Latency => (our_latency(pair, test)? / 1000.0, report.average_us),
         Kind::Bandwidth => (our_bandwidth(pair, test)?, report.mib_per_s),
@@ -250,7 +251,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_final_line_is_read_with_and_without_its_label() {
+    fn the_final_line_is_parsed() {
         let line = "                       20000      0.699     0.710     0.713     5471.00    5477.63     1402273     1402273\n";
         let expected = Some(Report { average_us: 0.713, mib_per_s: 5477.63 });
         assert_eq!(parse(&format!("{HEAD}{line}")), expected);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_lines_the_last_counts() {
+    fn the_last_line_counts() {
         let lines = "1 2 3 4 5 6 7 8\n10 20 30 40 50 60 70 80\n\n";
         assert_eq!(parse(lines), Some(Report { average_us: 40.0, mib_per_s: 60.0 }));
     }
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_ours_over_theirs_and_say_why_there_are_none() {
+    fn rows_are_ratios_or_reasons() {
         let json = |rows: Vec<Row>| serde_json::to_value(rows).unwrap();
         let measured = Ok(vec![(1.0, 2.0), (3.0, 2.0), (1.6, 2.0)]);
         let value = json(rows(&TESTS[0], &measured));

@@ -1,11 +1,11 @@
-//! OpenCV in a process of its own, which does what it is told and times itself.
+//! OpenCV in its own process, which executes commands and times itself.
 //!
 //! ```text
 //! Opencv ─ a line ─► python3, bench/python/opencv.py ─ a line ─► Opencv
 //! ```
 //!
-//! It is started by a thread that is kept on a CPU, and so is kept there too: both sides run on one, in turn. `./x bench`
-//! installs OpenCV and says where in `MEMFERRY_BENCH_PYTHON`; nothing is installed here.
+//! A pinned thread starts it, so it inherits the CPU: both sides run on one, alternately. `./x bench`
+//! installs OpenCV and sets `MEMFERRY_BENCH_PYTHON`; this module installs nothing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::BenchError;
 
-/// Names the Python that has OpenCV.
+/// Environment variable with the path of a Python that has OpenCV.
 const PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
 const SCRIPT: &str = include_str!("../../python/opencv.py");
 
@@ -26,10 +26,10 @@ pub(super) struct Opencv {
 }
 
 impl Opencv {
-    /// Starts it on the CPU this thread is kept on.
+    /// Starts the process on this thread's CPU.
     pub(super) fn start() -> Result<Self, BenchError> {
         let python = std::env::var(PYTHON)
-            .map_err(|_| "OpenCV is not there: ./x bench twod installs it where it can be downloaded")?;
+            .map_err(|_| "OpenCV is missing: ./x bench twod installs it if it can be downloaded")?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--with-parent", &python, "-c", SCRIPT]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -62,7 +62,7 @@ impl Opencv {
         self.answer()
     }
 
-    /// Does it so many times; nanoseconds each.
+    /// Executes a command `count` times; returns nanoseconds per execution.
     pub(super) fn run(&mut self, what: &str, count: usize) -> Result<f64, BenchError> {
         let ns: f64 = self.ask(&format!("run {what} {count}"))?.parse()?;
         Ok(ns / count as f64)
@@ -76,7 +76,7 @@ impl Drop for Opencv {
     }
 }
 
-/// Where another process finds the file behind a descriptor of this one.
+/// Path at which another process finds the file of a descriptor of this one.
 pub(super) fn path_of(descriptor: &OwnedFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd())
 }

@@ -1,11 +1,11 @@
-//! The engine's side: two pictures and an operation on them, and the same picture given to OpenCV.
+//! The engine's side: two pictures and an operation on them, and the same pictures for OpenCV.
 //!
 //! ```text
 //! random bytes ─► source, destination (memfds, or memory of this process) ─► perform_whole ─► destination
-//!       └ files the other side reads ─► OpenCV ─► a file ─► compared with the destination
+//!       └ files for the other side ─► OpenCV ─► a file ─► compared with the destination
 //! ```
 //!
-//! Nothing is judged here.
+//! This module sets no targets.
 
 use std::os::fd::OwnedFd;
 
@@ -19,12 +19,12 @@ use super::opencv::{Opencv, path_of};
 use crate::BenchError;
 use crate::timing::{each_ns, random_bytes};
 
-/// Bytes compared at once.
+/// Bytes compared at a time.
 const PIECE: usize = 1 << 20;
-/// The key's bytes in memory; the fourth byte of a pixel is not compared.
+/// The key's bytes in memory; a pixel's fourth byte is not compared.
 const KEY: [u8; 3] = [1, 2, 3];
 
-/// What is done with a picture.
+/// The operation on a picture.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     Rotate90,
@@ -33,9 +33,9 @@ pub(super) enum Work {
     Transpose,
     FlipHorizontal,
     FlipVertical,
-    /// A copy without the pixels of a colour, which every second one has, at random.
+    /// A copy that skips pixels of the key, random half of all pixels.
     KeyedRandom,
-    /// The same in runs of 64 pixels.
+    /// The same with runs of 64 pixels.
     KeyedRuns,
 }
 
@@ -62,7 +62,7 @@ impl Work {
         }
     }
 
-    /// What the other side calls it.
+    /// The command for OpenCV's process.
     pub(super) fn command(self) -> &'static str {
         match self {
             Self::Rotate90 => "rotate90",
@@ -87,7 +87,7 @@ impl Work {
         }
     }
 
-    /// Pixels in a row that are of the key, or not, together.
+    /// Length of runs of pixels that have the key's colour or not.
     fn run(self) -> Option<usize> {
         match self {
             Self::KeyedRandom => Some(1),
@@ -97,12 +97,12 @@ impl Work {
     }
 }
 
-/// What the pictures lie in.
+/// Memory of the pictures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Memfds on both sides.
     Frames,
-    /// What each side's allocator gives.
+    /// Memory of each side's allocator.
     Own,
 }
 
@@ -122,7 +122,7 @@ impl Kind {
     }
 }
 
-/// A source and a destination, and what is done with them.
+/// A source and a destination, and the operation on them.
 pub(super) struct Pictures {
     work: Work,
     kind: Kind,
@@ -130,7 +130,7 @@ pub(super) struct Pictures {
     pixel_bytes: u64,
     bytes: usize,
     operation: Operation<Region<Mapping>>,
-    /// Frames with the source's and the destination's bytes, and one for OpenCV's result.
+    /// Memfds with the source's and the destination's bytes, and one for OpenCV's result.
     files: [(OwnedFd, Mapping); 3],
     destination: Mapping,
 }
@@ -138,7 +138,7 @@ pub(super) struct Pictures {
 impl Pictures {
     /// Square pictures of `side` x `side` random pixels.
     pub(super) fn new(work: Work, side: u32, pixel_bytes: u64, kind: Kind) -> Result<Self, BenchError> {
-        let pixel = PixelSize::from_bytes(pixel_bytes).ok_or("no such pixels")?;
+        let pixel = PixelSize::from_bytes(pixel_bytes).ok_or("pixels must have 1, 2 or 4 bytes")?;
         let image = Image::packed(side, side, pixel);
         let bytes = usize::try_from(u64::from(side) * image.pitch_bytes)?;
         let mut source = random_bytes(bytes, 7);
@@ -161,7 +161,9 @@ impl Pictures {
             Kind::Own => [source, destination].map(Mapping::owned),
         };
         let shape = turned_copy(&image, work.turn(), &image, key.and_then(Color24::new))?;
-        let region = |mapping: &Mapping| Region::new(mapping.clone(), 0, bytes as u64).ok_or("too short");
+        let region = |mapping: &Mapping| {
+            Region::new(mapping.clone(), 0, bytes as u64).ok_or("the picture's memory is too short")
+        };
         let operation =
             Operation::Copy2d { source: region(&source)?, destination: region(&destination)?, shape };
         Ok(Self { work, kind, side, pixel_bytes, bytes, operation, files, destination })
@@ -172,17 +174,17 @@ impl Pictures {
         self.bytes
     }
 
-    /// Does it so many times; nanoseconds each.
+    /// Performs the operation `count` times; returns nanoseconds per execution.
     pub(super) fn run(&self, count: usize) -> Result<f64, BenchError> {
         let confined = Confined::new(&self.operation, CacheHint::Auto)
-            .map_err(|leaves| format!("a picture leaves its memory: {leaves}"))?;
-        each_ns(count, || match perform_whole(&confined, None).map(|ended| ended.result) {
+            .map_err(|leaves| format!("a picture exceeds its memory: {leaves}"))?;
+        each_ns(count, || match perform_whole(&confined, None).map(|outcome| outcome.result) {
             Some(Ok(())) => Ok(()),
             outcome => Err(format!("the engine did not turn the picture: {outcome:?}").into()),
         })
     }
 
-    /// Gives OpenCV the same pictures, lets both sides work once, and makes sure that they have done the same.
+    /// Gives OpenCV the same pictures, runs both sides once, and checks that the results are equal.
     pub(super) fn compare(&self, opencv: &mut Opencv) -> Result<(), BenchError> {
         let [source, destination, result] = &self.files;
         let [source, destination] = [&source.0, &destination.0].map(path_of);

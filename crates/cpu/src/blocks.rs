@@ -1,12 +1,12 @@
-//! Operations that look at bytes: a block at a time, through memory of this process alone.
+//! Operations that examine bytes (CRC, xor, compare): block by block, through private memory.
 //!
 //! ```text
 //! regions ──load──► private block ──crc, xor──► value ──store──► regions
 //! regions ──compare──► value
 //! ```
 //!
-//! What is checked is what is written: nobody else can change the block in between, so a CRC is that of the bytes stored,
-//! even while the source is being overwritten. Blocks fit the first-level cache.
+//! The CRC is computed on the private block that is then stored, so it matches the stored bytes even while another process
+//! overwrites the source. Blocks fit the first-level cache.
 
 use std::borrow::Borrow;
 
@@ -14,12 +14,12 @@ use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Failure, Operation, Region};
 
 use super::kernels::{self, XOR_GROUP, equal_bytes, load, settle, store, xor_group};
-use super::progress::{State, runs_down, step};
+use super::state::{State, runs_down, step};
 
-/// Bytes that are looked at together.
+/// Bytes processed in one step.
 pub(super) const BLOCK: usize = 8192;
 
-/// Sets what a transfer of no bytes finds.
+/// Sets the result of an operation on no bytes.
 pub(super) fn begin<M: Borrow<Mapping>>(operation: &Operation<Region<M>>, state: &mut State) {
     if let Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. } = operation
         && state.done == 0
@@ -28,7 +28,7 @@ pub(super) fn begin<M: Borrow<Mapping>>(operation: &Operation<Region<M>>, state:
     }
 }
 
-/// Does the `length` bytes after those that are done; tells how many that were.
+/// Processes the next `length` bytes; returns how many were processed.
 pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     state: &mut State,
@@ -44,7 +44,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
         xor_directly(sources, destination, state, length)?;
         return Ok(length);
     }
-    // Made once: to clear it for each block would take as long as to fill it.
+    // Allocated once: clearing it for each block would take as long as filling it.
     let mut space = [0; BLOCK];
     let mut moved = 0;
     while moved < length {
@@ -60,7 +60,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     Ok(moved)
 }
 
-/// Does one block after the first `done` bytes.
+/// Processes one block after the first `done` bytes.
 fn block<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     state: &mut State,
@@ -104,8 +104,8 @@ fn append(crc: u64, block: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc as u32, block))
 }
 
-/// The CRC when blocks come from the last one down: that of `block` followed by the `done` bytes whose CRC is `value`. The
-/// seed goes before the first byte, which comes last.
+/// The CRC when blocks run from the last one down: of `block` followed by the `done` bytes whose CRC is `value`. The
+/// seed precedes the first byte, which comes last.
 fn before(block: &[u8], value: u64, done: u64, (length, seed): (u64, u32)) -> u64 {
     let after = if done == 0 { 0 } else { value as u32 };
     let crc = crc32c::crc32c_combine(crc32c::crc32c(block), after, done as usize);
@@ -128,14 +128,14 @@ fn compare<M: Borrow<Mapping>>(
     Ok(equal)
 }
 
-/// Few sources go into the destination at once: there is nothing to be judged between reading and writing.
+/// Combines few sources straight into the destination: nothing is checked between reading and writing.
 fn xor_directly<M: Borrow<Mapping>>(
     sources: &[Region<M>],
     destination: &Region<M>,
     state: &State,
     length: u64,
 ) -> Result<(), Failure> {
-    // A place beyond the sources stands for the destination.
+    // Unused entries repeat the destination.
     let mappings: [&Mapping; XOR_GROUP + 1] =
         std::array::from_fn(|index| sources.get(index).unwrap_or(destination).memory().borrow());
     let done = step(mappings, || kernels::xor(state.manner(), sources, destination, state.done, length));
@@ -145,7 +145,7 @@ fn xor_directly<M: Borrow<Mapping>>(
 
 fn xor<M: Borrow<Mapping>>(sources: &[Region<M>], done: u64, block: &mut [u8]) -> Result<(), Failure> {
     for (number, group) in sources.chunks(XOR_GROUP).enumerate() {
-        // A place beyond the group stands for its last.
+        // Unused entries repeat the group's last source.
         let memory = |index: usize| group[index.min(group.len() - 1)].memory().borrow();
         let mappings: [&Mapping; XOR_GROUP] = std::array::from_fn(memory);
         step(mappings, || xor_group(block, group, done, number > 0))?;

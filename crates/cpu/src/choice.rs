@@ -1,17 +1,17 @@
-//! How a copy goes: through the caches, past them, or past them leaving nothing of the source behind.
+//! Chooses how a copy uses the caches: through them, past them, or past them with the source evicted too.
 //!
 //! ```text
 //! (hint, bytes, destination) ─┬─ keep ──────────────────────────────► Cached
 //!                             ├─ stream ────────────────────────────► Flushing
 //!                             └─ auto ─ short ──────────────────────► Cached
 //!                                     ─ more than the caches hold ──► Streaming
-//!                                     ─ moved to not long ago ──────► Cached: what comes back again is to stay
-//!                                     ─ in a cache, by timing loads ► Cached
+//!                                     ─ destination used recently ──► Cached: reused memory should stay cached
+//!                                     ─ cached, by timed loads ─────► Cached
 //!                                     ─ else ───────────────────────► Streaming
 //! ```
 //!
-//! Going past the caches saves reading what will be overwritten, but is slower than a cache where the bytes are in one. Who
-//! else touched them nobody tells, so the memory is asked. The choice shows in time only, never in bytes.
+//! Bypassing the caches avoids reading lines that are then overwritten, but is slower if those lines are cached. Other users of
+//! the memory are unknown, so loads are timed. The choice affects speed only, never bytes.
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,30 +20,21 @@ use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Region};
 
 use super::kernels::{self, OutsideRegion};
+use super::manner::Manner;
 use super::tuning::{LEAST_HINTED_BYTES, Tuning};
 
-/// How bytes are copied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Manner {
-    /// As the C library does.
-    Cached,
-    Streaming,
-    /// Past the caches, and the source's lines are put out of them.
-    Flushing,
-}
-
-/// What is to be done with the bytes, as far as the choice depends on it.
+/// The kind of operation, as far as the choice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     Copy,
     Zero,
-    /// They are overwritten with something else: writing takes as long either way.
+    /// Writes a non-zero pattern: takes as long either way.
     Fill,
 }
 
-/// The manner that needs no look at memory; `None` when that must decide.
+/// The manner that follows from size and hint; `None` if loads must be timed.
 #[inline]
-pub(super) fn without_looking(work: Work, hint: CacheHint, bytes: u64, tuning: &Tuning) -> Option<Manner> {
+pub(super) fn by_hint_and_size(work: Work, hint: CacheHint, bytes: u64, tuning: &Tuning) -> Option<Manner> {
     let least = match work {
         Work::Copy => tuning.stream_cold_bytes,
         Work::Zero => tuning.zero_cold_bytes,
@@ -61,15 +52,15 @@ pub(super) fn without_looking(work: Work, hint: CacheHint, bytes: u64, tuning: &
     }
 }
 
-/// The manner of a copy of `bytes` to the beginning of `destination`.
-pub(super) fn by_looking<M: Borrow<Mapping>>(
+/// The manner of a copy of `bytes` to the start of `destination`.
+pub(super) fn by_destination<M: Borrow<Mapping>>(
     (source, destination): (Option<&Region<M>>, &Region<M>),
     bytes: u64,
     tuning: &Tuning,
 ) -> Result<Manner, OutsideRegion> {
     let start = destination.memory().borrow().pointer().addr() as u64 + destination.offset();
     let mut result = Ok(());
-    let manner = by_looking_at(start, bytes, tuning, || {
+    let manner = by_reuse_or_distance(start, bytes, tuning, || {
         kernels::is_far(destination, bytes, tuning.far_ticks, source).unwrap_or_else(|outside| {
             result = Err(outside);
             false
@@ -78,8 +69,8 @@ pub(super) fn by_looking<M: Borrow<Mapping>>(
     result.map(|()| manner)
 }
 
-/// The manner of a copy of `bytes` to address `start`, of which `is_far` tells whether it is in no cache.
-pub(super) fn by_looking_at(
+/// The manner of a copy of `bytes` to address `start`. `is_far` says whether it is in no cache.
+pub(super) fn by_reuse_or_distance(
     start: u64,
     bytes: u64,
     tuning: &Tuning,
@@ -89,14 +80,14 @@ pub(super) fn by_looking_at(
     if !again && is_far() { Manner::Streaming } else { Manner::Cached }
 }
 
-/// Where copies went lately, in this process.
+/// Recent destinations of this process.
 static RECENT: Recent = Recent::new();
 
-/// Places remembered; as many buffers can be used in turn.
+/// Destinations remembered, hence buffers that can alternate.
 const PLACES: usize = 64;
 
-/// A small, forgetful memory of destinations: addresses by their hash, and how many bytes had been moved by then. Workers
-/// that overwrite each other's notes make each other choose worse for once.
+/// A small lossy table of destinations: address by hash, and the total bytes moved at that time. Workers that
+/// overwrite each other's entries only cause a worse choice.
 struct Recent {
     moved: AtomicU64,
     places: [(AtomicU64, AtomicU64); PLACES],
@@ -110,7 +101,7 @@ impl Recent {
         }
     }
 
-    /// Notes a copy of `bytes` to `start`; whether one went there before the last `window` bytes.
+    /// Records a copy of `bytes` to `start`. Returns whether the last copy there is at most `window` bytes ago.
     fn note(&self, start: u64, bytes: u64, window: u64) -> bool {
         let now = self.moved.fetch_add(bytes, Ordering::Relaxed);
         let hash = start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
@@ -138,7 +129,7 @@ mod tests {
     };
 
     #[test]
-    fn hints_are_obeyed_and_size_decides_where_it_can() {
+    fn hints_decide_first_then_size() {
         use CacheHint::{Auto, Keep, Stream};
         for (hint, bytes, manner) in [
             (Keep, u64::MAX, Some(Manner::Cached)),
@@ -149,23 +140,23 @@ mod tests {
             (Auto, (16 << 20) - 1, None),
             (Auto, 16 << 20, Some(Manner::Streaming)),
         ] {
-            assert_eq!(without_looking(Work::Copy, hint, bytes, &TUNING), manner, "{hint:?} {bytes}");
+            assert_eq!(by_hint_and_size(Work::Copy, hint, bytes, &TUNING), manner, "{hint:?} {bytes}");
         }
     }
 
     #[test]
-    fn fills_go_past_the_caches_when_told_to_and_zeros_by_their_own_threshold() {
-        let auto = |work, bytes| without_looking(work, CacheHint::Auto, bytes, &TUNING);
+    fn fills_stream_on_a_hint_and_zeros_by_size() {
+        let auto = |work, bytes| by_hint_and_size(work, CacheHint::Auto, bytes, &TUNING);
         assert_eq!(auto(Work::Fill, 1 << 40), Some(Manner::Cached));
         assert_eq!(auto(Work::Zero, (128 << 10) - 1), Some(Manner::Cached));
         assert_eq!(auto(Work::Zero, 128 << 10), None);
         assert_eq!(auto(Work::Zero, 1 << 40), None, "zeroing within the caches is as fast at any size");
-        let told = without_looking(Work::Fill, CacheHint::Stream, 1 << 20, &TUNING);
-        assert_eq!(told, Some(Manner::Flushing));
+        let hinted = by_hint_and_size(Work::Fill, CacheHint::Stream, 1 << 20, &TUNING);
+        assert_eq!(hinted, Some(Manner::Flushing));
     }
 
     #[test]
-    fn a_destination_is_remembered_until_much_else_was_moved() {
+    fn old_destinations_are_forgotten() {
         let recent = Recent::new();
         assert!(!recent.note(0x1000, 10, 100));
         assert!(recent.note(0x1000, 10, 100));
@@ -175,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_moved_to_again_stays_in_the_caches() {
+    fn a_reused_destination_stays_cached() {
         let mapping = Mapping::owned(vec![1; 1 << 17]);
         let region = Region::new(&mapping, 0, 1 << 17).unwrap();
-        by_looking((None, &region), 1 << 17, &TUNING).unwrap();
-        assert_eq!(by_looking((None, &region), 1 << 17, &TUNING), Ok(Manner::Cached));
+        by_destination((None, &region), 1 << 17, &TUNING).unwrap();
+        assert_eq!(by_destination((None, &region), 1 << 17, &TUNING), Ok(Manner::Cached));
     }
 }

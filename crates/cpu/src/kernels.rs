@@ -1,4 +1,4 @@
-//! The loops that touch frame memory: raw copies and fills, each confined to the regions it is given.
+//! The loops that touch frame memory, each confined to the regions it is given.
 //!
 //! ```text
 //! (Region, offset, length)            ──contiguous──┐
@@ -7,15 +7,14 @@
 //! ```
 //!
 //! Every function checks its own range once per call, so no caller can make it leave a region or write read-only memory.
-//! Invariants the unsafe blocks rest on: M1 a mapping lives as long as a `Mapping` (each region holds one); M2 frame
-//! memory is reached by raw copies only, never through a reference; M3 read-only mappings are never written; M4 the CPU has
-//! the level a kernel is called at, which is [`Cpu::of_this_process`]'s promise. That a region lies inside its mapping is
-//! `Region::new`'s check. Order, chunks and directions are `progress`'s business.
+//! Invariants of the unsafe blocks: M1 a mapping lives as long as a `Mapping` (each region holds one); M2 frame
+//! memory is accessed by raw copies only, never through a reference; M3 read-only mappings are never written; M4 the CPU
+//! supports the level a kernel is called at, which [`Cpu::of_this_process`] guarantees. `Region::new` checks that a region lies
+//! inside its mapping. `progress` decides order, chunks and directions.
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
 
 mod raw;
-pub mod slices;
 pub mod team;
 
 use std::borrow::Borrow;
@@ -24,12 +23,13 @@ use std::ptr;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::{Color24, PixelSize, Region};
 
-use super::choice::Manner;
 use super::level::Cpu;
-use super::tuning::LEAST_BYTES;
+use super::manner::Manner;
 pub(super) use raw::{own_load_ticks, untouched_ticks};
 
 const PAGE_BYTES: usize = 4096;
+/// Ranges shorter than this are not timed: timing loads takes as long as copying this much.
+pub(super) const LEAST_TIMED_BYTES: u64 = 8 << 10;
 
 /// The call would have left its region or written read-only memory; nothing was touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ impl<M> Clone for Run<'_, M> {
 
 impl<M> Copy for Run<'_, M> {}
 
-/// Copies `length` bytes as `memmove` does, in that manner where the ranges are apart.
+/// Copies `length` bytes as `memmove` does; uses `manner` if the ranges are disjoint.
 #[inline]
 pub(super) fn copy<M: Borrow<Mapping>>(
     manner: Manner,
@@ -70,7 +70,7 @@ pub(super) fn copy<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Copies in that manner where the ranges are apart.
+/// Copies as `memmove` does; uses `manner` if the ranges are disjoint.
 ///
 /// # Safety
 /// M1, M2, M3 for `length` bytes at `from` and `to`.
@@ -81,7 +81,7 @@ pub(super) unsafe fn move_bytes(manner: Manner, from: *const u8, to: *mut u8, le
     settle(manner);
 }
 
-/// The same; [`settle`] comes after it.
+/// As [`move_bytes`], but the caller must call [`settle`] afterwards.
 ///
 /// # Safety
 /// As [`move_bytes`].
@@ -100,7 +100,7 @@ unsafe fn move_unsettled(manner: Manner, from: *const u8, to: *mut u8, length: u
     }
 }
 
-/// Orders what went past the caches before what comes after; to be called before anybody is told.
+/// Orders streamed stores before later ones; call it before reporting completion.
 #[inline]
 pub(super) fn settle(manner: Manner) {
     if manner != Manner::Cached {
@@ -108,8 +108,8 @@ pub(super) fn settle(manner: Manner) {
     }
 }
 
-/// Whether the first `length` bytes of a region seem to be in no cache. Those at the beginning of `source`, needed next, are
-/// asked for meanwhile.
+/// Whether the first `length` bytes of a region appear to be uncached. Prefetches the start of `source` meanwhile, because the
+/// copy reads it next.
 pub(super) fn is_far<M: Borrow<Mapping>>(
     region: &Region<M>,
     length: u64,
@@ -119,10 +119,10 @@ pub(super) fn is_far<M: Borrow<Mapping>>(
     let start = contiguous(region, 0, length)?;
     let source = source.map_or(Ok(ptr::null_mut()), |source| contiguous(source, 0, 0))?;
     // SAFETY: M1, M2: the range was just checked to lie in the region.
-    Ok(unsafe { looks_far(start, length as usize, far_ticks, source) })
+    Ok(unsafe { is_far_at(start, length as usize, far_ticks, source) })
 }
 
-/// Ticks that a load at an offset takes, where they can be counted.
+/// Ticks of a load at an offset, if the CPU can count them.
 pub(super) fn region_ticks<M: Borrow<Mapping>>(
     region: &Region<M>,
     at: u64,
@@ -132,49 +132,49 @@ pub(super) fn region_ticks<M: Borrow<Mapping>>(
     Ok(unsafe { raw::load_ticks([place]) })
 }
 
-/// Where memory is, going by the time of loads.
+/// Where memory is, by the time of loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Distance {
-    /// In a cache, or too short to look at.
+    /// In a cache, or too short to time.
     Near,
     Far,
-    /// Nowhere yet: nobody has touched it, and the kernel makes its pages when somebody does.
+    /// Not populated: the kernel allocates its pages on first touch.
     Untouched,
 }
 
-/// Whether loads within `length` bytes take `far_ticks` or more.
+/// Whether timed loads within `length` bytes take `far_ticks` or more.
 ///
 /// # Safety
 /// M1 and M2 for `length` bytes at `start`.
-pub(super) unsafe fn looks_far(start: *const u8, length: usize, far_ticks: u64, soon: *const u8) -> bool {
+pub(super) unsafe fn is_far_at(start: *const u8, length: usize, far_ticks: u64, soon: *const u8) -> bool {
     // SAFETY: M1, M2: the caller's promise.
-    unsafe { look(start, length, (far_ticks, u64::MAX), soon) == Distance::Far }
+    unsafe { distance(start, length, (far_ticks, u64::MAX), soon) == Distance::Far }
 }
 
-/// Looks at `length` bytes: loads that take `far_ticks` or more went to memory, those that take `untouched_ticks` may have made the
-/// kernel map something.
+/// Times loads in `length` bytes: those that take `far_ticks` or more went to memory, those that take `untouched_ticks` may
+/// have caused a page fault.
 ///
-/// Up to a mebibyte a load in the first page tells, which the copy needs anyway. Beyond that it takes two, in pages that are
-/// touched beforehand: a page that is missing from the CPU's page tables takes as long as a line missing from its caches.
-/// Lines at `soon` are asked for meanwhile, whatever lies there.
+/// Up to a mebibyte it times one load in the first page, which the copy needs anyway. Beyond that it times two, in pages
+/// touched beforehand: a miss in the page tables takes as long as a miss in the caches.
+/// Prefetches lines at `soon` meanwhile; any address is allowed.
 ///
 /// # Safety
 /// M1 and M2 for `length` bytes at `start`.
-pub(super) unsafe fn look(
+pub(super) unsafe fn distance(
     start: *const u8,
     length: usize,
     (far_ticks, untouched_ticks): (u64, u64),
     soon: *const u8,
 ) -> Distance {
-    const ONE_LOOK_BYTES: usize = 1 << 20;
-    if far_ticks == 0 || length < LEAST_BYTES as usize {
+    const ONE_LOAD_BYTES: usize = 1 << 20;
+    if far_ticks == 0 || length < LEAST_TIMED_BYTES as usize {
         return Distance::Near;
     }
     raw::ask_for_lines(soon);
     let places = [start, start.wrapping_add(length / 2 / PAGE_BYTES * PAGE_BYTES)];
-    // SAFETY: M1, M2: `length` is two pages or more, so offsets up to `length / 2 + 2047` lie below it, by the caller's promise there.
+    // SAFETY: M1, M2: `length` is two pages or more, so offsets up to `length / 2 + 2047` are in the caller's range.
     unsafe {
-        let (first, deciding) = if length <= ONE_LOOK_BYTES {
+        let (first, deciding) = if length <= ONE_LOAD_BYTES {
             let first = raw::load_ticks([start]);
             (first, first)
         } else {
@@ -187,8 +187,8 @@ pub(super) unsafe fn look(
     }
 }
 
-/// Whether two pages seem to be one: after a load from the first, the same line of the other is in the cache. All memory that was
-/// read but never written is the kernel's page of zeros.
+/// Whether two pages appear to be the same: after a load from the first, the same line of the other is cached. All memory that
+/// was read but never written maps to the kernel's zero page.
 ///
 /// # Safety
 /// M1 and M2 for 2048 bytes at each place.
@@ -196,14 +196,14 @@ unsafe fn is_one_page([one, other]: [*const u8; 2], far_ticks: u64) -> bool {
     const AT: usize = 2047;
     // SAFETY: M1, M2: the caller's promise.
     let ticks = unsafe {
-        // Both pages come into the CPU's page tables.
+        // Brings both pages into the TLB.
         raw::load_ticks([one.wrapping_add(AT), other]);
         raw::load_ticks([other.wrapping_add(AT)])
     };
     ticks.is_some_and(|ticks| ticks < far_ticks)
 }
 
-/// Finds how many bytes of two ranges are equal before the first that is not.
+/// Counts the equal bytes of two ranges before their first difference.
 pub(super) fn equal_bytes<M: Borrow<Mapping>>(
     first: &Region<M>,
     second: &Region<M>,
@@ -217,10 +217,10 @@ pub(super) fn equal_bytes<M: Borrow<Mapping>>(
     Ok(unsafe { raw::first_difference(level, first, second, length as usize) } as u64)
 }
 
-/// Ranges whose exclusive or is built in one go.
+/// Maximum number of sources combined in one pass.
 pub(super) const XOR_GROUP: usize = 4;
 
-/// Makes `block` the exclusive or of as many bytes of at most [`XOR_GROUP`] regions, and of itself when told to go `on`.
+/// Sets `block` to the exclusive or of at most [`XOR_GROUP`] regions, and of its old contents if `on`.
 pub(super) fn xor_group<M: Borrow<Mapping>>(
     block: &mut [u8],
     sources: &[Region<M>],
@@ -240,8 +240,8 @@ pub(super) fn xor_group<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Makes `length` bytes of the destination the exclusive or of as many of at most [`XOR_GROUP`] regions. [`settle`] comes
-/// after it.
+/// Sets `length` bytes of the destination to the exclusive or of at most [`XOR_GROUP`] regions. The caller must call
+/// [`settle`] afterwards.
 pub(super) fn xor<M: Borrow<Mapping>>(
     manner: Manner,
     sources: &[Region<M>],
@@ -267,7 +267,7 @@ pub(super) fn xor<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Copies bytes out of a region into memory of this process alone.
+/// Copies bytes from a region into private memory.
 pub(super) fn load<M: Borrow<Mapping>>(
     source: &Region<M>,
     from: u64,
@@ -279,7 +279,7 @@ pub(super) fn load<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Copies bytes of this process alone into a region. [`settle`] comes after it.
+/// Copies private bytes into a region. The caller must call [`settle`] afterwards.
 pub(super) fn store<M: Borrow<Mapping>>(
     manner: Manner,
     destination: &Region<M>,
@@ -287,7 +287,7 @@ pub(super) fn store<M: Borrow<Mapping>>(
     bytes: &[u8],
 ) -> Result<(), OutsideRegion> {
     let to = contiguous(writable(destination)?, to, bytes.len() as u64)?;
-    // What was loaded into private memory is wanted there again: only the destination goes past the caches.
+    // The private copy is reused, so only the destination bypasses the caches.
     let manner = if manner == Manner::Flushing { Manner::Streaming } else { manner };
     // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable; no reference to
     // frame memory exists, so they are apart.
@@ -295,7 +295,7 @@ pub(super) fn store<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Repeats `word` over `length` bytes in that manner; the first byte becomes `word[0]`.
+/// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.
 pub(super) fn fill<M: Borrow<Mapping>>(
     manner: Manner,
     destination: &Region<M>,
@@ -312,7 +312,7 @@ pub(super) fn fill<M: Borrow<Mapping>>(
 /// # Safety
 /// M1, M2, M3 for `length` bytes at `to`.
 #[inline]
-unsafe fn fill_bytes(manner: Manner, to: *mut u8, length: usize, word: [u8; 4]) {
+pub(super) unsafe fn fill_bytes(manner: Manner, to: *mut u8, length: usize, word: [u8; 4]) {
     let cpu = Cpu::of_this_process();
     // SAFETY: M1, M2, M3: the caller's promise. M4: `clzero` and the level are this CPU's.
     unsafe {
@@ -326,7 +326,7 @@ unsafe fn fill_bytes(manner: Manner, to: *mut u8, length: usize, word: [u8; 4]) 
     settle(manner);
 }
 
-/// Reads a pixel, writes it, and goes on to the next, `count` times; leaves out pixels of the `transparent` colour.
+/// Copies `count` pixels one by one, in order; skips pixels of the `transparent` colour.
 pub(super) fn copy_pixels<M: Borrow<Mapping>>(
     size: PixelSize,
     source: Run<'_, M>,
@@ -371,13 +371,13 @@ pub(super) fn fill_pixels<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// The region, when its mapping may be written (M3).
+/// The region, if its mapping is writable (M3).
 #[inline]
 pub(super) fn writable<M: Borrow<Mapping>>(region: &Region<M>) -> Result<&Region<M>, OutsideRegion> {
     if region.memory().borrow().access() == Access::ReadWrite { Ok(region) } else { Err(OutsideRegion) }
 }
 
-/// The address of `length` bytes at `offset` that all lie in `region`.
+/// Address of `length` bytes at `offset`, all checked to lie in `region`.
 #[inline]
 pub(super) fn contiguous<M: Borrow<Mapping>>(
     region: &Region<M>,
@@ -391,14 +391,14 @@ pub(super) fn contiguous<M: Borrow<Mapping>>(
     Ok(region.memory().borrow().pointer().wrapping_add((region.offset() + offset) as usize))
 }
 
-/// A checked run: the first pixel's address and the distance to the next.
+/// A checked run: address of the first pixel and bytes to the next.
 #[derive(Clone, Copy)]
 struct Pixels {
     first: *mut u8,
     step: isize,
 }
 
-/// The address of a run whose `count` pixels all lie in its region. Offsets are linear, so the ends decide.
+/// Checks that all `count` pixels of a run lie in its region. Offsets are linear, so checking both ends suffices.
 fn strided<M: Borrow<Mapping>>(
     run: &Run<'_, M>,
     count: u64,
@@ -447,7 +447,7 @@ impl Pixel for u32 {
 /// All `count` pixels of both runs can be read and written respectively.
 unsafe fn copy_run<P: Pixel>(mut from: Pixels, mut to: Pixels, count: u64, transparent: Option<Color24>) {
     for _ in 0..count {
-        // SAFETY: the caller's promise. The pointers step by wrapping, for they leave the run after its last pixel.
+        // SAFETY: the caller's promise. The pointers wrap because they leave the run after its last pixel.
         unsafe {
             let pixel = from.first.cast::<P>().read_unaligned();
             if transparent.is_none_or(|color| !color.matches(P::SIZE, pixel.value())) {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn contiguous_kernels_refuse_to_leave_the_region() {
+    fn contiguous_kernels_stay_in_the_region() {
         let (mapping, region) = middle();
         for (offset, length) in [(0, 9), (8, 1), (u64::MAX, 1), (1, u64::MAX)] {
             assert_eq!(copy(Manner::Streaming, &region, offset, &region, 0, length), Err(OutsideRegion));
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn pixel_kernels_refuse_to_leave_the_region_at_either_end() {
+    fn pixel_kernels_stay_in_the_region() {
         let (mapping, region) = middle();
         let inside = Run { region: &region, first: 0, step: 0 };
         for (first, step, count) in
@@ -520,7 +520,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memfd")]
-    fn read_only_memory_is_never_written() {
+    fn read_only_memory_is_not_written() {
         let (descriptor, _writable) = memferry_shm::frame::allocate(64, Default::default()).unwrap();
         let mapping =
             Mapping::shared(std::os::fd::AsFd::as_fd(&descriptor), 64, Access::ReadOnly, 4096).unwrap();

@@ -1,12 +1,12 @@
-//! The checked way to the 2-D kernels: a rectangle or a strip, every byte of it inside its region.
+//! Checks ranges for the 2-D kernels: every byte of a rectangle or strip lies inside its region.
 //!
 //! ```text
 //! (Region, first, steps, counts) ─► the four corners inside? ─► raw at this process's level
 //!                                └► OutsideRegion: nothing touched
 //! ```
 //!
-//! Checked once per call, as in `kernels`, whose invariants M1 to M3 hold here too. Which rectangles there are, and that source
-//! and destination are apart, is `plane`'s business: overlapping ones would give other pixels, and nothing worse.
+//! Checked once per call, as in `kernels`, whose invariants M1 to M4 apply. `plane` chooses the rectangles and keeps source and
+//! destination disjoint; overlap would give wrong pixels, but nothing worse.
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
 
@@ -17,13 +17,13 @@ use std::borrow::Borrow;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Color24, PixelSize, Region};
 
-use super::choice::Manner;
 use super::kernels::{self, OutsideRegion, contiguous, writable};
 use super::level::Cpu;
+use super::manner::Manner;
 use raw::{Band, Rows, Strip};
 pub(super) use raw::{DEPTH_BYTES, Stores, WIDTH_BYTES};
 
-/// Rows of a rectangle whose pixels lie side by side.
+/// Rows of contiguous pixels.
 #[derive(Debug)]
 pub(super) struct Rectangle<'a, M> {
     pub(super) region: &'a Region<M>,
@@ -34,8 +34,8 @@ pub(super) struct Rectangle<'a, M> {
 }
 
 impl<M: Borrow<Mapping>> Rectangle<'_, M> {
-    /// The address of `count` rows of `bytes` bytes that all lie in the region. Offsets are linear, so the first and the last
-    /// row decide.
+    /// Address of `count` rows of `bytes` bytes, all checked to lie in the region. Offsets are linear, so checking the first
+    /// and last row suffices.
     fn checked(&self, count: u64, bytes: u64) -> Result<Rows, OutsideRegion> {
         let row = |first: i128| {
             let first = u64::try_from(first).map_err(|_| OutsideRegion)?;
@@ -44,14 +44,14 @@ impl<M: Borrow<Mapping>> Rectangle<'_, M> {
         let steps = i128::from(count.saturating_sub(1));
         let last = steps.checked_mul(self.pitch).and_then(|bytes| bytes.checked_add(self.first));
         row(last.ok_or(OutsideRegion)?)?;
-        // One row has no next: its pitch may be anything.
+        // A single row needs no pitch, so any value is allowed.
         let pitch = if steps == 0 { 0 } else { self.pitch };
         Ok(Rows { first: row(self.first)?, pitch: isize::try_from(pitch).map_err(|_| OutsideRegion)? })
     }
 }
 
-/// Writes the `columns` columns of the source's `rows` rows as rows of the destination. Where the source goes on
-/// after that is asked for meanwhile: `after` bytes after the first pixel. [`settle`] comes after it.
+/// Writes the source's columns as rows of the destination. Prefetches the source that follows, `after` bytes
+/// after the first pixel. The caller must call [`settle`] afterwards.
 pub(super) fn transpose<M: Borrow<Mapping>>(
     size: PixelSize,
     source: &Rectangle<'_, M>,
@@ -76,7 +76,7 @@ pub(super) fn transpose<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Pixels side by side, from `from` in the source and from `to` in the destination: `count` of them.
+/// Checks `count` contiguous pixels at `from` in the source and at `to` in the destination.
 fn strip<M: Borrow<Mapping>>(
     size: PixelSize,
     (source, from): (&Region<M>, i128),
@@ -90,7 +90,7 @@ fn strip<M: Borrow<Mapping>>(
     Ok(Strip { from, to, count: count as usize })
 }
 
-/// Copies `count` pixels. [`settle`] comes after it.
+/// Copies `count` pixels. The caller must call [`settle`] afterwards.
 pub(super) fn copy<M: Borrow<Mapping>>(
     size: PixelSize,
     source: (&Region<M>, i128),
@@ -105,8 +105,8 @@ pub(super) fn copy<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Writes `count` pixels of the source in opposite order; both sides are given by their lowest offset. [`settle`]
-/// comes after it.
+/// Writes `count` pixels in reverse order; both offsets are the lowest of their side. The caller must call [`settle`]
+/// afterwards.
 pub(super) fn reverse<M: Borrow<Mapping>>(
     size: PixelSize,
     source: (&Region<M>, i128),
@@ -120,7 +120,7 @@ pub(super) fn reverse<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Copies `count` pixels but those of the colour `key`. [`settle`] comes after it.
+/// Copies `count` pixels, skipping those of colour `key`. The caller must call [`settle`] afterwards.
 pub(super) fn copy_keyed<M: Borrow<Mapping>>(
     size: PixelSize,
     source: (&Region<M>, i128),
@@ -134,7 +134,7 @@ pub(super) fn copy_keyed<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Orders what was streamed before what comes after; to be called before anybody is told.
+/// Orders streamed stores before later ones; call it before reporting completion.
 pub(super) fn settle(stores: Stores) {
     if stores == Stores::Streaming {
         kernels::settle(Manner::Streaming);

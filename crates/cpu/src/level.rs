@@ -1,12 +1,12 @@
-//! What this CPU can do: the widest set of vector instructions that the kernels are written for, and two single ones.
+//! CPU features: the widest vector level that has kernels, and the instructions `clzero` and `clflushopt`.
 //!
 //! ```text
 //! CPUID ──► best level ──┐
 //! MEMFERRY_KERNELS ──────┴─► Cpu { level, clzero, clflushopt }, once for the process
 //! ```
 //!
-//! A level names a set of kernels, not an instruction set by itself: `avx512` needs four of its parts. The variable makes a
-//! process use a lesser level than it could, for tests and for comparing.
+//! A level names a set of kernels, not one instruction set: `avx512` needs four extensions. The variable forces a lower level,
+//! for tests and comparisons.
 
 use std::env::VarError;
 use std::fmt;
@@ -17,10 +17,10 @@ use thiserror::Error;
 /// The environment variable that forces a level.
 pub const VARIABLE: &str = "MEMFERRY_KERNELS";
 
-/// A set of kernels, the plainest first.
+/// A set of kernels; later ones use wider vectors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// What every CPU can do.
+    /// Plain Rust, for every CPU.
     Portable,
     /// 128-bit vectors of 64-bit Arm.
     Neon,
@@ -31,10 +31,10 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels, the plainest first.
+    /// All levels, narrowest first.
     pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
 
-    /// Its name, as the variable and the profile spell it.
+    /// Name in the variable and in profiles.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
@@ -44,7 +44,7 @@ impl Level {
         }
     }
 
-    /// Whether this CPU has what it needs.
+    /// Whether this CPU supports the level.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -54,7 +54,7 @@ impl Level {
         }
     }
 
-    /// The levels this CPU can run, the plainest first.
+    /// Levels this CPU supports, narrowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|level| level.is_available())
     }
@@ -66,42 +66,36 @@ impl fmt::Display for Level {
     }
 }
 
-/// The variable asks for what cannot be.
+/// Invalid value of [`VARIABLE`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LevelError {
-    /// No level is called so.
-    #[error("{VARIABLE}={value}: there is no such level; choose one of: portable, neon, avx2, avx512")]
-    Unknown {
-        /// What the variable holds.
-        value: String,
-    },
-    /// The CPU lacks it.
-    #[error("{VARIABLE}={level}: this CPU does not have what that level needs; unset the variable")]
-    Unavailable {
-        /// The level asked for.
-        level: Level,
-    },
+    /// No level has this name.
+    #[error("{VARIABLE}={value}: unknown level; choose one of: portable, neon, avx2, avx512")]
+    Unknown { value: String },
+    /// The CPU does not support the level.
+    #[error("{VARIABLE}={level}: this CPU does not support that level; unset the variable")]
+    Unavailable { level: Level },
 }
 
-/// What the kernels may use.
+/// CPU features that kernels may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cpu {
     /// The set of kernels.
     pub level: Level,
-    /// `clzero` makes a whole line zero without reading it.
+    /// `clzero` zeroes a whole line without reading it.
     pub clzero: bool,
-    /// `clflushopt` puts a line out of the caches.
+    /// `clflushopt` evicts a line from the caches.
     pub clflushopt: bool,
 }
 
 impl Cpu {
-    /// At a level that is available.
+    /// Features at an available level.
     pub fn at(level: Level) -> Self {
         let x86 = level >= Level::Avx2;
         Self { level, clzero: x86 && detected::clzero(), clflushopt: x86 && detected::clflushopt() }
     }
 
-    /// This process's: at the level the variable names, or the best when it names none that can be.
+    /// Features of this process: the level in [`VARIABLE`], or the best available if that is unset or invalid.
     pub fn of_this_process() -> Self {
         static CPU: OnceLock<Cpu> = OnceLock::new();
         *CPU.get_or_init(|| {
@@ -111,10 +105,10 @@ impl Cpu {
     }
 }
 
-/// The level the variable asks for; `None` when it is not set.
+/// The level in [`VARIABLE`]; `None` when it is not set.
 ///
 /// # Errors
-/// [`LevelError`]; the kernels then go by what the CPU can do.
+/// [`LevelError`]; the kernels then use the best available level.
 pub fn forced() -> Result<Option<Level>, LevelError> {
     match std::env::var(VARIABLE) {
         Ok(value) => parse(&value).map(Some),
@@ -147,7 +141,7 @@ mod detected {
             && is_x86_feature_detected!("avx512vl")
     }
 
-    /// AMD's manual 3, CPUID Fn8000_0008, EBX bit 0. Its line is the 64 bytes that clflush reports (Fn0000_0001, EBX).
+    /// AMD's manual 3, CPUID Fn8000_0008, EBX bit 0. The line it zeroes is the one clflush reports (Fn0000_0001, EBX).
     pub(super) fn clzero() -> bool {
         !cfg!(miri)
             && __cpuid(0x8000_0000).eax >= 0x8000_0008
@@ -189,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_that_is_available_can_be_asked_for_by_its_name() {
+    fn available_levels_parse_by_name() {
         for level in Level::available() {
             assert_eq!(parse(level.name()), Ok(level));
         }
@@ -197,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_cannot_be_is_refused_with_what_to_do() {
+    fn invalid_levels_are_refused_with_advice() {
         let unknown = parse("sse9").unwrap_err().to_string();
         assert!(unknown.contains("MEMFERRY_KERNELS=sse9") && unknown.contains("choose one of"), "{unknown}");
         if let Some(level) = Level::ALL.into_iter().find(|level| !level.is_available()) {
@@ -206,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn single_instructions_are_left_out_at_levels_below_theirs() {
+    fn the_portable_level_has_no_extras() {
         let plain = Cpu::at(Level::Portable);
         assert!(!plain.clzero && !plain.clflushopt);
     }

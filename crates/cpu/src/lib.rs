@@ -1,29 +1,40 @@
-//! The CPU engine: a worker moves the bytes itself, on the thread that polls it.
+//! The CPU engine: copies, fills and checks memory on the thread that polls it.
 //!
 //! ```text
 //! post ──► channel: Job { descriptor, done } ──ring_doorbell──► started
-//! perform ──► a short one, at once
-//! poll ──► each started job, in turn: one chunk ──progress──► kernels, under bus_error::guarded
+//! perform ──► a short operation, at once
+//! poll ──► each started job: one chunk ──progress──► kernels, under bus_error::guarded
 //!              all done ──► Ok        cancelled ──► Err(Cancelled), before the next chunk
 //!              memory failed ──► Err(MemoryFault), with the bytes before that chunk
 //! ```
 //!
-//! A channel holds one descriptor. Every poll gives each started job at most one chunk, so that a long copy delays
-//! the others by one chunk each round, and so does what touches more than a copy: its chunk is shorter. The engine starts no thread, allocates nothing after [`CpuEngine::new`] and
-//! does not sleep.
+//! A channel holds one descriptor. A poll moves one chunk per started job, so a long copy delays the others by one
+//! chunk a round. Operations with more operands than a copy get shorter chunks. The engine starts no thread, does not
+//! sleep, and allocates nothing after [`CpuEngine::new`].
 
 mod blocks;
 mod choice;
+mod grid;
 mod kernels;
 mod kernels2d;
+mod kernels_slices;
 pub mod level;
+mod manner;
 pub mod measure;
 mod plane;
 mod progress;
+mod state;
 mod tiling;
 pub mod tuning;
 
-pub use kernels::{slices, team};
+pub use kernels::team;
+
+/// The kernels on private memory, for programs that want only the copies.
+pub mod slices {
+    pub use super::kernels_slices::{
+        LengthsDiffer, copy, copy_past_caches, fill, is_far, untouched_ticks, zero_past_caches,
+    };
+}
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -36,23 +47,24 @@ use memferry_transfer::{
     Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operation,
     Operations, Outcome, Refused, Region, Side, Ticket, Watermark,
 };
-use progress::{Means, State};
+use progress::Settings;
+use state::State;
 
-/// Bytes a copy moves per poll unless the service chooses otherwise; what has more operands visits fewer, so that it touches no more.
+/// Bytes a copy moves per poll by default. Operations with more operands visit fewer, so that they touch no more.
 ///
 /// Measured with glibc's `memmove`: chunks of 64 to 512 KiB lose nothing against one long copy of 1 MiB or 64 MiB.
 pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 
-/// Bytes up to which a transfer is done at once, on the thread that submits it to the path.
+/// Operations of up to this many bytes are performed at once, on the thread that submits them to the path.
 ///
-/// The worker holds the capability table meanwhile: a copy of this much takes less than a microsecond even from cold memory, and what
-/// has [`IMMEDIATE_OPERANDS`] sources a few.
+/// The worker holds the capability table meanwhile. A copy of this size takes less than a microsecond even from cold memory;
+/// an operation with [`IMMEDIATE_OPERANDS`] sources takes a few_operands.
 const IMMEDIATE_BYTES: u64 = 1024;
-/// What is short is done whole, however many operands it has: a part of it would have to be begun again.
-const IMMEDIATE: Means<'static> = Means { chunk_bytes: u64::MAX, team: None, for_others: false };
-/// Bytes of the largest tile of a picture that is turned by a quarter: at least one is moved at a time.
+/// Immediate operations are one chunk whatever their operands: a second attempt would start over.
+const IMMEDIATE: Settings<'static> = Settings { chunk_bytes: u64::MAX, team: None, read_elsewhere: false };
+/// Bytes of the largest transposition tile. A chunk holds at least one.
 const TILE_BYTES: u64 = (kernels2d::WIDTH_BYTES * kernels2d::DEPTH_BYTES) as u64;
-/// Segments and sources up to which one is.
+/// Segments or sources an immediate operation may have.
 const IMMEDIATE_OPERANDS: usize = 8;
 
 pub const LONGEST_BYTES: u64 = 1 << 40;
@@ -85,21 +97,21 @@ pub const LONGEST_BYTES: u64 = 1 << 40;
 #[derive(Debug)]
 pub struct CpuEngine {
     channels: Vec<Channel>,
-    /// Channels that hold a job, oldest post first: idle ones cost a poll nothing.
+    /// Channels that hold a job, oldest post first, so that idle channels cost a poll nothing.
     busy: Vec<u32>,
-    /// How many of them, from the end, were posted since the doorbell.
+    /// Entries at the end of `busy` posted since the last doorbell.
     posted: usize,
     chunk_bytes: u64,
     team: Option<Arc<CopyTeam>>,
-    for_others: bool,
+    read_elsewhere: bool,
 }
 
 #[derive(Debug)]
 struct Channel {
-    /// Of the newest post.
+    /// Serial number of the newest post.
     serial: u32,
     job: Option<Job>,
-    /// Chunks of it that a poll moves.
+    /// Chunks that one poll moves.
     turns: u32,
 }
 
@@ -107,34 +119,34 @@ struct Channel {
 struct Job {
     descriptor: Descriptor<Mapping>,
     state: State,
-    /// The doorbell was rung.
+    /// Set when the doorbell rings.
     started: bool,
     cancelled: bool,
 }
 
 impl CpuEngine {
-    /// An engine of `channels` channels that moves at most `chunk_bytes` (at least 1) for a job in one poll; as much as that of an
-    /// operation that touches more than two bytes for each it visits.
+    /// An engine of `channels` channels. One poll moves at most `chunk_bytes` (at least 1) of a job, fewer for operations that
+    /// touch more than two bytes per byte visited.
     ///
-    /// It survives memory that fails under it only in a process that called [`memferry_shm::bus_error::install`];
-    /// this function leaves signal handlers alone.
+    /// It survives failing memory only in a process that called [`memferry_shm::bus_error::install`];
+    /// this function installs no signal handler.
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
         let busy = Vec::with_capacity(channels as usize);
         let channels = (0..channels).map(|_| Channel { serial: 0, job: None, turns: 1 }).collect();
-        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), team: None, for_others: false }
+        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), team: None, read_elsewhere: false }
     }
 
-    /// The same engine, whose long copies are shared with whoever of `team` has nothing to do: then a poll moves
-    /// `chunk_bytes` for each that shares.
+    /// Shares long copies with idle members of `team`. A poll then moves `chunk_bytes` for each thread that
+    /// shares.
     pub fn with_team(mut self, team: Arc<CopyTeam>) -> Self {
         self.team = Some(team);
         self
     }
 
-    /// The same engine, for a thread whose core is not that of who reads the copies: from some size on they go past its caches
-    /// even where the destination is near. A line that was modified in another core's cache takes longer to read than memory.
+    /// For a thread whose copies are read on another core. From some size on, copies bypass the caches even if the
+    /// destination is cached: a line modified in another core's cache takes longer to read than memory.
     pub fn for_other_cores(mut self) -> Self {
-        self.for_others = true;
+        self.read_elsewhere = true;
         self
     }
 
@@ -143,7 +155,7 @@ impl CpuEngine {
         self.busy.is_empty()
     }
 
-    /// Posts and starts one descriptor at once, whatever else was posted and waits for its doorbell; `None` when it is refused.
+    /// Posts and starts one descriptor without ringing the doorbell for earlier posts; `None` if it is refused.
     pub fn start(&mut self, descriptor: Descriptor<Mapping>) -> Option<Ticket> {
         let ticket = self.post(descriptor).ok()?;
         self.busy.pop();
@@ -155,7 +167,7 @@ impl CpuEngine {
         Some(ticket)
     }
 
-    /// Why this engine will not take the descriptor.
+    /// Why the engine refuses the descriptor; `None` if it accepts it.
     pub fn refusal(&self, descriptor: &Descriptor<Mapping>) -> Option<RefusalReason> {
         let channel = descriptor.channel();
         match self.channels.get(channel as usize) {
@@ -210,13 +222,13 @@ impl Engine for CpuEngine {
         let mut active = false;
         let mut index = 0;
         let team = self.team.as_deref();
-        let for_others = self.for_others;
-        let means = Means { chunk_bytes: self.chunk_bytes, team, for_others };
+        let read_elsewhere = self.read_elsewhere;
+        let settings = Settings { chunk_bytes: self.chunk_bytes, team, read_elsewhere };
         let mut first_unstarted = self.busy.len() - self.posted;
         while let Some(number) = self.busy.get(index).copied() {
             let channel = &mut self.channels[number as usize];
             let serial = channel.serial;
-            let Some(outcome) = channel.step(means) else {
+            let Some(outcome) = channel.step(settings) else {
                 active |= index < first_unstarted && channel.turns > 0;
                 index += 1;
                 continue;
@@ -289,11 +301,11 @@ impl Engine for CpuEngine {
 }
 
 impl Channel {
-    /// Moves the chunks of the job whose turn it is. Returns the outcome when the job ended; the job is dropped before that, because
-    /// its memory may be given back once the completion is seen.
-    fn step(&mut self, means: Means<'_>) -> Option<Outcome> {
+    /// Moves the job's chunks for this poll. Returns the outcome when the job ended. The job is dropped first, because
+    /// its memory may be returned once the completion is seen.
+    fn step(&mut self, settings: Settings<'_>) -> Option<Outcome> {
         let job = self.job.as_mut()?;
-        let result = job.advance(means, self.turns)?;
+        let result = job.advance(settings, self.turns)?;
         let outcome = outcome(result, &job.state);
         self.job = None;
         Some(outcome)
@@ -301,8 +313,8 @@ impl Channel {
 }
 
 impl Job {
-    /// Moves up to `turns` chunks. Returns the result when the job is over.
-    fn advance(&mut self, means: Means<'_>, turns: u32) -> Option<Result<(), Failure>> {
+    /// Moves up to `turns` chunks. Returns the result when the job has ended.
+    fn advance(&mut self, settings: Settings<'_>, turns: u32) -> Option<Result<(), Failure>> {
         if self.cancelled {
             return Some(Err(Failure::Cancelled));
         }
@@ -312,7 +324,7 @@ impl Job {
         let operation = self.descriptor.operation();
         let hint = self.descriptor.hint();
         for _ in 0..turns {
-            match progress::advance(operation, hint, &mut self.state, means) {
+            match progress::advance(operation, hint, &mut self.state, settings) {
                 Ok(false) => {}
                 Ok(true) => return Some(Ok(())),
                 Err(failure) => return Some(Err(failure)),
@@ -322,23 +334,23 @@ impl Job {
     }
 }
 
-/// Bytes done at a time where nobody waits for a turn: each time, who shares has to be told.
+/// Chunk of [`perform_whole`], where no other job waits. Sharing has a cost per chunk, so it is long.
 const WHOLE_CHUNK_BYTES: u64 = 4 << 20;
 
-/// Does the whole of an operation on the calling thread, together with whoever of `team` has nothing to do; `None` when this
-/// engine does not perform it.
+/// Performs a whole operation on the calling thread and idle members of `team`; `None` if this engine does not
+/// support the operation.
 pub fn perform_whole<M: Borrow<Mapping>>(
     confined: &Confined<'_, M>,
     team: Option<&CopyTeam>,
 ) -> Option<Outcome> {
-    let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, team, for_others: false };
+    let settings = Settings { chunk_bytes: WHOLE_CHUNK_BYTES, team, read_elsewhere: false };
     let operation = confined.operation();
     if !performs(operation) {
         return None;
     }
     let mut state = State::default();
     let result = loop {
-        match progress::advance(operation, confined.hint(), &mut state, means) {
+        match progress::advance(operation, confined.hint(), &mut state, settings) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(failure) => break Err(failure),
@@ -352,7 +364,7 @@ fn outcome(result: Result<(), Failure>, state: &State) -> Outcome {
     Outcome { result, bytes_done: state.done, value: state.value, engine: EngineKind::Cpu }
 }
 
-/// Whether the operation is announced and short enough, and its destinations may be written.
+/// Whether the operation is supported, short enough, and writes only writable memory.
 #[inline]
 fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
     let writable = operation.visit(|side, region, _| {
@@ -363,10 +375,10 @@ fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
     writable.is_ok() && announced && operation.total_bytes() <= LONGEST_BYTES
 }
 
-/// Whether the operation takes no time worth speaking of. Pixels may lie in pages of their own, so 2-D never does.
+/// Whether the operation is short enough to perform at once. 2-D never is: each pixel may lie in another page.
 #[inline]
 fn is_short<M>(operation: &Operation<Region<M>>) -> bool {
-    let few = match operation {
+    let few_operands = match operation {
         Operation::Copy2d { .. } | Operation::Fill2d { .. } => false,
         Operation::ScatterGather { lists } => {
             lists.source.len() + lists.destination.len() <= IMMEDIATE_OPERANDS
@@ -374,5 +386,5 @@ fn is_short<M>(operation: &Operation<Region<M>>) -> bool {
         Operation::Xor { sources, .. } => sources.len() <= IMMEDIATE_OPERANDS,
         _ => true,
     };
-    few && operation.total_bytes() <= IMMEDIATE_BYTES
+    few_operands && operation.total_bytes() <= IMMEDIATE_BYTES
 }

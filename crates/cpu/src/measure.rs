@@ -1,13 +1,13 @@
-//! Measures this machine's thresholds: from how many bytes on each way of moving them pays.
+//! Measures this machine's thresholds: the size from which each alternative pays.
 //!
 //! ```text
-//! two frames larger than the caches ─► for each size: the plain way and the other, interleaved ─► medians' ratio
-//! sizes, smallest first ─► the least from which on all gain enough ─► Tuning
+//! two frames larger than the caches ─► per size: plain and alternative, interleaved ─► median ratio
+//! smallest size from which all larger ones gain enough ─► Tuning
 //! ```
 //!
-//! Memory is a memfd of ordinary pages, as frames are, and no line of it is zeros, which some machines do not write. A thread
-//! that helps is started while sharing is measured and ends with it. It takes some seconds, in steps that the caller is told
-//! of. Nothing is installed or written.
+//! Memory is a memfd of ordinary pages, as frames are, and no line is all zeros, because some machines skip such writes. A helper
+//! thread runs while sharing is measured. The measurement takes some seconds and reports its steps to the caller.
+//! Nothing is installed or written.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,23 +18,18 @@ use memferry_shm::mapping::Mapping;
 use memferry_transfer::Region;
 use thiserror::Error;
 
-use super::choice::Manner;
 use super::kernels::team::CopyTeam;
 use super::kernels::{self, OutsideRegion};
+use super::manner::Manner;
 use super::tuning::{self, Tuning};
 
-/// Why the machine was not measured.
 #[derive(Debug, Error)]
 pub enum MeasureError {
-    /// There is not enough memory.
-    #[error("cannot have {bytes} bytes of memory to measure with: {source}")]
-    Memory {
-        /// What was asked for.
-        bytes: u64,
-        source: io::Error,
-    },
-    /// An error of this module.
-    #[error("a measurement left its memory")]
+    /// Memory could not be allocated.
+    #[error("cannot allocate {bytes} bytes to measure with: {source}; free some memory")]
+    Memory { bytes: u64, source: io::Error },
+    /// A bug in this module.
+    #[error("bug in memferry: a measurement used an offset outside its memory")]
     Outside,
 }
 
@@ -46,24 +41,24 @@ impl From<OutsideRegion> for MeasureError {
 
 /// A threshold that no transfer reaches.
 pub const NEVER: u64 = 1 << 40;
-/// What the other way has to gain to be taken.
+/// Minimum gain of bypassing the caches.
 const GAIN: f64 = 1.03;
-/// What looking at memory may cost where it finds it near.
-const LOOK_COST: f64 = 0.95;
-/// What sharing has to gain: it takes a second core.
+/// Minimum speed ratio when timing loads finds the memory near.
+const TIMING_COST: f64 = 0.95;
+/// Minimum gain of sharing, which occupies a second core.
 const SHARE_GAIN: f64 = 1.15;
-/// A round is at least so long, or one call.
+/// Minimum duration of a round, unless one call takes longer.
 const ROUND: Duration = Duration::from_micros(60);
 const ROUNDS: usize = 15;
-/// Steps the caller is told of.
+/// Steps reported to the caller.
 pub const STEPS: u32 = 6;
 
-/// Sizes of powers of two.
+/// Powers of two times `from`, up to `to`.
 fn sizes(from: u64, to: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(from), |size| size.checked_mul(2)).take_while(move |size| *size <= to)
 }
 
-/// The least size from which on all gain at least `enough`, of (size, gain), smallest size first.
+/// The smallest size from which all gains reach `enough`. `gains` holds (size, gain), smallest size first.
 fn threshold(gains: &[(u64, f64)], enough: f64) -> u64 {
     let gaining = gains.iter().rev().take_while(|(_, gain)| *gain >= enough);
     gaining.last().map_or(NEVER, |(size, _)| *size)
@@ -77,33 +72,33 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Whether the bytes of a measurement are in a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// They were just moved the same way.
+    /// Moved the same way just before.
     Near,
-    /// They were not touched for long.
+    /// Not touched for a while.
     Far,
 }
 
-/// A part of a mapping.
+/// A region of a mapping.
 fn part(mapping: &Mapping, offset: u64, length: u64) -> Result<Region<&Mapping>, OutsideRegion> {
     Region::new(mapping, offset, length).ok_or(OutsideRegion)
 }
 
-/// One way of doing something to `bytes` at an offset.
+/// One way of processing `bytes` at an offset.
 type Way<'a> = &'a mut dyn FnMut(u64, u64) -> Result<(), OutsideRegion>;
 
-/// Memory to measure with.
+/// The memory used for measuring.
 struct Field {
     source: Mapping,
     destination: Mapping,
     bytes: u64,
-    /// Parts given so far.
+    /// Places handed out so far.
     turn: u64,
 }
 
-/// An odd number near 2^64 over the golden ratio: its multiples, modulo 2^64, are spread evenly whatever their count.
+/// An odd number near 2^64 over the golden ratio: its multiples modulo 2^64 are spread evenly.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The place of a turn among so many: far from those of the turns just before, which caches may still hold.
+/// The place for a turn: far from those of recent turns, which caches may still hold.
 fn spread(turn: u64, places: u64) -> u64 {
     ((u128::from(turn.wrapping_mul(GOLDEN)) * u128::from(places)) >> 64) as u64
 }
@@ -134,7 +129,7 @@ impl Field {
         spread(self.turn, self.bytes / bytes) * bytes
     }
 
-    /// Calls of one way, one after the other; nanoseconds each.
+    /// Calls one way repeatedly; returns nanoseconds per call.
     fn round(&mut self, memory: Memory, bytes: u64, way: Way<'_>) -> Result<f64, OutsideRegion> {
         let mut place = self.next_place(bytes);
         if memory == Memory::Near {
@@ -148,14 +143,14 @@ impl Field {
             }
             way(place, bytes)?;
             calls += 1;
-            // Short calls are counted in dozens: looking at the clock takes as long as they do.
+            // Short calls are timed 16 at a time: reading the clock takes as long as one.
             if (bytes >= 1 << 16 || calls.is_multiple_of(16)) && started.elapsed() >= ROUND {
                 return Ok(started.elapsed().as_nanos() as f64 / f64::from(calls));
             }
         }
     }
 
-    /// How many times faster the second way is than the first: the median of rounds, the two interleaved.
+    /// How many times faster the second way is: the median ratio over interleaved rounds.
     fn gain(&mut self, memory: Memory, bytes: u64, ways: [Way<'_>; 2]) -> Result<f64, OutsideRegion> {
         let [plain, other] = ways;
         let mut gains = Vec::with_capacity(ROUNDS);
@@ -170,21 +165,21 @@ impl Field {
     }
 }
 
-/// Measures the thresholds of this machine; `step` is told what comes next, [`STEPS`] times.
+/// Measures the thresholds of this machine. `step` receives the name of each step, [`STEPS`] times.
 ///
-/// Hints of requests, and thresholds in use, play no part in it.
+/// Ignores request hints and the thresholds in use.
 ///
 /// # Errors
 /// [`MeasureError`].
 pub fn measure(mut step: impl FnMut(&'static str)) -> Result<Tuning, MeasureError> {
-    step("memory to measure with");
+    step("memory allocation");
     let mut field = Field::new()?;
     let mut tuning = Tuning::of_this_machine();
-    step("how far memory is");
+    step("latency of memory");
     tuning.far_ticks = far_ticks(&mut field)?;
-    step("copies of far memory");
+    step("copies of uncached memory");
     tuning.stream_cold_bytes = stream_cold_bytes(&mut field, tuning.far_ticks)?;
-    step("copies of the same memory again");
+    step("repeated copies of the same memory");
     tuning.stream_always_bytes = stream_always_bytes(&mut field)?.max(tuning.stream_cold_bytes);
     step("zeroing");
     tuning.zero_cold_bytes = zero_cold_bytes(&mut field, tuning.far_ticks)?;
@@ -193,7 +188,7 @@ pub fn measure(mut step: impl FnMut(&'static str)) -> Result<Tuning, MeasureErro
     Ok(tuning)
 }
 
-/// Half-way between loads that find their line in a cache and loads that do not; 0 when they do not differ enough.
+/// Geometric mean of the ticks of cached and uncached loads; 0 if they do not differ enough.
 fn far_ticks(field: &mut Field) -> Result<u64, OutsideRegion> {
     const TRIES: usize = 400;
     let mapping = field.source.clone();
@@ -202,7 +197,7 @@ fn far_ticks(field: &mut Field) -> Result<u64, OutsideRegion> {
         let place = part(&mapping, field.next_place(4096), 4096)?;
         far.extend(kernels::region_ticks(&place, 0)?.and(kernels::region_ticks(&place, 1024)?));
     }
-    // In the second-level cache or beyond, not in the first.
+    // From the second-level cache or beyond, not from the first.
     let mut near = Vec::new();
     for _ in 0..2 {
         near.clear();
@@ -250,25 +245,26 @@ fn stream_always_bytes(field: &mut Field) -> Result<u64, OutsideRegion> {
     Ok(threshold(&gains, GAIN))
 }
 
-/// From where far memory gains, and looking costs little where it is near.
+/// The size from which far memory gains and timing loads costs little for near memory.
 fn zero_cold_bytes(field: &mut Field, far_ticks: u64) -> Result<u64, OutsideRegion> {
     let destination = field.destination.clone();
     let to = part(&destination, 0, field.bytes)?;
     let mut far = Vec::new();
     let mut near = Vec::new();
     for bytes in sizes(16 << 10, 4 << 20) {
-        let look = |at, bytes| kernels::is_far(&part(&destination, at, bytes)?, bytes, far_ticks, None);
+        let time_loads = |at, bytes| kernels::is_far(&part(&destination, at, bytes)?, bytes, far_ticks, None);
         let zero = |manner, at, bytes| kernels::fill(manner, &to, at, bytes, [0; 4]);
         let mut plain = |at, bytes| zero(Manner::Cached, at, bytes);
-        let mut streaming = |at, bytes| look(at, bytes).and_then(|_| zero(Manner::Streaming, at, bytes));
-        let mut looking = |at, bytes| look(at, bytes).and_then(|_| zero(Manner::Cached, at, bytes));
+        let mut streaming =
+            |at, bytes| time_loads(at, bytes).and_then(|_| zero(Manner::Streaming, at, bytes));
+        let mut timed = |at, bytes| time_loads(at, bytes).and_then(|_| zero(Manner::Cached, at, bytes));
         far.push((bytes, field.gain(Memory::Far, bytes, [&mut plain, &mut streaming])?));
-        near.push((bytes, field.gain(Memory::Near, bytes, [&mut plain, &mut looking])?));
+        near.push((bytes, field.gain(Memory::Near, bytes, [&mut plain, &mut timed])?));
     }
-    Ok(threshold(&far, GAIN).max(threshold(&near, LOOK_COST)))
+    Ok(threshold(&far, GAIN).max(threshold(&near, TIMING_COST)))
 }
 
-/// Ends the helper whatever happens.
+/// Ends the helper thread, also on failure.
 struct Ending<'a>(&'a AtomicBool, &'a std::thread::Thread);
 
 impl Drop for Ending<'_> {
@@ -278,7 +274,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Measures copies shared with a thread that looks for work, and with one that has to be woken for each.
+/// Measures copies shared with a spinning thread, and with one that must be woken for each.
 fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
         let all = [
@@ -317,7 +313,7 @@ fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
     })
 }
 
-/// What sharing gains over copying alone, for sizes from one to the other.
+/// Gains of sharing over copying alone, for sizes from `least` to `most`.
 fn sharing(
     field: &mut Field,
     team: &CopyTeam,
@@ -348,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_threshold_is_where_the_gain_begins_for_good() {
+    fn the_threshold_starts_the_last_gains() {
         let gains = [(1, 2.0), (2, 1.0), (4, 1.1), (8, 1.2)];
         assert_eq!(threshold(&gains, 1.05), 4);
         assert_eq!(threshold(&gains, 1.15), 8);
@@ -358,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_spread_evenly_over_all_places() {
+    fn places_are_spread_evenly() {
         for places in [1, 2, 7, 512] {
             let mut visits = vec![0; places as usize];
             (1..=4 * places).for_each(|turn| visits[spread(turn, places) as usize] += 1);
@@ -369,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_double_up_to_the_last() {
+    fn sizes_double_up_to_the_limit() {
         assert_eq!(sizes(4, 40).collect::<Vec<_>>(), [4, 8, 16, 32]);
     }
 }

@@ -1,37 +1,38 @@
-//! 2-D operations: which pixels come next, and which kernel moves them.
+//! 2-D operations: chooses the next pixels and the kernel that moves them.
 //!
 //! ```text
-//! shape ─► Grid ─ may the order show? ─ yes ─► runs of pixels in the order of Wicki 2014, listing 3
+//! shape ─► Grid ─ does order matter? ─ yes ─► runs of pixels in the order of Wicki 2014, listing 3
 //!                     no: source and destination apart, no pixel written twice
 //!                     ▼
-//!          axes and directions turned until the source runs upwards along x
+//!          swap and flip axes until the source runs upwards along x
 //!                     ├─ destination upwards along x     ─► rows: copied, or colour-keyed
 //!                     ├─ destination downwards along x   ─► rows reversed
 //!                     ├─ destination upwards along y     ─► bands of tiles: `Tiling`
 //!                     └─ neither                         ─► as above
 //! ```
 //!
-//! The bytes done are all the state there is, so everything here is a function of them and of the descriptor. The kernels check
-//! that they stay inside.
+//! The count of bytes done is the only state: everything here is a function of it and of the descriptor. The kernels check
+//! ranges.
 
 use std::borrow::Borrow;
 
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::geometry::Extent;
-use memferry_transfer::{CacheHint, Color24, Copy2d, Count2d, Fill2d, Pattern, PixelSize, Plane, Region};
+use memferry_transfer::{CacheHint, Color24, Copy2d, Fill2d, Pattern, PixelSize, Plane, Region};
 
-use super::choice::Manner;
+use super::grid::Grid;
 use super::kernels::{self, OutsideRegion, Run};
 use super::kernels2d::{self, Rectangle, Stores};
-use super::progress::address;
+use super::manner::Manner;
+use super::state::address;
 use super::tiling::Tiling;
 use super::tuning::LEAST_BYTES;
 
-/// Pictures of so many bytes and more are written past the caches, unless a hint says otherwise. Measured on Zen 4: from here on
-/// that is faster even where the caches could hold both sides.
+/// Larger pictures bypass the caches, unless a hint says otherwise. Measured on Zen 4: from here on
+/// that is faster even if both sides would fit the caches.
 const STREAM_BYTES: u64 = 4 << 20;
 
-/// Copies the pixels after the first `done` bytes, about `chunk_bytes` of them; tells how many bytes they are.
+/// Copies about `chunk_bytes` of pixels after the first `done` bytes; returns the bytes copied.
 pub(super) fn copy<M: Borrow<Mapping>>(
     source: &Region<M>,
     destination: &Region<M>,
@@ -78,7 +79,7 @@ pub(super) fn copy<M: Borrow<Mapping>>(
     moved
 }
 
-/// How whole lines of a picture of so many bytes are written.
+/// How whole lines of a picture of `bytes` bytes are written.
 fn stores(hint: CacheHint, bytes: u64) -> Stores {
     match hint {
         CacheHint::Keep => Stores::Cached,
@@ -88,7 +89,7 @@ fn stores(hint: CacheHint, bytes: u64) -> Stores {
     }
 }
 
-/// Copies pixel by pixel, in the order of the grid.
+/// Copies pixel by pixel in the grid's order.
 fn copy_pixels<M: Borrow<Mapping>>(
     source: &Region<M>,
     destination: &Region<M>,
@@ -106,9 +107,9 @@ fn copy_pixels<M: Borrow<Mapping>>(
     })
 }
 
-/// Fills the pixels after the first `done` bytes, about `chunk_bytes` of them; tells how many bytes they are.
+/// Fills about `chunk_bytes` of pixels after the first `done` bytes; returns the bytes filled.
 ///
-/// Pixels that share no byte become the same in any order.
+/// Pixels that share no byte may be filled in any order.
 pub(super) fn fill<M: Borrow<Mapping>>(
     destination: &Region<M>,
     shape: &Fill2d,
@@ -144,7 +145,7 @@ fn step(bytes: i128) -> Result<i64, OutsideRegion> {
     i64::try_from(bytes).map_err(|_| OutsideRegion)
 }
 
-/// Whether no byte the shape reads lies among those it writes. Then the order of reads and writes shows nowhere.
+/// Whether the bytes read and the bytes written are disjoint. Then the order of reads and writes does not matter.
 fn are_apart<M: Borrow<Mapping>>(source: &Region<M>, destination: &Region<M>, shape: &Copy2d) -> bool {
     let range = |region: &Region<M>, plane: &Plane| match plane.extent(&shape.count) {
         Ok(Some(Extent { first, length })) => {
@@ -159,13 +160,13 @@ fn are_apart<M: Borrow<Mapping>>(source: &Region<M>, destination: &Region<M>, sh
     }
 }
 
-/// How a grid in any order can be moved faster than pixel by pixel: its source lies side by side along x.
+/// How a grid whose order does not matter is moved faster than pixel by pixel. The source is contiguous along x.
 enum Way {
-    /// So does its destination.
+    /// The destination is contiguous along x.
     Rows(Grid<2>),
-    /// So does its destination, the other way round.
+    /// The destination is contiguous along x, backwards.
     Reversed(Grid<2>),
-    /// Its destination does along y.
+    /// The destination is contiguous along y.
     Transposed(Grid<2>),
 }
 
@@ -184,145 +185,5 @@ impl Way {
         } else {
             None
         }
-    }
-}
-
-/// One side's walk: its start, and the distances between pixels of a row and between rows, bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
-    pub(super) start: i128,
-    pub(super) across: i128,
-    pub(super) down: i128,
-}
-
-/// `N` walks side by side over the same number of pixels.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grid<const N: usize> {
-    pub(super) pixel: PixelSize,
-    pub(super) columns: u64,
-    pub(super) rows: u64,
-    pub(super) lines: [Line; N],
-}
-
-/// Farther than this apart, pixels lie in pages of their own: going farther costs no more.
-pub(super) const PAGE_BYTES: u128 = 4096;
-
-/// What going `bytes` farther costs, in bytes of a chunk. A chunk is to bound the time until the worker looks at its other
-/// clients, and that is pages touched: a page touched for the first time costs the kernel microseconds.
-pub(super) fn jump(bytes: i128) -> u64 {
-    (bytes.unsigned_abs().min(PAGE_BYTES) / 4) as u64
-}
-
-impl<const N: usize> Grid<N> {
-    fn new(count: &Count2d, planes: [Plane; N]) -> Self {
-        let lines = planes.map(|plane| Line {
-            start: i128::from(plane.start),
-            across: i128::from(plane.x_step),
-            down: plane.row_advance(count),
-        });
-        let columns = u64::from(count.x_count);
-        let rows = u64::from(count.y_count);
-        Self { pixel: count.pixel, columns, rows, lines }.merged()
-    }
-
-    /// Rows that go on in the rhythm of their pixels on every side are one long row. The order stays as it is.
-    fn merged(self) -> Self {
-        if self.columns == 1 {
-            return Self { columns: self.rows, rows: 1, ..self }
-                .with_lines(|line| (line.start, line.down, 0));
-        }
-        let columns = i128::from(self.columns);
-        let goes_on = |line: &Line| line.across.checked_mul(columns) == Some(line.down);
-        if self.rows > 1 && self.lines.iter().all(goes_on) {
-            return Self { columns: self.columns * self.rows, rows: 1, ..self };
-        }
-        self
-    }
-
-    fn with_lines(self, change: impl Fn(Line) -> (i128, i128, i128)) -> Self {
-        let lines = self.lines.map(|line| {
-            let (start, across, down) = change(line);
-            Line { start, across, down }
-        });
-        Self { lines, ..self }
-    }
-
-    /// The same pixels in an order in which the first line runs upwards along x, if it runs along an axis at all.
-    fn upward(&self) -> Self {
-        let pixel = self.pixel_bytes();
-        let line = self.lines[0];
-        let mut grid = *self;
-        if line.across.abs() != pixel && line.down.abs() == pixel && self.rows > 1 {
-            grid = Self { columns: self.rows, rows: self.columns, ..*self }
-                .with_lines(|line| (line.start, line.down, line.across));
-        }
-        if grid.lines[0].across == -pixel {
-            let last = i128::from(grid.columns.saturating_sub(1));
-            grid = grid.with_lines(|line| (line.start + last * line.across, -line.across, line.down));
-        }
-        if grid.lines[0].down < 0 {
-            grid = grid.upside_down();
-        }
-        grid.merged()
-    }
-
-    /// The same pixels, the last row first.
-    fn upside_down(&self) -> Self {
-        let last = i128::from(self.rows.saturating_sub(1));
-        self.with_lines(|line| (line.start + last * line.down, line.across, -line.down))
-    }
-
-    pub(super) fn pixel_bytes(&self) -> i128 {
-        i128::from(self.pixel.bytes())
-    }
-
-    pub(super) fn total_bytes(&self) -> u64 {
-        self.columns * self.rows * self.pixel.bytes()
-    }
-
-    fn is_contiguous(&self, line: usize) -> bool {
-        self.lines[line].across == self.pixel_bytes()
-    }
-
-    /// Whether the line visits no byte twice, as far as is easily seen: along one axis pixels lie side by side or farther
-    /// apart, and along the other beyond all of those.
-    fn writes_once(&self, line: usize) -> bool {
-        let across = self.lines[line].across.abs();
-        let down = self.lines[line].down.abs();
-        let beyond = |step: i128, count: u64, other: i128| {
-            let length = step.checked_mul(i128::from(count));
-            step >= self.pixel_bytes() && length.is_some_and(|length| other >= length)
-        };
-        let single_row = self.rows <= 1 && across >= self.pixel_bytes();
-        single_row || beyond(across, self.columns, down) || beyond(down, self.rows, across)
-    }
-
-    /// Bytes of a chunk that a pixel is charged: its own where pixels lie side by side, else what going to the next costs.
-    fn pixel_cost(&self) -> u64 {
-        let of_line = |line: &Line| jump(line.across).max(jump(line.down).div_ceil(self.columns.max(1)));
-        self.lines.iter().map(of_line).fold(self.pixel.bytes(), u64::max)
-    }
-
-    /// Calls `run` with the offsets and pixels of each run after the first `done` bytes, at most `chunk_bytes` of them
-    /// (but at least a pixel); tells how many bytes they are.
-    fn runs(
-        &self,
-        done: u64,
-        chunk_bytes: u64,
-        mut run: impl FnMut([i128; N], u64) -> Result<(), OutsideRegion>,
-    ) -> Result<u64, OutsideRegion> {
-        let index = done / self.pixel.bytes();
-        let pixels = (self.columns * self.rows).saturating_sub(index);
-        let chunk = (chunk_bytes / self.pixel_cost()).max(1).min(pixels);
-        let mut row = i128::from(index.checked_div(self.columns).unwrap_or(0));
-        let mut x = index.checked_rem(self.columns).unwrap_or(0);
-        let mut left = chunk;
-        while left > 0 {
-            let pixels = left.min(self.columns - x);
-            run(self.lines.map(|line| line.start + row * line.down + i128::from(x) * line.across), pixels)?;
-            left -= pixels;
-            (row, x) = (row + 1, 0);
-        }
-        Ok(chunk * self.pixel.bytes())
     }
 }

@@ -1,90 +1,71 @@
-//! Which bytes come next: an operation resumed after any number of bytes, in safe code.
+//! Advances an operation by one chunk, resuming after any number of bytes, in safe code.
 //!
 //! ```text
-//! (operation, bytes done, chunk) ──► share of the chunk, where operands are many
-//!                                    Copy     up, or down from the end when that would overwrite bytes still to be read
-//!                                    Fill     with the pattern turned to the phase of the chunk's first byte
+//! (operation, bytes done, chunk) ──► the operation's share of the chunk
+//!                                    Copy     up, or down from the end if the destination overlaps the source from above
+//!                                    Fill     with the pattern rotated to the phase of the chunk's first byte
 //!                                    2-D      plane
 //!                                    lists    piece by piece
 //!                                    others   blocks
 //!                                ──► kernels, under bus_error::guarded ──► bytes moved
 //! ```
 //!
-//! The bytes done are all the state there is. Two mappings of one memory at different addresses are not recognised as
-//! overlapping.
+//! The count of bytes done is the only position kept. Two mappings of the same memory at different addresses are not recognised
+//! as overlapping.
 
 use std::borrow::Borrow;
 
-use memferry_shm::bus_error::{MemoryFault, guarded};
+use memferry_shm::bus_error::MemoryFault;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Failure, Lists, Operation, Pattern, Region, Segment, Watermark};
 
-use super::choice::{self, Manner, Work};
+use super::choice::{self, Work};
+use super::kernels;
 use super::kernels::team::{Activity, CopyTeam};
-use super::kernels::{self, OutsideRegion};
+use super::manner::Manner;
+use super::state::{State, address, runs_down, step};
 use super::{blocks, plane, tuning};
 
-/// How far an operation has come.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct State {
-    pub(super) done: u64,
-    /// What was found so far.
-    pub(super) value: u64,
-    /// Nothing is left to do, whatever the bytes.
-    pub(super) over: bool,
-    /// How its bytes are copied, once that was decided.
-    manner: Option<Manner>,
-    /// Somebody was woken to share it.
-    woke: bool,
-}
-
-/// What an engine moves bytes with.
+/// Settings of an engine.
 #[derive(Clone, Copy)]
-pub(super) struct Means<'a> {
-    /// Bytes a copy moves at a time.
+pub(super) struct Settings<'a> {
+    /// Bytes per chunk of a copy.
     pub(super) chunk_bytes: u64,
-    /// Who may share long copies.
+    /// Threads that may share long copies.
     pub(super) team: Option<&'a CopyTeam>,
-    /// What is written will be read on another core.
-    pub(super) for_others: bool,
+    /// Written memory is read on another core.
+    pub(super) read_elsewhere: bool,
 }
 
-impl State {
-    /// How its bytes are copied.
-    pub(super) fn manner(&self) -> Manner {
-        self.manner.unwrap_or(Manner::Cached)
+/// Chooses how the operation's bytes are copied, on the first call.
+fn choose_manner<M: Borrow<Mapping>>(
+    state: &mut State,
+    operation: &Operation<Region<M>>,
+    hint: CacheHint,
+    (total, read_elsewhere): (u64, bool),
+) -> Result<(), Failure> {
+    if state.manner.is_none() {
+        let tuning = tuning::current();
+        let work = match operation {
+            Operation::Fill { pattern, .. } if pattern.word_bytes() == [0; 4] => Work::Zero,
+            Operation::Fill { .. } => Work::Fill,
+            _ => Work::Copy,
+        };
+        state.manner = match choice::by_hint_and_size(work, hint, total, tuning) {
+            None if read_elsewhere && work == Work::Copy => Some(Manner::Streaming),
+            Some(manner) => Some(manner),
+            None => Some(match first_written(operation) {
+                Some(((from, to), bytes)) => {
+                    step([to.memory().borrow()], || choice::by_destination((from, to), bytes, tuning))?
+                }
+                None => Manner::Cached,
+            }),
+        };
     }
-
-    /// Decides how the operation's bytes are copied, unless that was done.
-    fn choose<M: Borrow<Mapping>>(
-        &mut self,
-        operation: &Operation<Region<M>>,
-        hint: CacheHint,
-        (total, for_others): (u64, bool),
-    ) -> Result<(), Failure> {
-        if self.manner.is_none() {
-            let tuning = tuning::current();
-            let work = match operation {
-                Operation::Fill { pattern, .. } if pattern.word_bytes() == [0; 4] => Work::Zero,
-                Operation::Fill { .. } => Work::Fill,
-                _ => Work::Copy,
-            };
-            self.manner = match choice::without_looking(work, hint, total, tuning) {
-                None if for_others && work == Work::Copy => Some(Manner::Streaming),
-                Some(manner) => Some(manner),
-                None => Some(match first_written(operation) {
-                    Some(((from, to), bytes)) => {
-                        step([to.memory().borrow()], || choice::by_looking((from, to), bytes, tuning))?
-                    }
-                    None => Manner::Cached,
-                }),
-            };
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
-/// The first range an operation writes, the range that is copied there where there is one, and the bytes.
+/// The first range the operation writes, the range copied there if any, and the length.
 fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
     match operation {
         Operation::Copy { source, destination, length }
@@ -109,34 +90,20 @@ fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
     }
 }
 
-/// Source and destination, and how many bytes go there.
+/// Source, destination and length of a copy or write.
 type Sides<'a, M> = ((Option<&'a Region<M>>, &'a Region<M>), u64);
 
-impl From<OutsideRegion> for Failure {
-    /// The descriptor was checked, so this is an error of this module; nothing was touched.
-    fn from(_: OutsideRegion) -> Self {
-        Self::ChannelFaulted
-    }
-}
-
-/// Runs one step over `mappings` and nothing else.
-pub(super) fn step<T, const N: usize>(
-    mappings: [&Mapping; N],
-    access: impl FnOnce() -> Result<T, OutsideRegion>,
-) -> Result<T, Failure> {
-    Ok(guarded(mappings, access).map_err(|MemoryFault| Failure::MemoryFault)??)
-}
-
-/// A cache line: what is written past the caches begins with one.
+/// A cache line: writes that bypass the caches start at one.
 const LINE: u64 = 64;
 
-/// Bytes that an operation visits in a chunk. A chunk is to bound the time until the worker looks at its other clients, and that is
-/// bytes touched: for each byte of its destination an exclusive or of 64 sources touches 65. A copy touches two and has the whole
-/// chunk, as has what touches one; of more operands, each has its share, though never less than a line, or the chunk. What a
-/// pixel takes of a chunk is `plane`'s affair.
+/// Bytes an operation visits per chunk. A chunk bounds the time until the worker polls its other clients, so it bounds bytes
+/// touched: xor of 64 sources touches 65 bytes per byte of its destination. Operations with up to two operands get the whole
+/// chunk; with more, each operand gets its share, at least a line or the chunk. `plane` computes the cost of
+/// pixels.
 ///
-/// This bounds a turn and changes nothing in what is charged: policies are told of bytes visited, as completions are. Within the
-/// same share or rate an exclusive or of 64 sources touches 65 bytes where a copy touches two, and a deadline is reckoned as if it
+/// Only the length of a turn depends on this. Policies and completions count bytes visited. Within the same share or rate,
+/// xor of 64 sources touches 65 bytes where a copy touches two, and deadlines assume that both are
+/// equally fast.
 /// were as fast.
 fn visited_bytes<M>(operation: &Operation<Region<M>>, chunk_bytes: u64) -> u64 {
     let operands = match operation {
@@ -157,29 +124,29 @@ fn visited_bytes<M>(operation: &Operation<Region<M>>, chunk_bytes: u64) -> u64 {
         return chunk_bytes;
     }
     let share = chunk_bytes.saturating_mul(2) / operands;
-    // Whole blocks, where it has some: each is a step of its own.
+    // Whole blocks if possible: each block is a step.
     let step = if share < blocks::BLOCK as u64 { LINE } else { blocks::BLOCK as u64 };
     (share / step * step).max(LINE).min(chunk_bytes)
 }
 
-/// Moves the bytes after those that are done, at most what a chunk has for the operation (but at least one pixel, or tile of them);
-/// tells whether all is done.
+/// Moves the next bytes, at most the operation's share of a chunk (but at least one pixel or tile).
+/// Returns whether the operation is complete.
 pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     hint: CacheHint,
     state: &mut State,
-    means: Means<'_>,
+    settings: Settings<'_>,
 ) -> Result<bool, Failure> {
     let total = operation.total_bytes();
-    let chunk_bytes = means.chunk_bytes;
-    state.choose(operation, hint, (total, means.for_others))?;
+    let chunk_bytes = settings.chunk_bytes;
+    choose_manner(state, operation, hint, (total, settings.read_elsewhere))?;
     let length = total.saturating_sub(state.done).min(visited_bytes(operation, chunk_bytes));
     let done = state.done;
     if length > 0 {
         state.done += match operation {
             Operation::Nop => 0,
             Operation::Copy { source, destination, length: total } => {
-                if let Some(shared) = shared_copy(source, destination, *total, state, means)? {
+                if let Some(shared) = shared_copy(source, destination, *total, state, settings)? {
                     state.done += shared;
                     return Ok(state.done >= *total);
                 }
@@ -201,7 +168,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
                 step([destination.memory().borrow()], || plane::fill(destination, shape, done, chunk_bytes))?
             }
             Operation::ScatterGather { lists } => scatter_gather(lists, state.manner(), done, length)?,
-            looks => blocks::advance(looks, state, length)?,
+            other => blocks::advance(other, state, length)?,
         };
     } else {
         blocks::begin(operation, state);
@@ -209,39 +176,39 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     Ok(state.over || state.done >= total)
 }
 
-/// Bytes of a piece of so many that are shared with so many others.
+/// Bytes per piece of a copy of `length` bytes shared with `sharing` other threads.
 pub(super) fn piece_bytes(length: u64, sharing: u64) -> u64 {
     let share = length.div_ceil(1 + sharing);
     (share / 2).clamp(LEAST_PIECE, MOST_PIECE).min(share).next_multiple_of(64)
 }
 
-/// Copies a chunk for each that shares the work, when somebody does and the rest is long enough; the bytes copied.
+/// Copies one chunk per sharing thread if a thread shares and enough is left. Returns the bytes copied.
 fn shared_copy<M: Borrow<Mapping>>(
     source: &Region<M>,
     destination: &Region<M>,
     total: u64,
     state: &mut State,
-    means: Means<'_>,
+    settings: Settings<'_>,
 ) -> Result<Option<u64>, Failure> {
     let tuning = tuning::current();
     let done = state.done;
     let left = total - done;
-    let Some(team) = means.team.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
+    let Some(team) = settings.team.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
     let least_asleep = match state.manner() {
         Manner::Cached => tuning.share_asleep_hot_bytes,
         Manner::Streaming | Manner::Flushing => tuning.share_asleep_cold_bytes,
     };
-    let looking = team.doing(Activity::Looking) as u64;
-    if looking == 0 && left >= least_asleep && !state.woke {
+    let spinning = team.doing(Activity::Looking) as u64;
+    if spinning == 0 && left >= least_asleep && !state.woke {
         team.wake_one();
         state.woke = true;
     }
-    // Who was woken comes later: the copy is open to it from its first chunk on.
-    let sharing = looking.max(u64::from(state.woke));
+    // A woken thread joins later; the copy is open to it from the first chunk.
+    let sharing = spinning.max(u64::from(state.woke));
     if sharing == 0 || address(source).abs_diff(address(destination)) < total {
         return Ok(None);
     }
-    let length = left.min(means.chunk_bytes.saturating_mul(1 + sharing));
+    let length = left.min(settings.chunk_bytes.saturating_mul(1 + sharing));
     let piece = piece_bytes(length, sharing);
     let from = (source, done);
     let to = (destination, done);
@@ -249,7 +216,7 @@ fn shared_copy<M: Borrow<Mapping>>(
     Ok(Some(length))
 }
 
-/// How far a transfer's destination is final; `None` where bytes done say nothing about places.
+/// How much of the destination is final; `None` if the count of bytes done does not imply places.
 pub(super) fn watermark<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     done: u64,
@@ -269,14 +236,14 @@ pub(super) fn watermark<M: Borrow<Mapping>>(
     Some(Watermark { bytes: done, downward })
 }
 
-/// A place in a list: the segment, and where in it.
+/// A position in a segment list.
 struct Cursor<'a, M> {
     left: &'a [Segment<Region<M>>],
     within: u64,
 }
 
 impl<'a, M> Cursor<'a, M> {
-    /// The place `bytes` after the list's first.
+    /// The position `bytes` after the start of the list.
     fn at(list: &'a [Segment<Region<M>>], bytes: u64) -> Self {
         let mut cursor = Self { left: list, within: bytes };
         cursor.skip_ended();
@@ -292,21 +259,21 @@ impl<'a, M> Cursor<'a, M> {
         }
     }
 
-    fn go_on(&mut self, bytes: u64) {
+    fn advance(&mut self, bytes: u64) {
         self.within += bytes;
         self.skip_ended();
     }
 }
 
-/// Shared copies are cut in pieces of this many bytes at least: taking one costs a line that goes from core to core.
+/// Minimum piece of a shared copy: taking a piece moves a cache line between cores.
 const LEAST_PIECE: u64 = 64 << 10;
-/// And at most: so long one may have to wait for the other at the end.
+/// Maximum piece: the last one delays the end of the copy.
 const MOST_PIECE: u64 = 1 << 20;
 
-/// Below this many bytes a piece of a list stays in the caches: the fence after it would cost more than it saves.
+/// Shorter pieces of a list stay in the caches: the fence would cost more than bypassing saves.
 const SHORT_PIECE: u64 = 16 << 10;
 
-/// Moves piece by piece; a piece that overlaps itself upwards begins with its end.
+/// Moves the lists piece by piece. A piece whose destination overlaps its source from above is moved from its end.
 fn scatter_gather<M: Borrow<Mapping>>(
     lists: &Lists<Region<M>>,
     manner: Manner,
@@ -319,7 +286,7 @@ fn scatter_gather<M: Borrow<Mapping>>(
     while moved < length
         && let (Some(source), Some(destination)) = (from.left.first(), to.left.first())
     {
-        // The piece began where the later of the two segments did.
+        // The piece starts where the later of the two segments does.
         let before = from.within.min(to.within);
         let after = (source.length - from.within).min(destination.length - to.within);
         let bytes = after.min(length - moved);
@@ -336,29 +303,13 @@ fn scatter_gather<M: Borrow<Mapping>>(
             kernels::copy(manner, source, start + at, destination, other_start + at, bytes)
         })?;
         moved += bytes;
-        from.go_on(bytes);
-        to.go_on(bytes);
+        from.advance(bytes);
+        to.advance(bytes);
     }
     Ok(moved)
 }
 
-/// Whether a copy of `length` bytes must run from the end: its destination overlaps the source from above.
-pub(super) fn runs_down<M: Borrow<Mapping>>(
-    source: &Region<M>,
-    destination: &Region<M>,
-    length: u64,
-) -> bool {
-    let from = address(source);
-    let to = address(destination);
-    from < to && to - from < length
-}
-
-/// Where the region lies in this process.
-pub(super) fn address<M: Borrow<Mapping>>(region: &Region<M>) -> u64 {
-    region.memory().borrow().pointer().addr() as u64 + region.offset()
-}
-
-/// The pattern's bytes as they follow one another from the byte `offset` bytes after its beginning.
+/// The pattern's bytes, starting `offset` bytes into the fill.
 fn phased(pattern: Pattern, offset: u64) -> [u8; 4] {
     let mut word = pattern.word_bytes();
     word.rotate_left((offset % 4) as usize);

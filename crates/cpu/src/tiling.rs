@@ -1,52 +1,52 @@
-//! A transposition in tiles: bands of source rows, tile by tile within a band.
+//! Transposes in tiles: bands of source rows, tile by tile within a band.
 //!
 //! ```text
 //! source                              destination
 //! ┌──────┬──────┬─────┐ rows up to    ┌──┬────┬────┐
-//! ├──────┼──────┼─────┤ a line        │0 │ 3  │ 6  │  a band is four lines of each destination row, the first one what is
-//! │ 3    │ 4    │ 5   │ band          ├──┼────┼────┤  before a line
+//! ├──────┼──────┼─────┤ a line        │0 │ 3  │ 6  │  a band is four lines of each destination row;
+//! │ 3    │ 4    │ 5   │ band          ├──┼────┼────┤  the first band ends at a line boundary
 //! ├──────┼──────┼─────┤               │1 │ 4  │ 7  │
 //! ```
 //!
-//! Which tile comes next is a function of the bytes done, of the descriptor and of where its memory is mapped, which stays. A chunk is tiles of one band,
-//! at least one, as many as its bytes pay for. No memory is touched here.
+//! The next tile is a function of the bytes done, the descriptor and the address of its memory, which is fixed. A chunk is
+//! one or more tiles of one band, as many as its bytes allow. This module touches no memory.
 
+use super::grid::{Grid, Line, PAGE_BYTES, jump};
 use super::kernels::OutsideRegion;
 use super::kernels2d::{DEPTH_BYTES, Stores, WIDTH_BYTES};
-use super::plane::{Grid, PAGE_BYTES, jump};
 
 /// Bytes of a cache line.
 const LINE: i128 = 64;
 
 /// Adjacent tiles of a band.
 pub(super) struct Tiles {
-    /// Offsets of their first pixel in the source and in the destination.
+    /// Offsets of their first pixel in source and destination.
     pub(super) first: [i128; 2],
     /// Columns of the source.
     pub(super) columns: u64,
     pub(super) rows: u64,
-    /// Bytes from the first pixel in the source to that of the tiles that follow.
+    /// Bytes from the first source pixel to that of the tiles that follow.
     pub(super) after: i128,
 }
 
-/// The tiles of a grid whose source runs upwards along x and whose destination does along y.
+/// The tiles of a grid whose source is contiguous along x and whose destination is contiguous along y.
 pub(super) struct Tiling<'a> {
     grid: &'a Grid<2>,
     /// Rows of the first band.
     head: u64,
 }
 
-/// Rows that are done together.
+/// Source rows processed together.
 #[derive(Clone, Copy)]
 struct Band {
-    /// Bytes of the bands before it.
+    /// Bytes of earlier bands.
     before: u64,
     first_row: u64,
     rows: u64,
 }
 
 impl<'a> Tiling<'a> {
-    /// Bands end at lines of the destination, whose region lies at `address`, where its rows all begin alike and are streamed.
+    /// Bands end at cache lines of the destination if it is streamed and all its rows have the same alignment.
     pub(super) fn new(grid: &'a Grid<2>, address: u64, stores: Stores) -> Self {
         let head = grid.rows.min(Self::depth(grid));
         let to = grid.lines[1];
@@ -66,7 +66,7 @@ impl<'a> Tiling<'a> {
         WIDTH_BYTES as u64 / self.grid.pixel.bytes()
     }
 
-    /// The band that follows after `done` bytes.
+    /// The band that contains byte `done`.
     fn band(&self, done: u64) -> Band {
         let row_bytes = self.grid.columns * self.grid.pixel.bytes();
         let head_bytes = self.head * row_bytes;
@@ -80,7 +80,7 @@ impl<'a> Tiling<'a> {
         Band { before: first_row * row_bytes, first_row, rows }
     }
 
-    /// Calls `transpose` with the tiles after the first `done` bytes, for about `chunk_bytes`; tells how many bytes they are.
+    /// Calls `transpose` with about `chunk_bytes` of tiles after the first `done` bytes; returns the bytes transposed.
     pub(super) fn chunk(
         &self,
         done: u64,
@@ -90,7 +90,7 @@ impl<'a> Tiling<'a> {
         let band = self.band(done);
         let column_bytes = band.rows * self.grid.pixel.bytes();
         let first = (done - band.before).checked_div(column_bytes).unwrap_or(0);
-        // A chunk ends after whole tiles, so it begins with one.
+        // Chunks end after whole tiles, so this one begins with one.
         let first = first / self.width() * self.width();
         let mut columns = 0;
         let mut cost = 0;
@@ -102,7 +102,7 @@ impl<'a> Tiling<'a> {
             }
             columns += tile;
         }
-        let offset = |line: super::plane::Line| {
+        let offset = |line: Line| {
             line.start + i128::from(band.first_row) * line.down + i128::from(first) * line.across
         };
         let across = i128::from(columns) * self.grid.pixel_bytes();
@@ -114,7 +114,7 @@ impl<'a> Tiling<'a> {
         Ok(columns * column_bytes)
     }
 
-    /// What a tile costs beside its bytes: rows of the source and of the destination that go on in another page.
+    /// Cost of a tile besides its bytes: rows of source and destination that enter another page.
     fn new_pages(&self, band: &Band, column: u64, columns: u64) -> u64 {
         let [from, to] = self.grid.lines;
         let page = |offset: i128| offset.div_euclid(PAGE_BYTES as i128);

@@ -1,12 +1,12 @@
-//! From how many bytes on each way of moving them pays: measured by `memferry tune`, or guessed from the caches.
+//! Thresholds of the kernels: measured by `memferry tune`, or estimated from the cache sizes.
 //!
 //! ```text
 //! profile ─ install ─┐
-//! sysfs: caches ─────┴─► current(): once for the process ──► choice
+//! sysfs: caches ─────┴─► current(): once per process ──► choice
 //! ```
 //!
-//! The C library's idea of the caches is not asked: where a hypervisor reports them oddly it is off by a factor of ten.
-//! Nothing here measures more than a few loads; reading and writing profiles is the caller's business.
+//! The C library's cache sizes are not used: under some hypervisors they are off by a factor of ten.
+//! This module times only a few loads. The caller reads and writes profiles.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -20,70 +20,60 @@ use super::kernels;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// Bytes from which a copy whose destination is in no cache goes past the caches.
+    /// Bytes from which a copy to an uncached destination bypasses the caches.
     pub stream_cold_bytes: u64,
-    /// Bytes from which every copy does.
+    /// Bytes from which every copy bypasses the caches.
     pub stream_always_bytes: u64,
-    /// Bytes from which zeroing memory that is in no cache goes past the caches.
+    /// Bytes from which zeroing uncached memory bypasses the caches.
     pub zero_cold_bytes: u64,
-    /// Bytes from which a copy is shared with a thread that is looking for work.
+    /// Bytes from which a copy is shared with a thread that already looks for work.
     pub share_awake_bytes: u64,
-    /// Bytes from which a thread is woken to share a copy past the caches.
+    /// Bytes from which a thread is woken to share a copy that bypasses the caches.
     pub share_asleep_cold_bytes: u64,
-    /// Bytes from which a thread is woken to share a copy within the caches.
+    /// Bytes from which a thread is woken to share a cached copy.
     pub share_asleep_hot_bytes: u64,
-    /// Bytes up to which an embedded client's requests are done on the thread that submits them; zero for none.
+    /// Bytes up to which an embedded client's requests run on the submitting thread; zero for none.
     pub inline_bytes: u64,
-    /// Ticks from which two loads side by side must have gone to memory; zero where that cannot be told.
+    /// Ticks from which two simultaneous loads must have gone to memory; zero if loads cannot be timed.
     pub far_ticks: u64,
 }
 
-/// What a threshold that is out of the question would be.
+/// Invalid or late thresholds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum TuningError {
-    /// Shorter than any copy that could gain by going past the caches.
-    #[error("{name} = {value} is below {least}: a shorter transfer never gains by it")]
-    TooShort {
-        name: &'static str,
-        value: u64,
-        /// The least it may be.
-        least: u64,
-    },
-    /// A request this long must not keep the thread that submits it.
-    #[error("{name} = {value} is above {most}")]
-    TooLong {
-        name: &'static str,
-        value: u64,
-        /// The most it may be.
-        most: u64,
-    },
-    /// A copy would always stream before it may when cold.
-    #[error("stream_always_bytes = {always} is below stream_cold_bytes = {cold}")]
+    /// Too short for any copy to gain by bypassing the caches.
+    #[error("{name} = {value} is below {least}: a shorter transfer never gains; raise it")]
+    TooShort { name: &'static str, value: u64, least: u64 },
+    /// A request of this size would hold up the thread that submits it.
+    #[error("{name} = {value} is above {most}; lower it")]
+    TooLong { name: &'static str, value: u64, most: u64 },
+    /// Streaming would always apply below the size where it applies to cold memory.
+    #[error("stream_always_bytes = {always} is below stream_cold_bytes = {cold}; raise it")]
     OutOfOrder { always: u64, cold: u64 },
-    /// Thresholds were installed, or used, before.
-    #[error("the thresholds of this process are in use already")]
+    /// The process already uses other thresholds.
+    #[error("this process already uses other thresholds; install them before the first copy")]
     InUse,
 }
 
-/// The least a threshold may be: to look how far memory is takes as long as copying this much.
-pub const LEAST_BYTES: u64 = 8 << 10;
-/// The least that goes past the caches when a hint says so: a fence alone takes as long as copying this much.
+/// Minimum of the thresholds: timing loads takes as long as copying this much.
+pub const LEAST_BYTES: u64 = kernels::LEAST_TIMED_BYTES;
+/// Minimum for bypassing the caches on a hint: a fence takes as long as copying this much.
 pub const LEAST_HINTED_BYTES: u64 = 2 << 10;
 
-/// The most that is done on the thread that submits it.
+/// Maximum of `inline_bytes`.
 pub const MOST_INLINE_BYTES: u64 = 64 << 10;
-/// No load takes longer.
+/// Longer than any load takes.
 const MOST_FAR_TICKS: u64 = 1 << 20;
 
 static CURRENT: OnceLock<Tuning> = OnceLock::new();
 
 impl Tuning {
-    /// What is right for most machines whose caches are like this one's.
+    /// Estimates for this machine, from its largest cache.
     pub fn of_this_machine() -> Self {
         Self::of_caches(caches().into_iter().max().unwrap_or(8 << 20))
     }
 
-    /// The same for a machine whose last cache has so many bytes.
+    /// Estimates for a machine whose last-level cache has `last_level` bytes.
     pub fn of_caches(last_level: u64) -> Self {
         Self {
             stream_cold_bytes: 64 << 10,
@@ -97,10 +87,10 @@ impl Tuning {
         }
     }
 
-    /// Whether the thresholds make sense.
+    /// Checks the ranges and the order of the thresholds.
     ///
     /// # Errors
-    /// [`TuningError`] but for `InUse`.
+    /// [`TuningError`], except `InUse`.
     pub fn check(&self) -> Result<(), TuningError> {
         let named = [
             ("stream_cold_bytes", self.stream_cold_bytes),
@@ -127,10 +117,10 @@ impl Tuning {
     }
 }
 
-/// Makes all engines of this process go by these thresholds, from the first on.
+/// Sets the thresholds for all engines of this process.
 ///
 /// # Errors
-/// [`TuningError`]; `InUse` unless the same ones are in use.
+/// [`TuningError`]; `InUse` if different ones are in use.
 pub fn install(tuning: Tuning) -> Result<(), TuningError> {
     tuning.check()?;
     if *CURRENT.get_or_init(|| tuning) == tuning { Ok(()) } else { Err(TuningError::InUse) }
@@ -138,16 +128,16 @@ pub fn install(tuning: Tuning) -> Result<(), TuningError> {
 
 /// The thresholds of this process.
 pub fn current() -> &'static Tuning {
-    // Measured before the cell is begun: a child that is forked meanwhile would find it begun for ever.
+    // Measured outside the cell: in a child forked during initialisation the cell would never complete.
     CURRENT.get().unwrap_or_else(|| {
         let measured = Tuning::of_this_machine();
         CURRENT.get_or_init(|| measured)
     })
 }
 
-/// Bytes of the data caches of CPU 0, as the kernel tells.
+/// Sizes of CPU 0's data caches in bytes, from sysfs.
 pub fn caches() -> Vec<u64> {
-    // Miri keeps what it runs from the file system.
+    // Miri isolates the program from the file system.
     let entries = if cfg!(miri) { None } else { fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok() };
     let Some(entries) = entries else { return Vec::new() };
     let size = |directory: &std::path::Path| {
@@ -158,7 +148,7 @@ pub fn caches() -> Vec<u64> {
     entries.flatten().filter_map(|entry| size(&entry.path())).collect()
 }
 
-/// A size as sysfs writes it: digits, and K or M.
+/// Parses sysfs sizes: digits, then optionally K or M.
 fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.strip_suffix('K') {
         Some(digits) => (digits, 10),
@@ -167,7 +157,7 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|size| *size > 0)
 }
 
-/// Ticks that two loads from the nearest cache take together, at best.
+/// Minimum ticks of two simultaneous loads from the nearest cache.
 fn near_ticks() -> u64 {
     let bytes = [1; 128];
     (0..32).filter_map(|_| kernels::own_load_ticks([&bytes[0], &bytes[64]])).min().unwrap_or(0)
@@ -178,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_sysfs_are_understood_and_nonsense_is_not() {
+    fn sysfs_sizes_parse() {
         assert_eq!(parse_size("32768K"), Some(32 << 20));
         assert_eq!(parse_size("2M"), Some(2 << 20));
         assert_eq!(parse_size("512"), Some(512));
@@ -188,23 +178,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_guessed_for_this_machine_makes_sense() {
+    fn estimates_for_this_machine_are_valid() {
         Tuning::of_this_machine().check().unwrap();
     }
 
     #[test]
-    fn thresholds_that_make_no_sense_are_refused_by_name() {
+    fn errors_name_the_invalid_threshold() {
         let sound = Tuning::of_this_machine();
         let short = Tuning { zero_cold_bytes: 64, ..sound };
         assert!(short.check().unwrap_err().to_string().contains("zero_cold_bytes = 64"));
         let cold = 1 << 20;
         let always = 1 << 16;
-        let odd = Tuning { stream_cold_bytes: cold, stream_always_bytes: always, ..sound };
-        assert_eq!(odd.check(), Err(TuningError::OutOfOrder { always, cold }));
+        let inverted = Tuning { stream_cold_bytes: cold, stream_always_bytes: always, ..sound };
+        assert_eq!(inverted.check(), Err(TuningError::OutOfOrder { always, cold }));
     }
 
     #[test]
-    fn thresholds_in_use_are_not_changed() {
+    fn thresholds_in_use_cannot_change() {
         let used = *current();
         assert_eq!(install(used), Ok(()));
         let other = Tuning { stream_cold_bytes: used.stream_cold_bytes + 1, ..used };

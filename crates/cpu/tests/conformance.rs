@@ -1,4 +1,4 @@
-//! The CPU engine keeps the contract, and survives memory that fails under it.
+//! The CPU engine passes the engine suite, and survives failing memory.
 //!
 //! ```text
 //! CpuEngine over owned memory ──► engine_suite, at every level of its kernels
@@ -45,7 +45,7 @@ impl EngineFixture for Fixture {
 }
 
 #[test]
-fn cpu_engine_passes_the_suite() {
+fn the_suite_passes() {
     if let Some(forced) = level::forced().unwrap() {
         assert_eq!(Cpu::of_this_process().level, forced);
     }
@@ -54,15 +54,15 @@ fn cpu_engine_passes_the_suite() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri starts no processes, and has the portable level only")]
-fn cpu_engine_passes_the_suite_at_every_level_it_can_be_forced_to() {
+fn the_suite_passes_at_every_level() {
     for level in Level::available() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cpu_engine_passes_the_suite"])
+            .args(["--exact", "the_suite_passes"])
             .env(level::VARIABLE, level.name())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("1 passed"), "{level}: {said}");
+        let output = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && output.contains("1 passed"), "{level}: {output}");
     }
 }
 
@@ -73,7 +73,7 @@ fn copy(channel: u32, source: &Mapping, destination: &Mapping, length: u64) -> D
     Descriptor::new(channel, operation).unwrap()
 }
 
-/// Polls to the end; the reports in order of their channels.
+/// Polls until idle; returns the completions by channel.
 fn finish(engine: &mut CpuEngine) -> Vec<EngineCompletion> {
     let mut completions = Vec::new();
     while engine.poll(Instant::ORIGIN, &mut completions) {}
@@ -83,11 +83,11 @@ fn finish(engine: &mut CpuEngine) -> Vec<EngineCompletion> {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no memfd")]
-fn memory_that_vanishes_faults_its_channel_and_no_other() {
+fn lost_memory_faults_only_its_channel() {
     bus_error::install().unwrap();
     let (descriptor, mapping) = frame::allocate(1 << 16, frame::Pages::Ordinary).unwrap();
     let page = mapping.page_bytes() as u64;
-    // Nothing sealed it, so it can shrink: its first two pages remain.
+    // The memfd is unsealed, so it can shrink to its first two pages.
     File::from(descriptor).set_len(2 * page).unwrap();
     let sound = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; 4 * page as usize]));
     let mut engine = CpuEngine::new(3, page);
@@ -106,12 +106,12 @@ fn memory_that_vanishes_faults_its_channel_and_no_other() {
     assert!(bytes.iter().all(|byte| *byte == 2));
     engine.post(copy(0, &sound[0], &sound[1], page)).unwrap();
     engine.ring_doorbell();
-    assert_eq!(finish(&mut engine)[0].outcome.result, Ok(()), "the channel serves on");
+    assert_eq!(finish(&mut engine)[0].outcome.result, Ok(()), "the channel still works");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no memfd")]
-fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
+fn only_read_only_destinations_are_refused() {
     let (descriptor, _writable) = frame::allocate(64, frame::Pages::Ordinary).unwrap();
     let read_only =
         Mapping::shared(std::os::fd::AsFd::as_fd(&descriptor), 64, Access::ReadOnly, 4096).unwrap();
@@ -135,7 +135,7 @@ fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
 }
 
 #[test]
-fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
+fn a_poll_moves_one_chunk_per_channel() {
     let memory = [1, 2, 3, 4].map(|byte| Mapping::owned(vec![byte; 100]));
     let mut engine = CpuEngine::new(2, 10);
     let long = engine.post(copy(0, &memory[0], &memory[1], 100)).unwrap();
@@ -172,7 +172,7 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
 }
 
 #[test]
-fn a_chunk_of_pixels_in_pages_of_their_own_is_short() {
+fn scattered_pixels_get_a_short_chunk() {
     let memory = Mapping::owned(vec![0; 4 << 20]);
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1024, y_count: 1 };
     let destination = Plane { start: 0, x_step: 4096, y_step: 0 };
@@ -181,7 +181,7 @@ fn a_chunk_of_pixels_in_pages_of_their_own_is_short() {
     assert_eq!(first_poll(64 << 10, Operation::Fill2d { destination: region, shape }), 64);
 }
 
-/// How many bytes the first poll of an operation visits.
+/// Bytes the first poll of an operation visits.
 fn first_poll(chunk_bytes: u64, operation: Operation<Region<Mapping>>) -> u64 {
     let mut engine = CpuEngine::new(1, chunk_bytes);
     let ticket = engine.post(Descriptor::new(0, operation).unwrap()).unwrap();
@@ -195,7 +195,7 @@ fn first_poll(chunk_bytes: u64, operation: Operation<Region<Mapping>>) -> u64 {
 }
 
 #[test]
-fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
+fn chunks_of_many_operands_touch_no_more() {
     const LENGTH: u64 = 256 << 10;
     let memory = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; LENGTH as usize]));
     let region = |of: usize| Region::new(memory[of].clone(), 0, LENGTH).unwrap();
@@ -204,11 +204,11 @@ fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
     for chunk in [64_u64 << 10, 1 << 10, 64, 63, 1] {
         let bounded = |name: &str, operands: u64, operation| {
             let visited = first_poll(chunk, operation);
-            // A line of each, or a byte of a chunk that has none, has to be moved.
+            // Minimum: a line per operand, or the chunk if it is shorter than a line.
             let most = (2 * chunk).max(operands * chunk.min(64));
             assert!(visited > 0 && visited <= chunk, "{name}, {chunk}: {visited}");
             assert!(visited * operands <= most, "{name}, {chunk}: {visited} of {operands} operands");
-            // Nor is it cut finer than need be: less than a line is lost, or a block.
+            // Not too fine either: at most a line or a block is lost to rounding.
             let next = visited + if visited < 8192 { 64 } else { 8192 };
             assert!(next * operands.max(2) > 2 * chunk, "{name}, {chunk}: {visited} of {operands} operands");
         };
@@ -230,10 +230,10 @@ fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
 }
 
 #[test]
-fn an_xor_that_is_short_is_done_at_once_and_once() {
+fn a_short_xor_runs_immediately_and_once() {
     let memory: Vec<Mapping> = (1..=8).map(|byte| Mapping::owned(vec![1 << (byte - 1); 1024])).collect();
     let region = |of: usize| Region::new(&memory[of], 0, 1024).unwrap();
-    // Its destination is one of its sources: what was begun again would be undone.
+    // The destination is also a source, so a repeated xor would undo itself.
     let xor = Operation::Xor { sources: (0..8).map(region).collect(), destination: region(3), length: 1024 };
     let confined = Confined::new(&xor, CacheHint::Auto).unwrap();
     let ended = CpuEngine::new(1, 64).perform(&confined).expect("it is short");

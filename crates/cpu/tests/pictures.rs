@@ -1,11 +1,11 @@
-//! Pictures turned by the CPU engine, whatever their walks, against walking them pixel by pixel.
+//! The CPU engine's 2-D copies equal a pixel-by-pixel walk, for every turn and walk order.
 //!
 //! ```text
 //! (turn, size, pitches, order of the walk, chunk) ─► CpuEngine, resumed chunk by chunk ─► every byte compared
 //! ```
 //!
-//! The conformance suite tries small shapes that nobody would think of; these are large enough for bands, tiles and tails. The
-//! level of the kernels is the process's.
+//! The conformance suite tests small, odd shapes; these are large enough for bands, tiles and tails. The
+//! kernels run at the process's level.
 
 use memferry_clock::Instant;
 use memferry_cpu::CpuEngine;
@@ -30,12 +30,12 @@ const KEY: Color24 = Color24::new(0x0005_0505).unwrap();
 
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = memferry_conformance::noise(length, seed);
-    // Few values, so that some pixels of every size are of the key.
+    // Few distinct values, so that some pixels of every size match the key.
     bytes.iter_mut().filter(|byte| **byte < 200).for_each(|byte| *byte = 5);
     bytes
 }
 
-/// The same pixels in another order: along the other axis first, from the right, from the bottom.
+/// The same pixels in another order: axes swapped, from the right, from the bottom.
 fn reordered(shape: &Copy2d, swap: bool, from_right: bool, from_bottom: bool) -> Copy2d {
     let Count2d { pixel, x_count, y_count } = shape.count;
     let count = if swap { Count2d { pixel, x_count: y_count, y_count: x_count } } else { shape.count };
@@ -53,7 +53,7 @@ fn reordered(shape: &Copy2d, swap: bool, from_right: bool, from_bottom: bool) ->
     Copy2d { count, source: plane(&shape.source), destination: plane(&shape.destination), ..*shape }
 }
 
-/// What the destination holds after the copy, pixel by pixel.
+/// The expected destination, copied pixel by pixel.
 fn expected(shape: &Copy2d, source: &[u8], destination: &[u8]) -> Vec<u8> {
     let size = shape.count.pixel.bytes() as usize;
     let mut bytes = destination.to_vec();
@@ -95,7 +95,7 @@ fn contents(mapping: &Mapping) -> Vec<u8> {
     bytes
 }
 
-/// Copies as the shape says and compares every byte.
+/// Copies and compares every byte.
 fn check(shape: &Copy2d, bytes: [&[u8]; 2], hint: CacheHint, chunk_bytes: u64) {
     let [(_, source), (mapping, destination)] = bytes.map(region);
     perform(Operation::Copy2d { source, destination, shape: *shape }, hint, chunk_bytes);
@@ -103,7 +103,7 @@ fn check(shape: &Copy2d, bytes: [&[u8]; 2], hint: CacheHint, chunk_bytes: u64) {
     assert!(contents(&mapping) == expected, "{shape:?} {hint:?} in chunks of {chunk_bytes}");
 }
 
-/// A picture of that size whose rows are `gap` bytes apart, `origin` bytes after the beginning.
+/// A picture with `gap` bytes between rows, `origin` bytes after the start.
 fn image(width: u32, height: u32, pixel: PixelSize, origin: u64, gap: u64) -> Image {
     let packed = Image::packed(width, height, pixel);
     Image { origin, pitch_bytes: packed.pitch_bytes + gap, ..packed }
@@ -128,7 +128,7 @@ fn turns(width: u32, height: u32, test: impl Fn(&Copy2d, [&[u8]; 2])) {
 }
 
 #[test]
-fn every_turn_of_every_size_of_pixel_equals_walking_them() {
+fn every_turn_equals_the_oracle() {
     let pictures: &[_] = if cfg!(miri) {
         &[(1, 3), (5, 4)]
     } else {
@@ -144,7 +144,7 @@ fn every_turn_of_every_size_of_pixel_equals_walking_them() {
 }
 
 #[test]
-fn pictures_in_any_order_equal_those_in_theirs() {
+fn any_walk_order_gives_the_same_picture() {
     let (width, height) = if cfg!(miri) { (3, 4) } else { (70, 290) };
     turns(width, height, |shape, bytes| {
         for order in 1..8 {
@@ -155,7 +155,7 @@ fn pictures_in_any_order_equal_those_in_theirs() {
 }
 
 #[test]
-fn fills_in_any_order_cover_the_same_pixels() {
+fn any_fill_order_covers_the_same_pixels() {
     let (width, height) = if cfg!(miri) { (3, 4) } else { (70, 90) };
     for pixel in SIZES {
         let picture = image(width, height, pixel, 5, 3);
@@ -183,14 +183,14 @@ fn fills_in_any_order_cover_the_same_pixels() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri starts no processes, and has the portable level only")]
-fn pictures_are_the_same_at_every_level_it_can_be_forced_to() {
+fn pictures_are_equal_at_every_level() {
     for level in Level::available() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--skip", "it_can_be_forced_to"])
+            .args(["--skip", "at_every_level"])
             .env(level::VARIABLE, level.name())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("3 passed"), "{level}: {said}");
+        let output = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && output.contains("3 passed"), "{level}: {output}");
     }
 }

@@ -1,13 +1,13 @@
-//! Answers of one connection: queued in order, and sent so that they are copied cheaply.
+//! Answers of one connection: queued in order, and sent with cheap copies.
 //!
 //! ```text
 //! answer, refuse, queue ─► outgoing ─ head ─► a pipe ─ splice ─► socket
 //!                                   └ view ─► ring: send      handover ─ splice ─► socket
 //! ```
 //!
-//! Heads go through a pipe, whose pages the socket takes over, since the kernel copies what is sent to wherever the last bytes
-//! ended: after a head of 11 bytes all of a file's bytes would lie askew from where they came, and processors whose string moves
-//! want both aligned take twice as long over them. What requests mean is `session`'s.
+//! Heads go through a pipe, whose pages the socket takes over. The kernel appends what is sent where the last bytes
+//! ended, so a copied head of 11 bytes would misalign all file data after it, and processors whose string moves
+//! need alignment of both sides would take twice as long. `session` interprets requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,25 +20,14 @@ use rustix::io::Errno;
 use crate::codec::Reply;
 use crate::connection::{Connection, PIECE, Pending, Ticket, Tools};
 use crate::handover::Handover;
+use crate::outgoing::{Body, Outgoing};
 use crate::statistics::Counters;
 
-/// Answers without a file's bytes that are sent together, in bytes.
+/// Maximum bytes of answers without file data that are sent together.
 const GATHER: usize = 32 << 10;
 
-pub(crate) struct Outgoing {
-    pub(crate) head: Vec<u8>,
-    pub(crate) body: Body,
-}
-
-/// What follows an answer's head.
-pub(crate) enum Body {
-    Nothing,
-    View(BufferView),
-    Handover(Handover),
-}
-
-/// Takes a tag that is answered out of those that were not, and gives the flushes that are to be answered then, in order: those
-/// that waited for it, those that waited for these, and so on, for as many as a client has.
+/// Removes an answered tag and returns the flushes to answer with it, in order: those that waited for it, those that waited for
+/// these, and so on.
 fn settle(tags: &mut BTreeMap<u16, Vec<u16>>, tag: u16) -> Vec<u16> {
     let mut flushes = tags.remove(&tag).unwrap_or_default();
     let mut answered = 0;
@@ -50,7 +39,7 @@ fn settle(tags: &mut BTreeMap<u16, Vec<u16>>, tag: u16) -> Vec<u16> {
 }
 
 impl Connection {
-    /// Answers by an error.
+    /// Answers with an error.
     pub(crate) fn refuse(&mut self, tools: &Tools, ticket: Ticket, error: Errno) {
         self.answer(tools, ticket, Reply::Error { code: error.raw_os_error().cast_unsigned() });
     }
@@ -62,7 +51,7 @@ impl Connection {
         self.queue(ticket, Outgoing { head: reply.encode(ticket.tag), body: Body::Nothing });
     }
 
-    /// Puts an answer among those that are sent, with those to the flushes that waited for it.
+    /// Queues an answer, followed by those to the flushes that waited for it.
     pub(crate) fn queue(&mut self, ticket: Ticket, outgoing: Outgoing) {
         if self.closed || ticket.epoch != self.epoch {
             return;
@@ -73,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// Sends the next answers, unless some are under way.
+    /// Sends queued answers until a send is in flight.
     pub(crate) fn send(&mut self, tools: &mut Tools) -> io::Result<()> {
         while !self.sending && !self.closed {
             let Some(Outgoing { mut head, mut body }) = self.outgoing.pop_front() else { return Ok(()) };
@@ -97,7 +86,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what follows a head, with the head where that could not be carried.
+    /// Sends a body, preceded by its head unless a pipe carried that.
     fn send_body(&mut self, tools: &mut Tools, head: Vec<u8>, body: Body) -> io::Result<()> {
         let view = match body {
             Body::Handover(handover) if !head.is_empty() => {
@@ -121,7 +110,7 @@ impl Connection {
         self.launch(Pending::Send, |token| tools.ring.send(socket, head, view, token))
     }
 
-    /// The first piece of a view; the rest is sent next.
+    /// The first piece of a view; queues the rest.
     fn first_piece(&mut self, view: BufferView) -> io::Result<BufferView> {
         let part = |at, length| view.part(at, length).map_err(io::Error::other);
         let body = Body::View(part(PIECE, view.length() - PIECE)?);
@@ -129,7 +118,7 @@ impl Connection {
         part(0, PIECE)
     }
 
-    /// The socket is full: the rest is given when it has room again.
+    /// The socket is full: queues the rest and waits for room.
     fn wait_for_room(&mut self, tools: &mut Tools, handover: Handover) -> io::Result<()> {
         self.outgoing.push_front(Outgoing { head: Vec::new(), body: Body::Handover(handover) });
         self.sending = true;
@@ -138,7 +127,7 @@ impl Connection {
         self.launch(Pending::Writable, |token| tools.ring.poll(socket, ready, token))
     }
 
-    /// Adds the answers after one without a body to it, up to the first with a body.
+    /// Appends the heads of the next answers to `head`, up to the first with a body.
     fn gather(&mut self, head: &mut Vec<u8>) -> Option<BufferView> {
         while head.len() < GATHER {
             match self.outgoing.pop_front()? {
@@ -156,8 +145,8 @@ impl Connection {
         None
     }
 
-    /// A send has ended; what it left goes first.
-    pub(crate) fn sent(
+    /// Handles a completed send; unsent bytes are queued first.
+    pub(crate) fn send_done(
         &mut self,
         mut head: Vec<u8>,
         view: Option<BufferView>,
@@ -182,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flushes_of_flushes_are_answered_after_what_they_flush_however_many() {
+    fn chains_of_flushes_are_answered_in_order() {
         let mut tags = BTreeMap::from([
             (1, vec![2, 3]),
             (2, vec![4]),

@@ -1,11 +1,11 @@
-//! A small 9P2000.L client: one request at a time, or bytes as they are.
+//! A small 9P2000.L client: single requests, pipelined requests, or raw bytes.
 //!
 //! ```text
 //! connect ─ version ─ attach ─► call(Request) ─► Reply           send, receive: several requests outstanding
 //! ```
 //!
-//! It is for tests and measurements: it trusts the server to keep to the protocol as far as its codec goes, and checks nothing
-//! else. Fids are the caller's to number; 0 is the root.
+//! For tests and measurements: it trusts the server beyond what its codec checks. The caller numbers fids; 0 is the
+//! root.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -19,26 +19,26 @@ use thiserror::Error;
 
 use crate::codec::{Data, HEADER, Header, Malformed, NO_FID, NO_TAG, NO_USER, Reply, Request, VERSION};
 
-/// How long an answer may take. It is for tests and measurements: one that never comes has to fail them.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Read timeout, so that a missing answer fails a test.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
     #[error("the connection to the file server failed: {0}")]
     Connection(#[from] io::Error),
-    /// The server's answer is an error.
-    #[error("the file server says: {0}")]
+    /// The server answered with an error.
+    #[error("the file server refused the request: {0}")]
     Refused(Errno),
-    /// The server's answer is none.
-    #[error("the file server sent nonsense: {0}")]
+    /// The answer cannot be decoded.
+    #[error("cannot decode the file server's answer: {0}")]
     Nonsense(#[from] Malformed),
-    /// The server's answer is to another question.
-    #[error("the file server answered something else")]
+    /// The answer is of another kind or has another tag.
+    #[error("the file server's answer does not match the request")]
     Unexpected,
 }
 
-/// A stream of bytes both ways.
+/// A bidirectional byte stream.
 trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
@@ -50,24 +50,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a Unix socket; nothing is agreed on yet. Answers are waited for a minute.
+    /// Connects to a Unix socket without negotiating a version. Answers time out after a minute.
     ///
     /// # Errors
     /// Those of `connect`.
     pub fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self::over(stream))
     }
 
-    /// Connects to `HOST:PORT`; nothing is agreed on yet. Answers are waited for a minute.
+    /// Connects to `HOST:PORT` without negotiating a version. Answers time out after a minute.
     ///
     /// # Errors
     /// Those of `connect`.
     pub fn tcp(address: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self::over(stream))
     }
 
@@ -75,7 +75,7 @@ impl Client {
         Self { stream: Box::new(stream), msize: 4096, message: Vec::new() }
     }
 
-    /// Agrees on a version and attaches `name` as fid 0.
+    /// Negotiates the version and attaches `name` as fid 0.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -89,12 +89,12 @@ impl Client {
         Ok(self)
     }
 
-    /// The longest message that was agreed on, in bytes.
+    /// Maximum message size negotiated, in bytes.
     pub fn message_bytes(&self) -> u32 {
         self.msize
     }
 
-    /// Asks, and waits for the answer; an error of the server's is one.
+    /// Sends a request and waits for its answer; an error answer becomes `Err`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -107,11 +107,11 @@ impl Client {
 
     fn ask(&mut self, request: &Request<'_>, tag: u16) -> Result<Reply<'_>, ClientError> {
         self.send(request, tag)?;
-        let (came, reply) = self.receive()?;
-        if came == tag { Ok(reply) } else { Err(ClientError::Unexpected) }
+        let (received, reply) = self.receive()?;
+        if received == tag { Ok(reply) } else { Err(ClientError::Unexpected) }
     }
 
-    /// Sends a request under a tag, without waiting.
+    /// Sends a request with a tag, without waiting for the answer.
     ///
     /// # Errors
     /// Those of the stream.
@@ -119,7 +119,7 @@ impl Client {
         self.stream.write_all(&request.encode(tag))
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
     /// Those of the stream.
@@ -127,7 +127,7 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// The next bytes as they are, as many as there is room for.
+    /// Receives raw bytes until `bytes` is full.
     ///
     /// # Errors
     /// Those of the stream.
@@ -135,7 +135,7 @@ impl Client {
         self.stream.read_exact(bytes)
     }
 
-    /// The next answer, with its tag.
+    /// Receives the next answer and its tag.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -152,7 +152,7 @@ impl Client {
     /// Walks from the root to a path as `fid`.
     ///
     /// # Errors
-    /// [`ClientError`]; `ENOENT` when only a part of the way is there.
+    /// [`ClientError`]; `ENOENT` if only part of the path exists.
     pub fn walk(&mut self, fid: u32, path: &str) -> Result<(), ClientError> {
         let names: Vec<_> =
             path.split('/').filter(|name| !name.is_empty()).map(|name| name.as_bytes().into()).collect();
@@ -164,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Opens what `fid` was walked to; `flags` are the protocol's (0 to read, 1 to write, 2 for both).
+    /// Opens `fid`; `flags` are the protocol's (0 to read, 1 to write, 2 for both).
     ///
     /// # Errors
     /// [`ClientError`].
@@ -172,7 +172,7 @@ impl Client {
         self.call(&Request::Lopen { fid, flags }).map(drop)
     }
 
-    /// Reads up to `count` bytes of an open file; what came is added to `bytes`, its length given back.
+    /// Reads up to `count` bytes of an open file, appends them to `bytes`, and returns their number.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -192,7 +192,7 @@ impl Client {
         }
     }
 
-    /// Writes bytes to an open file; how many were written.
+    /// Writes bytes to an open file and returns the number written.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -203,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Everything in the file at a path, read in blocks through `fid`, which is free again afterwards.
+    /// Reads the whole file at a path through `fid`, which is free again afterwards.
     ///
     /// # Errors
     /// [`ClientError`].

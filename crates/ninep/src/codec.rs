@@ -1,13 +1,13 @@
-//! The messages of 9P2000.L, to and from bytes.
+//! Encodes and decodes the messages of 9P2000.L.
 //!
 //! ```text
 //! size[4] kind[1] tag[2] body ─ Header ─► Request::decode(kind, body) ─► a value that borrows from the bytes
 //! Reply ─ encode(tag) ─► size[4] kind[1] tag[2] body
 //! ```
 //!
-//! The tables below are the protocol (diod's protocol.md; Linux include/net/9p/9p.h): each line gives a message's number and its
-//! fields in order. Integers are little-endian, strings have two bytes of length. Names are bytes; what a name may be is
-//! `export`'s to say. Nothing here reads a socket; the data of a Twrite, which lands in a pool's buffer, is not looked at.
+//! The tables below are the protocol (diod's protocol.md; Linux include/net/9p/9p.h): each line has a message's number and its
+//! fields in order. Integers are little-endian, strings have two bytes of length. Names are bytes; `export` checks
+//! them. This module reads no socket and does not handle the data of a Twrite, which goes to a buffer of the pool.
 
 mod field;
 
@@ -20,33 +20,31 @@ use field::{Field, Input};
 pub const HEADER: usize = 7;
 /// Bytes of a Twrite before its data.
 pub const WRITE_HEAD: usize = HEADER + 16;
-/// Bytes of an Rread before its data; those of an Rreaddir are as many.
+/// Bytes of an Rread or Rreaddir before its data.
 pub const READ_HEAD: usize = HEADER + 4;
-/// The one version served.
+/// The only supported version.
 pub const VERSION: &[u8] = b"9P2000.L";
-/// The tag of a request that has none: Tversion.
+/// The tag of Tversion, which has none.
 pub const NO_TAG: u16 = u16::MAX;
-/// The fid that is none.
 pub const NO_FID: u32 = u32::MAX;
-/// The user id that is none.
 pub const NO_USER: u32 = u32::MAX;
-/// The most names of one Twalk.
+/// Maximum number of names in a Twalk.
 pub const MOST_NAMES: usize = 16;
 
-/// Messages' numbers that requests are told apart by before they are decoded.
+/// Message numbers checked before decoding.
 pub const TVERSION: u8 = 100;
 pub const TWRITE: u8 = 118;
 
 /// A string of bytes.
 pub type Text<'a> = Cow<'a, [u8]>;
 
-/// What a file is known by: 13 bytes.
+/// Identity of a file: 13 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Qid {
     pub kind: u8,
-    /// Changes with the file, where the server can tell.
+    /// Changes with the file if the server supports it.
     pub version: u32,
-    /// The same for no other file.
+    /// Unique among all files.
     pub path: u64,
 }
 
@@ -61,12 +59,12 @@ pub struct Header {
     /// Bytes of the whole message.
     pub size: u32,
     pub kind: u8,
-    /// The tag that a reply repeats.
+    /// Tag, repeated by the reply.
     pub tag: u16,
 }
 
 impl Header {
-    /// The header at the front of `bytes`, `None` when it is not all there.
+    /// The header at the start of `bytes`; `None` if incomplete.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HEADER] = bytes.first_chunk()?;
         let [a, b, c, d, kind, low, high] = *bytes;
@@ -84,10 +82,10 @@ pub struct WriteHead {
 }
 
 impl WriteHead {
-    /// Decodes what follows a Twrite's header; `size` is the whole message's.
+    /// Decodes the bytes after a Twrite's header; `size` is that of the whole message.
     ///
     /// # Errors
-    /// [`Malformed`] when the count is not that of the bytes that follow.
+    /// [`Malformed`] if the count differs from the bytes that follow.
     pub fn decode(body: &[u8], size: u32) -> Result<Self, Malformed> {
         let mut input = Input::new(body);
         let head = Self {
@@ -105,7 +103,7 @@ impl WriteHead {
     }
 }
 
-/// An Rread's header, for `count` bytes that are sent after it.
+/// The head of an Rread with `count` bytes of data.
 pub fn read_head(tag: u16, count: u32) -> Vec<u8> {
     let mut head = Vec::with_capacity(READ_HEAD);
     (READ_HEAD as u32 + count).put(&mut head);
@@ -158,7 +156,6 @@ macro_rules! messages {
 }
 
 messages! {
-    /// What a client asks for.
     Request {
         8 Statfs { fid: u32 }
         12 Lopen { fid: u32, flags: u32 }
@@ -192,7 +189,7 @@ messages! {
 }
 
 messages! {
-    /// What the server answers; each has the number of its request and one.
+    /// A server's answer; its number is its request's plus one.
     Reply {
         7 Error { code: u32 }
         9 Statfs { kind: u32, block: u32, blocks: u64, free: u64, available: u64, files: u64, free_files: u64, fsid: u64, name_length: u32 }
@@ -249,17 +246,17 @@ macro_rules! fields {
 }
 
 fields! {
-    /// What a Tsetattr changes; `valid` says which fields count.
+    /// Changes of a Tsetattr; `valid` says which fields apply.
     Change {
         valid: u32,
         mode: u32,
         uid: u32,
         gid: u32,
         size: u64,
-        /// Seconds of the time of access.
+        /// Access time in seconds.
         atime: u64,
         atime_nanos: u64,
-        /// Seconds of the time of change.
+        /// Modification time in seconds.
         mtime: u64,
         mtime_nanos: u64,
     }
@@ -278,34 +275,34 @@ pub mod change {
     pub const MTIME_SET: u32 = 0x100;
 }
 
-/// Bits of [`Attributes::valid`]: all up to the number of blocks.
+/// Bits of [`Attributes::valid`]: all fields up to `ctime`.
 pub const BASIC_ATTRIBUTES: u64 = 0x7ff;
 
 fields! {
-    /// What an Rgetattr tells of a file.
+    /// A file's attributes in an Rgetattr.
     Attributes {
         valid: u64,
-        /// What it is known by.
+        /// Identity of the file.
         qid: Qid,
-        /// Kind and permission bits.
+        /// File type and permission bits.
         mode: u32,
         uid: u32,
         gid: u32,
         links: u64,
-        /// The device, when it is one.
+        /// Device number of a device file.
         rdev: u64,
         size: u64,
-        /// Bytes to read or write at a time.
+        /// Preferred bytes per read or write.
         block: u64,
-        /// 512-byte blocks it takes.
+        /// 512-byte blocks allocated.
         blocks: u64,
-        /// Seconds of the time of access.
+        /// Access time in seconds.
         atime: u64,
         atime_nanos: u64,
-        /// Seconds of the time of change.
+        /// Modification time in seconds.
         mtime: u64,
         mtime_nanos: u64,
-        /// Seconds of the time of change of anything.
+        /// Change time in seconds.
         ctime: u64,
         ctime_nanos: u64,
         btime: u64,
@@ -315,23 +312,23 @@ fields! {
     }
 }
 
-/// One entry of a directory: what an Rreaddir's data is made of.
+/// A directory entry in the data of an Rreaddir.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry<'a> {
-    /// What the file is known by.
+    /// Identity of the file.
     pub qid: Qid,
-    /// Where the entry after this one is read from.
+    /// Offset of the next entry.
     pub next: u64,
-    /// The kind as `d_type` has it.
+    /// File type as in `d_type`.
     pub kind: u8,
     pub name: Text<'a>,
 }
 
 impl<'a> Entry<'a> {
-    /// Bytes of an entry without its name.
+    /// Bytes of an entry besides its name.
     pub const FIXED: usize = 13 + 8 + 1 + 2;
 
-    /// Adds the entry's bytes.
+    /// Appends the encoded entry.
     pub fn put(&self, to: &mut Vec<u8>) {
         self.qid.put(to);
         self.next.put(to);
@@ -339,7 +336,7 @@ impl<'a> Entry<'a> {
         self.name.put(to);
     }
 
-    /// The entries of an Rreaddir's data.
+    /// Decodes all entries of an Rreaddir's data.
     ///
     /// # Errors
     /// [`Malformed`].

@@ -1,4 +1,4 @@
-//! One client's connection: messages in, answers out, and the reads and writes between.
+//! One client's connection: receives messages, sends answers, and tracks the operations between.
 //!
 //! ```text
 //! receive ─► inbox ─ whole message ─► Session ─ Reply ──────────────────────────────────────┐
@@ -7,9 +7,9 @@
 //!                                       └► ring ─► file ─────────────────────────────────────┘
 //! ```
 //!
-//! At most one receive and one send are under way. A client with too many requests outstanding, unread answers among
-//! them, is not received from; one that stops in the middle of something for too long, or does not attach, is cut off. When a client is gone its
-//! connection lives until what was under way has ended. What requests mean is `session`'s.
+//! At most one receive and one send are in flight. A client with too many requests outstanding, including unread answers,
+//! is not received from. A client that stalls in the middle of a message, or does not attach, is disconnected. After a
+//! disconnect the connection lives until all its operations have completed. `session` interprets requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -22,46 +22,45 @@ use memferry_pool::Buffer;
 use memferry_pool::uring::{Done, Held, Ring};
 use rustix::io::Errno;
 
-use crate::answers::Outgoing;
 use crate::codec::{HEADER, Header, Malformed, Reply, Request, TVERSION, TWRITE, WRITE_HEAD, WriteHead};
 use crate::handover::Pipes;
 use crate::open_file::{OpenFile, Span};
-use crate::server::{Arrival, Connected, Shared};
+use crate::outgoing::Outgoing;
 use crate::session::{Outcome, Session};
+use crate::shared::{Arrival, Connected, Shared};
 use crate::statistics::{Counters, Way};
 
-/// The longest message that is no Twrite: sixteen names of 255 bytes fit, a link's target too.
+/// Maximum size of messages other than Twrite: sixteen names of 255 bytes fit, and so does a link's target.
 const INBOX: usize = 16 << 10;
-/// Bytes received at a time: most of a write's data is then still with the kernel and goes straight to its buffer.
+/// Bytes per receive: short, so that most of a write's data goes from the kernel straight to its buffer.
 const RECEIVE: usize = 4096;
-/// Bytes that are sent or received at a time, each time within the limit that a client is given for going on.
+/// Bytes per send or payload receive; the stall limit applies to each.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// What a connection works with; its thread's.
+/// Resources of a serving thread, used by its connections.
 pub(crate) struct Tools {
     pub(crate) ring: Ring,
     pub(crate) pipes: Pipes,
     pub(crate) shared: Arc<Shared>,
-    /// Connections with something that waits for a buffer, once for each, in the order in which it came.
-    pub(crate) hungry: VecDeque<u32>,
+    /// Connections with requests that wait for a buffer, an entry per request, in order.
+    pub(crate) awaiting_buffer: VecDeque<u32>,
 }
 
 impl Tools {
-    /// A buffer for who has not waited for one: as [`Shared::buffer`], but only when nobody does.
+    /// As [`Shared::buffer`], but `None` if other requests already wait.
     pub(crate) fn buffer(&self) -> Result<Option<Buffer>, Errno> {
-        if self.hungry.is_empty() { self.shared.buffer() } else { Ok(None) }
+        if self.awaiting_buffer.is_empty() { self.shared.buffer() } else { Ok(None) }
     }
 }
 
-/// A request that was not answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub(crate) tag: u16,
-    /// Requests of before a Tversion get no answer.
+    /// Incremented by Tversion; requests of an earlier epoch get no answer.
     pub(crate) epoch: u32,
 }
 
-/// What is under way.
+/// An operation in flight.
 pub(crate) enum Pending {
     Receive,
     /// The rest of a Twrite's data.
@@ -89,41 +88,41 @@ pub(crate) enum Pending {
         ticket: Ticket,
     },
     Send,
-    /// The socket may have room again.
+    /// Waits for room in the socket.
     Writable,
 }
 
-/// What waits for a buffer of the pool.
+/// A request that waits for a buffer.
 pub(crate) enum Starved {
     Read { ticket: Ticket, file: Rc<OpenFile>, offset: u64, count: usize },
     Payload,
 }
 
 pub(crate) struct Connection {
-    /// Its number; the upper half of its tokens.
+    /// Connection number; the upper half of its tokens.
     pub(crate) index: u32,
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) session: Session,
-    /// Received bytes, not while a receive is under way.
+    /// Received bytes; empty while a receive is in flight.
     inbox: Vec<u8>,
     filled: usize,
     receiving: bool,
-    /// Bytes of a message that is too long, still to be passed over.
+    /// Bytes of an oversized message still to be skipped.
     skip: u32,
-    payload_under_way: bool,
-    /// Whether the next message is a Tversion.
+    receiving_payload: bool,
+    /// The next message is a Tversion.
     restarting: bool,
     pending: Vec<Option<Pending>>,
     pub(crate) outgoing: VecDeque<Outgoing>,
     pub(crate) sending: bool,
-    /// Requests that were not answered yet, and the flushes that wait for them.
+    /// Unanswered requests, with the flushes that wait for each.
     pub(crate) tags: BTreeMap<u16, Vec<u16>>,
     pub(crate) epoch: u32,
     pub(crate) closed: bool,
     pub(crate) starved: VecDeque<Starved>,
-    /// What a write that waited for a buffer was given: one, or why there is none.
+    /// The buffer for a write that waited for one, or the error.
     pub(crate) fed: Option<Result<Buffer, Errno>>,
-    /// Files of which blocks were read ahead and may still be there.
+    /// Files that may hold blocks read ahead.
     aheads: Vec<Weak<OpenFile>>,
     pub(crate) progress: Instant,
     since: Instant,
@@ -140,7 +139,7 @@ impl Connection {
             filled: 0,
             receiving: false,
             skip: 0,
-            payload_under_way: false,
+            receiving_payload: false,
             restarting: false,
             pending: Vec::new(),
             outgoing: VecDeque::new(),
@@ -157,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Puts something under way by what `start` does with its token; nothing is kept of what the kernel did not take.
+    /// Starts an operation with a token; forgets it if the kernel refused it.
     pub(crate) fn launch(
         &mut self,
         pending: Pending,
@@ -167,7 +166,7 @@ impl Connection {
         start(token).inspect_err(|_| self.pending[token as u32 as usize] = None)
     }
 
-    /// Keeps what is about to be under way; its token.
+    /// Stores an operation; returns its token.
     fn keep(&mut self, pending: Pending) -> u64 {
         let slot = self.pending.iter().position(Option::is_none).unwrap_or_else(|| {
             self.pending.push(None);
@@ -177,7 +176,7 @@ impl Connection {
         u64::from(self.index) << 32 | slot as u64
     }
 
-    /// Changes what waits for a block that is on its way; whether there is such a block.
+    /// Adds a request to those that wait for a block in flight; returns whether there is such a block.
     pub(crate) fn wait_for_ahead(
         &mut self,
         file: &Rc<OpenFile>,
@@ -196,7 +195,7 @@ impl Connection {
         false
     }
 
-    /// Keeps in mind that blocks of a file are read ahead.
+    /// Remembers a file with blocks read ahead.
     pub(crate) fn watch_aheads(&mut self, file: &Rc<OpenFile>) {
         let file = Rc::downgrade(file);
         if !self.aheads.iter().any(|known| known.ptr_eq(&file)) {
@@ -204,31 +203,31 @@ impl Connection {
         }
     }
 
-    /// Whether blocks were read ahead that are to be let go of some time.
+    /// Whether blocks read ahead may have to be dropped later.
     pub(crate) fn has_aheads(&self) -> bool {
         !self.aheads.is_empty()
     }
 
-    /// Lets go of blocks read ahead that nobody came for.
-    pub(crate) fn forget_old_aheads(&mut self) {
-        self.aheads.retain(|file| file.upgrade().is_some_and(|file| file.forget_old_aheads()));
+    /// Drops blocks read ahead that are too old.
+    pub(crate) fn drop_old_aheads(&mut self) {
+        self.aheads.retain(|file| file.upgrade().is_some_and(|file| file.drop_old_aheads()));
     }
 
-    /// Whether it is over and nothing is under way any more.
+    /// Whether it is closed and no operation is in flight.
     pub(crate) fn is_gone(&self) -> bool {
         self.closed && self.pending.iter().all(Option::is_none)
     }
 
-    /// Whether the client has begun something that it must go on with.
+    /// Whether the client has started something that it must finish.
     fn is_busy(&self) -> bool {
-        let begun = self.filled > 0 || self.skip > 0;
-        let unfinished = begun && self.tags.is_empty() && self.starved.is_empty();
-        self.sending || self.payload_under_way || unfinished
+        let started = self.filled > 0 || self.skip > 0;
+        let unfinished = started && self.tags.is_empty() && self.starved.is_empty();
+        self.sending || self.receiving_payload || unfinished
     }
 
-    /// Since when it should have attached, whatever else it does, or have gone on with what it has begun; nothing where
-    /// it need not.
-    pub(crate) fn owes_since(&self) -> Option<Instant> {
+    /// Start of the stall limit: since when the client should have attached or continued what it started; `None` if
+    /// no limit applies.
+    pub(crate) fn stall_since(&self) -> Option<Instant> {
         match self.session.has_attached() {
             _ if self.closed => None,
             false => Some(self.since),
@@ -236,14 +235,14 @@ impl Connection {
         }
     }
 
-    /// Whether something of a file's is under way; a Tversion waits for that, so that a client never has more than its limit.
-    fn has_requests_under_way(&self) -> bool {
+    /// Whether a file operation is in flight. Tversion waits for these, so that a client never exceeds its limit.
+    fn has_file_operations(&self) -> bool {
         let of_socket =
             |pending: &Pending| matches!(pending, Pending::Receive | Pending::Send | Pending::Writable);
         !self.pending.iter().flatten().all(of_socket)
     }
 
-    /// Ends it: the client hears no more, and what is under way comes to nothing.
+    /// Closes the connection; operations in flight complete without effect for the client.
     pub(crate) fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
             let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
@@ -257,30 +256,30 @@ impl Connection {
     fn violation(&mut self, tools: &Tools, what: &dyn std::fmt::Display) {
         Counters::add(&tools.shared.counters.violations, 1);
         if tools.shared.may_log() {
-            tracing::warn!(client = self.index, %what, "session ended: the client broke the protocol");
+            tracing::warn!(client = self.index, %what, "session ended: protocol violation by the client");
         }
         self.close();
     }
 
-    /// Lets it go on after anything happened: messages taken, answers sent, more received.
-    pub(crate) fn go_on(&mut self, tools: &mut Tools) {
-        if let Err(error) = self.advance(tools) {
+    /// Handles received messages, sends answers and receives more; closes the connection on errors.
+    pub(crate) fn advance(&mut self, tools: &mut Tools) {
+        if let Err(error) = self.try_advance(tools) {
             tracing::debug!(client = self.index, %error, "session ended");
             self.close();
         }
     }
 
-    fn advance(&mut self, tools: &mut Tools) -> io::Result<()> {
-        while !self.take_messages(tools)? {
+    fn try_advance(&mut self, tools: &mut Tools) -> io::Result<()> {
+        while !self.handle_messages(tools)? {
             self.send(tools)?;
-            // Answers that were sent may have made room for what is in the inbox already.
-            if self.is_held_up(tools) {
+            // Sent answers may have made room for messages already in the inbox.
+            if self.is_blocked(tools) {
                 return Ok(());
             }
         }
         self.send(tools)?;
         let room = INBOX - self.filled;
-        if self.receiving || self.is_held_up(tools) || room == 0 {
+        if self.receiving || self.is_blocked(tools) || room == 0 {
             return Ok(());
         }
         self.receiving = true;
@@ -290,36 +289,36 @@ impl Connection {
         self.launch(Pending::Receive, |token| tools.ring.receive(socket, inbox, part, token))
     }
 
-    /// Whether no message is taken now, whatever is in the inbox.
-    fn is_held_up(&self, tools: &Tools) -> bool {
-        let hungry = self.starved.iter().any(|starved| matches!(starved, Starved::Payload));
-        let waits = self.restarting && self.has_requests_under_way();
-        self.closed || self.payload_under_way || hungry || waits || self.is_full(tools)
+    /// Whether messages must wait, whatever is in the inbox.
+    fn is_blocked(&self, tools: &Tools) -> bool {
+        let starved = self.starved.iter().any(|starved| matches!(starved, Starved::Payload));
+        let waits = self.restarting && self.has_file_operations();
+        self.closed || self.receiving_payload || starved || waits || self.is_full(tools)
     }
 
     fn is_full(&self, tools: &Tools) -> bool {
         self.tags.len() + self.outgoing.len() >= tools.shared.options.limits.outstanding
     }
 
-    /// Takes whole messages, and the heads of writes, from the inbox; whether it stopped for want of bytes.
-    fn take_messages(&mut self, tools: &mut Tools) -> io::Result<bool> {
+    /// Handles whole messages and heads of writes in the inbox; returns whether it stopped for lack of bytes.
+    fn handle_messages(&mut self, tools: &mut Tools) -> io::Result<bool> {
         if self.receiving {
             return Ok(true);
         }
         let mut at = 0;
         let mut wanting = false;
-        while !wanting && !self.is_held_up(tools) {
-            let taken = self.take_one(tools, at)?;
+        while !wanting && !self.is_blocked(tools) {
+            let taken = self.handle_next(tools, at)?;
             at += taken;
             wanting = taken == 0;
         }
         self.inbox.copy_within(at..self.filled, 0);
         self.filled -= at;
-        Ok(wanting && !self.is_held_up(tools))
+        Ok(wanting && !self.is_blocked(tools))
     }
 
-    /// Takes what begins at `at` of the inbox; how many bytes that were, none when it is not all there.
-    fn take_one(&mut self, tools: &mut Tools, at: usize) -> io::Result<usize> {
+    /// Handles the message at `at` in the inbox; returns its bytes, 0 if it is incomplete.
+    fn handle_next(&mut self, tools: &mut Tools, at: usize) -> io::Result<usize> {
         let here = &self.inbox[at..self.filled];
         if self.skip > 0 {
             let passed = here.len().min(self.skip as usize);
@@ -329,30 +328,27 @@ impl Connection {
         let Some(header) = Header::of(here) else { return Ok(0) };
         let most = self.session.message_bytes();
         if header.size < HEADER as u32 || header.size > most {
-            self.violation(
-                tools,
-                &format_args!("a message of {} bytes; 7 to {most} are allowed", header.size),
-            );
+            self.violation(tools, &format_args!("message of {} bytes; allowed are 7 to {most}", header.size));
             return Ok(0);
         }
         let ticket = Ticket { tag: header.tag, epoch: self.epoch };
         if self.tags.contains_key(&header.tag) {
-            self.violation(tools, &format_args!("tag {} is in use", header.tag));
+            self.violation(tools, &format_args!("tag {} is already in use", header.tag));
             return Ok(0);
         }
         self.restarting = header.kind == TVERSION;
-        if self.is_held_up(tools) {
+        if self.is_blocked(tools) {
             return Ok(0);
         }
         if header.kind == TWRITE {
-            self.take_write(tools, header, ticket, at)
+            self.handle_write(tools, header, ticket, at)
         } else {
-            self.take_message(tools, header, ticket, at)
+            self.handle_message(tools, header, ticket, at)
         }
     }
 
-    /// Takes a message that is not a write; how many bytes that were, none when it is not all there.
-    fn take_message(
+    /// Handles a message other than Twrite; returns its bytes, 0 if it is incomplete.
+    fn handle_message(
         &mut self,
         tools: &mut Tools,
         header: Header,
@@ -380,12 +376,12 @@ impl Connection {
             }
         };
         Counters::add(&tools.shared.counters.requests, 1);
-        self.follow(tools, ticket, outcome)?;
+        self.handle_outcome(tools, ticket, outcome)?;
         Ok(size)
     }
 
-    /// Does what the session left to be done for a request.
-    fn follow(
+    /// Continues a request as the session decided.
+    fn handle_outcome(
         &mut self,
         tools: &mut Tools,
         ticket: Ticket,
@@ -419,8 +415,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a write's head and what there is of its data; how many bytes that were.
-    fn take_write(
+    /// Handles a Twrite's head and the data in the inbox; returns their bytes.
+    fn handle_write(
         &mut self,
         tools: &mut Tools,
         header: Header,
@@ -433,7 +429,7 @@ impl Connection {
         let most = tools.shared.options.block_bytes;
         let head = WriteHead::decode(start, header.size).ok().filter(|head| head.count as usize <= most);
         let prepared = head.ok_or(Errno::INVAL).and_then(|head| {
-            // Who may not write gets no buffer to keep either.
+            // Checked first: a client without permission to write gets no buffer.
             self.session.target(head.fid)?;
             let buffer = self.fed.take().map_or_else(|| tools.buffer(), |fed| fed.map(Some))?;
             Ok((head, buffer))
@@ -454,25 +450,25 @@ impl Connection {
         let count = head.count as usize;
         let data = &here[WRITE_HEAD..][..count.min(here.len() - WRITE_HEAD)];
         buffer.write(0, data).map_err(io::Error::other)?;
-        let came = data.len();
+        let received = data.len();
         self.tags.insert(ticket.tag, Vec::new());
         Counters::add(&tools.shared.counters.requests, 1);
-        if came == count {
+        if received == count {
             self.write(tools, ticket, head, buffer)?;
         } else {
-            self.receive_payload(tools, (ticket, head, count - came), buffer)?;
+            self.receive_payload(tools, (ticket, head, count - received), buffer)?;
         }
-        Ok(WRITE_HEAD + came)
+        Ok(WRITE_HEAD + received)
     }
 
-    /// Receives the next piece of a write's data, of which so many bytes are left.
+    /// Receives the next piece of a write's data; `left` bytes are missing.
     fn receive_payload(
         &mut self,
         tools: &mut Tools,
         (ticket, head, left): (Ticket, WriteHead, usize),
         buffer: Buffer,
     ) -> io::Result<()> {
-        self.payload_under_way = true;
+        self.receiving_payload = true;
         self.progress = Instant::now();
         let part = (head.count as usize - left, left.min(PIECE));
         let socket = Arc::clone(&self.socket);
@@ -481,18 +477,18 @@ impl Connection {
         })
     }
 
-    /// Something that was under way has ended.
-    pub(crate) fn ended(&mut self, tools: &mut Tools, done: Done) {
+    /// Handles a completed operation.
+    pub(crate) fn complete(&mut self, tools: &mut Tools, done: Done) {
         let slot = done.token as u32 as usize;
         let Some(pending) = self.pending.get_mut(slot).and_then(Option::take) else { return };
-        if let Err(error) = self.take_up(tools, pending, done.result, done.held) {
+        if let Err(error) = self.handle_completion(tools, pending, done.result, done.held) {
             tracing::debug!(client = self.index, %error, "session ended");
             self.close();
         }
-        self.go_on(tools);
+        self.advance(tools);
     }
 
-    fn take_up(
+    fn handle_completion(
         &mut self,
         tools: &mut Tools,
         pending: Pending,
@@ -503,36 +499,36 @@ impl Connection {
             (Pending::Receive, Held::Bytes(bytes)) => {
                 self.inbox = bytes;
                 self.receiving = false;
-                let came = result?;
-                if came == 0 {
+                let received = result?;
+                if received == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                self.filled += came as usize;
+                self.filled += received as usize;
                 self.progress = Instant::now();
             }
             (Pending::Payload { ticket, head, left }, Held::Buffer(buffer)) => {
-                self.payload_under_way = false;
-                let came = result? as usize;
-                if came != left.min(PIECE) {
+                self.receiving_payload = false;
+                let received = result? as usize;
+                if received != left.min(PIECE) {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                match left - came {
+                match left - received {
                     0 => self.write(tools, ticket, head, buffer)?,
                     left => self.receive_payload(tools, (ticket, head, left), buffer)?,
                 }
             }
             (Pending::Read { ticket, span, way }, Held::Buffer(buffer)) => {
-                self.read_came(tools, ticket, (span, way), result, buffer);
+                self.read_done(tools, ticket, (span, way), result, buffer);
             }
             (Pending::Ahead { file, id, waiting }, Held::Buffer(buffer)) => {
                 let length = result.unwrap_or(0) as usize;
-                file.ahead_came(id, buffer.share(0, length).ok().filter(|_| length > 0));
+                file.ahead_done(id, buffer.share(0, length).ok().filter(|_| length > 0));
                 for (ticket, offset, count) in waiting {
                     self.reread(tools, ticket, Rc::clone(&file), (offset, count))?;
                 }
             }
             (Pending::Write { ticket, file, direct }, _) => {
-                self.written(tools, ticket, &file, direct, result)
+                self.write_done(tools, ticket, &file, direct, result)
             }
             (Pending::Sync { ticket }, _) => match result {
                 Ok(_) => self.answer(tools, ticket, Reply::Fsync {}),
@@ -540,7 +536,7 @@ impl Connection {
             },
             (Pending::Send, Held::Sent(head, view)) => {
                 self.sending = false;
-                self.sent(head, view, result? as usize)?;
+                self.send_done(head, view, result? as usize)?;
             }
             (Pending::Writable, _) => {
                 self.sending = false;

@@ -1,18 +1,18 @@
-//! The exported directory: nodes that were walked to, and everything that is done to them.
+//! The exported directory: nodes that clients walked to, and the operations on them.
 //!
 //! ```text
 //! Export::root ─ walk(name) ─► Node ─ walk(name) ─► Node      openat2, one name at a time, beneath its parent, no symlinks
 //!                              ├─ open, create                regular files and directories only, never blocking
 //!                              ├─ attributes, names, extended, listing, locks
-//!                              └─ ".." ─► the node it was walked from; the root's is the root
+//!                              └─ ".." ─► the node it was walked from; the root's parent is the root
 //! ```
 //!
-//! A node is a descriptor, not a path: a rename by others does not make it mean another file, and no name that a client sends
-//! is ever resolved but by one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS` in the directory
-//! it already holds. So no name leads out of the export, whatever is renamed or linked meanwhile. But a directory that
-//! somebody else moves out of it stays what its node is: who holds that goes on reaching what is in the directory.
-//! Everything is done as the server's own user; the kernel's answer is the client's. It keeps no fids and speaks no
-//! protocol.
+//! A node is a descriptor, not a path: renames by others do not make it refer to another file. A client's name is
+//! resolved only by a single `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS`, in a directory
+//! that the client already holds. So no name leads out of the export, whatever is renamed or linked meanwhile. But a directory
+//! that another program moves out of the export keeps its node: clients that hold it can still reach its contents.
+//! All operations use the server's own user, and the client gets the kernel's error. This module keeps no fids and knows no
+//! messages.
 
 mod attributes;
 mod extended;
@@ -37,11 +37,11 @@ pub(crate) use locks::{Lock, LockKind, lock, would_lock};
 
 use crate::codec::{Qid, qid_kind};
 
-/// How every name of a client is resolved.
+/// Resolution flags of every name from a client.
 const RESOLVE: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// The most bytes of a name (`NAME_MAX`).
+/// Maximum bytes of a name (`NAME_MAX`).
 const MOST_NAME: usize = 255;
 
 /// Why a directory cannot be exported.
@@ -50,22 +50,22 @@ pub enum ExportError {
     /// It cannot be opened.
     #[error("cannot open the directory {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
-    /// The kernel has no `openat2` (before 5.6), or `/proc` is not mounted.
+    /// `openat2` is missing (before Linux 5.6), or `/proc` is not mounted.
     #[error("cannot serve {} safely ({what}): {source}", path.display())]
     Unsafe { path: PathBuf, what: &'static str, source: io::Error },
 }
 
-/// What is exported, and how.
+/// The exported directory and its options.
 #[derive(Debug)]
 pub(crate) struct Export {
     root: Arc<OwnedFd>,
-    /// Its device and inode.
+    /// Device and inode of the root.
     root_id: (u64, u64),
-    /// As it was named, for attach names that repeat it.
+    /// The canonical path, for attach names that repeat it.
     pub(crate) path: PathBuf,
-    /// Whether nothing may be changed.
+    /// Refuses all changes by clients.
     pub(crate) read_only: bool,
-    /// Whether FIFOs and sockets may be made.
+    /// Allows FIFOs and sockets to be created.
     pub(crate) special: bool,
 }
 
@@ -84,7 +84,7 @@ impl Export {
         Ok(Self { root: Arc::new(root), root_id: (stat.st_dev, stat.st_ino), path, read_only, special })
     }
 
-    /// The root as a client's node, counted in its `budget`.
+    /// A client's node of the root, counted in its `budget`.
     pub(crate) fn root(&self, budget: &Budget) -> Result<Rc<Node>, Errno> {
         let counted = budget.one()?;
         let parent = None;
@@ -94,12 +94,12 @@ impl Export {
         Ok(Rc::new(Node { descriptor: Arc::clone(&self.root), parent, name, kind, id, counted }))
     }
 
-    /// Refuses to change a read-only export.
+    /// Fails if the export is read-only.
     pub(crate) fn writable(&self) -> Result<(), Errno> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// What a file is known by: its inode, and its device where that is another one than the root's.
+    /// Identity of a file: its inode, combined with its device if that differs from the root's.
     pub(crate) fn qid(&self, (device, inode): (u64, u64), kind: FileType) -> Qid {
         let other = if device == self.root_id.0 { 0 } else { device.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
         let kind = match kind {
@@ -107,12 +107,12 @@ impl Export {
             FileType::Symlink => qid_kind::SYMLINK,
             _ => 0,
         };
-        // No version: what others do to a file shows in its times.
+        // Version 0: the file's times show changes by others.
         Qid { kind, version: 0, path: inode ^ other }
     }
 }
 
-/// How many nodes a client may still have: each is an open descriptor.
+/// Nodes a client may still have: each is an open descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(Rc<Cell<usize>>);
 
@@ -127,7 +127,7 @@ impl Budget {
     }
 }
 
-/// One of a budget, given back when it is dropped.
+/// A node's share of the budget, returned on drop.
 #[derive(Debug)]
 struct Counted(Budget);
 
@@ -137,11 +137,11 @@ impl Drop for Counted {
     }
 }
 
-/// A file, directory or link of the export that a client has walked to.
+/// A file, directory or link that a client has walked to.
 #[derive(Debug)]
 pub(crate) struct Node {
     descriptor: Arc<OwnedFd>,
-    /// What it was walked to from, and by which name.
+    /// The node it was walked to from, and its name there.
     parent: Option<Rc<Self>>,
     name: Vec<u8>,
     kind: FileType,
@@ -149,7 +149,7 @@ pub(crate) struct Node {
     counted: Counted,
 }
 
-/// Nodes that only this one has kept are let go of one by one: a chain of them may be as long as a client's budget.
+/// Drops ancestors iteratively: a chain may be as long as a client's budget, too deep for recursion.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut next = self.parent.take();
@@ -188,12 +188,12 @@ impl Node {
         }))
     }
 
-    /// The node that `name` is in this directory; a link is itself, never what it points to.
+    /// The node called `name` in this directory. Never follows a link.
     pub(crate) fn walk(self: &Rc<Self>, name: &[u8]) -> Result<Rc<Self>, Errno> {
         if self.kind != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
-        // Clients that list a directory walk to all they find there.
+        // Clients that list a directory also walk to ".".
         if name == b"." {
             return Ok(Rc::clone(self));
         }
@@ -207,25 +207,25 @@ impl Node {
         self.of(found, name, counted)
     }
 
-    /// Opens what the node is, for what `flags` allow: those of [`allowed_flags`].
+    /// Opens the node with `flags` from [`allowed_flags`].
     pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         match self.kind {
             FileType::RegularFile => {}
             FileType::Directory if flags & OFlags::RWMODE == OFlags::RDONLY => {}
             FileType::Directory => return Err(Errno::ISDIR),
             FileType::Symlink => return Err(Errno::LOOP),
-            // Devices and FIFOs of the server's machine are nobody else's.
+            // Clients must not use devices and FIFOs of the server's machine.
             _ => return Err(Errno::PERM),
         }
         rustix::fs::open(
             own_path(self.descriptor()),
-            // What leads to an own descriptor is a link, and is followed; the node itself is none, as was seen.
+            // The path in /proc is a link and must be followed; the node itself is no link, as checked above.
             (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - (OFlags::NOFOLLOW | OFlags::EXCL),
             Mode::empty(),
         )
     }
 
-    /// Makes and opens a regular file in this directory; opens it when it is there and `flags` do not forbid that.
+    /// Creates and opens a regular file in this directory; opens an existing one unless `flags` forbid it.
     pub(crate) fn create(
         self: &Rc<Self>,
         name: &[u8],
@@ -237,7 +237,7 @@ impl Node {
                 Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
                 made => return made,
             }
-            // To open a device or a FIFO does something to it, so what is there is looked at first.
+            // Opening a device or FIFO has side effects, so check what exists first.
             match self.walk(name) {
                 Err(Errno::NOENT) => {}
                 found => {
@@ -250,7 +250,7 @@ impl Node {
         }
     }
 
-    /// Makes and opens a regular file that is not there yet.
+    /// Creates and opens a regular file that must not exist yet.
     fn make_file(
         self: &Rc<Self>,
         name: &[u8],
@@ -266,7 +266,7 @@ impl Node {
     }
 }
 
-/// A name of one component that a file can have.
+/// Checks that a name is a single valid component.
 fn checked(name: &[u8]) -> Result<&[u8], Errno> {
     match name {
         b"" => Err(Errno::NOENT),
@@ -277,17 +277,17 @@ fn checked(name: &[u8]) -> Result<&[u8], Errno> {
     }
 }
 
-/// Permission bits of a mode; a client makes no file that runs as somebody else.
+/// Permission bits of a mode, without set-user-ID and set-group-ID.
 fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o1777)
 }
 
-/// The path of an open descriptor: what it leads to is the very file, whatever it is called by now.
+/// The path of an open descriptor in /proc, which leads to the same file whatever its name is now.
 fn own_path(descriptor: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// The flags of a Tlopen or Tlcreate that are heeded. They are numbers of the protocol, whatever this machine has.
+/// Converts the supported flags of a Tlopen or Tlcreate. Their numbers are the protocol's on every architecture.
 pub(crate) fn allowed_flags(flags: u32) -> Result<OFlags, Errno> {
     const TABLE: [(u32, OFlags); 7] = [
         (0o200, OFlags::EXCL),

@@ -1,14 +1,14 @@
-//! Pages handed to a socket by a pipe: those of the page cache, as `sendfile` does, with the length known before it is
-//! announced, and those that heads of messages are written to.
+//! Passes pages to a socket through a pipe: pages of the page cache, as `sendfile` does but with a length known in
+//! advance, and pages that hold heads of messages.
 //!
 //! ```text
 //! take ─ is it in the page cache? ─ splice(file ─► pipe) ─► Handover {pipe, bytes} ─ give ─ splice(pipe ─► socket)
 //! carry ─ write(head ─► pipe) ─────────────────────────────────┘
 //! ```
 //!
-//! An Rread says how many bytes follow. `sendfile` could find fewer once that was sent, when somebody cuts the file short; what
-//! lies in a pipe is there. Nothing here waits: a full socket is told, and a page that left the cache after it was looked at is
-//! read by the kernel meanwhile, once.
+//! An Rread announces its length first. `sendfile` could then find fewer bytes, if the file is truncated meanwhile; the bytes
+//! in a pipe are certain. Nothing blocks on the socket: a full one is reported. A page evicted after the check
+//! is read again by the kernel, blocking once.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -19,9 +19,9 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 
 use crate::open_file::OpenFile;
 
-/// Pipes that are kept for the next ones.
+/// Maximum number of pipes kept for reuse.
 const MOST_SPARE: usize = 64;
-/// The length that every pipe may have.
+/// A pipe size that every user may have.
 const LEAST: usize = 64 << 10;
 
 struct Pipe {
@@ -32,7 +32,7 @@ struct Pipe {
 #[derive(Clone)]
 pub(crate) struct Pipes {
     spare: Rc<RefCell<Vec<Pipe>>>,
-    /// Bytes that each holds, a page at a time.
+    /// Capacity of each pipe, in bytes.
     bytes: usize,
 }
 
@@ -44,7 +44,7 @@ impl Pipe {
     }
 }
 
-/// Bytes on their way to a socket.
+/// Bytes in a pipe, to be spliced to a socket.
 pub(crate) struct Handover {
     pipe: Option<Pipe>,
     left: usize,
@@ -52,16 +52,16 @@ pub(crate) struct Handover {
 }
 
 impl Pipes {
-    /// Pipes for blocks of that many bytes, wherever in a page they begin, or the longest that may be had.
+    /// Pipes that hold `block` bytes at any page offset, or the largest that are allowed.
     pub(crate) fn new(block: usize) -> Self {
         let wanted = (block + 2 * 4096).next_power_of_two();
         let mut bytes = wanted;
-        // Long ones are for the privileged.
+        // Sizes above fs.pipe-max-size need privileges.
         while bytes > LEAST && Pipe::new(bytes).is_err_and(|error| error == Errno::PERM) {
             bytes /= 2;
         }
         if bytes < wanted {
-            tracing::warn!(bytes, "blocks that are too long for a pipe are copied; raise fs.pipe-max-size");
+            tracing::warn!(bytes, "blocks larger than a pipe are copied; raise fs.pipe-max-size");
         }
         Self { spare: Rc::default(), bytes }
     }
@@ -73,8 +73,8 @@ impl Pipes {
         Pipe::new(self.bytes)
     }
 
-    /// Takes up to `count` bytes at `offset`; `None` when they are not in the page cache, or no pipe that holds them
-    /// can be had.
+    /// Splices up to `count` bytes at `offset` into a pipe; `None` if they are not in the page cache, or no pipe that
+    /// holds them is available.
     pub(crate) fn take(&self, file: &OpenFile, offset: u64, count: usize) -> Option<Handover> {
         let page = rustix::param::page_size();
         let pages = (offset % page as u64) as usize + count;
@@ -90,7 +90,7 @@ impl Pipes {
         (left > 0).then_some(handover)
     }
 
-    /// Takes a message's head; `None` when there is none, or it is too long, or no pipe can be had.
+    /// Writes a message's head into a pipe; `None` if it is empty or too long, or no pipe is available.
     pub(crate) fn carry(&self, head: &[u8]) -> Option<Handover> {
         if head.is_empty() || head.len() > self.bytes {
             return None;
@@ -103,12 +103,12 @@ impl Pipes {
 }
 
 impl Handover {
-    /// Bytes that are to be given still.
+    /// Bytes not yet passed to a socket.
     pub(crate) fn left(&self) -> usize {
         self.left
     }
 
-    /// Gives these bytes to a socket that never blocks, as many as it takes, with `more` to follow at once; whether all are gone.
+    /// Splices the bytes to a nonblocking socket; `more` says that further bytes follow. Returns whether all are gone.
     pub(crate) fn give(&mut self, socket: &OwnedFd, more: bool) -> Result<bool, Errno> {
         let Some(pipe) = &self.pipe else { return Ok(true) };
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
@@ -128,7 +128,7 @@ impl Handover {
 impl Drop for Handover {
     fn drop(&mut self) {
         let mut spare = self.home.spare.borrow_mut();
-        // One that holds bytes is nobody else's.
+        // A pipe that still holds bytes cannot be reused.
         if self.left == 0 && spare.len() < MOST_SPARE {
             spare.extend(self.pipe.take());
         }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_that_a_pipe_does_not_hold_are_not_taken_and_heads_still_are_carried() {
+    fn blocks_larger_than_a_pipe_are_not_taken() {
         let path = std::env::temp_dir().join(format!("memferry-handover-{}", std::process::id()));
         let mut file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_have_long_pipes_has_shorter_ones() {
+    fn pipes_shrink_to_the_allowed_size() {
         let pipes = Pipes::new(16 << 20);
         println!("{} bytes", pipes.bytes);
         assert!(pipes.bytes >= LEAST && pipes.pipe().is_ok());

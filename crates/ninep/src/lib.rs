@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! client ─ socket ─► worker ─► connection ─► session ─► export         attributes, names, locks: answered at once
-//!                      │            └──────► transfers ─► open_file     bytes: which way, what was read ahead
-//!                      └ ring (memory::uring) ◄──┘  buffers of one pool (memory::pool), registered once with each ring
+//!                      │            └──────► transfers ─► open_file     file data: engine and read-ahead
+//!                      └ ring (io_uring) ◄───────┘  buffers of one pool (memferry_pool), registered once with each ring
 //! ```
 //!
 //! [`Server::start`] serves a directory over Unix and TCP sockets; [`Client`] is a small client for tests and measurements.
-//! Everything is done as the server's own user; docs/fileserver.md says what that means for whom. There is no unsafe code here.
+//! All file access uses the server's own user; docs/fileserver.md describes the consequences. This crate has no unsafe code.
 
 mod answers;
 mod client;
@@ -17,9 +17,11 @@ mod export;
 mod handover;
 mod open_file;
 mod options;
+mod outgoing;
 mod pool_files;
 mod server;
 mod session;
+mod shared;
 mod statistics;
 mod transfers;
 mod worker;

@@ -1,15 +1,15 @@
-//! An open regular file: which way it is read, and what of it was read ahead.
+//! An open regular file: how it is read, and which blocks of it were read ahead.
 //!
 //! ```text
-//! first read ─ choose ─► Way, Why          read ─ covered by a block that was read ahead? ─ and unchanged? ─► its bytes
-//! sequential reads ─ next_ahead ─► the block to read ahead                                └ no ─► read
+//! first read ─ choose ─► Way, Why          read ─ covered by a block read ahead? ─ still valid? ─► its bytes
+//! sequential reads ─ next_ahead ─► the block to read ahead                          └ no ─► read
 //! ```
 //!
-//! A block read ahead is a copy that the kernel does not keep true. So it is used only when the file's size and time of change
-//! are what they were before it was read, when these were then old enough that any later change must show in them
-//! ([`SETTLED`]; the times of old kernels have the grain of their clock's tick), when no write of this server's has ended since,
-//! and not for longer than [`OLDEST`]. What other programs store through mappings of the file, or by a single write that takes
-//! longer than that, may show that much later. It decides what to read and issues nothing.
+//! The kernel does not keep a block read ahead up to date. A block is used only if the file's size and change time
+//! are what they were before it was read, if these were then old enough that any later change must alter them
+//! ([`SETTLED`]; old kernels' times have the granularity of their tick), if no write of this server has completed since,
+//! and for at most [`OLDEST`]. What other programs store through mappings, or by a single write that takes
+//! longer than that, may appear that much later. This module decides what to read; it issues no reads.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,20 +23,20 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::options::Engine;
 use crate::statistics::{Way, Why};
 
-/// How long a file must have been left alone for its times to tell of every later change: more than the longest tick, 10 ms.
+/// Age from which a file's change time reveals every later change: more than the longest tick, 10 ms.
 const SETTLED: Duration = Duration::from_millis(25);
-/// How long a block read ahead is good.
+/// Maximum age of a block read ahead.
 const OLDEST: Duration = Duration::from_secs(1);
 /// Shorter files are read through the page cache.
 const SMALL: u64 = 256 << 10;
-/// Shorter first reads mean that a file is read in pieces.
+/// A shorter first read means that the client reads in pieces.
 const SHORT_READ: usize = 16 << 10;
-/// The largest alignment that a buffer has room for on both sides.
+/// Maximum alignment: buffers have that much room on both sides.
 const MOST_ALIGN: usize = 4096;
-/// The most blocks read ahead of one file at a time.
+/// Maximum number of blocks read ahead of one file.
 const MOST_AHEAD: usize = 8;
 
-/// The size and time of change of a file.
+/// Size and change time of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stamp {
     pub(crate) size: u64,
@@ -49,7 +49,7 @@ impl Stamp {
         Ok(Self { size: stat.st_size.cast_unsigned(), changed: (stat.st_ctime, stat.st_ctime_nsec as i64) })
     }
 
-    /// Whether any change from now on gives another stamp.
+    /// Whether any later change will alter the stamp.
     fn settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (seconds, nanos) = self.changed;
@@ -58,19 +58,19 @@ impl Stamp {
     }
 }
 
-/// A request's bytes, and those around them that are read to get them.
+/// The requested bytes, and the aligned range around them that is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
-    /// Where in the file the read begins.
+    /// File offset of the read.
     pub(crate) start: u64,
     pub(crate) length: usize,
-    /// Where in the file what was asked for begins.
+    /// File offset of the request.
     pub(crate) offset: u64,
     pub(crate) count: usize,
 }
 
 impl Span {
-    /// `count` bytes at `offset`, in whole units of `align` bytes; `None` beyond the largest file.
+    /// `count` bytes at `offset`, extended to multiples of `align`; `None` beyond the maximum file size.
     fn aligned(offset: u64, count: usize, align: usize) -> Option<Self> {
         let align = align as u64;
         let start = offset / align * align;
@@ -79,32 +79,31 @@ impl Span {
         Some(Self { start, length: (end - start) as usize, offset, count })
     }
 
-    /// Where in the bytes read what was asked for lies, when `read` were.
+    /// Offset and length of the requested bytes within the `read` bytes.
     pub(crate) fn within(&self, read: usize) -> (usize, usize) {
         let skip = (self.offset - self.start) as usize;
         (skip.min(read), self.count.min(read.saturating_sub(skip)))
     }
 }
 
-/// A block that was or is being read ahead.
+/// A block read ahead, or in flight.
 struct Ahead {
     id: u64,
     start: u64,
     length: usize,
     stamp: Stamp,
-    /// The server's writes when it was asked for.
+    /// The server's count of writes before the read.
     writes: u64,
     since: Instant,
-    /// `None` while it is on its way.
+    /// `None` while in flight.
     view: Option<BufferView>,
 }
 
-/// What there is for a read.
+/// Result of looking for a read among blocks read ahead.
 pub(crate) enum Found {
     Bytes(Option<BufferView>),
-    /// The block with this number has them and is on its way.
+    /// The block with this number covers the request and is in flight.
     Coming(u64),
-    /// Nothing, or nothing that is still true.
     Nothing,
 }
 
@@ -116,15 +115,15 @@ struct DirectWay {
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<OwnedFd>,
     pub(crate) id: (u64, u64),
-    /// Whether writes go to the end, wherever they are meant to.
+    /// Whether the file is open for appending.
     append: bool,
     direct: OnceCell<Option<DirectWay>>,
     way: Cell<Option<Way>>,
     aheads: RefCell<Vec<Ahead>>,
-    /// Where the read after the last one begins, when it is sequential.
+    /// Expected offset of the next read, if it is sequential.
     next: Cell<u64>,
     next_id: Cell<u64>,
-    /// Blocks to be read ahead together, at the next time; the more the longer a reader goes on.
+    /// Blocks to read ahead next time; grows while reads stay sequential.
     window: Cell<usize>,
 }
 
@@ -153,8 +152,8 @@ impl OpenFile {
         self.direct.get_or_init(open).as_ref()
     }
 
-    /// The way it is read, and why when that is decided now, by a first read of `count` bytes at `offset`; files of `large`
-    /// bytes would fill the page cache.
+    /// How the file is read. A first read of `count` bytes at `offset` decides, and also returns the reason; files from `large`
+    /// bytes on would fill the page cache.
     pub(crate) fn way(
         &self,
         engine: Engine,
@@ -193,7 +192,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether bytes can be had without the device, those beyond the end aside.
+    /// Whether the bytes can be read without the device; bytes beyond the end do not count.
     pub(crate) fn in_page_cache(&self, offset: u64, count: usize) -> bool {
         let size = Stamp::of(&self.file).map_or(0, |stamp| stamp.size);
         let length = (count as u64).min(size.saturating_sub(offset));
@@ -202,19 +201,19 @@ impl OpenFile {
         }
         let page = rustix::param::page_size() as u64;
         let pages = (offset + length).div_ceil(page) - offset / page;
-        // A page may be there that is still being read: the last is asked for.
+        // A cached page may still be loading, so try to read the last one.
         cached_pages(self.file.as_fd(), offset, length).map_or(true, |cached| cached == pages)
-            && self.comes_at_once(offset + length - 1)
+            && self.is_readable_now(offset + length - 1)
     }
 
-    /// Whether a byte can be read without waiting. That may start bringing more into the page cache.
-    fn comes_at_once(&self, offset: u64) -> bool {
+    /// Whether a byte can be read without blocking. Trying may start read-ahead into the page cache.
+    fn is_readable_now(&self, offset: u64) -> bool {
         let mut byte = [0];
         let mut parts = [std::io::IoSliceMut::new(&mut byte)];
         rustix::io::preadv2(&self.file, &mut parts, offset, ReadWriteFlags::NOWAIT) == Ok(1)
     }
 
-    /// What to read for a request, and from which description of the file.
+    /// The range to read for a request, and the descriptor to read from.
     pub(crate) fn span(&self, way: Way, offset: u64, count: usize) -> Option<(Span, Arc<OwnedFd>)> {
         match self.direct().filter(|_| way == Way::Pool) {
             Some(direct) => Some((Span::aligned(offset, count, direct.align)?, Arc::clone(&direct.file))),
@@ -222,9 +221,9 @@ impl OpenFile {
         }
     }
 
-    /// What a write of `count` bytes at `offset` goes to, and whether that is past the page cache.
+    /// The descriptor for a write of `count` bytes at `offset`, and whether it bypasses the page cache.
     pub(crate) fn to_write(&self, engine: Engine, offset: u64, count: usize) -> (Arc<OwnedFd>, bool) {
-        self.forget_aheads();
+        self.drop_aheads();
         let fits = |direct: &&DirectWay| {
             offset.is_multiple_of(direct.align as u64) && count.is_multiple_of(direct.align)
         };
@@ -235,12 +234,12 @@ impl OpenFile {
         }
     }
 
-    /// Whether a read goes on where the last one ended; the next is expected after it.
+    /// Whether a read continues the last one; records where the next should start.
     pub(crate) fn sequential(&self, offset: u64, count: usize) -> bool {
         self.next.replace(offset.saturating_add(count as u64)) == offset
     }
 
-    /// Looks for a request's bytes among the blocks read ahead; whether it was found stale comes beside.
+    /// Looks for the bytes in blocks read ahead; also returns whether a block was found stale.
     pub(crate) fn find(&self, offset: u64, count: usize, writes: u64) -> (Found, bool) {
         let mut aheads = self.aheads.borrow_mut();
         let end = offset.saturating_add(count as u64);
@@ -267,10 +266,10 @@ impl OpenFile {
         (Found::Bytes(bytes), false)
     }
 
-    /// How many blocks to read ahead now: none while more than half of the last ones are left, then several at once, which the
-    /// device gives for little more than one. What was not wanted in time makes them fewer again.
+    /// How many blocks to read ahead now: none while more than half of the last ones are left, then several at once, which
+    /// costs the device little more than one. Expired blocks reduce the number again.
     pub(crate) fn wanted_ahead(&self) -> usize {
-        self.forget_old_aheads();
+        self.drop_old_aheads();
         let window = self.window.get();
         let left = self.aheads.borrow().len();
         if left * 2 > window {
@@ -280,8 +279,8 @@ impl OpenFile {
         window.saturating_sub(left)
     }
 
-    /// Lets go of blocks read ahead that are too old to be used; whether there are others.
-    pub(crate) fn forget_old_aheads(&self) -> bool {
+    /// Drops expired blocks; returns whether others are left.
+    pub(crate) fn drop_old_aheads(&self) -> bool {
         let mut aheads = self.aheads.borrow_mut();
         let before = aheads.len();
         aheads.retain(|ahead| ahead.view.is_none() || ahead.since.elapsed() <= OLDEST);
@@ -291,8 +290,8 @@ impl OpenFile {
         !aheads.is_empty()
     }
 
-    /// The block to read ahead after a sequential read up to `end`, in blocks of `block` bytes, with its number; `writes` is the
-    /// server's count now.
+    /// The next block to read ahead after a sequential read up to `end`, in blocks of `block` bytes, with its number; `writes` is
+    /// the server's current count.
     pub(crate) fn next_ahead(
         &self,
         end: u64,
@@ -325,9 +324,9 @@ impl OpenFile {
         Some((id, span, file))
     }
 
-    /// A block has come, or failed. One that ended early, by a bad sector for instance, is no more than that: what there is of the
-    /// file is for the read itself to find out.
-    pub(crate) fn ahead_came(&self, id: u64, view: Option<BufferView>) {
+    /// Handles a completed or failed block. A short one, after a bad sector for instance, is discarded: the read itself will
+    /// report the error.
+    pub(crate) fn ahead_done(&self, id: u64, view: Option<BufferView>) {
         let mut aheads = self.aheads.borrow_mut();
         let Some(index) = aheads.iter().position(|ahead| ahead.id == id) else { return };
         let Ahead { start, length, stamp, .. } = aheads[index];
@@ -338,13 +337,13 @@ impl OpenFile {
         }
     }
 
-    /// Nothing that was read ahead, or will have been, is used any more.
-    pub(crate) fn forget_aheads(&self) {
+    /// Discards all blocks read ahead, also those in flight.
+    pub(crate) fn drop_aheads(&self) {
         self.aheads.borrow_mut().clear();
     }
 }
 
-/// What is in the page cache is handed on from there where a read is long enough to be worth the calls.
+/// Long reads of cached bytes are passed on from the page cache; for short ones the calls cost more than a copy.
 fn hot_way(count: usize) -> Way {
     if count >= SHORT_READ { Way::Cached } else { Way::Copying }
 }
@@ -354,7 +353,7 @@ mod tests {
     use super::*;
     use memferry_pool::{Options, Pool};
 
-    /// A file that nobody changes: this crate's manifest, with its length.
+    /// A file that never changes: this crate's manifest, with its length.
     fn manifest() -> (Rc<OpenFile>, usize) {
         let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
         let length = file.metadata().unwrap().len() as usize;
@@ -362,21 +361,21 @@ mod tests {
     }
 
     #[test]
-    fn a_block_read_ahead_is_used_when_all_of_it_came_and_not_when_it_ended_early() {
+    fn short_blocks_read_ahead_are_not_used() {
         let pool = Pool::new(Options::default()).unwrap();
         for (missing, used) in [(0, true), (1, false)] {
             let (file, length) = manifest();
             let (id, span, _) = file.next_ahead(0, 65_536, 0).unwrap();
             assert_eq!((span.start, span.length), (0, 65_536));
-            // However long this test is kept waiting, the block is not too old.
+            // Keeps the block from expiring however slow this test runs.
             file.aheads.borrow_mut()[0].since += Duration::from_secs(3600);
-            file.ahead_came(id, pool.take().unwrap().share(0, length - missing).ok());
+            file.ahead_done(id, pool.take().unwrap().share(0, length - missing).ok());
             let (found, stale) = file.find(0, 65_536, 0);
             assert!(!stale);
             match found {
                 Found::Bytes(Some(view)) => assert!(used && view.length() == length),
-                Found::Nothing => assert!(!used, "what came is all there is"),
-                _ => panic!("nothing else can be"),
+                Found::Nothing => assert!(!used, "a complete block is used"),
+                _ => panic!("the block is not in flight, and the file not empty"),
             }
         }
     }

@@ -1,13 +1,13 @@
-//! How a server works: what it exports, to whom, by which engine, within which limits.
+//! Options of a server: its export, access, engine and limits.
 //!
 //! ```text
-//! Options ─ check ─► Server        Access ─ admit(peer, attach name) ─► what may be attached, or refused
+//! Options ─ check ─► Server        Access ─ admit(peer, attach name) ─► the name to attach, or an error
 //! ```
 //!
-//! Everything a client does is done as the server's own user. So by default the only users that may attach over a Unix socket
-//! are that user and root. TCP has no users: without a key everybody who reaches the port is served, which is why it is bound to
-//! loopback addresses only, unless told otherwise. The key travels in the attach name, in the clear: it keeps strangers out
-//! where nobody listens, and is no protection against those who do.
+//! All file access uses the server's own user. By default only that user and root may attach over a Unix socket.
+//! TCP has no users: without a key every client that reaches the port is served, so the server binds to
+//! loopback addresses unless told otherwise. The key travels unencrypted in the attach name: it keeps strangers out
+//! of a trusted network, but does not protect against eavesdroppers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,33 +20,32 @@ use thiserror::Error;
 /// How files are read for clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Engine {
-    /// By file: see [`crate::Why`].
+    /// Chosen per file: see [`crate::Why`].
     #[default]
     Auto,
-    /// Through the page cache, copied into buffers and out of them: the paper's umfs.
+    /// Through the page cache, copied into and out of buffers: the paper's umfs.
     Copying,
-    /// Past the page cache into registered buffers of the pool, sent from them: the paper's dmafs.
+    /// Past the page cache into registered buffers of the pool, and sent from there: the paper's dmafs.
     Pool,
-    /// From the page cache to the socket; what is not there is copied.
+    /// From the page cache to the socket; uncached data is copied.
     Cached,
 }
 
-/// The most requests of a client that may be not answered yet: what is looked through for each of them stays short.
+/// Maximum of [`Limits::outstanding`]: it bounds the lists that are searched per request.
 pub const MOST_OUTSTANDING: usize = 4096;
 
-/// How much a client may have at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Clients at a time.
     pub clients: usize,
-    /// Fids of a client.
+    /// Maximum number of fids per client.
     pub fids: usize,
-    /// Nodes that a client's fids stand for, with those they were walked from; each is an open descriptor.
+    /// Nodes per client, including the directories on the way to each; every node is an open descriptor.
     pub nodes: usize,
-    /// Requests of a client that were not answered yet, answers it has not read among them; up to [`MOST_OUTSTANDING`].
+    /// Unanswered requests per client, including unread answers; at most [`MOST_OUTSTANDING`].
     pub outstanding: usize,
-    /// How long a client may take none of what it is sent, leave a message unfinished, or be connected before it
-    /// attaches; not zero. Each 64 KiB of a block have that time.
+    /// How long a client may read nothing, leave a message unfinished, or be connected before it
+    /// attaches; not zero. Applies to each 64 KiB of a block.
     pub stall: Duration,
 }
 
@@ -56,24 +55,23 @@ impl Default for Limits {
     }
 }
 
-/// How a server works.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory that is exported.
     pub directory: PathBuf,
-    /// Whether nothing may be changed.
+    /// Refuses all changes by clients.
     pub read_only: bool,
-    /// Whether clients may make FIFOs and sockets; devices never.
+    /// Allows clients to create FIFOs and sockets; devices are never allowed.
     pub special_files: bool,
-    /// Whether the pool can be attached as files, under the name `/pool`.
+    /// Serves the pool as files, under the attach name `/pool`.
     pub pool_files: bool,
     /// How files are read.
     pub engine: Engine,
-    /// Bytes of a block: the most that one message carries. A multiple of 4096.
+    /// Bytes per block, the maximum data of one message; a multiple of 4096.
     pub block_bytes: usize,
     /// Bytes of the pool.
     pub pool_bytes: u64,
-    /// Bytes of a file that [`Engine::Auto`] reads past the page cache, since it would fill it.
+    /// File size from which [`Engine::Auto`] bypasses the page cache, because the file would fill it.
     pub large_bytes: u64,
     pub threads: usize,
     /// Limits of each client.
@@ -82,8 +80,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default options for a directory: blocks of 64 KiB, a pool of 64 MiB, large files from half of the memory
-    /// on, a thread for each CPU, two at most.
+    /// Default options: blocks of 64 KiB, a pool of 64 MiB, large files from half of the memory
+    /// on, a thread per CPU, at most two.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -100,13 +98,13 @@ impl Options {
         }
     }
 
-    /// The longest message: a block and the head of the message that carries it.
+    /// Maximum message size: a block and the head of its message.
     pub(crate) fn message_bytes(&self) -> u32 {
         self.block_bytes as u32 + 24
     }
 
-    /// What its pool is like: buffers of a block and a page on both sides, several in each segment, so that little of
-    /// the pool is left over.
+    /// Options of the pool: buffers of a block and a page on both sides, several per segment, so that little memory
+    /// is wasted.
     pub(crate) fn pool(&self) -> memferry_pool::Options {
         const UNIT: u64 = 2 << 20;
         let buffer_bytes = self.block_bytes + 2 * 4096;
@@ -132,7 +130,7 @@ impl Options {
             return Err(OptionsError::Pool { pool: self.pool_bytes, block });
         }
         let Limits { clients, fids, nodes, outstanding, stall } = self.limits;
-        // Whoever may stall for no time at all is cut off at once.
+        // A zero stall limit would disconnect every client at once.
         if [clients, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero() {
             return Err(OptionsError::None);
         }
@@ -143,7 +141,7 @@ impl Options {
     }
 }
 
-/// Memory of this machine; a GiB where the kernel does not say.
+/// Memory of this machine; 1 GiB if the kernel does not say.
 fn memory_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let words = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -151,43 +149,37 @@ fn memory_bytes() -> u64 {
     kib.map_or(1 << 30, |kib| kib << 10)
 }
 
-/// Options that no server can have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum OptionsError {
-    /// The length of a block.
-    #[error("blocks of {block} bytes; take a multiple of 4096, up to 16 MiB")]
-    Block {
-        /// What was asked for.
-        block: usize,
-    },
+    #[error("block size {block} is invalid; use a multiple of 4096 bytes, at most 16 MiB")]
+    Block { block: usize },
     /// The pool is too small.
-    #[error("a pool of {pool} bytes for blocks of {block}; make it two blocks and some pages at least")]
+    #[error(
+        "a pool of {pool} bytes is too small for blocks of {block}; make it at least two blocks and four pages"
+    )]
     Pool {
         /// Bytes of the pool.
         pool: u64,
         /// Bytes of a block.
         block: usize,
     },
-    /// A limit of nothing.
-    #[error("limits and threads are at least one, and the stall is not zero")]
+    /// A limit or thread count of zero.
+    #[error("a limit, the number of threads or the stall time is zero; make all at least one")]
     None,
-    /// Too many requests of a client.
-    #[error("{outstanding} requests of a client outstanding; take {MOST_OUTSTANDING} at most")]
-    Outstanding {
-        /// What was asked for.
-        outstanding: usize,
-    },
+    /// Too many outstanding requests per client.
+    #[error("{outstanding} outstanding requests per client are too many; use at most {MOST_OUTSTANDING}")]
+    Outstanding { outstanding: usize },
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Users that may, over a Unix socket, beside the server's own and root.
+    /// Users that may attach over a Unix socket, besides the server's own and root.
     pub users: Vec<u32>,
-    /// What a TCP client has to name, when there is one.
+    /// The key that TCP clients must give, if any.
     pub key: Option<Key>,
 }
 
-/// A shared key, kept as its SHA-256.
+/// A shared key, stored as its SHA-256.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -198,43 +190,43 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key that is spelled so.
+    /// Hashes the key's text.
     pub fn new(text: &[u8]) -> Self {
         Self(Sha256::digest(text).into())
     }
 
-    /// Whether it is spelled so; how long that takes tells nothing of the key.
+    /// Compares in constant time.
     fn is(&self, text: &[u8]) -> bool {
         let other = Self::new(text).0;
         self.0.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
     }
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// A process of this user, by the kernel's word.
+    /// A process of this user, as the kernel reports.
     User(u32),
     Remote,
 }
 
-/// What somebody may attach.
+/// What an admitted client may attach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Admitted<'a> {
     /// The attach name without its key.
     pub(crate) name: &'a [u8],
-    /// Whether they may change how the server works.
+    /// Whether the client may change how the server works.
     pub(crate) trusted: bool,
 }
 
 impl Access {
-    /// Whether a peer may attach as `user` under an attach name: `PATH`, or `key=KEY` or `key=KEY:PATH` over TCP.
+    /// Checks whether a peer may attach as `user`. The attach name is `PATH`, or `key=KEY` or `key=KEY:PATH` over TCP.
     pub(crate) fn admit<'a>(&self, peer: &Peer, user: u32, name: &'a [u8]) -> Result<Admitted<'a>, Errno> {
         match peer {
             Peer::User(uid) => {
                 let own = rustix::process::geteuid().as_raw();
                 let trusted = *uid == own || *uid == 0;
-                // Root speaks for every user of its machine, as a kernel's client does.
+                // Root acts for all users of its machine, as a kernel client does.
                 let speaks_for = *uid == 0 || user == *uid || user == crate::codec::NO_USER;
                 let may = (trusted || self.users.contains(uid)) && speaks_for;
                 if may { Ok(Admitted { name, trusted }) } else { Err(Errno::PERM) }
@@ -263,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_s_user_and_root_may_attach_and_others_when_named() {
+    fn only_known_users_may_attach() {
         let own = rustix::process::geteuid().as_raw();
         let access = Access { users: vec![4242], key: None };
         for (uid, user, may) in [
@@ -280,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_tcp_and_nothing_else_does() {
+    fn tcp_needs_the_key() {
         let access = Access { users: vec![], key: Some(Key::new(b"open sesame")) };
         let admit = |name: &'static [u8]| access.admit(&Peer::Remote, u32::MAX, name);
         assert_eq!(admit(b"key=open sesame:/pool").map(|admitted| admitted.name), Ok(&b"/pool"[..]));
@@ -293,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_cannot_work_are_refused() {
+    fn invalid_options_are_refused() {
         let with = |change: fn(&mut Options)| {
             let mut options = Options::new("/");
             change(&mut options);
@@ -313,11 +305,14 @@ mod tests {
         assert_eq!(with(|options| options.limits.stall = Duration::from_millis(1)), Ok(()));
         assert_eq!(with(|options| options.limits.outstanding = MOST_OUTSTANDING), Ok(()));
         let refused = with(|options| options.limits.outstanding = MOST_OUTSTANDING + 1).unwrap_err();
-        assert_eq!(refused.to_string(), "4097 requests of a client outstanding; take 4096 at most");
+        assert_eq!(
+            refused.to_string(),
+            "4097 outstanding requests per client are too many; use at most 4096"
+        );
     }
 
     #[test]
-    fn a_pool_of_any_length_holds_most_of_the_blocks_that_it_has_bytes_for() {
+    fn pools_waste_little_memory() {
         for block in (1..=16 << 8).step_by(5).map(|pages| pages << 12) {
             let least = 2 * (block as u64 + 8192);
             for pool_bytes in [least, least + 4096, 7 * least, 64 << 20, 1 << 30] {

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! ctl            commands: "trim", "limit BYTES"      statistics    the pool's counts
-//! server         what the server did, and why         0/ 1/ …       one folder for each segment:
+//! server         what the server did, and why         0/ 1/ …       a folder per segment:
 //!                                                     available  size  mapping  statistics
 //! ```
 //!
-//! A file's text is that of the moment it is opened. Buffers are not handed out here: a process that wants some is a client of
+//! Opening a file fixes its text. Buffers are not handed out here: a process that wants some uses
 //! the library, as the paper's processes use `segattach`.
 
 use std::borrow::Cow;
@@ -95,7 +95,7 @@ impl Place {
         })
     }
 
-    /// What a file says now.
+    /// Current text of a file.
     pub(crate) fn text(self, pool: &Pool, server: &Statistics) -> Result<String, Errno> {
         Ok(match self {
             Self::Root | Self::Segment(_) => return Err(Errno::ISDIR),
@@ -114,7 +114,7 @@ impl Place {
         })
     }
 
-    /// Entries of a directory from number `offset` on, as many as fit.
+    /// Entries of a directory from number `offset` on, as many as fit in `room`.
     pub(crate) fn entries(self, pool: &Pool, offset: u64, room: usize) -> Vec<u8> {
         let mut all: Vec<(Cow<'_, str>, Self)> = Vec::new();
         match self {
@@ -145,7 +145,7 @@ impl Place {
     }
 }
 
-/// Does what was written to `ctl`.
+/// Executes a command written to `ctl`.
 pub(crate) fn control(pool: &Pool, command: &[u8]) -> Result<(), Errno> {
     let words = std::str::from_utf8(command).map_err(|_| Errno::INVAL)?;
     match words.split_whitespace().collect::<Vec<_>>()[..] {
@@ -153,7 +153,7 @@ pub(crate) fn control(pool: &Pool, command: &[u8]) -> Result<(), Errno> {
             pool.trim();
         }
         ["limit", bytes] => {
-            // Below two buffers nobody could be served any more.
+            // With fewer than two buffers no client could be served.
             let enough = |bytes: &u64| pool.options().buffers_within(*bytes) >= 2;
             pool.set_limit(bytes.parse().ok().filter(enough).ok_or(Errno::INVAL)?);
         }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_shows_the_segments_there_are_and_commands_change_them() {
+    fn the_tree_shows_segments() {
         let pool = Pool::new(Options::default()).unwrap();
         let server = Statistics::default();
         assert_eq!(Place::Root.walk(&pool, b"0"), Err(Errno::NOENT));

@@ -1,13 +1,13 @@
-//! What one client has attached and opened, and the answers to its requests.
+//! A client's attached and open files, and the answers to its requests.
 //!
 //! ```text
-//! Request ─ handle ─► Reply                          whatever is done at once
-//!                  ├► Read, Sync, Write (by fid)     what a file's device is needed for: the connection's to do
-//!                  └► Flush                          what only the connection knows
+//! Request ─ handle ─► Reply                          answered at once
+//!                  ├► Read, Sync, Write (by fid)     needs the file's device: the connection continues
+//!                  └► Flush                          needs the connection's list of requests
 //! ```
 //!
-//! Fids are a client's names for nodes, open files, listings and attributes. Everything else a client says is checked by
-//! whom it is handed to: names by `export`, ranges here. It reads no socket and drives no ring.
+//! Fids are a client's handles of nodes, open files, listings and attributes. `export` checks names; ranges are checked
+//! here. This module reads no socket and drives no ring.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,45 +25,45 @@ use crate::export::{
 use crate::open_file::OpenFile;
 use crate::options::Peer;
 use crate::pool_files::{self, Place};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::statistics::Counters;
 
-/// The least that a message can be limited to: every request but a write, and a directory's longest entry, fit. The
-/// longest targets of links do not.
+/// Minimum for the negotiated message size: every request but a write fits, and a directory's longest entry.
+/// The longest link targets do not.
 const LEAST_MESSAGE: u32 = 4096;
-/// The most names of an attach name.
+/// Maximum number of names in an attach name.
 const MOST_NAMES_ATTACHED: usize = 64;
 /// `unlinkat`'s flag for directories.
 const REMOVE_DIRECTORY: u32 = 0x200;
 const LOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
-/// What a request comes to.
+/// The result of a request.
 pub(crate) enum Outcome {
     Reply(Reply<'static>),
-    /// The answer is bytes of a file.
+    /// Answer with bytes of a file.
     Read {
         file: Rc<OpenFile>,
         offset: u64,
         count: usize,
     },
-    /// The answer comes when the file is on its device.
+    /// Answer when the file is on its device.
     Sync {
         file: Arc<OwnedFd>,
         data_only: bool,
     },
-    /// The answer comes after that of another request.
+    /// Answer after another request.
     Flush {
         oldtag: u16,
     },
-    /// Everything that was asked before is void.
+    /// All earlier requests are void.
     Restart(Reply<'static>),
 }
 
-/// What a write goes to.
+/// Destination of a write.
 pub(crate) enum Target {
     File(Rc<OpenFile>),
-    /// Something that takes bytes at once: [`Session::write_bytes`].
+    /// Written at once, by [`Session::write_bytes`].
     Bytes,
 }
 
@@ -92,9 +92,9 @@ pub(crate) struct Session {
     peer: Peer,
     fids: BTreeMap<u32, Fid>,
     budget: Budget,
-    /// The longest message, once it was agreed on.
+    /// Maximum message size, once negotiated.
     msize: Option<u32>,
-    /// Whether it may change how the server works.
+    /// Whether the client may change how the server works.
     trusted: bool,
     attached: bool,
 }
@@ -111,29 +111,29 @@ impl Session {
         Self { shared, peer, fids: BTreeMap::new(), budget, msize: None, trusted: false, attached: false }
     }
 
-    /// Gives up all that the client had.
+    /// Releases everything the client holds.
     pub(crate) fn end(&mut self) {
         self.fids.clear();
     }
 
-    /// Whether the client was ever let in.
+    /// Whether the client has attached.
     pub(crate) fn has_attached(&self) -> bool {
         self.attached
     }
 
-    /// The longest message that may come.
+    /// Maximum size of a message from the client.
     pub(crate) fn message_bytes(&self) -> u32 {
         self.msize.unwrap_or(LEAST_MESSAGE)
     }
 
-    /// The most bytes that one answer carries.
-    fn most(&self, count: u32) -> usize {
+    /// Limits `count` to what one answer carries.
+    fn limited(&self, count: u32) -> usize {
         (count as usize).min(self.message_bytes() as usize - READ_HEAD).min(self.shared.options.block_bytes)
     }
 
-    /// Bytes that clients do best to read and write at a time.
+    /// Preferred size of reads and writes, in bytes.
     fn unit(&self) -> u32 {
-        let most = self.most(u32::MAX) as u32;
+        let most = self.limited(u32::MAX) as u32;
         if most >= 4096 { most / 4096 * 4096 } else { most }
     }
 
@@ -149,7 +149,7 @@ impl Session {
         self.fid(fid)?.node()
     }
 
-    /// A node that will be changed, or have something in it changed.
+    /// A node about to be changed, or whose entries are; fails on a read-only export.
     fn changing(&self, fid: u32) -> Result<&Rc<Node>, Errno> {
         self.export().writable()?;
         self.node(fid)
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Checks that a fid is free and the client may have one more.
+    /// Checks that a fid is free and the client may have another.
     fn vacant(&self, fid: u32) -> Result<(), Errno> {
         if fid == NO_FID || self.fids.contains_key(&fid) {
             return Err(Errno::INVAL);
@@ -170,7 +170,7 @@ impl Session {
         if self.fids.len() < self.shared.options.limits.fids { Ok(()) } else { Err(Errno::MFILE) }
     }
 
-    /// Answers a request; one that a version was not agreed on before is refused.
+    /// Handles a request; refuses it unless a version was negotiated.
     pub(crate) fn handle(&mut self, request: Request<'_>) -> Answer {
         match request {
             Request::Version { msize, version } => return self.version(msize, &version),
@@ -185,7 +185,7 @@ impl Session {
             Request::Lopen { fid, flags } => self.open(fid, flags),
             Request::Lcreate { fid, name, flags, mode, .. } => self.create(fid, &name, flags, mode),
             Request::Read { fid, offset, count } => self.read(fid, offset, count),
-            // Its data does not come this way.
+            // The connection handles writes without this function.
             Request::Write { .. } => Err(Errno::PROTO),
             Request::Readdir { fid, offset, count } => self.read_directory(fid, offset, count),
             Request::Clunk { fid } => self.clunk(fid),
@@ -201,7 +201,7 @@ impl Session {
             Request::Getlock { fid, kind, start, length, process, client } => {
                 let wanted = Lock { kind: LockKind::of(kind)?, start, length };
                 let Lock { kind, start, length } = would_lock(&self.file(fid)?.file, wanted)?;
-                // The kernel tells what is locked and not by whom. Where nothing is, the question is the answer.
+                // The kernel reports what is locked, but not by whom. An unlocked range echoes the request.
                 let (process, client) = match kind {
                     LockKind::Unlock => (process, Cow::Owned(client.into_owned())),
                     _ => (0, Cow::Borrowed(&b""[..])),
@@ -212,7 +212,7 @@ impl Session {
         }
     }
 
-    /// The requests about attributes and names.
+    /// Handles requests about attributes and names.
     fn handle_names(&self, request: Request<'_>) -> Answer {
         let export = self.export();
         done(match request {
@@ -266,7 +266,7 @@ impl Session {
             return Err(Errno::INVAL);
         }
         let msize = msize.min(self.shared.options.message_bytes());
-        // "9P2000.L" with anything after a dot is that version with something we do not know.
+        // "9P2000.L.x" is that version with an unknown extension.
         let known =
             version == VERSION || version.strip_prefix(VERSION).is_some_and(|rest| rest.starts_with(b"."));
         if !known {
@@ -276,7 +276,7 @@ impl Session {
         Ok(Outcome::Restart(Reply::Version { msize, version: Cow::Borrowed(VERSION) }))
     }
 
-    /// Nobody proves anything by a conversation: an error that says nothing went wrong tells clients to attach.
+    /// No authentication protocol: error 0 tells clients to attach without one.
     fn auth(&self) -> Answer {
         done(Reply::Error { code: 0 })
     }
@@ -302,7 +302,7 @@ impl Session {
         done(Reply::Attach { qid })
     }
 
-    /// What an attach name means: the export, by no name or its own path, or something in it.
+    /// Resolves an attach name: empty or the export's own path for the root, or a path within.
     fn attached(&self, name: &[u8]) -> Result<Rc<Node>, Errno> {
         let own = self.export().path.as_os_str().as_encoded_bytes();
         let within =
@@ -384,7 +384,7 @@ impl Session {
     }
 
     fn read(&self, fid: u32, offset: u64, count: u32) -> Answer {
-        let count = self.most(count);
+        let count = self.limited(count);
         match self.fid(fid)? {
             Fid::File(_, file) => Ok(Outcome::Read { file: Rc::clone(file), offset, count }),
             Fid::Xattr(bytes) | Fid::PoolFile(_, bytes) => {
@@ -397,7 +397,7 @@ impl Session {
         }
     }
 
-    /// What a write to a fid goes to.
+    /// Destination of a write to a fid.
     pub(crate) fn target(&self, fid: u32) -> Result<Target, Errno> {
         if self.msize.is_none() {
             return Err(Errno::PROTO);
@@ -409,7 +409,7 @@ impl Session {
         }
     }
 
-    /// Takes bytes for what is no file.
+    /// Writes bytes to a fid that is not a file.
     pub(crate) fn write_bytes(&mut self, fid: u32, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         match self.fids.get_mut(&fid) {
             Some(Fid::XattrWriter(writer)) => writer.write(offset, bytes),
@@ -421,7 +421,7 @@ impl Session {
     }
 
     fn read_directory(&mut self, fid: u32, offset: u64, count: u32) -> Answer {
-        let room = self.most(count);
+        let room = self.limited(count);
         let shared = Arc::clone(&self.shared);
         let data = match self.fids.get_mut(&fid).ok_or(Errno::BADF)? {
             Fid::Listing(_, listing) => listing.read(&shared.export, offset, room)?,
@@ -440,7 +440,7 @@ impl Session {
         done(Reply::Clunk {})
     }
 
-    /// The fid is gone whether or not the file is.
+    /// Removes the file; releases the fid even on failure.
     fn remove(&mut self, fid: u32) -> Answer {
         let removed = self.fids.remove(&fid).ok_or(Errno::BADF)?;
         self.export().writable()?;
@@ -485,12 +485,12 @@ impl Session {
 
     fn set_attributes(&self, fid: u32, change: &Change) -> Result<Reply<'static>, Errno> {
         match self.fid(fid)? {
-            // Opening a control file to write cuts it short, which changes nothing.
+            // Clients truncate a control file when they open it to write; ignored.
             Fid::Pool(place) | Fid::PoolFile(place, _) if place.is_control() && self.trusted => {}
             Fid::File(node, file) => {
                 self.export().writable()?;
-                file.forget_aheads();
-                // Who has it open to write may cut it, whatever its mode says by now.
+                file.drop_aheads();
+                // A fid open for writing may truncate, even if the mode no longer allows it.
                 let mut change = *change;
                 if change.valid & change::SIZE != 0 && rustix::fs::ftruncate(&file.file, change.size).is_ok()
                 {
@@ -531,7 +531,7 @@ fn opened(node: &Rc<Node>, file: OwnedFd, flags: OFlags) -> Fid {
     Fid::File(Rc::clone(node), OpenFile::new(file, node.id(), append))
 }
 
-/// Walks as far as names are found; that the first is not is an error.
+/// Walks as far as names exist; fails if the first does not.
 fn walked<P>(
     start: P,
     names: &[Cow<'_, [u8]>],

@@ -1,10 +1,10 @@
-//! What a server did, and why it did it that way.
+//! What a server did, and why.
 //!
 //! ```text
 //! each read, write, choice ─► Counters (atomics, many writers) ─ snapshot ─► Statistics ─► the pool's files, the log
 //! ```
 //!
-//! Counts only; times are for whoever measures.
+//! Counts events only; it measures no times.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How a file's bytes go to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Read through the page cache into a buffer, sent from there: two copies. The paper's umfs.
+    /// Read through the page cache into a buffer and sent from there: two copies. The paper's umfs.
     Copying,
-    /// Read from the device into a registered buffer, sent from there: one copy. The paper's dmafs.
+    /// Read from the device into a registered buffer and sent from there: one copy. The paper's dmafs.
     Pool,
-    /// Pages of the page cache are handed to the socket: no copy here.
+    /// Pages of the page cache are passed to the socket: no copy in the server.
     Cached,
 }
 
@@ -24,7 +24,7 @@ pub enum Way {
 pub const WAYS: [Way; 3] = [Way::Copying, Way::Pool, Way::Cached];
 
 impl Way {
-    /// Its name in statistics and options.
+    /// Name in statistics and options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Copying => "copying",
@@ -34,22 +34,22 @@ impl Way {
     }
 }
 
-/// Why a file is read in its way.
+/// Why a file is read this way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// The server was told to use it for all.
+    /// The options demand this way for all files.
     Told,
     /// The file system offers no `O_DIRECT`.
     NotOffered,
-    /// Too short to be worth opening it a second time.
+    /// Too short to open it a second time.
     Small,
-    /// It is read in short pieces.
+    /// The client reads it in short pieces.
     ShortReads,
-    /// What is wanted is in the page cache already.
+    /// The requested bytes are in the page cache.
     Hot,
-    /// What is wanted is not in the page cache, and the file is long.
+    /// The requested bytes are not in the page cache, and the file is long.
     Cold,
-    /// What is wanted is not in the page cache, and the file would take too much of it.
+    /// The requested bytes are not in the page cache, and the file would fill too much of it.
     Large,
 }
 
@@ -78,7 +78,7 @@ macro_rules! counters {
         #[derive(Clone, PartialEq, Eq, Debug, Default)]
         pub struct Statistics {
             $($(#[$doc])* pub $name: u64,)*
-            /// Files by way and reason: those of `WAYS[w]` because of `WHYS[y]` at `[w][y]`.
+            /// Files by way and reason: `[w][y]` counts those of `WAYS[w]` because of `WHYS[y]`.
             pub files: [[u64; WHYS.len()]; WAYS.len()],
             /// Reads answered, by way.
             pub reads: [u64; WAYS.len()],
@@ -125,27 +125,27 @@ macro_rules! counters {
 counters! {
     clients,
     connected,
-    /// Clients that were turned away because there were too many.
+    /// Clients refused because there were too many.
     turned_away,
-    /// Sessions that ended because of what the client sent.
+    /// Sessions ended by protocol violations.
     violations,
-    /// Clients that were cut off because they did not read or finish what they began.
+    /// Clients disconnected because they stalled.
     stalled,
     /// Attaches that were refused.
     refused,
     requests,
-    /// Requests answered by an error.
+    /// Requests answered with an error.
     errors,
-    /// Writes past the page cache.
+    /// Writes that bypassed the page cache.
     direct_writes,
     cached_writes,
     written_bytes,
     ahead,
-    /// Reads answered from them.
+    /// Reads answered from blocks read ahead.
     ahead_used,
-    /// Blocks read ahead that the file's change made useless.
+    /// Blocks read ahead that a change of the file made useless.
     ahead_stale,
-    /// Times a request waited for a buffer.
+    /// Requests that had to wait for a buffer.
     starved,
 }
 
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_and_reasons_stand_where_their_counters_are() {
+    fn ways_and_reasons_index_their_counters() {
         assert!(WAYS.iter().enumerate().all(|(index, way)| *way as usize == index));
         assert!(WHYS.iter().enumerate().all(|(index, why)| *why as usize == index));
         let counters = Counters::default();

@@ -1,17 +1,17 @@
-//! The bytes of files: reads and writes of one connection, by the way that each file is served.
+//! File data: reads and writes of one connection, by each file's way of being served.
 //!
 //! ```text
 //! read ─ way? ─┬ cached ─ in the page cache? ─ yes ─► handover                                  ─► answer
 //!              │                             └ no ──┐
 //!              ├ copying ──────────────────────────┴► a buffer ─ READ ──────────────────────────► answer
-//!              └ pool ─ read ahead already? ─ yes ─► its view ─────────────────────────────────► answer
+//!              └ pool ─ read ahead? ─ yes ─► its view ─────────────────────────────────────────► answer
 //!                     │                     └ no ──► a buffer ─ READ_FIXED, O_DIRECT ───────────► answer
 //!                     └ sequential? ─► the next blocks ─ READ_FIXED ─► kept for the next reads
-//! write ─► the buffer its data came in ─ WRITE_FIXED, O_DIRECT where it fits ─► answer
+//! write ─► the buffer that holds its data ─ WRITE_FIXED, O_DIRECT if aligned ─► answer
 //! ```
 //!
-//! Without a free buffer a request waits, behind those of its thread that do already; a block is not read ahead then.
-//! What is answered was read after the request came, or is a block read ahead that is still true (`open_file`).
+//! Without a free buffer a request waits, in order with others of its thread; blocks are not read ahead then.
+//! An answer holds bytes read after the request arrived, or a block read ahead that is still valid (`open_file`).
 
 use std::io;
 use std::rc::Rc;
@@ -21,15 +21,15 @@ use std::sync::atomic::Ordering;
 use memferry_pool::Buffer;
 use rustix::io::Errno;
 
-use crate::answers::{Body, Outgoing};
 use crate::codec::{Reply, WriteHead, read_head};
 use crate::connection::{Connection, Pending, Starved, Ticket, Tools, errno};
 use crate::open_file::{Found, OpenFile, Span};
+use crate::outgoing::{Body, Outgoing};
 use crate::session::Target;
 use crate::statistics::{Counters, Way};
 
 impl Connection {
-    /// Answers a read by bytes of a file.
+    /// Answers a read with bytes of a file.
     pub(crate) fn read(
         &mut self,
         tools: &mut Tools,
@@ -65,7 +65,7 @@ impl Connection {
         true
     }
 
-    /// A read whose way is known: from what was read ahead, or from the file.
+    /// Reads from a block read ahead, or from the file.
     pub(crate) fn reread(
         &mut self,
         tools: &mut Tools,
@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// Reads from a file into a buffer, if there is one.
+    /// Reads from a file into the buffer; refuses the request if there is none.
     pub(crate) fn read_into(
         &mut self,
         tools: &mut Tools,
@@ -150,8 +150,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A read has ended.
-    pub(crate) fn read_came(
+    /// Handles a completed read.
+    pub(crate) fn read_done(
         &mut self,
         tools: &Tools,
         ticket: Ticket,
@@ -170,7 +170,7 @@ impl Connection {
         self.queue(ticket, Outgoing { head: read_head(ticket.tag, count as u32), body });
     }
 
-    /// Writes data that came in a buffer.
+    /// Writes the data in a buffer.
     pub(crate) fn write(
         &mut self,
         tools: &mut Tools,
@@ -206,8 +206,8 @@ impl Connection {
         })
     }
 
-    /// A write has ended.
-    pub(crate) fn written(
+    /// Handles a completed write.
+    pub(crate) fn write_done(
         &mut self,
         tools: &Tools,
         ticket: Ticket,
@@ -215,9 +215,9 @@ impl Connection {
         direct: bool,
         result: io::Result<u32>,
     ) {
-        // What was read ahead while it was under way may be from before, here and for others.
+        // Blocks read ahead during the write may hold old data, for this client and others.
         tools.shared.writes(file.id).fetch_add(1, Ordering::AcqRel);
-        file.forget_aheads();
+        file.drop_aheads();
         let counters = &tools.shared.counters;
         match result {
             Ok(count) => {
@@ -229,14 +229,14 @@ impl Connection {
         }
     }
 
-    /// Has something wait for a buffer, behind all that does already.
+    /// Lets a request wait for a buffer, behind those that already do.
     pub(crate) fn starve(&mut self, tools: &mut Tools, starved: Starved) {
         Counters::add(&tools.shared.counters.starved, 1);
-        tools.hungry.push_back(self.index);
+        tools.awaiting_buffer.push_back(self.index);
         self.starved.push_back(starved);
     }
 
-    /// Goes on with what has waited longest: there is a buffer for it, or a reason why there is none.
+    /// Continues the request that waited longest, with a buffer or an error.
     pub(crate) fn feed(&mut self, tools: &mut Tools, buffer: Result<Buffer, Errno>) {
         match self.starved.pop_front() {
             Some(Starved::Read { ticket, file, offset, count }) => {
@@ -246,10 +246,10 @@ impl Connection {
             }
             // The head of the write is still in the inbox.
             Some(Starved::Payload) => self.fed = Some(buffer),
-            // It was given up meanwhile.
+            // The request was discarded meanwhile.
             None => return,
         }
-        self.go_on(tools);
+        self.advance(tools);
         self.fed = None;
     }
 }

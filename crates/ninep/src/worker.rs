@@ -1,14 +1,14 @@
-//! A thread that serves: one ring, and the connections that were given to it.
+//! A serving thread: one ring and its connections.
 //!
 //! ```text
 //! Server ─ new connection ─► inbox, wake ─┐
-//!                                         ├─► wait ─► what has ended ─► its connection ─► more for the ring
-//! what files and sockets have done ───────┘        └► what waits for buffers, who has stalled, who is gone
+//!                                         ├─► wait ─► completion ─► its connection ─► new operations
+//! completed file and socket operations ───┘        └► buffers for waiting requests, stalled clients, closed connections
 //! ```
 //!
-//! It sleeps until something happens. By itself it looks only while a client is in the middle of something or has not
-//! attached, blocks were read ahead that may become too old, or a request waits for a buffer that another thread may
-//! give back. Metadata is asked for as requests come, and blocks the thread for as long as the file system takes.
+//! It sleeps until a completion arrives. It uses a timeout only if a client may stall or has not
+//! attached, blocks read ahead may become too old, or a request waits for a buffer that another thread may
+//! return. Metadata requests are handled inline and block the thread while the file system works.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,19 +21,19 @@ use memferry_pool::uring::{Done, Ring};
 
 use crate::connection::{Connection, Tools};
 use crate::handover::Pipes;
-use crate::server::{Arrival, Shared};
+use crate::shared::{Arrival, Shared};
 use crate::statistics::Counters;
 
-/// The token of the wake-up; no connection's number is so high.
+/// Token of the wake-up; connection numbers never reach it.
 const WAKE: u64 = u64::MAX;
-/// Submissions between two waits.
+/// Ring entries: submissions between two waits.
 const ENTRIES: u32 = 512;
-/// How long a request that waits for a buffer waits until somebody looks.
-const HUNGRY: Duration = Duration::from_millis(5);
-/// How often a client in the middle of something is looked at.
-const WATCHED: Duration = Duration::from_secs(1);
+/// Retry interval while a request waits for a buffer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval of checks for stalled clients and old blocks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A thread's end of the inbox: connections come, an end means to stop.
+/// A thread's end of the inbox; a disconnected sender means stop.
 pub(crate) struct Inbox {
     pub(crate) arrivals: Receiver<Arrival>,
     pub(crate) wake: Arc<OwnedFd>,
@@ -44,24 +44,24 @@ struct Worker {
     inbox: Inbox,
     connections: BTreeMap<u32, Connection>,
     next: u32,
-    /// When blocks that were read ahead were last looked at.
-    looked: Instant,
+    /// Last check for old blocks.
+    checked: Instant,
 }
 
-/// Serves until the inbox ends. Tells `ready` when it can, or why it cannot.
+/// Serves until the inbox ends. Reports to `ready` that it serves, or why it cannot.
 pub(crate) fn run(shared: Arc<Shared>, inbox: Inbox, ready: &Sender<io::Result<()>>) {
     let ring = match Ring::new(ENTRIES) {
         Ok(ring) => ring,
         Err(error) => return drop(ready.send(Err(error))),
     };
     let pipes = Pipes::new(shared.options.block_bytes);
-    let tools = Tools { ring, pipes, shared, hungry: VecDeque::new() };
+    let tools = Tools { ring, pipes, shared, awaiting_buffer: VecDeque::new() };
     let connections = BTreeMap::new();
-    let looked = Instant::now();
-    let mut worker = Worker { tools, inbox, connections, next: 0, looked };
+    let checked = Instant::now();
+    let mut worker = Worker { tools, inbox, connections, next: 0, checked };
     let _ = ready.send(Ok(()));
     if let Err(error) = worker.serve() {
-        tracing::error!(%error, "a serving thread ends");
+        tracing::error!(%error, "a serving thread stopped");
     }
     worker.end();
 }
@@ -71,19 +71,19 @@ impl Worker {
         let mut done = Vec::new();
         self.watch_inbox()?;
         loop {
-            self.tools.ring.wait(self.patience(), &mut done)?;
-            // All of them, the last time too: a connection is not gone before it has heard of everything it began.
-            let mut welcomed = Ok(true);
+            self.tools.ring.wait(self.timeout(), &mut done)?;
+            // Handle all, also before stopping: a connection is not gone before all its operations have completed.
+            let mut open = Ok(true);
             for done in done.drain(..) {
                 match done.token {
-                    WAKE => welcomed = self.welcome(),
-                    _ => self.hand_on(done),
+                    WAKE => open = self.accept(),
+                    _ => self.dispatch(done),
                 }
             }
-            if !welcomed? {
+            if !open? {
                 return Ok(());
             }
-            self.look_round();
+            self.check_connections();
         }
     }
 
@@ -91,17 +91,17 @@ impl Worker {
         self.tools.ring.poll(Arc::clone(&self.inbox.wake), libc::POLLIN as u32, WAKE)
     }
 
-    fn patience(&self) -> Option<Duration> {
-        if !self.tools.hungry.is_empty() {
-            return Some(HUNGRY);
+    fn timeout(&self) -> Option<Duration> {
+        if !self.tools.awaiting_buffer.is_empty() {
+            return Some(RETRY_INTERVAL);
         }
-        let is_watched =
-            |connection: &Connection| connection.owes_since().is_some() || connection.has_aheads();
-        self.connections.values().any(is_watched).then_some(WATCHED)
+        let needs_checks =
+            |connection: &Connection| connection.stall_since().is_some() || connection.has_aheads();
+        self.connections.values().any(needs_checks).then_some(CHECK_INTERVAL)
     }
 
-    /// Takes in who has come; whether there will be more.
-    fn welcome(&mut self) -> io::Result<bool> {
+    /// Accepts new connections; returns whether more may come.
+    fn accept(&mut self) -> io::Result<bool> {
         let _ = rustix::io::read(&self.inbox.wake, &mut [0_u8; 8]);
         loop {
             match self.inbox.arrivals.try_recv() {
@@ -110,7 +110,7 @@ impl Worker {
                     self.next = self.next.wrapping_add(1) & (u32::MAX >> 1);
                     let shared = Arc::clone(&self.tools.shared);
                     let mut connection = Connection::new(index, arrival, shared);
-                    connection.go_on(&mut self.tools);
+                    connection.advance(&mut self.tools);
                     self.connections.insert(index, connection);
                 }
                 Err(TryRecvError::Empty) => {
@@ -122,56 +122,56 @@ impl Worker {
         }
     }
 
-    fn hand_on(&mut self, done: Done) {
+    fn dispatch(&mut self, done: Done) {
         let index = (done.token >> 32) as u32;
         if let Some(connection) = self.connections.get_mut(&index) {
-            connection.ended(&mut self.tools, done);
+            connection.complete(&mut self.tools, done);
         }
     }
 
-    fn look_round(&mut self) {
+    fn check_connections(&mut self) {
         let stall = self.tools.shared.options.limits.stall;
         let shared = &self.tools.shared;
         for (index, connection) in &mut self.connections {
-            if connection.owes_since().is_some_and(|since| since.elapsed() > stall) {
+            if connection.stall_since().is_some_and(|since| since.elapsed() > stall) {
                 Counters::add(&shared.counters.stalled, 1);
                 if shared.may_log() {
                     tracing::warn!(
                         client = index,
-                        "client cut off: it stopped in the middle of something, or did not attach"
+                        "client disconnected: it stalled, or did not attach in time"
                     );
                 }
                 connection.close();
             }
         }
-        if self.looked.elapsed() >= WATCHED {
-            self.looked = Instant::now();
-            self.connections.values_mut().for_each(Connection::forget_old_aheads);
+        if self.checked.elapsed() >= CHECK_INTERVAL {
+            self.checked = Instant::now();
+            self.connections.values_mut().for_each(Connection::drop_old_aheads);
         }
         self.feed();
         self.connections.retain(|_, connection| !connection.is_gone());
     }
 
-    /// Gives buffers to those who wait for one, first come first served.
+    /// Gives buffers to waiting requests, in order.
     fn feed(&mut self) {
-        while let Some(index) = self.tools.hungry.front().copied() {
+        while let Some(index) = self.tools.awaiting_buffer.front().copied() {
             let Some(buffer) = self.tools.shared.buffer().transpose() else { return };
-            self.tools.hungry.pop_front();
+            self.tools.awaiting_buffer.pop_front();
             if let Some(connection) = self.connections.get_mut(&index) {
                 connection.feed(&mut self.tools, buffer);
             }
         }
     }
 
-    /// Ends every connection and waits for what is under way.
+    /// Closes every connection and waits for operations in flight.
     fn end(&mut self) {
         self.connections.values_mut().for_each(Connection::close);
         let mut done = Vec::new();
         while self.connections.values().any(|connection| !connection.is_gone()) {
-            if self.tools.ring.wait(Some(WATCHED), &mut done).is_err() {
+            if self.tools.ring.wait(Some(CHECK_INTERVAL), &mut done).is_err() {
                 break;
             }
-            done.drain(..).for_each(|done| self.hand_on(done));
+            done.drain(..).for_each(|done| self.dispatch(done));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The clients of diod, where Debian's package `diod` is installed: diodcat and diodls, over both kinds of socket.
+//! Tests with diod's clients diodcat and diodls (Debian's package `diod`), over both kinds of socket.
 //!
-//! A test whose program is not there says so and passes. diodload is no client of any server but diod: the files it reads and
-//! writes are of a tree that only diod makes up.
+//! A test whose program is missing prints that and passes. diodload is not used: it works only with diod, whose synthetic
+//! files it reads and writes.
 
 mod harness;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use harness::{Folder, Served, pattern};
 use memferry_ninep::{Engine, Listener, Options, Server};
 
-/// A program of diod's, which is where only administrators look.
+/// A program of diod, installed where only administrators look.
 fn program(name: &str) -> Option<Command> {
     let found =
         ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"].map(|place| format!("{place}/{name}"));
@@ -37,7 +37,7 @@ fn tcp(export: &Folder, engine: Engine) -> Option<(Server, String)> {
 }
 
 #[test]
-fn diodcat_reads_what_is_there_by_every_engine() {
+fn diodcat_reads_with_every_engine() {
     let export = Folder::new();
     let bytes = pattern(3_000_001, 7);
     std::fs::create_dir(export.at("sub")).unwrap();

@@ -1,4 +1,4 @@
-//! Every engine serves the same bytes, hot and cold, in blocks and in odd pieces, and says what it did.
+//! Every engine serves the same bytes, cached or not, in blocks and odd pieces, and counts what it counts.
 
 mod harness;
 
@@ -9,7 +9,7 @@ use memferry_ninep::{Client, Engine, Way};
 const ENGINES: [Engine; 4] = [Engine::Auto, Engine::Copying, Engine::Pool, Engine::Cached];
 
 #[test]
-fn whole_files_are_the_same_by_every_engine() {
+fn every_engine_reads_whole_files() {
     for engine in ENGINES {
         let Some(served) = Served::with(|options| options.engine = engine) else { return };
         let mut client = served.client();
@@ -32,7 +32,7 @@ fn whole_files_are_the_same_by_every_engine() {
 }
 
 #[test]
-fn odd_pieces_are_the_same_by_every_engine() {
+fn every_engine_reads_odd_pieces() {
     let bytes = pattern(700_001, 3);
     for engine in ENGINES {
         let Some(served) = Served::with(|options| options.engine = engine) else { return };
@@ -58,31 +58,31 @@ fn odd_pieces_are_the_same_by_every_engine() {
 
 /// Reads a file with up to `depth` requests outstanding.
 fn read_deep(client: &mut Client, length: u64, depth: u16) -> Vec<u8> {
-    let mut asked = 0;
+    let mut next = 0;
     let mut bytes = vec![0; length as usize];
-    let mut ask = |client: &mut Client, tag| {
-        client.send(&Request::Read { fid: 1, offset: asked, count: 65_536 }, tag).unwrap();
-        let at = asked;
-        asked += 65_536;
+    let mut request = |client: &mut Client, tag| {
+        client.send(&Request::Read { fid: 1, offset: next, count: 65_536 }, tag).unwrap();
+        let at = next;
+        next += 65_536;
         at
     };
-    let mut places: Vec<u64> = (0..depth).map(|tag| ask(client, tag)).collect();
-    let mut came = 0;
-    while came < length.div_ceil(65_536) {
+    let mut places: Vec<u64> = (0..depth).map(|tag| request(client, tag)).collect();
+    let mut received = 0;
+    while received < length.div_ceil(65_536) {
         let (tag, reply) = client.receive().unwrap();
         let Reply::Read { data: Data(data) } = reply else { panic!("{reply:?}") };
         let at = places[usize::from(tag)] as usize;
         if at < bytes.len() {
             bytes[at..][..data.len()].copy_from_slice(&data);
-            came += 1;
+            received += 1;
         }
-        places[usize::from(tag)] = ask(client, tag);
+        places[usize::from(tag)] = request(client, tag);
     }
     bytes
 }
 
 #[test]
-fn many_reads_at_a_time_each_get_their_own_bytes() {
+fn outstanding_reads_get_their_own_bytes() {
     let bytes = pattern(5 << 20, 9);
     for engine in ENGINES {
         let Some(served) = Served::with(|options| options.engine = engine) else { return };
@@ -96,27 +96,27 @@ fn many_reads_at_a_time_each_get_their_own_bytes() {
     }
 }
 
-/// A client that has read the first block of `file` as fid 1, and the second was read ahead. That is not done for a file that has
-/// changed a moment ago, so it may take some tries; `None` where nothing is read past the page cache.
+/// A client that has read the first block of `file` as fid 1 while the second was read ahead. Files that changed just before
+/// are not read ahead, so it may take several attempts; `None` without `O_DIRECT`.
 fn settle(served: &Served) -> Option<Client> {
     loop {
         let mut client = served.client();
         client.walk(1, "file").unwrap();
         client.open(1, 0).unwrap();
         client.read(1, 0, 65_536, &mut Vec::new()).unwrap();
-        let did = served.running().statistics();
-        if did.reads[Way::Pool as usize] == 0 {
+        let counts = served.running().statistics();
+        if counts.reads[Way::Pool as usize] == 0 {
             println!("not run: no O_DIRECT here");
             return None;
         }
-        if did.ahead > 0 {
+        if counts.ahead > 0 {
             return Some(client);
         }
     }
 }
 
 #[test]
-fn the_pool_reads_ahead_and_past_the_page_cache() {
+fn the_pool_reads_ahead() {
     let Some(served) = Served::with(|options| options.engine = Engine::Pool) else { return };
     let bytes = pattern(2 << 20, 1);
     let path = served.export.at("file");
@@ -125,30 +125,30 @@ fn the_pool_reads_ahead_and_past_the_page_cache() {
     if settle(&served).is_none() {
         return;
     }
-    // A block is good for a second only, which a busy machine may let pass: then it is tried again.
+    // Blocks expire after a second, which a busy machine may exceed, so try several times.
     let all_came_from_ahead = |_| {
         let before = served.running().statistics();
         assert!(served.client().read_file(1, "file").unwrap() == bytes);
-        let did = served.running().statistics();
-        println!("{did}");
-        assert_eq!(did.read_bytes[Way::Pool as usize] - before.read_bytes[Way::Pool as usize], 2 << 20);
-        did.ahead - before.ahead >= 30 && did.ahead_used - before.ahead_used >= 30
+        let counts = served.running().statistics();
+        println!("{counts}");
+        assert_eq!(counts.read_bytes[Way::Pool as usize] - before.read_bytes[Way::Pool as usize], 2 << 20);
+        counts.ahead - before.ahead >= 30 && counts.ahead_used - before.ahead_used >= 30
     };
     assert!((0..10).any(all_came_from_ahead));
 }
 
 #[test]
-fn what_was_read_ahead_and_not_come_for_is_given_up() {
+fn unused_blocks_read_ahead_expire() {
     let Some(served) = Served::with(|options| options.engine = Engine::Pool) else { return };
     std::fs::write(served.export.at("file"), vec![1; 1 << 20]).unwrap();
     let Some(mut client) = settle(&served) else { return };
     wait_until("no buffer is in use", || served.running().pool().statistics().in_use == 0);
     let mut bytes = Vec::new();
-    assert_eq!(client.read(1, 65_536, 65_536, &mut bytes).unwrap(), 65_536, "its file is open still");
+    assert_eq!(client.read(1, 65_536, 65_536, &mut bytes).unwrap(), 65_536, "the file is still open");
 }
 
 #[test]
-fn reading_long_blocks_ahead_leaves_buffers_for_others() {
+fn read_ahead_leaves_buffers_for_others() {
     const BLOCK: u32 = 1 << 20;
     let Some(served) = Served::with(|options| {
         options.engine = Engine::Pool;
@@ -168,21 +168,21 @@ fn reading_long_blocks_ahead_leaves_buffers_for_others() {
         }
     }
     let pool = served.running().pool().statistics();
-    let did = served.running().statistics();
-    assert_eq!((pool.refused, did.starved), (0, 0), "{pool:?}\n{did}");
-    assert!(did.ahead > 4, "{did}");
+    let counts = served.running().statistics();
+    assert_eq!((pool.refused, counts.starved), (0, 0), "{pool:?}\n{counts}");
+    assert!(counts.ahead > 4, "{counts}");
     drop(first);
 }
 
 #[test]
-fn what_was_read_ahead_is_not_used_once_the_file_has_changed() {
+fn changes_invalidate_blocks_read_ahead() {
     let Some(served) = Served::with(|options| options.engine = Engine::Pool) else { return };
     let path = served.export.at("file");
     std::fs::write(&path, vec![1; 1 << 20]).unwrap();
     cool(&path);
     let Some(mut client) = settle(&served) else { return };
     let mut seen = vec![1; 65_536];
-    // By somebody else, while the second block lies in a buffer.
+    // By another program, while the second block is in a buffer.
     std::fs::write(&path, vec![2; 1 << 20]).unwrap();
     client.read(1, 65_536, 65_536, &mut seen).unwrap();
     assert_eq!((seen.len(), seen[0], seen[65_536]), (131_072, 1, 2));
@@ -193,14 +193,14 @@ fn what_was_read_ahead_is_not_used_once_the_file_has_changed() {
     other.write(1, 2 * 65_536, &[3; 65_536]).unwrap();
     client.read(1, 2 * 65_536, 65_536, &mut seen).unwrap();
     assert_eq!(seen[2 * 65_536], 3);
-    // Cut short while it is read.
+    // Truncated while it is read.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(3 * 65_536 + 10).unwrap();
     assert_eq!(client.read(1, 3 * 65_536, 65_536, &mut seen).unwrap(), 10);
     assert_eq!(client.read(1, 4 * 65_536, 65_536, &mut seen).unwrap(), 0);
 }
 
 #[test]
-fn auto_says_why_it_chose() {
+fn auto_counts_its_reasons() {
     let Some(served) = Served::with(|options| options.large_bytes = 4 << 20) else { return };
     let files = [("small", 1000), ("long", 2 << 20), ("large", 4 << 20)];
     for (name, length) in files {
@@ -213,21 +213,21 @@ fn auto_says_why_it_chose() {
     for name in ["small", "long", "large", "large", "long"] {
         client.read_file(1, name).unwrap();
     }
-    let did = served.running().statistics().to_string();
+    let counts = served.running().statistics().to_string();
     for line in ["files copying small 1\n", "files cached cold 1\n", "files cached hot 1\n"] {
-        assert!(did.contains(line), "{line}{did}");
+        assert!(counts.contains(line), "{line}{counts}");
     }
-    assert!(did.contains("files pool large 2\n") || did.contains("not-offered"), "{did}");
+    assert!(counts.contains("files pool large 2\n") || counts.contains("not-offered"), "{counts}");
 }
 
-/// Whether files of this export can be opened to be written past the page cache.
+/// Whether this export supports direct writes.
 fn has_direct(served: &Served) -> bool {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::File::options();
     options.write(true).create_new(true).custom_flags(libc::O_DIRECT);
     match options.open(served.export.at("asked")) {
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            println!("direct writes were not tried: no O_DIRECT here");
+            println!("direct writes not tested: no O_DIRECT here");
             false
         }
         opened => opened.map(|_| true).unwrap(),
@@ -235,7 +235,7 @@ fn has_direct(served: &Served) -> bool {
 }
 
 #[test]
-fn writes_by_every_engine_are_what_the_file_holds() {
+fn every_engine_writes_the_right_bytes() {
     for engine in ENGINES {
         let Some(served) = Served::with(|options| options.engine = engine) else { return };
         let mut client = served.client();
@@ -255,7 +255,7 @@ fn writes_by_every_engine_are_what_the_file_holds() {
         let mut read = Vec::new();
         client.read(1, 99_990, 30, &mut read).unwrap();
         assert_eq!(read, expected[99_990..100_020]);
-        let did = served.running().statistics();
-        assert_eq!(did.direct_writes > 0, engine == Engine::Pool && has_direct(&served), "{did}");
+        let counts = served.running().statistics();
+        assert_eq!(counts.direct_writes > 0, engine == Engine::Pool && has_direct(&served), "{counts}");
     }
 }

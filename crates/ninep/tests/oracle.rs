@@ -1,12 +1,12 @@
-//! The same requests to this server and to another one, p9's, each over a directory of its own: their answers agree.
+//! Sends the same requests to this server and to p9's, each over its own directory, and compares the answers.
 //!
 //! ```text
 //! seed ─► requests ─┬─► ours, over a socket ──► Reply ─┐
-//!                   └─► p9::Server, its bytes ─► Reply ┴─► equal but for identities, times and which error it is
+//!                   └─► p9::Server, in memory ──► Reply ┴─► equal except identities, times and error codes
 //! ```
 //!
-//! p9 is the crate that crosvm's file server is made of. What it does not support is not asked for, nor what it is known to
-//! do otherwise: opening, creating and changing attributes by a fid that is open already, and listings, whose order is the
+//! p9 is the crate behind crosvm's file server. Requests that it does not support are left out, as are those where it is known
+//! to differ: opening, creating and changing attributes through an open fid, and listings, whose order is the
 //! directory's.
 
 mod harness;
@@ -31,7 +31,7 @@ impl Dice {
         NAMES[self.below(NAMES.len() as u64) as usize]
     }
 
-    /// Fids 1 to 3 are for directories and what is walked to, 4 to 6 for open files.
+    /// Fids 1 to 3 are for directories and walks, 4 to 6 for open files.
     fn request(&mut self) -> Request<'static> {
         let walked = 1 + self.below(3) as u32;
         let open = 4 + self.below(3) as u32;
@@ -82,7 +82,7 @@ impl Oracle {
     }
 }
 
-/// An answer without what may differ.
+/// The parts of an answer that must be equal.
 fn essence(reply: Reply<'_>) -> String {
     match reply {
         Reply::Error { .. } => "refused".to_owned(),
@@ -100,7 +100,7 @@ fn essence(reply: Reply<'_>) -> String {
 }
 
 #[test]
-fn answers_are_those_of_another_server() {
+fn answers_match_another_server() {
     let Some(served) = Served::new() else { return };
     for seed in 1..=40_u64 {
         println!("seed {seed}");
@@ -139,6 +139,6 @@ fn answers_are_those_of_another_server() {
                 _ => {}
             }
         }
-        assert!(agreed > 30, "only {agreed} requests were of any use");
+        assert!(agreed > 30, "only {agreed} requests succeeded");
     }
 }

@@ -1,4 +1,4 @@
-//! Bad input, limits and faults, over a socket: what a client may send, and what becomes of the others meanwhile.
+//! Bad input, limits and faults over a socket: what clients may send, and that other clients are unaffected.
 
 mod harness;
 
@@ -23,7 +23,7 @@ fn version(msize: u32) -> Vec<u8> {
 }
 
 #[test]
-fn messages_of_wrong_lengths_end_their_session_only() {
+fn bad_lengths_end_only_their_session() {
     let Some(served) = Served::new() else { return };
     let mut witness = served.client();
     for size in [0_u32, 1, 6, 65_561, u32::MAX] {
@@ -31,7 +31,7 @@ fn messages_of_wrong_lengths_end_their_session_only() {
         client.send_bytes(&[&size.to_le_bytes()[..], &[116, 1, 0]].concat()).unwrap();
         assert!(is_over(&mut client), "{size}");
     }
-    // Before a version there is a smaller limit.
+    // Before a version is negotiated the limit is smaller.
     let mut client = served.raw();
     client.send_bytes(&[&5000_u32.to_le_bytes()[..], &[100, 255, 255]].concat()).unwrap();
     assert!(is_over(&mut client));
@@ -40,7 +40,7 @@ fn messages_of_wrong_lengths_end_their_session_only() {
 }
 
 #[test]
-fn malformed_messages_of_every_kind_are_answered_by_an_error() {
+fn malformed_messages_get_errors() {
     let Some(served) = Served::new() else { return };
     let mut client = served.client();
     for kind in (0..=255_u8).filter(|kind| !matches!(kind, 100 | 118)) {
@@ -51,7 +51,7 @@ fn malformed_messages_of_every_kind_are_answered_by_an_error() {
             assert!(tag == 9 && matches!(reply, Reply::Error { code } if code != 0), "{kind}: {reply:?}");
         }
     }
-    // Writes whose count is not that of what follows.
+    // Writes whose count differs from the bytes that follow.
     for (size, count) in [(7_u32, 0_u32), (22, 0), (23, 1), (24, 0), (1023, 2000), (60_000, 59_000)] {
         let mut message =
             [&size.to_le_bytes()[..], &[118, 9, 0, 1, 0, 0, 0], &[0; 8], &count.to_le_bytes()].concat();
@@ -59,14 +59,14 @@ fn malformed_messages_of_every_kind_are_answered_by_an_error() {
         client.send_bytes(&message).unwrap();
         assert!(matches!(client.receive().unwrap(), (9, Reply::Error { code: 22 })), "{size}, {count}");
     }
-    // Longer than any name can be, and not yet too long for the connection.
+    // Longer than any valid name, but within the connection's limit.
     let long = Request::Mkdir { dfid: 0, name: vec![b'x'; 40_000].into(), mode: 0, gid: 0 };
     assert_eq!(refused(client.call(&long)), Errno::NAMETOOLONG);
     client.walk(1, "").unwrap();
 }
 
 #[test]
-fn nothing_goes_before_a_version_and_a_version_restarts() {
+fn a_version_is_required_and_restarts() {
     let Some(served) = Served::new() else { return };
     let mut client = served.raw();
     let attach =
@@ -83,7 +83,7 @@ fn nothing_goes_before_a_version_and_a_version_restarts() {
     assert_eq!(refused(client.call(&attach)), Errno::INVAL, "the fid is in use");
     assert!(served.raw().attach(MESSAGE, &"/.".repeat(64)).is_ok());
     let long = served.raw().attach(MESSAGE, &format!("{}/missing", "/.".repeat(64)));
-    assert!(matches!(long, Err(ClientError::Refused(Errno::NAMETOOLONG))), "no name of it is left out");
+    assert!(matches!(long, Err(ClientError::Refused(Errno::NAMETOOLONG))), "no name is ignored");
     client.send_bytes(&Request::Version { msize: 8192, version: b"9P2000".into() }.encode(NO_TAG)).unwrap();
     assert!(matches!(client.receive().unwrap().1, Reply::Version { version, .. } if *version == *b"unknown"));
     assert_eq!(refused(client.call(&Request::Clunk { fid: 0 })), Errno::PROTO);
@@ -111,7 +111,7 @@ fn fids_tags_and_users_are_limited() {
 }
 
 #[test]
-fn nothing_outside_the_export_is_reached() {
+fn clients_cannot_leave_the_export() {
     let outside = Folder::new();
     std::fs::write(outside.at("secret"), "secret").unwrap();
     std::fs::create_dir(outside.at("export")).unwrap();
@@ -138,9 +138,9 @@ fn nothing_outside_the_export_is_reached() {
     assert!(served.raw().attach(MESSAGE, "/../secret").is_err());
 }
 
-/// What a client began may end together with the news that the server stops.
+/// A client's operations may complete together with the signal to stop.
 #[test]
-fn a_server_stops_whatever_its_clients_do_just_then() {
+fn a_server_stops_while_clients_leave() {
     for _ in 0..400 {
         let Some(served) = Served::with(|_| ()) else { return };
         let mut client = served.client();
@@ -179,7 +179,7 @@ fn a_read_only_export_does_not_change() {
 }
 
 #[test]
-fn a_client_that_dies_with_requests_outstanding_leaves_nothing_behind() {
+fn dead_clients_leave_nothing_behind() {
     let Some(served) = Served::new() else { return };
     std::fs::write(served.export.at("file"), pattern(4 << 20, 3)).unwrap();
     for round in 0..20 {
@@ -191,7 +191,7 @@ fn a_client_that_dies_with_requests_outstanding_leaves_nothing_behind() {
                 .send(&Request::Read { fid: 1, offset: u64::from(tag) * 65_536, count: 65_536 }, tag)
                 .unwrap();
         }
-        // In the middle of a write, too.
+        // Also dies in the middle of a write.
         let data = Data(vec![1; 60_000].into());
         let write = Request::Write { fid: 1, offset: 0, data }.encode(99);
         client.send_bytes(&write[..round * 2000]).unwrap();
@@ -201,8 +201,8 @@ fn a_client_that_dies_with_requests_outstanding_leaves_nothing_behind() {
     assert_eq!(served.client().read_file(1, "file").unwrap().len(), 4 << 20);
 }
 
-/// A server that has little patience, and an honest client of it: one that was too slow to attach tries again. The
-/// patience is more than a busy machine keeps the server from its work, for which no honest client is cut off.
+/// A server with a short stall limit, and an honest client, which retries if it was too slow to attach. The
+/// limit is longer than a busy machine delays the server, so honest clients are not disconnected.
 fn impatient() -> Option<(Served, Client)> {
     let served = Served::with(|options| options.limits.stall = Duration::from_secs(2))?;
     let client = impatiently_attached(&served);
@@ -214,7 +214,7 @@ fn impatiently_attached(served: &Served) -> Client {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_held_back_and_then_cut_off_while_others_are_served() {
+fn idle_readers_are_disconnected() {
     let Some((served, mut slow)) = impatient() else { return };
     let bytes = pattern(1 << 20, 8);
     std::fs::write(served.export.at("file"), &bytes).unwrap();
@@ -228,19 +228,19 @@ fn a_client_that_does_not_read_is_held_back_and_then_cut_off_while_others_are_se
     while served.running().statistics().stalled == before {
         assert!(other.read_file(1, "file").unwrap() == bytes);
     }
-    let came = std::iter::from_fn(|| slow.receive().is_ok().then_some(())).count();
-    assert!(came < 64 && is_over(&mut slow), "{came} answers");
+    let received = std::iter::from_fn(|| slow.receive().is_ok().then_some(())).count();
+    assert!(received < 64 && is_over(&mut slow), "{received} answers");
     assert!(other.read_file(1, "file").unwrap() == bytes);
 }
 
 #[test]
-fn half_a_message_and_attaching_nothing_are_cut_off() {
+fn half_messages_and_strangers_time_out() {
     let Some((served, mut other)) = impatient() else { return };
-    // Both at once, so that it takes the time of one.
+    // Both at once, to wait for the limit only once.
     let mut half = served.raw();
     let mut stranger = served.raw();
     half.send_bytes(&version(8192)[..10]).unwrap();
-    // Whether it gets as far as an answer is up to the machine.
+    // On a busy machine the answer may not arrive.
     if stranger.send_bytes(&version(8192)).is_ok() {
         drop(stranger.receive());
     }
@@ -249,23 +249,23 @@ fn half_a_message_and_attaching_nothing_are_cut_off() {
 }
 
 #[test]
-fn a_stranger_that_is_busy_all_the_time_is_cut_off() {
+fn busy_strangers_are_disconnected() {
     let Some((served, mut other)) = impatient() else { return };
-    // Always in the middle of a message.
+    // It is always in the middle of a message.
     let mut talker = served.raw();
     let message = version(100);
     let started = Instant::now();
     let round = [&message[1..], &message[..1]].concat();
     let mut talks = talker.send_bytes(&message[..1]).is_ok();
     while talks {
-        assert!(started.elapsed() < Duration::from_secs(20), "a stranger that talks is never cut off");
+        assert!(started.elapsed() < Duration::from_secs(20), "a busy stranger was not disconnected");
         talks = talker.send_bytes(&round).is_ok() && talker.receive().is_ok();
     }
     other.walk(1, "").unwrap();
 }
 
 #[test]
-fn a_slow_client_of_long_blocks_is_served_as_long_as_it_goes_on() {
+fn slow_clients_of_long_blocks_are_served() {
     const BLOCK: u32 = 1 << 20;
     const PIECE: usize = 64 << 10;
     let stall = Duration::from_millis(500);
@@ -278,7 +278,7 @@ fn a_slow_client_of_long_blocks_is_served_as_long_as_it_goes_on() {
     let bytes = pattern(BLOCK as usize, 8);
     std::fs::write(served.export.at("file"), &bytes).unwrap();
     let write = Request::Write { fid: 1, offset: 0, data: Data(bytes.into()) }.encode(5);
-    // All takes much longer than one piece may; where the machine makes one take as long, it is tried again.
+    // The whole takes longer than the limit, each piece less; retried if the machine delays a piece.
     let pause = || std::thread::sleep(stall / 5);
     let reads = || {
         let mut client = served.raw().attach(BLOCK + 24, "/").ok()?;
@@ -299,7 +299,7 @@ fn a_slow_client_of_long_blocks_is_served_as_long_as_it_goes_on() {
     assert!((0..5).any(|_| reads().is_some()), "{}", served.running().statistics());
 }
 
-/// A write of which only the head and one byte have come, and the other byte.
+/// A write of two bytes, split before the last byte.
 fn halves() -> (Vec<u8>, Vec<u8>) {
     let mut message = Request::Write { fid: 1, offset: 0, data: Data(vec![7; 2].into()) }.encode(5);
     let last = message.split_off(message.len() - 1);
@@ -307,7 +307,7 @@ fn halves() -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn who_may_not_write_gets_no_buffer_for_it() {
+fn refused_writes_take_no_buffer() {
     let Some(served) = Served::new() else { return };
     let mut stranger = served.raw();
     stranger.send_bytes(&version(8192)).unwrap();
@@ -316,7 +316,7 @@ fn who_may_not_write_gets_no_buffer_for_it() {
     for other in [&mut stranger, &mut client] {
         let (head, last) = halves();
         other.send_bytes(&head).unwrap();
-        assert!(matches!(other.receive().unwrap(), (5, Reply::Error { .. })), "before its data came");
+        assert!(matches!(other.receive().unwrap(), (5, Reply::Error { .. })), "before the data arrived");
         assert_eq!(served.running().pool().statistics().taken, 0);
         other.send_bytes(&last).unwrap();
         assert!(matches!(other.call(&Request::Clunk { fid: 9 }), Err(ClientError::Refused(Errno::BADF))));
@@ -324,27 +324,27 @@ fn who_may_not_write_gets_no_buffer_for_it() {
 }
 
 #[test]
-fn who_waits_for_a_buffer_is_counted_once_and_gets_it_in_turn() {
+fn buffers_are_given_in_order() {
     let Some(served) = Served::new() else { return };
     std::fs::write(served.export.at("file"), "as it was").unwrap();
     let starved = || served.running().statistics().starved;
     let mut one = served.client();
     let mut other = served.client();
     let mut taken: Vec<_> = std::iter::from_fn(|| served.running().pool().take().ok()).collect();
-    // The one that connected later asks first.
+    // The client that connected later asks first.
     for (nth, client) in [(1, &mut other), (2, &mut one)] {
         client.walk(1, "file").unwrap();
         client.open(1, 1).unwrap();
         client.send_bytes(&halves().0).unwrap();
         wait_until("it waits", || starved() == nth);
     }
-    // Each request makes the server look round.
+    // Each request makes the server check its waiting clients.
     let mut witness = served.client();
     for fid in 1..100 {
         witness.walk(fid, "").unwrap();
     }
     assert_eq!(starved(), 2);
-    // One buffer is enough for both, one after the other.
+    // One buffer suffices for both in turn.
     drop(taken.pop());
     for client in [&mut other, &mut one] {
         client.send_bytes(&halves().1).unwrap();
@@ -354,7 +354,7 @@ fn who_waits_for_a_buffer_is_counted_once_and_gets_it_in_turn() {
 }
 
 #[test]
-fn requests_wait_for_buffers_when_the_pool_is_small() {
+fn requests_wait_for_buffers() {
     let Some(served) = Served::with(|options| options.pool_bytes = 2 << 20) else { return };
     let bytes = pattern(3 << 20, 6);
     std::fs::write(served.export.at("file"), &bytes).unwrap();
@@ -370,14 +370,14 @@ fn requests_wait_for_buffers_when_the_pool_is_small() {
                         .send(&Request::Read { fid: 1, offset: u64::from(tag) * 65_536, count: 65_536 }, tag)
                         .unwrap();
                 }
-                let mut came = 0;
+                let mut received = 0;
                 for _ in 0..48 {
                     let (_, Reply::Read { data }) = client.receive().unwrap() else { panic!() };
-                    came += data.0.len();
+                    received += data.0.len();
                 }
                 let block = &pattern(3 << 20, 6)[..65_536];
                 assert_eq!(client.write(1, 0, block).unwrap(), 65_536);
-                came
+                received
             })
         })
         .collect();
@@ -389,7 +389,7 @@ fn requests_wait_for_buffers_when_the_pool_is_small() {
 }
 
 #[test]
-fn five_hundred_clients_are_served_and_the_next_turned_away() {
+fn excess_clients_are_refused() {
     let Some(served) = Served::with(|options| {
         options.limits.clients = 500;
         options.threads = 2;
@@ -421,8 +421,8 @@ fn five_hundred_clients_are_served_and_the_next_turned_away() {
 }
 
 #[test]
-fn a_flush_is_answered_after_what_it_flushes() {
-    // Its reads are never answered before the ring was waited for.
+fn flushes_are_answered_last() {
+    // With this engine reads are never answered before the ring was waited for.
     let Some(served) = Served::with(|options| options.engine = Engine::Copying) else { return };
     std::fs::write(served.export.at("file"), pattern(1 << 20, 2)).unwrap();
     harness::cool(&served.export.at("file"));
@@ -432,15 +432,15 @@ fn a_flush_is_answered_after_what_it_flushes() {
     client.send(&Request::Read { fid: 1, offset: 500_000, count: 65_536 }, 10).unwrap();
     client.send(&Request::Flush { oldtag: 10 }, 11).unwrap();
     client.send(&Request::Flush { oldtag: 777 }, 12).unwrap();
-    // Flushes of flushes, to the limit of what may be outstanding.
+    // Flushes of flushes, up to the limit of outstanding requests.
     (20..70).for_each(|tag| {
         client.send(&Request::Flush { oldtag: if tag == 20 { 11 } else { tag - 1 } }, tag).unwrap()
     });
     let order: Vec<u16> = (0..53).map(|_| client.receive().unwrap().0).collect();
-    let place = |tag| order.iter().position(|came| *came == tag).unwrap();
+    let place = |tag| order.iter().position(|received| *received == tag).unwrap();
     let row: Vec<usize> = [10, 11].into_iter().chain(20..70).map(place).collect();
     assert!(row.is_sorted(), "{order:?}");
-    // A tag that is in use ends the session. Both come at once, and nothing is answered before both were looked at.
+    // A reused tag ends the session. Both messages arrive together, so both are examined before any answer.
     let read = Request::Read { fid: 1, offset: 0, count: 65_536 }.encode(10);
     client.send_bytes(&[&read[..], &read].concat()).unwrap();
     assert!(is_over(&mut client));
@@ -448,7 +448,7 @@ fn a_flush_is_answered_after_what_it_flushes() {
 }
 
 #[test]
-fn a_server_that_ends_and_comes_back_serves_the_same_files() {
+fn a_restarted_server_serves_the_same_files() {
     let Some(mut served) = Served::new() else { return };
     let mut client = served.client();
     client.walk(1, "").unwrap();
@@ -464,7 +464,7 @@ fn a_server_that_ends_and_comes_back_serves_the_same_files() {
 }
 
 #[test]
-fn a_version_waits_for_what_is_under_way_so_that_no_client_has_more_than_its_limit() {
+fn a_version_waits_for_operations_in_flight() {
     const ROUNDS: u64 = 20;
     let Some(served) = Served::with(|options| {
         options.engine = Engine::Copying;
@@ -495,7 +495,7 @@ fn a_version_waits_for_what_is_under_way_so_that_no_client_has_more_than_its_lim
         }
     }
     client.send_bytes(&messages).unwrap();
-    // Answers to reads come before the next version, or not at all; the others all come.
+    // A read is answered before the next version or never; all other requests are answered.
     let mut opened = 0;
     while opened < ROUNDS {
         opened += u64::from(matches!(client.receive().unwrap(), (2, Reply::Lopen { .. })));
@@ -503,6 +503,6 @@ fn a_version_waits_for_what_is_under_way_so_that_no_client_has_more_than_its_lim
     drop(client);
     wait_until("all are gone", || served.running().statistics().connected == 0);
     let pool = served.running().pool().statistics();
-    // Four requests, and an answer that is being sent.
+    // Four requests, and an answer being sent.
     assert!(pool.in_use == 0 && pool.peak_in_use <= 5, "{pool:?}");
 }

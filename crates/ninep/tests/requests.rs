@@ -1,4 +1,4 @@
-//! What requests about names, attributes, locks and the pool's files do, seen from the file system and from other clients.
+//! Effects of requests on names, attributes, locks and pool files, as the file system and other clients see them.
 
 mod harness;
 
@@ -22,7 +22,7 @@ fn create(client: &mut Client, fid: u32, name: &'static str) {
     client.call(&request).unwrap();
 }
 
-/// All names of a directory, read in answers of that many bytes.
+/// All names of a directory, read in answers of `room` bytes.
 fn names(client: &mut Client, fid: u32, room: u32) -> Vec<String> {
     let mut all = Vec::new();
     let mut offset = 0;
@@ -40,7 +40,7 @@ fn names(client: &mut Client, fid: u32, room: u32) -> Vec<String> {
 }
 
 #[test]
-fn a_directory_is_listed_whole_in_answers_of_any_size() {
+fn listings_are_complete_at_any_size() {
     let Some(served) = Served::new() else { return };
     let wanted: BTreeSet<String> = (0..500).map(|number| format!("file-{number}")).collect();
     for name in &wanted {
@@ -60,7 +60,7 @@ fn a_directory_is_listed_whole_in_answers_of_any_size() {
 }
 
 #[test]
-fn names_come_move_and_go() {
+fn names_are_created_moved_and_removed() {
     let Some(served) = Served::new() else { return };
     let mut client = served.client();
     let at = |name: &str| served.export.at(name);
@@ -79,13 +79,13 @@ fn names_come_move_and_go() {
         .call(&Request::Renameat { dfid: 0, name: b"file".into(), newdfid: 2, newname: b"moved".into() })
         .unwrap();
     assert_eq!(std::fs::read(at("folder/moved")).unwrap(), b"text");
-    // An open file stays what it was.
+    // An open file is unaffected by the rename.
     client.write(1, 4, b" more").unwrap();
     assert_eq!(std::fs::read(at("folder/hard")).unwrap(), b"text more");
     client.walk(4, "folder/moved").unwrap();
     client.call(&Request::Rename { fid: 4, dfid: 0, name: b"back".into() }).unwrap();
     assert!(at("back").exists() && !at("folder/moved").exists());
-    assert_eq!(refused(client.call(&Request::Remove { fid: 4 })), Errno::NOENT, "it has another name now");
+    assert_eq!(refused(client.call(&Request::Remove { fid: 4 })), Errno::NOENT, "its name has changed");
     assert_eq!(
         refused(client.call(&Request::Unlinkat { dfid: 0, name: b"folder".into(), flags: 0x200 })),
         Errno::NOTEMPTY
@@ -99,7 +99,7 @@ fn names_come_move_and_go() {
     }
     client.call(&Request::Remove { fid: 2 }).unwrap();
     assert!(!at("folder").exists());
-    // The longest target does not fit into the shortest messages.
+    // The longest target does not fit the shortest messages.
     let target = [&b"a/"[..]; 2047].concat();
     let longest = Request::Symlink { dfid: 0, name: b"long".into(), target: target.clone().into(), gid: 0 };
     client.call(&longest).unwrap();
@@ -107,7 +107,7 @@ fn names_come_move_and_go() {
     for (client, room) in [(&mut client, true), (&mut narrow, false)] {
         client.walk(5, "long").unwrap();
         match client.call(&Request::Readlink { fid: 5 }) {
-            Ok(Reply::Readlink { target: told }) => assert!(room && *told == target),
+            Ok(Reply::Readlink { target: read }) => assert!(room && *read == target),
             other => assert!(!room && refused(other) == Errno::NAMETOOLONG),
         }
     }
@@ -117,7 +117,7 @@ fn names_come_move_and_go() {
 }
 
 #[test]
-fn attributes_change_as_asked_and_no_more() {
+fn only_requested_attributes_change() {
     let Some(served) = Served::new() else { return };
     let mut client = served.client();
     create(&mut client, 1, "file");
@@ -144,7 +144,7 @@ fn attributes_change_as_asked_and_no_more() {
 }
 
 #[test]
-fn extended_attributes_are_set_told_listed_and_removed() {
+fn extended_attributes_work() {
     let Some(served) = Served::new() else { return };
     let mut client = served.client();
     create(&mut client, 1, "file");
@@ -179,7 +179,7 @@ fn extended_attributes_are_set_told_listed_and_removed() {
 }
 
 #[test]
-fn locks_exclude_other_clients_and_end_with_their_fid() {
+fn locks_exclude_others_until_the_fid_ends() {
     let Some(served) = Served::new() else { return };
     let mut one = served.client();
     let mut other = served.client();
@@ -203,20 +203,20 @@ fn locks_exclude_other_clients_and_end_with_their_fid() {
     assert_eq!(status(&mut other, &lock(1, 105)), 1, "taken");
     assert_eq!(status(&mut other, &lock(1, 110)), 0, "beside it");
     let ask = Request::Getlock { fid: 1, kind: 0, start: 0, length: 0, process: 9, client: b"there".into() };
-    // Who has it is not known, and it is not who asks.
+    // The owner is unknown, and must not be reported as the asking client.
     let taken = Reply::Getlock { kind: 1, start: 100, length: 10, process: 0, client: b"".into() };
     assert_eq!(other.call(&ask).unwrap(), taken);
     let ask = Request::Getlock { fid: 1, kind: 0, start: 0, length: 9, process: 9, client: b"there".into() };
     let free = Reply::Getlock { kind: 2, start: 0, length: 9, process: 9, client: b"there".into() };
     assert_eq!(other.call(&ask).unwrap(), free);
     one.call(&Request::Clunk { fid: 1 }).unwrap();
-    assert_eq!(status(&mut other, &lock(0, 100)), 0, "the lock went with its fid");
+    assert_eq!(status(&mut other, &lock(0, 100)), 0, "the lock ended with its fid");
     assert_eq!(refused(other.call(&lock(9, 0))), Errno::INVAL);
     assert_eq!(refused(other.call(&lock(1, u64::MAX))), Errno::INVAL);
 }
 
 #[test]
-fn the_pool_is_read_and_commanded_as_files() {
+fn pool_files_report_and_control() {
     let Some(served) = Served::with(|options| options.pool_files = true) else { return };
     std::fs::write(served.export.at("file"), vec![1; 100_000]).unwrap();
     if !harness::is_cold(&served.export.at("file")) {
@@ -234,7 +234,7 @@ fn the_pool_is_read_and_commanded_as_files() {
     pool.walk(3, "ctl").unwrap();
     pool.open(3, 1).unwrap();
     assert_eq!(refused(pool.write(3, 0, b"explode")), Errno::INVAL);
-    // The buffer that the command itself came in is in use, so the segment may stay.
+    // The command's own buffer is in use, so the segment may stay.
     pool.write(3, 0, b"limit 16777216").unwrap();
     assert!(text(&mut pool, "statistics").contains("limit_bytes 16777216\n"));
     for request in [

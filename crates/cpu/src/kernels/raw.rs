@@ -1,4 +1,4 @@
-//! Loops over raw memory, each written once and compiled for every level: the caller has checked every byte.
+//! Loops over raw memory, each written once and compiled for every level. The caller has checked all ranges.
 //!
 //! ```text
 //! (Cpu, addresses, lengths) ──► at_level! ─┬─ avx512: loop over 64-byte vectors
@@ -7,9 +7,9 @@
 //!                                          └─ portable: over 8, or what the C library has
 //! ```
 //!
-//! Nothing here knows regions, requests or choices: `kernels` checks ranges and `choice` says how. Every function is unsafe
-//! for the same reasons, and every block in it rests on them: the memory it is told of is there (M1), frame memory is
-//! reached through raw pointers only (M2), what it writes may be written (M3), and the CPU has the level it is told of (M4).
+//! `kernels` checks ranges and `choice` chooses the manner. All functions and blocks here are unsafe
+//! for the same reasons: the memory passed in is mapped (M1), frame memory is
+//! accessed through raw pointers only (M2), memory written is writable (M3), and the CPU supports the level passed in (M4).
 
 #![expect(
     unsafe_code,
@@ -30,13 +30,13 @@ pub(super) use fill::{fill_words, fill_words_streaming, zero_lines};
 pub(super) use probe::{ask_for_lines, load_ticks};
 pub(crate) use probe::{own_load_ticks, untouched_ticks};
 
-/// Bytes of a cache line, wherever lines are named here.
+/// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// How far ahead of the loads lines are asked for, bytes. Measured on Zen 4: 1 to 4 KiB do equally well.
+/// Prefetch distance in bytes. Measured on Zen 4: 1 to 4 KiB are equally fast.
 const AHEAD: usize = 2048;
 
-/// Asks for the line at an address, to be used once; any address will do.
+/// Prefetches a line that is used once; any address is allowed.
 #[inline(always)]
 fn prefetch(_at: *const u8) {
     // SAFETY: a prefetch never faults, whatever the address, and SSE is part of x86-64.
@@ -51,7 +51,7 @@ fn prefetch(_at: *const u8) {
     }
 }
 
-/// Orders what was streamed before what comes after.
+/// Orders streamed stores before later ones.
 #[inline(always)]
 pub(super) fn fence() {
     // SAFETY: SSE is part of x86-64.
@@ -63,12 +63,12 @@ pub(super) fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
 }
 
-/// A vector of bytes as a level has it.
+/// A vector of bytes at one level.
 ///
 /// # Safety
-/// Implementations touch no memory but the [`Vector::BYTES`] at the pointer they are given.
+/// Implementations access only the [`Vector::BYTES`] bytes at the given pointer.
 unsafe trait Vector: Copy {
-    /// Its bytes; a power of two, at most [`LINE`].
+    /// Size in bytes; a power of two, at most [`LINE`].
     const BYTES: usize;
     /// Loads from any address.
     ///
@@ -80,22 +80,22 @@ unsafe trait Vector: Copy {
     /// # Safety
     /// M1, M2, M3, M4.
     unsafe fn store(self, to: *mut u8);
-    /// Stores past the caches to an address that is a multiple of [`Vector::BYTES`]; [`fence`] orders it.
+    /// Stores past the caches to an address that is a multiple of [`Vector::BYTES`]; needs a [`fence`] afterwards.
     ///
     /// # Safety
     /// M1, M2, M3, M4.
     unsafe fn stream(self, to: *mut u8);
-    /// `word` over and over.
+    /// Repeats `word`.
     ///
     /// # Safety
     /// M4.
     unsafe fn splat(word: u32) -> Self;
-    /// Both, bit by bit, exclusively.
+    /// Exclusive or of both, bit by bit.
     ///
     /// # Safety
     /// M4.
     unsafe fn xor(self, other: Self) -> Self;
-    /// Both, bit by bit.
+    /// Or of both, bit by bit.
     ///
     /// # Safety
     /// M4.
@@ -105,14 +105,14 @@ unsafe trait Vector: Copy {
     /// # Safety
     /// M4.
     unsafe fn is_zero(self) -> bool;
-    /// The first byte in which they differ.
+    /// Index of the first byte in which they differ.
     ///
     /// # Safety
     /// M4.
     unsafe fn first_difference(self, other: Self) -> Option<usize>;
 }
 
-/// Compiles a loop over vectors for every level, and chooses among them when called.
+/// Compiles a loop over vectors for every level, and dispatches at run time.
 macro_rules! at_level {
     ($(#[$about:meta])* $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)? = $body:ident) => {
         $(#[$about])*

@@ -1,15 +1,15 @@
-//! One copy by several threads: whoever has it shares it, and threads that are idle take pieces of it.
+//! Shares one copy among several threads: its owner publishes it, and idle threads take pieces.
 //!
 //! ```text
-//! owner:  CopyTeam::copy ─ open a berth ─ pieces from the front ─┐ until they meet ─ close ─ wait for those still at work
+//! owner:  CopyTeam::copy ─ open a berth ─ pieces from the front ─┐ until they meet ─ close ─ wait for helpers to finish
 //! helper: CopyTeam::help ─────────────── pieces from the back ───┘
 //! ```
 //!
-//! The owner never waits for a piece that nobody has begun: without helpers it does them all. Helpers take from the back, so
-//! that who copies the same buffers again finds its part in its own caches. No thread is started or put to sleep here:
-//! members say what they are doing, and `wake` wakes one.
+//! The owner never waits for a piece that no helper has started: without helpers it copies all. Helpers take from the back, so
+//! that repeated copies of the same buffers find each part in the same core's caches. This module starts no thread and puts
+//! none to sleep: members publish their activity, and `wake` wakes one.
 //!
-//! M5: what a berth says of a copy is true while its word is open or has helpers; the owner returns only when neither is so.
+//! M5: a berth's description of a copy is valid while its word is open or has helpers; the owner returns only after both ended.
 
 use std::borrow::Borrow;
 use std::ptr;
@@ -20,23 +20,23 @@ use memferry_shm::bus_error::{MemoryFault, guarded};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::Region;
 
-use super::super::choice::Manner;
+use super::super::manner::Manner;
 use super::{OutsideRegion, contiguous, move_bytes, writable};
 
-/// Copies that can be shared at a time.
+/// Copies that can be shared at the same time.
 const BERTHS: usize = 4;
 
-/// What a member of a team is doing.
+/// Activity of a team member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
     Busy,
-    /// Nothing: it calls [`CopyTeam::help`] all the time.
+    /// Idle and spinning: it calls [`CopyTeam::help`] continuously.
     Looking,
-    /// Nothing: it sleeps until it is woken.
+    /// Idle and asleep until woken.
     Asleep,
 }
 
-/// What a member is doing, in a line of its own.
+/// Activity of a member, in its own cache line.
 #[repr(align(128))]
 struct Member(AtomicU8);
 
@@ -47,7 +47,7 @@ pub struct CopyTeam {
     wake: Box<dyn Fn(usize) + Send + Sync>,
 }
 
-/// A copy that is shared. What helpers read first lies in one line with the word they watch.
+/// A shared copy. What helpers read first shares a line with the word they poll.
 #[repr(align(128))]
 #[derive(Default)]
 struct Berth {
@@ -62,7 +62,7 @@ struct Berth {
     failed: AtomicBool,
 }
 
-/// A copy as the berth tells of it.
+/// The copy that a berth describes.
 #[derive(Clone, Copy)]
 struct Shared {
     from: *mut u8,
@@ -96,12 +96,12 @@ impl Shared {
 }
 
 impl Berth {
-    /// Makes it ready for helpers; `None` when another copy has it.
+    /// Publishes a copy to helpers; `None` if another copy occupies the berth.
     fn open(&self, shared: &Shared) -> Option<&Self> {
         if !berth::claim(&self.word) {
             return None;
         }
-        // Nobody reads these: the word is not open.
+        // Not read yet: the word is not open.
         self.from.store(shared.from, Ordering::Relaxed);
         self.to.store(shared.to, Ordering::Relaxed);
         self.length.store(shared.length, Ordering::Relaxed);
@@ -114,20 +114,20 @@ impl Berth {
         Some(self)
     }
 
-    /// Lets no helper in any more, waits for those within, and tells whether memory failed under one.
+    /// Admits no more helpers, waits for the present ones, and reports whether memory failed under one.
     fn close(&self) -> Result<(), MemoryFault> {
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         berth::close(&self.word, || {
-            looks += 1;
-            // A helper that lost its CPU needs this one more than the loop does.
-            if looks.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
+            polls += 1;
+            // A helper that was preempted needs this CPU more than the loop does.
+            if polls.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
         });
         let failed = self.failed.load(Ordering::Relaxed);
         berth::free(&self.word);
         if failed { Err(MemoryFault) } else { Ok(()) }
     }
 
-    /// Copies pieces from the end until none is left or `enough` says so; whether there was one.
+    /// Copies pieces from the end until none is left or `enough` returns true. Returns whether any was copied.
     fn help(&self, enough: &mut dyn FnMut() -> bool) -> bool {
         if !berth::has_work(&self.word) {
             return false;
@@ -166,18 +166,17 @@ impl Berth {
 }
 
 impl CopyTeam {
-    /// A team of so many threads, all busy yet; `wake` wakes one that sleeps, by its number.
+    /// A team of `members` threads, all busy at first; `wake` wakes the sleeping member of the given number.
     pub fn new(members: usize, wake: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let members = (0..members).map(|_| Member(AtomicU8::new(Activity::Busy as u8))).collect();
         Self { berths: Default::default(), members, wake: Box::new(wake) }
     }
 
-    /// How many they are.
     pub fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// What member `number` does from now on; numbers beyond the members are ignored.
+    /// Sets the activity of member `number`; unknown numbers are ignored.
     #[inline]
     pub fn set_activity(&self, number: usize, activity: Activity) {
         if let Some(member) = self.members.get(number) {
@@ -185,13 +184,13 @@ impl CopyTeam {
         }
     }
 
-    /// Members that do this.
+    /// Counts members with this activity.
     pub(crate) fn doing(&self, activity: Activity) -> usize {
         let does = |member: &&Member| member.0.load(Ordering::Relaxed) == activity as u8;
         self.members.iter().filter(does).count()
     }
 
-    /// Wakes a member that sleeps, where there is one. It may come late or find nothing to do.
+    /// Wakes a sleeping member, if any. It may arrive too late to find work.
     pub(crate) fn wake_one(&self) {
         let asleep = |member: &Member| member.0.load(Ordering::Relaxed) == Activity::Asleep as u8;
         if let Some(number) = self.members.iter().position(asleep) {
@@ -199,19 +198,19 @@ impl CopyTeam {
         }
     }
 
-    /// Whether a copy is shared just now.
+    /// Whether a shared copy has pieces left.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.berths.iter().any(|berth| berth::has_work(&berth.word))
     }
 
-    /// Copies pieces of what others share, until none is left or `enough` says so; whether there was one.
+    /// Copies pieces of shared copies until none is left or `enough` returns true. Returns whether any was copied.
     pub fn help(&self, mut enough: impl FnMut() -> bool) -> bool {
         self.berths.iter().any(|berth| berth.help(&mut enough))
     }
 
-    /// Copies `length` bytes between ranges that are apart, in pieces of `piece` bytes (at least one), together with who
-    /// helps.
+    /// Copies `length` bytes between disjoint ranges, in pieces of `piece` bytes (at least one), together with
+    /// helpers.
     pub(crate) fn copy<M: Borrow<Mapping>>(
         &self,
         manner: Manner,
@@ -245,9 +244,9 @@ impl CopyTeam {
 
 impl std::fmt::Debug for CopyTeam {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let looking = self.doing(Activity::Looking);
+        let spinning = self.doing(Activity::Looking);
         let asleep = self.doing(Activity::Asleep);
-        write!(formatter, "CopyTeam of {}: {looking} looking, {asleep} asleep", self.members.len())
+        write!(formatter, "CopyTeam of {}: {spinning} spinning, {asleep} asleep", self.members.len())
     }
 }
 
@@ -272,7 +271,7 @@ mod tests {
         Region::new(mapping, 0, mapping.length_bytes() as u64).unwrap()
     }
 
-    /// Sends the helpers home, also when what they help with fails.
+    /// Stops the helpers, also on panic.
     struct Ending<'a>(&'a AtomicBool);
 
     impl Drop for Ending<'_> {
@@ -281,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Runs `work` while so many threads help.
+    /// Runs `work` while `helpers` threads help.
     fn with_helpers(team: &CopyTeam, helpers: usize, work: impl FnOnce()) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_shared_by_many_are_whole_whoever_takes_which_piece() {
+    fn shared_copies_are_complete() {
         let team = CopyTeam::new(0, |_| {});
         let (rounds, longest) = if cfg!(miri) { (3, 300) } else { (400, 40_000) };
         with_helpers(&team, 2, || {
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn without_helpers_the_owner_copies_all_pieces_and_outside_the_region_none() {
+    fn an_owner_alone_copies_exactly_its_range() {
         let team = CopyTeam::new(1, |_| {});
         let source = Mapping::owned(noise(1000, 1));
         let destination = Mapping::owned(vec![0; 1000]);
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_has_enough_goes_away_after_its_piece() {
+    fn a_helper_stops_after_its_piece() {
         let team = CopyTeam::new(0, |_| {});
         let source = Mapping::owned(noise(100, 1));
         let destination = Mapping::owned(vec![0; 100]);
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_sleeps_is_woken_and_nobody_else() {
+    fn only_a_sleeping_member_is_woken() {
         let woken = Arc::new(AtomicUsize::new(usize::MAX));
         let for_team = Arc::clone(&woken);
         let team = CopyTeam::new(3, move |number| for_team.store(number, Ordering::Relaxed));
@@ -385,7 +384,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memfd")]
-    fn memory_that_fails_under_a_helper_fails_the_copy() {
+    fn failing_memory_fails_the_shared_copy() {
         use memferry_shm::{bus_error, frame};
         bus_error::install().unwrap();
         let (descriptor, mapping) = frame::allocate(1 << 16, frame::Pages::Ordinary).unwrap();

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! transpose     ─► band of rows ─► tile: 16-byte squares turned in registers ─► stage ─► whole lines of the destination
-//! copy, reverse ─► vectors, as they are or turned round in a register ────────────► whole lines of the destination
+//! copy, reverse ─► vectors, reversed in a register if needed ─────────────────────► whole lines of the destination
 //! copy_keyed    ─► vectors: all key ─► nothing   none ─► stored whole   mixed ─► masked or single stores
 //! ```
 //!
-//! The algorithms are written once over `lanes::Vector`; a level says what a vector is. Each source pixel is loaded once, and
-//! what was loaded is judged and stored, for another process may write it meanwhile. A destination pixel that must stay is
-//! never written, not even with what it held. Nothing here checks ranges: `kernels2d` does.
+//! The algorithms are generic over `lanes::Vector`; each level defines one. Each source pixel is loaded once, then
+//! tested and stored from the register, because another process may write it meanwhile. A transparent destination pixel is
+//! never written, not even with its own value. `kernels2d` checks ranges.
 
 #![expect(
     unsafe_code,
@@ -38,33 +38,33 @@ pub(crate) use tiles::{DEPTH_BYTES, WIDTH_BYTES};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stores {
     Cached,
-    /// Past them, where a whole line is written at once.
+    /// Past the caches, for lines written whole.
     Streaming,
 }
 
-/// Rows of pixels that lie side by side.
+/// Rows of contiguous pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
-    /// The first row's first pixel.
+    /// First pixel of the first row.
     pub(super) first: *mut u8,
     /// Bytes from one row to the next.
     pub(super) pitch: isize,
 }
 
 impl Rows {
-    /// Row `index`, which may lie outside: it is only an address.
+    /// Address of row `index`, which may be out of range.
     #[inline(always)]
     fn at(self, index: usize) -> *mut u8 {
         self.first.wrapping_offset((index as isize).wrapping_mul(self.pitch))
     }
 }
 
-/// Pixels side by side on both sides.
+/// Contiguous pixels on both sides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Strip {
-    /// The lowest address of the source.
+    /// Lowest address of the source.
     pub(super) from: *const u8,
-    /// The lowest address of the destination.
+    /// Lowest address of the destination.
     pub(super) to: *mut u8,
     pub(super) count: usize,
 }
@@ -73,17 +73,17 @@ pub(super) struct Strip {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Band {
     pub(super) from: Rows,
-    /// The destination's rows: as many as the source has columns.
+    /// The destination's rows, one per column of the source.
     pub(super) to: Rows,
     /// Rows of the source, at most [`DEPTH_BYTES`] of pixels.
     pub(super) rows: usize,
     /// Columns of the source.
     pub(super) columns: usize,
-    /// Where the source goes on after it: only an address, to be prefetched.
+    /// Where the source continues: prefetched only.
     pub(super) after: *mut u8,
 }
 
-/// Calls a function of the level's module for the pixel size.
+/// Calls the level's function for the pixel size.
 macro_rules! at_level {
     ($level:expr, $function:ident, $size:expr, $($argument:expr),+) => {
         match $level {
@@ -106,38 +106,38 @@ macro_rules! at_level {
     }};
 }
 
-/// Writes the source's columns as the destination's rows. Streaming stores need every destination row to begin at a line when
+/// Writes the source's columns as the destination's rows. Streaming requires every destination row to begin at a line if
 /// the band is [`DEPTH_BYTES`] deep; other bands are written through the caches.
 ///
 /// # Safety
-/// The CPU has the level. Every pixel of the source can be read, every one of the destination written, and they are apart.
+/// The CPU supports the level. The source is readable, the destination writable, and they are disjoint.
 pub(super) unsafe fn transpose(level: Level, size: PixelSize, band: Band, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe { at_level!(level, transpose, size, band, stores) }
 }
 
-/// Copies the strip's pixels.
+/// Copies the strip's pixels in order.
 ///
 /// # Safety
-/// The CPU has the level. The source can be read, the destination written, and they are apart.
+/// The CPU supports the level. The source is readable, the destination writable, and they are disjoint.
 pub(super) unsafe fn copy(level: Level, size: PixelSize, strip: Strip, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe { at_level!(level, copy, size, strip, stores) }
 }
 
-/// Writes the strip's pixels in opposite order.
+/// Writes the strip's pixels in reverse order.
 ///
 /// # Safety
-/// The CPU has the level. The source can be read, the destination written, and they are apart.
+/// The CPU supports the level. The source is readable, the destination writable, and they are disjoint.
 pub(super) unsafe fn reverse(level: Level, size: PixelSize, strip: Strip, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe { at_level!(level, reverse, size, strip, stores) }
 }
 
-/// Copies the strip's pixels but those of the colour `key`.
+/// Copies the strip's pixels, skipping those of colour `key`.
 ///
 /// # Safety
-/// The CPU has the level. The source can be read, the destination written, and they are apart.
+/// The CPU supports the level. The source is readable, the destination writable, and they are disjoint.
 pub(super) unsafe fn copy_keyed(level: Level, size: PixelSize, strip: Strip, key: Color24, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe { at_level!(level, copy_keyed, size, strip, key, stores) }

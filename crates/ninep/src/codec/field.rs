@@ -1,11 +1,11 @@
-//! The fields that messages are made of.
+//! Encodes and decodes the field types of messages.
 //!
 //! ```text
 //! u8 u16 u32 u64   little-endian        Text   length[2] bytes        Vec   count[2] items, at most 16
 //! Qid              kind[1] version[4] path[8]                         Data  length[4] bytes
 //! ```
 //!
-//! What a length announces is borrowed, never allocated before it is there. No message is known here.
+//! Decoding borrows strings and data, so an announced length allocates nothing. This module knows no messages.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,11 @@ use thiserror::Error;
 
 use super::{Data, MOST_NAMES, Qid, Text};
 
-/// Why bytes are no message.
+/// Why a message cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Malformed {
-    /// A field reaches beyond the end.
-    #[error("a field of {wanted} bytes has only {left} left in its message")]
+    /// A field extends beyond the message.
+    #[error("a field of {wanted} bytes exceeds the {left} bytes left in its message")]
     Short {
         /// Bytes of the field.
         wanted: usize,
@@ -26,17 +26,17 @@ pub enum Malformed {
     /// Bytes after the last field.
     #[error("{left} bytes follow the last field of a message")]
     Trailing { left: usize },
-    #[error("there is no message number {kind} in 9P2000.L")]
+    #[error("9P2000.L has no message number {kind}")]
     Kind { kind: u8 },
-    /// A list that is too long.
-    #[error("a list of {count} items; {MOST_NAMES} are allowed")]
+    /// A list has too many items.
+    #[error("a list has {count} items; at most {MOST_NAMES} are allowed")]
     List { count: usize },
-    /// A write of other bytes than follow.
+    /// The count of a write differs from the bytes that follow.
     #[error("a write of {count} bytes is followed by {follow}")]
     Count { count: u32, follow: u32 },
 }
 
-/// What is left of a body.
+/// The undecoded rest of a body.
 pub(super) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -91,7 +91,7 @@ impl<'a> Field<'a> for Text<'a> {
     }
 
     fn put(&self, to: &mut Vec<u8>) {
-        // Longer ones are cut: no name that a file system gave is.
+        // Truncates longer strings; names from a file system are never that long.
         let length = u16::try_from(self.len()).unwrap_or(u16::MAX);
         length.put(to);
         to.extend_from_slice(&self[..usize::from(length)]);

@@ -1,4 +1,4 @@
-//! Every message against its own decoding, cut short and lengthened anywhere, and against what others send.
+//! Messages survive a round trip, reject truncation and trailing bytes, and match known encodings.
 
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ fn names_and_numbers() -> impl Strategy<Value = Request<'static>> {
 
 proptest! {
     #[test]
-    fn requests_are_what_they_were_and_nothing_less_or_more(request in names_and_numbers(), tag in any::<u16>()) {
+    fn requests_survive_a_round_trip(request in names_and_numbers(), tag in any::<u16>()) {
         let bytes = request.encode(tag);
         let header = Header::of(&bytes).unwrap();
         prop_assert_eq!((header.size as usize, header.tag), (bytes.len(), tag));
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_message_or_an_error(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn decoding_arbitrary_bytes_is_canonical(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(request) = Request::decode(kind, &body) {
             prop_assert_eq!(&request.encode(0)[HEADER..], &body[..]);
         }
@@ -76,7 +76,7 @@ proptest! {
 }
 
 #[test]
-fn answers_have_the_number_of_their_request_and_one() {
+fn reply_numbers_follow_request_numbers() {
     for number in Reply::NUMBERS.iter().filter(|number| **number != 7) {
         assert!(Request::NUMBERS.contains(&(number - 1)), "{number}");
     }
@@ -84,8 +84,8 @@ fn answers_have_the_number_of_their_request_and_one() {
 }
 
 #[test]
-fn bytes_are_those_of_the_protocol() {
-    // What Linux's client begins with.
+fn encodings_match_the_protocol() {
+    // The first message of Linux's client.
     let version = Request::Version { msize: 8192, version: VERSION.into() }.encode(NO_TAG);
     assert_eq!(version, b"\x15\0\0\0\x64\xff\xff\0\x20\0\0\x08\09P2000.L");
     let walk = Request::Walk { fid: 0, newfid: 1, names: vec![b"a".into(), b"bc".into()] }.encode(1);
@@ -97,7 +97,7 @@ fn bytes_are_those_of_the_protocol() {
 }
 
 #[test]
-fn too_many_names_are_refused_before_they_are_read() {
+fn too_many_names_are_refused() {
     let walk = Request::Walk { fid: 0, newfid: 1, names: vec![b"a".into(); 17] }.encode(0);
     assert_eq!(Request::decode(110, &walk[HEADER..]), Err(Malformed::List { count: 17 }));
 }

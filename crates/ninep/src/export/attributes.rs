@@ -1,10 +1,10 @@
-//! A node's attributes: told, and changed.
+//! Reads and changes a node's attributes.
 //!
 //! ```text
-//! attributes ─ fstat ─► Attributes        change ─ chmod, chown, utimensat through the node's own descriptor, ftruncate
+//! attributes ─ fstat ─► Attributes        change ─ chmod, chown, utimensat through the node's descriptor, ftruncate
 //! ```
 //!
-//! Owners are told as they are on disk and set as the client says; whether the server's user may is the kernel's answer.
+//! Owners are passed through unchanged in both directions; the kernel decides what the server's user may set.
 
 use rustix::fs::{AtFlags, FileType, Gid, OFlags, StatFs, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
@@ -36,41 +36,43 @@ impl Node {
         })
     }
 
-    /// Changes what `change.valid` names. The size comes first: what follows sets the times that it changes.
+    /// Changes what `change.valid` names. The size comes first, because truncation changes times set later.
     pub(crate) fn change(&self, change: &Change) -> Result<(), Errno> {
-        let asked = |bit| change.valid & bit != 0;
-        // To the kernel this number means that nothing changes.
-        if asked(change::UID) && change.uid == u32::MAX || asked(change::GID) && change.gid == u32::MAX {
+        let requested = |bit| change.valid & bit != 0;
+        // To the kernel u32::MAX means "unchanged".
+        if requested(change::UID) && change.uid == u32::MAX
+            || requested(change::GID) && change.gid == u32::MAX
+        {
             return Err(Errno::INVAL);
         }
-        if asked(change::SIZE) {
+        if requested(change::SIZE) {
             if self.kind != FileType::RegularFile {
                 return Err(if self.kind == FileType::Directory { Errno::ISDIR } else { Errno::INVAL });
             }
             rustix::fs::ftruncate(self.open(OFlags::WRONLY)?, change.size)?;
         }
-        if asked(change::MODE) {
-            // A link has no permissions of its own.
+        if requested(change::MODE) {
+            // Links have no permissions.
             if self.kind == FileType::Symlink {
                 return Err(Errno::OPNOTSUPP);
             }
             rustix::fs::chmod(own_path(self.descriptor()), permissions(change.mode))?;
         }
-        if asked(change::UID | change::GID) {
-            let owner = asked(change::UID).then(|| Uid::from_raw(change.uid));
-            let group = asked(change::GID).then(|| Gid::from_raw(change.gid));
+        if requested(change::UID | change::GID) {
+            let owner = requested(change::UID).then(|| Uid::from_raw(change.uid));
+            let group = requested(change::GID).then(|| Gid::from_raw(change.gid));
             rustix::fs::chownat(self.descriptor(), c"", owner, group, AtFlags::EMPTY_PATH)?;
         }
-        if asked(change::ATIME | change::MTIME) {
+        if requested(change::ATIME | change::MTIME) {
             let times = Timestamps {
                 last_access: time(
-                    asked(change::ATIME),
-                    asked(change::ATIME_SET),
+                    requested(change::ATIME),
+                    requested(change::ATIME_SET),
                     (change.atime, change.atime_nanos),
                 )?,
                 last_modification: time(
-                    asked(change::MTIME),
-                    asked(change::MTIME_SET),
+                    requested(change::MTIME),
+                    requested(change::MTIME_SET),
                     (change.mtime, change.mtime_nanos),
                 )?,
             };
@@ -84,9 +86,9 @@ impl Node {
     }
 }
 
-/// A time to set: left alone, now, or as given.
-fn time(asked: bool, given: bool, (seconds, nanos): (u64, u64)) -> Result<Timespec, Errno> {
-    Ok(match (asked, given) {
+/// Converts a time: unchanged, now, or the given one.
+fn time(requested: bool, given: bool, (seconds, nanos): (u64, u64)) -> Result<Timespec, Errno> {
+    Ok(match (requested, given) {
         (false, _) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         (true, false) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
         (true, true) if nanos >= 1_000_000_000 => return Err(Errno::INVAL),

@@ -1,10 +1,10 @@
-//! Extended attributes: read whole, written whole.
+//! Extended attributes: read and written as a whole.
 //!
 //! ```text
 //! Txattrwalk ─► XattrValue, read like a file        Txattrcreate ─► XattrWriter, written like a file ─ Tclunk ─► set
 //! ```
 //!
-//! Only those of users (`user.…`) are told and changed: what else a file carries is the server's machine's affair.
+//! Only user attributes (`user.…`) are visible and changeable; others belong to the server's machine.
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use super::{Node, own_path};
 
 const PREFIX: &[u8] = b"user.";
-/// The most bytes of a value (`XATTR_SIZE_MAX`).
+/// Maximum bytes of a value (`XATTR_SIZE_MAX`).
 const MOST_VALUE: usize = 65_536;
 
-/// A value, or the list of names with a zero after each.
+/// A value, or the zero-terminated names.
 pub(crate) struct XattrValue(pub(crate) Vec<u8>);
 
 /// A value that is being written.
@@ -38,7 +38,7 @@ fn check(name: &[u8]) -> Result<(), Errno> {
 
 impl Node {
     pub(crate) fn xattr(&self, name: &[u8]) -> Result<XattrValue, Errno> {
-        // Neither links nor special files have any of users.
+        // Links and special files cannot have user attributes.
         if !matches!(self.kind, FileType::RegularFile | FileType::Directory) {
             return if name.is_empty() { Ok(XattrValue(Vec::new())) } else { Err(Errno::NODATA) };
         }
@@ -58,16 +58,16 @@ impl Node {
 }
 
 impl XattrWriter {
-    /// A value of `size` bytes; of none, the attribute is removed, unless it is to be created.
+    /// Prepares to write a value of `size` bytes; size 0 removes the attribute, unless it is to be created.
     pub(crate) fn new(node: Rc<Node>, name: &[u8], size: u64, flags: u32) -> Result<Self, Errno> {
         check(name)?;
         let size = usize::try_from(size).ok().filter(|size| *size <= MOST_VALUE).ok_or(Errno::TOOBIG)?;
-        // The protocol's numbers are Linux's: 1 to create, 2 to replace.
+        // Protocol and Linux use the same numbers: 1 to create, 2 to replace.
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         Ok(Self { node, name: name.to_vec(), flags, size, value: Vec::with_capacity(size) })
     }
 
-    /// Adds bytes, which must follow those that are there.
+    /// Appends bytes; `offset` must be the end of the value.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         if offset != self.value.len() as u64 || self.value.len() + bytes.len() > self.size {
             return Err(Errno::INVAL);
@@ -76,7 +76,7 @@ impl XattrWriter {
         Ok(())
     }
 
-    /// Sets it, when all bytes are there.
+    /// Sets the attribute if the value is complete.
     pub(crate) fn finish(self) -> Result<(), Errno> {
         if self.value.len() != self.size {
             return Err(Errno::INVAL);
@@ -85,7 +85,7 @@ impl XattrWriter {
             return Err(Errno::PERM);
         }
         let path = own_path(self.node.descriptor());
-        // Linux asks for a removal as for a replacement by nothing.
+        // Linux's 9P client removes an attribute by replacing it with an empty value.
         if self.size == 0 && !self.flags.contains(XattrFlags::CREATE) {
             return rustix::fs::removexattr(path, &self.name[..]);
         }

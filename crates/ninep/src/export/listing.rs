@@ -1,11 +1,11 @@
-//! An open directory, listed from any place that an earlier listing named.
+//! An open directory, listed from any offset that an earlier listing returned.
 //!
 //! ```text
-//! read(offset, room) ─ lseek ─ getdents64 ─► entries that fit, each with the place after it
+//! read(offset, room) ─ lseek ─ getdents64 ─► entries that fit, each with the offset after it
 //! ```
 //!
-//! Places are the file system's own, so a listing goes on where it stopped whatever comes or goes meanwhile. Entries are told
-//! by the directory's account, without a look at each file.
+//! Offsets are the file system's own, so a listing continues correctly whatever is created or removed meanwhile. The
+//! directory supplies all fields; files are not examined.
 
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
@@ -21,7 +21,7 @@ use crate::codec::Entry;
 pub(crate) struct Listing {
     directory: Arc<OwnedFd>,
     device: u64,
-    /// Where the descriptor stands, when it is known.
+    /// Offset of the descriptor, if known.
     place: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Listing {
         &self.directory
     }
 
-    /// At most `room` bytes of whole entries from `offset` on; none at the end.
+    /// Whole entries from `offset` on, at most `room` bytes; none at the end.
     pub(crate) fn read(&mut self, export: &Export, offset: u64, room: usize) -> Result<Vec<u8>, Errno> {
         if self.place.take() != Some(offset) {
             let place = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
@@ -45,11 +45,11 @@ impl Listing {
         let mut stream = RawDir::new(&self.directory, &mut raw);
         while let Some(entry) = stream.next() {
             let entry = entry?;
-            // Within a buffer the descriptor is not where the listing is.
+            // Within a buffer the descriptor is ahead of the listing.
             self.place = None;
             let name = entry.file_name().to_bytes();
             if entries.len() + Entry::FIXED + name.len() > room {
-                // The descriptor is beyond what was told.
+                // The descriptor is ahead of the last entry returned.
                 return if entries.is_empty() { Err(Errno::INVAL) } else { Ok(entries) };
             }
             let kind = entry.file_type();
@@ -58,7 +58,7 @@ impl Listing {
             Entry { qid, next, kind: d_type(kind), name: Cow::Borrowed(name) }.put(&mut entries);
             if stream.is_buffer_empty() {
                 self.place = Some(next);
-                // More would be read for nothing when little room is left.
+                // With little room left, most of another buffer would be discarded.
                 if room - entries.len() < 2048 {
                     return Ok(entries);
                 }
@@ -68,7 +68,7 @@ impl Listing {
     }
 }
 
-/// The kind as `d_type` has it (`dirent.h`).
+/// The file type as in `d_type` (`dirent.h`).
 fn d_type(kind: FileType) -> u8 {
     match kind {
         FileType::Fifo => 1,

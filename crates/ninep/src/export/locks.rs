@@ -1,18 +1,18 @@
-//! Locks on ranges of an open file.
+//! Byte-range locks on an open file.
 //!
 //! ```text
-//! lock(file, Lock) ─ F_OFD_SETLK ─► had, or taken by others        would_lock ─ F_OFD_GETLK ─► who is in the way
+//! lock(file, Lock) ─ F_OFD_SETLK ─► acquired or not        would_lock ─ F_OFD_GETLK ─► the conflicting lock
 //! ```
 //!
-//! A lock belongs to the open file, that is to one fid: it goes with it, excludes other fids and other programs of this
-//! machine alike. Nothing waits: a client that wants to asks again.
+//! A lock belongs to the open file, hence to one fid, and ends with it. It excludes other fids and other programs of this
+//! machine alike. Nothing waits: a client that is refused tries again.
 
 use std::os::fd::OwnedFd;
 
 use nix::fcntl::FcntlArg;
 use rustix::io::Errno;
 
-/// What a lock keeps others from.
+/// The access that a lock excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockKind {
     Read,
@@ -39,7 +39,7 @@ impl LockKind {
     }
 }
 
-/// A range to lock; a length of zero reaches to the end of the file, wherever that will be.
+/// A range to lock; length zero reaches to the end of the file, even if it grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lock {
     pub(crate) kind: LockKind,
@@ -69,7 +69,7 @@ fn errno(error: nix::errno::Errno) -> Errno {
     Errno::from_raw_os_error(error as i32)
 }
 
-/// Whether it was had.
+/// Sets a lock; returns whether it was acquired.
 pub(crate) fn lock(file: &OwnedFd, lock: Lock) -> Result<bool, Errno> {
     match nix::fcntl::fcntl(file, FcntlArg::F_OFD_SETLK(&lock.native()?)).map_err(errno) {
         Ok(_) => Ok(true),
@@ -78,7 +78,7 @@ pub(crate) fn lock(file: &OwnedFd, lock: Lock) -> Result<bool, Errno> {
     }
 }
 
-/// What is in the way of a lock; the lock itself as [`LockKind::Unlock`] when nothing is.
+/// The lock that conflicts with this one; [`LockKind::Unlock`] if none does.
 pub(crate) fn would_lock(file: &OwnedFd, lock: Lock) -> Result<Lock, Errno> {
     let mut native = lock.native()?;
     nix::fcntl::fcntl(file, FcntlArg::F_OFD_GETLK(&mut native)).map_err(errno)?;

@@ -1,10 +1,10 @@
-//! What changes directories: names come, move and go.
+//! Changes directories: creates, links, renames and removes names.
 //!
 //! ```text
 //! make_directory, make_link, make_special, hard_link ─► the new file's qid        rename, unlink, remove
 //! ```
 //!
-//! Each takes single names in directories that the client holds. A link's target is text that only clients follow.
+//! Each takes single names in directories that the client holds. The server never follows a link's target.
 
 use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{Export, Node, RESOLVE, checked, own_path, permissions};
 use crate::codec::Qid;
 
-/// The most bytes of a link's target (`PATH_MAX`).
+/// Maximum bytes of a link's target (`PATH_MAX`).
 const MOST_TARGET: usize = 4095;
 
 impl Node {
@@ -38,7 +38,7 @@ impl Node {
         self.qid_of(export, name)
     }
 
-    /// A FIFO or a socket, where that is allowed; a device never.
+    /// Creates a FIFO or socket if allowed; never a device.
     pub(crate) fn make_special(&self, export: &Export, name: &[u8], mode: u32) -> Result<Qid, Errno> {
         let name = checked(name)?;
         let kind = FileType::from_raw_mode(mode);
@@ -55,7 +55,7 @@ impl Node {
         if target.kind == FileType::Directory {
             return Err(Errno::PERM);
         }
-        // The path leads to the very file that is held; following it goes no further.
+        // The path in /proc leads to the held file; following it goes no further.
         let path = own_path(target.descriptor());
         rustix::fs::linkat(rustix::fs::CWD, path, self.descriptor(), name, AtFlags::SYMLINK_FOLLOW)
     }
@@ -73,7 +73,7 @@ impl Node {
         rustix::fs::renameat_with(self.descriptor(), name, directory.descriptor(), new, RenameFlags::empty())
     }
 
-    /// Renames the node itself; only while its name still means it.
+    /// Renames the node, if its name still refers to it.
     pub(crate) fn rename_self(&self, directory: &Self, new: &[u8]) -> Result<(), Errno> {
         self.still_called()?.rename(&self.name, directory, new)
     }
@@ -83,12 +83,12 @@ impl Node {
         rustix::fs::unlinkat(self.descriptor(), checked(name)?, flags)
     }
 
-    /// Unlinks the node itself; only while its name still means it.
+    /// Unlinks the node, if its name still refers to it.
     pub(crate) fn remove(&self) -> Result<(), Errno> {
         self.still_called()?.unlink(&self.name, self.kind == FileType::Directory)
     }
 
-    /// Its parent, when its name there is still this file's.
+    /// The parent, if the node's name there still refers to this file.
     fn still_called(&self) -> Result<&Self, Errno> {
         let parent = self.parent.as_ref().ok_or(Errno::BUSY)?;
         let stat = rustix::fs::statat(parent.descriptor(), &self.name, AtFlags::SYMLINK_NOFOLLOW)?;

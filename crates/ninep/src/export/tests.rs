@@ -1,4 +1,4 @@
-//! Names that lead out of the export, by every road, and what the client gets instead.
+//! Names that try to leave the export, by every known way, are refused.
 
 use std::os::unix::fs::symlink;
 
@@ -41,7 +41,7 @@ fn the_parent_of_the_root_is_the_root() {
     assert_eq!(root.walk(b"..").unwrap().id(), root.id());
     let sub = root.walk(b"sub").unwrap();
     assert_eq!(sub.walk(b"..").unwrap().id(), root.id());
-    // A directory that is moved out takes its client's ".." nowhere new.
+    // After it was moved out of the export, ".." still leads to the root.
     std::fs::rename(tree.outside.join("export/sub"), tree.outside.join("moved")).unwrap();
     assert_eq!(sub.walk(b"..").unwrap().id(), root.id());
     assert_eq!(sub.walk(b"secret").unwrap_err(), Errno::NOENT);
@@ -65,7 +65,7 @@ fn names_are_single_names() {
 }
 
 #[test]
-fn links_are_shown_and_never_followed() {
+fn links_are_never_followed() {
     let tree = Tree::new("links");
     for (name, target) in
         [("file", "../secret"), ("folder", ".."), ("absolute", "/etc"), ("proc", "/proc/self/root")]
@@ -87,7 +87,7 @@ fn links_are_shown_and_never_followed() {
 }
 
 #[test]
-fn only_regular_files_and_directories_are_opened_and_fifos_do_not_block() {
+fn special_files_are_never_opened() {
     let tree = Tree::new("special");
     let root = tree.root();
     assert_eq!(root.make_special(&tree.export, b"pipe", libc::S_IFIFO | 0o600), Err(Errno::PERM));
@@ -99,14 +99,10 @@ fn only_regular_files_and_directories_are_opened_and_fifos_do_not_block() {
     for flags in [OFlags::RDWR, OFlags::RDONLY, OFlags::WRONLY | OFlags::TRUNC] {
         assert_eq!(root.create(b"pipe", flags, 0o600).unwrap_err(), Errno::PERM);
     }
-    assert_eq!(
-        rustix::io::read(&watch, &mut [0_u8; 64]),
-        Err(Errno::AGAIN),
-        "it was not opened even for a moment"
-    );
+    assert_eq!(rustix::io::read(&watch, &mut [0_u8; 64]), Err(Errno::AGAIN), "it was never opened");
     assert_eq!(root.create(b"sub", OFlags::RDONLY, 0o600).unwrap_err(), Errno::ISDIR);
     assert_eq!(root.walk(b"sub").unwrap().open(OFlags::RDWR).unwrap_err(), Errno::ISDIR);
-    // As GNU's tools open directories.
+    // GNU tools open directories with these flags.
     let unfollowed = allowed_flags(0o600_000).unwrap();
     assert!(unfollowed.contains(OFlags::NOFOLLOW | OFlags::DIRECTORY));
     root.walk(b"sub").unwrap().open(unfollowed).unwrap();
@@ -116,36 +112,36 @@ fn only_regular_files_and_directories_are_opened_and_fifos_do_not_block() {
 }
 
 #[test]
-fn a_node_is_its_file_whatever_that_is_called_by_now() {
+fn a_node_keeps_its_file_across_renames() {
     let tree = Tree::new("rename");
     let root = tree.root();
     let (node, _file) = root.create(b"a", OFlags::RDWR, 0o4755).unwrap();
     let mode = node.attributes(&tree.export, 4096).unwrap().mode;
-    assert_eq!(mode & 0o7000, 0, "nothing runs as somebody else");
+    assert_eq!(mode & 0o7000, 0, "set-user-ID is refused");
     root.rename(b"a", &root, b"b").unwrap();
     assert_eq!(node.attributes(&tree.export, 4096).unwrap().links, 1);
     std::fs::write(tree.outside.join("export/a"), "another").unwrap();
-    assert_eq!(node.remove(), Err(Errno::NOENT), "its name means another file now");
+    assert_eq!(node.remove(), Err(Errno::NOENT), "its name refers to another file");
     assert_eq!(root.walk(b"b").unwrap().remove(), Ok(()));
     assert_eq!(root.remove(), Err(Errno::BUSY));
 }
 
 #[test]
-fn a_file_that_is_there_is_opened_unless_it_must_be_new() {
+fn create_opens_existing_files_without_excl() {
     let tree = Tree::new("create");
     let root = tree.root();
     let (made, file) = root.create(b"file", OFlags::RDWR, 0o600).unwrap();
     rustix::io::write(&file, b"text").unwrap();
     let (found, _) = root.create(b"file", OFlags::RDONLY, 0o644).unwrap();
-    let told = found.attributes(&tree.export, 4096).unwrap();
-    assert_eq!((found.id(), told.size, told.mode & 0o777), (made.id(), 4, 0o600));
+    let attributes = found.attributes(&tree.export, 4096).unwrap();
+    assert_eq!((found.id(), attributes.size, attributes.mode & 0o777), (made.id(), 4, 0o600));
     assert_eq!(root.create(b"file", OFlags::RDWR | OFlags::EXCL, 0o600).unwrap_err(), Errno::EXIST);
     root.create(b"file", OFlags::RDWR | OFlags::TRUNC, 0o600).unwrap();
     assert_eq!(found.attributes(&tree.export, 4096).unwrap().size, 0);
 }
 
 #[test]
-fn a_change_of_owner_to_nobody_is_refused() {
+fn owner_u32_max_is_refused() {
     let tree = Tree::new("owner");
     let (file, _) = tree.root().create(b"file", OFlags::RDWR, 0o600).unwrap();
     for valid in [change::UID, change::GID] {
@@ -155,7 +151,7 @@ fn a_change_of_owner_to_nobody_is_refused() {
 }
 
 #[test]
-fn nodes_are_counted_and_come_back() {
+fn nodes_are_counted_against_the_budget() {
     let tree = Tree::new("budget");
     let budget = Budget::new(3);
     let root = tree.export.root(&budget).unwrap();
@@ -166,8 +162,8 @@ fn nodes_are_counted_and_come_back() {
 }
 
 #[test]
-fn flags_are_the_protocol_s() {
+fn flags_use_the_protocol_s_numbers() {
     assert_eq!(allowed_flags(0o2 | 0o1000), Ok(OFlags::RDWR | OFlags::TRUNC));
-    assert_eq!(allowed_flags(0o40000), Ok(OFlags::RDONLY), "O_DIRECT is the engine's to choose");
+    assert_eq!(allowed_flags(0o40000), Ok(OFlags::RDONLY), "the engine chooses O_DIRECT");
     assert_eq!(allowed_flags(3), Err(Errno::INVAL));
 }

@@ -1,10 +1,10 @@
-//! A server over a directory of its own, and clients of it.
+//! A server over a temporary directory, and clients of it.
 //!
 //! ```text
-//! Served::new ─► directory, socket, Server ─ client() ─► attached Client ─ dropped ─► all gone
+//! Served::new ─► directory, socket, Server ─ client() ─► attached Client ─ dropped ─► all removed
 //! ```
 //!
-//! Directories lie beside the test binary, on a disk: `O_DIRECT` is real there. It checks nothing.
+//! Directories lie beside the test binary, on a disk where `O_DIRECT` works. This module checks nothing.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use memferry_ninep::{Client, ClientError, Listener, Options, Server};
 use memferry_pool::cached_pages;
 
-/// Bytes of a message with a block of 64 KiB.
+/// Maximum message size for a block of 64 KiB.
 pub(crate) const MESSAGE: u32 = (64 << 10) + 24;
 
-/// A directory that goes with its owner.
+/// A directory that is removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -53,7 +53,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Serves an empty directory with options changed as told; `None`, with a word, without io_uring.
+    /// Serves an empty directory with changed options; without io_uring prints that and returns `None`.
     pub(crate) fn with(change: impl FnOnce(&mut Options)) -> Option<Self> {
         let export = Folder::new();
         let outside = Folder::new();
@@ -72,22 +72,22 @@ impl Served {
         Some(Self { server, socket, export, _outside: outside })
     }
 
-    /// As [`with`](Self::with), by default options.
+    /// As [`with`](Self::with), with default options.
     pub(crate) fn new() -> Option<Self> {
         Self::with(|_| ())
     }
 
-    /// A client that has attached the export as fid 0.
+    /// A client with the export attached as fid 0.
     pub(crate) fn client(&self) -> Client {
         self.attached("/")
     }
 
-    /// A client that has attached something as fid 0.
+    /// A client with `name` attached as fid 0.
     pub(crate) fn attached(&self, name: &str) -> Client {
         self.raw().attach(MESSAGE, name).unwrap()
     }
 
-    /// A client that has agreed on nothing.
+    /// A client without a negotiated version.
     pub(crate) fn raw(&self) -> Client {
         Client::unix(&self.socket).unwrap()
     }
@@ -97,14 +97,13 @@ impl Served {
     }
 }
 
-/// Bytes that differ from place to place.
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// Whether the server has hung up; that it does nothing for a long time is not the same.
+/// Whether the server has closed the connection; a timeout does not count.
 pub(crate) fn is_over(client: &mut Client) -> bool {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     match client.receive() {
@@ -113,24 +112,24 @@ pub(crate) fn is_over(client: &mut Client) -> bool {
     }
 }
 
-/// Looks until it is so.
-pub(crate) fn wait_until(what: &str, so: impl Fn() -> bool) {
+/// Polls until the condition holds.
+pub(crate) fn wait_until(what: &str, is_done: impl Fn() -> bool) {
     let started = Instant::now();
-    while !so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "never so: {what}");
+    while !is_done() {
+        assert!(started.elapsed() < Duration::from_secs(60), "timed out waiting until {what}");
         std::thread::yield_now();
     }
 }
 
-/// Drops a file's pages from the page cache; whether all are gone. Those that another CPU still has in its lists of the
-/// moment stay, so it is tried again; on a file system that has its files nowhere else they never go.
+/// Drops a file's pages from the page cache; returns whether all are gone. Pages in another CPU's temporary lists
+/// stay, so it retries; on file systems that live in memory they never go.
 pub(crate) fn is_cold(path: &Path) -> bool {
     let file = std::fs::File::open(path).unwrap();
     let length = file.metadata().unwrap().len();
     let until = Instant::now() + Duration::from_secs(5);
     loop {
         cool(path);
-        // A kernel that cannot be asked (before 6.5) is believed.
+        // Kernels before 6.5 cannot report cached pages; assume none.
         if cached_pages(file.as_fd(), 0, length).unwrap_or(0) == 0 {
             return true;
         }
@@ -142,7 +141,7 @@ pub(crate) fn is_cold(path: &Path) -> bool {
     }
 }
 
-/// Drops a file's pages from the page cache, if they can be.
+/// Drops a file's pages from the page cache, where possible.
 pub(crate) fn cool(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();

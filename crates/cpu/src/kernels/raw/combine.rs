@@ -1,8 +1,8 @@
-//! Loops that read two things at once: exclusive or, and the search for a difference.
+//! Loops over several inputs: exclusive or, and the search for a difference.
 //!
 //! ```text
-//! xor_all           private bytes = bytes at several addresses
-//! first_difference  vectors of both ─ the first byte that differs
+//! xor_all           to = exclusive or of the bytes at several addresses
+//! first_difference  vectors of both ─► index of the first byte that differs
 //! ```
 //!
 //! Every byte is loaded once. Invariants as in the module above.
@@ -10,8 +10,8 @@
 use super::{LINE, Vector, at_level};
 
 at_level! {
-    /// Makes the bytes at `to` the exclusive or of those at `sources`, of which it may be one. Where they overlap otherwise the
-    /// result is any.
+    /// Sets the bytes at `to` to the exclusive or of those at `sources`. `to` may be one of the sources; with any other overlap the
+    /// result is unspecified.
     ///
     /// # Safety
     /// M1 to M4 for `length` bytes at all of them.
@@ -19,7 +19,7 @@ at_level! {
 }
 
 at_level! {
-    /// The same past the caches; a fence is the caller's.
+    /// As [`xor_all`], past the caches; the caller must fence.
     ///
     /// # Safety
     /// As [`xor_all`].
@@ -27,7 +27,7 @@ at_level! {
 }
 
 at_level! {
-    /// How many bytes are equal before the first that is not; `length` when all are.
+    /// Index of the first byte that differs; `length` if none does.
     ///
     /// # Safety
     /// M1, M2 and M4 for `length` bytes at both.
@@ -57,7 +57,7 @@ unsafe fn xor_by<V: Vector, const STREAM: bool>(to: *mut u8, length: usize, sour
     let Some((first, others)) = sources.split_first() else { return };
     let head = if STREAM { to.align_offset(LINE).min(length) } else { 0 };
     let whole = head + (length - head) / LINE * LINE;
-    // SAFETY: M1 to M4: all offsets are below `length`. Streams begin at `head`, a line's begin, and go on by whole vectors.
+    // SAFETY: M1 to M4: all offsets are below `length`. Streams start at `head`, a line boundary, and advance by whole vectors.
     unsafe {
         let byte = |offset: usize| {
             others.iter().fold(first.add(offset).read(), |byte, source| byte ^ source.add(offset).read())
@@ -96,7 +96,7 @@ unsafe fn difference<V: Vector>(first: *const u8, second: *const u8, length: usi
                     offset += turn;
                     continue;
                 }
-                // What was loaded is what counts: the memory may have changed since.
+                // Uses the loaded values: the memory may have changed since.
                 let zero = V::splat(0);
                 let found =
                     |index: usize| Some(index * V::BYTES + differences[index].first_difference(zero)?);

@@ -1,18 +1,18 @@
-//! Copies that leave the destination out of the caches.
+//! Copies whose destination bypasses the caches.
 //!
 //! ```text
-//! copy_streaming  head to a line's begin ─ blocks of four lines: prefetch ahead, load, stream ─ tail
-//! copy_flushing   the same, and every source line that was used up is put out of the caches
+//! copy_streaming  head up to a line boundary ─ blocks of four lines: prefetch, load, stream ─ tail
+//! copy_flushing   the same, and evicts every source line after use
 //! ```
 //!
-//! A fence after it is the caller's. Ranges are apart. Copies that stay in the caches are the C library's. Invariants as in the module above.
+//! The caller must fence. Ranges are disjoint. Cached copies use the C library. Invariants as in the module above.
 
 use std::ptr;
 
 use super::{AHEAD, LINE, Vector, at_level, prefetch};
 use crate::level::Cpu;
 
-/// Bytes of a turn of the loop.
+/// Bytes per loop iteration.
 const BLOCK: usize = 4 * LINE;
 
 at_level! {
@@ -24,19 +24,19 @@ at_level! {
 }
 
 at_level! {
-    /// Copies past the caches and flushes the source's lines with `clflushopt`.
+    /// Copies past the caches and evicts the source's lines with `clflushopt`.
     ///
     /// # Safety
     /// As [`copy_streaming`]; the CPU has `clflushopt` (M4).
     flushing_with_clflushopt(from: *const u8, to: *mut u8, length: usize) = flushing
 }
 
-/// Copies past the caches, and puts the source's lines out of them where the CPU has an instruction for that.
+/// Copies past the caches, and evicts the source's lines if the CPU has `clflushopt`.
 ///
 /// # Safety
 /// As [`copy_streaming`].
 pub(in super::super) unsafe fn copy_flushing(cpu: Cpu, from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: M1 to M4, the caller's promise; `clflushopt` is used where it is.
+    // SAFETY: M1 to M4, the caller's promise; `clflushopt` is used only if the CPU has it.
     unsafe {
         if cpu.clflushopt {
             flushing_with_clflushopt(cpu.level, from, to, length);
@@ -64,8 +64,8 @@ unsafe fn flushing<V: Vector>(from: *const u8, to: *mut u8, length: usize) {
 unsafe fn by_lines<V: Vector, const FLUSH: bool>(from: *const u8, to: *mut u8, length: usize) {
     let head = to.align_offset(LINE).min(length);
     let blocks_end = head + (length - head) / BLOCK * BLOCK;
-    // SAFETY: M1 to M4: all offsets are below `length`, but for prefetches, which touch nothing. Streams begin at `head`,
-    // a line's begin, and go on by whole vectors.
+    // SAFETY: M1 to M4: all offsets are below `length`, except those of prefetches, which access nothing. Streams start at `head`,
+    // a line boundary, and advance by whole vectors.
     unsafe {
         ptr::copy_nonoverlapping(from, to, head);
         let mut at = head;
@@ -78,7 +78,7 @@ unsafe fn by_lines<V: Vector, const FLUSH: bool>(from: *const u8, to: *mut u8, l
             }
             at += BLOCK;
             if FLUSH {
-                // At once: a little later is a little faster, and leaves more of the source behind.
+                // Immediately: slightly later is slightly faster, but leaves more of the source cached.
                 flush_four_lines_before(from.add(at));
             }
         }
@@ -86,16 +86,16 @@ unsafe fn by_lines<V: Vector, const FLUSH: bool>(from: *const u8, to: *mut u8, l
     }
 }
 
-/// Puts the last four lines that end at or before an address out of the caches.
+/// Evicts the last four lines that end at or before an address.
 ///
 /// # Safety
-/// The 256 bytes before the address are there (M1), and the CPU has `clflushopt` (M4).
+/// The 256 bytes before the address are mapped (M1), and the CPU has `clflushopt` (M4).
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 unsafe fn flush_four_lines_before(end: *const u8) {
     let last = end.wrapping_sub(end.addr() % LINE);
     for line in 1..=4 {
-        // SAFETY: M1: each of them holds one of the 256 bytes before `end`. M4.
+        // SAFETY: M1: each line holds one of the 256 bytes before `end`. M4.
         unsafe {
             std::arch::asm!("clflushopt [{}]", in(reg) last.wrapping_sub(line * LINE),
                 options(nostack, preserves_flags));

@@ -1,11 +1,11 @@
-//! Fills: a word over and over, and whole lines of zeros.
+//! Fills: a repeated word, and whole lines of zeros.
 //!
 //! ```text
 //! fill_words  vectors of the word ─ tail byte by byte        fill_words_streaming  the same by lines, past the caches
-//! zero_lines  head ─ a `clzero` for each line ─ tail
+//! zero_lines  head ─ one `clzero` per line ─ tail
 //! ```
 //!
-//! Fills of one byte are the C library's; a fence after those past the caches is the caller's. Invariants as in the module above.
+//! Fills of one byte use the C library; after streaming fills the caller must fence. Invariants as in the module above.
 
 use std::ptr;
 
@@ -20,7 +20,7 @@ at_level! {
 }
 
 at_level! {
-    /// The same past the caches.
+    /// As [`fill_words`], past the caches.
     ///
     /// # Safety
     /// As [`fill_words`].
@@ -33,7 +33,7 @@ at_level! {
 unsafe fn words_streaming<V: Vector>(to: *mut u8, length: usize, mut word: [u8; 4]) {
     let head = to.align_offset(LINE).min(length);
     let whole = head + (length - head) / LINE * LINE;
-    // SAFETY: M1 to M4: all offsets are below `length`. Streams begin at `head`, a line's begin, and go on by whole vectors.
+    // SAFETY: M1 to M4: all offsets are below `length`. Streams start at `head`, a line boundary, and advance by whole vectors.
     unsafe {
         words::<V>(to, head, word);
         word.rotate_left(head % 4);
@@ -63,7 +63,7 @@ unsafe fn words<V: Vector>(to: *mut u8, length: usize, word: [u8; 4]) {
     }
 }
 
-/// Makes `length` bytes zero, whole lines of them with `clzero`, which writes past the caches and reads nothing.
+/// Zeroes `length` bytes; uses `clzero` for whole lines, which writes past the caches and reads nothing.
 ///
 /// # Safety
 /// M1 to M3 for `length` bytes at `to`; the CPU has `clzero` (M4).
@@ -82,7 +82,7 @@ pub(in super::super) unsafe fn zero_lines(to: *mut u8, length: usize) {
     }
 }
 
-/// Makes `length` bytes zero.
+/// Zeroes `length` bytes.
 ///
 /// # Safety
 /// M1 to M3 for `length` bytes at `to`.

@@ -1,18 +1,18 @@
-//! How far away memory is: the time of a few loads.
+//! Times a few loads, to estimate how far away memory is.
 //!
 //! ```text
-//! addresses ─ fence ─ ticks ─ loads, side by side ─ fence ─ ticks ──► difference
+//! addresses ─ fence ─ ticks ─ simultaneous loads ─ fence ─ ticks ──► difference
 //! ```
 //!
-//! It says nothing where the CPU has no counter fine enough. Invariants as in the module above.
+//! Returns `None` if the CPU has no suitable counter. Invariants as in the module above.
 
 use super::super::PAGE_BYTES;
 use super::{AHEAD, LINE, prefetch};
 
-/// Ticks of the CPU's steady counter that loads at all of these addresses took together; `None` without such a counter.
+/// Ticks of the time-stamp counter for simultaneous loads at all addresses; `None` without such a counter.
 ///
 /// # Safety
-/// M1 and M2 for a byte at each.
+/// M1 and M2 for a byte at each address.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub(in super::super) unsafe fn load_ticks<const N: usize>(addresses: [*const u8; N]) -> Option<u64> {
@@ -30,7 +30,7 @@ pub(in super::super) unsafe fn load_ticks<const N: usize>(addresses: [*const u8;
     }
 }
 
-/// `None`.
+/// `None`: no counter.
 ///
 /// # Safety
 /// None.
@@ -39,7 +39,7 @@ pub(in super::super) unsafe fn load_ticks<const N: usize>(_addresses: [*const u8
     None
 }
 
-/// Asks for the first lines at an address, whatever lies there.
+/// Prefetches the first lines at an address; any address is allowed.
 #[inline]
 pub(in super::super) fn ask_for_lines(at: *const u8) {
     for line in 0..AHEAD / LINE {
@@ -47,12 +47,12 @@ pub(in super::super) fn ask_for_lines(at: *const u8) {
     }
 }
 
-/// Ticks that a load takes from a page which nobody has touched, at least; `None` without a counter or memory.
+/// Minimum ticks of a load from an untouched page; `None` without a counter or memory.
 pub(crate) fn untouched_ticks() -> Option<u64> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     const PAGES: usize = 8;
     let length = PAGES * PAGE_BYTES;
-    // SAFETY: new memory, which only this function knows, and which it unmaps when it is done.
+    // SAFETY: a new mapping that only this function uses and unmaps.
     unsafe {
         let start = mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE).ok()?;
         let page = |number: usize| start.cast::<u8>().cast_const().wrapping_add(number * PAGE_BYTES);
@@ -62,8 +62,8 @@ pub(crate) fn untouched_ticks() -> Option<u64> {
     }
 }
 
-/// [`load_ticks`] for memory of this process alone.
+/// [`load_ticks`] for private memory.
 pub(crate) fn own_load_ticks<const N: usize>(bytes: [&u8; N]) -> Option<u64> {
-    // SAFETY: M1: the references are to bytes that are there.
+    // SAFETY: M1: the bytes are borrowed.
     unsafe { load_ticks(bytes.map(std::ptr::from_ref)) }
 }

@@ -1,10 +1,10 @@
-//! Every kernel at every level this CPU has, against a byte-wise oracle, between pages that nothing may touch.
+//! Tests every kernel at every level this CPU has, against a byte-wise oracle, between guard pages.
 //!
 //! ```text
 //! (length, alignments, contents) ─► kernel on memory that ends or begins at a guard page ─► every byte compared
 //! ```
 //!
-//! A byte too far ends the test process. Under Miri there are no guard pages, and Miri itself sees to that.
+//! An access out of range ends the test process. Under Miri there are no guard pages; Miri checks accesses itself.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::level::{Cpu, Level};
 
-/// Room for kernels, with a page before and after it that cannot be touched.
+/// Memory between two inaccessible pages.
 struct Fenced {
     whole: *mut u8,
     bytes: usize,
@@ -27,7 +27,7 @@ impl Fenced {
     fn new(pages: usize) -> Self {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
         let bytes = pages * PAGE;
-        // SAFETY: a fresh mapping, of which the first and last page are taken away.
+        // SAFETY: a new mapping, whose first and last page become inaccessible.
         unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             let start =
@@ -44,11 +44,11 @@ impl Fenced {
         Self { whole: vec![0u8; bytes].leak().as_mut_ptr(), bytes }
     }
 
-    /// `length` bytes that begin `after` bytes after the first guard page, or end so many before the last.
+    /// `length` bytes, `after` bytes after the first guard page or before the last.
     fn place(&self, (at_end, after): (bool, usize), length: usize) -> *mut u8 {
         assert!(after + length <= self.bytes);
         let offset = if at_end { self.bytes - after - length } else { after };
-        // SAFETY: inside, by the check above.
+        // SAFETY: in range, by the check above.
         unsafe { self.whole.add(offset) }
     }
 
@@ -60,12 +60,12 @@ impl Fenced {
 
     fn put(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.bytes);
-        // SAFETY: as many bytes as there are.
+        // SAFETY: exactly `self.bytes` bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.whole, self.bytes) };
     }
 
     fn get(&self) -> Vec<u8> {
-        // SAFETY: memory of this test alone, all of it initialised by `set`.
+        // SAFETY: memory of this test only, initialised by `set`.
         unsafe { std::slice::from_raw_parts(self.whole, self.bytes) }.to_vec()
     }
 
@@ -77,17 +77,17 @@ impl Fenced {
 impl Drop for Fenced {
     fn drop(&mut self) {
         #[cfg(not(miri))]
-        // SAFETY: mapped in `new`; nothing refers to it any more.
+        // SAFETY: mapped in `new`; no reference remains.
         unsafe {
             rustix::mm::munmap(self.whole.sub(PAGE).cast(), self.bytes + 2 * PAGE).unwrap();
         }
         #[cfg(miri)]
-        // SAFETY: made of such a vector in `new`.
+        // SAFETY: leaked from such a vector in `new`.
         drop(unsafe { Vec::from_raw_parts(self.whole, self.bytes, self.bytes) });
     }
 }
 
-/// A length, and where source and destination lie: at the end of their room or at its beginning, and how far from there.
+/// A length, and where source and destination lie: at which end of their memory, and how far from it.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     length: usize,
@@ -111,7 +111,7 @@ const PAGES: usize = if cfg!(miri) { 1 } else { 4 };
 
 proptest! {
     #[test]
-    fn copies_past_the_caches_write_their_range_and_nothing_else(case in cases(), flush: bool) {
+    fn streaming_copies_write_only_their_range(case in cases(), flush: bool) {
         let source = Fenced::new(PAGES);
         let destination = Fenced::new(PAGES);
         let from = source.place(case.source, case.length);
@@ -130,12 +130,12 @@ proptest! {
             let start = source.offset(from);
             expected[at..at + case.length].copy_from_slice(&bytes[start..start + case.length]);
             prop_assert!(destination.get() == expected, "{cpu:?}");
-            prop_assert!(source.get() == bytes, "{cpu:?}: the source is as it was");
+            prop_assert!(source.get() == bytes, "{cpu:?}: the source is unchanged");
         }
     }
 
     #[test]
-    fn fills_repeat_the_word_from_the_first_byte_and_touch_nothing_else(case in cases(), word: [u8; 4], past: bool) {
+    fn fills_write_only_their_range(case in cases(), word: [u8; 4], past: bool) {
         let destination = Fenced::new(PAGES);
         let to = destination.place(case.destination, case.length);
         let at = destination.offset(to);
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn exclusive_or_is_that_of_every_byte(case in cases(), others in 0..4usize, on: bool) {
+    fn xor_combines_every_byte(case in cases(), others in 0..4usize, on: bool) {
         let destination = Fenced::new(PAGES);
         let sources: Vec<_> = (0..=others).map(|_| Fenced::new(PAGES)).collect();
         let block = noise(case.length, !case.seed);
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn the_first_difference_is_found_wherever_it_is(case in cases(), places: [prop::sample::Index; 2]) {
+    fn the_first_difference_is_found(case in cases(), places: [prop::sample::Index; 2]) {
         let one = Fenced::new(PAGES);
         let other = Fenced::new(PAGES);
         let bytes = one.set(case.seed);
@@ -221,28 +221,28 @@ proptest! {
 }
 
 #[test]
-fn loads_take_time_or_cannot_be_timed() {
+fn loads_are_timed_where_supported() {
     let bytes = [0u8; 2];
     let ticks = own_load_ticks([&bytes[0], &bytes[1]]);
     assert_eq!(ticks.is_some(), cfg!(all(target_arch = "x86_64", not(miri))));
 }
 
-/// Room on a huge page that nobody has touched, where there are any.
+/// Streams to unpopulated huge pages, where available.
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no huge pages")]
-fn huge_pages_that_are_not_there_yet_are_written_like_any() {
+fn streaming_to_unpopulated_huge_pages() {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     const HUGE: usize = 2 << 20;
     let source = noise(HUGE, 7);
     for cpu in cpus() {
-        // SAFETY: a fresh mapping of two huge pages' length, in which one begins; nothing else refers to it, and it is given
-        // back at the end. M3, M4.
+        // SAFETY: a new mapping of twice a huge page, which contains an aligned one; nothing else refers to it, and it is unmapped
+        // at the end. M3, M4.
         unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             let start = mmap_anonymous(ptr::null_mut(), 2 * HUGE, protection, MapFlags::PRIVATE).unwrap();
             let whole = start.cast::<u8>();
             let to = whole.add(whole.align_offset(HUGE));
-            // Refused where the kernel has none: then the pages are ordinary ones that are not there yet.
+            // Fails if the kernel has no huge pages: then the pages are ordinary and unpopulated.
             let _ = madvise(to.cast(), HUGE, Advice::LinuxHugepage);
             copy_streaming(cpu.level, source.as_ptr(), to, HUGE);
             assert_eq!(first_difference(cpu.level, source.as_ptr(), to, HUGE), HUGE, "{cpu:?}");

@@ -1,17 +1,17 @@
-//! The vectors of each level.
+//! The vector type of each level.
 //!
 //! ```text
 //! Vector ─┬─ Avx512  64 bytes   ┐ x86-64
 //!         ├─ Avx2    32 bytes   ┘
 //!         ├─ Neon    16 bytes     64-bit Arm
-//!         └─ Portable 8 bytes     anything; it streams nothing
+//!         └─ Portable 8 bytes     any CPU; cannot stream
 //! ```
 //!
-//! One instruction or two each; loops are elsewhere. Invariants as in the module above.
+//! Each method is one or two instructions; the loops are in other modules. Invariants as in the module above.
 
 use super::Vector;
 
-/// Eight bytes in a register of any CPU.
+/// Eight bytes in a general register.
 #[derive(Clone, Copy)]
 pub(super) struct Portable(u64);
 
@@ -200,7 +200,7 @@ mod arm {
 
     use super::super::Vector;
 
-    /// A vector of NEON, which every 64-bit Arm has.
+    /// A vector of NEON, which every 64-bit Arm CPU has.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Neon(uint8x16_t);
 
@@ -222,7 +222,7 @@ mod arm {
 
         #[inline(always)]
         unsafe fn stream(self, to: *mut u8) {
-            // The hint belongs to a pair of registers, here of eight bytes each (Arm ARM, C6.2, STNP).
+            // The non-temporal hint exists for pairs of registers only, here of eight bytes each (Arm ARM, C6.2, STNP).
             // SAFETY: M1, M2, M3.
             unsafe {
                 let halves = vreinterpretq_u64_u8(self.0);
@@ -259,7 +259,7 @@ mod arm {
 
         #[inline(always)]
         unsafe fn first_difference(self, other: Self) -> Option<usize> {
-            // Four bits for each byte: narrowing by a shift is the cheapest mask NEON has.
+            // Four bits per byte: a narrowing shift is NEON's cheapest mask.
             // SAFETY: NEON is part of 64-bit Arm.
             let equal = unsafe {
                 let equal = vreinterpretq_u16_u8(vceqq_u8(self.0, other.0));

@@ -4,7 +4,7 @@
 //! transpose, copy, reverse, copy_keyed ─► the generic kernels over Half, with these instructions enabled
 //! ```
 //!
-//! Single pixels of 32 bits are stored by masked stores, smaller ones one by one.
+//! Single 32-bit pixels use masked stores; smaller ones are stored one by one.
 
 use std::arch::x86_64::*;
 
@@ -52,24 +52,24 @@ pub(super) unsafe fn copy_keyed<const E: usize>(strip: Strip, key: Color24, stor
     unsafe { keyed::copy_keyed::<Half, E>(strip, key, stores) }
 }
 
-/// Asks for a line into the second-level cache.
+/// Prefetches a line into the second-level cache.
 #[inline(always)]
 pub(super) fn prefetch(at: *const u8) {
     // SAFETY: a hint for any address.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
 }
 
-/// Asks for a line that is to be loaded once.
+/// Prefetches a line that is loaded once.
 #[inline(always)]
 pub(super) fn prefetch_once(at: *const u8) {
     // SAFETY: a hint for any address.
     unsafe { _mm_prefetch::<_MM_HINT_NTA>(at.cast()) }
 }
 
-/// Where the bytes of a lane come from when its pixels are in opposite order.
+/// Shuffle indices that reverse a lane's pixels.
 ///
 /// # Safety
-/// The CPU has the level.
+/// The CPU supports the level.
 #[inline(always)]
 pub(super) unsafe fn order<const E: usize>() -> __m128i {
     // SAFETY: the caller's promise.

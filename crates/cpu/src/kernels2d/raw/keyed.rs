@@ -1,25 +1,25 @@
-//! Colour-keyed copies, four vectors at a time, by how many of their pixels are of the key.
+//! Colour-keyed copies: classifies four vectors at a time by how many of their pixels match the key.
 //!
 //! ```text
 //! four vectors ─► all key ─► nothing: the destination's lines are not even fetched
-//!                 none    ─► stored whole, streaming when asked and none was mixed lately
-//!                 mixed   ─► stores of the opaque pixels alone; the same lines 2 KiB ahead are asked for
+//!                 none    ─► stored whole, streaming if requested and no recent group was mixed
+//!                 mixed   ─► stores the opaque pixels only; prefetches the same lines 2 KiB ahead
 //! ```
 //!
-//! One decision for four vectors: where runs begin and end cannot be foretold, and a wrong guess costs as much as ten lines. A
-//! blend would write back what a pixel held: another process may have written it since. Pixels are loaded once, and by those
-//! values they are judged and stored.
+//! One branch per four vectors: run boundaries are unpredictable, and a misprediction costs as much as ten lines. A
+//! blend would write back a pixel's old value, which another process may have overwritten. Pixels are loaded once, then
+//! tested and stored from the register.
 
 use memferry_transfer::Color24;
 
 use super::lanes::{LINE, Vector, compared, copy_pixel};
 use super::{Stores, Strip};
 
-/// How far ahead lines are asked for, bytes.
+/// Prefetch distance in bytes.
 const AHEAD_BYTES: usize = 2048;
 
-/// Fours after a mixed one that are not streamed, since more of that kind are to be expected: a line that is fetched and one
-/// that is streamed get into each other's way.
+/// Groups after a mixed one that are not streamed, because more mixed ones are likely: fetched and streamed lines
+/// interfere with each other.
 const STIRRED: u32 = 8;
 
 /// # Safety
@@ -44,11 +44,11 @@ pub(super) unsafe fn copy_keyed<V: Vector, const E: usize>(strip: Strip, key: Co
     }
 }
 
-/// Copies the opaque pixels of four vectors. Returns how many more fours are taken for mixed: that many beforehand are
-/// `stirred`.
+/// Copies the opaque pixels of four vectors. `stirred` is the number of groups still treated as mixed; returns its next
+/// value.
 ///
 /// # Safety
-/// They can be read and written; the destination begins at a line when it is streamed.
+/// The vectors are readable and writable; a streamed destination begins at a line.
 #[inline(always)]
 unsafe fn four<V: Vector, const E: usize>(
     from: *const u8,
@@ -87,10 +87,10 @@ unsafe fn four<V: Vector, const E: usize>(
     }
 }
 
-/// Copies a pixel unless it is of the key.
+/// Copies a pixel unless it has the key's colour.
 ///
 /// # Safety
-/// It can be read and written.
+/// The pixel is readable and writable.
 #[inline(always)]
 unsafe fn single<const E: usize>(from: *const u8, to: *mut u8, key: Color24) {
     let mut pixel = [0; 4];

@@ -1,11 +1,11 @@
-//! What the 2-D kernels need of a vector: lanes of 16 bytes, moved, interleaved, reversed and stored.
+//! The vector operations that the 2-D kernels need: lanes of 16 bytes, moved, interleaved, reversed and stored.
 //!
 //! ```text
 //! Vector ◄── avx512::Wide (4 lanes)  avx2::Half (2)  neon::Lane (1)  portable::Plain (1)
 //!   └─► tiles, strips, keyed: generic, inlined into functions that enable the level's instructions
 //! ```
 //!
-//! Every method is inlined, or its instructions would not be: only the functions of a level enable them. No kernel here.
+//! Every method is inlined, because only the functions of a level enable its instructions.
 
 use memferry_transfer::Color24;
 
@@ -14,57 +14,57 @@ pub(super) const LANE: usize = 16;
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// Lanes of 16 bytes. Methods with a parameter `E` see pixels of so many bytes: 1, 2 or 4.
+/// Lanes of 16 bytes. The parameter `E` is the bytes per pixel: 1, 2 or 4.
 pub(super) trait Vector: Copy {
-    /// Bytes of it: a divisor of [`LINE`].
+    /// Size in bytes: a divisor of [`LINE`].
     const BYTES: usize;
 
     /// All bits zero.
     ///
     /// # Safety
-    /// The CPU has the level.
+    /// The CPU supports the level.
     unsafe fn zeroed() -> Self;
 
     /// Loads from any address.
     ///
     /// # Safety
-    /// The CPU has the level; the bytes can be read.
+    /// The CPU supports the level; the bytes are readable.
     unsafe fn load(from: *const u8) -> Self;
 
     /// Stores to any address.
     ///
     /// # Safety
-    /// The CPU has the level; the bytes can be written.
+    /// The CPU supports the level; the bytes are writable.
     unsafe fn store(self, to: *mut u8);
 
-    /// Stores past the caches, where the level has that, to an address that is a multiple of its bytes.
+    /// Stores past the caches, if the level supports it, to an address that is a multiple of its size.
     ///
     /// # Safety
-    /// As for `store`; a fence comes before anybody is told.
+    /// As for `store`; a fence is needed before completion is reported.
     unsafe fn stream(self, to: *mut u8);
 
-    /// Stores its lanes `apart` bytes from one another.
+    /// Stores its lanes `apart` bytes from each other.
     ///
     /// # Safety
-    /// The CPU has the level; the bytes can be written.
+    /// The CPU supports the level; the bytes are writable.
     unsafe fn store_lanes(self, to: *mut u8, apart: usize);
 
-    /// Pixels of both in turn, lane by lane: those of the lower halves, those of the upper.
+    /// Interleaves pixels of both, lane by lane: those of the lower halves, then those of the upper.
     ///
     /// # Safety
-    /// The CPU has the level.
+    /// The CPU supports the level.
     unsafe fn zip<const E: usize>(self, other: Self) -> (Self, Self);
 
-    /// Its pixels in opposite order.
+    /// Reverses the order of pixels.
     ///
     /// # Safety
-    /// The CPU has the level.
+    /// The CPU supports the level.
     unsafe fn reversed<const E: usize>(self) -> Self;
 
-    /// A bit for each pixel that is not of the colour, the first pixel's the lowest.
+    /// A bit per pixel that differs from the colour, lowest bit first.
     ///
     /// # Safety
-    /// The CPU has the level.
+    /// The CPU supports the level.
     #[inline(always)]
     unsafe fn opaque<const E: usize>(self, key: Color24) -> u64 {
         // SAFETY: the caller's promise.
@@ -79,20 +79,20 @@ pub(super) trait Vector: Copy {
         bits
     }
 
-    /// Stores the pixels whose bits are set and touches no other.
+    /// Stores only the pixels whose bits are set.
     ///
     /// # Safety
-    /// The CPU has the level; the pixels of set bits can be written.
+    /// The CPU supports the level; the pixels of set bits are writable.
     #[inline(always)]
     unsafe fn store_pixels<const E: usize>(self, to: *mut u8, bits: u64) {
         // SAFETY: the caller's promise.
         unsafe { store_single::<Self, E>(self, to, bits) }
     }
 
-    /// Its bytes in memory of this function alone.
+    /// Stores the vector to local memory.
     ///
     /// # Safety
-    /// The CPU has the level.
+    /// The CPU supports the level.
     #[inline(always)]
     unsafe fn spilled(self) -> Spilled {
         let mut bytes = Spilled([0; LINE]);
@@ -101,18 +101,18 @@ pub(super) trait Vector: Copy {
         bytes
     }
 
-    /// Asks for a line to be brought near, though not into the nearest cache: what waits for that one is few, and there the
-    /// lines of a tile would drive each other out. Any address will do.
+    /// Prefetches a line into an outer cache: the innermost accepts few outstanding misses, and the lines of a tile would evict
+    /// each other there. Any address is allowed.
     fn prefetch(at: *const u8);
 
-    /// Asks for a line that is to be loaded soon, once, and not again. Any address will do.
+    /// Prefetches a line that is loaded once. Any address is allowed.
     fn prefetch_once(at: *const u8);
 }
 
 #[repr(C, align(64))]
 pub(super) struct Spilled(pub(super) [u8; LINE]);
 
-/// The bits of a pixel that are compared with a colour, as `Color24::matches` does.
+/// The bits of a pixel compared with a colour, as in `Color24::matches`.
 pub(super) const fn compared<const E: usize>() -> u32 {
     match E {
         1 => 0xff,
@@ -141,7 +141,7 @@ pub(super) unsafe fn store_single<V: Vector, const E: usize>(vector: V, to: *mut
 /// Copies one pixel.
 ///
 /// # Safety
-/// It can be read and written.
+/// The pixel is readable and writable.
 #[inline(always)]
 pub(super) unsafe fn copy_pixel<const E: usize>(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's promise.

@@ -4,7 +4,7 @@
 //! transpose, copy, reverse, copy_keyed ─► the generic kernels over Lane
 //! ```
 //!
-//! Nothing streams or is prefetched here: Rust has no stable functions for it, and no such machine was measured.
+//! Does not stream or prefetch: stable Rust has no intrinsics for it, and no such machine was measured.
 
 use std::arch::aarch64::*;
 
@@ -129,7 +129,7 @@ impl Vector for Lane {
         let value = key.value() & compared::<E>();
         // SAFETY: the caller's promise.
         unsafe {
-            // A byte of ones or of zeros for each byte, then four bits of each.
+            // All ones or zeros per byte, then four bits per byte.
             let keyed = match E {
                 1 => vceqq_u8(self.0, vdupq_n_u8(value as u8)),
                 2 => {

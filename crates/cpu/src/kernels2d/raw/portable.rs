@@ -1,10 +1,10 @@
-//! Vectors of one lane in plain Rust, which the compiler turns into what every CPU of the target has.
+//! Vectors of one lane in plain Rust, compiled for the target's baseline.
 //!
 //! ```text
 //! transpose, copy, reverse, copy_keyed ─► the generic kernels over Plain
 //! ```
 //!
-//! Nothing streams here.
+//! Does not stream.
 
 use super::lanes::{LANE, Vector};
 use super::{Band, Stores, Strip, keyed, strips, tiles};

@@ -1,22 +1,22 @@
-//! Strips of pixels, copied or reversed: the source is read upwards, the destination written in whole lines.
+//! Copies or reverses strips of pixels: reads the source upwards, writes the destination in whole lines.
 //!
 //! ```text
 //! copy      source ──►   pixels up to a line │ line 0 │ line 1 │ ...    │ pixels after the last whole line
 //! reverse   source ──►   pixels after it     │ ...    │ line 1 │ line 0 │ pixels up to a line      (written downwards)
 //! ```
 //!
-//! Upwards, because strips are rows of a picture, and the next row lies above: so what is asked for ahead is wanted in the end.
-//! There is no fence here, for rows may be short. Which rows there are is not known here.
+//! Upwards, because strips are rows of a picture and the next row lies above, so prefetches beyond the end are useful.
+//! The caller fences, because rows may be short.
 
 use std::ptr;
 
 use super::lanes::{LINE, Vector, copy_pixel};
 use super::{Stores, Strip};
 
-/// How far ahead of the loads the source is asked for, bytes.
+/// Prefetch distance in the source, bytes.
 const AHEAD_BYTES: usize = 2048;
 
-/// The part of a strip's destination that is written in whole lines, and whether it is streamed.
+/// The part of the destination written in whole lines, and whether it is streamed.
 struct Lines {
     first: usize,
     end: usize,
@@ -24,7 +24,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// A destination whose pixels do not meet the beginning of a line cannot be streamed.
+    /// A destination whose pixels are not aligned to lines cannot be streamed.
     #[inline(always)]
     fn of<const E: usize>(to: *mut u8, total: usize, stores: Stores) -> Self {
         let to_line = (LINE - to.addr() % LINE) % LINE;

@@ -1,10 +1,10 @@
-//! Every 2-D kernel at every level this CPU has, against an oracle pixel by pixel, between pages that nothing may touch.
+//! Tests every 2-D kernel at every level this CPU has, against a pixel-wise oracle, between guard pages.
 //!
 //! ```text
 //! (sizes, pitches, alignments) ─► kernel on memory that begins or ends at a guard page ─► every byte compared
 //! ```
 //!
-//! A byte too far ends the test process. Under Miri, which sees to that itself, there are no guard pages and few cases.
+//! An access out of range ends the test process. Under Miri, which checks accesses itself, there are no guard pages and few cases.
 
 use std::ptr;
 
@@ -18,7 +18,7 @@ const PAGES: usize = if cfg!(miri) { 4 } else { 72 };
 const ROOM: usize = PAGES * PAGE;
 const SIZES: [PixelSize; 3] = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32];
 
-/// Memory with a page before and after it that cannot be touched.
+/// Memory between two inaccessible pages.
 struct Room(*mut u8);
 
 impl Room {
@@ -26,7 +26,7 @@ impl Room {
     fn new() -> Self {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping, of which the first and last page are taken away.
+        // SAFETY: a new mapping, whose first and last page become inaccessible.
         unsafe {
             let start = mmap_anonymous(ptr::null_mut(), ROOM + 2 * PAGE, access, MapFlags::PRIVATE).unwrap();
             mprotect(start, PAGE, MprotectFlags::empty()).unwrap();
@@ -40,7 +40,7 @@ impl Room {
         Self(vec![0u8; ROOM].leak().as_mut_ptr())
     }
 
-    /// Where `bytes` bytes begin that lie `away` from the beginning of the room or from its end.
+    /// Address of `bytes` bytes that lie `away` from the start or the end of the room.
     fn place(&self, (at_end, away): (bool, usize), bytes: usize) -> *mut u8 {
         assert!(away + bytes <= ROOM);
         self.0.wrapping_add(if at_end { ROOM - away - bytes } else { away })
@@ -48,12 +48,12 @@ impl Room {
 
     fn fill(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), ROOM);
-        // SAFETY: as many bytes as there are.
+        // SAFETY: exactly `ROOM` bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, ROOM) };
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: memory of this test alone, initialised by the system.
+        // SAFETY: memory of this test only, initialised by the system.
         unsafe { std::slice::from_raw_parts(self.0, ROOM) }.to_vec()
     }
 }
@@ -61,12 +61,12 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         #[cfg(not(miri))]
-        // SAFETY: mapped in `new`; nothing refers to it any more.
+        // SAFETY: mapped in `new`; no reference remains.
         unsafe {
             rustix::mm::munmap(self.0.sub(PAGE).cast(), ROOM + 2 * PAGE).unwrap();
         }
         #[cfg(miri)]
-        // SAFETY: made of such a vector in `new`.
+        // SAFETY: leaked from such a vector in `new`.
         drop(unsafe { Vec::from_raw_parts(self.0, ROOM, ROOM) });
     }
 }
@@ -82,7 +82,7 @@ fn noise(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Calls `test` for cases at every level and pixel size.
+/// Calls `test` `cases` times at every level and pixel size.
 fn each_case(cases: usize, mut test: impl FnMut(Level, PixelSize, &mut Rng, &[Room; 2], &[Vec<u8>; 2])) {
     let rooms = [Room::new(), Room::new()];
     let mut rng = Rng::with_seed(1);
@@ -99,7 +99,7 @@ fn each_case(cases: usize, mut test: impl FnMut(Level, PixelSize, &mut Rng, &[Ro
     }
 }
 
-/// A rectangle of rows of `bytes` bytes somewhere in a room.
+/// Rows of `bytes` bytes somewhere in a room.
 fn rectangle(room: &Room, rows: usize, bytes: usize, place: (bool, usize), gap: isize, down: bool) -> Rows {
     let pitch = bytes as isize + gap;
     let span = rows.saturating_sub(1) as isize * pitch;
@@ -139,7 +139,7 @@ fn transposes(
 }
 
 #[test]
-fn columns_become_rows_and_nothing_else_is_touched() {
+fn transposing_writes_only_the_destination() {
     each_case(120, |level, size, rng, rooms, noise| {
         let pixel = size.bytes() as usize;
         let most = if cfg!(miri) { 40 } else { 200 };
@@ -157,7 +157,7 @@ fn columns_become_rows_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn whole_bands_are_streamed_as_they_are_stored() {
+fn streamed_bands_equal_stored_ones() {
     each_case(20, |level, size, rng, rooms, noise| {
         let pixel = size.bytes() as usize;
         let rows = DEPTH_BYTES / pixel;
@@ -190,7 +190,7 @@ fn strip(rng: &mut Rng, size: PixelSize, rooms: &[Room; 2]) -> (Strip, Stores, [
 }
 
 #[test]
-fn strips_are_copied_and_reversed_at_any_alignment() {
+fn strips_copy_and_reverse_at_any_alignment() {
     each_case(300, |level, size, rng, rooms, noise| {
         let (strip, stores, [from, to]) = strip(rng, size, rooms);
         let reversed = rng.bool();
@@ -209,7 +209,7 @@ fn strips_are_copied_and_reversed_at_any_alignment() {
     });
 }
 
-/// Gives runs of `run` pixels the key's bytes, at random.
+/// Sets random runs of `run` pixels to the key.
 fn keyed(bytes: &mut [u8], pixel: usize, run: usize, key: Color24, rng: &mut Rng) {
     let compared = if pixel == 4 { 3 } else { pixel };
     for pixels in bytes.chunks_mut(pixel * run) {
@@ -223,7 +223,7 @@ fn keyed(bytes: &mut [u8], pixel: usize, run: usize, key: Color24, rng: &mut Rng
 }
 
 #[test]
-fn pixels_of_the_key_stay_whatever_their_density() {
+fn keyed_pixels_are_skipped() {
     let key = Color24::new(0x00c0_ffee).unwrap();
     each_case(300, |level, size, rng, rooms, noise| {
         let (strip, stores, [from, to]) = strip(rng, size, rooms);
@@ -249,11 +249,11 @@ fn pixels_of_the_key_stay_whatever_their_density() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs guard pages")]
-fn destinations_of_pixels_of_the_key_are_not_touched_at_all() {
+fn skipped_destinations_are_not_accessed() {
     let key = Color24::new(0x0001_0203).unwrap();
     each_case(60, |level, size, rng, rooms, noise| {
         let pixel = size.bytes() as usize;
-        // The last pixels would lie in the guard page, and are of the key.
+        // The last pixels lie in the guard page and have the key's colour.
         let inside = rng.usize(..200);
         let beyond = rng.usize(..100);
         let mut source = noise[0].clone();
@@ -262,7 +262,7 @@ fn destinations_of_pixels_of_the_key_are_not_touched_at_all() {
         let all = &key.value().to_le_bytes()[..pixel];
         source[inside * pixel..end].chunks_mut(pixel).for_each(|pixel| pixel.copy_from_slice(all));
         rooms[0].fill(&source);
-        // Where pixels do not meet lines, vectors go across the end of the page.
+        // If pixels are not aligned to lines, vectors cross the end of the page.
         let to = rooms[1].place((true, rng.usize(..pixel)), inside * pixel);
         let strip = Strip { from: rooms[0].0, to, count: inside + beyond };
         // SAFETY: the source lies in its room, and so do those pixels of the destination that may be written.

@@ -1,4 +1,4 @@
-//! Transposing: squares of 16 bytes turned in registers, gathered in a stage until a destination row has whole lines.
+//! Transposes squares of 16 bytes in registers and collects them in a stage until whole lines can be written.
 //!
 //! ```text
 //! source  256 bytes of pixels deep   stage: a row for each column   destination
@@ -7,9 +7,9 @@
 //! │ squares    │                      │ column 1    │ ─ four lines ─► row 1
 //! ```
 //!
-//! Memory takes single lines of rows far apart at half the speed of a few side by side, so each destination row gets four at
-//! once. The next tile's lines are asked for while this one's are turned. Zipping row `i` with row `i + N / 2` turns the address
-//! bits of a square of N x N pixels by one place, so log2 N rounds exchange row and column. The stage belongs to one call.
+//! Writing single lines of distant rows reaches half the speed of a few adjacent lines, so each destination row gets four at
+//! once. The next tile is prefetched while this one is transposed. Zipping row `i` with row `i + N / 2` rotates the address
+//! bits of a square of N x N pixels by one place, so log2 N rounds exchange row and column. The stage is local to a call.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -17,36 +17,36 @@ use std::ptr;
 use super::lanes::{LANE, LINE, Vector};
 use super::{Band, Rows, Stores};
 
-/// Bytes of a destination row that a tile writes: four lines.
+/// Bytes of a destination row per tile: four lines.
 pub(crate) const DEPTH_BYTES: usize = 256;
-/// Bytes of a source row that a tile reads: a line.
+/// Bytes of a source row per tile: one line.
 pub(crate) const WIDTH_BYTES: usize = LINE;
-/// Bytes from one row of the stage to the next: a line more than there are in one, or rows would share few sets of the cache.
+/// Bytes between rows of the stage: a line more than a row, so that rows do not share few cache sets.
 const STAGE_PITCH: usize = DEPTH_BYTES + LINE;
 
-/// A tile, transposed: a row of [`DEPTH_BYTES`] for each column.
+/// A transposed tile: [`DEPTH_BYTES`] per column.
 #[repr(C, align(64))]
 struct Stage(MaybeUninit<[u8; STAGE_PITCH * WIDTH_BYTES]>);
 
-/// A part of the source: at most as many rows as a square has.
+/// A part of the source, with at most as many rows as a square.
 #[derive(Clone, Copy)]
 struct Slab {
     from: Rows,
     rows: usize,
     bytes: usize,
-    /// Rows to prefetch meanwhile.
+    /// Source rows to prefetch meanwhile.
     ahead: Rows,
 }
 
-/// Vectors with a pixel of each row in each column of their lanes: as many as a lane has pixels. Written out, or the compiler
-/// keeps the large ones in memory.
+/// Vectors that hold a pixel of each row in each column of their lanes: as many as a lane has pixels. The macro unrolls all
+/// loops, because the compiler otherwise keeps large squares in memory.
 pub(super) trait Square<V: Vector>: Copy {
-    /// How many they are: 16, 8 or 4.
+    /// Number of vectors: 16, 8 or 4.
     const ROWS: usize;
 
     fn of(row: impl Fn(usize) -> V) -> Self;
 
-    /// Every row of the upper half zipped with its like in the lower one.
+    /// Zips every row of the upper half with its counterpart in the lower half.
     ///
     /// # Safety
     /// The CPU has the level.
@@ -85,7 +85,7 @@ square!(16: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15, 0 1 2 3 4 5 6 7);
 square!(8: 0 1 2 3 4 5 6 7, 0 1 2 3);
 square!(4: 0 1 2 3, 0 1);
 
-/// Rows and columns exchanged in every lane.
+/// Exchanges rows and columns in every lane.
 ///
 /// # Safety
 /// The CPU has the level.
@@ -103,7 +103,7 @@ unsafe fn turned<V: Vector, S: Square<V>, const E: usize>(square: S) -> S {
 }
 
 /// # Safety
-/// As for [`super::transpose`]; the rows of `S` times `E` are [`LANE`].
+/// As for [`super::transpose`]; `S::ROWS` times `E` is [`LANE`].
 #[inline(always)]
 pub(super) unsafe fn transpose<V: Vector, S: Square<V>, const E: usize>(band: Band, stores: Stores) {
     let mut stage = Stage(MaybeUninit::uninit());
@@ -121,7 +121,7 @@ pub(super) unsafe fn transpose<V: Vector, S: Square<V>, const E: usize>(band: Ba
             let rows = S::ROWS.min(band.rows - y);
             let slab = Slab { from: Rows { first: from.at(y), ..from }, rows, bytes: columns * E, ahead };
             // SAFETY: the caller's promise: the slab is part of the band. The stage has a row for each of its columns, and
-            // `y + S::ROWS` pixels fit one: a whole number of squares does.
+            // `y + S::ROWS` pixels fit one, because it holds a whole number of squares.
             unsafe {
                 if rows == S::ROWS && columns == width {
                     gather::<V, S, E>(Slab { rows: S::ROWS, bytes: WIDTH_BYTES, ..slab }, stage.add(y * E));
@@ -138,19 +138,19 @@ pub(super) unsafe fn transpose<V: Vector, S: Square<V>, const E: usize>(band: Ba
     }
 }
 
-/// Transposes a slab into the stage, whose row of its first column is `stage`.
+/// Transposes a slab into the stage; `stage` points at the row of its first column.
 ///
 /// # Safety
-/// The slab can be read; the stage has [`DEPTH_BYTES`] for each of its columns and [`LANE`] bytes there are left of each.
+/// The slab is readable; the stage has [`DEPTH_BYTES`] for each of its columns, of which [`LANE`] bytes remain.
 #[inline(always)]
 unsafe fn gather<V: Vector, S: Square<V>, const E: usize>(slab: Slab, stage: *mut u8) {
     let mut x = 0;
-    // SAFETY: the caller's promise: rows and bytes are those of the slab. A vector that the slab does not fill is put together
-    // in memory of this function, and of its columns those beyond the slab are not stored.
+    // SAFETY: the caller's promise: rows and bytes are those of the slab. A partial vector is assembled
+    // in local memory, and columns beyond the slab are not stored.
     unsafe {
         while x + V::BYTES <= slab.bytes {
             if x == 0 {
-                // Of rows that begin within a line, its rest was loaded by now.
+                // For rows that begin within a line, the rest of it was loaded already.
                 (0..S::ROWS).for_each(|row| V::prefetch(slab.ahead.at(row).wrapping_add(LINE - 1)));
             }
             let square = S::of(|row| match row < slab.rows {
@@ -168,7 +168,7 @@ unsafe fn gather<V: Vector, S: Square<V>, const E: usize>(slab: Slab, stage: *mu
     }
 }
 
-/// The columns of a slab from byte `x` on, fewer than a vector holds.
+/// Transposes the last columns of a slab, from byte `x` on, fewer than a vector holds.
 ///
 /// # Safety
 /// As for [`gather`].
@@ -200,7 +200,7 @@ unsafe fn gather_rest<V: Vector, S: Square<V>, const E: usize>(slab: Slab, x: us
 /// Writes the first `bytes` of each of the stage's rows to a row of the destination.
 ///
 /// # Safety
-/// Those bytes of the stage were written; the destination can be. Whole rows begin at a line when they are streamed.
+/// Those bytes of the stage are initialised; the destination is writable. Streamed rows begin at a line.
 #[inline(always)]
 unsafe fn flush<V: Vector>(stage: *const u8, to: Rows, columns: usize, bytes: usize, stores: Stores) {
     for column in 0..columns {

@@ -1,22 +1,22 @@
-//! A client with a queue and two frames: what nearly every measurement copies between.
+//! A client with a queue and two frames: the fixture of nearly every measurement.
 //!
 //! ```text
-//! source, random bytes ─ copy: submit, poll until done ─► destination ─ read_all, read_a_little ─► this core's registers
+//! source, random bytes ─ copy: submit, poll until done ─► destination ─ Reader ─► this core's registers
 //! ```
 //!
-//! The client polls: what is measured is moving bytes, and a wait that sleeps adds a wake-up that depends on its length. The
-//! same calls serve an embedded service and one in another process.
+//! The client polls, because measurements are about moving bytes, and a sleeping wait adds a wake-up that depends on its length.
+//! The same calls serve an embedded service and one in another process.
 
 use memferry::{CallError, Client, Frame, GrantToken, Output, Queue, Region, Ticket, copy, nop};
 
 use crate::BenchError;
 use crate::timing::random_bytes;
 
-/// Bytes read at a time: they stay in the first cache.
+/// Bytes read at a time: they fit the first-level cache.
 const PAGE: usize = 4096;
 const LINE: u64 = 64;
 
-/// The pair, with its client.
+/// Two frames with their client and queue.
 pub(crate) struct Pair {
     pub(crate) client: Client,
     pub(crate) queue: Queue,
@@ -25,7 +25,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Two frames of `bytes`; the source's are random, the destination's were written.
+    /// Two frames of `bytes`, both written; the source's bytes are random.
     pub(crate) fn new(client: Client, bytes: u64) -> Result<Self, BenchError> {
         let source = client.frame(bytes).alloc()?;
         let destination = client.frame(bytes).alloc()?;
@@ -36,7 +36,7 @@ impl Pair {
         Ok(Self { client, queue, source, destination })
     }
 
-    /// Two frames made of memory of this process, on the pages that it is on; random bytes. An embedded client takes them.
+    /// Two frames of random bytes in this process's memory, on its present pages. Needs an embedded client.
     pub(crate) fn of_own_memory(client: Client, bytes: usize) -> Result<Self, BenchError> {
         let source = client.register_owned(random_bytes(bytes, 11))?;
         let destination = client.register_owned(random_bytes(bytes, 13))?;
@@ -44,19 +44,19 @@ impl Pair {
         Ok(Self { client, queue, source, destination })
     }
 
-    /// The first `bytes` of both.
+    /// The first `bytes` of both frames.
     pub(crate) fn ranges(&self, bytes: u64) -> (Region, Region) {
         (self.source.slice(..bytes), self.destination.slice(..bytes))
     }
 
-    /// Copies the first `bytes`, polling until it is done.
+    /// Copies the first `bytes`, and polls until done.
     pub(crate) fn copy(&mut self, bytes: u64) -> Result<(), BenchError> {
         let (source, destination) = self.ranges(bytes);
         let ticket = self.queue.submit(copy(&source, &destination))?;
         poll_for(&mut self.queue, ticket)
     }
 
-    /// Sees to it that the worker is awake.
+    /// Makes sure that the worker is awake.
     pub(crate) fn wake(&mut self) -> Result<(), BenchError> {
         for _ in 0..200 {
             self.nop()?;
@@ -64,7 +64,7 @@ impl Pair {
         Ok(())
     }
 
-    /// A round trip that moves nothing.
+    /// A round trip without data.
     pub(crate) fn nop(&mut self) -> Result<(), BenchError> {
         let ticket = self.queue.submit(nop())?;
         self.queue.wait(ticket)?;
@@ -72,7 +72,7 @@ impl Pair {
     }
 }
 
-/// Writes random bytes to a frame.
+/// Fills a frame with random bytes.
 fn fill(frame: &Frame, bytes: u64) -> Result<(), BenchError> {
     const PIECE: u64 = 1 << 20;
     for offset in (0..bytes).step_by(PIECE as usize) {
@@ -82,12 +82,12 @@ fn fill(frame: &Frame, bytes: u64) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Polls until that transfer is done; it has to be the only one outstanding.
+/// Polls until the transfer is done; it must be the only one outstanding.
 pub(crate) fn poll_for<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<(), BenchError> {
     loop {
-        if let Some(ended) = queue.poll() {
-            if ended?.id != ticket.id() {
-                return Err("a completion of another transfer came".into());
+        if let Some(completion) = queue.poll() {
+            if completion?.id != ticket.id() {
+                return Err("received the completion of another transfer".into());
             }
             return Ok(());
         }
@@ -95,18 +95,18 @@ pub(crate) fn poll_for<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Resul
     }
 }
 
-/// Polls until nothing is outstanding, and takes every completion: one that came early is not outstanding any more.
+/// Polls until nothing is outstanding, and takes every completion, also of transfers that completed early.
 pub(crate) fn drain(queue: &mut Queue) -> Result<(), BenchError> {
     loop {
         match queue.poll() {
-            Some(ended) => drop(ended?),
+            Some(completion) => drop(completion?),
             None if queue.outstanding() == 0 => return Ok(()),
             None => std::hint::spin_loop(),
         }
     }
 }
 
-/// Sends the service a command that it refuses at once: a message there, a look into its table, a message back.
+/// Sends the service a command that it refuses at once: a message, a table look-up, an answer.
 pub(crate) fn ask_over_socket(client: &Client) -> Result<(), BenchError> {
     match client.revoke(GrantToken::from_raw(0)) {
         Err(CallError::Refused(_)) => Ok(()),
@@ -115,7 +115,7 @@ pub(crate) fn ask_over_socket(client: &Client) -> Result<(), BenchError> {
     }
 }
 
-/// Reads bytes that were moved: every one of them, page by page into a page of this thread's own.
+/// Reads moved bytes, page by page into a private page.
 pub(crate) struct Reader([u8; PAGE]);
 
 impl Reader {
@@ -123,7 +123,7 @@ impl Reader {
         Self([0; PAGE])
     }
 
-    /// Reads every byte of a frame's first `bytes`.
+    /// Reads all of the first `bytes` of a frame.
     pub(crate) fn frame(&mut self, frame: &Frame, bytes: u64) -> Result<(), BenchError> {
         for offset in (0..bytes).step_by(PAGE) {
             let length = (bytes - offset).min(PAGE as u64) as usize;
@@ -133,7 +133,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the first line of each page of a frame's first `bytes`, and the last line.
+    /// Reads one line of each page of a frame's first `bytes`, and the last line.
     pub(crate) fn frame_lightly(&mut self, frame: &Frame, bytes: u64) -> Result<(), BenchError> {
         for offset in (0..bytes).step_by(PAGE).chain([bytes.saturating_sub(LINE)]) {
             frame.read(offset, &mut self.0[..LINE.min(bytes) as usize])?;
@@ -142,7 +142,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads every byte of a buffer, in the same way.
+    /// Reads every byte of a buffer, as [`frame`](Self::frame) does.
     pub(crate) fn buffer(&mut self, buffer: &[u8]) {
         for piece in buffer.chunks(PAGE) {
             self.0[..piece.len()].copy_from_slice(piece);
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// Reads the first line of each page of a buffer, and the last line.
+    /// Reads one line of each page of a buffer, and the last line.
     pub(crate) fn buffer_lightly(&mut self, buffer: &[u8]) {
         let last = buffer.len().saturating_sub(LINE as usize);
         for offset in (0..buffer.len()).step_by(PAGE).chain([last]) {

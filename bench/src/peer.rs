@@ -1,10 +1,10 @@
-//! The other side of copies: process_vm_readv from a process that holds random bytes, into a buffer of this one.
+//! The alternative to copies: process_vm_readv from a process that holds random bytes, into a private buffer.
 //!
 //! ```text
 //! holder, asleep ═ process_vm_readv ═► buffer
 //! ```
 //!
-//! One system call for each copy, source and destination the same every time, both at page boundaries as frames are.
+//! One system call per copy. Source and destination stay the same, both page-aligned as frames are.
 
 use std::io::IoSliceMut;
 
@@ -21,7 +21,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Ends of `bytes`. Start it before the thread is kept on a CPU.
+    /// A holder and a buffer of `bytes` each. Start it before pinning the thread.
     pub(crate) fn start(bytes: usize) -> Result<Self, BenchError> {
         Ok(Self { holder: Holder::start(bytes)?, buffer: Aligned::random(bytes, 5) })
     }
@@ -29,7 +29,7 @@ impl Peer {
     /// Reads the first `bytes`.
     ///
     /// # Errors
-    /// The system call's, or that it read less.
+    /// Those of the system call, or a short read.
     pub(crate) fn read(&mut self, bytes: usize) -> Result<(), BenchError> {
         let process = Pid::from_raw(i32::try_from(self.holder.process())?);
         let remote = [RemoteIoVec { base: self.holder.address(), len: bytes }];

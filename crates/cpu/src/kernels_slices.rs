@@ -1,22 +1,25 @@
-//! The kernels over memory of this process alone: what a program links when it only wants the copies.
+//! The kernels on private memory, for programs that want only the copies.
 //!
 //! ```text
 //! (&mut [u8], &[u8], hint) ──► the manner the engine would choose ──► the engine's loops
-//! (pointers, length)       ──► the same, when that goes past the caches; else the caller does it
+//! (pointers, length)       ──► the same if that bypasses the caches; otherwise the caller copies
 //! ```
 //!
-//! No engine, thread or capability takes part. Slices are never shared with other processes, so they are plain references.
+//! Uses no engine, thread or capability. Slices are never shared with other processes, so references are sound.
+
+#![expect(unsafe_code, reason = "replacements of `memcpy` pass raw pointers")]
 
 use std::sync::OnceLock;
 
 use memferry_transfer::CacheHint;
 use thiserror::Error;
 
-use super::super::choice::{self, Manner, Work};
-use super::super::tuning;
-use super::Distance;
+use super::choice::{self, Work};
+use super::kernels::{self, Distance};
+use super::manner::Manner;
+use super::tuning;
 
-/// A copy between slices of different lengths.
+/// The slices of a copy have different lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the source has {source_bytes} bytes and the destination {destination_bytes}; make them equal")]
 pub struct LengthsDiffer {
@@ -54,7 +57,7 @@ pub fn copy(destination: &mut [u8], source: &[u8], hint: CacheHint) -> Result<()
     Ok(())
 }
 
-/// Whether nothing has to be chosen: the commonest lengths are told apart by one comparison.
+/// Whether the length is below all thresholds: one comparison for the most common lengths.
 #[inline]
 fn is_plain(length: usize, hint: CacheHint) -> bool {
     let least = if hint == CacheHint::Stream { tuning::LEAST_HINTED_BYTES } else { tuning::LEAST_BYTES };
@@ -65,10 +68,10 @@ fn is_plain(length: usize, hint: CacheHint) -> bool {
 fn copy_long(destination: &mut [u8], source: &[u8], hint: CacheHint) {
     let manner = manner(Work::Copy, destination, source.as_ptr(), hint);
     // SAFETY: M1, M2, M3: a shared and a unique reference, equally long.
-    unsafe { super::move_bytes(manner, source.as_ptr(), destination.as_mut_ptr(), source.len()) };
+    unsafe { kernels::move_bytes(manner, source.as_ptr(), destination.as_mut_ptr(), source.len()) };
 }
 
-/// Makes all bytes `byte`.
+/// Sets all bytes to `byte`.
 #[inline]
 pub fn fill(destination: &mut [u8], byte: u8, hint: CacheHint) {
     if is_plain(destination.len(), hint) {
@@ -83,11 +86,11 @@ fn fill_long(destination: &mut [u8], byte: u8, hint: CacheHint) {
     let work = if byte == 0 { Work::Zero } else { Work::Fill };
     let manner = manner(work, destination, std::ptr::null(), hint);
     // SAFETY: M1, M2, M3: a unique reference.
-    unsafe { super::fill_bytes(manner, destination.as_mut_ptr(), destination.len(), [byte; 4]) };
+    unsafe { kernels::fill_bytes(manner, destination.as_mut_ptr(), destination.len(), [byte; 4]) };
 }
 
-/// Copies past the caches where the engine would; `false` when it would not, and nothing was copied. For whoever stands in for
-/// `memcpy` and has the C library's own for the rest.
+/// Copies if the engine would bypass the caches; otherwise copies nothing and returns `false`. For replacements of
+/// `memcpy` that leave other copies to the C library.
 ///
 /// # Safety
 /// `length` bytes at `source` may be read and at `destination` written, and they are apart.
@@ -99,11 +102,11 @@ pub unsafe fn copy_past_caches(destination: *mut u8, source: *const u8, length: 
         return false;
     }
     // SAFETY: M1, M2, M3: the caller's promise.
-    unsafe { super::move_bytes(manner, source, destination, length) };
+    unsafe { kernels::move_bytes(manner, source, destination, length) };
     true
 }
 
-/// Makes all bytes zero past the caches where the engine would; `false` when it would not, and nothing was written.
+/// Zeroes if the engine would bypass the caches; otherwise writes nothing and returns `false`.
 ///
 /// # Safety
 /// `length` bytes at `destination` may be read and written.
@@ -115,19 +118,19 @@ pub unsafe fn zero_past_caches(destination: *mut u8, length: usize) -> bool {
         return false;
     }
     // SAFETY: M1, M2, M3: the caller's promise.
-    unsafe { super::fill_bytes(manner, destination, length, [0; 4]) };
+    unsafe { kernels::fill_bytes(manner, destination, length, [0; 4]) };
     true
 }
 
-/// Whether memory seems to be in no cache, as far as the time of a load tells; `false` for what is too short to look at. For
-/// whoever counts copies.
+/// Whether memory appears to be uncached, by the time of a load; `false` if it is too short to time. For
+/// tools that count copies.
 ///
 /// # Safety
 /// `length` bytes at `start` may be read.
 #[inline(never)]
 pub unsafe fn is_far(start: *const u8, length: usize) -> bool {
-    // SAFETY: M1, M2: the caller's promise; asking for lines at a null pointer asks for none.
-    unsafe { super::looks_far(start, length, tuning::current().far_ticks, std::ptr::null()) }
+    // SAFETY: M1, M2: the caller's promise; a null pointer is only prefetched.
+    unsafe { kernels::is_far_at(start, length, tuning::current().far_ticks, std::ptr::null()) }
 }
 
 fn manner(work: Work, destination: &[u8], source: *const u8, hint: CacheHint) -> Manner {
@@ -135,10 +138,10 @@ fn manner(work: Work, destination: &[u8], source: *const u8, hint: CacheHint) ->
     unsafe { manner_at(work, destination.as_ptr(), source, destination.len(), hint) }
 }
 
-/// The manner in which the engine would move `length` bytes to `destination`, but for one thing.
+/// The manner the engine would use for `length` bytes to `destination`, with one exception.
 ///
-/// Memory that nobody has touched yet is written through the caches: the kernel makes its pages zero there on the way, and what goes
-/// past the caches has to take those lines out again.
+/// Unpopulated memory is written through the caches: the kernel zeroes its pages there first, and bypassing stores would
+/// have to evict those lines.
 ///
 /// # Safety
 /// M1 and M2 for `length` bytes at `destination`.
@@ -152,25 +155,25 @@ unsafe fn manner_at(
     let tuning = tuning::current();
     let ticks = (tuning.far_ticks, untouched_ticks());
     // SAFETY: M1, M2: the caller's promise.
-    let look = || unsafe { super::look(destination, length, ticks, source) };
-    match choice::without_looking(work, hint, length as u64, tuning) {
-        Some(Manner::Streaming) if look() == Distance::Untouched => Manner::Cached,
+    let distance = || unsafe { kernels::distance(destination, length, ticks, source) };
+    match choice::by_hint_and_size(work, hint, length as u64, tuning) {
+        Some(Manner::Streaming) if distance() == Distance::Untouched => Manner::Cached,
         Some(manner) => manner,
-        None => choice::by_looking_at(destination.addr() as u64, length as u64, tuning, || {
-            look() == Distance::Far
+        None => choice::by_reuse_or_distance(destination.addr() as u64, length as u64, tuning, || {
+            distance() == Distance::Far
         }),
     }
 }
 
-/// Ticks from which a load may have made the kernel map something; more than any takes where that cannot be told. Measured once,
-/// with a mapping of some pages: who wants no system call later calls it early.
+/// Ticks from which a load may have caused a page fault; `u64::MAX` if that cannot be measured. Measured once,
+/// with a mapping of some pages: call it early if later system calls are forbidden.
 pub fn untouched_ticks() -> u64 {
     static TICKS: OnceLock<u64> = OnceLock::new();
     if let Some(ticks) = TICKS.get() {
         return *ticks;
     }
-    let measured = || if tuning::current().far_ticks == 0 { None } else { super::untouched_ticks() };
-    // Others may be quicker than those by a little.
+    let measured = || if tuning::current().far_ticks == 0 { None } else { kernels::untouched_ticks() };
+    // Other page faults may be slightly quicker.
     let ticks = measured().map_or(u64::MAX, |ticks| ticks - ticks / 8);
     *TICKS.get_or_init(|| ticks)
 }
@@ -180,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_and_fills_of_every_length_around_the_thresholds_are_right() {
+    fn thresholds_do_not_change_results() {
         let source: Vec<u8> = (0..300_000u32).map(|at| (at * 7 + at / 251) as u8).collect();
         let mut space = vec![0; source.len() + 1];
         let lengths =
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_to_look_at_is_not_far() {
+    fn short_memory_is_never_far() {
         let bytes = vec![1; 1 << 17];
         // SAFETY: M1: as many bytes as there are, or fewer.
         let found = [0, 100, bytes.len()].map(|length| unsafe { is_far(bytes.as_ptr(), length) });
@@ -208,27 +211,27 @@ mod tests {
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[test]
-    fn memory_that_was_never_touched_is_told_from_memory_in_a_cache() {
+    fn untouched_memory_is_detected() {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
         const BYTES: usize = 512 << 10;
         let ticks = (tuning::current().far_ticks, untouched_ticks());
-        // An interrupt may lengthen any look, so one of several has to be right.
-        let tried = (0..20).map(|_| {
+        // An interrupt may delay any attempt, so one of several must succeed.
+        let attempts = (0..20).map(|_| {
             // SAFETY: memory of this test's own, unmapped when nothing refers to it.
             unsafe {
                 let access = ProtFlags::READ | ProtFlags::WRITE;
                 let start = mmap_anonymous(std::ptr::null_mut(), BYTES, access, MapFlags::PRIVATE).unwrap();
                 let place = start.cast::<u8>();
-                let look = || super::super::look(place, BYTES, ticks, std::ptr::null());
-                let untouched = look();
+                let distance = || kernels::distance(place, BYTES, ticks, std::ptr::null());
+                let untouched = distance();
                 place.write_bytes(1, BYTES);
-                let touched = look();
+                let touched = distance();
                 munmap(start, BYTES).unwrap();
                 (untouched, touched)
             }
         });
-        let tried: Vec<_> = tried.collect();
-        assert!(tried.iter().any(|(untouched, _)| *untouched == Distance::Untouched), "{tried:?}");
-        assert!(tried.iter().any(|(_, touched)| *touched == Distance::Near), "{tried:?}");
+        let attempts: Vec<_> = attempts.collect();
+        assert!(attempts.iter().any(|(untouched, _)| *untouched == Distance::Untouched), "{attempts:?}");
+        assert!(attempts.iter().any(|(_, touched)| *touched == Distance::Near), "{attempts:?}");
     }
 }
