@@ -15,10 +15,7 @@ use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
 
 /// Folders of crates that have circles.
-const NOT_HELD: [&str; 2] = [
-    "crates/bulk",
-    "crates/cli",
-];
+const NOT_HELD: [&str; 2] = ["crates/bulk", "crates/cli"];
 
 /// Imports of imports that are followed.
 const MOST_IMPORTS: usize = 4;
