@@ -18,7 +18,9 @@ use memferry_path::{
     Capabilities, CapabilityError, Grantee, Path, PathLimits, PolicyKind, QueueCompletion, QueueKey,
 };
 use memferry_registers::{Device, RegisterIo};
-use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
+use memferry_transfer::{
+    Engine, Failure, GrantToken, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms,
+};
 
 /// The line that the engine listens to.
 const LINE: usize = 0;
@@ -181,7 +183,7 @@ impl<B: Bus> Service<B> {
         session: SessionId,
         handle: Handle,
         recipient: Grantee,
-    ) -> Result<Handle, CapabilityError> {
+    ) -> Result<GrantToken, CapabilityError> {
         self.capabilities.grant(session, handle, (0, 1), Rights::READ, recipient)
     }
 
