@@ -1,4 +1,4 @@
-//! Stage 1, capability: who may touch which bytes, and admission of requests against it.
+//! Stage 1, capability: the table of rights on memory, and admission of requests against it.
 //!
 //! ```text
 //! register ─► root ─┬─ derive ─► narrower, same session
@@ -7,9 +7,9 @@
 //! revoke(handle)    the whole subtree; done when nothing of it is in flight
 //! ```
 //!
-//! The table is one tree for all sessions; a handle is good only in the session that holds it. A peer keeps a revoked
-//! capability as a tombstone, so that using it says "revoked" and not "unknown". How memory is mapped and how much of it a
-//! client may hold is the broker's business.
+//! The table is one tree for all sessions; a handle is valid only in the session that holds it. A grantee keeps a revoked
+//! capability as a tombstone, so that using it reports "revoked" and not "unknown". The service maps memory and keeps the quotas
+//! of bytes and frames.
 
 mod revocation;
 
@@ -44,10 +44,10 @@ pub enum CapabilityError {
     Unknown(Handle),
     #[error("handle {0} was revoked")]
     Revoked(Handle),
-    /// The range leaves the capability's.
+    /// The range leaves the range of the capability.
     #[error("{length} bytes at offset {offset} leave the {available} bytes of handle {handle}")]
     OutOfRange {
-        /// What was to be narrowed.
+        /// The capability to narrow.
         handle: Handle,
         /// Start of the wanted range.
         offset: u64,
@@ -55,13 +55,13 @@ pub enum CapabilityError {
         /// Bytes the capability covers.
         available: u64,
     },
-    /// More rights than there are to give, or none.
+    /// More rights than the capability has were asked for, or none.
     #[error("handle {handle} carries {held:?} and cannot give {wanted:?}")]
     Rights {
-        /// What was to be narrowed.
+        /// The capability to narrow.
         handle: Handle,
         held: Rights,
-        /// The rights asked for; empty is refused too.
+        /// The rights asked for.
         wanted: Rights,
     },
     /// The capability does not carry GRANT.
@@ -70,12 +70,11 @@ pub enum CapabilityError {
     /// The token names no grant to this session or user.
     #[error("token {0} names no grant to this client")]
     NoSuchGrant(GrantToken),
-    /// The session holds as many capabilities as it may.
+    /// The session holds as many capabilities as its quota allows.
     #[error("this client holds {limit} capabilities, its quota; revoke some")]
     Quota { limit: usize },
 }
 
-/// What accepting a grant gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// The capability in the accepting session.
@@ -86,28 +85,28 @@ pub struct Accepted {
     pub grantor: SessionId,
 }
 
-/// The capabilities a request holds in flight. Given back by [`Capabilities::release`] exactly once.
+/// The capabilities a request holds in flight. [`Capabilities::release`] must get them exactly once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "claims that are not released keep their memory from being revoked"]
 pub struct Claims(SmallVec<[u32; 3]>);
 
 impl Claims {
-    /// Of what names no memory.
+    /// Claims of a request that names no memory.
     pub(crate) fn none() -> Self {
         Self(SmallVec::new())
     }
 }
 
-/// An operation that was checked but claims nothing: good while the table it was checked against stays as it is.
+/// A checked operation without claims: valid until the table changes.
 pub(crate) struct Resolved<M> {
     pub(crate) operation: Operation<Region<M>>,
     nodes: SmallVec<[u32; 3]>,
 }
 
-/// Segments of a list that count for one request more, where the requests of a user are bounded: a list is kept whole.
+/// Segments of a list that count as one more request in the user's quota, because a waiting list is kept whole.
 const SEGMENTS_PER_PLACE: usize = 64;
 
-/// A request that may touch what it names: output of admission.
+/// A request with checked memory: output of admission.
 #[derive(Debug)]
 #[must_use = "an admitted request holds claims on its memory"]
 pub struct Admitted<M> {
@@ -122,7 +121,6 @@ impl<M> Admitted<M> {
         self.session
     }
 
-    /// On which terms it is served.
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
@@ -139,7 +137,7 @@ impl<M> Admitted<M> {
         &self.claims
     }
 
-    /// What it counts for among the requests of its user that may wait or be held.
+    /// Places it takes in the user's quota of waiting and held requests.
     pub(crate) fn places(&self) -> usize {
         let segments = match &self.operation {
             Operation::ScatterGather { lists } => lists.source.len() + lists.destination.len(),
@@ -152,7 +150,7 @@ impl<M> Admitted<M> {
         (self.operation, self.claims)
     }
 
-    /// What is left to give back of one that was held: its claims and its places.
+    /// The claims and quota places to give back.
     pub(crate) fn into_kept(self) -> (Claims, usize) {
         let places = self.places();
         (self.claims, places)
@@ -160,7 +158,7 @@ impl<M> Admitted<M> {
 }
 
 impl<M: Clone> Admitted<M> {
-    /// The same request once more, without claims: good while the original keeps its own.
+    /// A copy without claims: valid while the original keeps its own.
     pub(crate) fn again(&self) -> Self {
         let operation = self.operation.clone();
         let session = self.session;
@@ -172,25 +170,25 @@ impl<M: Clone> Admitted<M> {
 /// A capability in the tree.
 struct Node<M> {
     session: SessionId,
-    /// Until it is revoked and nothing is in flight on it.
+    /// The memory, until the node is revoked and nothing is in flight on it.
     kept: Option<M>,
-    /// It gives no access, nor does anything below it; the slot stays until nothing is in flight there and its holder need not be
-    /// told.
+    /// Neither the node nor anything below it gives access. The slot stays until nothing is in flight there and its holder needs no
+    /// tombstone.
     revoked: bool,
     offset: u64,
     length: u64,
     rights: Rights,
     parent: Option<u32>,
-    /// The registered memory it is a part of, by the index of its node. That one stays as long as anything is below it.
+    /// Index of the node that registered this memory. It stays while anything is below it.
     root: u32,
     children: BTreeSet<u32>,
     grantee: Option<Grantee>,
     in_flight: u32,
-    /// So many of these are over, but a failed channel may still touch the memory.
+    /// How many of these have ended, but a failed channel may still touch the memory.
     quarantined: u32,
-    /// Its holder gave it up, so no tombstone is kept.
+    /// The holder released it, so no tombstone is kept.
     forgotten: bool,
-    /// Revocations that began with it, while it is not gone.
+    /// Revocations that began with this node and wait for it.
     waiters: Vec<RevocationId>,
 }
 
@@ -221,12 +219,12 @@ impl<M> Node<M> {
         }
     }
 
-    /// Whether nothing is in flight on it but what failed channels keep.
+    /// Whether only failed channels keep requests in flight on it.
     fn is_withheld(&self) -> bool {
         self.in_flight > 0 && self.in_flight == self.quarantined
     }
 
-    /// The memory it gives access to, `None` once it was revoked.
+    /// The memory it gives access to; `None` once it is revoked.
     fn memory(&self) -> Option<&M> {
         self.kept.as_ref().filter(|_| !self.revoked)
     }
@@ -235,7 +233,7 @@ impl<M> Node<M> {
 struct Slot<M> {
     generation: u32,
     node: Option<Node<M>>,
-    /// Who held it last, so that a stale handle can be told from a foreign one.
+    /// The last holder, to distinguish a stale handle from a foreign one.
     last_session: Option<SessionId>,
 }
 
@@ -250,14 +248,14 @@ impl<M> Table<M> {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// The node a handle names in its generation.
+    /// The node that a handle names, if its generation matches.
     #[inline]
     fn get(&self, handle: Handle) -> Option<&Node<M>> {
         let slot = self.slots.get(handle.index() as usize)?;
         if slot.generation == handle.generation() { slot.node.as_ref() } else { None }
     }
 
-    /// Whether `handle` named something `session` held that is gone.
+    /// Whether `handle` named a capability of `session` that is gone.
     fn was(&self, handle: Handle, session: SessionId) -> bool {
         let slot = self.slots.get(handle.index() as usize);
         slot.is_some_and(|slot| handle.generation() < slot.generation && slot.last_session == Some(session))
@@ -321,7 +319,7 @@ impl<M> Table<M> {
         }
     }
 
-    /// Whether all that is in flight on a node and below it is kept by failed channels.
+    /// Whether only failed channels keep requests in flight on a node and below it.
     fn is_withheld_below(&self, root: u32) -> bool {
         let mut open = vec![root];
         while let Some(node) = open.pop().and_then(|index| self.at(index)) {
@@ -345,7 +343,7 @@ pub struct Capabilities<M> {
     withheld: Vec<RevocationId>,
     /// Nodes with claims that failed channels keep.
     quarantined: BTreeSet<u32>,
-    /// Something in flight was revoked, and the caller does not know yet.
+    /// Something in flight was revoked since the caller last asked.
     caught: bool,
     dropped: Vec<M>,
 }
@@ -384,7 +382,7 @@ impl<M: Memory> Capabilities<M> {
     /// A capability of the same session with a narrower range or fewer rights.
     ///
     /// # Errors
-    /// [`CapabilityError`] but for `NotGrantable` and `NoSuchGrant`.
+    /// [`CapabilityError`], except `NotGrantable` and `NoSuchGrant`.
     pub fn derive(
         &mut self,
         session: SessionId,
@@ -396,11 +394,11 @@ impl<M: Memory> Capabilities<M> {
         self.hold(node)
     }
 
-    /// Grants a range with rights to others. The token's handle is a capability of the grantor's: revoking it takes back
-    /// what was accepted.
+    /// Grants rights on a range to others. The token's handle is a capability of the grantor; revoking it revokes everything
+    /// accepted under it.
     ///
     /// # Errors
-    /// [`CapabilityError`] but for `NoSuchGrant`.
+    /// [`CapabilityError`], except `NoSuchGrant`.
     pub fn grant(
         &mut self,
         session: SessionId,
@@ -417,7 +415,7 @@ impl<M: Memory> Capabilities<M> {
         self.hold(node).map(GrantToken::from_handle)
     }
 
-    /// Takes up a grant made to `session` or to its `user`.
+    /// Accepts a grant made to `session` or to its `user`.
     ///
     /// # Errors
     /// [`CapabilityError::NoSuchGrant`], [`CapabilityError::Quota`].
@@ -446,8 +444,8 @@ impl<M: Memory> Capabilities<M> {
         Ok(Accepted { handle, length: range.1, rights, grantor })
     }
 
-    /// Memory that left the table since this was last called: dropping it may unmap, which is slow. It leaves when its
-    /// capability is revoked and nothing is in flight on it, quarantined requests included.
+    /// Takes the memory that left the table since the last call, for the caller to drop: unmapping is slow. Memory leaves when its
+    /// capability is revoked and nothing is in flight on it, including quarantined requests.
     pub fn take_dropped(&mut self) -> Vec<M> {
         std::mem::take(&mut self.dropped)
     }
@@ -458,7 +456,7 @@ impl<M: Memory> Capabilities<M> {
         claims.0.iter().any(revoked)
     }
 
-    /// The sessions that registered memory of which `named` is true.
+    /// The sessions that registered memory for which `named` returns true.
     pub fn owners(&self, named: impl Fn(&M) -> bool) -> Vec<SessionId> {
         let roots = self.held.values().flatten().filter_map(|index| self.table.at(*index));
         let roots = roots.filter(|node| node.parent.is_none() && node.memory().is_some_and(&named));
@@ -467,12 +465,12 @@ impl<M: Memory> Capabilities<M> {
         owners
     }
 
-    /// Capabilities `session` holds, tombstones and what was revoked but is still in use below included.
+    /// Capabilities of `session`, including tombstones and revoked ones that are still in use below.
     pub fn count(&self, session: SessionId) -> usize {
         self.held.get(&session).map_or(0, BTreeSet::len)
     }
 
-    /// Both in one, as tests want it. A loop is no transfer: `BadLoop`.
+    /// Resolves and claims in one step, for tests. A loop fails with `BadLoop`.
     #[cfg(test)]
     pub(crate) fn admit(
         &mut self,
@@ -518,7 +516,7 @@ impl<M: Memory> Capabilities<M> {
         self.checked(session, operation, longest_bytes, |memory| memory, |_| ())
     }
 
-    /// Checks an operation; `keep` gives what stands for an operand's memory, `note` sees its node.
+    /// Checks an operation. `keep` maps an operand's memory to the region's; `note` gets the index of its node.
     #[inline]
     fn checked<'a, Q: Memory>(
         &'a self,
@@ -537,7 +535,7 @@ impl<M: Memory> Capabilities<M> {
             note(span.handle.index());
             Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
         };
-        // The commonest kinds are spelled out: they are most of what a worker does for small requests.
+        // A fast path for the most common kinds: this is most of the cost of small requests.
         match operation {
             Operation::Nop => return Ok(Operation::Nop),
             Operation::Copy { source, destination, length } if *length <= longest_bytes => {
@@ -599,7 +597,7 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 
-    /// Counts what was resolved as in flight.
+    /// Counts the resolved memory as in flight.
     pub(crate) fn claim(&mut self, session: SessionId, resolved: Resolved<M>, terms: Terms) -> Admitted<M> {
         for index in &resolved.nodes {
             self.table.count_in_flight(*index, 1);
@@ -607,7 +605,7 @@ impl<M: Memory> Capabilities<M> {
         Admitted { operation: resolved.operation, claims: Claims(resolved.nodes), session, terms }
     }
 
-    /// The live node of a handle that carries the right a side needs.
+    /// The live node of a handle, which has the right that a side needs.
     #[inline]
     fn usable(&self, session: SessionId, side: Side, handle: Handle) -> Result<(&Node<M>, &M), Failure> {
         let Some(node) = self.table.get(handle).filter(|node| node.session == session) else {
@@ -668,7 +666,7 @@ impl<M: Memory> Capabilities<M> {
     }
 }
 
-/// What can be said of an operation without knowing its memory.
+/// Checks that need no memory.
 fn check_lengths(operation: &Operation<Span>) -> Result<(), Failure> {
     match operation {
         Operation::Fill { length, pattern, .. } if length % pattern.length_bytes() != 0 => {
@@ -683,8 +681,8 @@ fn check_lengths(operation: &Operation<Span>) -> Result<(), Failure> {
     }
 }
 
-/// The bytes a walk touches, counted from its capability's first: where they begin, how many, and where it starts among
-/// them. `None` when that is no range.
+/// The bytes a walk touches, relative to its capability: first byte, length, and the walk's start from the first byte. `None` if
+/// they are no range.
 fn extent(offset: u64, mut plane: Plane, count: Count2d) -> Option<(u64, u64, u64)> {
     plane.start = plane.start.checked_add(offset)?;
     Some(match plane.extent(&count).ok()? {

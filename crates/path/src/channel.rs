@@ -5,13 +5,14 @@
 //!          └► busy: waiting list (bounded per user) or refusal
 //! ```
 //!
-//! The thesis's driver returns an error when all 32 channels are occupied and names a waiting list as the alternative
-//! (Wicki 2014, 3.4); here the request chooses. Higher classes get channels first. Requests of one queue start in the
-//! order they came, so one that follows a waiting one of a lower class waits in that class. Running them is the engine's.
+//! The thesis's driver returns an error when all 32 channels are busy and names a waiting list as the alternative (Wicki 2014,
+//! 3.4); here each request chooses. Higher classes get channels first. Requests of one queue start in submission order, so a
+//! request behind a waiting one of a lower class waits in that class. The engine runs them.
 //!
-//! Requests may run for hours, and another user's must not wait for all of them. So, whatever the policy says, the last eighth of
-//! the channels that are free go to users who hold none, and who shares an engine holds half at most: of 32 channels four users
-//! find one each beside two that keep all they can. The eighth is one at least, but none of few for a user alone.
+//! Requests may run for hours, and other users must not wait for all of them. So, independent of the policy, the last eighth of the
+//! channels goes only to users that hold none, and a user holds at most half if there are several users. Of 32 channels, two
+//! users that take all they can leave four for others. With several users the eighth is at least one channel; a single user may use
+//! all of fewer than eight.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +32,7 @@ pub struct Placed<M> {
     channel: u32,
 }
 
-/// A placed request taken apart for the engine.
+/// The parts of a placed request: for the engine, and for the ledger.
 pub(crate) struct Unfolded<M> {
     pub(crate) descriptor: Result<Descriptor<M>, Failure>,
     pub(crate) claims: Claims,
@@ -41,7 +42,7 @@ pub(crate) struct Unfolded<M> {
 }
 
 impl<M> Placed<M> {
-    /// The engine's descriptor and what the ledger keeps meanwhile.
+    /// Splits the request into the engine's descriptor and what the ledger keeps while it runs.
     pub(crate) fn unfold(self) -> Unfolded<M> {
         let channel = self.channel;
         let origin = self.origin;
@@ -63,41 +64,41 @@ pub(crate) fn ask<M>(admitted: &Admitted<M>, user: u32) -> Ask {
     Ask { client: admitted.session(), user, class: terms.class, bytes, deadline: terms.deadline }
 }
 
-/// Where requests of a class wait.
+/// Index of the waiting list of a class.
 const fn rank(class: PriorityClass) -> usize {
     PriorityClass::High.index() - class.index()
 }
 
-/// What waits of one queue.
+/// Waiting requests of one queue.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     count: u32,
-    /// The rank of the latest.
+    /// Rank of the latest one.
     rank: usize,
-    /// The latest pass over those that wait that came by one of it.
+    /// The latest pass over the waiting lists that met one of them.
     met: u64,
 }
 
-/// The channels of one engine and who waits for them.
+/// The channels of one engine and the requests that wait for them.
 pub(crate) struct Channels<M> {
     states: Vec<ChannelState>,
-    /// Whose request a busy channel serves.
+    /// The user whose request a busy channel serves.
     holders: Vec<Option<u32>>,
-    /// How many each user holds.
+    /// Channels held, by user.
     held: BTreeMap<u32, usize>,
-    /// Users of more than one id have queues here.
+    /// Queues of more than one user are open.
     pub(crate) crowded: bool,
-    /// By rank, each in the order they came.
+    /// Waiting lists by rank, each in order of arrival.
     waiting: [VecDeque<(Admitted<M>, Origin)>; 3],
     waiting_count: usize,
-    /// Of those that wait, how many have a deadline.
+    /// Waiting requests that have a deadline.
     timed: usize,
     of_queue: Vec<Waiting>,
-    /// Queues of which requests wait.
+    /// Queues with waiting requests.
     waiting_queues: usize,
-    /// Passes over those that wait so far.
+    /// Passes over the waiting lists so far.
     pass: u64,
-    /// By user: what its requests that wait, and those that orders hold, count for.
+    /// Quota places taken, by user: by requests that wait, and by those that orders hold.
     places: BTreeMap<u32, usize>,
     waiting_per_user: usize,
 }
@@ -161,7 +162,7 @@ impl<M> Channels<M> {
         self.waiting_count
     }
 
-    /// Whether a request of the queue waits.
+    /// Whether any request of the queue waits.
     #[inline]
     pub(crate) fn waits(&self, queue: QueueKey) -> bool {
         self.waiting_count > 0 && self.of_queue.get(queue.0 as usize).is_some_and(|queue| queue.count > 0)
@@ -192,7 +193,7 @@ impl<M> Channels<M> {
         *self.places.entry(user).or_default() += places;
     }
 
-    /// Counts off one that does so no more.
+    /// Counts off a request that no longer waits or is held.
     pub(crate) fn free_places(&mut self, user: u32, places: usize) {
         if let Some(taken) = self.places.get_mut(&user) {
             *taken -= places;
@@ -202,8 +203,8 @@ impl<M> Channels<M> {
         }
     }
 
-    /// Places a new request: `Ok(None)` when it waits, which none does that has a deadline when the policy `promises` to meet it.
-    /// One that was `held` by an order found room when that took it.
+    /// Places a new request; `Ok(None)` if it waits. If the policy `promises` deadlines, a request with a deadline never waits.
+    /// One `held` by an order passed the quota when the order took it.
     pub(crate) fn place(
         &mut self,
         admitted: Admitted<M>,
@@ -258,8 +259,8 @@ impl<M> Channels<M> {
         self.waiting[to].push_back((admitted, origin));
     }
 
-    /// Keeps count of a request that waits no more.
-    fn waits_no_more(&mut self, admitted: &Admitted<M>, origin: Origin) {
+    /// Updates the counts for a request that no longer waits.
+    fn count_off_waiting(&mut self, admitted: &Admitted<M>, origin: Origin) {
         self.waiting_count -= 1;
         self.timed -= usize::from(admitted.terms().deadline.is_some());
         if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
@@ -269,15 +270,15 @@ impl<M> Channels<M> {
         self.free_places(origin.user, admitted.places());
     }
 
-    /// Whether the present pass comes by a queue for the first time: only that one of its requests may start. By a mark and
-    /// not by a list to look through: thousands may wait, and all workers wait for the table meanwhile.
+    /// Whether the present pass meets a queue for the first time; only that request of the queue may start. A mark, not a list to
+    /// search, because thousands may wait while all workers need the capability table.
     fn meet(&mut self, queue: QueueKey) -> bool {
         let pass = self.pass;
         let queue = self.of_queue.get_mut(queue.0 as usize);
         queue.is_some_and(|queue| std::mem::replace(&mut queue.met, pass) != pass)
     }
 
-    /// Places the first waiting request that can be: one of a queue only when no earlier one of that queue still waits.
+    /// Places the first waiting request that can start. Of each queue, only the earliest may.
     pub(crate) fn place_waiting(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
         if !self.states.contains(&ChannelState::Free) {
             return None;
@@ -289,7 +290,7 @@ impl<M> Channels<M> {
         let mut met = 0;
         for rank in 0..self.waiting.len() {
             for index in 0..self.waiting[rank].len() {
-                // All others wait behind one that was tried.
+                // The rest wait behind requests that were tried.
                 if met == self.waiting_queues {
                     return None;
                 }
@@ -307,7 +308,7 @@ impl<M> Channels<M> {
         None
     }
 
-    /// Places the most urgent of the first waiting requests of all queues that can be.
+    /// Places the most urgent request that can start, out of the earliest waiting one of each queue.
     fn place_most_urgent(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
         let mut first: Vec<(u64, (usize, usize), Ask)> = Vec::new();
         for rank in 0..self.waiting.len() {
@@ -329,15 +330,15 @@ impl<M> Channels<M> {
         })
     }
 
-    /// Gives a channel to one that waits, by rank and place.
+    /// Gives a channel to a waiting request, named by rank and index.
     fn give(&mut self, (rank, index): (usize, usize), channel: u32) -> Option<Placed<M>> {
         let (admitted, origin) = self.waiting[rank].remove(index)?;
-        self.waits_no_more(&admitted, origin);
+        self.count_off_waiting(&admitted, origin);
         self.hold(channel, origin.user);
         Some(Placed { admitted, origin, channel })
     }
 
-    /// Requests that wait, as a policy sees them.
+    /// The waiting requests, as a policy sees them.
     pub(crate) fn asks(&self) -> impl Iterator<Item = Outstanding> {
         let waiting = self.waiting.iter().flatten();
         waiting.map(|(admitted, origin)| Outstanding {
@@ -347,7 +348,7 @@ impl<M> Channels<M> {
         })
     }
 
-    /// Takes the waiting requests that `gives_up` names a failure for.
+    /// Removes the waiting requests for which `gives_up` returns a failure.
     pub(crate) fn give_up(
         &mut self,
         mut gives_up: impl FnMut(&Admitted<M>, Origin) -> Option<Failure>,
@@ -361,7 +362,7 @@ impl<M> Channels<M> {
                 match gives_up(&admitted, origin) {
                     None => self.waiting[rank].push_back((admitted, origin)),
                     Some(failure) => {
-                        self.waits_no_more(&admitted, origin);
+                        self.count_off_waiting(&admitted, origin);
                         let (_, claims) = admitted.into_parts();
                         given_up.push(Retired::refused(origin, claims, failure));
                     }
@@ -371,7 +372,7 @@ impl<M> Channels<M> {
         given_up
     }
 
-    /// The policy's choice; a channel that does not exist or is not free counts as busy, and so does one beyond the user's share.
+    /// The policy's choice, checked: a channel that does not exist, is not free, or exceeds the user's share counts as busy.
     #[inline]
     pub(crate) fn choose(&self, ask: &Ask, policy: &mut dyn Policy) -> Choice {
         let held = || self.held.get(&ask.user).copied().unwrap_or(0);
@@ -384,7 +385,7 @@ impl<M> Channels<M> {
         }
     }
 
-    /// Whether a user that holds so many channels may not take one more of those that are free.
+    /// Whether a user that holds this many channels has its share.
     fn has_its_share(&self, held: usize) -> bool {
         let channels = self.states.len();
         let free = || self.states.iter().filter(|state| **state == ChannelState::Free).count();

@@ -34,11 +34,11 @@ use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding, Policy};
 use crate::request::{Origin, QueueCompletion, QueueKey, Retired};
 use pacing::Pacing;
 
-/// Bounds of one path.
+/// Limits of one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathLimits {
-    /// Requests of one user that may wait for a channel, or be held by a link, a fence or a loop, before the next is refused. A
-    /// list counts as one more for every 64 of its segments.
+    /// Maximum requests of one user that wait for a channel or are held by a link, a fence or a loop. A list counts as one more for
+    /// every 64 of its segments.
     pub waiting_per_user: usize,
 }
 
@@ -46,14 +46,14 @@ pub struct PathLimits {
 pub struct Path<E: Engine> {
     engine: E,
     policy: Box<dyn Policy>,
-    /// What the policy takes part in: asked once, for every request comes by here.
+    /// The policy's [`Policy::acts`], kept because every request needs it.
     acts: Acts,
     channels: Channels<E::Memory>,
     orders: Orders<E::Memory>,
     ledger: Ledger,
     longest_bytes: u64,
     immediate_bytes: u64,
-    /// What the engine reported and [`settle`](Self::settle) has not handled yet.
+    /// Engine completions that [`settle`](Self::settle) has not handled yet.
     reported: Vec<EngineCompletion>,
     completions: Vec<QueueCompletion>,
     /// Requests that ended in an order and have no completion yet.
@@ -62,10 +62,10 @@ pub struct Path<E: Engine> {
     unblocked: Vec<QueueKey>,
     /// Claims of requests on failed channels, with the channel.
     quarantined: Vec<(u32, Claims)>,
-    /// For requests of the classes low, normal and high.
+    /// Bytes moved by ended requests of the classes low, normal and high.
     bytes_moved: [u64; 3],
     pacing: Pacing,
-    /// The latest that this was told of.
+    /// The latest time that a caller passed.
     now: Instant,
 }
 
@@ -102,7 +102,7 @@ impl<E: Engine> Path<E> {
         &mut self.engine
     }
 
-    /// Adds a queue of `session`, which belongs to `user`, for requests of the normal class and below.
+    /// Opens a queue of `session`, which belongs to `user`, for requests of the normal class and below.
     pub fn open_queue(&mut self, session: SessionId, user: u32) -> QueueKey {
         let key = self.ledger.open(session, user);
         self.channels.crowded = self.ledger.is_crowded();
@@ -116,12 +116,12 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Whether a closed queue has nothing running any more.
+    /// Whether a closed queue is gone: none of its requests runs any more.
     pub fn queue_gone(&mut self, key: QueueKey) -> bool {
         self.ledger.queue(key).is_none()
     }
 
-    /// Makes room for one request, given that `room` completions fit the queue's ring now.
+    /// Reserves the completion of one request, if fewer than `room` are outstanding: as many as the queue's ring has space for.
     #[inline]
     pub fn reserve(&mut self, queue: QueueKey, room: u32) -> Option<Reservation> {
         let entry = self.ledger.queue(queue)?;
@@ -139,12 +139,11 @@ impl<E: Engine> Path<E> {
         self.forget(reservation.queue);
     }
 
-    /// Starts what was posted.
     pub fn ring_doorbell(&mut self) {
         self.engine.ring_doorbell();
     }
 
-    /// Lets the engine make progress. Returns whether it has more to do at once.
+    /// Lets the engine make progress. Returns whether it has more to do without waiting.
     pub fn run(&mut self, now: Instant) -> bool {
         self.now = self.now.max(now);
         if self.ledger.timed() > 0 {
@@ -169,7 +168,7 @@ impl<E: Engine> Path<E> {
         !self.reported.is_empty() || self.channels.waiting() > 0 || !self.orders.is_empty()
     }
 
-    /// Completes what finished, gives up what waited too long, and starts what waits. Returns whether something started.
+    /// Completes ended requests, ends overdue ones, and starts waiting ones. Returns whether a request started.
     pub fn settle(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) -> bool {
         self.now = self.now.max(now);
         let mut reported = std::mem::take(&mut self.reported);
@@ -182,7 +181,7 @@ impl<E: Engine> Path<E> {
         }
         self.give_up_overdue(now, capabilities);
         let mut started = false;
-        // Before loops go on: one would take the channel that its member left again and again.
+        // Before loops advance: a loop would always take the channel that its last member freed.
         while let Some(placed) = self.channels.place_waiting(&mut *self.policy) {
             self.post(placed, capabilities);
             started = true;
@@ -205,7 +204,7 @@ impl<E: Engine> Path<E> {
         self.retire_started(running.retire(&reported.outcome, faulted.then_some(channel)), capabilities);
     }
 
-    /// Completes a request that was started, unless it is part of a loop that goes on.
+    /// Completes a started request, unless it is part of a loop that continues.
     fn retire_started(&mut self, retired: Retired, capabilities: &mut Capabilities<E::Memory>) {
         let origin = retired.origin;
         self.release(retired.claims, retired.quarantine, capabilities);
@@ -221,14 +220,14 @@ impl<E: Engine> Path<E> {
         self.complete(origin, retired.outcome, false, retired.watermarked);
     }
 
-    /// Completes a request that its queue's order held or refused.
+    /// Completes a request that the order of its queue held or refused.
     fn retire_held(&mut self, retired: Retired, capabilities: &mut Capabilities<E::Memory>) {
         self.channels.free_places(retired.origin.user, retired.places);
         self.release(retired.claims, retired.quarantine, capabilities);
         self.complete(retired.origin, retired.outcome, retired.inherited, retired.watermarked);
     }
 
-    /// Releases claims, or keeps them until the channel that failed is reset.
+    /// Releases claims, or keeps them until the failed channel is reset.
     fn release(
         &mut self,
         claims: Claims,
@@ -250,8 +249,7 @@ impl<E: Engine> Path<E> {
         self.forget(origin.queue);
     }
 
-    /// Frees a failed channel after its engine was reset and releases the memory quarantined with it. A channel that has
-    /// not failed stays as it is.
+    /// Frees a failed channel after its engine was reset, and releases the memory quarantined with it. Other channels do not change.
     pub fn channel_was_reset(&mut self, channel: u32, capabilities: &mut Capabilities<E::Memory>) {
         for (_, claims) in self.quarantined.extract_if(.., |(failed, _)| *failed == channel) {
             capabilities.release_quarantined(claims);
@@ -261,7 +259,7 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Completions to be written into rings, oldest first. They count as outstanding until they are taken.
+    /// Takes the completions to write into rings, oldest first. They count as outstanding until then.
     pub fn take_completions(&mut self) -> std::vec::Drain<'_, QueueCompletion> {
         for completion in &self.completions {
             self.ledger.ended(completion.queue);
@@ -297,15 +295,15 @@ impl<E: Engine> Path<E> {
         self.channels.waiting() == 0 && !self.running() && self.unblocked.is_empty()
     }
 
-    /// Whether the present matters to [`run`](Self::run) and [`settle`](Self::settle): something runs or waits that could
-    /// be overdue, or the engine keeps time. A worker saves itself the look at the clock otherwise.
+    /// Whether [`run`](Self::run) and [`settle`](Self::settle) need the time: a request could be overdue, the policy paces, or the
+    /// engine has a timer. Otherwise a worker need not read the clock.
     pub fn needs_time(&self) -> bool {
         let waits = self.channels.waiting() > 0 || !self.orders.is_empty();
         let paces = self.acts.contains(Acts::PACES);
         waits || paces || self.ledger.timed() > 0 || self.engine.next_wake().is_some()
     }
 
-    /// When the path has to be stepped again although nothing arrives: an engine's wake, or the deadline of a request.
+    /// The latest time of the next step if nothing arrives: an engine's wake, the policy's, or a deadline.
     pub fn next_wake(&mut self) -> Option<Instant> {
         let running = self.ledger.running().filter(|running| running.ending.is_none());
         let running = running.filter_map(|running| running.ask.deadline).min();
@@ -314,7 +312,7 @@ impl<E: Engine> Path<E> {
         [self.engine.next_wake(), running, waiting, held, self.pacing.wake].into_iter().flatten().min()
     }
 
-    /// What each engine channel is doing.
+    /// The state of each engine channel.
     pub fn channel_states(&self) -> &[ChannelState] {
         self.channels.states()
     }
@@ -329,8 +327,8 @@ impl<E: Engine> Path<E> {
         self.channels.waiting_of(key)
     }
 
-    /// Bytes visited by finished requests, and what running ones have moved as far as a pacing policy was told, of the classes
-    /// low, normal and high.
+    /// Bytes visited for the classes low, normal and high, by ended requests and, as far as a pacing policy was charged, by running
+    /// ones.
     pub fn moved_by_class(&self) -> [u64; 3] {
         let mut moved = self.bytes_moved;
         for running in self.ledger.running_now() {
@@ -352,8 +350,8 @@ impl<E: Engine> Path<E> {
 }
 
 impl<E: Engine> Path<E> {
-    /// Takes a request through admission and placement, and posts it when a channel is free. A short one is over when this
-    /// returns, where the engine does such at once.
+    /// Takes a request through admission and placement, and posts it if a channel is free. A short one is complete when this
+    /// returns, if it may be [done at once](Immediate).
     #[inline]
     pub fn submit(
         &mut self,
@@ -402,7 +400,7 @@ impl<E: Engine> Path<E> {
 
     /// Completes a reserved request as failed before admission; what is `linked` to it fails too.
     pub fn refuse(&mut self, reservation: Reservation, tag: u64, linked: bool, failure: Failure) {
-        // Who asked matters only to placement.
+        // The user matters only to placement.
         let queue = reservation.queue;
         let origin = Origin { queue, user: 0, tag, linked, member: false };
         if !linked && self.orders.get(queue).is_none() {
@@ -416,8 +414,8 @@ impl<E: Engine> Path<E> {
         self.complete(origin, Outcome::refused(failure), false, false);
     }
 
-    /// Does a short request of a queue now, when [nothing holds it back](Immediate). Nothing is reserved: there has to be `room`
-    /// for the completion, which the caller makes of the outcome. On `None` the request is to be [submitted](Self::submit).
+    /// Does a short request of a queue now, if [nothing holds it back](Immediate). The caller makes the completion from the outcome.
+    /// It needs no reservation, but fewer than `room` must be outstanding. On `None`, [submit](Self::submit) the request.
     #[inline]
     pub fn try_at_once(
         &mut self,
@@ -437,7 +435,7 @@ impl<E: Engine> Path<E> {
         self.at_once(session, user, operation, terms, capabilities)
     }
 
-    /// What may be done at once for a queue with `active` requests started.
+    /// The rule for a queue with `active` started requests.
     #[inline]
     fn immediate(
         &mut self,
@@ -458,7 +456,7 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Does a request that may be done at once, `None` when it has to go through a channel or is refused.
+    /// Does a request that the rule allows. `None` if it has to go through a channel or is refused.
     #[inline]
     fn at_once(
         &mut self,
@@ -471,7 +469,7 @@ impl<E: Engine> Path<E> {
         let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
         let bytes = operation.total_bytes();
         let ask = Ask { client: session, user, class: terms.class, bytes, deadline: terms.deadline };
-        // No channel is used, but a request that would have to wait for one is not done before others.
+        // No channel is used, but a request that would have to wait for one must not overtake others.
         let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
         let engine = &mut self.engine;
         let outcome =
@@ -480,8 +478,8 @@ impl<E: Engine> Path<E> {
         Some(outcome)
     }
 
-    /// Hands a request to its queue's order. Where the user may have no more waiting, none is held either: what is linked to it
-    /// fails with it.
+    /// Gives a request to the order of its queue. If the user's quota of waiting requests is used up, the request fails, and those
+    /// linked to it fail too.
     fn arrange(
         &mut self,
         session: SessionId,
@@ -510,7 +508,7 @@ impl<E: Engine> Path<E> {
         self.advance_orders(capabilities);
     }
 
-    /// Starts what orders no longer hold back, and completes what ended in them. Returns whether something started.
+    /// Starts requests that orders no longer hold, and completes those that ended in them. Returns whether a request started.
     fn advance_orders(&mut self, capabilities: &mut Capabilities<E::Memory>) -> bool {
         let mut started = false;
         while let Some(key) = self.unblocked.pop() {
@@ -532,7 +530,7 @@ impl<E: Engine> Path<E> {
         started
     }
 
-    /// Completes what ended in orders.
+    /// Completes requests that ended in orders.
     fn complete_retired(&mut self, capabilities: &mut Capabilities<E::Memory>) {
         if self.retired.is_empty() {
             return;
@@ -542,7 +540,7 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Gives a started request a channel, or lets it wait. One that was `held` was within the quota when it came.
+    /// Gives a request a channel, or lets it wait. One that was `held` passed the quota when it arrived.
     fn place(
         &mut self,
         admitted: Admitted<E::Memory>,
@@ -563,7 +561,7 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Whether the policy takes the request in, beside all that was taken in before.
+    /// Asks the policy whether it accepts the request, given all accepted before.
     fn accept(&mut self, admitted: &Admitted<E::Memory>, origin: Origin) -> Result<(), Failure> {
         if !self.acts.contains(Acts::ACCEPTS) {
             return Ok(());
@@ -617,7 +615,7 @@ impl<E: Engine> Path<E> {
                 });
             }
             Err(failure) => {
-                // An engine that has no such channel, or has it busy, is not what the channel stage believes it is.
+                // If the engine has no such channel, or it is busy, the channel stage's view of it is wrong: stop using it.
                 let lost = failure == Failure::ChannelFaulted;
                 let state = if lost { ChannelState::Faulted } else { ChannelState::Free };
                 self.channels.set(unfolded.channel, state);
@@ -626,13 +624,13 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Completes started requests that will get no channel.
+    /// Completes requests that will get no channel.
     fn retire_all(&mut self, all: Vec<Retired>, capabilities: &mut Capabilities<E::Memory>) {
         all.into_iter().for_each(|retired| self.retire_started(retired, capabilities));
     }
 }
 
-/// Room for one completion in a queue's ring. Becomes a request's, be it submitted or refused.
+/// Space for one completion in a queue's ring, consumed when the request is submitted or refused.
 #[derive(Debug)]
 #[must_use = "a reservation counts as outstanding"]
 pub struct Reservation {
@@ -644,20 +642,20 @@ pub(crate) struct Running {
     pub(crate) ticket: Ticket,
     pub(crate) origin: Origin,
     pub(crate) claims: Claims,
-    /// What it asked of the policy.
+    /// The request as the policy sees it.
     pub(crate) ask: Ask,
-    /// Policies pace it: not a device.
+    /// Policies pace it, because no device does.
     pub(crate) is_paced: bool,
-    /// Bytes that the policy was told of.
+    /// Bytes charged by the policy so far.
     pub(crate) charged: u64,
-    /// Why it was asked to end early; the first reason stands.
+    /// The first reason to end it early.
     pub(crate) ending: Option<Failure>,
-    /// Progress that the client can see, bytes.
+    /// Progress reported to the client, in bytes.
     pub(crate) reported_bytes: u64,
 }
 
 impl Running {
-    /// The request as the engine's completion left it; `quarantine` names its channel when that failed.
+    /// The ended request, with the engine's outcome; `quarantine` names its channel if that failed.
     pub(crate) fn retire(self, reported: &Outcome, quarantine: Option<u32>) -> Retired {
         let result = match (reported.result, self.ending) {
             (Err(Failure::Cancelled), Some(reason)) => Err(reason),
@@ -680,11 +678,11 @@ impl Running {
 pub(crate) struct Queue {
     pub(crate) session: SessionId,
     pub(crate) user: u32,
-    /// Reservations, requests, and completions that were not taken yet.
+    /// Reservations, requests, and completions not taken yet.
     pub(crate) outstanding: u32,
     /// Started requests that have not ended.
     pub(crate) active: u32,
-    /// Nobody listens any more.
+    /// The client closed it, so it gets no more completions.
     pub(crate) closing: bool,
     /// The highest class its requests may use.
     pub(crate) class: PriorityClass,
@@ -694,7 +692,7 @@ pub(crate) struct Queue {
 pub(crate) struct Ledger {
     queues: Vec<Option<Queue>>,
     running: Vec<Option<Running>>,
-    /// How many run, and how many of them have a deadline: an idle path costs no look at every channel.
+    /// How many run, and how many of them have a deadline. Kept so that an idle path need not look at every channel.
     count: usize,
     timed: usize,
 }
@@ -721,7 +719,7 @@ impl Ledger {
         self.queues.get_mut(key.0 as usize)?.as_mut()
     }
 
-    /// Forgets closing queues with nothing outstanding; returns whose they were.
+    /// Forgets a closing queue with nothing outstanding; returns its session.
     #[inline]
     pub(crate) fn forget_closed(&mut self, key: QueueKey) -> Option<SessionId> {
         let slot = self.queues.get_mut(key.0 as usize)?;
@@ -766,7 +764,7 @@ impl Ledger {
         self.running.iter_mut().flatten()
     }
 
-    /// Takes the running request of a ticket, `None` when the channel holds another one.
+    /// Takes the running request of a ticket; `None` if the channel holds another one.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Running> {
         let slot = self.running.get_mut(ticket.channel as usize)?;
         let running = slot.take_if(|running| running.ticket == ticket)?;
@@ -775,7 +773,7 @@ impl Ledger {
         Some(running)
     }
 
-    /// One of a queue's reservations has come to its end.
+    /// Counts off one outstanding request of a queue.
     #[inline]
     pub(crate) fn ended(&mut self, key: QueueKey) {
         if let Some(queue) = self.queue(key) {
@@ -783,7 +781,7 @@ impl Ledger {
         }
     }
 
-    /// The completion of a request that is over, `None` when its queue is closing.
+    /// The completion of an ended request; `None` if its queue is closing.
     #[inline]
     pub(crate) fn complete(
         &mut self,

@@ -1,17 +1,17 @@
-//! What comes back: exactly one [`Completion`] for each request, with its [`Outcome`]: the bytes moved and, when it failed, why.
+//! Completions: exactly one [`Completion`] for each request, with its [`Outcome`] (the bytes moved and, if it failed, why).
 //!
 //! ```text
 //! EngineCompletion { ticket, outcome }  ─►  QueueCompletion { queue, .. }  ─►  Completion { tag, inherited, outcome }
-//!     what an engine reports                    the path, to the worker           in the client's ring
+//!     from an engine                            from the path to the worker       in the client's ring
 //! ```
 //!
-//! A failure at admission moved nothing. A failure after it ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
+//! A failure at admission moved nothing. A failure after admission ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
 //! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`], [`Failure::EngineTimedOut`], [`Failure::RequestDropped`],
-//! [`Failure::EngineReset`]) may have moved a part; `bytes_done` says how much. The engine can no longer touch the memory, but
-//! for a channel that failed ([`Failure::ChannelFaulted`] of a request that an engine had): until that is reset, which may be
-//! never, it may write there at any time. The service keeps the memory as it is, and whose it is must not use it for anything else.
-//! Only three failures leave the outcome unknown, and only the client library makes them: [`Failure::ServiceLost`],
-//! [`Failure::UnknownTicket`] and [`Failure::Forked`].
+//! [`Failure::EngineReset`]) may have moved a part; `bytes_done` says how much. The engine no longer touches the memory, with one
+//! exception: after [`Failure::ChannelFaulted`] of a started request, the failed channel may write to it until the channel is
+//! reset, which may never happen. The service then keeps the memory, and its owner must not use it for anything else.
+//! Three failures leave the outcome unknown: [`Failure::ServiceLost`], [`Failure::UnknownTicket`] and [`Failure::Forked`]. Only
+//! the client library makes them.
 
 use thiserror::Error;
 
@@ -21,16 +21,16 @@ use crate::slot_error::SlotError;
 
 pub use crate::side::Side;
 
-/// What moved the bytes.
+/// The kind of engine that moved the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EngineKind {
-    /// Nothing did: the request ended before it reached an engine.
+    /// None: the request ended before it reached an engine.
     None,
     /// A CPU worker.
     Cpu,
     /// A model in virtual time.
     Simulated,
-    /// The Linux module: a DMA engine, or the kernel's own copy where none would take it.
+    /// The Linux module: a DMA engine, or the kernel's own copy when no DMA engine took the transfer.
     Module,
 }
 
@@ -45,13 +45,13 @@ impl core::fmt::Display for EngineKind {
     }
 }
 
-/// Why a request did not do all it asked for.
+/// Why a request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Failure {
-    /// The ring slot is no request.
+    /// The ring slot does not hold a valid request.
     #[error("the request is malformed: {0}")]
     Malformed(SlotError),
-    /// No such capability in this session.
+    /// The session has no capability with this handle.
     #[error("{side} handle {handle} names nothing in this session; register or accept the memory first")]
     UnknownHandle {
         /// Which operand.
@@ -59,7 +59,7 @@ pub enum Failure {
         /// The handle as it came.
         handle: Handle,
     },
-    /// The capability was given back and its slot reused or freed.
+    /// The capability was released, and its slot freed or reused.
     #[error("{side} handle {handle} is stale: its capability was released")]
     StaleHandle {
         /// Which operand.
@@ -75,15 +75,17 @@ pub enum Failure {
         /// The handle as it came.
         handle: Handle,
     },
-    /// The capability does not carry the right the operation needs.
-    #[error("{side} handle {handle} may not be used so: the capability lacks that right")]
+    /// The capability lacks the right that the operation needs.
+    #[error(
+        "{side} handle {handle} lacks the right that a {side} needs: READ for a source, WRITE for a destination"
+    )]
     MissingRight {
         /// Which operand: a source needs READ, a destination WRITE.
         side: Side,
         /// The handle as it came.
         handle: Handle,
     },
-    /// A byte outside the capability's range.
+    /// The transfer touches a byte outside the capability's range.
     #[error("the transfer leaves its {side}, which has {available} bytes")]
     OutOfBounds {
         /// Which operand.
@@ -91,20 +93,20 @@ pub enum Failure {
         /// Bytes the capability covers.
         available: u64,
     },
-    /// More bytes than one request may move.
+    /// The request would move more bytes than one request may.
     #[error("the transfer is longer than the {limit} bytes one request may move; split it")]
     TooLong {
         /// The limit, bytes.
         limit: u64,
     },
-    /// A fill whose length the pattern does not divide.
-    #[error("the fill's length is no multiple of its pattern's {pattern_bytes} bytes")]
+    /// The length of a fill is not a multiple of its pattern's length.
+    #[error("the fill's length is not a multiple of its pattern's {pattern_bytes} bytes")]
     FillLength {
         /// Bytes of the pattern.
         pattern_bytes: u64,
     },
-    /// The two lists of a scatter-gather transfer hold different numbers of bytes.
-    #[error("the destination's segments do not hold the {source_bytes} bytes of the source's")]
+    /// The two lists of a scatter-gather transfer differ in their number of bytes.
+    #[error("the destination's segments do not add up to the source's {source_bytes} bytes")]
     SegmentTotals {
         /// Bytes of the source's segments.
         source_bytes: u64,
@@ -115,85 +117,87 @@ pub enum Failure {
         /// Which operand, counted from 0: sources first, then destinations.
         operand: u64,
     },
-    /// The session may not use that class.
+    /// The request's priority class is above the highest one granted to the session.
     #[error("this client may use class {granted} at most")]
     ClassNotGranted {
-        /// The highest it may use.
+        /// The highest class granted.
         granted: PriorityClass,
     },
-    /// A loop without anything to repeat, or within another.
+    /// A loop has nothing to repeat, or is inside another loop.
     #[error("a loop repeats the linked requests that follow it: at least one, and no other loop")]
     BadLoop,
-    /// Every engine channel this client may use is busy and the request would not wait.
+    /// Every engine channel this client may use is busy, and the request asked not to wait.
     #[error("all {channels} engine channels this client may use are busy; retry, or let the request wait")]
     ChannelsBusy {
-        /// How many there are.
+        /// Channels this client may use.
         channels: u64,
     },
-    /// The waiting list's quota is reached.
-    #[error("requests of this user that wait or are held use up its quota of {limit}; wait for some to end")]
+    /// The user has as many requests waiting or held as its quota allows.
+    #[error("this user has {limit} requests waiting or held, its quota; wait for some to end")]
     WaitingQuota {
         /// The quota.
         limit: u64,
     },
-    /// The client cancelled it, or memory it used was revoked or its session closed.
+    /// The client cancelled the request, its memory was revoked, or its session closed.
     #[error("cancelled")]
     Cancelled,
-    /// Its deadline cannot be met beside those that were promised before; it was not started.
-    #[error("the deadline cannot be met beside those promised to others; give it more time, or none")]
+    /// Meeting this deadline would break deadlines promised earlier, so the request was not started.
+    #[error("the deadline cannot be met with those promised to others; set a later one, or none")]
     DeadlineUnreachable,
-    /// Its deadline passed.
+    /// The deadline passed.
     #[error("the deadline passed")]
     DeadlineExceeded,
-    /// The memory failed under the engine (a bad page, an exhausted huge-page pool or memory limit).
-    #[error("memory of this session failed under the engine")]
+    /// The memory failed while an engine used it: a bad page, an exhausted huge-page pool, or a memory limit.
+    #[error("memory of this session failed while an engine used it")]
     MemoryFault,
-    /// The engine channel failed and was not stopped: it may still write to the destination, which is not to be freed or used for
-    /// anything else; the service keeps it too. Of a request that no engine had: all channels had failed before, and its memory was
-    /// not touched.
-    #[error("the engine channel failed; it may still write to the memory it had, so do not use that again")]
+    /// The engine channel failed and could not be stopped. It may still write to the destination, so do not free the memory or use
+    /// it for anything else; the service keeps it too. If the request was not started, all channels had failed before, and its
+    /// memory was not touched.
+    #[error(
+        "the engine channel failed and may still write to this transfer's memory; do not reuse that memory"
+    )]
     ChannelFaulted,
     /// No engine of this service performs the operation.
     #[error("no engine of this service performs this operation")]
     Unsupported,
-    /// The engine did not report the end in time. It was stopped, and no longer touches the memory.
+    /// The engine did not complete the request in time. It was stopped, and no longer touches the memory.
     #[error(
-        "the engine did not report the end in time and was stopped; a part may have been done, ask again"
+        "the engine did not complete in time and was stopped; a part may have been done, submit it again"
     )]
     EngineTimedOut,
-    /// The device asked for a part before the one it had asked for was moved: what it had to give then may be lost.
+    /// The device requested a part before its previous request was served, so data may be lost.
     #[error(
-        "the device asked again before its last request was served; start again, or let it ask more slowly"
+        "the device requested data before its last request was served; start again, or slow the device down"
     )]
     RequestDropped,
-    /// The engine was reset, to bring back a channel that had failed. It no longer touches the memory.
-    #[error("the engine was reset meanwhile; a part may have been done, ask again")]
+    /// The engine was reset to recover a failed channel. It no longer touches the memory.
+    #[error("the engine was reset; a part may have been done, submit it again")]
     EngineReset,
     /// The service is shutting down and did not start the request.
     #[error("the service is stopping and did not start this request")]
     ServiceStopping,
-    /// The service died; whether and how far the transfer ran is unknown. Made by the client library.
+    /// The service died, so it is unknown whether and how far the transfer ran. Made by the client library.
     #[error("the service was lost; the outcome of this request is unknown")]
     ServiceLost,
-    /// The ticket names nothing that is outstanding on this queue: its end was taken before, or it is another queue's. Made by
-    /// the client library, never on the wire.
+    /// The ticket is not outstanding on this queue: its completion was taken before, or it belongs to another queue. Made by the
+    /// client library, never on the wire.
     #[error("the ticket is not outstanding on this queue")]
     UnknownTicket,
-    /// This process is a forked child, and the queue is its parent's. Made by the client library, never on the wire.
-    #[error("this process was forked from the one that opened the client; open a client of its own here")]
+    /// This process is a forked child, and the queue belongs to its parent. Made by the client library, never on the wire.
+    #[error("this process was forked from the one that opened the client; open a new client here")]
     Forked,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// Whether it did all it asked for.
+    /// Success, or why it failed.
     pub result: Result<(), Failure>,
-    /// Bytes visited, in the operation's order; a request in a loop counts those of all rounds. The engine chooses the order of
-    /// pixels where it shows only in a transfer that was cut short.
+    /// Bytes visited, in the operation's order. A request in a loop counts all rounds. An engine may visit pixels in another
+    /// order if that shows only in a transfer that ended early.
     pub bytes_done: u64,
-    /// The result of the operation: the CRC, the offset of the first difference (the length when there is none), the complete
-    /// rounds of a loop; else 0.
+    /// The operation's result: the CRC, the offset of the first difference (the length if there is none), or the complete rounds
+    /// of a loop; else 0.
     pub value: u64,
     /// What moved the bytes.
     pub engine: EngineKind,
@@ -207,12 +211,12 @@ impl Outcome {
     }
 }
 
-/// The end of one request, as a queue reports it to its client.
+/// The completion of one request, as a queue reports it to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The client's own name for the request.
+    /// The tag the client gave the request.
     pub tag: u64,
-    /// The failure is that of an earlier request this one was linked to.
+    /// The request failed because an earlier one it was linked to failed.
     pub inherited: bool,
     /// How the request ended.
     pub outcome: Outcome,

@@ -1,15 +1,15 @@
-//! The Engine contract: what moves bytes, and how the path hands it work (after Tock's TRD 3).
+//! The engine contract: how the path gives work to what moves bytes (after Tock's TRD 3).
 //!
 //! ```text
 //! Descriptor ──post──► Ticket        or Refused { descriptor, reason }
-//! ring_doorbell        starts what was posted
-//! poll(now)            makes progress where the engine needs a CPU, and collects completions
-//! cancel(ticket)       asks; the completion that follows says how it ended
+//! ring_doorbell        starts posted descriptors
+//! poll(now)            makes progress if the engine needs a CPU, and collects completions
+//! cancel(ticket)       asks for an early end; the completion says how it ended
 //! ```
 //!
-//! There are no callbacks. A [`Region`] keeps its memory alive and is checked when made, and a [`Descriptor`] is checked
-//! against its regions, so an engine that stays inside them touches nothing else. An engine reports a ticket's completion
-//! only when it can no longer touch that memory, or says that it may: [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted).
+//! There are no callbacks. A [`Region`] keeps its memory alive and is checked when made; a [`Descriptor`] is checked against its
+//! regions, so an engine that stays inside them touches nothing else. An engine reports a completion only when it can no longer
+//! touch the memory, or reports [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted), which says that it may.
 
 use alloc::vec::Vec;
 
@@ -21,9 +21,9 @@ use crate::operation::{Operation, Operations, Reach};
 use crate::request::CacheHint;
 use crate::side::Side;
 
-/// Memory as an engine addresses it: cheap to clone, alive while a clone is.
+/// Memory as an engine addresses it. A clone is cheap and keeps the memory alive.
 pub trait Memory: Clone {
-    /// Bytes it covers.
+    /// Length in bytes.
     fn length(&self) -> u64;
 }
 
@@ -42,7 +42,7 @@ pub struct Region<M> {
 }
 
 impl<M: Memory> Region<M> {
-    /// The `length` bytes at `offset` of `memory`, or `None` when they are not all inside.
+    /// The `length` bytes at `offset` of `memory`, or `None` if some lie outside it.
     pub fn new(memory: M, offset: u64, length: u64) -> Option<Self> {
         let end = offset.checked_add(length)?;
         (end <= memory.length()).then_some(Self { memory, offset, length })
@@ -50,17 +50,17 @@ impl<M: Memory> Region<M> {
 }
 
 impl<M> Region<M> {
-    /// The memory it is part of.
+    /// The memory that the range is part of.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Its first byte within the memory.
+    /// Offset of the first byte within the memory.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     pub const fn length(&self) -> u64 {
         self.length
     }
@@ -74,15 +74,15 @@ pub struct Descriptor<M> {
     hint: CacheHint,
 }
 
-/// A descriptor's operation would leave a region.
+/// An operation would leave one of its regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the operation leaves its {side} region")]
 pub struct LeavesRegion {
-    /// Which operand.
+    /// The side of the operand.
     pub side: Side,
 }
 
-/// An operation, borrowed, whose every byte lies in its regions.
+/// A borrowed operation whose every byte lies in its regions.
 #[derive(Clone, Copy, Debug)]
 pub struct Confined<'a, M> {
     operation: &'a Operation<Region<M>>,
@@ -90,7 +90,7 @@ pub struct Confined<'a, M> {
 }
 
 impl<'a, M> Confined<'a, M> {
-    /// The operation, checked.
+    /// Checks the operation.
     ///
     /// # Errors
     /// As [`Descriptor::new`].
@@ -128,22 +128,22 @@ fn check<M>(operation: &Operation<Region<M>>) -> Result<(), LeavesRegion> {
 }
 
 impl<M> Descriptor<M> {
-    /// Work for engine channel `channel`.
+    /// Work for engine channel `channel`, after a check of the operation.
     ///
     /// # Errors
-    /// [`LeavesRegion`] when the operation is not confined to its regions.
+    /// [`LeavesRegion`] if the operation touches a byte outside its regions.
     pub fn new(channel: u32, operation: Operation<Region<M>>) -> Result<Self, LeavesRegion> {
         check(&operation)?;
         Ok(Self { channel, operation, hint: CacheHint::Auto })
     }
 
-    /// The same work with a wish for the caches.
+    /// The same work with another cache hint.
     pub fn with_hint(mut self, hint: CacheHint) -> Self {
         self.hint = hint;
         self
     }
 
-    /// The engine channel it is for.
+    /// The engine channel that the work is for.
     pub const fn channel(&self) -> u32 {
         self.channel
     }
@@ -159,42 +159,42 @@ impl<M> Descriptor<M> {
     }
 }
 
-/// What an engine can do, announced once.
+/// An engine's capabilities, announced once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineCapabilities {
-    /// What moves the bytes of operations that are done at once; of others each [`EngineCompletion`] says it.
+    /// The engine kind of operations done at once. For others, each [`EngineCompletion`] says it.
     pub kind: EngineKind,
-    /// Channels that may hold one descriptor each.
+    /// Number of channels, each for one descriptor.
     pub channels: u32,
     /// Longest transfer, bytes visited on the destination side.
     pub longest_bytes: u64,
-    /// Cancel and deadline are honoured after at most this many bytes of a copy, or what takes as long; `None`: only between
-    /// descriptors.
+    /// Cancels and deadlines take effect after at most this many bytes of a copy, or other work that takes as long. `None`: only
+    /// between descriptors.
     pub preemption_bytes: Option<u64>,
     /// Whether copies within overlapping memory behave as `memmove`.
     pub overlapping_copy: bool,
-    /// Whether pixels of 2-D operations have to lie on multiples of their size, as the engine addresses them; others are
-    /// refused as unsupported.
+    /// Whether pixels of 2-D operations must lie on multiples of their size in the engine's addresses. Others are refused as
+    /// unsupported.
     pub aligned_pixels: bool,
     /// The kinds of operations performed.
     pub operations: Operations,
-    /// Operations that visit no more bytes than this are done at once by [`Engine::perform`]; 0: none.
+    /// [`Engine::perform`] does operations of at most this many bytes at once; 0 for none.
     pub immediate_bytes: u64,
 }
 
-/// A descriptor in an engine: channel and the serial of the post.
+/// Names a posted descriptor by its channel and serial.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Ticket {
     /// The engine channel.
     pub channel: u32,
-    /// Counts this channel's posts, so that a late report for an earlier one is recognised.
+    /// Counts the channel's posts, so that a late report of an earlier descriptor is recognised.
     pub serial: u32,
 }
 
-/// Why an engine would not take a descriptor.
+/// Why an engine refused a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RefusalReason {
-    /// No such channel.
+    /// The channel does not exist.
     #[error("engine channel {0} does not exist")]
     NoSuchChannel(u32),
     /// The channel holds a descriptor already.
@@ -205,44 +205,44 @@ pub enum RefusalReason {
     Unsupported,
 }
 
-/// A refused descriptor, given back.
+/// A refused descriptor, returned to the caller.
 #[derive(Debug)]
 pub struct Refused<D> {
-    /// What was posted.
+    /// The descriptor.
     pub descriptor: D,
-    /// Why not.
+    /// Why the engine refused it.
     pub reason: RefusalReason,
 }
 
-/// The end of a descriptor, as an engine reports it. The engine no longer touches the descriptor's memory, unless its channel faulted.
+/// An engine's report that a descriptor ended. The engine no longer touches its memory, unless the channel faulted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineCompletion {
-    /// What `post` returned.
+    /// The ticket that `post` returned.
     pub ticket: Ticket,
     /// How the descriptor ended. A failure is one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`,
-    /// `RequestDropped`, `EngineReset`. After `ChannelFaulted` the channel may still touch the memory, and nobody does the
-    /// descriptor again. The engine kind is in each outcome because an engine may be made of several.
+    /// `RequestDropped`, `EngineReset`. After `ChannelFaulted` the channel may still touch the memory, so the descriptor is not
+    /// retried. Each outcome names the engine kind because an engine may combine several.
     pub outcome: Outcome,
 }
 
-/// How far a transfer has come: the part of its destination that is final, visible to whoever reads this with acquire.
+/// Progress of a transfer: the part of its destination that is final, and visible to a reader that loads this with acquire order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watermark {
     /// Bytes visited, in the operation's order.
     pub bytes: u64,
-    /// The order is from the last byte down, as when the destination overlaps the source from above.
+    /// Bytes are visited from the last one down, as when the destination overlaps the source from above.
     pub downward: bool,
 }
 
-/// What moves bytes.
+/// Moves bytes.
 pub trait Engine {
-    /// How it addresses memory.
+    /// Memory as this engine addresses it.
     type Memory: Memory;
 
-    /// What it can do; never changes.
+    /// The engine's capabilities, which never change.
     fn capabilities(&self) -> EngineCapabilities;
 
-    /// Writes `descriptor` into its channel. It may not start before the doorbell.
+    /// Writes `descriptor` into its channel. It must not start before the doorbell.
     ///
     /// # Errors
     /// [`Refused`] with the descriptor.
@@ -251,47 +251,47 @@ pub trait Engine {
         descriptor: Descriptor<Self::Memory>,
     ) -> Result<Ticket, Refused<Descriptor<Self::Memory>>>;
 
-    /// Starts what was posted.
+    /// Starts posted descriptors.
     fn ring_doorbell(&mut self);
 
-    /// Makes progress and appends what ended. Returns whether there is more to do without waiting.
+    /// Makes progress and appends completions. Returns whether there is more to do without waiting.
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool;
 
-    /// Does a short operation on the calling thread, now; `None` when this engine does not do that, or not with this one.
-    /// No channel is used, so it does not matter what they hold.
+    /// Does a short operation now, on the calling thread. `None` if this engine does not, in general or for this operation.
+    /// No channel is used, so busy channels do not matter.
     fn perform(&mut self, _operation: &Confined<'_, &Self::Memory>) -> Option<Outcome> {
         None
     }
 
-    /// How far a descriptor has come; `None` when the engine cannot tell before the end.
+    /// A descriptor's progress; `None` if the engine does not know it before the end.
     fn watermark(&self, _ticket: Ticket) -> Option<Watermark> {
         None
     }
 
-    /// Bytes done of a descriptor so far, in the operation's order, as far as the engine knows before the end. They are what
-    /// policies charge: bytes visited, however many operands were touched for each.
+    /// Bytes of a descriptor visited so far, as far as the engine knows before the end. Policies charge these, independent of how
+    /// many operands are touched for each byte.
     fn bytes_done(&self, _ticket: Ticket) -> u64 {
         0
     }
 
-    /// How much of a channel's work goes on from here: so many times what it is preempted after, in each poll; 0 suspends
-    /// it. 1 when nothing was said. An engine that works by itself between polls tells only 0 from the rest.
+    /// Sets how much of a channel's work each poll does from now on, in multiples of the preemption granularity. The default is 1;
+    /// 0 suspends the channel. An engine that works on its own between polls only distinguishes 0 from other values.
     fn set_turns(&mut self, _channel: u32, _turns: u32) {}
 
-    /// Whether a suspended channel has come to rest: not a byte of it moves until it may go on. An engine that cannot
-    /// suspend says no while the channel holds a descriptor.
+    /// Whether a suspended channel is at rest: no byte moves until it is resumed. An engine that cannot suspend returns `false`
+    /// while the channel holds a descriptor.
     fn is_at_rest(&self, channel: u32) -> bool;
 
-    /// Whether all that it holds goes on without [`poll`](Self::poll): a device works by itself, and something else than the
-    /// time tells that it has news. An engine that is polled on a thread of its own says no.
+    /// Whether all posted work proceeds without [`poll`](Self::poll), as on a device that signals its completions. An engine that
+    /// must be polled returns `false`.
     fn works_alone(&self) -> bool {
         false
     }
 
-    /// Asks that `ticket` end early; unknown tickets are ignored. A completion follows in any case, without a doorbell
-    /// too when the descriptor was posted but not started.
+    /// Asks that `ticket` end early; unknown tickets are ignored. A completion follows in any case, even without a doorbell if
+    /// the descriptor was posted but not started.
     fn cancel(&mut self, ticket: Ticket);
 
-    /// When `poll` has to be called again although nobody calls, `None` when it need not.
+    /// The latest time of the next `poll`; `None` if the engine needs none.
     fn next_wake(&self) -> Option<Instant>;
 }

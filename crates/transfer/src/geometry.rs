@@ -139,16 +139,16 @@ pub struct Plane {
     pub y_step: i64,
 }
 
-/// The bytes a walk touches: the smallest range that holds them.
+/// The smallest range that contains all bytes of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Offset of the lowest byte.
     pub first: u64,
-    /// Bytes up to and including the highest.
+    /// Bytes from the lowest to the highest, both included.
     pub length: u64,
 }
 
-/// Why a 2-D walk cannot be.
+/// Why a 2-D walk is impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum GeometryError {
     /// The start lies beyond 64 bits.
@@ -180,12 +180,12 @@ impl Plane {
         within * self.x_step as i128 + self.y_step as i128
     }
 
-    /// Offset of pixel (`x`, `y`) of the walk, which may be outside any frame until [`Plane::extent`] was checked.
+    /// Offset of pixel (`x`, `y`) of the walk. It may lie outside the frame unless [`Plane::extent`] was checked.
     pub const fn offset_of(&self, count: &Count2d, x: u32, y: u32) -> i128 {
         self.start as i128 + y as i128 * self.row_advance(count) + x as i128 * self.x_step as i128
     }
 
-    /// The range of bytes the walk touches, `None` when it visits no pixel.
+    /// The range of bytes the walk touches; `None` if it visits no pixel.
     ///
     /// Offsets are linear in x and in y, so the extremes are among the four corners.
     ///
@@ -249,7 +249,7 @@ pub struct Fill2d {
     pub count: Count2d,
     /// How the destination is walked.
     pub destination: Plane,
-    /// What every visited pixel becomes.
+    /// The colour written to every visited pixel.
     pub color: Color24,
 }
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn walk_before_the_frame_is_refused_with_its_distance() {
+    fn a_walk_before_the_frame_is_refused() {
         let plane = Plane { start: 4, x_step: -4, y_step: 8 };
         assert_eq!(plane.extent(&COUNT), Err(GeometryError::BeforeFrame { bytes: 4 }));
     }
@@ -312,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn no_pixel_touches_nothing_wherever_it_starts() {
+    fn a_walk_without_pixels_touches_nothing() {
         let count = Count2d { pixel: PixelSize::Bits8, x_count: 0, y_count: 9 };
         let plane = Plane { start: u64::MAX, x_step: i64::MIN, y_step: i64::MIN };
         assert_eq!(plane.extent(&count), Ok(None));
     }
 
     #[test]
-    fn colour_ignores_the_upper_eight_bits_of_a_32_bit_pixel() {
+    fn colours_ignore_the_top_byte_of_a_pixel() {
         let color = Color24::new(0x12_3456).unwrap();
         assert!(color.matches(PixelSize::Bits32, 0xff12_3456));
         assert!(!color.matches(PixelSize::Bits32, 0xff12_3457));

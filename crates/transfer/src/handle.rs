@@ -1,8 +1,8 @@
-//! Names for memory and for those who hold it: capability handles, rights, grant tokens and session ids.
+//! Names of memory and of its holders: capability handles, rights, grant tokens and session ids.
 //!
-//! A handle is an index with a generation into the capability table, good only in the session that holds it: in any other
-//! knowing its number gives nothing. A freed and reused index carries a new generation, so a stale
-//! handle is recognised. The table itself is in `memferry-path`.
+//! A handle is an index into the capability table with a generation. It is valid only in the session that holds it; another
+//! session gains nothing by knowing the number. A reused index gets a new generation, so a stale handle is recognised. The table
+//! is in `memferry-path`.
 
 use core::fmt;
 
@@ -13,16 +13,16 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
     #[serde(transparent)]
     pub struct Rights: u8 {
-        /// Name it as a source.
+        /// Use it as a source.
         const READ = 1;
-        /// Name it as a destination.
+        /// Use it as a destination.
         const WRITE = 2;
         /// Grant it to others.
         const GRANT = 4;
     }
 }
 
-/// A capability's name: slot index and generation. Never zero.
+/// Names a capability by slot index and generation. A valid handle is never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Handle(u64);
@@ -34,13 +34,13 @@ impl Handle {
         Self((generation as u64) << 32 | index as u64)
     }
 
-    /// The handle with these bits, as they came from a client: it may name nothing.
+    /// The handle with these bits from a client. It may name nothing.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// The bits a client sends back.
+    /// The bits that clients pass.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
@@ -71,8 +71,8 @@ impl fmt::Display for Handle {
     }
 }
 
-/// Names a grant, for its grantee to accept and its grantor to revoke: what is passed from one process to the other. Its number
-/// is worth nothing to anybody but the two.
+/// Names a grant. The grantor passes it to the grantee, which accepts the grant by it; the grantor revokes the grant by it. The
+/// number is not a secret, as the service checks who uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantToken(u64);
@@ -88,7 +88,7 @@ impl GrantToken {
         Handle::from_bits(self.0)
     }
 
-    /// The token with this number, as it came from another process: it may name nothing.
+    /// The token with this number from another process. It may name nothing.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
@@ -120,7 +120,7 @@ impl core::str::FromStr for GrantToken {
     }
 }
 
-/// One connection of one client to the service. Never reused while the service runs.
+/// One client's connection to the service. Ids are not reused while the service runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(pub u64);

@@ -5,9 +5,9 @@
 //! (source Image, Turn, destination Image) ──turned_copy──► Copy2d
 //! ```
 //!
-//! The destination is written row by row and the source is walked in strides, so stores fill whole cache lines.
-//! Unlike the thesis's call, whose start multiplies `y_start` by the transfer's height, these helpers compute starts from
-//! the pitch themselves. Nothing here decodes or touches pixels.
+//! The destination is written row by row and the source is read in strides, so stores fill whole cache lines. The thesis's call
+//! multiplies `y_start` by the transfer's height; these helpers compute starts from the pitch. Nothing here decodes or touches
+//! pixels.
 
 use thiserror::Error;
 
@@ -28,22 +28,22 @@ pub struct Image {
     pub pixel: PixelSize,
 }
 
-/// How a picture is turned on its way.
+/// How a picture is turned while it is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Not at all.
+    /// Not turned.
     Upright,
     /// Left and right exchanged.
     FlipHorizontal,
     /// Top and bottom exchanged.
     FlipVertical,
-    /// A quarter clockwise.
+    /// A quarter turn clockwise.
     Rotate90,
-    /// Half.
+    /// A half turn.
     Rotate180,
-    /// A quarter counter-clockwise.
+    /// A quarter turn counter-clockwise.
     Rotate270,
-    /// Rows become columns: mirrored at the main diagonal.
+    /// Mirrored at the main diagonal: rows become columns.
     Transpose,
 }
 
@@ -54,7 +54,7 @@ impl Turn {
     }
 }
 
-/// Why an image operation cannot be.
+/// Why an image operation is impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ImageError {
     /// Rows would overlap.
@@ -74,9 +74,9 @@ pub enum ImageError {
     /// The rectangle leaves the image.
     #[error("the rectangle ends at ({right}, {bottom}), outside the {width} x {height} image")]
     OutsideImage {
-        /// Its right edge.
+        /// The rectangle's right edge.
         right: u64,
-        /// Its bottom edge.
+        /// The rectangle's bottom edge.
         bottom: u64,
         /// The image's width.
         width: u32,
@@ -86,7 +86,7 @@ pub enum ImageError {
     /// Source and destination differ in pixel size.
     #[error("source and destination differ in pixel size")]
     PixelSizesDiffer,
-    /// The destination has not the size the turn gives.
+    /// The destination's size is not that of the turned picture.
     #[error("the turned picture is {width} x {height} and does not fit the destination's size")]
     SizesDiffer {
         /// Width after the turn.
@@ -125,7 +125,7 @@ impl Image {
         Ok(Self { origin, width, height, ..*self })
     }
 
-    /// The bytes from its first pixel to its last, `None` when it has none.
+    /// The bytes from the first pixel to the last; `None` for an image without pixels.
     ///
     /// # Errors
     /// [`ImageError`] as for [`turned_copy`].
@@ -178,7 +178,7 @@ impl Image {
 /// Copies `source` to `destination` turned, leaving out source pixels of the `transparent` colour.
 ///
 /// # Errors
-/// [`ImageError::PixelSizesDiffer`], [`ImageError::SizesDiffer`] when the destination has not the turned size, and
+/// [`ImageError::PixelSizesDiffer`], [`ImageError::SizesDiffer`] if the destination's size is not that of the turned picture, and
 /// errors of pitches and offsets.
 pub fn turned_copy(
     source: &Image,

@@ -1,4 +1,4 @@
-//! The vocabulary every part of memferry speaks: what may be asked, what comes back, and what an engine promises.
+//! The vocabulary of memferry: requests, completions, and the engine contract.
 //!
 //! ```text
 //! Request ──encode──► ring slot ──decode──► Request        (request, wire)
@@ -7,8 +7,8 @@
 //! Completion          exactly one for each request         (completion)
 //! ```
 //!
-//! Pure data and pure checks: no system call, no thread, no unsafe code. Checking a request against capabilities
-//! is the path's work; moving bytes is an engine's.
+//! Only data and checks: no system call, no thread, no unsafe code. The path checks requests against capabilities, and engines
+//! move bytes.
 
 #![no_std]
 #![deny(missing_docs)]

@@ -1,13 +1,13 @@
-//! Operations: what is to be done with memory, whatever names it.
+//! Operations on memory, generic over how the memory is named.
 //!
 //! ```text
 //! Operation<Span>  ──try_map (admission)──►  Operation<Region>  ──► engine
-//!        └─ visit: every operand with its side and how far it reaches
+//!        └─ visit: every operand with its side and reach
 //! ```
 //!
-//! Those of Wicki 2014, listings 1 and 4 (`mem_copy`, `mem_fill`, `mem_copy_2d`, `mem_fill_2d`), and what memory engines
-//! of later years add: scatter-gather lists, xor, compare, CRC-32C, dual copy; and what the thesis left to others,
-//! transfers that a device's request line drives. Nothing here looks at bytes.
+//! They are those of Wicki 2014, listings 1 and 4 (`mem_copy`, `mem_fill`, `mem_copy_2d`, `mem_fill_2d`), operations that newer
+//! memory engines add (scatter-gather lists, xor, compare, CRC-32C, dual copy), and transfers driven by a device's request line,
+//! which the thesis leaves out. Nothing here reads bytes.
 
 use alloc::boxed::Box;
 
@@ -15,9 +15,9 @@ use crate::geometry::{Copy2d, Count2d, Fill2d, Plane};
 use crate::side::Side;
 use crate::synchronized::Synchronized;
 
-/// Segments of one scatter-gather list at most, as the kernel's `IOV_MAX`.
+/// Maximum segments of one scatter-gather list, equal to the kernel's `IOV_MAX`.
 pub const MAX_SEGMENTS: usize = 1024;
-/// Sources of one xor at most.
+/// Maximum sources of one xor.
 pub const MAX_SOURCES: usize = 64;
 
 /// The value a fill repeats.
@@ -43,7 +43,7 @@ impl Pattern {
         }
     }
 
-    /// The pattern repeated to four bytes, as they lie in memory from an address where the pattern begins.
+    /// The pattern repeated to four bytes, in memory order from the pattern's first byte.
     pub const fn word_bytes(self) -> [u8; 4] {
         match self {
             Self::Byte(value) => [value; 4],
@@ -60,19 +60,19 @@ impl Pattern {
 /// One piece of a scatter-gather list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<R> {
-    /// Where it begins.
+    /// The first byte.
     pub place: R,
-    /// Its bytes; none is allowed.
+    /// Length in bytes; 0 is allowed.
     pub length: u64,
 }
 
-/// The two lists of a scatter-gather transfer: the bytes of one, in order, go to those of the other, in order. They may
-/// be cut differently.
+/// The two lists of a scatter-gather transfer. Source bytes go to destination bytes in order; the lists may be divided into
+/// different segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lists<R> {
-    /// What is read.
+    /// Segments to read.
     pub source: Box<[Segment<R>]>,
-    /// What is written; as many bytes in all.
+    /// Segments to write, with the same total of bytes.
     pub destination: Box<[Segment<R>]>,
 }
 
@@ -104,7 +104,7 @@ impl<R> Lists<R> {
 }
 
 bitflags::bitflags! {
-    /// Kinds of operations, as engines announce them.
+    /// A set of operation kinds, as engines announce it.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
     #[serde(transparent)]
     pub struct Operations: u32 {
@@ -132,17 +132,17 @@ bitflags::bitflags! {
         const DUAL_COPY = 1 << 10;
         /// [`Operation::Synchronized`].
         const SYNCHRONIZED = 1 << 11;
-        /// All that need nothing but memory.
+        /// All kinds that need no device.
         const OF_MEMORY = Self::SYNCHRONIZED.bits() - 1;
     }
 }
 
 /// One transfer over memory named as `R`.
 ///
-/// Where nothing else is said, a destination that overlaps a source in part gets unspecified bytes within itself.
+/// Unless a variant says otherwise, a destination that overlaps a source in part gets unspecified bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation<R> {
-    /// Moves nothing; completes. Measures the path, and with a fence ends a batch.
+    /// Moves nothing and completes. Measures the path; with a fence, it marks the end of a batch.
     Nop,
     /// Copies `length` bytes; the ranges may overlap, as with `memmove`.
     Copy {
@@ -178,8 +178,8 @@ pub enum Operation<R> {
         /// Counts, walk and colour.
         shape: Fill2d,
     },
-    /// Moves the bytes of one list of segments to those of another, piece by piece in order, each piece as with
-    /// `memmove`: a piece is as long as the segment of either side that ends first.
+    /// Moves the bytes of one list of segments to another, piece by piece in order, each piece as with `memmove`. A piece ends
+    /// where a segment of either side ends.
     ScatterGather {
         /// The lists.
         lists: Box<Lists<R>>,
@@ -194,16 +194,16 @@ pub enum Operation<R> {
         /// Bytes of each.
         length: u64,
     },
-    /// Finds the first difference. The completion's value is its offset, or `length` when there is none.
+    /// Finds the first difference. The completion's value is its offset, or `length` if the ranges are equal.
     Compare {
         /// What is read.
         first: R,
-        /// And what it is compared with.
+        /// What it is compared with.
         second: R,
         /// How many bytes.
         length: u64,
     },
-    /// Computes the CRC-32C (Castagnoli) of the source; the completion's value.
+    /// Computes the CRC-32C (Castagnoli) of the source. It is the completion's value.
     Crc {
         /// What is read.
         source: R,
@@ -212,7 +212,7 @@ pub enum Operation<R> {
         /// The CRC of what came before, 0 to begin.
         seed: u32,
     },
-    /// Copies, and computes the CRC-32C of the bytes as they were written; the completion's value.
+    /// Copies, and computes the CRC-32C of the bytes as written. It is the completion's value.
     CopyCrc {
         /// Where bytes are read.
         source: R,
@@ -232,28 +232,28 @@ pub enum Operation<R> {
         /// How many.
         length: u64,
     },
-    /// Moves a part between a device's data register and memory each time the device asks (Wicki 2014, 2.3.2.2).
+    /// Moves one part between a device's data register and memory for each request of the device (Wicki 2014, 2.3.2.2).
     Synchronized {
-        /// Where elements are read: the register, again and again, or memory.
+        /// Where elements are read: the register (repeatedly) or memory.
         source: R,
         /// Where they go: memory, or the register.
         destination: R,
-        /// How much, and how much at each request.
+        /// Total size, and the part moved at each request.
         shape: Synchronized,
     },
 }
 
-/// How far an operand reaches from its place.
+/// The extent of an operand from its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// That many bytes from its first.
+    /// Consecutive bytes from the first.
     Bytes(u64),
-    /// A walk.
+    /// A 2-D walk.
     Walk(Plane, Count2d),
 }
 
 impl<R> Operation<R> {
-    /// Its kind.
+    /// The operation's kind.
     #[inline]
     pub const fn kind(&self) -> Operations {
         match self {
@@ -290,7 +290,7 @@ impl<R> Operation<R> {
         }
     }
 
-    /// Bytes the whole operation visits, saturating: of destination memory, or of source memory where it only reads.
+    /// Bytes the whole operation visits, saturating: of the destination, or of the source if it only reads.
     #[inline]
     pub fn total_bytes(&self) -> u64 {
         match self {
@@ -309,10 +309,10 @@ impl<R> Operation<R> {
         }
     }
 
-    /// Shows every operand with its side and reach, sources first.
+    /// Calls `see` for every operand with its side and reach, sources first.
     ///
     /// # Errors
-    /// The first that `see` gives.
+    /// The first error of `see`.
     #[inline]
     pub fn visit<E>(&self, mut see: impl FnMut(Side, &R, Reach) -> Result<(), E>) -> Result<(), E> {
         use Side::{Destination, Source};
@@ -362,11 +362,11 @@ impl<R> Operation<R> {
         }
     }
 
-    /// The same operation over memory named differently, operands in the order of [`visit`](Self::visit). `name` gives the
-    /// new name and, for a walk, where it starts from there; the number is ignored for others.
+    /// Renames the operands, in the order of [`visit`](Self::visit). `name` returns the new name and, for a walk, its start
+    /// relative to that; the number is ignored for other operands.
     ///
     /// # Errors
-    /// The first that `name` gives.
+    /// The first error of `name`.
     #[inline]
     pub fn try_map<Q, E>(
         &self,
@@ -431,7 +431,7 @@ impl<R> Operation<R> {
     }
 }
 
-/// The new name of an operand that is walked, and its walk from there.
+/// Renames the operand of a walk, and moves the walk's start.
 #[inline]
 fn walked<R, Q, E>(
     side: Side,

@@ -1,12 +1,12 @@
-//! What a client may ask for: an operation over memory named by capability, and the terms on which it is served.
+//! Requests: an operation over memory named by capability, and the terms on which it is served.
 //!
 //! ```text
-//! Request { what: Operation<Span> or Repeat, terms } ─► ring slot ─► the service
+//! Request { task: Operation<Span> or Repeat, terms } ─► ring slot ─► the service
 //! ```
 //!
-//! A client writes [`Span`]s (handle and offset); admission turns them into [`Region`](crate::Region)s an engine may
-//! touch. Terms say when a request may start (links, fences), how long it may take, who goes first, and what becomes of
-//! the caches. What operations do is in [`operation`](crate::operation).
+//! A client writes [`Span`]s (handle and offset); admission turns them into [`Region`](crate::Region)s that an engine may touch.
+//! Terms set when a request may start (links, fences), its deadline, its priority class, and its cache hint. The module
+//! [`operation`](crate::operation) has the operations.
 
 use memferry_clock::Instant;
 
@@ -14,7 +14,7 @@ use crate::geometry::{Copy2d, Fill2d};
 use crate::handle::Handle;
 use crate::operation::{Operation, Pattern};
 
-/// A place in a frame, named by capability: `offset` bytes after the first byte the capability covers.
+/// A place in a frame: `offset` bytes after the first byte that the capability covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The capability.
@@ -30,30 +30,30 @@ impl Span {
     }
 }
 
-/// What the service does with a request that finds every engine channel it may use busy.
+/// What the service does with a request when every engine channel it may use is busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WhenBusy {
-    /// Completes it at once with [`Failure::ChannelsBusy`](crate::Failure::ChannelsBusy), as the thesis's driver does
-    /// (Wicki 2014, 3.4).
+    /// Completes it at once with [`Failure::ChannelsBusy`](crate::Failure::ChannelsBusy), as the thesis's driver does (Wicki
+    /// 2014, 3.4).
     Refuse,
-    /// Keeps it on a waiting list, bounded by a quota.
+    /// Keeps it on a waiting list that a quota bounds.
     #[default]
     Wait,
 }
 
-/// What is to become of the CPU caches. A wish: an engine that cannot tell ignores it.
+/// How a transfer should treat the CPU caches. Engines that cannot control the caches ignore it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheHint {
     /// The engine decides.
     #[default]
     Auto,
-    /// The destination will be read soon: leave it in the caches.
+    /// The destination will be read soon: keep it in the caches.
     Keep,
-    /// Neither side will be read soon: leave the caches alone.
+    /// Neither side will be read soon: bypass the caches.
     Stream,
 }
 
-/// Who goes first where requests wait for an engine channel. A session may use the classes it was granted.
+/// The order in which waiting requests get engine channels. A session may use the classes granted to it.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
 )]
@@ -61,7 +61,7 @@ pub enum CacheHint {
 pub enum PriorityClass {
     /// After all others.
     Low,
-    /// What everyone has.
+    /// Granted to everyone.
     #[default]
     Normal,
     /// Before all others.
@@ -69,7 +69,7 @@ pub enum PriorityClass {
 }
 
 impl PriorityClass {
-    /// Its place where something is kept for each class: low, normal, high.
+    /// Index into an array with an element for each class: low, normal, high.
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
@@ -86,25 +86,25 @@ impl core::fmt::Display for PriorityClass {
     }
 }
 
-/// How a request is to be served.
+/// The terms on which a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
     /// What to do when all channels are busy.
     pub when_busy: WhenBusy,
-    /// When it is given up, checked between chunks; the clock is `CLOCK_MONOTONIC`.
+    /// When the request is ended, checked between chunks; the clock is `CLOCK_MONOTONIC`.
     pub deadline: Option<Instant>,
-    /// Wish for the caches.
+    /// How to treat the caches.
     pub hint: CacheHint,
-    /// Its class.
+    /// Priority class.
     pub class: PriorityClass,
-    /// The next request of this channel starts when this one has succeeded, and fails as this one did if it fails.
+    /// The next request of this queue starts when this one has succeeded, and fails as this one did if it fails.
     pub linked: bool,
-    /// It starts when every earlier request of this channel has ended, however.
+    /// This request starts when every earlier request of this queue has ended, successfully or not.
     pub fenced: bool,
 }
 
 impl Terms {
-    /// What a request has that sets none: the defaults, as a constant.
+    /// The defaults, as a constant.
     pub const PLAIN: Self = Self {
         when_busy: WhenBusy::Wait,
         deadline: None,
@@ -115,15 +115,15 @@ impl Terms {
     };
 }
 
-/// What a request asks for.
+/// The work of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
     /// A transfer.
     Transfer(Operation<Span>),
-    /// The linked requests that follow, again and again: `rounds` times, or until stopped when 0. All complete when the
-    /// loop ends, this one with the rounds that were whole.
+    /// Repeats the linked requests that follow, `rounds` times, or until stopped if 0. All complete when the loop ends, this one
+    /// with the number of complete rounds.
     Repeat {
-        /// How often; 0 is until stopped.
+        /// Number of rounds; 0 means until stopped.
         rounds: u32,
     },
 }
@@ -131,14 +131,14 @@ pub enum Task {
 /// A transfer and the terms on which it is to be served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What is to be done.
+    /// The work.
     pub task: Task,
-    /// On which terms.
+    /// The terms.
     pub terms: Terms,
 }
 
 impl Request {
-    /// A request that waits for a channel and has no deadline.
+    /// A transfer with the default terms: it waits for a channel and has no deadline.
     pub fn new(operation: Operation<Span>) -> Self {
         Self { task: Task::Transfer(operation), terms: Terms::default() }
     }
@@ -168,7 +168,7 @@ impl Request {
         Self::new(Operation::Fill2d { destination, shape })
     }
 
-    /// The transfer, `None` when it begins a loop.
+    /// The transfer's operation; `None` for the start of a loop.
     pub fn operation(&self) -> Option<&Operation<Span>> {
         match &self.task {
             Task::Transfer(operation) => Some(operation),
@@ -176,25 +176,25 @@ impl Request {
         }
     }
 
-    /// The same request, refused instead of queued when all engine channels are busy.
+    /// Refuses the request, instead of queueing it, when all engine channels are busy.
     pub fn refuse_when_busy(mut self) -> Self {
         self.terms.when_busy = WhenBusy::Refuse;
         self
     }
 
-    /// The same request, given up at `deadline`.
+    /// Ends the request at `deadline`.
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.terms.deadline = Some(deadline);
         self
     }
 
-    /// The same request; the next one of the channel starts when it has succeeded.
+    /// Starts the next request of the queue when this one has succeeded.
     pub fn linked(mut self) -> Self {
         self.terms.linked = true;
         self
     }
 
-    /// The same request, started when all earlier ones of the channel have ended.
+    /// Starts the request when all earlier ones of the queue have ended.
     pub fn fenced(mut self) -> Self {
         self.terms.fenced = true;
         self

@@ -1,4 +1,4 @@
-//! The two sides of an operation, for everything that names one.
+//! The two sides of an operation: source and destination.
 
 /// A side of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,43 +1,43 @@
-//! What a hardware-synchronized transfer moves, and how much of it each time the device asks.
+//! Hardware-synchronized transfers: their shape, and how much each request of the device moves.
 //!
 //! ```text
 //! device ── request line ──► a unit: element, frame, packet or block ──► register ⇄ memory ... until all frames are moved
 //! ```
 //!
-//! After Wicki 2014, 2.3.2.2, whose driver left it out (5.3). Which line a device asks with belongs to the memory that its
-//! register is: whoever holds the capability may wait for that line, and for no other.
+//! After Wicki 2014, 2.3.2.2; the thesis's driver leaves them out (5.3). The request line belongs to the frame of the device's
+//! register, so a holder of that capability can wait for this line only.
 
 use crate::geometry::PixelSize;
 use crate::side::Side;
 
-/// How much each request of the device moves.
+/// The part that each request of the device moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncUnit {
     /// One element.
     Element,
     /// One frame.
     Frame,
-    /// So many elements, whatever a frame has.
+    /// This many elements, independent of the frame's size.
     Packet {
         /// At least 1.
         elements: u16,
     },
-    /// Everything.
+    /// The whole transfer.
     Block,
 }
 
 /// A transfer between a device's data register and contiguous memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Synchronized {
-    /// Which side is the device's register; the other is memory.
+    /// The side that is the device's register; the other is memory.
     pub device: Side,
-    /// Width of the register, and so of an element.
+    /// Width of the register and of an element.
     pub element: PixelSize,
     /// Elements of a frame.
     pub elements: u32,
     /// Frames of the transfer.
     pub frames: u32,
-    /// What each request moves.
+    /// The part that each request moves.
     pub unit: SyncUnit,
 }
 
@@ -48,7 +48,7 @@ impl Synchronized {
         elements.saturating_mul(self.element.bytes())
     }
 
-    /// Bytes that a side covers: the register, or all of the memory.
+    /// Bytes that a side covers: one element for the register, the whole transfer for memory.
     pub const fn side_bytes(&self, side: Side) -> u64 {
         match (side, self.device) {
             (Side::Source, Side::Source) | (Side::Destination, Side::Destination) => self.element.bytes(),

@@ -1,4 +1,4 @@
-//! How requests and completions lie in ring slots: fixed words, checked on the way in.
+//! The encoding of requests and completions in ring slots: fixed words, checked when decoded.
 //!
 //! ```text
 //! submission slot, 16 words; the first 8 (one cache line) suffice for most requests
@@ -9,7 +9,7 @@
 //!                                  seed of a CRC alone
 //!   3  source handle, fill      6  destination offset/start    10  destination x_step
 //!      pattern or rounds        7  length or x_count|y_count   11  destination y_step, 12 colour
-//!   with a list: 3 its first word in the channel's list area, 4 source count (31:0) | destination count (63:32);
+//!   with a list: 3 its first word in the queue's list area, 4 source count (31:0) | destination count (63:32);
 //!   segments are handle, offset, length; sources of an xor handle, offset
 //!   synchronized: 7 elements (31:0) | frames (63:32), 8 unit (7:0) | device is the destination (8) | packet (31:16)
 //! completion slot, 4 words
@@ -17,9 +17,8 @@
 //!   1  tag        2  bytes done        3  detail of the status, or the value found
 //! ```
 //!
-//! The ring owns the low half of word 0. Both directions are hostile: decoding checks every field it uses and answers with
-//! an error, never a panic; words that an operation does not use are ignored. Handles and ranges are checked later, at
-//! admission.
+//! The ring owns the low half of word 0. Slots of both directions may be hostile: decoding checks every field it uses and returns
+//! an error, never panics, and ignores words that an operation does not use. Admission checks handles and ranges later.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -38,14 +37,14 @@ pub use crate::slot_error::SlotError;
 
 /// Words of a submission slot.
 pub const SUBMISSION_WORDS: usize = 16;
-/// Words of its first half, beyond which only one with [`LONG`] is read.
+/// Words of the first half. The second half is used only with [`LONG`].
 pub const SUBMISSION_SHORT_WORDS: usize = 8;
 /// Words of a completion slot.
 pub const COMPLETION_WORDS: usize = 4;
-/// Bit of word 0 that says the second half of a submission slot is used.
+/// Bit of word 0: the second half of the submission slot is used.
 pub const LONG: u64 = 1 << 63;
 
-/// Bits of word 0 that are the ring's: the sequence that says which element is in the slot.
+/// Bits of word 0 that belong to the ring: the sequence number of the element in the slot.
 pub const HEADER_SEQUENCE: u64 = 0xffff_ffff;
 
 /// A submission slot without the ring's sequence.
@@ -59,7 +58,7 @@ const FLAG_LINKED: u64 = 1 << 42;
 const FLAG_FENCED: u64 = 1 << 43;
 const HINT_SHIFT: u32 = 44;
 const CLASS_SHIFT: u32 = 46;
-/// All bits of a header that mean something, but for the sequence.
+/// All defined bits of a header except the sequence.
 const KNOWN: u64 = LONG | 0xff_ffff << 32;
 
 const NOP: u64 = 1;
@@ -83,12 +82,12 @@ pub const SEGMENT_WORDS: usize = 3;
 /// Words of an xor's source in a list.
 const SOURCE_WORDS: usize = 2;
 
-/// Encodes `request` under the client's `tag` into a slot of zeros, and the words of its list, when it has one, into `list`,
-/// which comes empty: they go to the channel's list area, and where they went into the slot ([`place_list`]).
+/// Encodes `request` with the client's `tag` into `slot`, which must be zero, and the words of its list, if any, into `list`,
+/// which must be empty. The caller copies them to the queue's list area and writes their place into the slot ([`place_list`]).
 ///
 /// # Errors
-/// [`SlotError::Start`] when a span's offset plus the walk's start does not fit 64 bits; [`SlotError::Count`] when a list
-/// is too long.
+/// [`SlotError::Start`] if a span's offset plus the walk's start does not fit 64 bits; [`SlotError::Count`] if a list is too
+/// long.
 #[inline]
 pub fn encode_request(
     tag: u64,
@@ -97,7 +96,7 @@ pub fn encode_request(
     list: &mut Vec<u64>,
 ) -> Result<(), SlotError> {
     slot[1] = tag;
-    // Zero means no deadline, so a deadline at the clock's origin becomes the first nanosecond: as long past.
+    // Zero means no deadline, so a deadline at the clock's origin becomes the first nanosecond, which is also past.
     if let Some(deadline) = request.terms.deadline {
         slot[2] = deadline.nanoseconds().max(1);
     }
@@ -112,7 +111,7 @@ pub fn encode_request(
     Ok(())
 }
 
-/// Writes where the list of a slot lies.
+/// Writes the place of a slot's list into the slot.
 #[inline]
 pub const fn place_list(slot: &mut SubmissionSlot, first_word: u64) {
     slot[3] = first_word;
@@ -184,7 +183,7 @@ fn encode_operation(
     })
 }
 
-/// Operations that look at bytes, and those of devices.
+/// Encodes operations that read bytes for a result, and those of devices.
 fn encode_looks(slot: &mut SubmissionSlot, operation: &Operation<Span>) -> u64 {
     let mut first = |span: &Span| (slot[3], slot[4]) = (span.handle.bits(), span.offset);
     match operation {
@@ -216,7 +215,7 @@ fn encode_looks(slot: &mut SubmissionSlot, operation: &Operation<Span>) -> u64 {
             slot[8] = encode_unit(shape);
             SYNCHRONIZED << 32 | LONG | shape.element.bytes() << 48
         }
-        // All others are the caller's.
+        // The caller encodes all others.
         _ => 0,
     }
 }
@@ -295,22 +294,22 @@ fn encode_plane(slot: &mut SubmissionSlot, side: Side, span: Span, plane: &Plane
     Ok(())
 }
 
-/// The tag of a slot, readable even when the rest is malformed.
+/// The tag of a submission slot, valid even if the rest is malformed.
 #[inline]
 pub const fn tag_of(slot: &SubmissionSlot) -> u64 {
     slot[1]
 }
 
-/// Whether the next request depends on the one in this slot, readable even when the rest is malformed.
+/// Whether the next request is linked to the one in this slot, valid even if the rest is malformed.
 pub const fn is_linked(slot: &SubmissionSlot) -> bool {
     slot[0] & FLAG_LINKED != 0
 }
 
-/// Decodes a private copy of a slot. `fetch` gives a private copy of that many words from that word of the channel's list
-/// area, when they lie there.
+/// Decodes a private copy of a slot. `fetch(first, count)` returns a private copy of `count` words of the queue's list area, or
+/// `None` if they lie outside it.
 ///
 /// # Errors
-/// Any [`SlotError`] but the two of completions and [`SlotError::Start`], for a slot has offset and start in one word.
+/// Any [`SlotError`] except the two of completions, and [`SlotError::Start`], since a slot has offset and start in one word.
 #[inline]
 pub fn decode_request(
     slot: &SubmissionSlot,
@@ -342,8 +341,8 @@ pub fn decode_request(
     Ok(Request { task, terms: decode_terms(header, slot[2])? })
 }
 
-/// The operation of a slot that asks for one of the commonest and sets no terms, quickly; `None` says nothing about any other
-/// slot, which [`decode_request`] judges.
+/// A fast path for the most common operations with default terms. `None` says nothing about the slot: decode it with
+/// [`decode_request`].
 #[inline]
 pub fn decode_plain(slot: &SubmissionSlot) -> Option<Operation<Span>> {
     let span = |at: usize| Span::new(Handle::from_bits(slot[at]), slot[at + 1]);
@@ -548,7 +547,7 @@ fn encode_failure(failure: Failure) -> (u16, Side, u64) {
         Failure::ChannelFaulted => (14, none, 0),
         Failure::Unsupported => (15, none, 0),
         Failure::ServiceStopping => (16, none, 0),
-        // Only a client makes these, of requests that it cannot learn the end of.
+        // Only clients make these, for requests whose outcome they cannot learn.
         Failure::ServiceLost | Failure::UnknownTicket | Failure::Forked => (17, none, 0),
         Failure::SegmentTotals { source_bytes } => (18, none, source_bytes),
         Failure::ClassNotGranted { granted } => (19, none, granted as u64),
@@ -577,7 +576,7 @@ fn encode_slot_error(error: SlotError) -> (u64, Side, u64) {
     }
 }
 
-/// The tag of a slot, readable even when the rest is malformed.
+/// The tag of a completion slot, valid even if the rest is malformed.
 #[inline]
 pub const fn tag_of_completion(slot: &CompletionSlot) -> u64 {
     slot[1]

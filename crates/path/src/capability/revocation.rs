@@ -1,13 +1,14 @@
-//! Revocations: what they wait for, and how requests in flight and failed channels keep memory in the table.
+//! Revocations: they wait for requests in flight and for failed channels, which keep memory in the table.
 //!
 //! ```text
-//! revoke, close ──► whole trees give no access ──► nothing in flight in it? gone, and perhaps what is above it
-//!                                                  otherwise its root is waited for ──► release ──► gone ──► finished
-//!                                                                 └── only failed channels left ──► withheld, told once
+//! revoke, close ──► whole trees give no access ─┬─ nothing in flight: nodes are gone ──────────────► finished
+//!                                               └─ otherwise wait for the root ──► release ──► gone ──► finished
+//!                                                     └─ only failed channels left ──► withheld, reported once
 //! ```
 //!
-//! A revoked node is gone when nothing is in flight on it and all below it is gone; a revocation is over when its roots are. So each node
-//! is marked once and goes once, however many revocations meet in it. Who is told what is the caller's; so is cancelling what runs.
+//! A revoked node is gone when nothing is in flight on it and all below it is gone; a revocation is over when its roots are gone. So
+//! each node is marked once and removed once, however many revocations include it. The caller cancels running requests and
+//! reports revocations.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +17,17 @@ use memferry_transfer::{Handle, Memory, SessionId};
 use super::{Capabilities, CapabilityError, Claims, Node, RevocationId};
 
 pub(super) struct Revocation {
-    /// The nodes it began with.
+    /// The nodes that were revoked.
     roots: Vec<u32>,
-    /// So many of them are not gone yet.
+    /// How many of them are not gone yet.
     remaining: usize,
-    /// It was told that failed channels keep it from its end.
+    /// It was reported that only failed channels delay it.
     withheld: bool,
 }
 
 impl<M: Memory> Capabilities<M> {
-    /// Takes a capability of `session` and everything derived from it away. No request is admitted on them from here on;
-    /// those in flight are the caller's to cancel ([`uses_revoked`](Self::uses_revoked)).
+    /// Revokes a capability of `session` and everything derived from it. From now on no request is admitted on them; the caller
+    /// cancels those in flight ([`uses_revoked`](Self::uses_revoked)).
     ///
     /// The revocation is over when [`take_finished`](Self::take_finished) names it.
     ///
@@ -39,7 +40,7 @@ impl<M: Memory> Capabilities<M> {
         Ok(self.revoke_trees(&[handle.index()], session))
     }
 
-    /// Takes all capabilities of a session away, as [`revoke`](Self::revoke).
+    /// Revokes all capabilities of a session, as [`revoke`](Self::revoke).
     pub fn close(&mut self, session: SessionId) -> RevocationId {
         let held: Vec<u32> = self.held.get(&session).into_iter().flatten().copied().collect();
         self.revoke_trees(&held, session)
@@ -50,22 +51,22 @@ impl<M: Memory> Capabilities<M> {
         std::mem::take(&mut self.caught)
     }
 
-    /// Revocations that ended since this was last called, the earliest first. One that was [withheld](Self::take_withheld) is not among them when
-    /// the same was revoked again afterwards: that one is.
+    /// Revocations that ended since the last call, the earliest first. One that was [withheld](Self::take_withheld) is left out if
+    /// the same capability was revoked again; the later revocation is returned instead.
     pub fn take_finished(&mut self) -> Vec<RevocationId> {
         let mut finished = std::mem::take(&mut self.finished);
         finished.sort_unstable();
         finished
     }
 
-    /// Revocations that since this was last called came to wait for failed channels alone, each once: they are over when
-    /// these were reset, which may be never.
+    /// Revocations that now wait only for failed channels, each returned once. They end when the channels are reset, which may
+    /// never happen.
     pub fn take_withheld(&mut self) -> Vec<RevocationId> {
         std::mem::take(&mut self.withheld)
     }
 
     /// Whether [`take_finished`](Self::take_finished), [`take_withheld`](Self::take_withheld) or
-    /// [`take_dropped`](Self::take_dropped) has something.
+    /// [`take_dropped`](Self::take_dropped) would return something.
     pub fn has_news(&self) -> bool {
         !self.finished.is_empty() || !self.withheld.is_empty() || !self.dropped.is_empty()
     }
@@ -84,13 +85,13 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 
-    /// Keeps the claims of a request that is over, since a failed channel may still touch its memory.
+    /// Keeps the claims of a request that has ended, because a failed channel may still touch its memory.
     pub(crate) fn quarantine(&mut self, claims: &Claims) {
         self.count_quarantined(claims, 1);
         self.find_withheld();
     }
 
-    /// Ends claims that were quarantined: the channel was reset.
+    /// Ends quarantined claims after the channel was reset.
     pub(crate) fn release_quarantined(&mut self, claims: Claims) {
         self.count_quarantined(&claims, -1);
         self.release(claims);
@@ -108,7 +109,7 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 
-    /// Looks for revocations that wait for failed channels alone.
+    /// Finds revocations that wait only for failed channels.
     fn find_withheld(&mut self) {
         let table = &self.table;
         let upwards = |index: &u32| {
@@ -128,12 +129,12 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 
-    /// Marks whole trees revoked and lets go of what nothing uses.
+    /// Marks whole trees revoked and removes nodes that nothing uses.
     fn revoke_trees(&mut self, roots: &[u32], by: SessionId) -> RevocationId {
         let id = RevocationId(self.next_revocation);
         self.next_revocation += 1;
         for root in roots {
-            self.replace_told(*root);
+            self.forget_reported(*root);
             if let Some(node) = self.table.at_mut(*root) {
                 node.waiters.push(id);
             }
@@ -147,7 +148,7 @@ impl<M: Memory> Capabilities<M> {
             let Some(node) = self.table.at_mut(index) else { continue };
             node.forgotten |= node.session == by || node.grantee.is_some();
             marked.push(index);
-            // What was revoked before is so with all below it.
+            // Everything below a node revoked earlier is revoked too.
             if !std::mem::replace(&mut node.revoked, true) {
                 self.caught |= node.in_flight > 0;
                 open.extend(&node.children);
@@ -164,9 +165,9 @@ impl<M: Memory> Capabilities<M> {
         id
     }
 
-    /// Forgets a revocation of this node alone that was told to be withheld: nobody waits for it any more, and a client that
-    /// revokes again and again could pile them up.
-    fn replace_told(&mut self, index: u32) {
+    /// Forgets a revocation of this node alone that was reported as withheld: nothing waits for it any more, and a client that
+    /// revokes repeatedly could accumulate them.
+    fn forget_reported(&mut self, index: u32) {
         let Some(node) = self.table.at_mut(index) else { return };
         let revocations = &mut self.revocations;
         let untold = &self.withheld;
@@ -180,8 +181,8 @@ impl<M: Memory> Capabilities<M> {
         });
     }
 
-    /// Lets go of what a revoked node keeps once nothing is in flight on it, and of the node when nothing is below it any more,
-    /// then of those above.
+    /// Drops the memory of a revoked node once nothing is in flight on it, removes the node once nothing is below it, then does the
+    /// same for its ancestors.
     fn settle(&mut self, index: u32) {
         let mut next = Some(index);
         while let Some(index) = next {
@@ -198,7 +199,7 @@ impl<M: Memory> Capabilities<M> {
             waiters.into_iter().for_each(|id| self.root_gone(id));
             if forgotten {
                 self.table.remove(index);
-                self.held_no_more(session, index);
+                self.forget_handle(session, index);
             }
         }
     }
@@ -212,7 +213,7 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 
-    fn held_no_more(&mut self, session: SessionId, index: u32) {
+    fn forget_handle(&mut self, session: SessionId, index: u32) {
         let Some(held) = self.held.get_mut(&session) else { return };
         held.remove(&index);
         if held.is_empty() {
@@ -221,7 +222,7 @@ impl<M: Memory> Capabilities<M> {
     }
 }
 
-/// What a failed channel may still write to is never given back, not even at the end of the service.
+/// Memory that a failed channel may still write to is never freed, even when the service ends.
 impl<M> Drop for Capabilities<M> {
     fn drop(&mut self) {
         for index in &self.quarantined {

@@ -1,21 +1,16 @@
-//! What a worker does for its clients in a turn: takes requests out of rings, writes completions and progress into them, and
-//! wakes who sleeps.
+//! One turn of a worker for its clients: takes requests out of rings, writes completions and progress into them, and wakes
+//! sleeping clients.
 //!
 //! ```text
 //! slot, copied once ─ decode ─┬─ short: done at once ─► completion
 //!                             └─ path ─ ... ─► completions, wake-ups
-//! ```
-//!
-//! A client that sleeps is woken by its wake word, and by the descriptor it asked to be signalled with:
-//!
-//! ```text
 //! client: raises its parked flag, looks once more ─► worker: changes the wake word, futex, and one signal ─► eventfd, io_uring
 //! ```
 //!
-//! A signal never blocks ([`crate::signal`]). One at a time is on its way to each queue: while a client's own doing holds one
-//! up, that client needs no second one. What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module. What one
-//! client can have done in a turn under the lock that all workers share is bounded: requests, the lists they name, and looks for
-//! cancels.
+//! What a client writes is checked here or in the path; the parent module reports a broken rule to the control side. The work for
+//! one client in a turn, under the lock that all workers share, is bounded: requests, the lists they name, and looks for cancels.
+//! A signal never blocks ([`crate::signal`]). Each queue has at most one on its way: while a client's own doing delays it, that
+//! client needs no second one.
 
 use std::os::fd::AsFd;
 

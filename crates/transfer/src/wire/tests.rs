@@ -65,7 +65,7 @@ fn operations() -> impl Strategy<Value = Operation<Span>> {
     ]
 }
 
-/// A list area: where each list begins is made up of how long it is.
+/// A list area in which the place of each list follows from its length.
 const LIST_AT: u64 = 77;
 
 /// The request in a slot and its list, and both decoded again.
@@ -83,7 +83,7 @@ fn through_a_slot(tag: u64, request: &Request) -> (SubmissionSlot, Result<Reques
     (slot, decode_request(&slot, fetch))
 }
 
-/// A slot decoded where no list is.
+/// Decodes a slot without a list area.
 fn decode(slot: &SubmissionSlot) -> Result<Request, SlotError> {
     decode_request(slot, |_, _| None)
 }
@@ -117,7 +117,7 @@ fn looks() -> impl Strategy<Value = Operation<Span>> {
     )
 }
 
-/// What a device may ask for, made of two numbers.
+/// A synchronized transfer derived from two numbers.
 fn synchronized(length: u64, seed: u32) -> Synchronized {
     let device = if seed & 1 == 0 { Side::Source } else { Side::Destination };
     let element = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32][seed as usize / 2 % 3];
@@ -147,7 +147,7 @@ fn terms() -> impl Strategy<Value = Terms> {
     )
 }
 
-/// The request with each 2-D span's offset moved into its walk's start, as it comes out of a slot.
+/// The request as it is decoded from a slot: each 2-D span's offset is added to its walk's start.
 fn offsets_folded(mut request: Request) -> Request {
     let fold = |span: &mut Span, plane: &mut Plane| {
         plane.start += core::mem::take(&mut span.offset);
@@ -164,7 +164,7 @@ fn offsets_folded(mut request: Request) -> Request {
 }
 
 proptest! {
-    // Miri runs these too, slowly.
+    // Miri runs these too, with fewer cases because it is slow.
     #![proptest_config(ProptestConfig {
         cases: if cfg!(miri) { 16 } else { 512 },
         failure_persistence: None,
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn any_slot_decodes_or_is_refused_and_what_decodes_encodes_again(words in any::<[u64; SUBMISSION_WORDS]>(),
+    fn hostile_slots_are_refused_or_round_trip(words in any::<[u64; SUBMISSION_WORDS]>(),
         list in proptest::collection::vec(any::<u64>(), 0..40), opcode in 0u64..14, width in 0u64..6,
         flags in 0u64..256, long in any::<bool>(), small in any::<bool>()
     ) {
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn any_completion_slot_decodes_or_is_refused(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..27) {
+    fn hostile_completion_slots_never_panic(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..27) {
         let _ = decode_completion(&words);
         let mut slot = words;
         slot[0] = status << 32 | (words[0] & 3) << 56;
@@ -210,7 +210,7 @@ proptest! {
 }
 
 #[test]
-fn successes_of_every_engine_survive_the_slot() {
+fn successes_of_every_engine_round_trip() {
     for engine in [EngineKind::None, EngineKind::Cpu, EngineKind::Simulated, EngineKind::Module] {
         let outcome = Outcome { result: Ok(()), bytes_done: 5, value: 7, engine };
         let completion = Completion { tag: 9, inherited: false, outcome };
@@ -237,7 +237,7 @@ fn failures_keep_their_operands() {
 }
 
 #[test]
-fn lists_that_are_too_long_or_not_there_are_refused_on_both_sides() {
+fn long_and_missing_lists_are_refused() {
     let span = Span::new(Handle::new(1, 1), 0);
     let lists = |count| Lists {
         source: vec![Segment { place: span, length: 0 }; count].into(),
@@ -276,7 +276,7 @@ fn lists_that_are_too_long_or_not_there_are_refused_on_both_sides() {
 }
 
 #[test]
-fn unknown_bits_widths_and_codes_are_each_refused() {
+fn unknown_bits_widths_and_codes_are_refused() {
     let with = |header: u64| {
         let mut slot = [0; SUBMISSION_WORDS];
         slot[0] = header;
@@ -299,7 +299,7 @@ fn unknown_bits_widths_and_codes_are_each_refused() {
 }
 
 #[test]
-fn units_of_devices_that_do_not_exist_are_refused() {
+fn unknown_device_units_are_refused() {
     let with = |word: u64| {
         let mut slot = [0; SUBMISSION_WORDS];
         (slot[0], slot[8]) = (SYNCHRONIZED << 32 | LONG | 4 << 48, word);
@@ -314,7 +314,7 @@ fn units_of_devices_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn colours_and_patterns_wider_than_their_width_are_refused() {
+fn wide_colours_and_patterns_are_refused() {
     for (width, value) in [(1, 1u64 << 8), (2, 1 << 16), (WIDTH_COLOR, 1 << 24), (4, 1 << 32), (1, u64::MAX)]
     {
         let mut slot = [0; SUBMISSION_WORDS];
@@ -329,7 +329,7 @@ fn colours_and_patterns_wider_than_their_width_are_refused() {
 }
 
 #[test]
-fn a_start_beyond_64_bits_is_refused_before_it_reaches_the_ring() {
+fn a_start_beyond_64_bits_is_not_encoded() {
     let handle = Handle::new(1, 1);
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1, y_count: 1 };
     let plane = Plane { start: u64::MAX, x_step: 1, y_step: 1 };

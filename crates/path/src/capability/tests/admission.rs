@@ -81,7 +81,7 @@ fn check_both_sides(
 }
 
 #[test]
-fn good_handles_are_admitted_in_every_operation() {
+fn every_operation_admits_good_handles() {
     let (mut table, handle) = with_middle();
     for request in writing(Span::new(handle, 50), Span::new(handle, 0)) {
         let admitted = table.admit(A, &request, 8).unwrap();
@@ -96,7 +96,7 @@ fn good_handles_are_admitted_in_every_operation() {
 }
 
 #[test]
-fn unknown_stale_revoked_and_unfit_handles_are_told_apart_on_both_sides() {
+fn bad_handles_are_distinguished_on_both_sides() {
     let (mut table, good) = with_middle();
     let foreign = table.register(B, Counted::new(100), ALL).unwrap();
     check_both_sides(&mut table, good, foreign, |side| Failure::UnknownHandle { side, handle: foreign });
@@ -120,7 +120,7 @@ fn unknown_stale_revoked_and_unfit_handles_are_told_apart_on_both_sides() {
 }
 
 #[test]
-fn the_source_is_judged_first() {
+fn the_source_is_checked_first() {
     let (mut table, _) = with_middle();
     let one = Handle::new(70, 1);
     let other = Handle::new(71, 1);
@@ -183,7 +183,7 @@ fn xor(sources: &[Span], destination: Span, length: u64) -> Request {
 }
 
 #[test]
-fn an_xor_may_not_overlap_its_destination_in_part() {
+fn xor_sources_may_not_overlap_in_part() {
     let (mut table, handle) = with_middle();
     let at = |offset| Span::new(handle, offset);
     for (from, to, length) in [(0, 8, 8), (8, 0, 8), (8, 8, 8), (0, 1, 1), (3, 4, 0), (4, 4, 0), (0, 92, 8)] {
@@ -217,7 +217,7 @@ fn a_dual_copy_may_not_overlap_in_part() {
 }
 
 #[test]
-fn an_overlap_shows_through_derived_and_granted_capabilities() {
+fn derived_and_granted_handles_show_overlap() {
     let (mut table, middle) = with_middle();
     let low = table.derive(A, middle, (0, 60), ALL).unwrap();
     let high = table.derive(A, middle, (40, 60), ALL).unwrap();
@@ -256,7 +256,7 @@ fn overlap_is_judged_after_rights_and_bounds() {
 }
 
 #[test]
-fn registrations_of_one_memory_are_not_recognised_as_one() {
+fn two_registrations_are_not_compared() {
     let mut table = table();
     let memory = Counted::new(100);
     let one = table.register(A, memory.clone(), ALL).unwrap();
@@ -266,7 +266,7 @@ fn registrations_of_one_memory_are_not_recognised_as_one() {
 }
 
 #[test]
-fn requests_longer_than_the_limit_are_refused_whatever_they_name() {
+fn requests_longer_than_the_limit_are_refused() {
     let (mut table, handle) = with_middle();
     let known = Span::new(handle, 0);
     for destination in [known, Span::new(Handle::from_bits(0), 0)] {
@@ -285,7 +285,7 @@ fn requests_longer_than_the_limit_are_refused_whatever_they_name() {
 }
 
 #[test]
-fn a_request_that_moves_nothing_needs_no_capability_but_its_handles_count() {
+fn empty_requests_still_check_their_handles() {
     let (mut table, handle) = with_middle();
     let (operation, claims) = table.admit(A, &Request::new(Operation::Nop), 0).unwrap().into_parts();
     assert_eq!((operation, &claims), (Operation::Nop, &Claims::none()));
@@ -308,7 +308,7 @@ const WALKS: [[i64; 3]; 4] = [[3, 14, 0], [-3, 26, 6], [3, -26, 20], [-3, -14, 2
 const WALKED: Count2d = Count2d { pixel: PixelSize::Bits16, x_count: 3, y_count: 2 };
 
 #[test]
-fn a_walk_is_refused_when_it_leaves_by_one_byte_on_any_side() {
+fn a_walk_may_not_leave_by_one_byte() {
     let mut table = table();
     let root = table.register(A, Counted::new(100), ALL).unwrap();
     let exact = table.derive(A, root, (10, 28), ALL).unwrap();

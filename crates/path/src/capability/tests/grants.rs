@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_grant_gives_its_range_and_rights_to_the_session_it_names() {
+fn a_grant_gives_its_range_and_rights() {
     let (mut table, root, _) = with_root();
     let part = table.derive(A, root, (10, 50), ALL).unwrap();
     let token = table.grant(A, part, (4, 8), Rights::WRITE, Grantee::Session(B)).unwrap();
@@ -25,7 +25,7 @@ fn a_grant_to_a_session_is_none_to_others() {
 }
 
 #[test]
-fn a_grant_to_a_user_is_good_for_all_the_users_sessions() {
+fn all_sessions_of_a_user_can_accept_its_grant() {
     let (mut table, root, _) = with_root();
     let token = table.grant(A, root, (0, 8), Rights::WRITE, Grantee::User(BOB)).unwrap();
     let first = table.accept(B, BOB, token).unwrap().handle;
@@ -38,7 +38,7 @@ fn a_grant_to_a_user_is_good_for_all_the_users_sessions() {
 }
 
 #[test]
-fn what_is_not_an_grant_cannot_be_accepted() {
+fn only_grants_can_be_accepted() {
     let (mut table, root, _) = with_root();
     let derived = table.derive(A, root, (0, 8), ALL).unwrap();
     let forged = Handle::new(99, 1);
