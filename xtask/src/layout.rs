@@ -113,5 +113,4 @@ pub(crate) mod ninep {
     pub(crate) const SERVED: &str = "crates/ninep/src";
 }
 
-/// Scripts for shellcheck.
 pub(crate) const SCRIPTS: &[&str] = &["x", ".ci/run", C_INSTALL, module::INIT, ninep::INIT];

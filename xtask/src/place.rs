@@ -24,12 +24,10 @@ pub(crate) struct Place {
     pub(crate) root: PathBuf,
     /// Where the command was called; its relative paths start here.
     pub(crate) caller: PathBuf,
-    /// The build directory.
     pub(crate) target: PathBuf,
 }
 
 impl Place {
-    /// Reads the environment.
     pub(crate) fn of_environment() -> Self {
         let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest).parent().unwrap_or(Path::new("/")).to_owned();

@@ -43,7 +43,6 @@ const RULES: [Rule; 13] = [
     |tree| words::check(&tree.files),
 ];
 
-/// Number of rules.
 pub(crate) const COUNT: usize = RULES.len();
 
 /// Runs every rule; the violations are sorted by place.

@@ -42,7 +42,6 @@ impl Kind {
     }
 }
 
-/// A running client.
 pub(crate) struct Running {
     pub(crate) kind: Kind,
     pub(crate) seed: u64,

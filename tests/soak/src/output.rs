@@ -28,7 +28,6 @@ pub(crate) enum Stop {
     Ended(String),
     /// The service, or the system, refused a call.
     Refused(&'static str, String),
-    /// Wrong behaviour.
     Finding(String),
 }
 

@@ -42,7 +42,6 @@ pub struct Service {
     directory: PathBuf,
 }
 
-/// A new directory.
 pub fn fresh_directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -21,7 +21,6 @@ pub(super) trait Kind {
     /// Whether the flag may be repeated to give several values.
     const REPEATED: bool = false;
 
-    /// Parses a text.
     fn parse(text: &str) -> Result<Self::Value, String>;
 
     /// Parses the values of a flag; several if the flag was repeated.

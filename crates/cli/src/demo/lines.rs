@@ -27,7 +27,6 @@ pub(crate) enum Order {
     Forge { handle: Handle },
     /// Report the checksum of the registered memory.
     Checksum,
-    /// Revoke the grant.
     Revoke,
     /// Copy the granted memory once more.
     FetchAgain,

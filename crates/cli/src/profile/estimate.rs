@@ -81,7 +81,6 @@ pub(super) fn is_cold(distance: Distance) -> bool {
     matches!(distance, Distance::DestinationFar | Distance::Far)
 }
 
-/// The estimated savings.
 #[derive(Clone, Default, Serialize)]
 pub(super) struct Estimate {
     /// Shorter copies are not worth handing over.

@@ -78,7 +78,6 @@ pub(super) struct Report {
     pub(super) alignments: Vec<Part>,
     pub(super) distances: Vec<Part>,
     pub(super) callers: Vec<From>,
-    /// Callers not listed.
     pub(super) other_callers: usize,
     pub(super) left_out_calls: u64,
     pub(super) left_out_bytes: u64,
