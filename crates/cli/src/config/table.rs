@@ -188,7 +188,7 @@ const SERVICE: &[Row] = &[
         key: "log-format",
         flag: "log-format",
         unit: "NAME",
-        help: "Format of log lines; MEMFERRY_LOG filters them",
+        help: "Format of log lines, which MEMFERRY_LOG filters",
         default: None,
         bounds: None,
         place: &Place::<LogFormat>(|settings| &mut settings.log_format),

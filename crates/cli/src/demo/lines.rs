@@ -27,6 +27,7 @@ pub(crate) enum Order {
     Forge { handle: Handle },
     /// Report the checksum of the registered memory.
     Checksum,
+    /// Revoke the grant of the file.
     Revoke,
     /// Copy the granted memory once more.
     FetchAgain,
