@@ -1,4 +1,4 @@
-//! Arenas and frames of memfds over a socket: a service that dies under them, and a process that forks with them.
+//! Arenas and memfd frames of a remote service: a service that dies, and a client that forks.
 
 #![expect(unsafe_code, reason = "forks")]
 
@@ -39,7 +39,7 @@ fn buffers_of_lost_transfers_are_not_reused() {
     assert_eq!(harness::failure(&mut queue, ticket), Failure::ServiceLost);
     drop(buffer);
     assert_eq!(arena.statistics().abandoned_bytes, 4096);
-    // What room there is can still be had; more cannot.
+    // The room that exists can still be used; no more can be added.
     kept.write(0, b"still here").unwrap();
     let errors: Vec<_> =
         (0..100).filter_map(|_| arena.buffer(40 << 10).map(std::mem::forget).err()).collect();
@@ -50,7 +50,7 @@ fn buffers_of_lost_transfers_are_not_reused() {
 }
 
 #[test]
-fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use() {
+fn a_slice_copy_fails_with_a_lost_service() {
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
     let mut queue = client.queue(4).unwrap();
@@ -58,10 +58,10 @@ fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use
     let mut to = ArenaVec::new_in(arena.allocator());
     from.resize(20_000, 1_u8);
     to.resize(20_000, 2_u8);
-    arena.copy(&mut queue, &from, &mut to[..10_000]).expect_err("of two lengths");
+    arena.copy(&mut queue, &from, &mut to[..10_000]).expect_err("different lengths");
     assert_eq!(arena.copy(&mut queue, &from, &mut to).unwrap().by_engine, 16_384);
     assert_eq!(from, to);
-    // It can take the request and never serve it.
+    // A stopped service can take the request but never serve it.
     service.stop();
     let ended = std::thread::scope(|scope| {
         let copy = scope.spawn(|| arena.copy(&mut queue, &from, &mut to));
@@ -91,7 +91,7 @@ fn a_lost_service_registers_no_memory() {
 }
 
 #[test]
-fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
+fn a_forked_child_gets_errors() {
     let service = Service::start(&[]);
     let (client, arena) = arena(&service);
     let (memfd, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
@@ -99,10 +99,10 @@ fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
     buffer.write(0, b"parent").unwrap();
     let list = ArenaVec::<u8, _>::with_capacity_in(100, arena.allocator());
     let before = arena.statistics();
-    // SAFETY: the child makes calls that refuse to do anything there, and leaves by _exit.
+    // SAFETY: the child only makes calls that fail in a forked child, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        harness::end_in_time();
+        harness::set_alarm();
         let held = [
             matches!(arena.buffer(1), Err(BufferError::Forked(_))),
             matches!(buffer.read(0, &mut [0]), Err(AccessError::Forked(_))),
@@ -115,11 +115,11 @@ fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
         unsafe { libc::_exit(failed as i32) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above and writes one number.
+    // SAFETY: waits for the child forked above and writes one integer.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
     let mut bytes = [0; 6];
     buffer.read(0, &mut bytes).unwrap();
     assert_eq!((&bytes, arena.statistics()), (b"parent", before));
-    arena.buffer(100_000).expect("the service still knows this client");
+    arena.buffer(100_000).expect("the service still serves this client");
 }

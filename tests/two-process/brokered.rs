@@ -1,7 +1,7 @@
-//! What an embedded client can do, a client of a service in another process can too: the same tests, brokered.
+//! Runs the tests of an embedded client against a service in another process.
 //!
 //! ```text
-//! served, terms, signals, futures, shared of the client's end_to_end tests ─► client() here: a service process for each
+//! served, terms, signals, futures, shared of the client's end_to_end tests ─► client() here: its own service process
 //! ```
 
 mod harness;
@@ -27,11 +27,11 @@ use shared::*;
 const PATIENCE: Duration = harness::SOON;
 
 thread_local! {
-    /// Services of the test on this thread, ended with it.
+    /// The services of the test on this thread, stopped when it ends.
     static SERVICES: RefCell<Vec<Service>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A client of a service of its own: one worker, three engine channels, 64 bytes at a time.
+/// A client of a new service with one worker, three engine channels and chunks of 64 bytes.
 fn client() -> Client {
     let user = rustix::process::geteuid().as_raw().to_string();
     let arguments = ["--workers", "1", "--channels", "3", "--chunk", "64", "--high-user", user.as_str()];
@@ -41,7 +41,7 @@ fn client() -> Client {
     client
 }
 
-/// Waits until it is so.
-fn until(so: impl Fn() -> bool) {
-    harness::wait_until("it", so);
+/// Waits for a condition.
+fn until(condition: impl Fn() -> bool) {
+    harness::wait_until("the condition", condition);
 }

@@ -1,8 +1,8 @@
-//! Bulk transfer and messages between two processes: frames in every mode, and either side killed, forked or revoked in the
-//! middle.
+//! Bulk transfer and messages between two processes: frames in every mode, and a side that is killed, forks or revokes during a
+//! transfer.
 //!
 //! ```text
-//! this process: Listener ◄── connect ── Role: this binary again          both clients of one service process
+//! this process: Listener ◄── connect ── Role: this test binary          both are clients of one service process
 //! ```
 
 #![expect(unsafe_code, reason = "forks")]
@@ -12,7 +12,7 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use harness::{Role, SOON, Service, Sleeper, endless, fork_a_sleeper, listen, playing, say};
+use harness::{Role, SOON, Service, Sleeper, endless, fork_a_sleeper, next_order, report, role_socket};
 use memferry::{Client, Failure, Ticket};
 use memferry_bulk::{
     Consumer, Content, FinishError, LentFrame, Listener, Mode, Options, Producer, ReceiveError, Receiver,
@@ -24,41 +24,41 @@ use rustix::process::Signal;
 const PATIENCE: Option<Duration> = Some(SOON);
 const FRAME: u64 = 256 << 10;
 
-fn meeting(socket: &Path) -> PathBuf {
-    socket.with_extension("meeting")
+fn rendezvous(socket: &Path) -> PathBuf {
+    socket.with_extension("rendezvous")
 }
 
-/// A service, the role connected to this process, and this process's end.
-fn meet(service: &Service, role: &str) -> (Role, Client, Sender, Receiver) {
+/// Connects a role to this process; returns the role and this process's end.
+fn connect_role(service: &Service, role: &str) -> (Role, Client, Sender, Receiver) {
     let client = service.client();
-    let listener = Listener::bind(meeting(&service.socket)).unwrap();
+    let listener = Listener::bind(rendezvous(&service.socket)).unwrap();
     let role = Role::start(role, &service.socket);
     let (sender, receiver) = listener.accept(&client, Options::default(), PATIENCE).unwrap();
     (role, client, sender, receiver)
 }
 
-fn join(socket: &Path) -> (Client, Sender, Receiver) {
+fn connect_to_test(socket: &Path) -> (Client, Sender, Receiver) {
     let client = Client::connect(socket).unwrap();
-    let (sender, receiver) = connect(meeting(socket), &client, Options::default()).unwrap();
+    let (sender, receiver) = connect(rendezvous(socket), &client, Options::default()).unwrap();
     (client, sender, receiver)
 }
 
-fn lent_of(receiver: &mut Receiver) -> Result<LentFrame, ReceiveError> {
+fn receive_lent(receiver: &mut Receiver) -> Result<LentFrame, ReceiveError> {
     match receiver.receive(PATIENCE)?.content {
         Content::Range(lent) => Ok(lent),
-        Content::Bytes(bytes) => panic!("{} bytes came instead of a lent frame", bytes.len()),
+        Content::Bytes(bytes) => panic!("received {} bytes instead of a lent frame", bytes.len()),
     }
 }
 
 const MODES: [Mode; 3] = [Mode::MappedEachRequest, Mode::PreMapped, Mode::Offloaded];
 const LENGTHS: [u64; 6] = [0, 1, 4095, 4096, 65_537, FRAME];
 
-/// Puts frames of all lengths, two rounds over its set.
+/// Puts frames of all lengths, in two rounds over its frames.
 #[test]
 fn role_produces() {
-    let Some(socket) = playing() else { return };
-    let mode = MODES[listen_index()];
-    let (client, sender, _receiver) = join(&socket);
+    let Some(socket) = role_socket() else { return };
+    let mode = MODES[next_index()];
+    let (client, sender, _receiver) = connect_to_test(&socket);
     let mut producer = Producer::new(sender, &client, (8, FRAME), mode).unwrap();
     for round in 0..16u64 {
         let index = round as usize % 8;
@@ -67,22 +67,22 @@ fn role_produces() {
         producer.put(index, length, PATIENCE).unwrap();
     }
     producer.drain(PATIENCE).unwrap();
-    say("done");
-    listen();
+    report("done");
+    next_order();
 }
 
-fn listen_index() -> usize {
-    listen().parse().unwrap()
+fn next_index() -> usize {
+    next_order().parse().unwrap()
 }
 
 #[test]
-fn every_mode_brings_frames_in_order() {
+fn every_mode_keeps_the_order() {
     let service = Service::start(&[]);
     for (index, window) in [(0, 1), (1, 1), (2, 1), (2, 8)] {
         let client = service.client();
-        let listener = Listener::bind(meeting(&service.socket)).unwrap();
+        let listener = Listener::bind(rendezvous(&service.socket)).unwrap();
         let mut role = Role::start("role_produces", &service.socket);
-        role.tell(&index.to_string());
+        role.send_line(&index.to_string());
         let (_sender, receiver) = listener.accept(&client, Options::default(), PATIENCE).unwrap();
         let mut consumer = Consumer::new(receiver, &client, window, FRAME).unwrap();
         for round in 0..16u64 {
@@ -97,11 +97,11 @@ fn every_mode_brings_frames_in_order() {
     }
 }
 
-/// Sends back what it gets.
+/// Sends each message back.
 #[test]
 fn role_echoes() {
-    let Some(socket) = playing() else { return };
-    let (_client, mut sender, mut receiver) = join(&socket);
+    let Some(socket) = role_socket() else { return };
+    let (_client, mut sender, mut receiver) = connect_to_test(&socket);
     loop {
         match receiver.receive(PATIENCE) {
             Ok(message) => match message.content {
@@ -115,9 +115,9 @@ fn role_echoes() {
 }
 
 #[test]
-fn messages_of_any_length_go_there_and_back() {
+fn messages_of_any_length_are_echoed() {
     let service = Service::start(&[]);
-    let (_role, _client, mut sender, mut receiver) = meet(&service, "role_echoes");
+    let (_role, _client, mut sender, mut receiver) = connect_role(&service, "role_echoes");
     for (kind, length) in
         [0, 1, 40, 41, 4096, 128 << 10, (128 << 10) + 1, (1 << 20) + 7, 9 << 20].into_iter().enumerate()
     {
@@ -132,49 +132,49 @@ fn messages_of_any_length_go_there_and_back() {
     }
 }
 
-/// Connects, says so, and takes nothing.
+/// Connects, reports it, and receives nothing.
 #[test]
 fn role_sleeps() {
-    let Some(socket) = playing() else { return };
-    let _ends = join(&socket);
-    say("here");
-    listen();
+    let Some(socket) = role_socket() else { return };
+    let _ends = connect_to_test(&socket);
+    report("here");
+    next_order();
 }
 
 #[test]
 fn a_killed_consumer_is_an_error_to_senders() {
     let service = Service::start(&[]);
-    let (mut role, client, mut sender, mut receiver) = meet(&service, "role_sleeps");
+    let (mut role, client, mut sender, mut receiver) = connect_role(&service, "role_sleeps");
     role.receive_line();
     let frame = client.frame(4096).alloc().unwrap();
     let loan = sender.lend(1, &frame, PATIENCE).unwrap();
     assert!(matches!(sender.settle(loan, Some(Duration::ZERO)), Err(SendError::TimedOut)));
     role.kill();
-    assert!(matches!(sender.settle(loan, None), Err(SendError::PeerLost)), "without a limit");
+    assert!(matches!(sender.settle(loan, None), Err(SendError::PeerLost)), "without a timeout");
     assert!(matches!(sender.send(2, b"", None), Err(SendError::PeerLost)));
     assert!(matches!(receiver.receive(None), Err(ReceiveError::PeerLost)));
     service.assert_serves();
 }
 
-/// Sends three messages and lends a frame; does as it is told with that.
+/// Sends three messages and lends a frame; revokes it and lends another when ordered.
 #[test]
 fn role_lends() {
-    let Some(socket) = playing() else { return };
-    let (client, mut sender, _receiver) = join(&socket);
+    let Some(socket) = role_socket() else { return };
+    let (client, mut sender, _receiver) = connect_to_test(&socket);
     let frame = client.frame(FRAME).alloc().unwrap();
     for number in 0..3u32 {
         sender.send(number, &number.to_le_bytes(), PATIENCE).unwrap();
     }
     let _loan = sender.lend(3, &frame, PATIENCE).unwrap();
-    say("lent");
-    listen();
+    report("lent");
+    next_order();
     frame.revoke().unwrap();
-    say("revoked");
+    report("revoked");
     let _loan = sender.lend(4, client.frame(FRAME).alloc().unwrap(), PATIENCE).unwrap();
-    listen();
+    next_order();
 }
 
-/// Takes the role's messages and begins to pull its frame, which waits behind transfers that do not end.
+/// Receives the role's messages and starts to pull its frame, which waits behind endless transfers.
 fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Queue, Vec<Ticket>) {
     for number in 0..3u32 {
         let message = receiver.receive(PATIENCE).unwrap();
@@ -183,7 +183,7 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Qu
                 && matches!(message.content, Content::Bytes(bytes) if bytes == number.to_le_bytes())
         );
     }
-    let lent = lent_of(receiver).unwrap();
+    let lent = receive_lent(receiver).unwrap();
     let busy = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(64).unwrap();
     let tickets = (0..60).map(|_| queue.submit(endless(&busy)).unwrap()).collect();
@@ -196,7 +196,7 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Qu
 #[test]
 fn a_killed_producer_is_an_error_at_the_end() {
     let service = Service::start(&["--workers", "1"]);
-    let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
+    let (mut role, client, _sender, mut receiver) = connect_role(&service, "role_lends");
     role.receive_line();
     let (mut queue, tickets) = pull_behind_others(&client, &mut receiver);
     role.kill();
@@ -210,32 +210,32 @@ fn a_killed_producer_is_an_error_at_the_end() {
 #[test]
 fn a_frame_revoked_in_the_middle_is_an_error() {
     let service = Service::start(&["--workers", "1"]);
-    let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
+    let (mut role, client, _sender, mut receiver) = connect_role(&service, "role_lends");
     role.receive_line();
     let (mut queue, tickets) = pull_behind_others(&client, &mut receiver);
-    role.tell("revoke");
+    role.send_line("revoke");
     let ended = receiver.finish(PATIENCE);
     let revoked = |failure| matches!(failure, Failure::Revoked { .. } | Failure::Cancelled);
     assert!(matches!(ended, Err(FinishError::Failed { kind: 3, failure }) if revoked(failure)), "{ended:?}");
     assert_eq!(role.receive_line(), "revoked");
     tickets.into_iter().for_each(|ticket| queue.cancel(ticket).unwrap());
-    assert_eq!(lent_of(&mut receiver).unwrap().kind(), 4);
-    role.tell("end");
+    assert_eq!(receive_lent(&mut receiver).unwrap().kind(), 4);
+    role.send_line("end");
 }
 
-/// Holds its connection open in a forked child and dies.
+/// Keeps its connection open in a forked child and is killed.
 #[test]
 fn role_forks_and_dies() {
-    let Some(socket) = playing() else { return };
-    let _ends = join(&socket);
-    say(fork_a_sleeper());
-    listen();
+    let Some(socket) = role_socket() else { return };
+    let _ends = connect_to_test(&socket);
+    report(fork_a_sleeper());
+    next_order();
 }
 
 #[test]
-fn a_process_is_gone_when_it_died_although_its_child_holds_the_socket() {
+fn a_dead_peers_child_does_not_hide_its_death() {
     let service = Service::start(&[]);
-    let (mut role, _client, _sender, mut receiver) = meet(&service, "role_forks_and_dies");
+    let (mut role, _client, _sender, mut receiver) = connect_role(&service, "role_forks_and_dies");
     let child = Sleeper::of(&mut role);
     role.kill();
     assert!(matches!(receiver.receive(None), Err(ReceiveError::PeerLost)));
@@ -243,23 +243,23 @@ fn a_process_is_gone_when_it_died_although_its_child_holds_the_socket() {
 }
 
 #[test]
-fn a_forked_child_is_told_so_and_disturbs_nothing() {
+fn a_forked_child_gets_errors() {
     let service = Service::start(&[]);
-    let (_role, _client, mut sender, mut receiver) = meet(&service, "role_echoes");
-    // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
+    let (_role, _client, mut sender, mut receiver) = connect_role(&service, "role_echoes");
+    // SAFETY: the child only makes calls that need no other thread, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        harness::end_in_time();
+        harness::set_alarm();
         let sent = matches!(sender.send(1, b"from the child", None), Err(SendError::Forked(_)));
         let received = matches!(receiver.receive(None), Err(ReceiveError::Forked(_)));
         let finished = matches!(receiver.finish(None), Err(FinishError::Forked(_)));
         let idle = !receiver.ready();
         drop((sender, receiver));
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!(sent && received && finished && idle))) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child made above.
+    // SAFETY: waits for the child forked above.
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0, "the child's exit status");
     sender.send(5, b"from the parent", PATIENCE).unwrap();
@@ -267,9 +267,9 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 }
 
 #[test]
-fn a_lost_service_fails_what_is_pulled() {
+fn a_lost_service_fails_pulls() {
     let mut service = Service::start(&["--workers", "1"]);
-    let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
+    let (mut role, client, _sender, mut receiver) = connect_role(&service, "role_lends");
     role.receive_line();
     let _busy = pull_behind_others(&client, &mut receiver);
     service.signal(Signal::KILL);
@@ -279,11 +279,11 @@ fn a_lost_service_fails_what_is_pulled() {
 }
 
 #[test]
-fn messages_go_on_without_a_service() {
+fn messages_continue_without_a_service() {
     let mut service = Service::start(&[]);
-    let (_role, client, mut sender, mut receiver) = meet(&service, "role_echoes");
+    let (_role, client, mut sender, mut receiver) = connect_role(&service, "role_echoes");
     let frame = client.frame(4096).alloc().unwrap();
-    // The other end has shaken hands too, for which it asks the service.
+    // The echo shows that the other end has finished its handshake, which uses the service.
     sender.send(1, b"with it", PATIENCE).unwrap();
     assert_eq!(receiver.receive(PATIENCE).unwrap().kind, 1);
     service.signal(Signal::KILL);
@@ -294,14 +294,15 @@ fn messages_go_on_without_a_service() {
 }
 
 #[test]
-fn other_services_are_lent_frames_mapped_only() {
+fn another_services_client_gets_mapped_frames_only() {
     let service = Service::start(&[]);
     let other = Service::start(&[]);
-    let listener = Listener::bind(meeting(&service.socket)).unwrap();
+    let listener = Listener::bind(rendezvous(&service.socket)).unwrap();
     let ours = service.client();
     let theirs = other.client();
     std::thread::scope(|scope| {
-        let there = scope.spawn(|| connect(meeting(&service.socket), &theirs, Options::default()).unwrap());
+        let there =
+            scope.spawn(|| connect(rendezvous(&service.socket), &theirs, Options::default()).unwrap());
         let (mut sender, _receiver) = listener.accept(&ours, Options::default(), PATIENCE).unwrap();
         let (_sender, mut receiver) = there.join().unwrap();
         let frame = memferry_bulk::SharedFrame::allocate(&ours, 4096).unwrap();
@@ -310,7 +311,7 @@ fn other_services_are_lent_frames_mapped_only() {
         frame.frame().write(9, b"mapped").unwrap();
         let _loan = sender.lend_mapped(1, &frame, (9, 6), PATIENCE).unwrap();
         let mut bytes = [0; 6];
-        lent_of(&mut receiver).unwrap().read(0, &mut bytes).unwrap();
+        receive_lent(&mut receiver).unwrap().read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"mapped");
     });
 }

@@ -1,8 +1,8 @@
-//! Peers of a bulk channel that speak its protocol by hand: who says what is not so, hands on what others granted, says
-//! nothing, or takes its memory away.
+//! Peers of a bulk connection that encode its protocol themselves: they make false statements, pass on grants of others, send
+//! nothing, or shrink their memory.
 //!
 //! ```text
-//! this process: Listener ◄── RawPeer: hello, memory, slots, each as a test likes        third process ─ grants ─► this one
+//! this process: Listener ◄── RawPeer: hello, memory, slots, as a test chooses        third process ─ grants ─► this one
 //! ```
 
 mod harness;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use harness::{Role, SOON, Service, listen, playing, say};
+use harness::{Role, SOON, Service, next_order, report, role_socket};
 use memferry::{Client, Grantee, Rights, ServiceId, SessionId};
 use memferry_bulk::{ConnectError, Content, Listener, Options, ReceiveError, Receiver, Violation, connect};
 use memferry_conformance::noise;
@@ -26,7 +26,7 @@ const PATIENCE: Option<Duration> = Some(SOON);
 const AREA_AT: u64 = 8192;
 const MEMORY_BYTES: u64 = AREA_AT + (1 << 20);
 
-/// Somebody who connects and says nothing.
+/// A connection that sends nothing.
 fn silent(path: &Path) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -34,7 +34,7 @@ fn silent(path: &Path) -> OwnedFd {
     socket
 }
 
-/// A peer that writes what it likes.
+/// A peer that can write anything.
 struct RawPeer {
     socket: OwnedFd,
     memory: OwnedFd,
@@ -43,7 +43,7 @@ struct RawPeer {
 }
 
 impl RawPeer {
-    /// Connects and says that it is `session` of `service`.
+    /// Connects and claims to be `session` of `service`.
     fn join(path: &Path, service: ServiceId, session: SessionId) -> Self {
         let socket = silent(path);
         let (memory, mapping) = frame::allocate_sealed(MEMORY_BYTES, false).unwrap();
@@ -56,14 +56,14 @@ impl RawPeer {
         Self { socket, memory, words: MappedWords::new(mapping).unwrap(), ring }
     }
 
-    /// Writes a slot; the other end, if it sleeps, looks soon.
+    /// Writes a slot. The other end polls for it when it sleeps.
     fn slot(&mut self, sort: u64, words: [u64; 3]) {
         let [one, two, three] = words;
         self.ring.stage(&self.words, &[sort << 32, one, two, three, 0, 0, 0, 0]).unwrap();
         self.ring.publish(&self.words);
     }
 
-    /// Says that its first export is what a token grants, and lends all of it.
+    /// Announces a grant as its first export and lends all of it.
     fn grant(&mut self, token: u64, length: u64) {
         self.slot(3, [0, token, 0]);
         self.slot(5, [1, length, 0]);
@@ -74,49 +74,49 @@ fn accepted(listener: &Listener, client: &Client) -> Result<Receiver, ConnectErr
     listener.accept(client, Options::default(), PATIENCE).map(|(_, receiver)| receiver)
 }
 
-/// Grants a frame to the session it is told, and says the token and its own session.
+/// Grants a frame to the session it is ordered to; reports its own session and the token.
 #[test]
 fn role_grants() {
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     let client = Client::connect(socket).unwrap();
     let frame = client.frame(4096).alloc().unwrap();
-    say(client.session());
-    let session = SessionId(listen().parse().unwrap());
-    say(client.grant(&frame, Rights::READ, Grantee::Session(session)).unwrap().token());
-    listen();
+    report(client.session());
+    let session = SessionId(next_order().parse().unwrap());
+    report(client.grant(&frame, Rights::READ, Grantee::Session(session)).unwrap().token());
+    next_order();
 }
 
-/// Meets the test as itself and hands on the token it is told.
+/// Connects to the test as itself and passes on a token of another process.
 #[test]
 fn role_hands_on_a_token() {
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     let client = Client::connect(&socket).unwrap();
     let service = client.identify(client.session()).unwrap().service;
-    let mut peer = RawPeer::join(&socket.with_extension("meeting"), service, client.session());
-    peer.grant(listen().parse().unwrap(), 4096);
-    listen();
+    let mut peer = RawPeer::join(&socket.with_extension("rendezvous"), service, client.session());
+    peer.grant(next_order().parse().unwrap(), 4096);
+    next_order();
 }
 
 fn session_of(role: &mut Role) -> SessionId {
-    let said = role.receive_line();
-    SessionId(said.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap())
+    let line = role.receive_line();
+    SessionId(line.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap())
 }
 
 #[test]
 fn grants_of_a_third_process_are_refused() {
     let service = Service::start(&[]);
     let client = service.client();
-    let listener = Listener::bind(service.socket.with_extension("meeting")).unwrap();
+    let listener = Listener::bind(service.socket.with_extension("rendezvous")).unwrap();
     let mut third = Role::start("role_grants", &service.socket);
     let grantor = session_of(&mut third);
-    third.tell(&client.session().0.to_string());
+    third.send_line(&client.session().0.to_string());
     let token = third.receive_line();
-    // It is a good token: who granted it may well have meant this process.
+    // The token itself is valid for this process.
     let frame = client.accept(token.parse().unwrap()).unwrap();
     assert_eq!(frame.grantor(), Some(grantor));
     let mut peer = Role::start("role_hands_on_a_token", &service.socket);
     let mut receiver = accepted(&listener, &client).unwrap();
-    peer.tell(&token);
+    peer.send_line(&token);
     let refused = receiver.receive(PATIENCE).map(|message| message.kind);
     let of_third =
         |violation: &Violation| matches!(violation, Violation::Grantor { grantor: of } if *of == grantor);
@@ -126,10 +126,10 @@ fn grants_of_a_third_process_are_refused() {
 }
 
 #[test]
-fn who_names_the_session_of_another_process_is_not_connected() {
+fn claiming_another_processes_session_is_refused() {
     let service = Service::start(&[]);
     let client = service.client();
-    let path = service.socket.with_extension("meeting");
+    let path = service.socket.with_extension("rendezvous");
     let listener = Listener::bind(&path).unwrap();
     let mut third = Role::start("role_grants", &service.socket);
     let id = client.identify(client.session()).unwrap().service;
@@ -144,22 +144,22 @@ fn who_names_the_session_of_another_process_is_not_connected() {
         matches!(&refused, Err(ConnectError::Violation(violation)) if is_named(violation)),
         "{refused:?}"
     );
-    // One that is no session, or no longer: whoever dies after it has spoken breaks no rule.
+    // A session that does not exist, or has ended, is no violation.
     let _peer = RawPeer::join(&path, id, SessionId(1 << 40));
     let refused = accepted(&listener, &client).map(drop);
     assert!(matches!(&refused, Err(ConnectError::Handshake(_))), "{refused:?}");
-    // Its own it may name.
+    // A peer may name its own session.
     let own = service.client();
     let _peer = RawPeer::join(&path, id, own.session());
     accepted(&listener, &client).unwrap();
 }
 
 #[test]
-fn a_grant_across_services_is_cut_off() {
+fn a_grant_across_services_is_refused() {
     let service = Service::start(&[]);
     let client = service.client();
     let granting = service.client();
-    let path = service.socket.with_extension("meeting");
+    let path = service.socket.with_extension("rendezvous");
     let listener = Listener::bind(&path).unwrap();
     let frame = granting.frame(4096).alloc().unwrap();
     let grant = granting.grant(&frame, Rights::READ, Grantee::Session(client.session())).unwrap();
@@ -172,11 +172,11 @@ fn a_grant_across_services_is_cut_off() {
 }
 
 #[test]
-fn one_who_says_nothing_keeps_nobody_waiting() {
+fn a_silent_peer_does_not_delay_others() {
     let service = Service::start(&[]);
     let ours = service.client();
     let theirs = service.client();
-    let path = service.socket.with_extension("meeting");
+    let path = service.socket.with_extension("rendezvous");
     let listener = Listener::bind(&path).unwrap();
     let _silent: Vec<_> = (0..3).map(|_| silent(&path)).collect();
     let patient = Options { handshake: Duration::MAX, ..Options::default() };
@@ -191,17 +191,17 @@ fn one_who_says_nothing_keeps_nobody_waiting() {
 }
 
 #[test]
-fn one_who_says_nothing_is_turned_away_when_its_time_is_over() {
+fn a_silent_peer_is_disconnected() {
     let service = Service::start(&[]);
     let client = service.client();
-    let path = service.socket.with_extension("meeting");
+    let path = service.socket.with_extension("rendezvous");
     let listener = Listener::bind(&path).unwrap();
     let socket = silent(&path);
     let short = Options { handshake: Duration::from_millis(1), ..Options::default() };
     let refused = listener.accept(&client, short, None).map(drop);
     assert!(matches!(refused, Err(ConnectError::Handshake(why)) if why.contains("in time")), "{refused:?}");
     assert!(matches!(conduit::receive(socket.as_fd(), true), Err(conduit::ReceiveError::Closed)));
-    // And one who listens and never lets anybody in.
+    // Connecting to a listener that never accepts times out as well.
     let mut waiting = Vec::new();
     let full = loop {
         let kind = SocketType::SEQPACKET;
@@ -217,11 +217,11 @@ fn one_who_says_nothing_is_turned_away_when_its_time_is_over() {
 }
 
 #[test]
-fn memory_that_a_peer_cuts_or_punches_in_the_middle_stays() {
+fn a_peer_cannot_shrink_its_memory() {
     let service = Service::start(&[]);
     let client = service.client();
     let theirs = service.client();
-    let path = service.socket.with_extension("meeting");
+    let path = service.socket.with_extension("rendezvous");
     let listener = Listener::bind(&path).unwrap();
     let id = client.identify(client.session()).unwrap().service;
     let mut peer = RawPeer::join(&path, id, theirs.session());
@@ -240,7 +240,7 @@ fn memory_that_a_peer_cuts_or_punches_in_the_middle_stays() {
     let (sort, words) = piece(false, 60_000, 40_000);
     peer.slot(sort, words);
     match receiver.receive(PATIENCE).unwrap().content {
-        Content::Bytes(came) => assert!(came == bytes),
+        Content::Bytes(received) => assert!(received == bytes),
         Content::Range(lent) => panic!("{lent:?}"),
     }
     drop(peer.socket);

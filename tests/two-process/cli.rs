@@ -1,12 +1,12 @@
-//! The command as people run it: the built binary, its exit status, what it says and what it leaves behind.
+//! The command as users run it: the built binary, its exit status, its output and its files.
 //!
 //! ```text
-//! copy, rotate, flip, overlay ─ embedded and through a service ─► the bytes they must give
-//! bad input                   ─► a message that says what is wrong, no output file
-//! serve, demo                 ─► how they end, and that nothing is left
+//! copy, rotate, flip, overlay ─ embedded and through a service ─► the expected bytes
+//! bad input                   ─► an error message, no output file
+//! serve, demo                 ─► exit status, and that no file or process remains
 //! ```
 //!
-//! Nothing here sleeps: processes are waited for by what they say or by their end.
+//! No test sleeps: it waits for a process's output or exit.
 
 mod harness;
 
@@ -22,7 +22,7 @@ use memferry_conformance::noise;
 use png::{BitDepth, ColorType};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A directory that goes with its test.
+/// A directory removed with its test.
 struct Place(PathBuf);
 
 impl Place {
@@ -60,10 +60,10 @@ macro_rules! memferry {
     }};
 }
 
-/// How long a command may take before it counts as hanging.
+/// Time after which a command counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a command to its end; one that does not end is killed and fails the test.
+/// Runs a command to its end. A command that hangs is killed and fails the test.
 fn run(mut command: Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = Pid::from_child(&child);
@@ -79,7 +79,7 @@ fn run(mut command: Command) -> Output {
     }
 }
 
-/// Runs what must succeed; what it said.
+/// Runs a command that must succeed; returns its output.
 fn succeed(command: Command) -> String {
     let output = run(command);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -87,7 +87,7 @@ fn succeed(command: Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs what must fail without a panic; its error message.
+/// Runs a command that must fail without a panic; returns its error message.
 fn fail(command: Command) -> String {
     let output = run(command);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -97,26 +97,26 @@ fn fail(command: Command) -> String {
 }
 
 fn assert_fails(command: Command, expected: &str) {
-    let said = fail(command);
-    assert!(said.contains(expected), "'{expected}' is not in: {said}");
+    let printed = fail(command);
+    assert!(printed.contains(expected), "'{expected}' is missing in: {printed}");
 }
 
 #[test]
-fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
+fn copy_works_embedded_and_with_a_service() {
     let place = Place::new();
     let service = Service::start(&[]);
-    // Around the pieces the command moves, and more pieces than it has under way.
+    // Lengths around a piece, and one with more pieces than are in flight.
     for length in [1, 4095, 4097, 8 << 20, (8 << 20) + 1, (40 << 20) + 12_345] {
         let bytes = noise(length, length as u64);
         let source = place.file("source", &bytes);
-        let said = succeed(memferry!["copy", &source, place.path("embedded")]);
+        let printed = succeed(memferry!["copy", &source, place.path("embedded")]);
         assert!(
-            said.contains(&format!("copied {length} bytes")) && said.contains("of memcpy's speed"),
-            "{said}"
+            printed.contains(&format!("copied {length} bytes")) && printed.contains("of memcpy's speed"),
+            "{printed}"
         );
-        assert!(said.contains("CPU worker") && said.contains("CPU time"), "{said}");
-        let said = succeed(memferry!["copy", &source, place.path("served"), "--socket", &service.socket]);
-        assert!(said.contains("of the service"), "{said}");
+        assert!(printed.contains("CPU worker") && printed.contains("CPU time"), "{printed}");
+        let printed = succeed(memferry!["copy", &source, place.path("served"), "--socket", &service.socket]);
+        assert!(printed.contains("of the service"), "{printed}");
         for copy in ["embedded", "served"] {
             assert!(std::fs::read(place.path(copy)).unwrap() == bytes, "{copy}, {length} bytes");
         }
@@ -124,7 +124,7 @@ fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
 }
 
 #[test]
-fn copy_makes_an_empty_file_and_shortens_one_that_was_longer() {
+fn copy_truncates_a_longer_file() {
     let place = Place::new();
     let empty = place.file("empty", b"");
     let target = place.file("target", b"longer");
@@ -133,14 +133,14 @@ fn copy_makes_an_empty_file_and_shortens_one_that_was_longer() {
 }
 
 #[test]
-fn copy_refuses_what_is_no_file_to_copy() {
+fn copy_refuses_other_than_regular_files() {
     let place = Place::new();
     let source = place.file("source", b"precious");
     std::fs::hard_link(&source, place.path("twin")).unwrap();
     assert_fails(memferry!["copy", place.path("none"), place.path("x")], "No such file");
     assert_fails(memferry!["copy", &place.0, place.path("x")], "is a directory");
     assert_fails(memferry!["copy", &source, &place.0], "is a directory");
-    assert_fails(memferry!["copy", "/dev/zero", place.path("x")], "no regular file");
+    assert_fails(memferry!["copy", "/dev/zero", place.path("x")], "not a regular file");
     assert_fails(memferry!["copy", &source, &source], "is the source itself");
     assert_fails(memferry!["copy", &source, place.path("twin")], "is the source itself");
     assert_fails(memferry!["copy", &source, place.path("no/where")], "cannot write");
@@ -150,7 +150,7 @@ fn copy_refuses_what_is_no_file_to_copy() {
 }
 
 #[test]
-fn copy_leaves_the_destination_alone_when_nobody_listens() {
+fn copy_keeps_the_destination_without_service() {
     let place = Place::new();
     let source = place.file("source", b"new");
     let target = place.file("target", b"old");
@@ -224,7 +224,7 @@ impl Png {
 }
 
 #[test]
-fn rotate_turns_clockwise_and_four_quarters_give_the_original() {
+fn rotate_turns_clockwise() {
     let place = Place::new();
     let service = Service::start(&[]);
     for format in FORMATS {
@@ -234,7 +234,7 @@ fn rotate_turns_clockwise_and_four_quarters_give_the_original() {
         let quarter = original.moved((23, 37), |x, y| (y, 22 - x));
         succeed(memferry!["rotate", &input, &output, "--by", "90", "--socket", &service.socket]);
         assert_eq!(Png::load(&output), quarter, "{format:?}");
-        // A picture may be turned in place.
+        // Input and output may be the same file.
         for _ in 0..3 {
             succeed(memferry!["rotate", &output, &output, "--by", "90"]);
         }
@@ -247,7 +247,7 @@ fn rotate_turns_clockwise_and_four_quarters_give_the_original() {
 }
 
 #[test]
-fn flip_mirrors_and_twice_gives_the_original() {
+fn flip_mirrors() {
     let place = Place::new();
     let original = Png::random(31, 8, (ColorType::Rgb, BitDepth::Eight));
     let input = place.file("in.png", &original.encode());
@@ -264,7 +264,7 @@ fn flip_mirrors_and_twice_gives_the_original() {
     fail(memferry!["flip", &input, &output, "--horizontal", "--vertical"]);
 }
 
-/// A picture of `color` at every pixel but one, which has the key.
+/// A picture of one colour, with the key at one pixel.
 fn keyed(format: (ColorType, BitDepth), color: &[u8], key: &[u8], key_at: (u32, u32)) -> Png {
     let mut png = Png { width: 4, height: 3, format, bytes: color.repeat(12) };
     let start = (key_at.1 * 4 + key_at.0) as usize * color.len();
@@ -273,12 +273,12 @@ fn keyed(format: (ColorType, BitDepth), color: &[u8], key: &[u8], key_at: (u32, 
 }
 
 #[test]
-fn overlay_leaves_out_the_key_and_cuts_off_at_the_right_and_the_bottom() {
+fn overlay_applies_the_key_and_the_edges() {
     let place = Place::new();
     let service = Service::start(&[]);
     let cases: [(_, &[u8], &[u8], &str); 4] = [
         ((ColorType::Rgb, BitDepth::Eight), &[1, 2, 3], &[0x12, 0x34, 0x56], "123456"),
-        // The alpha is not compared.
+        // Alpha is not compared.
         ((ColorType::Rgba, BitDepth::Eight), &[1, 2, 3, 4], &[0x12, 0x34, 0x56, 0x77], "123456"),
         ((ColorType::Grayscale, BitDepth::Eight), &[9], &[0x80], "808080"),
         ((ColorType::Grayscale, BitDepth::Sixteen), &[0x80, 0x81], &[0x80, 0x80], "808080"),
@@ -291,7 +291,7 @@ fn overlay_leaves_out_the_key_and_cuts_off_at_the_right_and_the_bottom() {
         let output = place.path("out.png");
         for (at, cut) in [((2, 1), false), ((8, 4), true)] {
             let at_text = format!("{},{}", at.0, at.1);
-            let said = succeed(memferry![
+            let printed = succeed(memferry![
                 "overlay",
                 &below,
                 &above,
@@ -303,7 +303,7 @@ fn overlay_leaves_out_the_key_and_cuts_off_at_the_right_and_the_bottom() {
                 "--socket",
                 &service.socket
             ]);
-            assert_eq!(said.contains("cut off"), cut, "{said}");
+            assert_eq!(printed.contains("cut off"), cut, "{printed}");
             let result = Png::load(&output);
             assert_eq!(result.format, format);
             for (x, y) in (0..6).flat_map(|y| (0..10).map(move |x| (x, y))) {
@@ -326,11 +326,11 @@ fn overlay_of_colour_over_grey_gives_colour() {
     succeed(memferry!["overlay", &base, &top, &output, "--at", "0,0", "--key", "#ff00ff"]);
     assert_eq!(Png::load(&output).format, (ColorType::Rgb, BitDepth::Eight));
     let refused = memferry!["overlay", &base, &wide, &output, "--at", "0,0", "--key", "ff00ff"];
-    assert_fails(refused, "16-bit grey do not go together");
+    assert_fails(refused, "16-bit grey cannot be combined");
 }
 
 #[test]
-fn bad_pictures_and_places_are_refused_with_a_message() {
+fn bad_pictures_and_positions_are_refused() {
     let place = Place::new();
     let png = Png::random(64, 64, (ColorType::Rgb, BitDepth::Eight)).encode();
     let good = place.file("good.png", &png);
@@ -347,8 +347,8 @@ fn bad_pictures_and_places_are_refused_with_a_message() {
     assert_fails(memferry!["rotate", &good, place.path("no/where.png"), "--by", "90"], "cannot write");
     let overlay = |at, key| memferry!["overlay", &good, &good, &out, "--at", at, "--key", key];
     assert_fails(overlay("1,1", "xyz"), "six hexadecimal digits");
-    assert_fails(overlay("64,0", "ff00ff"), "nothing would be seen");
-    assert_fails(overlay("0,4000000000", "ff00ff"), "nothing would be seen");
+    assert_fails(overlay("64,0", "ff00ff"), "would be invisible");
+    assert_fails(overlay("0,4000000000", "ff00ff"), "would be invisible");
     assert_fails(overlay("-1,0", "ff00ff"), "left of or above");
     assert_fails(overlay("1", "ff00ff"), "two numbers");
     assert!(!out.exists());
@@ -364,19 +364,22 @@ fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_picture_that_claims_to_be_enormous_is_refused_at_once() {
+fn an_enormous_picture_is_refused() {
     let place = Place::new();
     for (width, height) in [(60_000u32, 60_000u32), (0x7fff_ffff, 0x7fff_ffff), (1, 0x7fff_ffff)] {
         let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 6, 0, 0, 0]].concat();
         let parts = [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &header), chunk(b"IDAT", &[0x78, 0x9c])];
         let bomb = place.file("bomb.png", &parts.concat());
-        let said = fail(memferry!["rotate", &bomb, place.path("out.png"), "--by", "90"]);
-        assert!(said.contains("at most 67108864 in all") || said.contains("limits are exceeded"), "{said}");
+        let printed = fail(memferry!["rotate", &bomb, place.path("out.png"), "--by", "90"]);
+        assert!(
+            printed.contains("the maximum is 67108864 in all") || printed.contains("limits are exceeded"),
+            "{printed}"
+        );
     }
 }
 
 #[test]
-fn serve_ends_well_on_sigterm_and_takes_its_socket_with_it() {
+fn serve_exits_on_a_signal_and_removes_its_socket() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut service = Service::start(&[]);
         service.assert_serves();
@@ -387,7 +390,7 @@ fn serve_ends_well_on_sigterm_and_takes_its_socket_with_it() {
 }
 
 #[test]
-fn a_second_service_on_the_same_socket_is_refused_and_a_stale_socket_replaced() {
+fn a_socket_in_use_is_refused_a_stale_one_not() {
     let place = Place::new();
     let service = Service::start(&[]);
     let second = memferry!["serve", "--socket", &service.socket];
@@ -414,7 +417,7 @@ fn a_second_service_on_the_same_socket_is_refused_and_a_stale_socket_replaced() 
 }
 
 #[test]
-fn serve_refuses_impossible_settings_with_a_message() {
+fn serve_refuses_invalid_settings() {
     let place = Place::new();
     let serve = |flag, value| memferry!["serve", "--socket", place.path("s"), flag, value];
     assert_fails(serve("--workers", "0"), "worker");
@@ -423,7 +426,7 @@ fn serve_refuses_impossible_settings_with_a_message() {
 }
 
 #[test]
-fn serve_leaves_a_file_that_is_no_socket_alone() {
+fn serve_does_not_replace_a_regular_file() {
     let place = Place::new();
     let plain = place.file("plain", b"kept");
     assert_fails(memferry!["serve", "--socket", &plain], "cannot listen on");
@@ -431,21 +434,21 @@ fn serve_leaves_a_file_that_is_no_socket_alone() {
 }
 
 #[test]
-fn status_tells_workers_and_sessions_for_people_and_as_json() {
+fn status_prints_a_table_or_json() {
     let service = Service::start(&["--workers", "1"]);
-    let said = succeed(memferry!["status", "--socket", &service.socket]);
+    let printed = succeed(memferry!["status", "--socket", &service.socket]);
     assert!(
-        said.contains(&format!("process {}", service.child.id())) && said.contains("(this command)"),
-        "{said}"
+        printed.contains(&format!("process {}", service.child.id())) && printed.contains("(this command)"),
+        "{printed}"
     );
-    let said = succeed(memferry!["status", "--json", "--socket", &service.socket]);
-    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let printed = succeed(memferry!["status", "--json", "--socket", &service.socket]);
+    let status: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(status["workers"].as_array().unwrap().len(), 1);
     assert_fails(memferry!["status", "--socket", "/nonexistent/socket"], "cannot connect");
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_a_command_quietly() {
+fn a_closed_output_ends_a_command_silently() {
     let service = Service::start(&[]);
     let mut command = memferry!["status", "--socket", &service.socket];
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -456,7 +459,7 @@ fn a_reader_that_goes_away_ends_a_command_quietly() {
     assert_eq!(errors, "");
 }
 
-/// A demo that keeps its files in `place`, with a small file to share.
+/// A demo that writes into `place`, with a small file to share.
 fn demo(place: &Place, temporary: &Place) -> Command {
     let file = place.file("shared", &noise(300_000, 5));
     let mut command = memferry!["demo", "--file", &file, "--out", place.path("out")];
@@ -464,27 +467,27 @@ fn demo(place: &Place, temporary: &Place) -> Command {
     command
 }
 
-/// The processes a demo says it started.
-fn processes(said: &str) -> Vec<u32> {
-    let words = said.split("is process ").skip(1);
+/// The processes that a demo started, from its output.
+fn processes(printed: &str) -> Vec<u32> {
+    let words = printed.split("is process ").skip(1);
     words.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()).collect()
 }
 
-/// Whether a process runs; one that is dead and waits for its parent does not.
+/// Whether a process runs. A zombie does not.
 fn is_alive(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
     status.is_ok_and(|status| !status.contains("State:\tZ"))
 }
 
 #[test]
-fn demo_passes_and_leaves_nothing_behind() {
+fn demo_succeeds_and_cleans_up() {
     let place = Place::new();
     let temporary = Place::new();
-    let said = succeed(demo(&place, &temporary));
-    assert!(said.contains("All five steps went as told"), "{said}");
-    assert_eq!(said.matches("refused: ").count(), 3, "{said}");
-    let processes = processes(&said);
-    assert_eq!(processes.len(), 3, "{said}");
+    let printed = succeed(demo(&place, &temporary));
+    assert!(printed.contains("All five steps succeeded"), "{printed}");
+    assert_eq!(printed.matches("refused: ").count(), 3, "{printed}");
+    let processes = processes(&printed);
+    assert_eq!(processes.len(), 3, "{printed}");
     assert!(!processes.into_iter().any(is_alive));
     assert!(temporary.is_empty());
     let picture = Png::load(&place.path("out/memferry-demo.png"));
@@ -492,7 +495,7 @@ fn demo_passes_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn demo_takes_a_picture_of_any_size_and_refuses_bad_ones_before_it_starts() {
+fn demo_checks_its_picture_first() {
     let place = Place::new();
     let temporary = Place::new();
     let small = place.file("small.png", &Png::random(5, 3, (ColorType::Grayscale, BitDepth::Eight)).encode());
@@ -505,25 +508,25 @@ fn demo_takes_a_picture_of_any_size_and_refuses_bad_ones_before_it_starts() {
     assert_fails(command, "as a picture");
     let empty = place.file("empty", b"");
     assert_fails(memferry!["demo", "--file", &empty, "--out", place.path("out")], "is empty");
-    assert_fails(memferry!["demo", "--out", empty.join("below")], "cannot make the directory");
+    assert_fails(memferry!["demo", "--out", empty.join("below")], "cannot create the directory");
     assert!(temporary.is_empty());
 }
 
-/// Starts a demo and reads on until all its processes are introduced.
+/// Starts a demo and reads its output until all its processes are named.
 fn started_demo(
     command: &mut Command,
 ) -> (std::process::Child, BufReader<std::process::ChildStdout>, Vec<u32>) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
-    let mut said = String::new();
-    while processes(&said).len() < 3 {
-        assert_ne!(output.read_line(&mut said).unwrap(), 0, "{said}");
+    let mut printed = String::new();
+    while processes(&printed).len() < 3 {
+        assert_ne!(output.read_line(&mut printed).unwrap(), 0, "{printed}");
     }
-    (child, output, processes(&said))
+    (child, output, processes(&printed))
 }
 
 #[test]
-fn an_interrupted_demo_fails_and_leaves_nothing_behind() {
+fn an_interrupted_demo_fails_and_cleans_up() {
     let place = Place::new();
     let temporary = Place::new();
     let (mut child, mut output, processes) = started_demo(&mut demo(&place, &temporary));
@@ -535,7 +538,7 @@ fn an_interrupted_demo_fails_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_demo_whose_service_dies_fails_and_leaves_nothing_behind() {
+fn a_demo_without_service_fails_and_cleans_up() {
     let place = Place::new();
     let temporary = Place::new();
     let (mut child, mut output, processes) = started_demo(&mut demo(&place, &temporary));
@@ -547,25 +550,25 @@ fn a_demo_whose_service_dies_fails_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn processes_of_a_killed_demo_end() {
+fn a_killed_demo_leaves_no_processes() {
     let place = Place::new();
     let temporary = Place::new();
     let (mut child, _output, processes) = started_demo(&mut demo(&place, &temporary));
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the demo's processes end", || !processes.iter().copied().any(is_alive));
+    wait_until("the demo's processes exit", || !processes.iter().copied().any(is_alive));
 }
 
 #[test]
-fn a_client_of_the_demo_reports_orders_it_cannot_follow() {
+fn a_demo_client_reports_invalid_orders() {
     let service = Service::start(&[]);
     let mut command = memferry!["demo-client", "--socket", &service.socket];
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     writeln!(input, "no order\n\"Write\"").unwrap();
     drop(input);
-    let mut said = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(said.lines().filter(|line| line.contains("Failed")).count(), 2, "{said}");
+    assert_eq!(printed.lines().filter(|line| line.contains("Failed")).count(), 2, "{printed}");
 }

@@ -1,8 +1,8 @@
-//! The configuration file as people use it: `config check`, `config default`, and `serve --config`.
+//! The configuration file as users use it: `config check`, `config default`, and `serve --config`.
 //!
 //! ```text
 //! file ─► check: no mistakes, or each with file, line and remedy
-//!      └► serve: what it sets holds, the command line wins
+//!      └► serve: applies the file, flags override it
 //! ```
 
 mod harness;
@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 use harness::{Service, assert_moves_bytes, fresh_directory};
 use memferry::Client;
 
-/// A directory with a file, both gone with the test.
+/// A directory with a file, removed with its test.
 struct File(PathBuf);
 
 impl File {
@@ -51,7 +51,7 @@ fn errors(output: &Output) -> String {
 }
 
 #[test]
-fn the_default_file_passes_its_own_check_and_starts_a_service() {
+fn the_default_file_is_valid() {
     let output = memferry(&["config", "default"]);
     assert!(output.status.success());
     let file = File::new(&output.stdout);
@@ -61,13 +61,13 @@ fn the_default_file_passes_its_own_check_and_starts_a_service() {
 }
 
 #[test]
-fn the_command_line_wins_over_the_file() {
+fn flags_override_the_file() {
     let socket = fresh_directory().join("of-the-file");
-    let told = format!(
+    let settings = format!(
         "[service]\nsocket = \"{}\"\nmode = \"600\"\nworkers = 2\nchannels = 3\npolicy = \"exclusive\"\n[quotas]\nsessions = 2\n",
         socket.display()
     );
-    let file = File::new(told);
+    let file = File::new(settings);
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
     command.args(["serve", "--config", &file.text(), "--channels", "5"]);
     let mut child = command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).spawn().unwrap();
@@ -103,21 +103,21 @@ fn mistakes_name_file_line_and_remedy() {
 }
 
 #[test]
-fn what_is_no_configuration_file_is_refused_in_words() {
+fn other_files_are_refused_with_a_message() {
     let latin = File::new(b"[service]\n# caf\xe9\n");
-    let said = errors(&memferry(&["config", "check", &latin.text()]));
-    assert!(said.contains(":2: this is no UTF-8"), "{said}");
+    let message = errors(&memferry(&["config", "check", &latin.text()]));
+    assert!(message.contains(":2: this is not UTF-8"), "{message}");
     let long = File::new(vec![b'\n'; (1 << 20) + 1]);
     let directory = latin.0.display().to_string();
     for (path, expected) in [
         (directory.as_str(), "is a directory"),
         ("/nonexistent/memferry.toml", "No such file"),
-        ("/dev/zero", "no regular file"),
+        ("/dev/zero", "not a regular file"),
         (&long.text(), "it has 1048577 bytes"),
     ] {
         for arguments in [["config", "check", path], ["serve", "--config", path]] {
-            let said = errors(&memferry(&arguments));
-            assert!(said.contains(expected) && said.contains(path), "{said}");
+            let message = errors(&memferry(&arguments));
+            assert!(message.contains(expected) && message.contains(path), "{message}");
         }
     }
     let both = memferry(&["serve", "--config", &latin.text(), "--no-config"]);
@@ -125,7 +125,7 @@ fn what_is_no_configuration_file_is_refused_in_words() {
 }
 
 #[test]
-fn an_empty_file_is_no_mistake() {
+fn an_empty_file_is_valid() {
     for text in ["", "\u{feff}", "\r\n"] {
         let file = File::new(text);
         assert!(memferry(&["config", "check", &file.text()]).status.success(), "{text:?}");
@@ -133,18 +133,18 @@ fn an_empty_file_is_no_mistake() {
 }
 
 #[test]
-fn impossible_options_leave_nothing_behind() {
+fn invalid_options_leave_no_files() {
     let directory = fresh_directory();
     let socket = directory.join("s").display().to_string();
     for (option, value) in [("--workers", "0"), ("--channels", "1025"), ("--quota-waiting", "1048577")] {
-        let said = errors(&memferry(&["serve", "--no-config", "--socket", &socket, option, value]));
-        assert!(said.contains("it has to be from"), "{said}");
+        let message = errors(&memferry(&["serve", "--no-config", "--socket", &socket, option, value]));
+        assert!(message.contains("it has to be from"), "{message}");
     }
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     std::fs::remove_dir(&directory).unwrap();
 }
 
-/// `memferry copy`, embedded, with one variable set.
+/// Runs `memferry copy`, embedded, with one environment variable.
 fn copy_with(variable: &str, value: &str, directory: &File) -> Output {
     let [from, to] = ["memferry.toml", "copy"].map(|name| directory.0.join(name));
     Command::new(env!("CARGO_BIN_EXE_memferry"))
@@ -156,12 +156,12 @@ fn copy_with(variable: &str, value: &str, directory: &File) -> Output {
 }
 
 #[test]
-fn kernels_and_profiles_that_cannot_be_are_refused_when_a_service_starts() {
+fn invalid_kernels_and_profiles_are_refused() {
     let file = File::new("cpu = 3\n");
-    let said = errors(&copy_with("MEMFERRY_KERNELS", "sse9", &file));
-    assert!(said.contains("choose one of: portable"), "{said}");
-    let said = errors(&copy_with("MEMFERRY_PROFILE", &file.text(), &file));
-    assert!(said.contains("run `memferry tune` again") && said.contains("line 1"), "{said}");
+    let message = errors(&copy_with("MEMFERRY_KERNELS", "sse9", &file));
+    assert!(message.contains("choose one of: portable"), "{message}");
+    let message = errors(&copy_with("MEMFERRY_PROFILE", &file.text(), &file));
+    assert!(message.contains("run `memferry tune` again") && message.contains("line 1"), "{message}");
     for (variable, value) in
         [("MEMFERRY_KERNELS", "portable"), ("MEMFERRY_PROFILE", ""), ("MEMFERRY_PROFILE", "/no")]
     {
@@ -171,35 +171,35 @@ fn kernels_and_profiles_that_cannot_be_are_refused_when_a_service_starts() {
 }
 
 #[test]
-fn a_machine_is_measured_and_its_profile_is_one_that_engines_load() {
-    let file = File::new("nothing yet");
+fn a_measured_profile_can_be_loaded() {
+    let file = File::new("not a profile yet");
     let tuned = memferry(&["tune", "--to", &file.text()]);
     assert!(tuned.status.success(), "{tuned:?}");
     let table = String::from_utf8(tuned.stdout).unwrap();
-    assert!(table.contains("all copies go past the caches from") && table.contains(&file.text()), "{table}");
+    assert!(table.contains("all copies bypass the caches from") && table.contains(&file.text()), "{table}");
     let text = std::fs::read_to_string(file.path()).unwrap();
     assert!(text.starts_with("# What `memferry tune` measured") && text.contains("far_ticks = "), "{text}");
     assert!(copy_with("MEMFERRY_PROFILE", &file.text(), &file).status.success());
-    let said = errors(&memferry(&["tune", "--to", "/proc/no/profile"]));
-    assert!(said.contains("/proc/no/profile"), "{said}");
+    let message = errors(&memferry(&["tune", "--to", "/proc/no/profile"]));
+    assert!(message.contains("/proc/no/profile"), "{message}");
 }
 
 #[test]
-fn a_running_service_takes_another_policy_and_says_which_it_has() {
+fn a_running_service_changes_its_policy() {
     let service = Service::start(&["--workers=2", "--policy=weighted", "--class-weights=1,1,9"]);
     let socket = service.socket.display().to_string();
     let policy = |arguments: &[&str]| memferry(&[&["policy", "--socket", &socket], arguments].concat());
-    let said = |output: Output| {
+    let message = |output: Output| {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    assert_eq!(said(policy(&[])), "weighted, low 1, normal 1, high 9\n");
+    assert_eq!(message(policy(&[])), "weighted, low 1, normal 1, high 9\n");
     let priority =
-        said(policy(&["priority", "--slice-us=100", "--period-us=400", "--low-policy=rate-limit"]));
+        message(policy(&["priority", "--slice-us=100", "--period-us=400", "--low-policy=rate-limit"]));
     assert_eq!(
         priority,
-        "priority, the high class alone for 100µs of every 400µs\n\
-         class low: rate-limit, 1000000000 bytes a second for each user, 16777216 at once\n"
+        "priority, only the high class for 100µs of every 400µs\n\
+         class low: rate-limit, 1000000000 bytes per second for each user, 16777216 at once\n"
     );
     assert_moves_bytes(&service.client());
     assert_eq!(service.client().status().unwrap().policy, "priority");
@@ -212,10 +212,10 @@ fn a_running_service_takes_another_policy_and_says_which_it_has() {
         let errors = errors(&policy(wrong));
         assert!(errors.contains(message), "{wrong:?}: {errors}");
     }
-    let json: serde_json::Value = serde_json::from_str(&said(policy(&["--json"]))).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&message(policy(&["--json"]))).unwrap();
     assert_eq!((&json["kind"], &json["class_weights"][2]), (&"priority".into(), &9.into()));
     for kind in ["shared", "exclusive", "deadline", "weighted", "rate-limit"] {
-        assert!(said(policy(&[kind, "--low-policy=none"])).starts_with(kind));
+        assert!(message(policy(&[kind, "--low-policy=none"])).starts_with(kind));
         assert_moves_bytes(&service.client());
     }
 }

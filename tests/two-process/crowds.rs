@@ -1,12 +1,12 @@
-//! Many clients, and a service that runs out of what it needs.
+//! Many clients, and a service that runs out of resources.
 //!
 //! ```text
-//! hundreds of sessions ─ killed, aborted, dropped ─► no session and no descriptor left, and it serves on
-//! limits of the service's process lowered ─► clients are told so, and it serves on
-//! log lines as JSON ─► every one parses
+//! hundreds of sessions ─ killed, aborted, dropped ─► no session and no descriptor remains, the service continues
+//! limits of the service's process lowered ─► clients get an error, the service continues
+//! log lines as JSON ─► each one parses
 //! ```
 //!
-//! Nothing here sleeps: what another process does is waited for.
+//! No test sleeps: it waits for the other process.
 
 mod harness;
 
@@ -15,26 +15,27 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use harness::{
-    Raw, Role, Service, assert_moves_bytes, endless, fresh_directory, listen, playing, say, wait_until,
+    Raw, Role, Service, assert_moves_bytes, endless, fresh_directory, next_order, report, role_socket,
+    wait_until,
 };
 use memferry::{CallError, Client, ConnectError, Failure, FrameError, OpenError, Queue, fill, nop};
 use memferry_service::protocol::{RefusalKind, Violation};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-/// Sessions of a process that plays a part.
+/// Sessions of each role.
 const SESSIONS: usize = 50;
 
-/// Opens many sessions, each with requests under way, and ends as it is told.
+/// Opens many sessions, each with requests in progress, and ends as ordered.
 #[test]
 fn role_opens_many_sessions() {
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     let open = |_| {
         let client = Client::connect(&socket).unwrap();
         let frame = client.frame(4096).alloc().unwrap();
         let mut queue = client.queue(4).unwrap();
         let done = queue.submit(nop().refuse_when_busy()).unwrap();
-        // Those of other processes may have every engine channel.
-        match harness::end_of(&mut queue, done).map_err(|error| error.failure) {
+        // Other processes may use every engine channel.
+        match harness::wait_for(&mut queue, done).map_err(|error| error.failure) {
             Ok(_) | Err(Failure::ChannelsBusy { .. }) => {}
             Err(other) => panic!("{other}"),
         }
@@ -44,8 +45,8 @@ fn role_opens_many_sessions() {
         (client, frame, queue)
     };
     let sessions: Vec<_> = (0..SESSIONS).map(open).collect();
-    say("open");
-    match listen().as_str() {
+    report("open");
+    match next_order().as_str() {
         "abort" => std::process::abort(),
         _ => drop(sessions),
     }
@@ -56,7 +57,7 @@ fn descriptors(service: &Service) -> usize {
 }
 
 #[test]
-fn a_thousand_clients_leave_nothing_behind() {
+fn a_thousand_clients_leak_nothing() {
     let service = Service::start(&["--quota-sessions=5000", "--quota-queues=5000", "--channels=64"]);
     let observer = service.client();
     let mut settled = None;
@@ -68,19 +69,19 @@ fn a_thousand_clients_leave_nothing_behind() {
         for (number, role) in roles.iter_mut().enumerate() {
             match number % 3 {
                 0 => role.kill(),
-                1 => role.tell("abort"),
-                _ => role.tell("drop"),
+                1 => role.send_line("abort"),
+                _ => role.send_line("drop"),
             }
         }
         service.wait_for_sessions(&observer, 1);
         assert_moves_bytes(&observer);
-        // Memory of queue pairs is kept for the next client of the user: the first round decides how much.
+        // The service keeps memory of queue pairs for the user's next client; the first round shows how much.
         match settled {
             None => {
                 wait_until("queues gone", || {
                     observer.status().unwrap().workers.iter().all(|worker| worker.queues == 0)
                 });
-                // Two memories for each queue pair are kept; all else is closed.
+                // Two memories per queue pair are kept; everything else is closed.
                 let kept = 2 * roles.len() * SESSIONS;
                 wait_until("descriptors closed", || descriptors(&service) < kept + 60);
                 settled = Some(descriptors(&service));
@@ -115,7 +116,7 @@ fn status_counts_requests_and_failures() {
     wait_until("five taken", || own().0.requests == 6);
     let (session, _) = own();
     assert_eq!((session.outstanding, session.failures, session.bytes_moved), (5, 0, 8192));
-    // One user alone leaves an eighth of the engine channels to those who may come, which of two is none.
+    // A single user leaves an eighth of the engine channels free for others; an eighth of two is none.
     wait_until("two run, three wait", || (own().1.busy, own().1.waiting) == (2, 3));
     assert_eq!(own().1.channels, 2);
     for ticket in &tickets {
@@ -124,7 +125,7 @@ fn status_counts_requests_and_failures() {
     }
     wait_until("all ended", || own().0.outstanding == 0 && own().1.busy == 0 && own().1.waiting == 0);
     assert_eq!(own().0.failures, 5);
-    // What was done in a queue that is gone still counts, and nothing of it is outstanding.
+    // The counts of a closed queue remain, and none of its requests is outstanding.
     let _endless = queue.submit(endless(&frame)).unwrap();
     wait_until("taken", || own().0.outstanding == 1);
     drop(queue);
@@ -139,7 +140,7 @@ fn limit(service: &Service, resource: Resource, most: u64) {
     rustix::process::prlimit(process, resource, limit).unwrap();
 }
 
-/// Lets the service open `spare` descriptors more. They are numbered from the lowest that is free.
+/// Lets the service open `spare` more descriptors. A new descriptor gets the lowest free number.
 fn leave_descriptors(service: &Service, spare: usize) {
     let is_free = |number: &u64| {
         let path = format!("/proc/{}/fd/{number}", service.child.id());
@@ -150,13 +151,13 @@ fn leave_descriptors(service: &Service, spare: usize) {
 }
 
 #[test]
-fn clients_are_turned_away_with_words_when_descriptors_run_out() {
-    // With an odd and an even number left: a connection costs two.
+fn without_descriptors_clients_are_refused() {
+    // With an even and an odd number left: a connection costs two.
     for spare in [6, 7] {
         let service = Service::start(&[]);
         let first = service.client();
         let mut others = Vec::new();
-        // Nothing has been closed so far that could give descriptors back later.
+        // No descriptor is pending to be closed yet.
         let before = descriptors(&service);
         leave_descriptors(&service, spare);
         let refused = loop {
@@ -172,10 +173,10 @@ fn clients_are_turned_away_with_words_when_descriptors_run_out() {
         );
         assert!(refused.to_string().contains("out of descriptors; try again later"), "{refused}");
         for _ in 0..20 {
-            let again = Client::connect(&service.socket).err().expect("still none left");
+            let again = Client::connect(&service.socket).err().expect("still no descriptors");
             assert!(again.to_string().contains("out of descriptors"), "{again}");
         }
-        // Who is there goes on, and is refused what would cost descriptors without being thrown out.
+        // Connected clients continue; a request that needs descriptors is refused without ending the session.
         let open = first.queue(4);
         assert!(
             matches!(&open, Err(OpenError::Call(CallError::Refused(refusal))) if refusal.kind == RefusalKind::System),
@@ -195,19 +196,19 @@ fn clients_are_turned_away_with_words_when_descriptors_run_out() {
 }
 
 #[test]
-fn a_frame_whose_descriptor_finds_no_room_ends_the_session_with_words() {
+fn a_lost_frame_descriptor_ends_the_session() {
     let service = Service::start(&[]);
     let client = service.client();
     leave_descriptors(&service, 0);
     let refused = client.frame(4096).alloc().err().unwrap();
     assert!(matches!(&refused, FrameError::Call(CallError::Ended(Violation::Unwelcome(_)))), "{refused:?}");
     assert!(refused.to_string().contains("out of descriptors"), "{refused}");
-    // What the session had is free again.
+    // The session's resources are free again.
     wait_until("room again", || Client::connect(&service.socket).is_ok_and(|client| client.status().is_ok()));
 }
 
 #[test]
-fn queues_are_refused_when_memory_runs_out() {
+fn without_memory_queues_are_refused() {
     let service = Service::start(&[]);
     let client = service.client();
     assert_moves_bytes(&client);
@@ -221,14 +222,14 @@ fn queues_are_refused_when_memory_runs_out() {
             Ok(queue) => queues.push(queue),
             Err(refused) => break refused,
         }
-        assert!(queues.len() < 60, "memory never runs out");
+        assert!(queues.len() < 60, "memory does not run out");
     };
     assert!(
         matches!(&refused, OpenError::Call(CallError::Refused(refusal)) if refusal.kind == RefusalKind::System),
         "{refused:?}"
     );
     assert!(refused.to_string().contains("no memory or descriptors for another queue"), "{refused}");
-    // A frame costs address space too; it is refused, and the session goes on.
+    // A frame needs address space too: it is refused, and the session continues.
     assert!(matches!(client.frame(64 << 20).alloc(), Err(FrameError::Call(CallError::Refused(_)))));
     client.status().unwrap();
     drop(queues);
@@ -236,7 +237,7 @@ fn queues_are_refused_when_memory_runs_out() {
 }
 
 #[test]
-fn every_line_of_the_json_log_parses_and_says_who_and_why() {
+fn json_log_lines_name_client_and_reason() {
     let directory = fresh_directory();
     let socket = directory.join("s");
     let log = directory.join("log");
@@ -246,8 +247,8 @@ fn every_line_of_the_json_log_parses_and_says_who_and_why() {
         .arg(&socket);
     command.env("MEMFERRY_LOG", "debug").stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
     let mut child = command.spawn().unwrap();
-    let mut said = [0; 9];
-    child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    let mut first_line = [0; 9];
+    child.stdout.as_mut().unwrap().read_exact(&mut first_line).unwrap();
     let client = Client::connect(&socket).unwrap();
     assert!(client.queue(3).is_err());
     let rude = Raw::open(&socket);
@@ -256,7 +257,7 @@ fn every_line_of_the_json_log_parses_and_says_who_and_why() {
     let many: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     assert!(many.iter().any(Result::is_err));
     drop((many, client));
-    // A service that fails says so in the same form.
+    // A service that fails to start logs the reason in the same format.
     let mut second = Command::new(env!("CARGO_BIN_EXE_memferry"));
     second.args(["serve", "--no-config", "--log-format=json", "--socket"]).arg(&socket);
     let failed = String::from_utf8(second.output().unwrap().stderr).unwrap();

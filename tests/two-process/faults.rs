@@ -1,13 +1,14 @@
-//! Processes that die, fork, revoke or lose their memory in the middle of a transfer.
+//! Processes that die, fork, revoke a grant or lose their memory during a transfer.
 
-#![expect(unsafe_code, reason = "forks, and breaks a mapping of its own process to make memory fail")]
+#![expect(unsafe_code, reason = "forks, and breaks one of its own mappings to make memory fail")]
 
 mod harness;
 
 use std::time::{Duration, Instant};
 
 use harness::{
-    Role, SOON, Service, Sleeper, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until,
+    Role, SOON, Service, Sleeper, endless, endless_copy, fork_a_sleeper, next_order, report, role_socket,
+    wait_until,
 };
 use memferry::{
     CallError, Client, Failure, GrantToken, Grantee, Pattern, Queue, Rights, Side, SubmitReason, Ticket,
@@ -17,15 +18,15 @@ use rustix::process::Signal;
 
 #[test]
 fn role_starts_transfers_and_is_killed() {
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     let client = Client::connect(socket).unwrap();
     let frame = client.frame(1 << 20).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
     for _ in 0..8 {
         let _endless = queue.submit(endless(&frame)).unwrap();
     }
-    say("started");
-    listen();
+    report("started");
+    next_order();
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn a_client_killed_mid_transfer_is_forgotten() {
 }
 
 #[test]
-fn each_ticket_of_a_killed_service_ends_once() {
+fn a_killed_service_ends_each_ticket_once() {
     let mut service = Service::start(&["--channels=2"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -57,11 +58,11 @@ fn each_ticket_of_a_killed_service_ends_once() {
     let killed = Instant::now();
     let mut lost = Vec::new();
     for _ in 0..8 {
-        let TransferError { id, failure, .. } = harness::end_of_any(&mut queue).unwrap_err();
+        let TransferError { id, failure, .. } = harness::wait_for_any(&mut queue).unwrap_err();
         assert_eq!(failure, Failure::ServiceLost);
         lost.push(id);
     }
-    // A waiter looks every tenth of a second; the rest is for a machine that is busy with other tests.
+    // A waiter checks every 100 ms; the rest is slack for a busy machine.
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     lost.sort();
     let mut submitted: Vec<TicketId> = tickets.iter().map(|ticket| ticket.id()).collect();
@@ -71,14 +72,14 @@ fn each_ticket_of_a_killed_service_ends_once() {
     assert_eq!(harness::failure(&mut queue, tickets[0]), Failure::UnknownTicket);
     assert_eq!(queue.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
     assert!(matches!(client.status(), Err(CallError::ServiceLost)));
-    // Embedded mode does not care, and a new service is a new connection away.
+    // Embedded mode is not affected, and a new service can be connected to.
     harness::assert_moves_bytes(&Client::embedded().unwrap());
     let again = Service::start(&[]);
     again.assert_serves();
 }
 
 #[test]
-fn a_busy_poller_learns_of_the_loss_too() {
+fn polling_reports_a_lost_service() {
     let service = Service::start(&[]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -97,7 +98,7 @@ fn a_busy_poller_learns_of_the_loss_too() {
 }
 
 #[test]
-fn a_clean_end_reports_every_request() {
+fn a_clean_exit_ends_every_request() {
     let mut service = Service::start(&["--channels=1", "--grace-ms=50"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -106,7 +107,7 @@ fn a_clean_end_reports_every_request() {
     harness::done(&mut queue, filled);
     let running = queue.submit(endless(&frame)).unwrap();
     let waiting: Vec<_> = (0..5).map(|_| queue.submit(nop()).unwrap()).collect();
-    // The worker has them once it refuses one for want of an engine channel.
+    // Once a request is refused for lack of an engine channel, the worker has taken the others.
     let probe = queue.submit(nop().refuse_when_busy()).unwrap();
     assert!(matches!(harness::failure(&mut queue, probe), Failure::ChannelsBusy { .. }));
     service.signal(Signal::TERM);
@@ -119,28 +120,28 @@ fn a_clean_end_reports_every_request() {
     assert_eq!(queue.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
 }
 
-/// Accepts a grant, copies from it for ever, and says how that ended and what came of another try.
+/// Accepts a grant, copies from it endlessly, and reports how that and another try ended.
 #[test]
 fn role_copies_from_a_grant() {
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     let client = Client::connect(socket).unwrap();
-    say(client.session());
-    let token: GrantToken = listen().parse().unwrap();
+    report(client.session());
+    let token: GrantToken = next_order().parse().unwrap();
     let granted = client.accept(token).unwrap();
     let own = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
     let written = queue.submit(copy(&own, &granted)).unwrap();
-    say(harness::failure(&mut queue, written));
+    report(harness::failure(&mut queue, written));
     let ticket = queue.submit(endless_copy(&granted, &own)).unwrap();
-    // Requests start in order: once this one is done, the other runs.
+    // Requests start in order: once this one is done, the first one runs.
     let next = queue.submit(nop()).unwrap();
     harness::done(&mut queue, next);
-    say("copying");
-    say(harness::failure(&mut queue, ticket));
+    report("copying");
+    report(harness::failure(&mut queue, ticket));
     let again = queue.submit(copy(&granted, &own)).unwrap();
-    say(harness::failure(&mut queue, again));
-    say(client.accept(token).unwrap_err());
-    listen();
+    report(harness::failure(&mut queue, again));
+    report(client.accept(token).unwrap_err());
+    next_order();
 }
 
 #[test]
@@ -153,9 +154,9 @@ fn revocation_ends_the_transfers_of_others() {
     let peer: u64 = role.receive_line().parse().unwrap();
     let to = Grantee::Session(memferry::SessionId(peer));
     let grant = owner.grant(frame.slice(..4096), Rights::READ, to).unwrap();
-    assert!(matches!(owner.accept(grant.token()), Err(CallError::Refused(_))), "made for another session");
-    role.tell(&grant.token().to_string());
-    assert!(role.receive_line().contains("lacks that right"), "B writes to A's frame");
+    assert!(matches!(owner.accept(grant.token()), Err(CallError::Refused(_))), "granted to another session");
+    role.send_line(&grant.token().to_string());
+    assert!(role.receive_line().contains("lacks that right"), "the grant is for reading");
     assert_eq!(role.receive_line(), "copying");
     grant.revoke().unwrap();
     assert_eq!(role.receive_line(), "cancelled");
@@ -167,7 +168,7 @@ fn revocation_ends_the_transfers_of_others() {
 }
 
 #[test]
-fn a_dead_grantor_takes_its_grants_along() {
+fn a_closed_grantor_revokes_its_grants() {
     let service = Service::start(&[]);
     let owner = service.client();
     let peer = service.client();
@@ -176,7 +177,7 @@ fn a_dead_grantor_takes_its_grants_along() {
     let granted = peer.accept(owner.grant(&frame, Rights::all(), user).unwrap().token()).unwrap();
     let mut queue = peer.queue(4).unwrap();
     let ticket = queue.submit(endless(&granted)).unwrap();
-    // Requests start in order: once this one is done, the other runs.
+    // Requests start in order: once this one is done, the first one runs.
     let next = queue.submit(nop()).unwrap();
     harness::done(&mut queue, next);
     drop(frame);
@@ -187,8 +188,8 @@ fn a_dead_grantor_takes_its_grants_along() {
     assert_eq!(failure, Failure::Revoked { side: Side::Destination, handle: granted.handle() });
 }
 
-/// What a forked child finds, as the status it exits with: 0 when everything says that it was forked.
-fn in_the_child(client: &Client, queue: &mut Queue, ticket: Ticket) -> i32 {
+/// Checks in a forked child that every call reports the fork; returns the exit status, 0 if all do.
+fn check_in_child(client: &Client, queue: &mut Queue, ticket: Ticket) -> i32 {
     let forked = |error: TransferError| error.failure == Failure::Forked;
     let submit = queue.submit(nop()).is_err_and(|error| matches!(error.reason, SubmitReason::Forked(_)));
     let wait = queue.wait_for(ticket, Duration::ZERO).is_err_and(forked);
@@ -205,20 +206,20 @@ fn a_forked_child_disturbs_nothing() {
         let frame = client.frame(4096).alloc().unwrap();
         let mut queue = client.queue(4).unwrap();
         let ticket = queue.submit(endless(&frame)).unwrap();
-        // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
+        // SAFETY: the child only makes calls that need no other thread, and leaves by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            harness::end_in_time();
-            let status = in_the_child(&client, &mut queue, ticket);
-            // Memory of the child's own comes to lie where the parent has the rings, and stays when they are dropped.
+            harness::set_alarm();
+            let status = check_in_child(&client, &mut queue, ticket);
+            // New memory of the child may be placed where the parent has the rings. Dropping the queue must not unmap it.
             let mut own: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 256 << 10]).collect();
             drop((queue, frame, client));
             own.iter_mut().for_each(|bytes| bytes.fill(2));
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(status) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child made above.
+        // SAFETY: waits for the child forked above.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0, "the child's exit status");
         assert_eq!(queue.wait_for(ticket, Duration::from_millis(1)), Ok(None));
@@ -228,16 +229,16 @@ fn a_forked_child_disturbs_nothing() {
     }
 }
 
-/// Holds its connection open in a forked child and dies.
+/// Keeps its connection open in a forked child and is killed.
 #[test]
 fn role_forks_and_dies() {
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     let client = Client::connect(socket).unwrap();
     let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(2).unwrap();
     let _endless = queue.submit(endless(&frame)).unwrap();
-    say(fork_a_sleeper());
-    listen();
+    report(fork_a_sleeper());
+    next_order();
 }
 
 #[test]
@@ -251,15 +252,15 @@ fn a_dead_clients_child_keeps_no_session() {
     child.assert_lives();
 }
 
-/// A service in this process, whose memory can be made to fail: on a line, the pages of the largest frame are replaced by
-/// pages beyond the end of a file, as a failing machine would.
+/// A service in this process. On each order, the pages of the largest frame are replaced by pages beyond the end of a file, so
+/// that access fails as it does on a failing machine.
 #[test]
 fn role_serves_with_failing_memory() {
     use std::os::fd::AsRawFd;
-    let Some(socket) = playing() else { return };
+    let Some(socket) = role_socket() else { return };
     std::thread::spawn(|| {
         loop {
-            listen();
+            next_order();
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let range = |line: &str| {
                 let (start, end) = line.split_once(' ')?.0.split_once('-')?;
@@ -271,11 +272,11 @@ fn role_serves_with_failing_memory() {
             let empty = rustix::fs::memfd_create("empty", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            // SAFETY: replaces one of this process's own mappings at its place; touching it raises SIGBUS.
+            // SAFETY: replaces one of this process's own mappings in place; an access raises SIGBUS.
             let mapped =
                 unsafe { libc::mmap(start as *mut _, end - start, protection, flags, empty.as_raw_fd(), 0) };
             assert_ne!(mapped, libc::MAP_FAILED);
-            say("broken");
+            report("broken");
         }
     });
     let options = memferry_daemon::DaemonOptions {
@@ -285,11 +286,11 @@ fn role_serves_with_failing_memory() {
         grace: Duration::ZERO,
         sandbox: false,
     };
-    memferry_daemon::serve(&options, || say("ready")).unwrap();
+    memferry_daemon::serve(&options, || report("ready")).unwrap();
 }
 
 #[test]
-fn failing_memory_faults_its_owner_only() {
+fn failing_memory_ends_its_owner_only() {
     let directory = harness::fresh_directory();
     let socket = directory.join("socket");
     let mut role = Role::start("role_serves_with_failing_memory", &socket);
@@ -302,9 +303,9 @@ fn failing_memory_faults_its_owner_only() {
     let granted = peer.accept(owner.grant(&failing, Rights::READ, user).unwrap().token()).unwrap();
     let own = peer.frame(1 << 19).alloc().unwrap();
     let mut of_peer = peer.queue(4).unwrap();
-    role.tell("break");
+    role.send_line("break");
     assert_eq!(role.receive_line(), "broken");
-    // The peer touches the owner's memory first: its request fails, its session goes on.
+    // The peer touches the owner's memory first: its request fails, its session continues.
     let ticket = of_peer.submit(copy(granted.slice(..1 << 19), &own)).unwrap();
     assert_eq!(harness::failure(&mut of_peer, ticket), Failure::MemoryFault);
     wait_until("the owner's session ends", || {
@@ -331,7 +332,7 @@ fn an_idle_service_does_not_run() {
     let ticket = queue.submit(endless(&frame)).unwrap();
     let next = queue.submit(nop()).unwrap();
     harness::done(&mut queue, next);
-    assert!(!service.is_quiet(), "a service at work is not quiet, or this test could not fail");
+    assert!(!service.is_quiet(), "the check for quiet also passes on a busy service");
     queue.cancel(ticket).unwrap();
     assert_eq!(harness::failure(&mut queue, ticket), Failure::Cancelled);
     service.assert_idle();

@@ -1,10 +1,10 @@
-//! `memferry 9p serve` as a process: killed, limited, started wrongly, and reached with a key.
+//! `memferry 9p serve` as a process: killed, limited, misconfigured, and reached with a key.
 //!
 //! ```text
 //! command ─► "listening on" ─► clients ─ fsync ─ SIGKILL ─► the next process serves what was synced
 //! ```
 //!
-//! Processes are waited for by what they say or by their end. What requests do is tested in the library.
+//! The tests wait for a process's output or exit. The library's tests cover the requests.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Place {
         self.0.join("socket")
     }
 
-    /// Serves the export; with a command to run before, such as a limit.
+    /// Serves the export; `before` is a shell command to run first, such as a limit.
     fn serve(&self, before: &str, arguments: &[&str]) -> Served {
         let mut command = Command::new("sh");
         let script = format!("{before} exec \"$0\" 9p serve \"$@\"");
@@ -39,14 +39,14 @@ impl Place {
         self.start(command)
     }
 
-    /// Waits until it listens, or has ended.
+    /// Waits until the server listens or has exited.
     fn start(&self, mut command: Command) -> Served {
         let errors = self.0.join("errors");
         command.stderr(std::fs::File::create(&errors).unwrap());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let said = lines.next().map_or_else(String::new, Result::unwrap);
-        Served { child, said, errors }
+        let first_line = lines.next().map_or_else(String::new, Result::unwrap);
+        Served { child, first_line, errors }
     }
 
     fn client(&self) -> Client {
@@ -62,21 +62,21 @@ impl Drop for Place {
 
 struct Served {
     child: Child,
-    /// The first line; empty when it ended without one.
-    said: String,
-    /// What it writes to standard error.
+    /// The first line of output; empty if the server exited without one.
+    first_line: String,
+    /// The file with its standard error.
     errors: PathBuf,
 }
 
 impl Served {
-    /// Whether it serves. Where there is no io_uring it cannot; nothing else may keep it from starting.
+    /// Whether the server runs. It may fail only where there is no io_uring.
     fn runs(&self) -> bool {
-        if self.said.is_empty() {
+        if self.first_line.is_empty() {
             let errors = self.errors();
             assert!(errors.contains("cannot make an io_uring"), "the server did not start: {errors}");
-            println!("not run: {errors}");
+            println!("skipped: {errors}");
         }
-        !self.said.is_empty()
+        !self.first_line.is_empty()
     }
 
     fn errors(&self) -> String {
@@ -97,7 +97,7 @@ fn create(client: &mut Client, name: &'static [u8]) {
 }
 
 #[test]
-fn what_was_synced_survives_a_kill() {
+fn synced_data_survives_a_kill() {
     let place = Place::new("kill");
     for (round, engine) in ["auto", "copying", "pool", "cached"].into_iter().enumerate() {
         let served = place.serve("", &["--engine", engine]);
@@ -111,12 +111,12 @@ fn what_was_synced_survives_a_kill() {
             client.write(1, block * 40_000, &bytes).unwrap();
             client.call(&Request::Fsync { fid: 1, datasync: (block % 2) as u32 }).unwrap();
         }
-        // More is under way when it is killed.
+        // Another write is in flight when the server is killed.
         client.send_bytes(&Request::Write { fid: 1, offset: 0, data: vec_data(&bytes) }.encode(9)).unwrap();
         drop(served);
         assert_eq!(std::fs::read(place.0.join("export/file")).unwrap(), bytes.repeat(10));
         let again = place.serve("", &[]);
-        assert!(again.runs(), "a socket that a dead server left is replaced");
+        assert!(again.runs(), "the socket of a dead server is not replaced");
         assert_eq!(place.client().read_file(1, "file").unwrap(), bytes.repeat(10));
     }
 }
@@ -126,9 +126,9 @@ fn vec_data(bytes: &[u8]) -> memferry_ninep::codec::Data<'_> {
 }
 
 #[test]
-fn a_full_disk_is_an_error_of_the_write_and_no_more() {
+fn a_full_disk_fails_the_write_only() {
     let place = Place::new("full");
-    // In units of 512 bytes; a stand-in for a full disk that needs no mount. A segment of the pool has to fit.
+    // A file size limit stands in for a full disk, without a mount. A segment of the pool must fit. Units of 512 bytes.
     let limit = 8 << 20;
     let served = place.serve(&format!("ulimit -f {};", limit / 512), &[]);
     if !served.runs() {
@@ -145,14 +145,14 @@ fn a_full_disk_is_an_error_of_the_write_and_no_more() {
         }
     };
     assert!(matches!(error, ClientError::Refused(rustix::io::Errno::FBIG)), "{error}");
-    assert_eq!(end, limit, "what fitted was written and said to be");
+    assert_eq!(end, limit, "bytes that fit were not written or not reported");
     assert_eq!(client.read_file(2, "file").unwrap().len() as u64, limit);
 }
 
 #[test]
-fn a_pool_without_memory_is_an_error_of_each_request() {
+fn a_pool_without_memory_fails_each_request() {
     let place = Place::new("memory");
-    // No memfd may be as long as a segment.
+    // No memfd can have the length of a segment.
     let served = place.serve("ulimit -f 1000;", &[]);
     if !served.runs() {
         return;
@@ -167,7 +167,7 @@ fn a_pool_without_memory_is_an_error_of_each_request() {
 }
 
 #[test]
-fn buffers_given_back_are_zeroed_in_the_background_where_that_is_asked_for() {
+fn returned_buffers_are_zeroed_on_request() {
     let place = Place::new("zero");
     let served = place.serve("", &["--zero-buffers", "--pool-files"]);
     if !served.runs() {
@@ -183,18 +183,18 @@ fn buffers_given_back_are_zeroed_in_the_background_where_that_is_asked_for() {
         if text.lines().any(|line| line.strip_prefix("zeroed ").is_some_and(|count| count != "0")) {
             break;
         }
-        assert!(started.elapsed().as_secs() < 20, "nothing was zeroed:\n{text}");
+        assert!(started.elapsed().as_secs() < 20, "no buffer was zeroed:\n{text}");
     }
     assert_eq!(client.read_file(2, "file").unwrap(), [7; 50_000]);
 }
 
 #[test]
-fn tcp_takes_a_key_and_only_with_one_is_it_open_to_others() {
+fn tcp_needs_a_key_for_other_machines() {
     let place = Place::new("key");
     std::fs::write(place.0.join("key"), "a long enough key\n").unwrap();
     let key = place.0.join("key");
     let served = place.serve("", &["--listen", "tcp:0.0.0.0:0"]);
-    assert_eq!(served.said, "", "open to others without a key");
+    assert_eq!(served.first_line, "", "the server listens to others without a key");
     let errors = served.errors();
     assert!(errors.contains("can be reached from other machines; give a key file"), "{errors}");
     let mut command = Command::new(BINARY);
@@ -208,7 +208,7 @@ fn tcp_takes_a_key_and_only_with_one_is_it_open_to_others() {
     if !served.runs() {
         return;
     }
-    let address = served.said.strip_prefix("listening on tcp:").unwrap();
+    let address = served.first_line.strip_prefix("listening on tcp:").unwrap();
     let attach = |name: &str| Client::tcp(address).unwrap().attach(MESSAGE, name).map(drop);
     assert!(attach("/").is_err() && attach("key=a wrong key").is_err());
     attach("key=a long enough key").unwrap();

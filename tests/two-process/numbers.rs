@@ -1,12 +1,12 @@
-//! What the service tells about itself: watched, as JSON, and to Prometheus.
+//! The service's numbers: watched, as JSON, and for Prometheus.
 //!
 //! ```text
-//! status --watch ─ blocks with rates ─► ended by a signal, well
+//! status --watch ─ blocks with rates ─► exits with status 0 on a signal
 //! metrics        ─ text ─► parsed as Prometheus does
-//! metrics --listen ◄─ curl, and clients that are rude, slow or too many
+//! metrics --listen ◄─ curl, and clients that are invalid, slow or too many
 //! ```
 //!
-//! Nothing here sleeps to be right: it waits for a line, an answer or an end.
+//! No test relies on a sleep: it waits for a line, a response or an exit.
 
 mod harness;
 
@@ -21,24 +21,24 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_memferry");
 
-/// A command that goes on until it is told to end.
-struct Going {
+/// A command that runs until a signal.
+struct Running {
     child: Child,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
-impl Going {
+impl Running {
     fn start(socket: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(BINARY);
         command.args(arguments).arg("--socket").arg(socket).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "it ended");
+        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the command ended");
         line.trim_end().to_owned()
     }
 
@@ -48,7 +48,7 @@ impl Going {
     }
 }
 
-impl Drop for Going {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -56,12 +56,12 @@ impl Drop for Going {
 }
 
 #[test]
-fn status_watched_appends_blocks_with_rates_and_ends_well_on_a_signal() {
+fn watching_appends_blocks_with_rates() {
     let service = Service::start(&["--workers=1"]);
     for signal in [Signal::INT, Signal::TERM] {
-        let mut watch = Going::start(&service.socket, &["status", "--watch", "0.05"]);
+        let mut watch = Running::start(&service.socket, &["status", "--watch", "0.05"]);
         assert!(watch.line().starts_with("memferry, process "));
-        assert!(!watch.line().contains("req/s"), "the first look has no rates");
+        assert!(!watch.line().contains("req/s"), "the first snapshot has rates");
         while !watch.line().is_empty() {}
         assert_moves_bytes(&service.client());
         assert!(watch.line().starts_with("memferry, process "));
@@ -73,37 +73,37 @@ fn status_watched_appends_blocks_with_rates_and_ends_well_on_a_signal() {
 }
 
 #[test]
-fn status_watched_as_json_gives_an_object_a_line_with_rates_from_the_second_on() {
+fn watching_as_json_prints_one_object_per_line() {
     let service = Service::start(&["--workers=1"]);
-    let mut watch = Going::start(&service.socket, &["status", "--json", "--watch=0.05"]);
-    for look in 0..3 {
+    let mut watch = Running::start(&service.socket, &["status", "--json", "--watch=0.05"]);
+    for round in 0..3 {
         let status: serde_json::Value = serde_json::from_str(&watch.line()).unwrap();
         assert_eq!(status["process"], service.child.id());
-        assert_eq!(status["workers"][0]["requests_per_second"].is_number(), look > 0);
+        assert_eq!(status["workers"][0]["requests_per_second"].is_number(), round > 0);
         assert_eq!(status["sessions"][0]["outstanding"], 0);
     }
     watch.end(Signal::INT);
 }
 
 #[test]
-fn status_watched_ends_well_on_a_signal_though_the_service_does_not_answer() {
+fn watching_a_stopped_service_ends_on_a_signal() {
     let service = Service::start(&[]);
-    let mut watch = Going::start(&service.socket, &["status", "--watch=0.05"]);
+    let mut watch = Running::start(&service.socket, &["status", "--watch=0.05"]);
     watch.line();
     service.stop();
     watch.end(Signal::INT);
 }
 
 #[test]
-fn status_watched_fails_when_the_service_ends() {
+fn watching_fails_when_the_service_ends() {
     let service = Service::start(&[]);
-    let mut watch = Going::start(&service.socket, &["status", "--watch=0.05"]);
+    let mut watch = Running::start(&service.socket, &["status", "--watch=0.05"]);
     watch.line();
     service.signal(Signal::KILL);
     assert_eq!(watch.child.wait().unwrap().code(), Some(1));
 }
 
-/// Samples as `name{labels}` and value; every line of the text has to be one that Prometheus takes.
+/// Samples as `name{labels}` and value. Asserts that Prometheus accepts every line of the text.
 fn samples(text: &str) -> Vec<(String, f64)> {
     let is_name =
         |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.is_empty();
@@ -117,9 +117,9 @@ fn samples(text: &str) -> Vec<(String, f64)> {
             continue;
         }
         if let Some(of) = line.strip_prefix("# TYPE ") {
-            let (name, told) = of.split_once(' ').unwrap();
+            let (name, stated) = of.split_once(' ').unwrap();
             assert_eq!(name, family);
-            kind = told.to_owned();
+            kind = stated.to_owned();
             continue;
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
@@ -141,7 +141,7 @@ fn value(samples: &[(String, f64)], start: &str) -> f64 {
 }
 
 #[test]
-fn metrics_printed_once_tell_what_clients_do() {
+fn metrics_show_the_clients_requests() {
     let service = Service::start(&["--channels=4"]);
     let client = service.client();
     let frame = client.frame(8192).alloc().unwrap();
@@ -160,8 +160,8 @@ fn metrics_printed_once_tell_what_clients_do() {
         (&format!("memferry_session_registered_bytes{{session=\"{session}\""), 8192.0),
         ("memferry_worker_requests_total", 1.0),
     ] {
-        let told = value(&samples, series);
-        assert!((told - expected).abs() < 1e-9, "{series}: {told}");
+        let found = value(&samples, series);
+        assert!((found - expected).abs() < 1e-9, "{series}: {found}");
     }
     let nobody = Command::new(BINARY).args(["metrics", "--socket", "/nonexistent"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1));
@@ -169,17 +169,17 @@ fn metrics_printed_once_tell_what_clients_do() {
 
 /// The exporter with its address.
 struct Exporter {
-    going: Going,
+    running: Running,
     address: String,
 }
 
 impl Exporter {
     fn start(service: &Path, listen: &str) -> Self {
-        let mut going = Going::start(service, &["metrics", "--listen", listen]);
-        let line = going.line();
+        let mut running = Running::start(service, &["metrics", "--listen", listen]);
+        let line = running.line();
         let address = line.strip_prefix("serving metrics on ").unwrap();
         let address = address.strip_prefix("http://").unwrap_or(address).to_owned();
-        Self { going, address }
+        Self { running, address }
     }
 
     fn connect(&self) -> TcpStream {
@@ -188,7 +188,7 @@ impl Exporter {
         stream
     }
 
-    /// What comes back for these bytes, up to the end of the connection.
+    /// The response to these bytes, until the end of the connection.
     fn answer(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap();
@@ -206,7 +206,7 @@ fn curl(arguments: &[&str]) -> Option<Output> {
     Command::new("curl").args(["-sS", "-i", "--max-time", "20"]).args(arguments).output().ok()
 }
 
-/// The body of a good answer.
+/// The body of a successful response.
 fn body(answer: &str) -> &str {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -216,7 +216,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[test]
-fn the_exporter_answers_curl_over_tcp_and_a_unix_socket_and_tells_when_the_service_is_down() {
+fn the_exporter_responds_and_reports_a_lost_service() {
     let service = Service::start(&[]);
     let directory = fresh_directory();
     let path: PathBuf = directory.join("metrics.sock");
@@ -227,7 +227,7 @@ fn the_exporter_answers_curl_over_tcp_and_a_unix_socket_and_tells_when_the_servi
         let path = path.to_str().unwrap();
         let outputs = [curl(&[&url]), curl(&["--unix-socket", path, "http://localhost/metrics?a=b"])];
         let of_curl = outputs.into_iter().flatten().map(|output| String::from_utf8(output.stdout).unwrap());
-        // Without curl the same is asked by hand.
+        // Without curl, the same requests are sent by hand.
         let mut stream = UnixStream::connect(path).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
         let by_hand = [exporter.answer(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), read(&mut stream)];
@@ -237,7 +237,7 @@ fn the_exporter_answers_curl_over_tcp_and_a_unix_socket_and_tells_when_the_servi
         let samples = samples(body(&answer));
         assert!((value(&samples, "memferry_up") - 1.0).abs() < 1e-9 && samples.len() > 10, "{answer}");
     }
-    // Stopped, it does not answer; killed, it is not there. Either way the exporter does.
+    // A stopped service does not respond, a killed one cannot be connected to. The exporter responds in both cases.
     service.stop();
     assert_eq!(
         samples(body(&exporter.answer(b"GET /metrics HTTP/1.1\r\n\r\n"))),
@@ -247,14 +247,14 @@ fn the_exporter_answers_curl_over_tcp_and_a_unix_socket_and_tells_when_the_servi
     for answer in ask() {
         assert_eq!(samples(body(&answer)), [("memferry_up".to_owned(), 0.0)]);
     }
-    exporter.going.end(Signal::TERM);
-    unix.going.end(Signal::INT);
-    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the socket is gone");
+    exporter.running.end(Signal::TERM);
+    unix.running.end(Signal::INT);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the socket remains");
     std::fs::remove_dir(&directory).unwrap();
 }
 
 #[test]
-fn the_exporter_refuses_what_is_not_asked_well_and_goes_on() {
+fn the_exporter_refuses_invalid_requests() {
     let service = Service::start(&[]);
     let exporter = Exporter::start(&service.socket, "127.0.0.1:0");
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(20_000));
@@ -284,10 +284,10 @@ fn the_exporter_refuses_what_is_not_asked_well_and_goes_on() {
 }
 
 #[test]
-fn slow_clients_are_sent_away_in_time_and_one_too_many_at_once() {
+fn slow_and_excess_clients_are_refused() {
     let service = Service::start(&[]);
     let exporter = Exporter::start(&service.socket, "127.0.0.1:0");
-    // As many as are served at once, each with half a request.
+    // As many clients as are served at a time, each with half a request.
     let mut slow: Vec<_> = (0..16).map(|_| exporter.connect()).collect();
     slow.iter_mut().for_each(|stream| stream.write_all(b"GET /metrics HT").unwrap());
     let refused = read(&mut exporter.connect());
@@ -297,18 +297,18 @@ fn slow_clients_are_sent_away_in_time_and_one_too_many_at_once() {
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     }
     drop(slow);
-    // Their threads end after them.
+    // Their threads end after the connections.
     wait_until("served again", || {
-        // Who is turned away in passing, with what was asked unread, may be told by a reset.
+        // A refused client whose request was not read may get a reset.
         let mut stream = exporter.connect();
         let mut answer = String::new();
-        let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
-        asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200 ")
+        let sent = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+        sent.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200 ")
     });
 }
 
 #[test]
-fn addresses_that_cannot_be_listened_on_are_told_with_a_remedy() {
+fn unusable_addresses_have_a_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let directory = fresh_directory();
     let plain = directory.join("plain");
@@ -320,8 +320,8 @@ fn addresses_that_cannot_be_listened_on_are_told_with_a_remedy() {
         ("localhost".to_owned(), "127.0.0.1:9464"),
     ] {
         let output = Command::new(BINARY).args(["metrics", "--listen", &address]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && said.contains(expected), "{address}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains(expected), "{address}: {errors}");
     }
     assert_eq!(std::fs::read(&plain).unwrap(), b"kept");
     std::fs::remove_dir_all(&directory).unwrap();

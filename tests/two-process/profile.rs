@@ -1,11 +1,11 @@
-//! `memferry profile` as people run it: what it counts of programs whose copies are known, how it ends, and what it
-//! says of programs that it cannot see or that lie to it.
+//! `memferry profile` as users run it: counts for programs whose copies are known, exit status, and messages about programs
+//! that cannot be counted or that forge the recording.
 //!
 //! ```text
-//! tools/recorder/tests/known.c ─ cc ─► program ─ memferry profile ─► JSON ─► the numbers in the program's source
+//! tools/recorder/tests/known.c ─ cc ─► program ─ memferry profile ─► JSON ─► compared with the program's source
 //! ```
 //!
-//! No test looks at a time.
+//! No test depends on a time.
 
 mod harness;
 
@@ -20,7 +20,7 @@ use harness::fresh_directory;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The library of this build, which cargo does not make for tests by itself. `./x test` has made it, and names its folder.
+/// The recorder of this build. Cargo does not build it for tests; `./x test` does, and names its folder.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -35,12 +35,12 @@ fn library() -> &'static Path {
         if directory.ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.status().expect("cargo runs").success(), "the library is not built");
+        assert!(build.status().expect("cargo runs").success(), "the library cannot be built");
         directory.join("libmemferry_recorder.so")
     })
 }
 
-/// The C program, compiled; with an option more, under a name of its own.
+/// Compiles the C program under a name, with an additional option.
 fn compiled(name: &str, option: Option<&str>) -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/recorder/tests/known.c");
@@ -55,8 +55,8 @@ fn known() -> &'static Path {
     PROGRAM.get_or_init(|| compiled("known", None).expect("known.c compiles"))
 }
 
-/// Copies a program by another process: what this one has open to write, a child forked by another test has too for
-/// a moment, and the program cannot be started then.
+/// Copies a program with another process. A file that this process has open for writing may be inherited by a child that
+/// another test forks, and then cannot be executed.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-p").args([from, to]).status().unwrap().success(), "{}", from.display());
 }
@@ -74,15 +74,15 @@ fn text(bytes: &[u8]) -> String {
     text
 }
 
-/// What the known program is counted to have done; it has to end as said.
+/// Profiles a part of the known program, which must exit with `code`.
 fn count(what: &str, code: i32) -> Value {
     let output = profile(&["--json", "--callers", "1000", "--"]).arg(known()).arg(what).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{printed}");
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
 }
 
-/// Calls and bytes of a function of the known program.
+/// Calls and bytes of one function of the known program.
 fn of(report: &Value, function: &str) -> (u64, u64) {
     let callers = report["callers"].as_array().unwrap();
     let is_it = |caller: &&Value| {
@@ -125,11 +125,11 @@ fn every_copy_of_a_program_is_counted_with_its_caller() {
         let parts = report[trait_].as_array().unwrap();
         parts.iter().find(|part| part["name"] == name).map_or(0, |part| part[field].as_u64().unwrap())
     };
-    // The loader and the C library may copy too, but not so.
+    // The loader and the C library may copy too, in other ways.
     assert!(parts("operations", "memset to zero", "bytes") >= 770_000);
     assert!(parts("operations", "memmove", "calls") >= 7 + 13);
-    assert!(parts("alignments", "equally far from a word", "calls") >= 7);
-    assert!(parts("alignments", "at lines of 64 bytes", "calls") >= 1000);
+    assert!(parts("alignments", "equally misaligned", "calls") >= 7);
+    assert!(parts("alignments", "64-byte aligned", "calls") >= 1000);
     let sizes = report["sizes"].as_array().unwrap();
     let of_size = |from: u64| sizes.iter().find(|size| size["from_bytes"] == from).unwrap();
     assert!(of_size(64)["calls"].as_u64().unwrap() >= 1005);
@@ -139,14 +139,14 @@ fn every_copy_of_a_program_is_counted_with_its_caller() {
 }
 
 #[test]
-fn children_threads_and_programs_they_become_are_counted_together() {
+fn children_threads_and_execs_are_counted() {
     let report = count("children", 0);
     assert_eq!(of(&report, "by_memcpy"), (20 * 50 + 4 * 100 + 5 * 10, 145_000));
     assert_eq!(report["programs_seen"], 6);
 }
 
 #[test]
-fn a_program_that_confines_itself_is_counted_without_the_clock() {
+fn a_confined_program_is_counted_without_clock() {
     let report = count("confined", 42);
     assert_eq!((of(&report, "by_memmove"), of(&report, "by_zeroing")), ((7, 35_000), (11, 770_000)));
     let timed: f64 = report["callers"]
@@ -160,23 +160,23 @@ fn a_program_that_confines_itself_is_counted_without_the_clock() {
 }
 
 #[test]
-fn noise_in_the_recording_is_told_and_harms_nobody() {
+fn a_forged_recording_is_reported() {
     let report = count("scribble", 0);
     assert!(report["nonsense_rows"].as_u64().unwrap() > 0);
     let output = profile(&["--"]).arg(known()).arg("scribble").output().unwrap();
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     assert!(
-        output.status.success() && said.contains("make no sense: the program wrote into the recording"),
-        "{said}"
+        output.status.success() && printed.contains("are invalid: the program wrote into the recording"),
+        "{printed}"
     );
-    assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+    assert!(!printed.chars().any(|c| c.is_control() && c != '\n'), "{printed:?}");
     let output = profile(&["--"]).arg(known()).arg("overwrite").output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("the program wrote into it"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && printed.contains("the program wrote into it"), "{printed}");
 }
 
 #[test]
-fn the_report_goes_to_its_file_and_output_is_the_programs() {
+fn the_report_is_separate_from_the_output() {
     let place = fresh_directory();
     let report = place.join("report.json");
     let mut command = profile(&["--json", "--to"]);
@@ -191,28 +191,28 @@ fn the_report_goes_to_its_file_and_output_is_the_programs() {
 }
 
 #[test]
-fn the_table_has_all_of_its_parts() {
+fn the_table_has_all_parts() {
     let output = profile(&["--callers", "2", "--"]).arg(known()).output().unwrap();
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     for words in [
         "calls",
         "size, bytes",
         "64 to 127",
         "memmove",
-        "at lines of 64 bytes",
-        "not looked at",
+        "64-byte aligned",
+        "not measured",
         "caller",
         "known by_",
         "more callers",
         "estimate:",
-        "It assumes",
+        "The estimate assumes",
     ] {
-        assert!(said.contains(words), "'{words}' is not in: {said}");
+        assert!(printed.contains(words), "'{words}' is missing in: {printed}");
     }
 }
 
 #[test]
-fn it_ends_as_the_program_ends() {
+fn the_exit_status_is_the_programs() {
     let run = |words: &[&str]| -> Output { profile(&["--"]).args(words).output().unwrap() };
     assert_eq!(run(&["true"]).status.code(), Some(0));
     assert_eq!(run(&["sh", "-c", "kill -KILL $$"]).status.code(), Some(128 + 9));
@@ -227,7 +227,7 @@ fn it_ends_as_the_program_ends() {
 }
 
 #[test]
-fn a_signal_is_passed_on_and_the_report_is_still_written() {
+fn a_signal_is_passed_on_and_reported() {
     let mut command = profile(&["--"]);
     command.arg(known()).arg("wait").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -236,53 +236,53 @@ fn a_signal_is_passed_on_and_the_report_is_still_written() {
     assert_eq!(line, "ready\n");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), output.status.signal()), (Some(9), None), "{said}");
-    assert!(said.contains("ended with 9") && said.contains("estimate:"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!((output.status.code(), output.status.signal()), (Some(9), None), "{printed}");
+    assert!(printed.contains("ended with 9") && printed.contains("estimate:"), "{printed}");
 }
 
 #[test]
-fn programs_that_cannot_be_seen_are_told_why() {
+fn uncounted_programs_are_explained() {
     let why = |program: &Path| {
         let output = profile(&["--"]).arg(program).arg("leaf").output().unwrap();
         (output.status.code(), text(&output.stderr))
     };
     match compiled("known-static", Some("-static")) {
         Some(program) => {
-            let (code, said) = why(&program);
+            let (code, printed) = why(&program);
             assert!(
-                code == Some(0) && said.contains("nothing was counted: it is a static program"),
-                "{said}"
+                code == Some(0) && printed.contains("nothing was counted: it is a static program"),
+                "{printed}"
             );
         }
-        None => println!("no static C library is installed: static programs were not run"),
+        None => println!("skipped for static programs: no static C library is installed"),
     }
     let place = fresh_directory();
     let program = place.join("known");
     copy(known(), &program);
     std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
-    // Rights of its own has a setuid program only when it is another user's.
+    // A setuid program has other rights only if it belongs to another user.
     if std::os::unix::fs::chown(&program, Some(65534), None).is_ok() {
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
-        let (code, said) = why(&program);
-        if said.contains("1 program(s) counted") {
-            println!("setuid has no effect here: not run");
+        let (code, printed) = why(&program);
+        if printed.contains("1 program(s) counted") {
+            println!("skipped for setuid programs: setuid has no effect here");
         } else {
-            assert!(code == Some(0) && said.contains("nothing was counted: it is setuid"), "{said}");
+            assert!(code == Some(0) && printed.contains("nothing was counted: it is setuid"), "{printed}");
         }
     } else {
-        println!("only root can make a setuid program of another user: not run");
+        println!("skipped for setuid programs: only root can make one of another user");
     }
     let output = profile(&["--"]).args(["env", "-i"]).arg(known()).output().unwrap();
     assert!(
         text(&output.stderr).contains("1 program(s) counted"),
-        "env itself is seen, what it starts is not"
+        "env is counted, the program that it starts is not"
     );
     std::fs::remove_dir_all(place).unwrap();
 }
 
 #[test]
-fn a_library_that_is_missing_or_cannot_be_named_is_told_with_a_remedy() {
+fn a_missing_library_has_a_remedy() {
     let place = fresh_directory();
     let alone = place.join("memferry");
     copy(Path::new(env!("CARGO_BIN_EXE_memferry")), &alone);
@@ -291,13 +291,13 @@ fn a_library_that_is_missing_or_cannot_be_named_is_told_with_a_remedy() {
     copy(library(), &odd.join("libmemferry_recorder.so"));
     let fails = |command: &mut Command, words: &str| {
         let output = command.output().unwrap();
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+        let printed = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && printed.contains(words), "{printed}");
     };
     let mut missing = Command::new(&alone);
     missing.args(["profile", "true"]).env_remove("MEMFERRY_RECORDER");
     fails(&mut missing, "libmemferry_recorder.so is missing; it was looked for at");
-    fails(profile(&["true"]).env("MEMFERRY_RECORDER", "/nowhere"), "names /nowhere, which is no file");
+    fails(profile(&["true"]).env("MEMFERRY_RECORDER", "/nowhere"), "names /nowhere, which is not a file");
     fails(
         profile(&["true"]).env("MEMFERRY_RECORDER", odd.join("libmemferry_recorder.so")),
         "has a space or a colon",
@@ -305,7 +305,10 @@ fn a_library_that_is_missing_or_cannot_be_named_is_told_with_a_remedy() {
     fails(profile(&["--to"]).arg(place.join("no/file")).arg("true"), "cannot write");
     copy(library(), &place.join("libmemferry_recorder.so"));
     let beside = missing.output().unwrap();
-    assert!(text(&beside.stderr).contains("1 program(s) counted"), "a library beside the command is found");
+    assert!(
+        text(&beside.stderr).contains("1 program(s) counted"),
+        "the library beside the command is not found"
+    );
     std::fs::remove_dir_all(place).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! A client that breaks the rules of the socket loses its session and nobody else notices.
+//! A client that breaks the rules of the socket loses its session, without effect on other clients.
 
 mod harness;
 
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 #[test]
-fn whoever_does_not_shake_hands_is_shown_out() {
+fn a_wrong_handshake_ends_the_connection() {
     let service = Service::start(&[]);
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MEMFERRY", &[0; 20], &[0xff; MAXIMUM_BYTES]] {
         let raw = Raw::connect(&service.socket);
@@ -32,7 +32,7 @@ fn whoever_does_not_shake_hands_is_shown_out() {
 }
 
 #[test]
-fn a_version_not_spoken_is_refused_with_those_that_are() {
+fn unknown_versions_are_refused() {
     let service = Service::start(&[]);
     for versions in [(4, 9), (0, 2), (9, 3)] {
         let raw = Raw::connect(&service.socket);
@@ -49,7 +49,7 @@ fn a_version_not_spoken_is_refused_with_those_that_are() {
 }
 
 #[test]
-fn malformed_truncated_and_replayed_messages_end_the_session() {
+fn malformed_messages_end_the_session() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     let whole = raw.encode(Command::Revoke { handle: Handle::new(70_000, 70_000) });
@@ -77,7 +77,7 @@ fn malformed_truncated_and_replayed_messages_end_the_session() {
 }
 
 #[test]
-fn descriptors_other_than_announced_end_the_session_and_none_stays_open() {
+fn unannounced_descriptors_end_the_session() {
     let service = Service::start(&[]);
     let (memfd, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
     let register = Command::Register { length: 4096, rights: Rights::all() };
@@ -101,7 +101,7 @@ fn descriptors_other_than_announced_end_the_session_and_none_stays_open() {
 }
 
 #[test]
-fn descriptors_that_are_no_frame_are_refused_and_the_session_goes_on() {
+fn other_descriptors_than_frames_are_refused() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     let memfd = |flags, size| {
@@ -141,7 +141,7 @@ fn descriptors_that_are_no_frame_are_refused_and_the_session_goes_on() {
     }
     for length in [0, 1, 4096, 8191, 8193, u64::MAX] {
         let command = Command::Register { length, rights: Rights::all() };
-        let refused = raw.command(command, &[sound.as_fd()]).0.expect_err("a length that is not so");
+        let refused = raw.command(command, &[sound.as_fd()]).0.expect_err("a wrong length");
         assert!(matches!(refused.kind, RefusalKind::Frame | RefusalKind::Quota), "{length}: {refused}");
     }
     let none = Command::Register { length: 8192, rights: Rights::empty() };
@@ -151,7 +151,7 @@ fn descriptors_that_are_no_frame_are_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn whoever_holds_the_descriptor_of_a_frame_cannot_reopen_punch_truncate_or_seal_it() {
+fn a_registered_descriptor_cannot_change_its_frame() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     let (descriptor, _mapping) = frame::allocate(8192, Pages::Ordinary).unwrap();
@@ -172,7 +172,7 @@ fn whoever_holds_the_descriptor_of_a_frame_cannot_reopen_punch_truncate_or_seal_
 }
 
 #[test]
-fn a_client_that_does_not_read_its_answers_is_shown_out() {
+fn a_client_that_reads_no_reply_is_ended() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     let _small = rustix::net::sockopt::set_socket_recv_buffer_size(&raw.socket, 1);
@@ -182,11 +182,11 @@ fn a_client_that_does_not_read_its_answers_is_shown_out() {
             return service.assert_serves();
         }
     }
-    panic!("the service took 100,000 commands of a client that read no answer");
+    panic!("the service took 100,000 commands of a client that did not read a reply");
 }
 
 #[test]
-fn quotas_hold_for_all_they_count() {
+fn every_quota_is_enforced() {
     let service = Service::start(&[
         "--quota-sessions=3",
         "--quota-frames=2",
@@ -217,7 +217,7 @@ fn quotas_hold_for_all_they_count() {
 }
 
 #[test]
-fn impossible_queues_are_refused() {
+fn invalid_queues_are_refused() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     for capacity in [0, 1, 3, 5000, 8192, u32::MAX] {
@@ -229,7 +229,7 @@ fn impossible_queues_are_refused() {
     service.assert_serves();
 }
 
-/// A socket whose last holder waits when it closes it, until the other one, which it is given with, is gone.
+/// A socket whose last close lingers until the other end, returned with it, is gone.
 fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -242,7 +242,7 @@ fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
     (sender, receiver)
 }
 
-/// Sends a packet whose descriptor nobody else holds when the service takes it.
+/// Sends a packet with the last reference to its descriptor, so that the service has the only one.
 fn send_last(service: &Service, raw: &Raw, bytes: &[u8], descriptor: std::net::TcpStream) {
     service.stop();
     raw.send(bytes, &[descriptor.as_fd()]);
@@ -251,7 +251,7 @@ fn send_last(service: &Service, raw: &Raw, bytes: &[u8], descriptor: std::net::T
 }
 
 #[test]
-fn a_descriptor_that_blocks_when_it_is_closed_keeps_nobody_waiting() {
+fn a_slow_close_does_not_delay_other_clients() {
     let service = Service::start(&[]);
     let observer = service.client();
     for malformed in [true, false] {
@@ -267,12 +267,12 @@ fn a_descriptor_that_blocks_when_it_is_closed_keeps_nobody_waiting() {
 }
 
 #[test]
-fn what_cannot_be_closed_does_not_pile_up() {
-    const MOST: usize = 2000;
+fn pending_closes_are_bounded() {
+    const MAX: usize = 2000;
     let service = Service::start(&[]);
     let observer = service.client();
     let mut raw = Raw::open(&service.socket);
-    // Fewer wait unheard than answers fit into the other direction: who does not take those in time is sent away.
+    // A small send buffer, so that fewer commands wait than replies fit: a client that does not read replies is disconnected.
     rustix::net::sockopt::set_socket_send_buffer_size(&raw.socket, 16 << 10).unwrap();
     let register = Command::Register { length: 4096, rights: Rights::all() };
     let (sender, receiver) = lingering();
@@ -281,8 +281,8 @@ fn what_cannot_be_closed_does_not_pile_up() {
     let nothing = std::fs::File::open("/dev/null").unwrap();
     let mut next = raw.encode(register.clone());
     let mut sent = 0;
-    // Until it is not listened to any more: no more fits, and nothing comes back.
-    while sent < MOST {
+    // Until the service stops reading: no more fits, and no reply comes.
+    while sent < MAX {
         if conduit::send(raw.socket.as_fd(), &next, &[nothing.as_fd()], false).is_ok() {
             next = raw.encode(register.clone());
             sent += 1;
@@ -294,17 +294,17 @@ fn what_cannot_be_closed_does_not_pile_up() {
         }
         while conduit::receive(raw.socket.as_fd(), false).is_ok() {}
     }
-    assert!(sent < MOST, "every one of {sent} was taken in");
+    assert!(sent < MAX, "the service took all {sent} commands");
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
     assert!(descriptors < 600, "{descriptors} descriptors in the service");
     observer.status().unwrap();
-    // Nor do those who come and are turned away meanwhile.
-    for _ in 0..MOST {
+    // Clients that are refused meanwhile do not pile up either.
+    for _ in 0..MAX {
         assert!(matches!(Raw::connect(&service.socket).farewell(), Violation::Unwelcome(_)));
     }
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
     assert!(descriptors < 600, "{descriptors} descriptors in the service");
-    // What it waited for is over, and it is listened to again.
+    // After the slow close the service reads again.
     drop(receiver);
     raw.send(&next, &[nothing.as_fd()]);
     let last = 2 + sent as u32;
@@ -313,14 +313,14 @@ fn what_cannot_be_closed_does_not_pile_up() {
 }
 
 #[test]
-fn memory_of_closed_queues_is_used_again() {
+fn memory_of_closed_queues_is_reused() {
     let service = Service::start(&["--quota-queues=2"]);
     let mut raw = Raw::open(&service.socket);
     let mut held = Vec::new();
     let mut inodes = std::collections::BTreeSet::new();
     for _ in 0..50 {
         let started = std::time::Instant::now();
-        // The worker lets go of a closed queue in its own time; until then the quota is used up.
+        // The worker releases a closed queue some time later; until then the quota is used up.
         let (queue, descriptors) = loop {
             let (answer, descriptors) = raw.command(Command::OpenQueue { capacity: 64 }, &[]);
             if let Ok(Answer::Queue { queue, .. }) = answer {
@@ -332,5 +332,5 @@ fn memory_of_closed_queues_is_used_again() {
         held.push(descriptors);
         raw.command(Command::CloseQueue { queue }, &[]).0.unwrap();
     }
-    assert!(inodes.len() <= 4, "{} memories for a quota of two queues", inodes.len());
+    assert!(inodes.len() <= 4, "{} memories are in use with a quota of two queues", inodes.len());
 }

@@ -1,4 +1,4 @@
-//! A client that writes what it likes into its ring gets errors or loses its session, and nobody else notices.
+//! A client that writes anything into its ring gets errors or loses its session, without effect on other clients.
 
 mod harness;
 
@@ -32,7 +32,7 @@ fn submit(queue: &mut RawQueue, slot: &[u64; 16]) {
     queue.ring();
 }
 
-/// The slot of a request without a list.
+/// Encodes a request without a list.
 fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
     let mut slot = [0; wire::SUBMISSION_WORDS];
     let mut list = Vec::new();
@@ -41,7 +41,7 @@ fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
     slot
 }
 
-/// What a slot completes with.
+/// Submits a slot and returns its result.
 fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
     submit(queue, slot);
     let completion = wire::decode_completion(&queue.completion()).expect("a completion");
@@ -50,7 +50,7 @@ fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
 }
 
 #[test]
-fn slots_that_are_no_request_complete_as_malformed() {
+fn invalid_slots_complete_as_malformed() {
     let service = Service::start(&[]);
     let (_raw, mut queue, _) = raw_client(&service, 4096, 8);
     for (header, error) in [
@@ -68,7 +68,7 @@ fn slots_that_are_no_request_complete_as_malformed() {
 }
 
 #[test]
-fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() {
+fn extreme_integers_stay_inside_the_frame() {
     let service = Service::start(&[]);
     let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
     let limits =
@@ -95,7 +95,7 @@ fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() 
 }
 
 #[test]
-fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
+fn extreme_2d_walks_stay_inside_the_frame() {
     let service = Service::start(&[]);
     let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
     let steps = [0, 1, -1, 4096, -4096, i64::from(i32::MAX), i64::from(i32::MIN), i64::MAX, i64::MIN];
@@ -111,7 +111,7 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
                     let shape = Copy2d { count, source: walk, destination: rows, transparent: None };
                     let request = Request::copy_2d(Span::new(handle, 0), Span::new(handle, 0), shape);
                     let slot = encoded(tag, &request);
-                    // What walks outside, or for ever, is refused; the oracle says which stays inside.
+                    // Walks that leave the frame or take too long are refused.
                     let corners = [
                         (0, 0),
                         (x_count.max(1) - 1, 0),
@@ -131,7 +131,7 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
 }
 
 #[test]
-fn stale_and_forged_handles_name_nothing() {
+fn stale_and_forged_handles_are_refused() {
     let service = Service::start(&[]);
     let (_other, _queue, foreign) = raw_client(&service, 4096, 2);
     let client = service.client();
@@ -159,38 +159,38 @@ fn stale_and_forged_handles_name_nothing() {
 }
 
 #[test]
-fn counts_that_jump_or_lie_end_the_session() {
+fn wrong_counts_end_the_session() {
     let service = Service::start(&[]);
-    // Word 16 of the client's memory holds its count of completions, for which there are twice as many slots as requests.
-    for lie in [9, 11, 1 << 31, u64::MAX] {
+    // Word 16 of the client's memory is its count of completions. There are twice as many completion slots as requests.
+    for count in [9, 11, 1 << 31, u64::MAX] {
         let (raw, mut queue, _) = raw_client(&service, 4096, 4);
         let nop = encoded(1, &Request::new(Operation::Nop));
         for _ in 0..8 {
             assert_eq!(outcome(&mut queue, &nop), Ok(()));
         }
-        // The service looks at the count when the room it knows of is used up.
-        queue.scribble.word(16).store(lie, Ordering::Release);
+        // The service reads the count when the known room is used up.
+        queue.scribble.word(16).store(count, Ordering::Release);
         submit(&mut queue, &nop);
-        assert_eq!(raw.farewell(), Violation::RingCounts, "{lie}");
+        assert_eq!(raw.farewell(), Violation::RingCounts, "{count}");
         assert!(queue.end.closed());
     }
     service.assert_serves();
 }
 
 #[test]
-fn garbage_in_the_ring_harms_nobody() {
+fn garbage_in_the_ring_ends_its_session_only() {
     let service = Service::start(&[]);
     let client = service.client();
     let (_raw, queue, _) = raw_client(&service, 4096, 16);
     let mut rng = fastrand::Rng::with_seed(1);
     let started = std::time::Instant::now();
-    // So much garbage breaks some rule sooner or later, and until then it is served.
+    // Garbage is served until it breaks a rule, which it does sooner or later.
     for round in 0.. {
-        assert!(started.elapsed() < SOON, "a session that nothing ends");
-        // Lists are only read where a request says so.
+        assert!(started.elapsed() < SOON, "the session did not end");
+        // Lists are read only if a request refers to them.
         for index in 0..queue.scribble.words() - LIST_WORDS {
             let value = match rng.u64(..4) {
-                // Sequences up to more than there are slots for completions.
+                // Sequence numbers up to more than there are completion slots.
                 0 => rng.u64(..0x40),
                 1 => rng.u64(..8) << 32 | rng.u64(..0x40),
                 2 => 0,
@@ -209,10 +209,10 @@ fn garbage_in_the_ring_harms_nobody() {
 }
 
 #[test]
-fn more_requests_than_completions_read_end_the_session() {
+fn overrunning_completions_ends_the_session() {
     let service = Service::start(&[]);
     let (raw, mut queue, _) = raw_client(&service, 4096, 4);
-    // A well-behaved client cannot do this: it stops at its capacity. This one takes the service's count as leave.
+    // A correct client stops at its capacity. This one ignores it and follows the service's count.
     for tag in 0..64 {
         let slot = encoded(tag, &Request::new(Operation::Nop));
         let started = std::time::Instant::now();
@@ -249,7 +249,7 @@ fn unread_completions_fill_the_queue() {
 }
 
 #[test]
-fn the_client_cannot_write_the_services_memory_or_change_its_size() {
+fn the_services_memory_is_protected() {
     use memferry_shm::mapping::{Access, Mapping};
     let service = Service::start(&[]);
     let (_raw, queue, _) = raw_client(&service, 4096, 4);
@@ -259,13 +259,13 @@ fn the_client_cannot_write_the_services_memory_or_change_its_size() {
         assert!(rustix::fs::ftruncate(memory, 0).is_err());
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let punched = rustix::fs::fallocate(memory, punch, 0, 4096);
-        // A hole in the client's own memory reads as zeros, which is only more of what it may write anyway.
+        // A hole in the client's own memory reads as zeros, which the client could write anyway.
         assert!(punched.is_err() || std::ptr::eq(memory, &queue.client));
     }
 }
 
 #[test]
-fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
+fn a_misused_doorbell_does_not_block_others() {
     let service = Service::start(&[]);
     let client = service.client();
     let (_raw, mut queue, _) = raw_client(&service, 4096, 4);
@@ -278,7 +278,7 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
 }
 
 #[test]
-fn busy_channels_are_refused_or_waited_for() {
+fn busy_channels_refuse_or_queue_requests() {
     let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();

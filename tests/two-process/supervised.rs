@@ -1,12 +1,12 @@
-//! The service under a supervisor: sockets handed over, readiness told, restarts; and several that start at once.
+//! The service under a supervisor: socket activation, notifications, restarts; and several services that start at once.
 //!
 //! ```text
-//! socket of the test ─ descriptor 3, LISTEN_FDS ─► service ─ killed, started again ─► clients of both are served
+//! socket of the test ─ descriptor 3, LISTEN_FDS ─► service ─ killed, restarted ─► serves clients of both
 //! NOTIFY_SOCKET      ◄─ READY, STATUS, STOPPING
-//! one stale path     ─ many services ─► one listens, the others say so
+//! one stale path     ─ many services ─► one listens, the others fail with a message
 //! ```
 //!
-//! Nothing here sleeps: processes are waited for by what they say or by their end.
+//! No test sleeps: it waits for a process's output or exit.
 
 mod harness;
 
@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_memferry");
 
-/// A directory that goes with its test.
+/// A directory removed with its test.
 struct Place(PathBuf);
 
 impl Place {
@@ -43,7 +43,7 @@ impl Drop for Place {
     }
 }
 
-/// A process that ends with its test.
+/// A process killed with its test.
 struct Started(Child);
 
 impl Started {
@@ -51,14 +51,14 @@ impl Started {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// The first line it says, once it says one.
+    /// The first line of output.
     fn line(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         line
     }
 
-    /// Its error messages, once it has ended without success.
+    /// The error messages, after the process failed.
     fn failure(mut self) -> String {
         let mut errors = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
@@ -82,7 +82,7 @@ fn listening(path: &Path) -> OwnedFd {
     socket
 }
 
-/// A service that gets `socket` as descriptor 3, with what `environment` says besides; `$$` there is its process.
+/// A service with `socket` as descriptor 3 and these environment variables; `$$` is its process id.
 fn activated(socket: impl Into<OwnedFd>, environment: &str, arguments: &[&str]) -> Started {
     let script = format!("exec 3<&0 0</dev/null; export {environment}; exec \"$0\" serve --no-config \"$@\"");
     let mut command = Command::new("sh");
@@ -94,7 +94,7 @@ fn activated(socket: impl Into<OwnedFd>, environment: &str, arguments: &[&str]) 
 const ONE: &str = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=memferry";
 
 #[test]
-fn a_socket_that_is_handed_over_is_served_and_left_where_it_is() {
+fn an_activated_socket_is_served_and_kept() {
     let place = Place::new();
     let path = place.path("s");
     let socket = listening(&path);
@@ -110,7 +110,7 @@ fn a_socket_that_is_handed_over_is_served_and_left_where_it_is() {
 }
 
 #[test]
-fn what_is_no_listening_socket_of_packets_is_refused_with_a_remedy() {
+fn wrong_sockets_are_refused_with_a_remedy() {
     let place = Place::new();
     let packets = || {
         let kind = SocketType::SEQPACKET;
@@ -135,16 +135,16 @@ fn what_is_no_listening_socket_of_packets_is_refused_with_a_remedy() {
         (packets(), "LISTEN_PID=$$ LISTEN_FDS=many", "LISTEN_FDS is 'many', it has to be a number"),
         (packets(), "LISTEN_PID=mine LISTEN_FDS=1", "LISTEN_PID is 'mine'"),
     ] {
-        let said = activated(socket, environment, &[]).failure();
+        let errors = activated(socket, environment, &[]).failure();
         assert!(
-            said.contains("cannot take over the socket") && said.contains(expected),
-            "{expected}: {said}"
+            errors.contains("cannot take over the socket") && errors.contains(expected),
+            "{expected}: {errors}"
         );
     }
 }
 
 #[test]
-fn sockets_meant_for_another_process_are_left_alone() {
+fn sockets_of_another_process_are_ignored() {
     let place = Place::new();
     let given = place.path("given");
     let own = place.path("own");
@@ -155,7 +155,7 @@ fn sockets_meant_for_another_process_are_left_alone() {
 }
 
 #[test]
-fn systemd_hands_its_socket_over() {
+fn systemd_activates_the_service() {
     let tool = "/usr/bin/systemd-socket-activate";
     if !Path::new(tool).exists() {
         return;
@@ -166,13 +166,13 @@ fn systemd_hands_its_socket_over() {
     command.arg("--seqpacket").arg("-l").arg(&path).arg("-E").arg("MEMFERRY_LOG=off");
     command.arg(BINARY).args(["serve", "--no-config"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut service = Started(command.spawn().unwrap());
-    let mut said = BufReader::new(service.0.stderr.take().unwrap());
+    let mut errors = BufReader::new(service.0.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("Listening on") {
         line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+        assert_ne!(errors.read_line(&mut line).unwrap(), 0);
     }
-    // It becomes the service once somebody connects.
+    // systemd-socket-activate starts the service at the first connection.
     assert_moves_bytes(&Client::connect(&path).unwrap());
     assert_eq!(service.line(), format!("listening on {}\n", path.display()));
     service.signal(Signal::TERM);
@@ -181,7 +181,7 @@ fn systemd_hands_its_socket_over() {
 }
 
 #[test]
-fn the_unit_files_pass_systemds_own_check() {
+fn the_unit_files_pass_systemd_analyze() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let place = Place::new();
     let mut verify = Command::new("systemd-analyze");
@@ -189,13 +189,13 @@ fn the_unit_files_pass_systemds_own_check() {
     for unit in std::fs::read_dir(units).unwrap() {
         let unit = unit.unwrap().path();
         let text = std::fs::read_to_string(&unit).unwrap();
-        // What it starts has to be there: the command just built.
+        // The started program must exist: use the command just built.
         let copy = place.path(unit.file_name().unwrap().to_str().unwrap());
         std::fs::write(&copy, text.replace("/usr/bin/memferry", BINARY)).unwrap();
         verify.arg(copy);
     }
     assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 4);
-    // Without systemd there is nobody to ask.
+    // Without systemd there is no systemd-analyze to run.
     let Ok(output) = verify.output() else { return };
     assert!(
         output.status.success() && output.stderr.is_empty(),
@@ -204,7 +204,7 @@ fn the_unit_files_pass_systemds_own_check() {
     );
 }
 
-/// Requests of which some end at once, some never, and some wait for an engine channel.
+/// Submits requests of which some end soon, some never, and some wait for an engine channel.
 fn load(client: &Client) -> (Queue, Vec<Ticket>) {
     let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(64).unwrap();
@@ -215,11 +215,11 @@ fn load(client: &Client) -> (Queue, Vec<Ticket>) {
     (queue, tickets)
 }
 
-/// Every ticket gets one completion, of a kind that a stop or a death may give.
+/// Asserts that every ticket gets one completion, with a result that a stop or a kill may cause.
 fn assert_one_completion_each(mut queue: Queue, tickets: &[Ticket], killed: bool) {
     let mut ended = Vec::new();
     for _ in 0..tickets.len() {
-        ended.push(match harness::end_of_any(&mut queue) {
+        ended.push(match harness::wait_for_any(&mut queue) {
             Ok(done) => done.id,
             Err(TransferError { id, failure: Failure::ServiceLost, .. }) => id,
             Err(TransferError { id, failure: Failure::Cancelled | Failure::ServiceStopping, .. })
@@ -251,9 +251,9 @@ fn requests_end_once_across_restarts() {
     for signal in [Signal::TERM, Signal::KILL, Signal::TERM, Signal::KILL] {
         let client = Client::connect(&path).unwrap();
         let loads: Vec<_> = (0..3).map(|_| load(&client)).collect();
-        // Stopped, so that these come while the service ends: before it takes them, and after.
+        // Stopped, so that these clients connect both before and after the service takes its last requests.
         service.signal(Signal::STOP);
-        let comers: Vec<_> = (0..4)
+        let newcomers: Vec<_> = (0..4)
             .map(|_| {
                 let path = path.clone();
                 std::thread::spawn(move || assert_moves_bytes(&Client::connect(path).unwrap()))
@@ -267,15 +267,14 @@ fn requests_end_once_across_restarts() {
             assert_one_completion_each(queue, &tickets, signal == Signal::KILL);
         }
         service = start();
-        comers.into_iter().for_each(|comer| comer.join().unwrap());
+        newcomers.into_iter().for_each(|newcomer| newcomer.join().unwrap());
     }
 }
 
-/// The next datagram that came.
-fn told(socket: &UnixDatagram) -> String {
+fn next_notification(socket: &UnixDatagram) -> String {
     let mut bytes = [0; 512];
     socket.set_read_timeout(Some(SOON)).unwrap();
-    // A receive with a limit is interrupted by whatever the kernel has to do for this thread in between.
+    // A receive with a timeout can be interrupted at any time.
     let length = loop {
         match socket.recv(&mut bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -286,7 +285,7 @@ fn told(socket: &UnixDatagram) -> String {
 }
 
 #[test]
-fn the_supervisor_is_told_ready_and_stopping_by_path_and_by_abstract_name() {
+fn the_supervisor_is_notified() {
     let place = Place::new();
     let path = place.path("s");
     let notified = place.path("notify");
@@ -301,19 +300,19 @@ fn the_supervisor_is_told_ready_and_stopping_by_path_and_by_abstract_name() {
         command.env("NOTIFY_SOCKET", environment).env("MEMFERRY_LOG", "off").stdout(Stdio::piped());
         let mut service = Started(command.spawn().unwrap());
         assert_eq!(
-            told(&socket),
+            next_notification(&socket),
             format!("READY=1\nSTATUS=Listening on {} with 1 workers\n", path.display())
         );
-        // Ready means that clients may come.
+        // Ready means that clients can connect.
         assert_moves_bytes(&Client::connect(&path).unwrap());
         service.signal(Signal::TERM);
-        assert!(told(&socket).starts_with("STOPPING=1\nSTATUS="));
+        assert!(next_notification(&socket).starts_with("STOPPING=1\nSTATUS="));
         assert!(service.0.wait().unwrap().success());
     }
 }
 
 #[test]
-fn a_supervisor_that_cannot_be_reached_does_not_keep_the_service_from_serving() {
+fn an_unreachable_supervisor_is_ignored() {
     let place = Place::new();
     for name in ["/nonexistent/notify", "vsock:2:1234", "@", "relative"] {
         let path = place.path("s");
@@ -327,7 +326,7 @@ fn a_supervisor_that_cannot_be_reached_does_not_keep_the_service_from_serving() 
 }
 
 #[test]
-fn of_services_that_start_at_once_over_a_stale_socket_one_listens() {
+fn one_of_many_concurrent_services_listens() {
     let place = Place::new();
     let path = place.path("s");
     for round in 0..5 {
@@ -342,18 +341,18 @@ fn of_services_that_start_at_once_over_a_stale_socket_one_listens() {
         let mut refused = 0;
         for mut service in started {
             if service.line().is_empty() {
-                let said = service.failure();
-                assert!(said.contains("a service is already listening on"), "{said}");
+                let errors = service.failure();
+                assert!(errors.contains("a service is already listening on"), "{errors}");
                 refused += 1;
             } else {
                 listening.push(service);
             }
         }
         assert_eq!((listening.len(), refused), (1, 7), "round {round}");
-        // The one that says so is the one that clients reach.
+        // Clients reach the one that listens.
         let client = Client::connect(&path).unwrap();
         assert_eq!(client.status().unwrap().process, listening[0].0.id());
-        // Killed, so that socket and lock file stay for the next round.
+        // Killed, so that the socket and the lock file remain for the next round.
         listening[0].signal(Signal::KILL);
         listening[0].0.wait().unwrap();
         assert!(path.exists() && place.path("s.lock").exists());
@@ -361,10 +360,10 @@ fn of_services_that_start_at_once_over_a_stale_socket_one_listens() {
 }
 
 #[test]
-fn nothing_is_left_beside_the_socket_after_a_clean_end() {
+fn a_clean_exit_leaves_no_files() {
     let mut service = Service::start(&[]);
     let directory = service.socket.parent().unwrap().to_owned();
-    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2, "the socket and its lock");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2, "the socket and its lock file");
     service.signal(Signal::TERM);
     assert!(service.wait().success());
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);

@@ -4,20 +4,20 @@
 //! ./x CMD ARGS ──► Arguments ──► commands
 //! ```
 //!
-//! Nothing is decided here but what a command line means. Wrong use ends with status 2, as clap has it.
+//! This module only parses. Wrong use exits with status 2, which is clap's status.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// The one entry point of memferry's working tree: it builds, tests, measures and checks.
+/// The entry point of memferry's working tree: builds, tests, measures and checks.
 ///
-/// What a command needs and is missing is installed first, and said: a C compiler, rustup, the
-/// pinned toolchain, for some commands Debian packages, a nightly toolchain, Python packages.
+/// A command installs what it needs and is missing, and says so: a C compiler, rustup, the pinned
+/// toolchain; for some commands Debian packages, a nightly toolchain, Python packages.
 ///
-/// Exit status: 0 done; 2 wrong use, or the thing asked for does not exist; 3 the set-up failed;
-/// otherwise that of the stage that failed.
+/// Exit status: 0 success; 2 wrong use, or an unknown name; 3 the set-up failed; otherwise the
+/// status of the stage that failed.
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment, name = "x", bin_name = "./x", arg_required_else_help = true)]
 pub(crate) struct Arguments {
@@ -27,25 +27,25 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the demonstration: two processes, files, pictures, refusals, a revocation; results compared.
+    /// Run the demonstration: a service, two clients, files, pictures, refusals and a revocation.
     ///
     /// Builds the memferry command in release mode and runs `memferry demo ARGS`: a service and two
-    /// clients, under different unprivileged users when it may switch; a file, a picture, and what is
-    /// refused. `target/release/memferry demo --help` lists ARGS.
+    /// clients, as different unprivileged users if possible; a file, a picture, and refused requests.
+    /// `target/release/memferry demo --help` lists ARGS.
     #[command(verbatim_doc_comment)]
     Demo(Passed),
-    /// Say whether a program should hand its copies over on this machine, and from which size on.
+    /// Measure whether a program gains by handing its copies over on this machine, and from which size.
     ///
-    /// Runs `memferry advise ARGS`, which measures for some seconds; --json prints the figures for
-    /// programs.
+    /// Runs `memferry advise ARGS`, which measures for some seconds; --json prints the figures as
+    /// JSON.
     #[command(verbatim_doc_comment)]
     Advise(Passed),
     /// Run the tests: the workspaces, the fuzz corpus, the Python package; --full for everything.
     ///
-    /// Stops at the first that fails: every test of the workspaces, with C programs under each of gcc,
+    /// Stops at the first failure. Runs every test of the workspaces, with C programs under each of gcc,
     /// clang, the sanitizers and valgrind that is installed; the fuzz targets over their committed
-    /// corpus; the Python package, where Python 3.11 and PyPI's maturin and NumPy can be had; a few
-    /// seconds of soak. The last line says what was left out.
+    /// corpus; the Python package, if Python 3.11 and PyPI's maturin and NumPy are available; a few
+    /// seconds of soak. The last line lists what was left out.
     #[command(verbatim_doc_comment)]
     Test(Test),
     /// Build the C library and install it below a prefix.
@@ -53,20 +53,20 @@ pub(crate) enum Command {
     /// Builds in release mode and installs header, libraries, pkg-config file and man pages.
     #[command(verbatim_doc_comment)]
     C(C),
-    /// Build the Python wheel, install it in an environment of its own, and run that.
+    /// Build the Python wheel, install it in a virtual environment, and run its Python.
     ///
     /// Builds the wheel of the Python package in release mode (target/wheels/release), installs it with
-    /// NumPy in an environment of its own (target/python), and runs that environment's Python with
-    /// ARGS. Without ARGS it says where the wheel is.
+    /// NumPy in a virtual environment (target/python), and runs that environment's Python with ARGS.
+    /// Without ARGS it prints the path of the wheel.
     #[command(verbatim_doc_comment)]
     Python(Passed),
     /// Measure one group of benchmarks on this machine.
     ///
-    /// Measures in release mode. Without GROUP it lists the groups. Where one compares with UCX it takes
-    /// Debian's package ucx-utils, and says so where that is not installed; group twod takes OpenCV from
-    /// PyPI.
+    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX use Debian's
+    /// package ucx-utils and are left out with a message if it is not installed; group twod uses OpenCV
+    /// from PyPI.
     ///
-    ///   --quick        few rounds: whether everything works, not how well
+    ///   --quick        few rounds, to check that everything works
     ///   --only PARTS   only these parts, with commas between them:
     ///                  service      start, embedded, moved, ucx, overlap, mapping, turns, idle
     ///                  engine       cold, again, sizes, fills, pages, others, two
@@ -83,39 +83,39 @@ pub(crate) enum Command {
         override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--plots DIR]"
     )]
     Bench(Passed),
-    /// Run random clients against services that are killed, starved and stopped; every byte is checked.
+    /// Run random clients against services that are killed, starved and stopped; check every byte.
     ///
-    /// Random clients of every binding and tool (Rust, C, Python, bulk channels, files over 9P, a
-    /// program with the preloaded library) against real services, for TIME (90s, 10m, 1h; a minute if
-    /// not given): clients and services are killed, stopped for a moment, short of descriptors and
-    /// memory, and the time of day jumps. Every byte and every completion is checked, and what a
-    /// service holds when its clients are gone. Fails when anything is found; Ctrl-C ends it early,
-    /// with the report. Built with assertions, not for speed.
+    /// Random clients of every binding and tool (Rust, C, Python, bulk connections, files over 9P, a
+    /// program with the preloaded library) against real services, for TIME (90s, 10m, 1h; default one
+    /// minute): clients and services are killed, stopped for a moment, short of descriptors and memory,
+    /// and the time of day jumps. Every byte and every completion is checked, and so are the resources
+    /// of a service after its clients are gone. Fails if there is a finding; Ctrl-C ends it early, with
+    /// the report. Built with assertions, not for speed.
     ///
-    ///   --time TIME   for how long
-    ///   --seed N      draws the same again; what depends on how processes interleave may not come
-    ///                 again at once
+    ///   --time TIME   duration
+    ///   --seed N      repeats the random choices of a run; effects of how processes interleave may
+    ///                 not repeat
     ///   --json FILE   also writes the report to FILE
     #[command(verbatim_doc_comment, override_usage = "./x soak [--time TIME] [--seed N] [--json FILE]")]
     Soak(Passed),
     /// Give every claim of the papers a verdict.
     ///
     /// Runs the experiments and prints a verdict for every claim; a claim that no experiment decides is
-    /// "not-run". All of it is written as one page, target/lab/report.html; the last line says where.
-    /// What was done is kept in target/lab/results for this build, so that a run which was broken off
-    /// goes on; live rows are measured each time, by memferry-bench, which is built too.
+    /// "not-run". The results are also written as one page, target/lab/report.html; the last line names
+    /// it. Finished work is kept in target/lab/results for this build, so that an interrupted run
+    /// continues; live rows are measured each time, by memferry-bench, which is built too.
     ///
-    ///   --html FILE     writes the page to FILE instead; with --only, to FILE or not at all
+    ///   --html FILE     writes the page to FILE instead; with --only, no page without this option
     ///   --json FILE     also writes the verdicts to FILE, as a JSON array
     ///   --out DIR       also writes the figures to DIR/figures, as CSV and SVG
-    ///   --only ID,...   runs what these claims and figures need only
-    ///   --sensitivity   also finds anew how the figures of predicted claims move with each timing
+    ///   --only ID,...   runs only what these claims and figures need
+    ///   --sensitivity   also computes how the figures of predicted claims change with each timing
     ///                   parameter (DIR/sensitivity.csv); takes a quarter of an hour or more, and can
-    ///                   be broken off too
+    ///                   be interrupted too
     ///   --deep          also explores the initiation protocols with three processes in larger scenes
-    ///   --fresh         runs anew what is kept
-    ///   initiation      shows how a protocol that starts transfers from user level breaks, access by
-    ///                   access (docs/initiation.md)
+    ///   --fresh         repeats what is kept
+    ///   initiation      shows step by step how a protocol that starts transfers from user level fails
+    ///                   (docs/initiation.md)
     #[command(
         verbatim_doc_comment,
         override_usage = "./x lab [--html FILE] [--json FILE] [--out DIR] [--only ID,...] [--sensitivity] [--deep] [--fresh]\n       \
@@ -124,24 +124,23 @@ pub(crate) enum Command {
     Lab(Passed),
     /// Run the kernel module, the firmware or the file server in a QEMU guest.
     ///
-    /// Boots MACHINE under QEMU and runs memferry's code in it, with a model of the hardware that
-    /// others wrote.
+    /// Boots MACHINE under QEMU and runs memferry's code in it, on a model of the hardware by other
+    /// authors.
     ///
     ///   n810      builds the firmware for bare metal and runs the SDMA driver on the machine's DMA
-    ///             engine; passes when it prints the expected lines, where each gap of QEMU's model is
-    ///             skipped by name. Newer releases of QEMU than Debian 12's lack it.
+    ///             engine; passes if it prints the expected lines, in which known gaps of QEMU's model
+    ///             are skipped by name. Releases of QEMU after Debian 12's lack this machine.
     ///   v9fs      boots Debian's kernel, mounts a directory that `memferry 9p serve` serves with
     ///             Linux's own 9P client, and works on it: reads, copies, archives, compiles, sqlite3
     ///   zcu102, x86, raspi3b, raspi2b, smdkc210
     ///             build the kernel module for Debian's kernel, boot that kernel, and run the module's
-    ///             tests and misuse on the DMA engine that the machine has; in those of 64 bits also
-    ///             the suite of engines and the service, in zcu102 a fuzzer (its seed:
-    ///             MEMFERRY_FUZZ_SEED). x86 has no engine, so that the CPU falls in, and one in
-    ///             software that fails on request.
+    ///             tests and misuse on the machine's DMA engine; on 64-bit machines also the engine
+    ///             tests and the service, on zcu102 a fuzzer (its seed: MEMFERRY_FUZZ_SEED). x86 has no
+    ///             engine: there the CPU copies, and a software engine fails on request.
     ///   zcu102-debug
     ///             the same on a kernel with KASAN, lockdep and DMA-API debugging, which is built from
     ///             Debian's source first
-    ///   newer     no guest: builds the module for the newest kernel that Debian has backported
+    ///   newer     no guest: builds the module for the newest kernel in Debian's backports
     ///
     /// Debian's packages of other architectures are downloaded and unpacked below target/, and not
     /// installed.
@@ -158,25 +157,25 @@ pub(crate) enum Command {
     /// Fuzzes TARGET on a nightly toolchain. Without TARGET it lists the targets.
     #[command(verbatim_doc_comment)]
     Fuzz(Fuzz),
-    /// Check licences and sources of the dependencies, and look for those that nothing uses.
+    /// Check the dependencies: licences, sources, and whether each is used.
     ///
-    /// Licences, sources and bans (cargo deny, deny.toml), and dependencies that nothing uses (cargo
-    /// machete). Known vulnerabilities are looked up where the list of them can be downloaded; else it
-    /// says that they were not.
+    /// Licences, sources and bans (cargo deny, deny.toml), and unused dependencies (cargo machete).
+    /// Known vulnerabilities are looked up if their list can be downloaded; else the last line says that
+    /// they were not.
     #[command(verbatim_doc_comment)]
     Audit,
-    /// Show which lines the tests reach.
+    /// Show which lines the tests execute.
     ///
-    /// Runs the workspaces' tests with counters and prints which share of lines and functions each
-    /// file's tests reach (cargo llvm-cov). Of other processes those are counted that end in order and
-    /// may write files: not a service that confined itself, nor one that was killed. A test that reads
-    /// all that a program prints fails here, of its complaint about that.
+    /// Runs the workspaces' tests with counters and prints the share of lines and functions that each
+    /// file's tests execute (cargo llvm-cov). Other processes are counted if they exit normally and may
+    /// write files: not a service that confined itself, nor a killed one. A test that compares all
+    /// output of a program fails here, because of the warning about that.
     #[command(verbatim_doc_comment)]
     Coverage,
     /// Install everything that the other commands may need.
     ///
-    /// Debian packages (as root, or with sudo), toolchains and commands of cargo, and environments of
-    /// Python. What guests take from Debian's archive is downloaded when they are first run, and is not
+    /// Debian packages (as root, or with sudo), toolchains and commands of cargo, and Python virtual
+    /// environments. Debian packages for guests are downloaded when a guest first runs, and are not
     /// installed.
     #[command(verbatim_doc_comment)]
     Setup(Setup),
@@ -184,36 +183,36 @@ pub(crate) enum Command {
     Check,
 }
 
-/// What is passed on as it is.
+/// Arguments passed on unchanged.
 #[derive(Args, Debug)]
 pub(crate) struct Passed {
-    /// Passed on to the program, which runs in the directory of the caller.
+    /// Arguments of the program, which runs in the caller's directory.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
     pub(crate) arguments: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Test {
-    /// Only the workspaces and the fuzz corpus.
+    /// Run only the workspaces and the fuzz corpus.
     #[arg(long, conflicts_with_all = ["arm", "full"])]
     pub(crate) quick: bool,
-    /// Only the engine's tests for 64-bit Arm under qemu-user; installs what they need.
+    /// Run only the engine's tests for 64-bit Arm under qemu-user; installs what they need.
     #[arg(long, conflicts_with = "full")]
     pub(crate) arm: bool,
-    /// Everything: the tests, loom, Miri, 64-bit Arm, ten minutes of soak, guests, the lab; or the parts
-    /// named. A run that was broken off goes on with what did not pass yet, for the same sources.
+    /// Run everything: the tests, loom, Miri, 64-bit Arm, ten minutes of soak, guests, the lab; or the
+    /// named parts. An interrupted run continues with what has not passed yet, for the same sources.
     #[arg(verbatim_doc_comment, long)]
     pub(crate) full: bool,
-    /// Parts of the full tests, of those that --list shows.
+    /// Parts of the full tests, as shown by --list.
     #[arg(requires = "full", value_name = "PART")]
     pub(crate) parts: Vec<String>,
-    /// Show the parts with their usual duration, and run none.
+    /// List the parts with their usual duration, and run none.
     #[arg(long, requires = "full", conflicts_with_all = ["parts", "fresh", "rotate"])]
     pub(crate) list: bool,
-    /// Run parts again that passed for the same sources.
+    /// Repeat parts that passed for the same sources.
     #[arg(long, requires = "full", conflicts_with = "rotate")]
     pub(crate) fresh: bool,
-    /// Run one part that fits into so many seconds; which one, the number of commits says. For continuous
+    /// Run one part that fits into SECONDS, chosen by the number of commits. For continuous
     /// integration.
     #[arg(verbatim_doc_comment, long, requires = "full", value_name = "SECONDS", conflicts_with = "parts")]
     pub(crate) rotate: Option<u64>,
@@ -221,7 +220,7 @@ pub(crate) struct Test {
 
 #[derive(Args, Debug)]
 pub(crate) struct C {
-    /// Where to install; target/c if not given.
+    /// Directory to install below; by default target/c.
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Option<PathBuf>,
 }
@@ -235,17 +234,17 @@ pub(crate) struct Guest {
 
 #[derive(Args, Debug)]
 pub(crate) struct Fuzz {
-    /// What to fuzz.
+    /// The target to fuzz.
     #[arg(value_name = "TARGET")]
     pub(crate) target: Option<String>,
-    /// For how many seconds.
+    /// Seconds to fuzz.
     #[arg(value_name = "DURATION", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seconds: u32,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Setup {
-    /// Only say what would be installed.
+    /// Only list what would be installed.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_their_options_as_they_are() {
+    fn options_are_passed_on_unchanged() {
         assert_eq!(passed("soak --time 5s --seed 1"), ["--time", "5s", "--seed", "1"]);
         assert_eq!(passed("bench engine --only cold,again"), ["engine", "--only", "cold,again"]);
         assert_eq!(passed("lab initiation repeated-3 --attack"), ["initiation", "repeated-3", "--attack"]);
@@ -323,19 +322,19 @@ mod tests {
 
     #[test]
     fn parts_are_those_of_the_full_tests() {
-        let Ok(Command::Test(test)) = parse("test --full soak loom") else { panic!("it is right") };
+        let Ok(Command::Test(test)) = parse("test --full soak loom") else { panic!("does not parse") };
         assert_eq!(test.parts, ["soak", "loom"]);
-        let Ok(Command::Test(test)) = parse("test --full --fresh") else { panic!("it is right") };
+        let Ok(Command::Test(test)) = parse("test --full --fresh") else { panic!("does not parse") };
         assert!(test.fresh && test.parts.is_empty());
-        let Ok(Command::Test(test)) = parse("test --full --rotate 300") else { panic!("it is right") };
+        let Ok(Command::Test(test)) = parse("test --full --rotate 300") else { panic!("does not parse") };
         assert_eq!(test.rotate, Some(300));
     }
 
     #[test]
-    fn fuzzing_takes_a_minute_if_not_told() {
-        let Ok(Command::Fuzz(fuzz)) = parse("fuzz geometry") else { panic!("it is right") };
+    fn fuzzing_takes_a_minute_by_default() {
+        let Ok(Command::Fuzz(fuzz)) = parse("fuzz geometry") else { panic!("does not parse") };
         assert_eq!((fuzz.target.as_deref(), fuzz.seconds), (Some("geometry"), 60));
-        let Ok(Command::Fuzz(fuzz)) = parse("fuzz geometry 10") else { panic!("it is right") };
+        let Ok(Command::Fuzz(fuzz)) = parse("fuzz geometry 10") else { panic!("does not parse") };
         assert_eq!(fuzz.seconds, 10);
     }
 }

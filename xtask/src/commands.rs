@@ -1,7 +1,7 @@
-//! The commands of `./x`, one module for each subject.
+//! The commands of `./x`, one module per subject.
 //!
 //! ```text
-//! Command ──► set-up of what it needs ──► its stages, stopping at the first that fails, or a program that it becomes
+//! Command ──► set up what it needs ──► run its stages until one fails, or execute a program
 //! ```
 
 mod audit;

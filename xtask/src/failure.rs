@@ -1,9 +1,9 @@
-//! Why a command did not do what it was asked to, and the exit status that says so.
+//! Why a command failed, and its exit status.
 //!
 //! ```text
-//! wrong use, or the thing asked for does not exist ──► 2
-//! set-up ────────────────────────────────────────────► 3
-//! a stage ───────────────────────────────────────────► the stage's own status
+//! wrong use, or an unknown name ──► 2
+//! set-up ─────────────────────────► 3
+//! a stage ────────────────────────► the stage's own status
 //! ```
 
 /// Why a command ended early.
@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     /// Something could not be downloaded, installed or prepared.
     #[error("setup failed: {0}")]
     Setup(String),
-    /// A stage failed. The stage has printed that already.
+    /// A stage failed, and has printed that.
     #[error("{stage} failed with status {status}")]
     Stage { stage: String, status: u8 },
 }
@@ -28,7 +28,7 @@ impl Failure {
         match self {
             Self::WrongUse(_) => 2,
             Self::Setup(_) => 3,
-            // A stage that failed did not succeed, whatever its status says.
+            // A failed stage never gives status 0.
             Self::Stage { status, .. } => (*status).max(1),
         }
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_status_tells_the_kinds_apart() {
+    fn each_kind_has_its_exit_status() {
         assert_eq!(Failure::WrongUse("no such target".to_owned()).exit_status(), 2);
         assert_eq!(Failure::setup("no network").exit_status(), 3);
         let stage = |status| Failure::Stage { stage: "clippy".to_owned(), status };

@@ -1,10 +1,10 @@
-//! Guests: machines that QEMU emulates, in which memferry's code meets hardware that others modelled and Linux itself.
+//! Guests: machines emulated by QEMU, in which memferry's code runs on hardware models by other authors and under Linux.
 //!
 //! ```text
 //! machine ──► Debian's packages, unpacked below target/ ──► modules, programs ──► initramfs ──► QEMU ──► verdict line
 //! ```
 //!
-//! Nothing of another architecture is installed, and no package state of the system is changed. What a guest prints decides.
+//! Nothing of another architecture is installed, and the system's package state is not changed. The guest's output decides.
 
 pub(crate) mod archive;
 pub(crate) mod machine;
@@ -20,13 +20,13 @@ use std::path::Path;
 
 use crate::failure::Failure;
 
-/// The names of all guests, and of what is built like one, in the order of the help.
+/// The names of all guests, and of `newer`, in the order of the help.
 pub(crate) fn names() -> Vec<&'static str> {
     let machines = machine::MACHINES.iter().map(|machine| machine.name);
     ["n810", "v9fs"].into_iter().chain(machines).chain(["newer"]).collect()
 }
 
-/// Makes a folder that is empty.
+/// Makes an empty folder.
 fn make_anew(folder: &Path) -> Result<(), Failure> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(|error| broken(folder, &error))?;
@@ -42,7 +42,7 @@ fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     fs::write(path, content).map_err(|error| broken(path, &error))
 }
 
-/// Copies a file; the kind of failure is that of a set-up, since the file should be there.
+/// Copies a file that should exist; an error is a failed set-up.
 fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::copy(from, to).map(drop).map_err(|error| broken(from, &error))
 }

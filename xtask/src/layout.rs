@@ -1,4 +1,4 @@
-//! Where things are in the working tree, and what the packages are called: the one file to change when they move.
+//! Paths in the working tree and names of packages: the one file to change when they move.
 //!
 //! Paths are relative to the root of the tree, with forward slashes.
 
@@ -7,33 +7,33 @@ use crate::line::Line;
 /// A cargo workspace of the project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Workspace {
-    /// What messages call it.
+    /// Its name in messages.
     pub(crate) name: &'static str,
-    /// The folder of its Cargo.toml and Cargo.lock; "." is the root of the tree.
+    /// The folder of its Cargo.toml and Cargo.lock; "." is the root.
     pub(crate) folder: &'static str,
 }
 
 impl Workspace {
-    /// A line of cargo's for this workspace.
+    /// A cargo command line for this workspace.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Line {
         let line = Line::new("cargo").args(arguments);
         if self.folder == "." { line } else { line.within(self.folder) }
     }
 }
 
-/// The folder of the workspace that has the laboratory.
+/// The folder of the laboratory's workspace.
 pub(crate) const RESEARCH: &str = "research";
 
 pub(crate) const PRODUCT_WORKSPACE: Workspace = Workspace { name: "the product", folder: "." };
 pub(crate) const RESEARCH_WORKSPACE: Workspace = Workspace { name: "the laboratory", folder: RESEARCH };
 
-/// The workspaces, in the order in which they are tested.
+/// The workspaces, in order of testing.
 pub(crate) const WORKSPACES: &[Workspace] = &[PRODUCT_WORKSPACE, RESEARCH_WORKSPACE];
 
-/// The fuzz targets and their corpus: a workspace of its own.
+/// The fuzz targets and their corpus, a separate workspace.
 pub(crate) const FUZZ: &str = "tests/fuzz";
 
-/// Firmware for bare metal: a workspace of its own.
+/// Firmware for bare metal, a separate workspace.
 pub(crate) mod firmware {
     pub(crate) const FOLDER: &str = "research/firmware";
     pub(crate) const BINARY: &str = "memferry-firmware";
@@ -58,7 +58,7 @@ pub(crate) mod package {
     pub(crate) const XTASK: &str = "xtask";
 }
 
-/// What those packages build.
+/// The programs and libraries of those packages.
 pub(crate) mod binary {
     pub(crate) const CLI: &str = "memferry";
     pub(crate) const SOAK: &str = "memferry-soak";
@@ -70,17 +70,17 @@ pub(crate) mod binary {
 
 /// Integration tests that commands name.
 pub(crate) mod test {
-    /// In [`super::package::SHM`]: the rings' models.
+    /// In [`super::package::SHM`]: models of the rings.
     pub(crate) const LOOM: &str = "loom";
-    /// The engines' suite on the Linux module: the package, and the test in it.
+    /// The engine tests on the Linux module: the package, and the test in it.
     pub(crate) const KERNEL_SUITE: (&str, &str) = (super::package::KMOD, "module");
-    /// In [`super::package::CPU`]: they start themselves anew, which qemu-user cannot without binfmt.
+    /// In [`super::package::CPU`]: tests that start themselves again, which needs binfmt under qemu-user.
     pub(crate) const FORCES_KERNELS: &str = "it_can_be_forced_to";
-    /// C programs under each compiler, sanitizer and checker that is installed, and programs with the preloaded library.
+    /// C programs under each installed compiler, sanitizer and checker, and programs with the preloaded library.
     pub(crate) const C_PROGRAMS: &str = "programs";
 }
 
-/// The verdicts that the lab's claims are known to have.
+/// The expected verdicts of the lab's claims.
 pub(crate) const LAB_VERDICTS: &str = "research/lab/tests/verdicts.txt";
 
 pub(crate) const C_INSTALL: &str = "bindings/c/install";
@@ -88,17 +88,17 @@ pub(crate) const C_INSTALL: &str = "bindings/c/install";
 pub(crate) const PYTHON: &str = "bindings/python";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
 
-/// Clients of the soak that are not Rust.
+/// The soak's clients in C and Python.
 pub(crate) mod soak {
     pub(crate) const C_CLIENT: &str = "tests/soak/clients/client.c";
     pub(crate) const CLOCK: &str = "tests/soak/clients/clock.c";
     pub(crate) const PYTHON_CLIENT: &str = "tests/soak/clients/client.py";
 }
 
-/// The Linux module, and what runs in its guests.
+/// The Linux module, and the files of its guests.
 pub(crate) mod module {
     pub(crate) const FOLDER: &str = "kernel";
-    /// Folders with sources and headers that checkpatch looks at.
+    /// Folders with sources and headers for checkpatch.
     pub(crate) const STYLED: &[&str] =
         &["kernel", "kernel/demo", "kernel/softdma", "kernel/include", "kernel/include/uapi"];
     pub(crate) const INIT: &str = "kernel/guest/init";
@@ -109,9 +109,8 @@ pub(crate) mod module {
 /// The guest of the 9P file server.
 pub(crate) mod ninep {
     pub(crate) const INIT: &str = "crates/ninep/guest/init";
-    /// What is served to the guest: any source tree will do.
+    /// The directory served to the guest: any source tree.
     pub(crate) const SERVED: &str = "crates/ninep/src";
 }
 
-/// Scripts that shellcheck looks at.
 pub(crate) const SCRIPTS: &[&str] = &["x", ".ci/run", C_INSTALL, module::INIT, ninep::INIT];

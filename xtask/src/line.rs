@@ -1,4 +1,4 @@
-//! A command line as data: built by pure functions, which tests compare, and run elsewhere.
+//! A command line as data: built and tested as a pure value, run elsewhere.
 //!
 //! ```text
 //! Line::new("cargo").args(["test"]).env("RUSTFLAGS", "...") ──► to_string()  what a stage prints
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::place;
 
-/// A program, its arguments, and what differs in its surroundings.
+/// A program, its arguments, and changes of its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     program: OsString,
@@ -53,7 +53,7 @@ impl Line {
         self
     }
 
-    /// Runs in this folder instead of the root of the tree.
+    /// Runs in this folder instead of the root.
     pub(crate) fn within(mut self, folder: impl AsRef<Path>) -> Self {
         self.folder = Some(folder.as_ref().to_owned());
         self
@@ -86,7 +86,7 @@ impl Line {
 }
 
 impl fmt::Display for Line {
-    /// As a shell would take it.
+    /// In the syntax of a shell.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(folder) = &self.folder {
             write!(out, "cd {} && ", quoted(folder.as_os_str()))?;
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_what_a_shell_would_take() {
+    fn prints_in_shell_syntax() {
         let line = Line::new("cargo").args(["test", "a b"]).env("RUSTFLAGS", "--cfg loom").within("fuzz");
         assert_eq!(line.to_string(), "cd fuzz && env RUSTFLAGS='--cfg loom' cargo test 'a b'");
         assert_eq!(Line::new("echo").arg("it's").arg("").to_string(), r"echo 'it'\''s' ''");

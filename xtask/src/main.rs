@@ -1,12 +1,12 @@
-//! Everything that `./x` does: set-up, builds, tests, guests, house rules.
+//! The commands of `./x`: set-up, builds, tests, guests, house rules.
 //!
 //! ```text
-//! ./x CMD ARGS ──► Rust found or installed ──► cargo xtask CMD ARGS ──► commands ──► set-up ──► stages ──► exit status
-//!                                                                          └─► check: git ls-files, cargo metadata ──► rules
+//! ./x CMD ARGS ──► find or install Rust ──► cargo xtask CMD ARGS ──► commands ──► set-up ──► stages ──► exit status
+//!                                                                        └─► check: git ls-files, cargo metadata ──► rules
 //! ```
 //!
-//! Command lines are built by pure functions, which have tests; [`stages`] runs them. Each house rule is a pure function too (see
-//! [`rules`]); what they look at is read in [`tree`] only. Where things are in the tree is said in [`layout`] only.
+//! Pure functions build the command lines and have tests; [`stages`] runs them. Each house rule (see [`rules`]) is a pure function
+//! too; [`tree`] reads what they check. Only [`layout`] knows the paths of the tree.
 
 mod arguments;
 mod commands;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A stage has said already that it failed.
+            // A stage has already printed its failure.
             if !matches!(failure, Failure::Stage { .. }) {
                 eprintln!("x: {failure}");
             }

@@ -1,11 +1,11 @@
-//! Where a command was started, where the tree is, and where builds go.
+//! The directory of the caller, the root of the tree, and the build directory.
 //!
 //! ```text
 //! ./x ── MEMFERRY_CALLER, CARGO_TARGET_DIR ──► cargo xtask ── CARGO_MANIFEST_DIR ──► Place
 //! ```
 //!
-//! cargo gives the program it runs variables that are about this package. What is started from here must not take them for its
-//! own: [`cargos_changes`] takes them back.
+//! Cargo sets variables about this package for the program it runs. Child processes must not inherit them:
+//! [`cargos_changes`] undoes them.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,19 +17,17 @@ use std::sync::OnceLock;
 const CALLER: &str = "MEMFERRY_CALLER";
 const TARGET: &str = "CARGO_TARGET_DIR";
 
-/// The folders that commands work with, all absolute.
+/// The directories that commands use, all absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The root of the working tree.
     pub(crate) root: PathBuf,
-    /// Where the command was called: its relative paths are relative to this.
+    /// Where the command was called; its relative paths start here.
     pub(crate) caller: PathBuf,
-    /// Where everything is built.
     pub(crate) target: PathBuf,
 }
 
 impl Place {
-    /// What the environment says.
     pub(crate) fn of_environment() -> Self {
         let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest).parent().unwrap_or(Path::new("/")).to_owned();
@@ -44,13 +42,13 @@ impl Place {
         self.root.join(path)
     }
 
-    /// A path below the folder of builds.
+    /// A path in the build directory.
     pub(crate) fn built(&self, path: &str) -> PathBuf {
         self.target.join(path)
     }
 }
 
-/// Variables that cargo changed for this program, with the values that others should see.
+/// Variables that cargo changed for this program, with the values for child processes.
 pub(crate) fn cargos_changes() -> &'static [(OsString, Option<OsString>)] {
     const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
     static CHANGES: OnceLock<Vec<(OsString, Option<OsString>)>> = OnceLock::new();
@@ -70,7 +68,7 @@ fn is_cargos_own(name: &str) -> bool {
         || name.starts_with("CARGO_MANIFEST_")
 }
 
-/// The library path without what cargo put in front of it: folders of builds and of toolchains.
+/// The library path without the build and toolchain directories that cargo put in front of it.
 fn library_path(value: &OsStr, target: &Path) -> Option<OsString> {
     let is_kept = |path: &PathBuf| {
         !path.starts_with(target) && !path.components().any(|part| part.as_os_str() == "rustlib") && {
@@ -84,7 +82,7 @@ fn library_path(value: &OsStr, target: &Path) -> Option<OsString> {
     (!kept.is_empty()).then(|| env::join_paths(kept).ok()).flatten()
 }
 
-/// The file of a program that the search path leads to.
+/// Finds a program on the search path.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_executable(file))
@@ -94,7 +92,7 @@ fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|metadata| metadata.uid() == 0)
 }
@@ -104,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargos_variables_are_told_from_others() {
+    fn cargos_variables_are_recognized() {
         for name in ["CARGO", "CARGO_PKG_NAME", "CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
             assert!(is_cargos_own(name), "{name}");
         }

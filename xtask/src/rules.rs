@@ -1,4 +1,4 @@
-//! The rules, one module each. A rule takes what it looks at and gives back the breaches it found.
+//! The rules, one module each. A rule gets its input and returns the violations.
 //!
 //! ```text
 //! Tree::packages ──► arrows
@@ -6,7 +6,7 @@
 //! both ────────────► names, dependencies, cycles
 //! ```
 //!
-//! A rule reads no file and starts no command, so that its tests are a few lines of text each.
+//! A rule reads no file and runs no command, so a test needs only a few lines of text.
 
 mod arrows;
 mod bindings;
@@ -43,10 +43,9 @@ const RULES: [Rule; 13] = [
     |tree| words::check(&tree.files),
 ];
 
-/// How many rules there are.
 pub(crate) const COUNT: usize = RULES.len();
 
-/// Runs every rule; the breaches come sorted by place.
+/// Runs every rule; the violations are sorted by place.
 pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<Violation> = RULES.iter().flat_map(|rule| rule(tree)).collect();
     violations.sort();

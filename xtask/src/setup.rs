@@ -1,12 +1,12 @@
-//! Set-up: each function returns at once when what it provides is there, and says what it installs otherwise.
+//! Set-up: each function returns at once if its tool exists, and otherwise prints what it installs.
 //!
 //! ```text
-//! need(...) ── there ──► Ok
+//! need(...) ── exists ──► Ok
 //!           ├─ missing ──► "x: installing ..." ──► apt-get, rustup, cargo, pip ──► Ok, or Failure::Setup
 //!           └─ missing, dry run ──► "x: would install ..." ──► Ok
 //! ```
 //!
-//! It does not touch shell start-up files, update rustup itself, or pass over a failed download.
+//! It does not change shell start-up files, update rustup itself, or ignore a failed download.
 
 pub(crate) mod debian;
 pub(crate) mod environments;
@@ -27,7 +27,7 @@ use toolchains::Pinned;
 /// The target of 64-bit Arm Linux.
 pub(crate) const ARM: &str = "aarch64-unknown-linux-gnu";
 
-/// Installs what is missing, or only says what it would install.
+/// Installs what is missing, or only lists it.
 pub(crate) struct Setup<'a> {
     place: &'a Place,
     is_dry: bool,
@@ -42,7 +42,7 @@ impl<'a> Setup<'a> {
         Self { place, is_dry: false, has_lists: Cell::new(false), has_gaps: Cell::new(false) }
     }
 
-    /// Says what is missing, and installs none of it.
+    /// Lists what is missing and installs nothing.
     pub(crate) fn dry(place: &'a Place) -> Self {
         Self { is_dry: true, ..Self::new(place) }
     }
@@ -51,7 +51,7 @@ impl<'a> Setup<'a> {
         self.has_gaps.get()
     }
 
-    /// Says what is missing; true if it is to be installed now.
+    /// Prints what is missing; returns whether it is to be installed now.
     fn begins(&self, what: &str) -> bool {
         self.has_gaps.set(true);
         say(format_args!("{} {what}", if self.is_dry { "would install" } else { "installing" }));
@@ -71,7 +71,7 @@ impl<'a> Setup<'a> {
         if missing.is_empty() {
             return Ok(());
         }
-        let installer = Installer::at_hand();
+        let installer = Installer::detect();
         let refusal = installer.refusal(&missing);
         if let (Some(refusal), false) = (&refusal, self.is_dry) {
             return Err(Failure::setup(refusal));
@@ -127,7 +127,7 @@ impl<'a> Setup<'a> {
         )
     }
 
-    /// The name of an installed nightly that has the components; one is installed if there is none.
+    /// The name of an installed nightly with the components. Installs one if there is none.
     pub(crate) fn nightly(&self, components: &[&str]) -> Result<String, Failure> {
         let list = stages::output(&Line::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
         if let Some(found) = toolchains::nightlies(&list).find(|name| Self::has_components(name, components))
@@ -148,7 +148,7 @@ impl<'a> Setup<'a> {
         self.install(&format!("the Rust standard library for {target}"), &toolchains::add_target(target))
     }
 
-    /// Fetches the crates of all workspaces, so that a failed download is told from a failed build.
+    /// Fetches the crates of all workspaces, so that a failed download is distinct from a failed build.
     fn crates(&self, targets: &[&str]) -> Result<(), Failure> {
         let version = stages::output(&Line::new("rustc").arg("-vV")).unwrap_or_default();
         let host = toolchains::host(&version).ok_or_else(|| Failure::setup("rustc does not run"))?;
@@ -161,7 +161,7 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// The crates of a workspace that is not one of the project's two.
+    /// Fetches the crates of a workspace other than the project's two.
     pub(crate) fn crates_of(&self, folder: &str) -> Result<(), Failure> {
         let line = Line::new("cargo").args(["fetch", "--locked"]).within(folder);
         if stages::run(&line) == 0 {
@@ -170,7 +170,7 @@ impl<'a> Setup<'a> {
         Err(Failure::setup(format!("could not download the crates that {folder}/Cargo.lock names")))
     }
 
-    /// A command of cargo that is a crate of its own.
+    /// Installs a cargo command that is a separate crate.
     pub(crate) fn cargo_tool(&self, name: &str) -> Result<(), Failure> {
         if stages::has(name) {
             return Ok(());
@@ -178,7 +178,7 @@ impl<'a> Setup<'a> {
         self.install(name, &Line::new("cargo").args(["install", "--quiet", "--locked", name]))
     }
 
-    /// An environment of Python's; false where it cannot be had, which was said then.
+    /// Makes a Python environment; false if that is not possible, with a message.
     pub(crate) fn environment(&self, environment: &Environment) -> bool {
         if environment.is_there(&self.place.target) {
             return true;
@@ -194,7 +194,7 @@ impl<'a> Setup<'a> {
             return true;
         }
         if !environments::is_new_enough() {
-            say("that takes Python 3.11 or later with its module venv");
+            say("this needs Python 3.11 or later with its module venv");
             return false;
         }
         let is_made = environment.make(&self.place.target);

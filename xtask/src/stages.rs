@@ -1,9 +1,9 @@
-//! Stages: announced, run, timed; the first that fails ends the command.
+//! Runs stages: announced, timed, and ended at the first failure.
 //!
 //! ```text
 //! ==> clippy: cargo clippy ...        ──► run ──► <== clippy: passed in 31 s     (status 0)
 //!                                             └─► <== clippy: FAILED with status 101 after 12 s
-//! MEMFERRY_TIMES=FILE: a line for each stage is added to FILE, for whoever runs several commands
+//! MEMFERRY_TIMES=FILE: adds a line for each stage to FILE, to collect times over several commands
 //! ```
 
 use std::fmt::Display;
@@ -20,17 +20,17 @@ use crate::place;
 
 const TIMES: &str = "MEMFERRY_TIMES";
 
-/// Prints a line; a reader that went away is no reason to fail.
+/// Prints a line. A closed output is no failure.
 pub(crate) fn print(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Prints a line of this program's own among those of the programs it runs.
+/// Prints a line of this program among the output of the programs it runs.
 pub(crate) fn say(line: impl Display) {
     print(format_args!("x: {line}"));
 }
 
-/// Runs stages and adds their times to the file that the environment names.
+/// Runs stages and adds their times to the file named in the environment.
 pub(crate) struct Stages {
     times: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ impl Stages {
         self.step(name, line, || run(line))
     }
 
-    /// Runs a stage that is more than one command line; it gives its exit status.
+    /// Runs a stage of several command lines, which returns its exit status.
     pub(crate) fn step(
         &self,
         name: &str,
@@ -79,7 +79,7 @@ fn time_line(name: &str, status: u8, took: Duration) -> String {
     format!("{:6} s  status {status}  {name}", took.as_secs())
 }
 
-/// Runs a line and gives its exit status; that of a program which cannot be started is 127, as a shell has it.
+/// Runs a line and returns its exit status; 127 if the program cannot be started, as in a shell.
 pub(crate) fn run(line: &Line) -> u8 {
     match line.command().status() {
         Ok(status) => status_of(status),
@@ -90,25 +90,25 @@ pub(crate) fn run(line: &Line) -> u8 {
     }
 }
 
-/// Runs lines until one fails, and gives the status of the last that ran.
+/// Runs lines until one fails; returns the status of the last one run.
 pub(crate) fn run_all<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u8 {
     lines.into_iter().map(run).find(|status| *status != 0).unwrap_or(0)
 }
 
-/// What a line prints on its standard output, if it succeeds; what it complains about is not shown.
+/// The standard output of a line if it succeeds. Its error messages are discarded.
 pub(crate) fn output(line: &Line) -> Option<String> {
     let output = line.command().stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The status as a shell gives it: 128 and the number of the signal that ended it.
+/// The status as in a shell: 128 plus the number of the signal that ended the process.
 pub(crate) fn status_of(status: ExitStatus) -> u8 {
     let number = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-/// Becomes the program: this one is gone then. Returns only if it cannot be started.
-pub(crate) fn become_program(line: &Line) -> Failure {
+/// Replaces this process by the program. Returns only if it cannot be started.
+pub(crate) fn execute(line: &Line) -> Failure {
     use std::os::unix::process::CommandExt;
     let error = line.command().exec();
     Failure::setup(format!("cannot start {}: {error}", line.program().to_string_lossy()))
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_that_of_a_success_only() {
+    fn only_successful_output_is_returned() {
         assert_eq!(output(&shell("echo a")).as_deref(), Some("a\n"));
         assert_eq!(output(&shell("echo a; exit 1")), None);
     }

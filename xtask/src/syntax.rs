@@ -1,13 +1,13 @@
-//! The facts about a Rust file that the rules need, gathered in one walk over its tokens.
+//! The facts about a Rust file that the rules need, from one walk over its tokens.
 //!
 //! ```text
 //! text ──lex──► tokens ──walk──► functions, uses of `unsafe`, attributes that permit it, inline modules
-//!                                (what stands in macros and macro definitions included)
+//!                                (also inside macro calls and macro definitions)
 //! ```
 //!
-//! Tokens rather than a syntax tree, because a parser leaves the body of a macro call unread, and property tests and
-//! loom models live in such bodies. The walk knows no grammar beyond what it looks for: a function is `fn NAME ... {}`,
-//! an item ends at its first brace group or semicolon, and an attribute belongs to the item that follows it.
+//! Tokens instead of a syntax tree, because a parser does not read the body of a macro call, where property tests and loom
+//! models are. The walk knows only the grammar that it needs: a function is `fn NAME ... {}`, an item ends at its first brace
+//! group or semicolon, and an attribute belongs to the item that follows it.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
@@ -17,7 +17,7 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// The line of its `fn`.
     pub(crate) line: usize,
-    /// From `fn` to the closing brace, both included.
+    /// From `fn` to the closing brace, inclusive.
     pub(crate) length: usize,
 }
 
@@ -35,18 +35,18 @@ pub(crate) struct Module {
     pub(crate) line: usize,
 }
 
-/// What the walk found.
+/// The facts about a file.
 #[derive(Debug, Default)]
 pub(crate) struct Syntax {
     pub(crate) functions: Vec<Function>,
     pub(crate) modules: Vec<Module>,
-    /// `unsafe { ... }` and `unsafe impl`: where an obligation is discharged.
+    /// `unsafe { ... }` and `unsafe impl`, where an obligation is discharged.
     pub(crate) unsafe_uses: Vec<Place>,
     /// Attributes that loosen the lint `unsafe_code`.
     pub(crate) unsafe_permits: Vec<Place>,
-    /// Paths that begin with `crate` or `super`, groups of a `use` taken apart.
+    /// Paths that start with `crate` or `super`, with the groups of a `use` expanded.
     pub(crate) paths: Vec<PathUse>,
-    /// What `use` declarations outside test code bring into the file's own module.
+    /// Imports of the file's own module, outside test code.
     pub(crate) imports: Vec<Vec<String>>,
     /// Lines of `let (a, b) = (x, y)`.
     pub(crate) packed_lets: Vec<usize>,
@@ -54,7 +54,7 @@ pub(crate) struct Syntax {
     pub(crate) identifiers: Vec<(usize, String)>,
 }
 
-/// A path that names something elsewhere in the crate.
+/// A path to something elsewhere in the crate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PathUse {
     pub(crate) segments: Vec<String>,
@@ -109,7 +109,7 @@ impl Syntax {
         self.end_item(&mut item, in_test);
     }
 
-    /// Notes the attributes that belong to the whole group of tokens; says whether one makes it test code.
+    /// Notes the attributes of the whole group of tokens; returns whether one makes it test code.
     fn inner_attributes(&mut self, mut tokens: &[TokenTree], in_test: bool) -> bool {
         let mut whole = Item::new(in_test);
         while let Some((attribute, _, length)) = attribute(tokens).filter(|(_, inner, _)| *inner) {
@@ -138,7 +138,7 @@ impl Syntax {
         }
     }
 
-    /// Notes the path, the import, the packed `let` or the identifier that begins at a token.
+    /// Notes the path, import, packed `let` or identifier at a token.
     fn paths_at(&mut self, tokens: &[TokenTree], at: usize, in_test: bool) {
         let TokenTree::Ident(word) = &tokens[at] else { return };
         let line = word.span().start().line;
@@ -178,7 +178,7 @@ impl Syntax {
     }
 }
 
-/// The paths that the tokens begin with, after `before`: one for each leaf where braces branch.
+/// The paths that start the tokens, after `before`: one per leaf where braces branch.
 fn paths(tokens: &[TokenTree], before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     let depth = before.len();
     let mut at = 0;
@@ -211,7 +211,7 @@ fn is_punct(tokens: &[TokenTree], at: Option<usize>, wanted: char) -> bool {
     matches!(at.and_then(|at| tokens.get(at)), Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
-/// Whether what follows a `let` binds the parts of a tuple to the parts of a tuple written out beside it.
+/// Whether a `let` binds a tuple pattern to a tuple expression.
 fn is_packed(rest: &[TokenTree]) -> bool {
     let parts = |token: Option<&TokenTree>| match token {
         Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis => {
@@ -228,7 +228,7 @@ fn is_packed(rest: &[TokenTree]) -> bool {
     bound && is_punct(rest, Some(1), '=') && written_out && is_punct(rest, Some(3), ';')
 }
 
-/// What is known so far of the item being walked.
+/// The state of the item being walked.
 struct Item {
     in_test: bool,
     function: Option<(String, usize)>,
@@ -250,7 +250,7 @@ impl Item {
     }
 }
 
-/// The attribute that these tokens begin with, whether it is an inner one (`#![]`), and how many tokens it takes.
+/// The attribute at the start of the tokens, whether it is an inner one (`#![]`), and its number of tokens.
 fn attribute(tokens: &[TokenTree]) -> Option<(&Group, bool, usize)> {
     let is = |at: usize, wanted: char| matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == wanted);
     if !is(0, '#') {
@@ -266,7 +266,7 @@ fn attribute(tokens: &[TokenTree]) -> Option<(&Group, bool, usize)> {
     }
 }
 
-/// Whether an attribute makes its item test code: `#[test]`, or a `#[cfg]` that asks for `test`.
+/// Whether an attribute makes its item test code: `#[test]`, or a `#[cfg]` with `test`.
 fn marks_test(content: &TokenStream) -> bool {
     let mut tokens = content.clone().into_iter();
     match (tokens.next(), tokens.next()) {

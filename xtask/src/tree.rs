@@ -1,11 +1,11 @@
-//! What the rules look at: the working tree's text files, and the crates with the edges between them.
+//! Reads what the rules check: the working tree's text files, and the crates with their dependencies.
 //!
 //! ```text
 //! git ls-files (tracked, and untracked but not ignored) ──► text files only ──► Tree::files
 //! cargo metadata --no-deps, of both workspaces ──► edges to crates of these only ─► Tree::packages
 //! ```
 //!
-//! Files that are not UTF-8 text are left out, and so are links and files that git lists but the tree lacks.
+//! Files that are not UTF-8 text are left out, as are links and files that git lists but that do not exist.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct SourceFile {
     /// Relative to the root of the workspace, with forward slashes.
     pub(crate) path: String,
     pub(crate) text: String,
-    /// What the lexer found, for a Rust file; the message and line of its refusal where it refuses.
+    /// The lexer's result, for a Rust file.
     pub(crate) syntax: Option<Result<Syntax, syntax::LexError>>,
 }
 
@@ -31,7 +31,7 @@ impl SourceFile {
         Self { path: path.to_owned(), text: text.to_owned(), syntax }
     }
 
-    /// The facts about a Rust file that lexes; nothing for any other file.
+    /// The facts about a Rust file that lexes; `None` for any other file.
     pub(crate) fn rust(&self) -> Option<&Syntax> {
         self.syntax.as_ref()?.as_ref().ok()
     }
@@ -41,7 +41,7 @@ impl SourceFile {
         (1..).zip(self.text.lines())
     }
 
-    /// Whether the path makes the whole file test code: under a `tests` directory, or called `tests.rs`.
+    /// Whether the path makes the whole file test code: in a `tests` directory, or named `tests.rs`.
     pub(crate) fn is_test(&self) -> bool {
         self.path.split('/').any(|part| part == "tests" || part == "tests.rs")
     }
@@ -52,17 +52,17 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// Its Cargo.toml, relative to the root of the workspace.
     pub(crate) manifest: String,
-    /// The crates of the two workspaces that it names, and as what.
+    /// The crates of the two workspaces that it depends on, and how.
     pub(crate) edges: Vec<(String, DependencyKind)>,
 }
 
-/// Everything the rules look at.
+/// The input of the rules.
 pub(crate) struct Tree {
     pub(crate) files: Vec<SourceFile>,
     pub(crate) packages: Vec<Package>,
 }
 
-/// Why the tree could not be read. No rule has run then.
+/// Why the tree could not be read; no rule was run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error("cannot read the workspace: {0}")]
@@ -75,7 +75,7 @@ pub(crate) enum ReadError {
     File { path: PathBuf, error: io::Error },
 }
 
-/// Reads the workspace that the current directory belongs to.
+/// Reads the workspace of the current directory.
 pub(crate) fn read() -> Result<Tree, ReadError> {
     let product = MetadataCommand::new().no_deps().exec()?;
     let root = product.workspace_root.as_std_path();

@@ -1,4 +1,4 @@
-//! One breach of a house rule: where it is, what it is, and how to put it right.
+//! A violation of a house rule: where it is, what is wrong, and how to correct it.
 //!
 //! ```text
 //! path:line: what is wrong
@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// A breach of a rule. Ordered by place, which is the order of the report.
+/// A violation. Ordered by place, like the report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Violation {
     /// Relative to the root of the workspace.

@@ -1,4 +1,4 @@
-//! What every command works with: folders, set-up, stages, and what was left out.
+//! What every command uses: folders, set-up, stages, and the list of what was left out.
 
 use std::cell::RefCell;
 
@@ -23,7 +23,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Notes what a command did not do, for its last line.
+    /// Notes something that the command left out, for its last line.
     pub(crate) fn leave_out(&self, what: impl Into<String>) {
         self.left_out.borrow_mut().push(what.into());
     }

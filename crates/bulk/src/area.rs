@@ -1,12 +1,12 @@
-//! Room in an end's area for contents that fit no slot, given back in the order it was taken.
+//! The circular area for contents too long for a slot. Space is returned in the order it was taken.
 //!
 //! ```text
-//! take(bytes) ─► place, and what it took with the rest of a lap that was too short ─ retired ─► give(took)
+//! take(bytes) ─► offset, bytes taken including a skipped rest of the lap ─ retired ─► give(taken)
 //! ```
 
 use crate::wire::AREA_BYTES;
 
-/// Every place is a multiple of this: two pieces share no cache line.
+/// Every offset is a multiple of this, so that two pieces share no cache line.
 const LINE: u32 = 64;
 
 /// The free part of a circular area.
@@ -17,7 +17,7 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// A place for that many bytes, and what it takes; `None` while there is none.
+    /// Takes space for `bytes`; returns its offset and the bytes taken. `None` while there is no room.
     pub(crate) fn take(&mut self, bytes: u32) -> Option<(u32, u32)> {
         let bytes = bytes.next_multiple_of(LINE);
         let rest = AREA_BYTES - self.next;
@@ -32,7 +32,7 @@ impl Area {
         Some((at, took))
     }
 
-    /// The oldest place is free again.
+    /// Returns the oldest space.
     pub(crate) fn give(&mut self, took: u32) {
         self.used -= took;
     }
@@ -60,7 +60,7 @@ mod tests {
                     }
                 };
                 prop_assert!(place.0 + length <= AREA_BYTES && place.0.is_multiple_of(LINE));
-                // Nobody waits for room that could not be had.
+                // A sender must not wait for room that cannot exist.
                 prop_assert!(place.1 <= AREA_BYTES);
                 for (at, other, _) in &held {
                     prop_assert!(place.0 + length <= *at || at + other <= place.0);

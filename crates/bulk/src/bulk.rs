@@ -1,14 +1,14 @@
 //! Producer and consumer over a set of frames: the bulk transfer of Wicki 2014, section 4.3, between two processes.
 //!
 //! ```text
-//! Producer: frame(index) ─ free again? ─ write ─ put(index, length) ─► LentFrame ─► Consumer: take ─► a frame of its own
-//!   MappedEachRequest   the descriptor comes with each lent; mapped, copied by the consumer's CPU, unmapped
-//!   PreMapped           the descriptors come first; copied by the consumer's CPU
-//!   Offloaded           grants come first; the engine copies, `window` at a time
+//! Producer: frame(index) ─ free? ─ write ─ put(index, length) ─► LentFrame ─► Consumer: take ─► the consumer's frame
+//!   MappedEachRequest   a descriptor comes with each frame: map, copy with the consumer's CPU, unmap
+//!   PreMapped           the descriptors come first; the consumer's CPU copies
+//!   Offloaded           the grants come first; the engine copies, `window` frames at a time
 //! ```
 //!
-//! The producer chooses the mode; the consumer does with each lent what it is good for. Frames come in the order they were
-//! put.
+//! The producer chooses the mode. The consumer handles each lent frame by its kind. Frames arrive in the order of the `put`
+//! calls.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use memferry::{Client, Frame, FrameError};
 use thiserror::Error;
 
-use crate::error::{FinishError, PullError, ReadError, ReceiveError, SendError};
+use crate::error::{FinishError, ReadError, ReceiveError, SendError};
 use crate::frames::SharedFrame;
-use crate::receiver::{Content, LentFrame, Pulled, Receiver};
+use crate::lent::{LentFrame, PullError};
+use crate::receiver::{Content, Pulled, Receiver};
 use crate::sender::{Loan, Sender};
 
 /// How frames reach the consumer.
@@ -26,60 +27,60 @@ use crate::sender::{Loan, Sender};
 pub enum Mode {
     /// The consumer maps the producer's frame for each request.
     MappedEachRequest,
-    /// The consumer mapped all frames before.
+    /// The consumer maps all frames once, before the first request.
     PreMapped,
     /// The engine copies between the two processes' frames; neither maps the other's.
     Offloaded,
 }
 
-/// A frame was not put.
+/// Why a frame was not put.
 #[derive(Debug, Error)]
 pub enum PutError {
-    /// There is no such frame.
+    /// The producer has no frame of this index.
     #[error("the producer has frames 0 to {last}, not {index}")]
     NoFrame {
         index: usize,
-        /// The last there is.
+        /// The producer's last index.
         last: usize,
     },
-    /// The set of frames could not be made.
+    /// The producer's frames could not be allocated.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// It was not sent, or the consumer did not let go of it.
+    /// The frame was not sent, or the consumer still uses it.
     #[error(transparent)]
     Send(#[from] SendError),
 }
 
-/// No frame was taken.
+/// Why no frame was taken.
 #[derive(Debug, Error)]
 pub enum TakeError {
-    /// The consumer's frames could not be made.
+    /// The consumer's frames could not be allocated.
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error(transparent)]
     Receive(#[from] ReceiveError),
-    /// Bytes came instead of a frame.
+    /// The message holds bytes, not a frame.
     #[error("message of kind {0} holds bytes; a producer sends frames only")]
     NotFrame(u32),
-    /// It is longer than the consumer's frames.
-    #[error("a frame of {length} bytes was put; the consumer's hold {available}")]
+    /// The frame is longer than the consumer's frames.
+    #[error("the producer put a frame of {length} bytes; the consumer's frames hold {available}")]
     TooLong {
         length: u64,
         /// Bytes of each of the consumer's frames.
         available: u64,
     },
-    /// The engine was not asked.
+    /// The engine did not accept the copy.
     #[error(transparent)]
     Pull(#[from] PullError),
-    /// The engine did not do it, or not in time.
+    /// The engine's copy failed or timed out.
     #[error(transparent)]
     Finish(#[from] FinishError),
-    /// What the producer lent leaves its memory.
+    /// The lent range could not be read.
     #[error(transparent)]
     Access(#[from] ReadError),
 }
 
-/// Writes frames and puts them.
+/// Writes frames and lends them to a [`Consumer`] of another process.
 #[derive(Debug)]
 pub struct Producer {
     sender: Sender,
@@ -89,7 +90,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// A producer with `count` frames of `bytes`, known to the consumer beforehand unless each request maps anew.
+    /// Allocates `count` frames of `bytes` and exports them to the consumer, except with [`Mode::MappedEachRequest`].
     ///
     /// # Errors
     /// [`PutError`].
@@ -116,7 +117,7 @@ impl Producer {
         if index < self.frames.len() { Ok(()) } else { Err(PutError::NoFrame { index, last }) }
     }
 
-    /// A frame to write to; waits until the consumer is done with what it was put with before, at most for `limit`.
+    /// Returns a frame to write to. Waits up to `limit` until the consumer has released its last `put`.
     ///
     /// # Errors
     /// [`PutError`].
@@ -129,7 +130,7 @@ impl Producer {
         Ok(self.frames[index].frame())
     }
 
-    /// Puts the first `length` bytes of a frame; waits for room, at most for `limit`.
+    /// Puts the first `length` bytes of a frame. Waits up to `limit` for room.
     ///
     /// # Errors
     /// [`PutError`].
@@ -146,7 +147,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Waits until the consumer is done with all that was put. Call it before dropping a producer, which ends its grants.
+    /// Waits until the consumer has released all frames. Call it before dropping a producer, which revokes its grants.
     ///
     /// # Errors
     /// [`PutError`].
@@ -155,68 +156,68 @@ impl Producer {
     }
 }
 
-/// A frame that was taken.
+/// A frame taken from a producer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// The consumer's frame that its bytes are in.
+    /// Index of the consumer's frame that holds the bytes.
     pub frame: usize,
-    /// The producer's frame that they were in, by its own word.
+    /// Index of the producer's frame, as the producer stated it.
     pub from: usize,
     pub length: u64,
 }
 
-/// Takes what a producer puts into frames of its own.
+/// Copies the frames of a [`Producer`] into frames of this process.
 #[derive(Debug)]
 pub struct Consumer {
     receiver: Receiver,
     frames: Vec<Frame>,
     window: usize,
-    /// Frames used since the beginning; they take turns.
+    /// Frames used so far; the frames take turns.
     next: usize,
-    /// The frames that are being pulled to, oldest first.
+    /// Destinations of the pulls in progress, oldest first.
     pulling: VecDeque<usize>,
-    /// What came behind what is being pulled and cannot be pulled itself.
-    behind: Option<Result<LentFrame, TakeError>>,
+    /// Result to return after the pulls in progress: a mapped frame or an error.
+    after_pulls: Option<Result<LentFrame, TakeError>>,
 }
 
 impl Consumer {
-    /// A consumer with frames of `bytes`, which has the engine copy up to `window` of them at a time. It has one frame more, so
-    /// that one taken is the caller's until the next call.
+    /// Allocates `window + 1` frames of `bytes`. The engine copies up to `window` at a time; the additional frame keeps the one
+    /// taken last valid until the next call.
     ///
     /// # Errors
     /// [`TakeError`].
     pub fn new(receiver: Receiver, client: &Client, window: usize, bytes: u64) -> Result<Self, TakeError> {
         let window = window.max(1);
         let frames = (0..=window).map(|_| client.frame(bytes).alloc()).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { receiver, frames, window, next: 0, pulling: VecDeque::new(), behind: None })
+        Ok(Self { receiver, frames, window, next: 0, pulling: VecDeque::new(), after_pulls: None })
     }
 
-    /// A frame of the consumer's.
+    /// Returns one of the consumer's frames.
     pub fn frame(&self, index: usize) -> Option<&Frame> {
         self.frames.get(index)
     }
 
-    /// Waits for the next frame, at most for `limit`. What was taken before may be overwritten.
+    /// Waits up to `limit` for the next frame. The frame taken before may be overwritten.
     ///
     /// # Errors
     /// [`TakeError`].
     pub fn take(&mut self, limit: Option<Duration>) -> Result<Taken, TakeError> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        while self.behind.is_none() && self.pulling.len() < self.window {
+        while self.after_pulls.is_none() && self.pulling.len() < self.window {
             let busy = !self.pulling.is_empty();
             if busy && !self.receiver.ready() {
                 break;
             }
-            // With something under way a slot may be no message, and the message after it may wait for what is under way.
-            match self.lend(if busy { Some(Duration::ZERO) } else { left() }) {
+            // A slot may carry no message, and the next message may wait for a pull in progress: do not block on it.
+            match self.receive_frame(if busy { Some(Duration::ZERO) } else { left() }) {
                 Err(TakeError::Receive(ReceiveError::TimedOut)) if busy => break,
-                Ok(lent) if !lent.is_mapped() => self.begin(lent),
-                other => self.behind = Some(other),
+                Ok(lent) if !lent.is_mapped() => self.start_pull(lent),
+                other => self.after_pulls = Some(other),
             }
         }
         if self.pulling.is_empty() {
-            let next = self.behind.take().unwrap_or(Err(ReceiveError::TimedOut.into()));
+            let next = self.after_pulls.take().unwrap_or(Err(ReceiveError::TimedOut.into()));
             return self.copy(&next?);
         }
         let pulled = match self.receiver.finish(left()) {
@@ -233,22 +234,22 @@ impl Consumer {
         (self.next - 1) % self.frames.len()
     }
 
-    /// Has the engine begin; what cannot be begun is told in its turn.
-    fn begin(&mut self, lent: LentFrame) {
+    /// Starts a pull. A failure to start is returned after the pulls in progress.
+    fn start_pull(&mut self, lent: LentFrame) {
         let index = self.next_frame();
         let length = lent.length();
         let available = self.frames[index].length();
-        let begun = match length > available {
+        let started = match length > available {
             true => Err(TakeError::TooLong { length, available }),
             false => self.receiver.pull(lent, &self.frames[index]).map_err(TakeError::from),
         };
-        match begun {
+        match started {
             Ok(()) => self.pulling.push_back(index),
-            Err(error) => self.behind = Some(Err(error)),
+            Err(error) => self.after_pulls = Some(Err(error)),
         }
     }
 
-    /// Copies what is mapped here.
+    /// Copies a mapped frame with this CPU.
     fn copy(&mut self, lent: &LentFrame) -> Result<Taken, TakeError> {
         let frame = self.next_frame();
         let length = lent.length();
@@ -260,7 +261,7 @@ impl Consumer {
         Ok(Taken { frame, from: lent.kind() as usize, length })
     }
 
-    fn lend(&mut self, limit: Option<Duration>) -> Result<LentFrame, TakeError> {
+    fn receive_frame(&mut self, limit: Option<Duration>) -> Result<LentFrame, TakeError> {
         let message = self.receiver.receive(limit)?;
         match message.content {
             Content::Range(lent) => Ok(lent),

@@ -1,14 +1,14 @@
-//! Closing what other processes sent, where nobody waits for it.
+//! Closes descriptors that peers sent, on threads that no caller waits for.
 //!
 //! ```text
-//! close_elsewhere ─► counted ─ a thread for each lot ─ closed, one after the other ─► counted off
-//! wait_for_room   ─ few are not closed yet ─► another connection may begin; else refused, after a moment
+//! close_elsewhere ─► counted ─ one thread per batch closes them in sequence ─► counted off
+//! wait_for_room   ─ few are pending ─► another connection may start; else an error after a short wait
 //! ```
 //!
-//! What a peer sends may take as long to close as the peer likes: a TCP socket that lingers, for instance. A lot has a thread
-//! of its own, so that what somebody sent to be slow keeps the sockets of nobody else open. What can be waiting is bounded all
-//! the same: a connection brings some 320 descriptors at most before it is broken, and while more than 256 are not closed yet
-//! no other begins. So the bound is these 256, and 320 for each connection that is open.
+//! A peer controls how long closing takes: a lingering TCP socket, for example. Each batch has its own thread, so slow
+//! descriptors of one peer do not delay those of another. The total is bounded: a connection brings about 320 descriptors at
+//! most before it is broken, and no connection starts while more than 256 are pending. So at most 256 are pending, plus 320 for
+//! each open connection.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::ConnectError;
 
-/// Descriptors that may be waiting when a connection begins: more than one packet brings.
+/// Pending descriptors with which a connection may still start: more than one packet brings.
 const MOST: u32 = 256;
-/// How long a connection waits for others' descriptors to be closed: those that are not slow by intention are by then.
+/// How long a connection waits for pending descriptors: enough for all that are not slow on purpose.
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(5);
 
-/// Descriptors of a process that are not closed yet, in the low half, and which process it is. A forked child has those of its
-/// parent's lots too, and nobody there who closes them: it counts from nothing.
+/// Pending descriptors in the low half, the process in the high half. A forked child inherits its parent's batches without the
+/// threads that close them, so it counts from zero.
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
 fn of_this_process(counted: u64) -> u32 {
@@ -41,10 +41,10 @@ fn count(change: impl Fn(u32) -> u32) {
     }
 }
 
-/// Descriptors that are counted until each is closed, wherever this is dropped.
-struct Lot(Vec<OwnedFd>);
+/// Descriptors that count as pending until each is closed, on the thread that drops the batch.
+struct Batch(Vec<OwnedFd>);
 
-impl Lot {
+impl Batch {
     fn new(descriptors: Vec<OwnedFd>) -> Self {
         let more = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
         count(|pending| pending.saturating_add(more));
@@ -52,7 +52,7 @@ impl Lot {
     }
 }
 
-impl Drop for Lot {
+impl Drop for Batch {
     fn drop(&mut self) {
         for descriptor in self.0.drain(..) {
             drop(descriptor);
@@ -61,16 +61,16 @@ impl Drop for Lot {
     }
 }
 
-/// Closes what may take as long to close as a peer likes.
+/// Closes descriptors without waiting for them.
 pub(crate) fn close_elsewhere(descriptors: Vec<OwnedFd>) {
     if !descriptors.is_empty() {
-        let lot = Lot::new(descriptors);
-        // Without a thread it is closed here.
-        let _ = std::thread::Builder::new().name("memferry-close".to_owned()).spawn(move || drop(lot));
+        let batch = Batch::new(descriptors);
+        // If no thread starts, the batch is dropped here.
+        let _ = std::thread::Builder::new().name("memferry-close".to_owned()).spawn(move || drop(batch));
     }
 }
 
-/// Waits for a moment, and not beyond `deadline`, until few enough descriptors are waiting that another connection may begin.
+/// Waits until few enough descriptors are pending for another connection: briefly, and not beyond `deadline`.
 pub(crate) fn wait_for_room(deadline: Option<Instant>) -> Result<(), ConnectError> {
     let patience = Instant::now() + PATIENCE;
     let until = deadline.map_or(patience, |deadline| deadline.min(patience));

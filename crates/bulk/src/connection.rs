@@ -1,4 +1,4 @@
-//! Connecting two processes: a socket by which they meet, and what they agree on there.
+//! Connects two processes: they exchange greetings and memory over a socket.
 //!
 //! ```text
 //! Listener::accept ─┐                          ┌─ Sender ─► messages ─► Receiver
@@ -6,9 +6,9 @@
 //! connect ──────────┘  check and map yours     └─ Receiver ◄─ messages ◄─ Sender
 //! ```
 //!
-//! Each end writes its own memory and maps the other's read-only; what came is admitted like a frame, so that it cannot be
-//! cut short later. Which process spoke is the kernel's word, and whose session it named the service's: who names another's
-//! is refused. Afterwards the socket carries descriptors and wake-ups only, and tells when the other process is gone.
+//! Each end writes its own memory and maps the other's read-only. Received memory is admitted like a frame, so that it cannot
+//! shrink later. The kernel tells which process sent the greeting and the service which process has the session; a mismatch is
+//! refused. Afterwards the socket carries only descriptors and wake-ups, and shows when the other process is gone.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -37,15 +37,15 @@ use crate::wire::{MEMORY_BYTES, Violation};
 const MAGIC: [u8; 8] = *b"MFERBLK2";
 const HELLO_BYTES: usize = 56;
 const ASYMMETRIC: u64 = 1;
-/// Connections that may be silent at a time before others are let in.
+/// Accepted connections without a greeting at which the listener stops accepting more.
 const MOST_SILENT: usize = 16;
 
-/// What a connection's messages may be, and how long it may take to come about.
+/// Limits of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bytes of the longest message that is received; the other end is told. Lent frames may be longer.
+    /// Bytes of the longest message to receive; the other end learns it. Lent frames may be longer.
     pub longest: u64,
-    /// How long the other process may take to shake hands.
+    /// How long the other process may take for the handshake.
     pub handshake: Duration,
 }
 
@@ -56,8 +56,7 @@ impl Default for Options {
     }
 }
 
-/// What an end says of itself: magic, features, its service, its session, its longest message, its memory's bytes;
-/// little-endian.
+/// An end's greeting, little-endian: magic, features, service, session, longest message, bytes of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Hello {
     asymmetric: bool,
@@ -91,19 +90,19 @@ impl Hello {
     }
 }
 
-/// Where others connect. The socket's file goes with it.
+/// A socket that other processes connect to. Dropping it removes the socket's file.
 pub struct Listener {
     socket: Socket,
     path: PathBuf,
     silent: Mutex<Silent>,
-    /// A thread's turn to accept is over.
+    /// Signalled when a thread's turn to accept ends.
     turn: Condvar,
 }
 
-/// Who connected and has said nothing yet.
+/// Connections without a greeting yet.
 #[derive(Default)]
 struct Silent {
-    /// Until when each may be, where there is an end to that. One thread at a time has them, without a lock: it may wait for long.
+    /// Each with its deadline. One thread at a time takes them out, since it may wait for long and must not hold the lock.
     sockets: Vec<(Socket, Option<Instant>)>,
     taken: bool,
 }
@@ -143,12 +142,12 @@ fn failed(step: &'static str) -> impl Fn(Errno) -> ConnectError {
     move |source| ConnectError::System { step, source: source.into() }
 }
 
-/// A socket with the guard it needs.
+/// A socket with its fork guard.
 fn guarded(socket: OwnedFd) -> Result<Socket, ConnectError> {
     Socket::new(socket).map_err(|source| ConnectError::System { step: "fork guard", source })
 }
 
-/// A socket for a path, which tells who sends what.
+/// A socket and the address of `path`. The kernel adds the sender's process to each packet.
 fn seqpacket(path: &Path, flags: SocketFlags) -> Result<(Socket, SocketAddrUnix), ConnectError> {
     let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
@@ -161,7 +160,7 @@ fn seqpacket(path: &Path, flags: SocketFlags) -> Result<(Socket, SocketAddrUnix)
 }
 
 impl Listener {
-    /// Listens on `path`, where nothing may be yet. Who may connect is for the permissions of its directory to say.
+    /// Listens on `path`, which must not exist. The permissions of its directory decide who may connect.
     ///
     /// # Errors
     /// [`ConnectError::Socket`].
@@ -177,12 +176,11 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Waits for a process that connects, at most for `limit`, and shakes hands with it. Of several the first is taken that
-    /// says something; one that does not in the time that `options` give it is turned away. Threads that accept at a time take
-    /// turns.
+    /// Waits up to `limit` for a process to connect and shakes hands with it. Of several, the first to send a greeting is
+    /// accepted; one that sends none within the time of `options` is disconnected. Concurrent calls take turns.
     ///
     /// # Errors
-    /// [`ConnectError`]; [`ConnectError::TimedOut`] when nobody came, or another thread had the turn. The listener goes on.
+    /// [`ConnectError`]; [`ConnectError::TimedOut`] if no process connected or another thread had the turn. The listener stays usable.
     pub fn accept(
         &self,
         client: &Client,
@@ -212,7 +210,7 @@ impl Listener {
                 Some(index) if index < silent.len() => return Ok(silent.remove(index).0),
                 Some(_) => match rustix::net::accept_with(self.socket.as_fd(), SocketFlags::CLOEXEC) {
                     Ok(socket) => silent.push((guarded(socket)?, after(options.handshake))),
-                    // It has gone again, or another process took it.
+                    // The connection is gone, or another process accepted it.
                     Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {}
                     Err(error) => return Err(failed(error)),
                 },
@@ -222,7 +220,7 @@ impl Listener {
                         silent.iter().position(|(_, until)| until.is_some_and(|until| until <= now))
                     {
                         drop(silent.remove(index));
-                        return Err(ConnectError::Handshake("it said nothing in time"));
+                        return Err(ConnectError::Handshake("the other process sent no greeting in time"));
                     }
                     if deadline.is_some_and(|deadline| deadline <= now) {
                         return Err(ConnectError::TimedOut);
@@ -233,7 +231,7 @@ impl Listener {
     }
 }
 
-/// When so much time is over; never, where that is out of reach.
+/// The instant after `time`; `None` if it is not representable.
 fn after(time: Duration) -> Option<Instant> {
     Instant::now().checked_add(time)
 }
@@ -242,7 +240,7 @@ fn readable(socket: &Socket) -> PollFd<'_> {
     PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)
 }
 
-/// Waits until one of these is ready, or the time has come, or a signal did.
+/// Waits for an entry to be ready, the time, or a signal.
 fn poll_until(entries: &mut [PollFd<'_>], until: Option<Instant>) -> rustix::io::Result<()> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let limit =
@@ -255,7 +253,7 @@ fn poll_until(entries: &mut [PollFd<'_>], until: Option<Instant>) -> rustix::io:
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // In a forked child it is the parent's.
+        // A forked child must not remove its parent's file.
         if self.socket.check_fork().is_ok() {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -281,7 +279,7 @@ pub fn connect(
     let path = path.as_ref();
     let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let (socket, address) = seqpacket(path, SocketFlags::empty())?;
-    // Where as many wait already as may, it waits to be let in.
+    // The connect call waits while the listener's backlog is full.
     let patience = options.handshake.clamp(Duration::from_micros(1), Duration::from_secs(1 << 30));
     sockopt::set_socket_timeout(socket.as_fd(), sockopt::Timeout::Send, Some(patience)).map_err(failed)?;
     let connected = rustix::io::retry_on_intr(|| rustix::net::connect(socket.as_fd(), &address));
@@ -289,7 +287,7 @@ pub fn connect(
     shake_hands(socket, client, options)
 }
 
-/// Connects with whoever holds the other end of a Unix socket of sequenced packets, as of a `socketpair`.
+/// Connects over a Unix socket of sequenced packets, for example one end of a `socketpair`.
 ///
 /// # Errors
 /// [`ConnectError`].
@@ -300,7 +298,7 @@ pub fn over(socket: OwnedFd, client: &Client, options: Options) -> Result<(Sende
     shake_hands(socket, client, options)
 }
 
-/// Agrees with the other end.
+/// Exchanges greetings and memory with the other end.
 fn shake_hands(
     socket: Socket,
     client: &Client,
@@ -323,7 +321,7 @@ fn shake_hands(
         close_elsewhere(vec![memory]);
         no_memory("mmap", error)
     })?;
-    // The other process's memory may fail under this one's CPU.
+    // The other process's memory may fail while this CPU reads it.
     bus_error::install().map_err(|source| ConnectError::System { step: "sigaction", source })?;
     for mapping in [&own, &mapped] {
         mapping.do_not_fork().map_err(|source| ConnectError::System { step: "madvise", source })?;
@@ -340,11 +338,11 @@ fn shake_hands(
     Ok((sender, Receiver::new(peer, client.clone(), session, options.longest)))
 }
 
-/// The other end's session, when both are clients of one service: what it says of that has to be so, since frames are granted to
-/// that session, and what it granted is taken for the other process's. The kernel says which process spoke.
+/// The other end's session if both are clients of one service. It must belong to the process that the kernel names as the
+/// greeting's sender, because frames are granted to that session and its grants are accepted.
 ///
-/// A process that the service knows by another number than itself is in a PID namespace of its own, where processes cannot be
-/// told apart by the service's numbers: there nothing is lent by capability.
+/// A process that the service knows by another id is in another PID namespace, where the service's ids identify no process:
+/// there nothing is lent by a grant.
 fn peers_session(
     client: &Client,
     own: &Identity,
@@ -357,8 +355,10 @@ fn peers_session(
     match client.identify(session) {
         Ok(identity) if identity.process == process => Ok(Some(session)),
         Ok(_) => Err(Violation::Session { session, process }.into()),
-        // As when it was killed after it had spoken.
-        Err(CallError::Refused(_)) => Err(ConnectError::Handshake("the service has no session of it")),
+        // For example, the process was killed after its greeting.
+        Err(CallError::Refused(_)) => {
+            Err(ConnectError::Handshake("the service has no session of the other process"))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -370,7 +370,7 @@ fn no_memory(step: &'static str, error: NoDescriptor) -> ConnectError {
     }
 }
 
-/// What the other end says first, its memory, and its process where the kernel can tell.
+/// Receives the other end's greeting and memory, and its process where the kernel can tell.
 fn receive_hello(
     socket: &Socket,
     until: Option<Instant>,
@@ -380,7 +380,7 @@ fn receive_hello(
         match conduit::receive_introduced(socket.as_fd(), false, &mut came) {
             Ok(packet) => break packet,
             Err(ReceiveError::WouldBlock) => {}
-            // There is room for all that a packet can carry: what is missing this process could not take.
+            // The buffer holds all descriptors of a packet, so a missing one is a shortage of this process.
             Err(ReceiveError::TooManyDescriptors) if came.is_empty() => {
                 return Err(no_memory("recvmsg", NoDescriptor::Shortage(Errno::MFILE)));
             }
@@ -389,11 +389,13 @@ fn receive_hello(
             }
             Err(_) => {
                 close_elsewhere(came);
-                return Err(ConnectError::Handshake("it closed the connection or sent no packet"));
+                return Err(ConnectError::Handshake(
+                    "the other process closed the connection or sent no packet",
+                ));
             }
         }
         if until.is_some_and(|until| until <= Instant::now()) {
-            return Err(ConnectError::Handshake("it said nothing in time"));
+            return Err(ConnectError::Handshake("the other process sent no greeting in time"));
         }
         poll_until(&mut [readable(socket)], until).map_err(failed("poll"))?;
     };
@@ -402,7 +404,7 @@ fn receive_hello(
         (Some(hello), Ok([memory])) => Ok((hello, memory, process)),
         (_, descriptors) => {
             close_elsewhere(descriptors.map_or_else(|all| all, Vec::from));
-            Err(ConnectError::Handshake("it speaks another protocol, or another version of this one"))
+            Err(ConnectError::Handshake("the other process uses another protocol or another version"))
         }
     }
 }
@@ -412,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_holds_though_another_thread_accepts() {
+    fn a_limit_holds_during_anothers_turn() {
         let path = std::env::temp_dir().join(format!("memferry-turns-{}.sock", std::process::id()));
         let listener = Listener::bind(&path).unwrap();
         let client = Client::embedded().unwrap();
@@ -424,8 +426,8 @@ mod tests {
             }
             let ended = accept(Duration::from_millis(20));
             assert!(matches!(ended, Err(ConnectError::TimedOut)), "{ended:?}");
-            assert!(!other.is_finished(), "it was the other one's turn");
-            // Whose turn it is next has who is waiting, and what was connected meanwhile.
+            assert!(!other.is_finished(), "the other thread had the turn");
+            // The waiting thread gets the next turn and the connections accepted so far.
             let last = scope.spawn(|| accept(Duration::from_secs(20)));
             let connected = || connect(&path, &client, Options::default()).unwrap();
             let _ends = [connected(), connected()];
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_is_read_as_it_was_written_and_nothing_else_is() {
+    fn greetings_round_trip_and_others_fail() {
         let service = ServiceId(77 << 64 | 5);
         let hello = Hello { asymmetric: true, service, session: SessionId(1 << 40), longest: 12 };
         let bytes = hello.encode();

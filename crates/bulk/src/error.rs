@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per operation.
+//! The errors of connections and messages, one enum per operation.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,10 +7,9 @@ use memferry::{AccessError, CallError, Failure, Forked, OpenError, SubmitReason}
 use memferry_shm::frame::AllocateError;
 use thiserror::Error;
 
-use crate::receiver::LentFrame;
 use crate::wire::Violation;
 
-/// Two processes were not connected.
+/// Why two processes were not connected.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The socket could not be made, bound or connected.
@@ -19,28 +18,28 @@ pub enum ConnectError {
     /// A system call on a connected socket failed.
     #[error("cannot connect the two processes ({step}): {source}")]
     System { step: &'static str, source: io::Error },
-    /// The memory of this end could not be had.
+    /// This end's memory could not be allocated.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
-    /// The service could not be asked who it is.
+    /// The service did not identify a session.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Nothing that is understood came in time.
-    #[error("the other process does not shake hands: {0}")]
+    /// No valid handshake came in time.
+    #[error("the handshake failed: {0}")]
     Handshake(&'static str),
-    /// Nobody came in time.
-    #[error("nobody connected in time")]
+    /// No process connected in time.
+    #[error("no process connected in time")]
     TimedOut,
-    /// This process has not what it takes to map the other's memory. The other one is not to blame.
+    /// This process lacks the resources to map the other's memory. The other process is not at fault.
     #[error(
-        "this process cannot take the other's memory ({step}): {source}; close something and connect again"
+        "this process cannot map the other's memory ({step}): {source}; release descriptors or memory and connect again"
     )]
     Shortage { step: &'static str, source: io::Error },
-    /// Too many descriptors that other processes sent are not closed yet: some of them were made to be slow to close. Who may
-    /// connect is a matter of the socket's directory.
-    #[error("{pending} descriptors that other processes sent are not closed yet; connect again later")]
+    /// Too many received descriptors are not closed yet; a peer may have sent some that close slowly on purpose. Restrict the
+    /// socket's directory to trusted users.
+    #[error("{pending} descriptors from other processes are not closed yet; connect again later")]
     Closing { pending: u32 },
-    /// The other process sent memory that is not safe to map, or said what is not so.
+    /// The other process sent memory that is not safe to map, or made a false statement.
     #[error("the other process broke the handshake: {0}")]
     Violation(#[from] Violation),
     /// This is a forked child.
@@ -48,24 +47,24 @@ pub enum ConnectError {
     Forked(#[from] Forked),
 }
 
-/// A message was not sent.
+/// Why a message was not sent.
 #[derive(Debug, Error)]
 pub enum SendError {
-    /// It is longer than messages of this connection may be.
+    /// The message is longer than this connection allows.
     #[error(
-        "a message of {length} bytes; this connection takes up to {longest}, send it in parts or lent a frame"
+        "the message has {length} bytes and this connection takes up to {longest}; send it in parts or lend a frame"
     )]
     TooLong { length: u64, longest: u64 },
-    /// The range leaves its frame.
-    #[error("{length} bytes at {offset} leave the frame's {available}")]
+    /// The range exceeds its frame.
+    #[error("{length} bytes at offset {offset} exceed the frame's {available} bytes")]
     OutOfRange {
         offset: u64,
         length: u64,
         /// Bytes of the frame.
         available: u64,
     },
-    /// There was no room in time: the other end is behind. A message of several pieces that was begun is dropped there.
-    #[error("the other end did not make room in time; it is behind")]
+    /// The other end made no room in time. A message that was sent in part is dropped there.
+    #[error("the other end made no room in time; receive its messages faster or wait longer")]
     TimedOut,
     /// The other end takes no more messages.
     #[error("the other end takes no more messages")]
@@ -73,16 +72,16 @@ pub enum SendError {
     /// The other process is gone.
     #[error("the other process is gone; connect again")]
     PeerLost,
-    /// The other end broke the protocol; the connection is of no use any more.
+    /// The other end broke the protocol; the connection is unusable.
     #[error("the other end broke the protocol: {0}")]
     Broken(Violation),
-    /// The two processes have different services, so neither can accept what the other grants.
+    /// The two processes have different services, so neither can accept the other's grants.
     #[error(
-        "the two processes have different services (an embedded one is the process's own); lent the frame mapped"
+        "the two processes have different services (an embedded service belongs to one process); lend the frame mapped"
     )]
     OtherService,
-    /// The frame is another client's, so this one cannot grant it.
-    #[error("the frame belongs to another client than the one this sender was opened with; lent it mapped")]
+    /// The frame belongs to another client, so this one cannot grant it.
+    #[error("the frame does not belong to this sender's client; lend it mapped")]
     ForeignFrame,
     /// The grant was refused.
     #[error(transparent)]
@@ -95,28 +94,31 @@ pub enum SendError {
     Forked(#[from] Forked),
 }
 
+/// Why no message was received.
 #[derive(Debug, Error)]
 pub enum ReceiveError {
-    /// None came in time.
+    /// No message came in time.
     #[error("no message came in time")]
     TimedOut,
-    /// The other end will send no more, and all it sent was received.
+    /// The other end sends no more; all its messages were received.
     #[error("the other end sends no more messages")]
     Closed,
-    /// The other process is gone, and all it sent was received.
+    /// The other process is gone; all its messages were received.
     #[error("the other process is gone; connect again")]
     PeerLost,
-    /// The other end broke the protocol; the connection is of no use any more.
+    /// The other end broke the protocol; the connection is unusable.
     #[error("the other end broke the protocol: {0}")]
     Broken(Violation),
-    /// A frame was lent whose grant cannot be taken up, as when it was revoked; the connection goes on.
-    #[error("message of kind {kind} lends a frame that cannot be had: {source}")]
+    /// A message lends a frame whose grant cannot be accepted, for example a revoked one. The connection remains usable.
+    #[error("message of kind {kind} lends a frame that cannot be accepted: {source}")]
     Refused { kind: u32, source: CallError },
-    /// A frame was lent mapped and this process has not what it takes to map it; the connection goes on. It is tried again
-    /// with the next lent of it; without its descriptor the other end has to forget the frame first.
-    #[error("message of kind {kind} lends a frame that this process cannot map: {source}; close something")]
+    /// A message lends a frame that this process lacks the resources to map. The connection remains usable. The next message
+    /// that lends the frame tries again; if its descriptor was lost, the other end must forget the frame first.
+    #[error(
+        "message of kind {kind} lends a frame that cannot be mapped: {source}; release descriptors or memory"
+    )]
     Shortage { kind: u32, source: io::Error },
-    /// Memory that the other process wrote a message to has failed; the connection is of no use any more.
+    /// The other end's memory failed under a message; the connection is unusable.
     #[error("the other process's memory failed while a message was read; connect again")]
     MemoryFault,
     /// This is a forked child.
@@ -124,31 +126,33 @@ pub enum ReceiveError {
     Forked(#[from] Forked),
 }
 
-/// A range that was lent mapped was not read.
+/// Why a mapped range was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
-    /// Outside the lent, or the lent is no mapped memory.
+    /// The bytes are outside the lent range, or the range is not mapped.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The memory failed; what was read is worth nothing.
+    /// The memory failed; the bytes read are invalid.
     #[error("the other process's memory failed while it was read")]
     MemoryFault,
 }
 
-/// Why an lent range was not pulled.
+/// Why a lent range was not pulled.
 #[derive(Debug, Error)]
 pub enum PullReason {
-    /// It is mapped here, and no capability the engine could use.
+    /// The range is mapped here; the engine needs a grant.
     #[error("the range was lent mapped; copy it with this process's CPU")]
     Mapped,
-    /// The destination has not its length.
-    #[error("{lent} bytes were lent and the destination has {available}; pull them to a range as long")]
+    /// The destination is too short.
+    #[error(
+        "the lent range has {lent} bytes and the destination {available}; pull to a range at least as long"
+    )]
     Length {
         lent: u64,
         /// Bytes of the destination.
         available: u64,
     },
-    /// The channel to the engine could not be opened.
+    /// The queue to the engine could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The transfer was not submitted.
@@ -156,23 +160,15 @@ pub enum PullReason {
     Submit(#[from] SubmitReason),
 }
 
-/// A range was not pulled; the lent is given back.
-#[derive(Debug, Error)]
-#[error("{reason}")]
-pub struct PullError {
-    pub reason: PullReason,
-    pub lent: LentFrame,
-}
-
-/// The oldest pull has not ended well.
+/// Why the oldest pull did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum FinishError {
-    #[error("nothing is being pulled")]
+    #[error("no pull is in progress")]
     Nothing,
-    /// It was not done in time; it goes on.
-    #[error("the range was not there in time; it is still being pulled")]
+    /// The pull did not end in time; it continues.
+    #[error("the range was not pulled in time; the pull continues")]
     TimedOut,
-    /// The engine could not do it: revoked, a process or the service gone. The destination holds any of old and new bytes.
+    /// The engine failed: a revoked grant, or a process or service that ended. The destination may be partly written.
     #[error("message of kind {kind} was not pulled: {failure}")]
     Failed { kind: u32, failure: Failure },
     /// This is a forked child.

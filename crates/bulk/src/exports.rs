@@ -1,21 +1,21 @@
-//! The registration cache of a connection: which memory the other end has already, under which number.
+//! The registration cache of a connection: which memory the other end already has, by export number.
 //!
 //! ```text
-//! find(key, range) ─ an export that holds all of it ─► its number: a hit, nothing is told to anybody
-//! place(...)       ─ a free number, or that of the longest unused with no lent frame under way ─► it is told to the other end
-//! forget(handle)   ─ every export of that frame ─► its tokens, to be revoked
+//! find(range, shared) ─ an export that contains the range ─► its number: a hit, no message is sent
+//! place(...)          ─ a free number, or the least recently used without a lent frame in use ─► announced to the other end
+//! forget(handle)      ─ every export of that frame ─► its tokens, to be revoked
 //! ```
 //!
-//! Grants and mapped memory are told apart, and a range hits only what was exported before: nothing is lent beyond what the
-//! program named. Each direction has as many numbers as slots, so one without a lent frame under way is always there. Making and
-//! revoking grants is the sender's.
+//! Grants and mapped memory are separate exports, and a range hits only a previous export: the other end gets no access beyond
+//! what the program named. Each direction has as many numbers as slots, so one without a lent frame in use always exists. The
+//! sender makes and revokes the grants.
 
 use memferry::{Frame, GrantToken, Handle, Region};
 
 use crate::frames::SharedFrame;
 use crate::wire::EXPORTS;
 
-/// How an export is lent.
+/// How the other end has the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lending {
     Granted(GrantToken),
@@ -23,25 +23,25 @@ pub(crate) enum Lending {
 }
 
 pub(crate) struct Export {
-    /// Keeps the memory, and with it its handle's meaning.
+    /// Keeps the memory and the meaning of its handle.
     frame: Frame,
     shared: Option<SharedFrame>,
     offset: u64,
     length: u64,
     lending: Lending,
     used: u64,
-    /// The last slot that lends a part of it, counted from the beginning.
+    /// The last slot that lends a part of the export, counted from the start of the connection.
     busy_until: u64,
 }
 
-/// What a cache did and has.
+/// Counts of a sender's export cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExportStatistics {
-    /// Lends of memory that the other end had.
+    /// Lends of memory that the other end already had.
     pub hits: u64,
-    /// Lends of memory that it had to be given.
+    /// Lends of memory that had to be exported first.
     pub misses: u64,
-    /// Exports that made room for others.
+    /// Exports replaced by others.
     pub evictions: u64,
     pub entries: u64,
 }
@@ -57,9 +57,9 @@ impl Exports {
         Self { entries: [const { None }; EXPORTS], lookups: 0, counts: ExportStatistics::default() }
     }
 
-    /// The number of an export of this sort that holds the range, and where the range begins in it.
+    /// The number of an export that contains the range, and the range's offset in it.
     ///
-    /// Handles name frames of one client; memory that is mapped may be any client's and is known by itself.
+    /// Handles identify frames of one client. Mapped memory may belong to any client and is compared itself.
     pub(crate) fn find(&mut self, range: &Region, shared: Option<&SharedFrame>) -> Option<(u32, u64)> {
         self.lookups += 1;
         let handle = range.frame().handle();
@@ -79,7 +79,7 @@ impl Exports {
         Some((index as u32, range.offset() - export.offset))
     }
 
-    /// Takes an export in; `retired` slots are done with. Returns its number and the lending that made room.
+    /// Adds an export and returns its number and the lending it replaced. Exports used up to slot `retired` are replaceable.
     pub(crate) fn place(
         &mut self,
         range: &Region,
@@ -107,21 +107,21 @@ impl Exports {
         Some((index as u32, before))
     }
 
-    /// A lent frame of it is in that slot.
+    /// Notes that this slot lends a part of the export.
     pub(crate) fn lent(&mut self, index: u32, slot: u64) {
         if let Some(Some(export)) = self.entries.get_mut(index as usize) {
             export.busy_until = slot;
         }
     }
 
-    /// Takes one out that could not be told to the other end.
+    /// Removes an export that could not be announced to the other end.
     pub(crate) fn remove(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             *entry = None;
         }
     }
 
-    /// Takes every export of a frame out, or all of them; returns their lendings.
+    /// Removes every export of a frame, or all of them; returns their lendings.
     pub(crate) fn forget(&mut self, handle: Option<Handle>) -> Vec<Lending> {
         let of = |entry: &Option<Export>| {
             entry.as_ref().is_some_and(|export| handle.is_none_or(|handle| export.frame.handle() == handle))
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_hit_what_holds_them_and_the_longest_unused_makes_room() {
+    fn lookups_hit_and_the_oldest_is_evicted() {
         let client = Client::embedded().unwrap();
         let frame = client.frame(1 << 20).alloc().unwrap();
         let shared = SharedFrame::allocate(&client, 1 << 20).unwrap();
@@ -155,12 +155,12 @@ mod tests {
             exports.lent(placed.0, index + 1);
         }
         assert_eq!(exports.find(&frame.slice(4104..4120), None), Some((1, 8)));
-        assert_eq!(exports.find(&frame.slice(4096..4112), Some(&shared)), None, "another way of lending");
-        assert_eq!(exports.find(&frame.slice(4104..8200), None), None, "beyond what was exported");
+        assert_eq!(exports.find(&frame.slice(4096..4112), Some(&shared)), None, "granted, not mapped");
+        assert_eq!(exports.find(&frame.slice(4104..8200), None), None, "exceeds the export");
         assert_eq!(exports.find(&frame.slice(u64::MAX - 1..u64::MAX), None), None);
-        assert_eq!(exports.place(&range(100), None, token(100), 0), None, "all are being read");
+        assert_eq!(exports.place(&range(100), None, token(100), 0), None, "all are in use");
         exports.find(&range(0), None).unwrap();
-        // Those of the first three slots are done with: of these the last two were not looked up since, the first longest.
+        // Slots 1 to 3 are retired. Exports 0 and 1 were looked up since; export 2 is the least recently used.
         assert_eq!(exports.find(&range(1), None), Some((1, 0)));
         assert_eq!(exports.place(&range(100), None, token(100), 3), Some((2, Some(token(2)))));
         let expected = ExportStatistics { hits: 3, misses: 65, evictions: 1, entries: 64 };

@@ -1,11 +1,11 @@
-//! Frames that can be handed to another process either way: by a capability, and by the memory itself.
+//! Frames that can be lent to another process by a grant or by their memory.
 //!
 //! ```text
 //! SharedFrame::allocate ─► memfd ─┬─ registered: a Frame ─ lent by a grant ─► the peer's engine reads it
 //!                                 └─ its descriptor ─ lent mapped ─► the peer maps it, its CPU reads it
 //! ```
 //!
-//! A descriptor cannot be taken back: who has mapped the memory reads it for as long as it likes. A grant can be revoked.
+//! A descriptor cannot be revoked: a process that mapped the memory can read it until it unmaps it. A grant can be revoked.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use memferry::{Client, Frame, FrameError, Pages, Region};
 use memferry_shm::frame;
 
-/// A frame with its descriptor. Clones share it.
+/// A frame and the descriptor of its memory. Clones share both.
 #[derive(Clone, Debug)]
 pub struct SharedFrame {
     descriptor: Arc<OwnedFd>,
@@ -30,7 +30,7 @@ impl SharedFrame {
         let length = mapping.length_bytes() as u64;
         let unavailable = |source| memferry_shm::frame::AllocateError::System { length, step: "dup", source };
         let registered = descriptor.try_clone().map_err(unavailable)?;
-        // It is mapped anew by the client; afterwards it is sealed against further writable mappings.
+        // The client maps the memory again, then seals it against further writable mappings.
         let frame = client.register_memfd(registered, length)?;
         Ok(Self { descriptor: Arc::new(descriptor), frame })
     }
@@ -39,12 +39,12 @@ impl SharedFrame {
         &self.frame
     }
 
-    /// A range of it.
+    /// Returns a range of the frame.
     pub fn range(&self, offset: u64, length: u64) -> Region {
         self.frame.slice(offset..offset.saturating_add(length))
     }
 
-    /// Whether both are clones of one.
+    /// Whether both are clones of the same frame.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.descriptor, &other.descriptor)
     }

@@ -5,7 +5,7 @@
 //! use memferry_bulk::{Content, Listener, Options, SharedFrame, connect};
 //!
 //! # fn consumer() -> Result<(), Box<dyn std::error::Error>> {
-//! // One process:
+//! // One process receives:
 //! let client = Client::connect("/run/memferry.sock")?;
 //! let (_, mut receiver) = Listener::bind("/tmp/frames.sock")?.accept(&client, Options::default(), None)?;
 //! let own = client.frame(1 << 20).alloc()?;
@@ -13,18 +13,18 @@
 //!     match receiver.receive(None)?.content {
 //!         Content::Bytes(text) => println!("{} bytes", text.len()),
 //!         Content::Range(lent) => {
-//!             receiver.pull(lent, &own)?; // the engine moves it
-//!             println!("{} bytes are there", receiver.finish(None)?.length);
+//!             receiver.pull(lent, &own)?; // the engine copies it
+//!             println!("{} bytes copied", receiver.finish(None)?.length);
 //!         }
 //!     }
 //! }
 //! # }
 //! # fn producer() -> Result<(), Box<dyn std::error::Error>> {
-//! // The other:
+//! // The other process sends:
 //! let client = Client::connect("/run/memferry.sock")?;
 //! let (mut sender, _) = connect("/tmp/frames.sock", &client, Options::default())?;
 //! let frame = SharedFrame::allocate(&client, 1 << 20)?;
-//! sender.send(1, b"a picture comes", None)?;
+//! sender.send(1, b"a picture follows", None)?;
 //! frame.frame().write(0, b"...")?;
 //! let loan = sender.lend(2, frame.frame(), None)?;
 //! sender.settle(loan, None)?; // the frame may be written again
@@ -33,18 +33,18 @@
 //! ```
 //!
 //! ```text
-//! connection  two processes meet at a socket ─► (Sender, Receiver) on each side
-//! sender      bytes through shared memory; ranges of frames by capability, or mapped
-//! exports     what the other end has already: the registration cache
-//! receiver    bytes, or a LentFrame to pull by the engine or to copy with this CPU
+//! connection  connects two processes through a socket ─► (Sender, Receiver) on each side
+//! sender      sends bytes through shared memory; lends ranges of frames, granted or mapped
+//! exports     registration cache: which memory the other end already has
+//! receiver    receives bytes, or a LentFrame to pull by the engine or to copy with this CPU
 //! bulk        producer and consumer over a set of frames, in the modes of Wicki 2014, section 4.3
 //! ```
 //!
-//! The other process is not trusted: what it writes is copied before it is checked, and it can write nothing of this one's.
-//! Senders and receivers can be sent to another thread and belong to one at a time. A forked child can use neither. There is
-//! no discovery and no encryption; who may connect is a matter of the socket's directory.
+//! The other process is not trusted: its data is copied before it is checked, and it cannot write to this process's memory.
+//! A sender or a receiver may move to another thread but serves one thread at a time. A forked child can use neither. There is
+//! no discovery and no encryption. The permissions of the socket's directory decide who may connect.
 
-// No example ignores a failure.
+// Documentation examples must not ignore a `Result`.
 #![doc(test(attr(deny(unused_must_use))))]
 
 mod area;
@@ -55,6 +55,7 @@ mod connection;
 mod error;
 mod exports;
 mod frames;
+mod lent;
 mod peer;
 mod receiver;
 mod retirement;
@@ -66,14 +67,15 @@ mod wire;
 
 pub use bulk::{Consumer, Mode, Producer, PutError, TakeError, Taken};
 pub use connection::{Listener, Options, connect, over};
-pub use error::{ConnectError, FinishError, PullError, PullReason, ReadError, ReceiveError, SendError};
+pub use error::{ConnectError, FinishError, PullReason, ReadError, ReceiveError, SendError};
 pub use exports::ExportStatistics;
 pub use frames::SharedFrame;
-pub use receiver::{Content, LentFrame, Message, Pulled, Receiver};
+pub use lent::{LentFrame, PullError};
+pub use receiver::{Content, Message, Pulled, Receiver};
 pub use sender::{Loan, Sender};
 pub use wire::Violation;
 
-/// The documentation's example, as a test.
+/// Runs the examples of docs/bulk.md as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/bulk.md")]
 mod document {}

@@ -1,14 +1,13 @@
-//! The two memories of a connection, sleeping on the other's, and whether the other end still lives.
+//! The shared state of a connection's sender and receiver: both memories, sleep and wake-up, and liveness of the peer.
 //!
 //! ```text
 //! publish ─ peer parked? ─ asleep: change a wake word of ours, futex ─► the peer wakes
-//!                        └ polling: a packet, once for each time it armed ─► its descriptor is readable
-//! wait(ready) ─ spin for about a wake-up's cost ─ park: flag, look again, futex on the peer's wake word
-//!                      └ every 100 ms, and every so many looks: socket hung up? process gone? ─► lost
+//!                        └ polling: one packet for each time it armed ─► its descriptor is readable
+//! wait(ready) ─ spin for about a wake-up's cost ─ park: set flag, check again, futex on the peer's wake word
+//!                      └ every 100 ms and every 64th slot sent: socket hung up? process gone? ─► lost
 //! ```
 //!
-//! Shared by a sender and a receiver, which may be on two threads. It does not know what the words mean that it is asked
-//! to wait for.
+//! The sender and the receiver may be on two threads. The caller's `ready` decides what a wait waits for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,12 +24,12 @@ use crate::wire::{ASLEEP, POLLING};
 
 /// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
-/// How often a sleeper looks whether the peer still lives.
+/// How often a sleeper checks that the peer still lives.
 const LIVENESS: Duration = Duration::from_millis(100);
-/// Looks before a wait looks at the clock.
+/// Checks of `ready` before a wait reads the clock.
 const SHORT_SPIN: u32 = 64;
 
-/// Why a wait ended without what was waited for.
+/// Why a wait ended before `ready`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unready {
     TimedOut,
@@ -38,23 +37,23 @@ pub(crate) enum Unready {
     Forked(Forked),
 }
 
-/// What a wait sleeps on.
+/// The words a wait sleeps on.
 #[derive(Clone, Copy)]
 pub(crate) struct Sleep {
-    /// Of our memory: the flag that says that this side sleeps.
+    /// In our memory: the flag that says that this side sleeps.
     pub(crate) parked: usize,
-    /// Of the peer's memory: the word it changes to wake us.
+    /// In the peer's memory: the word it changes to wake us.
     pub(crate) wake: usize,
 }
 
-/// What wakes the peer.
+/// The words and the packet that wake the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Wake {
-    /// Of its memory: the flag that says that it sleeps or polls.
+    /// In its memory: the flag that says that it sleeps or polls.
     pub(crate) parked: usize,
-    /// Of our memory: the word to change.
+    /// In our memory: the word to change.
     pub(crate) wake: usize,
-    /// What its descriptor is told.
+    /// The number sent to its descriptor.
     pub(crate) news: u32,
 }
 
@@ -64,13 +63,13 @@ pub(crate) struct Peer {
     pub(crate) theirs: MappedWords,
     pub(crate) fences: Fences,
     pub(crate) socket: Socket,
-    /// The peer's process, where it is known and is not this one.
+    /// The peer's process, if it is known and is not this one.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) user: u32,
     lost: AtomicBool,
-    /// Times the descriptor was armed, by either end of ours.
+    /// How often the descriptor was armed, by either end of ours.
     armed: AtomicU64,
-    /// The flags that were answered last, of the peer's receiver and of its sender.
+    /// The flags answered last: the peer's receiver's, its sender's.
     answered: [AtomicU64; 2],
 }
 
@@ -92,7 +91,7 @@ impl Peer {
         self.socket.check_fork()
     }
 
-    /// Wakes whoever of the peer sleeps or polls with that flag raised.
+    /// Wakes the peer's end that sleeps or polls with this flag set.
     pub(crate) fn wake(&self, what: Wake) {
         let flag = wanted(self.theirs.word(what.parked), self.fences);
         if flag == 0 {
@@ -110,8 +109,7 @@ impl Peer {
         futex::wake(word);
     }
 
-    /// Asks that the descriptor be made readable for what that flag stands for, from the next time on that it happens.
-    /// Whoever calls this has to look once more afterwards.
+    /// Makes the descriptor readable at the next event of this flag. The caller must check for the event once more afterwards.
     pub(crate) fn arm(&self, parked: usize) {
         let times = self.armed.fetch_add(1, Ordering::Relaxed);
         self.own.word(parked).store(times << 2 | POLLING, Ordering::Relaxed);
@@ -122,7 +120,7 @@ impl Peer {
         self.socket.as_fd()
     }
 
-    /// Whether the peer is known to be gone, without asking.
+    /// Whether the peer is known to be gone. Makes no system call.
     pub(crate) fn known_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -139,7 +137,7 @@ impl Peer {
         };
         let hung_up = asked(self.socket.as_fd(), PollFlags::empty())
             .is_ok_and(|events| events.intersects(PollFlags::HUP | PollFlags::ERR));
-        // A forked child of the peer may hold its socket.
+        // A forked child of the peer may keep its socket open.
         let ended = self.process.as_ref().is_some_and(|process| {
             asked(process.as_fd(), PollFlags::IN).is_ok_and(|events| events.contains(PollFlags::IN))
         });
@@ -149,7 +147,7 @@ impl Peer {
         hung_up || ended
     }
 
-    /// Waits until `ready`, for ever without a deadline.
+    /// Waits until `ready`; without a deadline, indefinitely.
     pub(crate) fn wait(
         &self,
         sleep: Sleep,
@@ -182,7 +180,7 @@ impl Peer {
             if ready() {
                 return Ok(());
             }
-            // What the peer wrote before it was gone counts.
+            // Data that the peer wrote before its end counts.
             if self.lost() {
                 return if ready() { Ok(()) } else { Err(Unready::Lost) };
             }

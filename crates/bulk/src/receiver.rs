@@ -3,17 +3,17 @@
 //! ```text
 //! slots, in order ─► receive ─┬─ bytes: copied once into this end's own buffer ──► Message, the slot is retired
 //!                             └─ LentFrame ─┬─ pull: the engine reads it into a frame ─ finish ─► retired
-//!                                       ├─ read, copy_to: this CPU, of memory that is mapped here
-//!                                       └─ dropped, on any thread ─► retired
-//! arm ─► the descriptor becomes readable with the next message: for epoll and its kin
+//!                                           ├─ read, copy_to: this CPU reads mapped memory
+//!                                           └─ dropped, on any thread ─► retired
+//! arm ─► the descriptor becomes readable with the next message, for event loops
 //! ```
 //!
-//! The other end is not believed: a slot is copied before it is looked at, numbers are checked against their bounds, a message
-//! grows the buffer only as its bytes come. Whatever breaks the protocol ends the connection with a [`Violation`]; what is
-//! refused, revoked or late is an error of one message.
+//! The other end is not trusted: a slot is copied before it is decoded, numbers are checked against their bounds, and the buffer
+//! grows only as a message's bytes arrive. A protocol violation ends the connection with a [`Violation`]. A refused, revoked or
+//! late frame is an error of one message.
 //!
-//! Slots are retired in order: a lent frame that is held back stops the other end when 64 slots are behind it. A receiver
-//! belongs to one thread at a time; the sender of the same end may be on another.
+//! Slots are retired in order: holding a lent frame stops the sender once 64 slots are behind it. A receiver serves one thread
+//! at a time; the sender of the same end may be on another.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,9 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry::{
-    AccessError, Armed, CallError, Client, Frame, GrantToken, Queue, Region, SessionId, Ticket, copy,
-};
+use memferry::{Armed, CallError, Client, Frame, GrantToken, Queue, Region, SessionId, Ticket, copy};
 use memferry_shm::bus_error::guarded;
 use memferry_shm::frame::{self, FrameRefused};
 use memferry_shm::mapping::Mapping;
@@ -34,7 +32,8 @@ use rustix::io::Errno;
 
 use crate::buffer::Buffer;
 use crate::closing::close_elsewhere;
-use crate::error::{FinishError, PullError, PullReason, ReadError, ReceiveError};
+use crate::error::{FinishError, PullReason, ReceiveError};
+use crate::lent::{Import, LentFrame, PullError};
 use crate::peer::{Peer, SPIN, Sleep, Unready};
 use crate::retirement::{FOR_ROOM, Retirement, Unretired};
 use crate::socket::{NoDescriptor, is_shortage};
@@ -43,80 +42,13 @@ use crate::wire::{
     SLOT_WORDS, SLOTS, Slot, Violation,
 };
 
-/// How long the engine may take to let go of what a dropped receiver was pulling.
-const LETTING_GO: Duration = Duration::from_secs(1);
+/// How long a dropped receiver waits for each of its cancelled pulls to end.
+const CANCEL_WAIT: Duration = Duration::from_secs(1);
 
-/// What an export is here.
-#[derive(Debug)]
-enum Import {
-    Granted(Frame),
-    /// A grant that could not be taken up yet.
-    Pending(GrantToken),
-    Mapped(Mapping),
-    /// Memory of that length which could not be mapped, its descriptor unless that was not to be had either.
-    Unmapped(Option<OwnedFd>, u64),
-}
-
-/// A range that the other end lends. It is the other end's again once this is dropped, on whatever thread.
-#[derive(Debug)]
-pub struct LentFrame {
-    kind: u32,
-    import: Arc<Import>,
-    offset: u64,
-    length: u64,
-    _unretired: Unretired,
-}
-
-impl LentFrame {
-    pub fn kind(&self) -> u32 {
-        self.kind
-    }
-
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// Whether it is mapped here, for this process's CPU, rather than granted, for the engine.
-    pub fn is_mapped(&self) -> bool {
-        matches!(*self.import, Import::Mapped(_))
-    }
-
-    fn mapping(&self, offset: u64, length: u64) -> Result<&Mapping, AccessError> {
-        let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
-        match &*self.import {
-            Import::Mapped(mapping) if inside => Ok(mapping),
-            Import::Mapped(_) => Err(AccessError::OutOfRange { offset, length, available: self.length }),
-            Import::Granted(_) | Import::Pending(_) | Import::Unmapped(..) => Err(AccessError::NotMapped),
-        }
-    }
-
-    /// Copies bytes out of a range that is mapped here. The other process can change them meanwhile.
-    ///
-    /// # Errors
-    /// [`ReadError`]; what was granted is not mapped here and has no bytes to read.
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ReadError> {
-        let mapping = self.mapping(offset, bytes.len() as u64)?;
-        let at = self.offset.saturating_add(offset);
-        let read = guarded([mapping], || mapping.read(at, bytes)).map_err(|_| ReadError::MemoryFault)?;
-        Ok(read?)
-    }
-
-    /// Copies all of a range that is mapped here to a frame, from `at` on, with the calling CPU.
-    ///
-    /// # Errors
-    /// [`ReadError`], as [`read`](Self::read).
-    pub fn copy_to(&self, frame: &Frame, at: u64) -> Result<(), ReadError> {
-        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
-        let mapping = self.mapping(0, self.length)?;
-        let copied = guarded([mapping], || frame.write_from(at, mapping, self.offset, length));
-        Ok(copied.map_err(|_| ReadError::MemoryFault)??)
-    }
-}
-
-/// What a message holds.
+/// The contents of a message.
 #[derive(Debug)]
 pub enum Content<'a> {
-    /// Bytes, in the receiver's own buffer until the next call.
+    /// Bytes, valid until the next call to the receiver.
     Bytes(&'a [u8]),
     /// A range of the other end's memory.
     Range(LentFrame),
@@ -124,12 +56,12 @@ pub enum Content<'a> {
 
 #[derive(Debug)]
 pub struct Message<'a> {
-    /// What it is, as the sender named it.
+    /// The message's kind, chosen by the sender.
     pub kind: u32,
     pub content: Content<'a>,
 }
 
-/// What came, without the bytes.
+/// A received message without its bytes.
 enum Arrived {
     Bytes(u32, usize),
     Range(LentFrame),
@@ -146,16 +78,16 @@ pub struct Pulled {
 pub struct Receiver {
     peer: Arc<Peer>,
     client: Client,
-    /// The other end's session, when it is of the same service: what any other granted is not taken up.
+    /// The other end's session, if both have the same service. Grants of other sessions are not accepted.
     grantor: Option<SessionId>,
     longest: u64,
     ring: Consumer<SLOT_WORDS>,
     taken: u64,
     retirement: Arc<Retirement>,
-    /// By number, and whether each is for one lent only.
+    /// By export number, and whether each is for one message only.
     imports: [Option<(Arc<Import>, bool)>; EXPORTS],
     buffer: Buffer,
-    /// Kind and length of the message whose pieces are coming, and the bytes that have come.
+    /// Kind and length of the message in progress, and the bytes received so far.
     partial: Option<(u32, u64, usize)>,
     queue: Option<Queue>,
     pulling: VecDeque<(Ticket, LentFrame)>,
@@ -183,7 +115,7 @@ impl Receiver {
         }
     }
 
-    /// Waits for the next message, at most for `limit`.
+    /// Waits up to `limit` for the next message.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -198,19 +130,20 @@ impl Receiver {
         })
     }
 
-    /// Whether something waits to be received, without waiting.
+    /// Whether a slot waits to be received. Does not block.
     pub fn ready(&self) -> bool {
         self.peer.check_fork().is_ok() && self.ring.ready(&self.peer.theirs)
     }
 
-    /// Asks that the [descriptor](Self::as_fd) become readable with the next message, or when there will be none any more, unless
-    /// that is so now. It holds for one time, or until a call waits for a message. One thread polls for both ends of a side.
+    /// Makes the [descriptor](Self::as_fd) readable with the next message or the end of the connection; returns
+    /// [`Armed::Ready`] if there is one already. It applies once, or until a call waits for a message. One thread polls for
+    /// both ends of a side.
     ///
     /// # Errors
     /// [`ReceiveError::Broken`], [`ReceiveError::Forked`].
     pub fn arm(&mut self) -> Result<Armed, ReceiveError> {
         self.check()?;
-        // What this process lacks is told with the message that it belongs to.
+        // A shortage is reported with the message that it concerns.
         let lacking = match self.peer.socket.take_in() {
             Ok(()) => false,
             Err(NoDescriptor::Shortage(_)) => true,
@@ -219,7 +152,7 @@ impl Receiver {
         self.peer.arm(RECEIVER_PARKED);
         let room = self.peer.socket.had_room();
         let closed = self.peer.theirs.word(SENDER_CLOSED).load(Ordering::Acquire) != 0;
-        // A wake-up for this side's sender was taken in: whoever waits for that is not woken again.
+        // The descriptor's wake-up was for this side's sender; its wake-up is consumed, so report ready.
         let ready = lacking || room || closed || self.ring.ready(&self.peer.theirs) || self.peer.lost();
         Ok(if ready { Armed::Ready } else { Armed::Waiting })
     }
@@ -255,7 +188,7 @@ impl Receiver {
                     return Err(error);
                 }
             }
-            // A peer can send slots for ever that are no messages.
+            // A peer can send slots without messages endlessly.
             let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if over && self.taken.is_multiple_of(u64::from(SLOTS)) {
                 return Err(ReceiveError::TimedOut);
@@ -291,7 +224,7 @@ impl Receiver {
         }
     }
 
-    /// Appends a piece to the message it is of; what there is of it `before`, when it is not the first.
+    /// Appends a piece to its message. `before` is the part received so far, unless the piece is the first.
     fn piece(
         &mut self,
         (kind, total): (u32, u64),
@@ -300,22 +233,22 @@ impl Receiver {
     ) -> Result<Option<Arrived>, ReceiveError> {
         let broken = |violation| Err(ReceiveError::Broken(violation));
         if total > self.longest {
-            let what = "bytes of a message";
+            let what = "length of a message";
             let most = self.longest;
             return broken(Violation::Bounds { what, value: total, most });
         }
         let whole = total as usize;
-        let come = match before {
+        let received = match before {
             None => 0,
-            Some((of, bytes, come)) if (of, bytes) == (kind, total) => come,
+            Some((of, bytes, received)) if (of, bytes) == (kind, total) => received,
             Some(_) => return broken(Violation::Pieces),
         };
-        let end = come + length as usize;
+        let end = received + length as usize;
         if end > whole {
             return broken(Violation::Pieces);
         }
-        let place = self.buffer.part(come, end, whole);
-        // Its bounds were checked: the area is mapped as a whole. The memory cannot be taken away, being sealed, but it can fail.
+        let place = self.buffer.part(received, end, whole);
+        // Bounds are checked: the whole area is mapped. Its memory is sealed and cannot shrink, but it can fail.
         let from = AREA_AT + u64::from(at);
         let area = self.peer.theirs.mapping();
         let read = guarded([area], || area.read(from, place));
@@ -357,7 +290,7 @@ impl Receiver {
         Ok(import)
     }
 
-    /// Maps the memory whose descriptor waits on the socket, now or later.
+    /// Maps the memory of the next descriptor on the socket. If a resource is lacking, the mapping is left to later.
     fn announced(&self, index: u32, length: u64) -> Result<Import, Violation> {
         let memory = match self.peer.socket.descriptor(index) {
             Ok(memory) => memory,
@@ -374,11 +307,11 @@ impl Receiver {
         }
     }
 
-    /// Has the engine read a granted range into the first of `to`'s bytes; [`finish`](Self::finish) tells when it is there.
-    /// Several may be under way.
+    /// Starts a copy of a granted range by the engine into the first bytes of `to`; [`finish`](Self::finish) waits for it. Several
+    /// pulls may be in progress.
     ///
     /// # Errors
-    /// [`PullError`] with the lent.
+    /// [`PullError`] with the lent frame.
     pub fn pull(&mut self, lent: LentFrame, to: impl Into<Region>) -> Result<(), PullError> {
         match self.begin(&lent, to.into()) {
             Ok(ticket) => {
@@ -396,7 +329,7 @@ impl Receiver {
         if length > available {
             return Err(PullReason::Length { lent: length, available });
         }
-        // The peer's numbers may add up to more than there are; what ends with these is out of bounds too.
+        // The peer's offset and length may overflow; a saturated end is out of bounds too.
         let transfer = copy(frame.slice(lent.offset..lent.offset.saturating_add(length)), to);
         let queue = match &mut self.queue {
             Some(queue) => queue,
@@ -405,12 +338,12 @@ impl Receiver {
         queue.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
     }
 
-    /// Pulls that were begun and not finished.
+    /// Number of pulls in progress.
     pub fn pulling(&self) -> usize {
         self.pulling.len()
     }
 
-    /// Waits for the oldest pull, at most for `limit`. The other end may use its memory again.
+    /// Waits up to `limit` for the oldest pull. Afterwards the other end may reuse its memory.
     ///
     /// # Errors
     /// [`FinishError`].
@@ -441,7 +374,7 @@ impl Receiver {
         let closed = || peer.theirs.word(SENDER_CLOSED).load(Ordering::Acquire) != 0;
         let sleep = Sleep { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE };
         match peer.wait(sleep, &mut self.spin, deadline, || ready() || closed()) {
-            // In this order: what was sent before the end is there when the end is seen.
+            // The order matters: all that was sent before the close is visible once the close is.
             Ok(()) if closed() && !ready() => Err(ReceiveError::Closed),
             Ok(()) => Ok(()),
             Err(Unready::TimedOut) => Err(ReceiveError::TimedOut),
@@ -451,7 +384,7 @@ impl Receiver {
     }
 }
 
-/// Takes up what a token grants, when it was `expected` that granted it; the error inside is the service's.
+/// Accepts a grant of the session `expected`. The inner error is the service's.
 fn accept(
     client: &Client,
     expected: Option<SessionId>,
@@ -468,7 +401,7 @@ fn accept(
     }
 }
 
-/// Maps memory that a process of `user` sent; what cannot be for want of something here is no fault of its.
+/// Maps memory that a process of `user` sent. A shortage of this process is no violation of the peer.
 pub(crate) fn map(memory: &OwnedFd, length: u64, user: u32) -> Result<Mapping, NoDescriptor> {
     frame::admit(memory.as_fd(), length, user).map_err(|refused| match &refused {
         FrameRefused::System { source, .. } => match Errno::from_io_error(source) {
@@ -487,18 +420,18 @@ impl Receiver {
 }
 
 impl Drop for Receiver {
-    /// The other end learns that nothing more is taken.
+    /// Tells the other end that this one takes no more messages.
     fn drop(&mut self) {
         if self.peer.check_fork().is_err() {
             return;
         }
-        // Before the other end is told that nobody reads its frames any more.
+        // Before the other end learns that its frames are no longer read.
         if let Some(queue) = &mut self.queue {
             for (ticket, _) in &self.pulling {
                 let _ = queue.cancel(*ticket);
             }
             for (ticket, _) in &self.pulling {
-                let _ = queue.wait_for(*ticket, LETTING_GO);
+                let _ = queue.wait_for(*ticket, CANCEL_WAIT);
             }
         }
         self.peer.own.word(RECEIVER_CLOSED).store(1, Ordering::Release);
@@ -506,8 +439,8 @@ impl Drop for Receiver {
     }
 }
 
-/// What an event loop polls for [readability](Receiver::arm), and must not read from. It is readable for good once the other process is
-/// gone.
+/// The descriptor that an event loop polls for [readability](Receiver::arm) and must not read from. It stays readable once the
+/// other process is gone.
 impl AsFd for Receiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.peer.descriptor()

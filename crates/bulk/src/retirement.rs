@@ -1,10 +1,10 @@
-//! Telling the other end which of its slots this end is done with, from whatever thread that ends on.
+//! Reports to the other end which of its slots this end has finished with.
 //!
 //! ```text
 //! slot taken ─► Unretired ─ dropped, in any order, on any thread ─► a bit ─ all before it too? ─► count for the other end, wake
 //! ```
 //!
-//! The count grows in order, so a slot that is held back holds back those behind it. Taking slots is the receiver's.
+//! The count grows in slot order, so a slot that is held delays those behind it. The receiver takes the slots.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use memferry_shm::storage::RingStorage;
 use crate::peer::{Peer, Wake};
 use crate::wire::{RETIRED, ROOM_NEWS, ROOM_WAKE, SENDER_PARKED, SLOTS};
 
-/// For the other end's sender.
+/// Wakes the other end's sender.
 pub(crate) const FOR_ROOM: Wake = Wake { parked: SENDER_PARKED, wake: ROOM_WAKE, news: ROOM_NEWS };
 
-/// What is done with.
+/// The slots that this end has finished with.
 pub(crate) struct Retirement {
     peer: Arc<Peer>,
-    /// A bit for each slot that is done with behind one that is not.
+    /// A bit for each finished slot that follows an unfinished one.
     done: Mutex<u64>,
     retired: AtomicU64,
 }
@@ -35,7 +35,7 @@ impl Retirement {
         self.retired.load(Ordering::Acquire)
     }
 
-    fn end(&self, bit: u64) {
+    fn finish(&self, bit: u64) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done |= bit;
         let before = self.count();
@@ -57,14 +57,14 @@ impl Retirement {
     }
 }
 
-/// A slot that was taken; it is done with when this is dropped.
+/// A slot that was taken. Dropping it finishes the slot.
 pub(crate) struct Unretired {
     of: Arc<Retirement>,
     bit: u64,
 }
 
 impl Unretired {
-    /// The slot with that number, counted from the beginning.
+    /// The slot of this number, counted from the start of the connection.
     pub(crate) fn new(of: &Arc<Retirement>, slot: u64) -> Self {
         Self { of: Arc::clone(of), bit: 1 << (slot % u64::from(SLOTS)) }
     }
@@ -72,9 +72,9 @@ impl Unretired {
 
 impl Drop for Unretired {
     fn drop(&mut self) {
-        // In a forked child the memory is not there, and a thread that is not there may hold the lock.
+        // A forked child has no mapping of the memory, and a thread of the parent may have held the lock.
         if self.of.peer.check_fork().is_ok() {
-            self.of.end(self.bit);
+            self.of.finish(self.bit);
         }
     }
 }

@@ -1,18 +1,17 @@
 //! The sending end of a connection.
 //!
 //! ```text
-//! send(kind, bytes) ─ 40 bytes: in the slot ─ more: piece after piece through the area ──┐
-//! lent(kind, range) ─ exported? ─ no: grant, its token in a slot ─ LentFrame ────────────────┼─► slots, in order ─► peer
-//! lend_mapped(...)  ─ exported? ─ no: descriptor over the socket, a slot ─ LentFrame ────────┘
-//! settled(loan)      ◄─ slots the peer is done with
+//! send(kind, bytes) ─ up to 40 bytes: in the slot ─ more: in pieces through the area ───────┐
+//! lend(kind, range) ─ not exported? grant it, send the token in a slot ─ LentFrame ─────────┼─► slots, in order ─► peer
+//! lend_mapped(...)  ─ not exported? send the descriptor over the socket, a slot ─ LentFrame ┘
+//! settled(loan)     ◄─ slots the peer has finished with
 //! ```
 //!
-//! Messages arrive in the order they were sent. There is room for 64 slots and 1 MiB of contents; who sends more than the other
-//! end takes waits. A sender belongs to one thread at a time; the receiver of the same end may be on another.
+//! Messages arrive in the order they were sent. There is room for 64 slots and 1 MiB of contents; a sender that fills it waits
+//! for the receiver. A sender serves one thread at a time; the receiver of the same end may be on another.
 //!
-//! What is lent is read by the other end until the loan is settled: do not change it before. A grant covers the range that
-//! was exported and ends with [`Sender::forget`] or the sender; memory lent mapped stays mapped there for as long as the
-//! other process likes.
+//! The other end reads lent memory until the loan is settled: do not change it before. A grant covers the exported range and
+//! ends with [`Sender::forget`] or the sender. Mapped memory stays mapped in the other process until that process unmaps it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,16 +33,16 @@ use crate::wire::{
     RETIRED, RING, ROOM_WAKE, SENDER_CLOSED, SENDER_PARKED, SLOT_WORDS, SLOTS, Slot, Violation,
 };
 
-/// For the other end's receiver.
+/// Wakes the other end's receiver.
 const FOR_MESSAGES: Wake = Wake { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE, news: MESSAGE_NEWS };
 
-/// From this length on a message is written past the caches. Lines that this core wrote are read slowly by a core of another
-/// complex: 1.5 GB/s was measured, a tenth of what memory gives.
+/// Messages from this length are written past the caches. A core of another complex reads lines from this core's cache at
+/// 1.5 GB/s (measured), a tenth of the speed of memory.
 const PAST_CACHES: u64 = 32 << 10;
 
-/// One lent, until the other end is done with the memory.
+/// A lent range, until the other end has finished with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[must_use = "the memory is the other end's to read until the loan is settled"]
+#[must_use = "the other end may read the memory until the loan is settled"]
 pub struct Loan(u64);
 
 /// How a range is lent.
@@ -51,7 +50,7 @@ pub struct Loan(u64);
 enum How<'a> {
     Granted,
     Mapped(&'a SharedFrame),
-    /// Mapped for this lent only.
+    /// Mapped for one message only.
     MappedOnce(&'a SharedFrame),
 }
 
@@ -59,12 +58,12 @@ enum How<'a> {
 pub struct Sender {
     peer: Arc<Peer>,
     client: Client,
-    /// The other end's session, when it is of the same service.
+    /// The other end's session, if both have the same service.
     grants_to: Option<SessionId>,
     longest: u64,
     ring: Producer<SLOT_WORDS>,
     area: Area,
-    /// Bytes of the area that each slot takes which is not retired.
+    /// Bytes of the area that each unretired slot uses.
     under_way: VecDeque<u32>,
     staged: u64,
     retired: u64,
@@ -91,17 +90,17 @@ impl Sender {
         }
     }
 
-    /// Bytes of the longest message that the other end takes.
+    /// Bytes of the longest message that the other end accepts.
     pub fn longest(&self) -> u64 {
         self.longest
     }
 
-    /// Whether frames can be lent by capability: both processes are clients of one service.
+    /// Whether frames can be lent by a grant: both processes must be clients of one service.
     pub fn can_grant(&self) -> bool {
         self.grants_to.is_some()
     }
 
-    /// Sends a message of any kind and length, the empty one too; waits for room, at most for `limit`.
+    /// Sends a message of any kind and length, including zero. Waits up to `limit` for room.
     ///
     /// # Errors
     /// [`SendError`].
@@ -126,7 +125,7 @@ impl Sender {
             let (at, took) = self.room(deadline, |area| area.take(wanted))?;
             let area = self.peer.own.mapping();
             let at_byte = AREA_AT + u64::from(at);
-            // The area is all ours, and the place within it.
+            // Cannot fail: this end owns the area, and the offset is within it.
             let _ = match length >= PAST_CACHES {
                 true => area.write_past_caches(at_byte, piece),
                 false => area.write(at_byte, piece),
@@ -137,12 +136,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Lends a range by a capability: the other end's engine can read it, and nothing else of the frame. What the other
-    /// end can reach already costs no message to the service: an export keeps its frame, and the other end's right to read it,
-    /// until 63 others were made or it is [forgotten](Self::forget).
+    /// Lends a range by a grant: the other end's engine can read this range and nothing else of the frame. Lending memory that
+    /// the other end already has needs no call to the service. An export keeps its frame alive, and the other end's right to
+    /// read it, until 63 other exports follow or it is [forgotten](Self::forget).
     ///
     /// # Errors
-    /// [`SendError`]; [`SendError::Grant`] for memory of an arena, of which a frame has to be derived first.
+    /// [`SendError`]; [`SendError::Grant`] for memory of an arena: derive a frame from it first.
     pub fn lend(
         &mut self,
         kind: u32,
@@ -152,7 +151,7 @@ impl Sender {
         self.lend_as(kind, &range.into(), How::Granted, deadline(limit))
     }
 
-    /// Lends part of a frame by its memory: the other process maps all of the frame, once.
+    /// Lends part of a frame by its memory: the other process maps the whole frame, once.
     ///
     /// # Errors
     /// [`SendError`].
@@ -166,8 +165,8 @@ impl Sender {
         self.lend_as(kind, &frame.range(offset, length), How::Mapped(frame), deadline(limit))
     }
 
-    /// As [`lend_mapped`](Self::lend_mapped), but the other process maps the frame for this message only: what each request
-    /// costs without a set of frames known to both.
+    /// Like [`lend_mapped`](Self::lend_mapped), but the other process maps the frame for this message only. It shows the cost
+    /// of a request when no frames are shared in advance.
     ///
     /// # Errors
     /// [`SendError`].
@@ -181,7 +180,7 @@ impl Sender {
         self.lend_as(kind, &frame.range(offset, length), How::MappedOnce(frame), deadline(limit))
     }
 
-    /// Lets the other end have a range by capability before anything of it is lent: parts of it then are known there.
+    /// Grants a range to the other end before any part of it is lent. Lending parts of it is then a cache hit.
     ///
     /// # Errors
     /// [`SendError`].
@@ -189,7 +188,7 @@ impl Sender {
         self.exported(&range.into(), How::Granted, deadline(limit)).map(|_| ())
     }
 
-    /// Lets the other process map a frame before anything of it is lent.
+    /// Lets the other process map a frame before any part of it is lent.
     ///
     /// # Errors
     /// [`SendError`].
@@ -197,11 +196,11 @@ impl Sender {
         self.exported(&frame.frame().slice(..), How::Mapped(frame), deadline(limit)).map(|_| ())
     }
 
-    /// Takes back what was granted of a frame. The other end's transfers that read it are cancelled first; later messages of it
-    /// are exported anew.
+    /// Revokes the grants of a frame. The other end's transfers that read it are cancelled first. Later lends export the frame
+    /// again.
     ///
     /// # Errors
-    /// [`CallError`]; it is out of the cache all the same.
+    /// [`CallError`]; the frame is removed from the cache even then.
     pub fn forget(&mut self, frame: Handle) -> Result<(), CallError> {
         self.peer.check_fork()?;
         let forgotten = self.exports.forget(Some(frame));
@@ -215,7 +214,7 @@ impl Sender {
         }
     }
 
-    /// Whether the other end is done with what was lent.
+    /// Whether the other end has finished with the lent range.
     ///
     /// # Errors
     /// [`SendError::Broken`], [`SendError::Forked`].
@@ -225,11 +224,11 @@ impl Sender {
         Ok(self.retired >= loan.0)
     }
 
-    /// Waits until the other end is done with what was lent, at most for `limit`.
+    /// Waits up to `limit` until the other end has finished with the lent range.
     ///
     /// # Errors
-    /// [`SendError::TimedOut`], [`SendError::PeerLost`] and [`SendError::Closed`], after which no engine reads it through this
-    /// connection (a process that mapped it may), [`SendError::Broken`], [`SendError::Forked`].
+    /// [`SendError::TimedOut`]; [`SendError::PeerLost`] and [`SendError::Closed`], after which no engine reads the range through
+    /// this connection (a process that mapped it may); [`SendError::Broken`], [`SendError::Forked`].
     pub fn settle(&mut self, loan: Loan, limit: Option<Duration>) -> Result<(), SendError> {
         let deadline = deadline(limit);
         while !self.settled(loan)? {
@@ -238,8 +237,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Asks that the descriptor of this end's [receiver](crate::Receiver) become readable when the other end is done with more,
-    /// unless it already is: for an event loop whose send found no room, or that waits for a loan.
+    /// Makes the descriptor of this end's [receiver](crate::Receiver) readable when the other end finishes with more slots;
+    /// returns [`Armed::Ready`] if it already has. For an event loop whose send found no room, or that waits for a loan.
     ///
     /// # Errors
     /// [`SendError::Closed`], [`SendError::PeerLost`], [`SendError::Broken`], [`SendError::Forked`].
@@ -255,7 +254,7 @@ impl Sender {
         if self.peer.lost() { Err(SendError::PeerLost) } else { Ok(Armed::Waiting) }
     }
 
-    /// What the cache of exports did and has.
+    /// Counts of the export cache.
     pub fn statistics(&self) -> ExportStatistics {
         self.exports.statistics()
     }
@@ -269,7 +268,7 @@ impl Sender {
     ) -> Result<Loan, SendError> {
         let (index, offset) = self.exported(range, how, deadline)?;
         if let Err(error) = self.room(deadline, |_| Some(())) {
-            // The other end has it for one message, which does not come.
+            // The export was for one message, which was not sent.
             if matches!(how, How::MappedOnce(_)) {
                 self.exports.remove(index);
             }
@@ -283,7 +282,7 @@ impl Sender {
         Ok(Loan(self.staged))
     }
 
-    /// The export that holds a range, made when there is none, and where the range begins in it.
+    /// The number of an export that contains the range, and the range's offset in it. Makes the export if needed.
     fn exported(
         &mut self,
         range: &Region,
@@ -308,7 +307,7 @@ impl Sender {
         if !once && let Some(found) = self.exports.find(range, shared) {
             return Ok(found);
         }
-        // While there is room for a slot there is an export that no lent frame is under way of.
+        // While a slot is free, at least one export has no lent frame in use.
         self.room(deadline, |_| Some(()))?;
         let Some(shared) = shared else {
             let session = self.grants_to.ok_or(SendError::OtherService)?;
@@ -338,7 +337,7 @@ impl Sender {
         let (index, evicted) =
             self.exports.place(range, shared, lending, self.retired).ok_or(SendError::TimedOut)?;
         if let Some(lending) = evicted {
-            // What is left of a lost service's grants is nothing.
+            // Revoking can fail only if the service, and with it the grant, is gone.
             let _ = self.revoke(lending);
         }
         Ok(index)
@@ -349,17 +348,17 @@ impl Sender {
         if self.broken { Err(SendError::Broken(Violation::Earlier)) } else { Ok(()) }
     }
 
-    /// Waits until a slot is free and `take` has got what it needs of the area.
+    /// Waits until a slot is free and `take` found its space in the area.
     fn room<T>(
         &mut self,
         deadline: Option<Instant>,
         take: impl Fn(&mut Area) -> Option<T>,
     ) -> Result<T, SendError> {
-        // A peer that takes nothing more is told from one that is behind.
+        // A peer that closed is distinguished from one that is slow.
         if self.peer.theirs.word(RECEIVER_CLOSED).load(Ordering::Acquire) != 0 {
             return Err(SendError::Closed);
         }
-        // Room is no sign of life, and asking for one takes a system call.
+        // Free room does not prove that the peer lives. The check is a system call, so it is made once per lap.
         if self.peer.known_lost() || self.staged.is_multiple_of(u64::from(SLOTS)) && self.peer.lost() {
             return Err(SendError::PeerLost);
         }
@@ -375,7 +374,7 @@ impl Sender {
         }
     }
 
-    /// Takes note of what the other end is done with; whether that is more than before.
+    /// Reads how many slots the other end has finished with. Returns whether there are more than before.
     fn refresh(&mut self) -> Result<bool, SendError> {
         let claimed = self.peer.theirs.word(RETIRED).load(Ordering::Acquire) as u32;
         let before = self.ring.known_consumed();
@@ -391,7 +390,7 @@ impl Sender {
         Ok(more > 0)
     }
 
-    /// Waits until the other end is done with more.
+    /// Waits until the other end finishes with more slots.
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), SendError> {
         let peer = &self.peer;
         let known = self.ring.known_consumed();
@@ -408,10 +407,10 @@ impl Sender {
         }
     }
 
-    /// Writes a slot, for which there is room, and makes it visible.
+    /// Writes a slot, for which the caller found room, and publishes it.
     fn put(&mut self, slot: &Slot, took: u32) {
         let staged = self.ring.stage(&self.peer.own, &slot.encode());
-        debug_assert!(staged.is_ok(), "room was waited for");
+        debug_assert!(staged.is_ok(), "the caller waited for room");
         self.ring.publish(&self.peer.own);
         self.under_way.push_back(took);
         self.staged += 1;
@@ -425,14 +424,14 @@ impl Sender {
         &self.peer
     }
 
-    /// Writes any words as the next slot, whatever is there.
+    /// Writes any words as the next slot, even over slots in use.
     pub(crate) fn forge_over(&mut self, words: &[u64; SLOT_WORDS]) {
         let published = self.ring.staged();
         self.ring.consumed(published).unwrap();
         self.forge(words);
     }
 
-    /// Writes any words as a slot once there is room, or nothing when there is none soon.
+    /// Writes any words as a slot once there is room; gives up after 1 ms.
     pub(crate) fn forge_with_room(&mut self, words: &[u64; SLOT_WORDS]) {
         if self.room(Some(Instant::now() + Duration::from_millis(1)), |_| Some(())).is_ok() {
             self.forge(words);
@@ -452,9 +451,9 @@ fn deadline(limit: Option<Duration>) -> Option<Instant> {
 }
 
 impl Drop for Sender {
-    /// Ends every grant; the other end receives what was sent and then learns that there is no more.
+    /// Revokes every grant. The other end receives what was sent, then sees the connection closed.
     fn drop(&mut self) {
-        // In a forked child the connection is the parent's, and its memory not there.
+        // In a forked child the connection belongs to the parent, and its memory is not mapped.
         if self.peer.check_fork().is_err() {
             return;
         }

@@ -1,13 +1,13 @@
-//! The socket of a connection: descriptors on their way, and wake-ups for whoever polls it.
+//! The socket of a connection: carries descriptors, and wake-ups for a peer that polls.
 //!
 //! ```text
-//! sender ─ number, descriptor ─┐               ┌─ descriptor ─► kept until its slot asks for it
+//! sender ─ number, descriptor ─┐               ┌─ descriptor ─► kept until its slot is received
 //!                              ├─► take_in ────┤
-//! publisher ─ wake-up ─────────┘               └─ wake-up ────► gone: the socket is not readable any more
+//! publisher ─ wake-up ─────────┘               └─ wake-up ────► consumed: the socket is no longer readable
 //! ```
 //!
-//! A descriptor that waits in a socket is closed with it, and that may take as long as the peer likes. So sockets and what came
-//! through them are closed elsewhere. What is in a descriptor is looked at by the receiver.
+//! Closing a socket also closes the descriptors queued in it, and the peer controls how long that takes. So sockets and received
+//! descriptors are closed on other threads. The receiver checks the descriptors' contents.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,15 +21,15 @@ use rustix::io::Errno;
 use crate::closing::close_elsewhere;
 use crate::wire::{EXPORTS, ROOM_NEWS, Violation};
 
-/// Packets that are taken in at a time where the system does not say how many wait.
+/// Packets received per call if the system does not report how many wait.
 const UNKNOWN: u64 = 2 * EXPORTS as u64;
 
-/// Why a descriptor is not here.
+/// Why a descriptor is missing.
 #[derive(Debug)]
 pub(crate) enum NoDescriptor {
     /// The other end broke the protocol.
     Broken(Violation),
-    /// This process had no room for it.
+    /// This process lacks a resource to receive it.
     Shortage(Errno),
 }
 
@@ -39,18 +39,18 @@ impl From<Violation> for NoDescriptor {
     }
 }
 
-/// Whether a system call failed for want of something of this process or machine, which is no fault of a peer's.
+/// Whether a system call failed for lack of a resource of this process or machine, rather than by a fault of the peer.
 pub(crate) fn is_shortage(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
 }
 
-/// A socket with what came by it and was not asked for yet.
+/// A socket, its received descriptors and wake-ups.
 pub(crate) struct Socket {
-    /// Until it is dropped.
+    /// `None` only during drop.
     socket: Option<OwnedFd>,
-    /// Descriptors by the number of their export, in the order they came; without one where there was no room for it.
+    /// Descriptors by export number, in order of arrival; `None` for one that this process had no room for.
     kept: Mutex<VecDeque<Option<(u32, OwnedFd)>>>,
-    /// A wake-up for room was taken in, and who armed for it not told yet.
+    /// A wake-up for room was received and not reported yet.
     room: AtomicBool,
     guard: ForkGuard,
 }
@@ -72,15 +72,15 @@ impl Socket {
         conduit::send(self.as_fd(), &index.to_le_bytes(), &[descriptor], false)
     }
 
-    /// Makes the other end's descriptor readable. One that takes no more is readable already.
+    /// Makes the other end's descriptor readable. If its socket is full, it is readable already.
     pub(crate) fn signal(&self, news: u32) {
         let _ = conduit::send(self.as_fd(), &news.to_le_bytes(), &[], false);
     }
 
-    /// Takes in all that waits, and not what comes meanwhile: a peer that sends without end keeps nobody here.
+    /// Receives the packets that wait now. Later ones are left, so that a fast peer cannot hold the caller.
     pub(crate) fn take_in(&self) -> Result<(), NoDescriptor> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each packet of a peer that keeps the rules is a number. One without bytes is looked at too, when it is the first.
+        // Each valid packet is one number. The first packet is received even if it is empty.
         let waiting = rustix::io::ioctl_fionread(self.as_fd()).map(|bytes| bytes / size_of::<u32>() as u64);
         for _ in 0..waiting.unwrap_or(UNKNOWN).max(1) {
             let mut came = Vec::new();
@@ -94,7 +94,7 @@ impl Socket {
                 (Ok(Some(index)), Ok([descriptor])) if kept.len() < EXPORTS => {
                     kept.push_back(Some((index, descriptor)));
                 }
-                // There is room for all that a packet can carry: what is missing this process could not take.
+                // The buffer holds all descriptors of a packet, so a missing one is a shortage of this process.
                 (Err(ReceiveError::TooManyDescriptors), Err(none))
                     if none.is_empty() && kept.len() < EXPORTS =>
                 {
@@ -112,12 +112,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether a wake-up for room was taken in since this was last asked.
+    /// Whether a wake-up for room was received since the last call.
     pub(crate) fn had_room(&self) -> bool {
         self.room.swap(false, Ordering::Relaxed)
     }
 
-    /// The descriptor that was sent for an export, before the slot that announces it.
+    /// The descriptor that was sent for an export. It is sent before the slot that announces it.
     pub(crate) fn descriptor(&self, index: u32) -> Result<OwnedFd, NoDescriptor> {
         let next = || self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let kept = match next() {
@@ -142,7 +142,7 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Some(socket) => socket.as_fd(),
-            None => unreachable!("taken by drop only"),
+            None => unreachable!("only drop takes the socket"),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Drop for Socket {
         let kept = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
         let kept = kept.into_iter().flatten().map(|(_, descriptor)| descriptor);
         let all = self.socket.take().into_iter().chain(kept).collect();
-        // In a forked child they are not the last of their kind, and a thread is the last thing to begin there.
+        // A forked child holds copies, whose close ends nothing, and must not start a thread.
         if self.check_fork().is_ok() {
             close_elsewhere(all);
         }

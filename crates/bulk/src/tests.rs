@@ -1,4 +1,4 @@
-//! Both ends in one process: order and integrity, room, lends, and a peer that breaks every rule.
+//! Both ends in one process: order, integrity, backpressure, lent frames, and a peer that breaks the protocol.
 //!
 //! ```text
 //! socketpair ─► over, over ─► (Sender, Receiver) twice, clients of one embedded service
@@ -43,23 +43,23 @@ fn ends(options: Options) -> (End, End) {
     })
 }
 
-fn bytes_of(receiver: &mut Receiver) -> (u32, Vec<u8>) {
+fn receive_bytes(receiver: &mut Receiver) -> (u32, Vec<u8>) {
     let message = receiver.receive(SOON).unwrap();
     match message.content {
         Content::Bytes(bytes) => (message.kind, bytes.to_vec()),
-        Content::Range(lent) => panic!("{lent:?} came instead of bytes"),
+        Content::Range(lent) => panic!("received {lent:?} instead of bytes"),
     }
 }
 
-fn lent_of(receiver: &mut Receiver) -> crate::LentFrame {
+fn receive_lent(receiver: &mut Receiver) -> crate::LentFrame {
     match receiver.receive(SOON).unwrap().content {
         Content::Range(lent) => lent,
-        Content::Bytes(bytes) => panic!("{} bytes came instead of a lent frame", bytes.len()),
+        Content::Bytes(bytes) => panic!("received {} bytes instead of a lent frame", bytes.len()),
     }
 }
 
 #[test]
-fn ends_can_go_to_other_threads() {
+fn ends_are_send() {
     fn is_send<T: Send>() {}
     is_send::<Sender>();
     is_send::<Receiver>();
@@ -82,7 +82,7 @@ fn lengths() -> impl Strategy<Value = usize> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
-    fn messages_come_once_in_order_and_whole(messages in prop::collection::vec((any::<u32>(), lengths()), 1..120)) {
+    fn messages_arrive_once_whole_and_in_order(messages in prop::collection::vec((any::<u32>(), lengths()), 1..120)) {
         let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
         let expected = messages.clone();
         std::thread::scope(|scope| {
@@ -92,7 +92,7 @@ proptest! {
                 }
             });
             for (index, (kind, length)) in expected.iter().enumerate() {
-                let (of, bytes) = bytes_of(&mut receiver);
+                let (of, bytes) = receive_bytes(&mut receiver);
                 assert_eq!((of, bytes.len()), (*kind, *length), "message {index}");
                 assert!(bytes == noise(*length, index as u64), "bytes of message {index}");
             }
@@ -103,33 +103,33 @@ proptest! {
 }
 
 #[test]
-fn a_full_ring_refuses_in_time_and_goes_on_when_there_is_room() {
+fn a_full_ring_times_out_until_there_is_room() {
     let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     for number in 0..SLOTS {
         sender.send(number, b"", NOW).unwrap();
     }
     assert!(matches!(sender.send(99, b"", NOW), Err(SendError::TimedOut)));
-    assert_eq!(bytes_of(&mut receiver).0, 0);
+    assert_eq!(receive_bytes(&mut receiver).0, 0);
     sender.send(SLOTS, b"", NOW).unwrap();
     for number in 1..=SLOTS {
-        assert_eq!(bytes_of(&mut receiver), (number, Vec::new()));
+        assert_eq!(receive_bytes(&mut receiver), (number, Vec::new()));
     }
     assert!(matches!(receiver.receive(NOW), Err(ReceiveError::TimedOut)));
 }
 
 #[test]
-fn a_message_given_up_in_the_middle_is_never_delivered() {
+fn a_partly_sent_message_is_not_delivered() {
     let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     let long = noise(AREA_BYTES as usize + 5, 3);
     assert!(matches!(sender.send(1, &long, NOW), Err(SendError::TimedOut)));
-    assert!(matches!(receiver.receive(NOW), Err(ReceiveError::TimedOut)), "a part is no message");
+    assert!(matches!(receiver.receive(NOW), Err(ReceiveError::TimedOut)), "part of a message was delivered");
     sender.send(2, &long[..100_000], SOON).unwrap();
-    let (kind, bytes) = bytes_of(&mut receiver);
+    let (kind, bytes) = receive_bytes(&mut receiver);
     assert!(kind == 2 && bytes == long[..100_000]);
 }
 
 #[test]
-fn what_is_too_long_is_refused_where_it_is_sent() {
+fn the_sender_refuses_too_long_messages() {
     let ((_one, mut sender, _here), (_other, mut back, mut receiver)) =
         ends(Options { longest: 1000, ..Options::default() });
     assert!(matches!(
@@ -138,7 +138,7 @@ fn what_is_too_long_is_refused_where_it_is_sent() {
     ));
     assert_eq!(back.longest(), 1000);
     sender.send(1, &[7; 1000], SOON).unwrap();
-    assert_eq!(bytes_of(&mut receiver), (1, vec![7; 1000]));
+    assert_eq!(receive_bytes(&mut receiver), (1, vec![7; 1000]));
     back.send(1, b"and back", SOON).unwrap();
 }
 
@@ -151,7 +151,7 @@ fn lent_ranges_are_pulled_whole() {
     from.write(0, &bytes).unwrap();
     for (offset, length) in [(0, 1 << 20), (3, 4097), (77, 0), ((1 << 20) - 1, 1), (4095, 2)] {
         let loan = sender.lend(9, from.slice(offset..offset + length), SOON).unwrap();
-        let lent = lent_of(&mut receiver);
+        let lent = receive_lent(&mut receiver);
         assert_eq!((lent.kind(), lent.length(), lent.is_mapped()), (9, length, false));
         assert!(!sender.settled(loan).unwrap());
         receiver.pull(lent, to.slice(1..1 + length)).unwrap();
@@ -162,11 +162,11 @@ fn lent_ranges_are_pulled_whole() {
         assert!(moved == bytes[offset as usize..][..length as usize], "{length} bytes at {offset}");
     }
     let statistics = sender.statistics();
-    assert_eq!((statistics.misses, statistics.hits), (1, 4), "the first export holds all the others");
+    assert_eq!((statistics.misses, statistics.hits), (1, 4), "the first export contains the other ranges");
 }
 
 #[test]
-fn pulls_under_way_at_once_end_in_order() {
+fn concurrent_pulls_finish_in_order() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = ours.frame(8 << 16).alloc().unwrap();
     let to = theirs.frame(8 << 16).alloc().unwrap();
@@ -176,7 +176,7 @@ fn pulls_under_way_at_once_end_in_order() {
         .map(|index| sender.lend(index as u32, from.slice(index << 16..(index + 1) << 16), SOON).unwrap())
         .collect();
     for index in 0..8 {
-        let lent = lent_of(&mut receiver);
+        let lent = receive_lent(&mut receiver);
         receiver.pull(lent, to.slice(index << 16..(index + 1) << 16)).unwrap();
     }
     assert_eq!(receiver.pulling(), 8);
@@ -191,7 +191,7 @@ fn pulls_under_way_at_once_end_in_order() {
 }
 
 #[test]
-fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
+fn mapped_frames_are_copied_by_the_cpu_only() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = SharedFrame::allocate(&ours, 8192).unwrap();
     let to = theirs.frame(8192).alloc().unwrap();
@@ -202,12 +202,12 @@ fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
             true => sender.lend_mapped_once(1, &from, (5, 8000), SOON).unwrap(),
             false => sender.lend_mapped(1, &from, (5, 8000), SOON).unwrap(),
         };
-        let lent = lent_of(&mut receiver);
+        let lent = receive_lent(&mut receiver);
         assert!(lent.is_mapped());
         to.write(0, &[0; 8192]).unwrap();
         lent.copy_to(&to, 1).unwrap();
-        assert!(lent.read(1, &mut [0; 8000]).is_err(), "beyond what was lent");
-        assert!(lent.copy_to(&to, 200).is_err(), "beyond the frame");
+        assert!(lent.read(1, &mut [0; 8000]).is_err(), "exceeds the lent range");
+        assert!(lent.copy_to(&to, 200).is_err(), "exceeds the frame");
         let mut moved = vec![0; 8000];
         to.read(1, &mut moved).unwrap();
         assert!(moved == bytes[5..8005]);
@@ -233,7 +233,7 @@ fn ranges_outside_their_frames_are_refused() {
         assert!(matches!(refused, Err(SendError::OutOfRange { .. })), "{refused:?}");
     }
     let _loan = sender.lend(1, &from, SOON).unwrap();
-    let lent = lent_of(&mut receiver);
+    let lent = receive_lent(&mut receiver);
     let refused = receiver.pull(lent, to.slice(..4095)).unwrap_err();
     assert!(matches!(refused.reason, PullReason::Length { lent: 4096, available: 4095 }));
     receiver.pull(refused.lent, to.slice(1..4097)).unwrap();
@@ -246,15 +246,15 @@ fn ranges_outside_their_frames_are_refused() {
 }
 
 #[test]
-fn what_was_revoked_can_be_lent_again() {
+fn a_revoked_frame_can_be_lent_again() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = ours.frame(4096).alloc().unwrap();
     let to = theirs.frame(4096).alloc().unwrap();
     from.write(0, &[9; 4096]).unwrap();
-    // Revoked after the other end took it up, and before.
-    for taken_up in [true, false] {
+    // Revoked after the other end accepted the grant, and before.
+    for accepted in [true, false] {
         let _loan = sender.lend(1, &from, SOON).unwrap();
-        let before = taken_up.then(|| lent_of(&mut receiver));
+        let before = accepted.then(|| receive_lent(&mut receiver));
         sender.forget(from.handle()).unwrap();
         match before {
             Some(lent) => {
@@ -268,7 +268,7 @@ fn what_was_revoked_can_be_lent_again() {
             }
         }
         let loan = sender.lend(2, &from, SOON).unwrap();
-        let lent = lent_of(&mut receiver);
+        let lent = receive_lent(&mut receiver);
         receiver.pull(lent, &to).unwrap();
         assert_eq!(receiver.finish(SOON).unwrap().kind, 2);
         sender.settle(loan, SOON).unwrap();
@@ -277,7 +277,7 @@ fn what_was_revoked_can_be_lent_again() {
 }
 
 #[test]
-fn exports_beyond_the_numbers_take_turns() {
+fn exports_beyond_the_maximum_evict() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = ours.frame(100 << 12).alloc().unwrap();
     let to = theirs.frame(4096).alloc().unwrap();
@@ -286,7 +286,7 @@ fn exports_beyond_the_numbers_take_turns() {
     }
     for index in (0..100).chain(0..100) {
         let loan = sender.lend(1, from.slice(index << 12..(index + 1) << 12), SOON).unwrap();
-        let lent = lent_of(&mut receiver);
+        let lent = receive_lent(&mut receiver);
         receiver.pull(lent, &to).unwrap();
         receiver.finish(SOON).unwrap();
         sender.settle(loan, SOON).unwrap();
@@ -298,11 +298,11 @@ fn exports_beyond_the_numbers_take_turns() {
 }
 
 #[test]
-fn a_frame_dropped_elsewhere_is_given_back() {
+fn a_frame_may_be_dropped_on_any_thread() {
     let ((ours, mut sender, _here), (_other, mut back, mut receiver)) = ends(Options::default());
     let from = ours.frame(4096).alloc().unwrap();
     let loan = sender.lend(1, &from, SOON).unwrap();
-    let lent = lent_of(&mut receiver);
+    let lent = receive_lent(&mut receiver);
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(move || receiver.receive(SOON).map(|message| message.kind));
         scope.spawn(move || drop(lent)).join().unwrap();
@@ -314,7 +314,7 @@ fn a_frame_dropped_elsewhere_is_given_back() {
 }
 
 #[test]
-fn mapped_and_granted_frames_come_in_order() {
+fn mapped_and_granted_frames_keep_order() {
     let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
     let frames: Vec<_> = (0..6).map(|_| SharedFrame::allocate(&ours, 4096).unwrap()).collect();
     for (index, frame) in frames.iter().enumerate() {
@@ -338,7 +338,7 @@ fn mapped_and_granted_frames_come_in_order() {
 }
 
 #[test]
-fn what_is_under_way_is_taken_though_a_slot_without_a_message_follows() {
+fn a_pull_ends_despite_a_slot_without_message() {
     let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
     let one = ours.frame(4096).alloc().unwrap();
     let other = ours.frame(4096).alloc().unwrap();
@@ -352,7 +352,7 @@ fn what_is_under_way_is_taken_though_a_slot_without_a_message_follows() {
 #[test]
 fn frames_of_another_client_are_refused() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
-    // A service of its own gives the same handles again.
+    // A separate service assigns the same handles.
     let stranger = Client::embedded_with(memferry::ServiceConfig::default()).unwrap();
     let mine = SharedFrame::allocate(&ours, 4096).unwrap();
     let foreign = SharedFrame::allocate(&stranger, 4096).unwrap();
@@ -360,62 +360,59 @@ fn frames_of_another_client_are_refused() {
     let refused = sender.lend(2, foreign.frame(), SOON);
     assert!(matches!(refused, Err(SendError::ForeignFrame)), "{refused:?}");
     assert!(ours.grant(foreign.frame(), memferry::Rights::READ, memferry::Grantee::User(0)).is_err());
-    drop(lent_of(&mut receiver));
+    drop(receive_lent(&mut receiver));
     for (frame, byte) in [(&mine, 5), (&foreign, 6)] {
         frame.frame().write(0, &[byte]).unwrap();
         let _loan = sender.lend_mapped(3, frame, (0, 4096), SOON).unwrap();
         let mut read = [0];
-        lent_of(&mut receiver).read(0, &mut read).unwrap();
+        receive_lent(&mut receiver).read(0, &mut read).unwrap();
         assert_eq!(read, [byte]);
     }
 }
 
 #[test]
-fn a_lend_given_up_leaves_nothing_behind() {
+fn a_timed_out_lend_leaves_no_export() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     let frame = SharedFrame::allocate(&ours, 4096).unwrap();
     (1..SLOTS).for_each(|number| sender.send(number, b"", NOW).unwrap());
-    let given_up = sender.lend_mapped_once(1, &frame, (0, 4096), NOW);
-    assert!(matches!(given_up, Err(SendError::TimedOut)), "{given_up:?}");
-    (1..SLOTS).for_each(|number| assert_eq!(bytes_of(&mut receiver).0, number));
+    let timed_out = sender.lend_mapped_once(1, &frame, (0, 4096), NOW);
+    assert!(matches!(timed_out, Err(SendError::TimedOut)), "{timed_out:?}");
+    (1..SLOTS).for_each(|number| assert_eq!(receive_bytes(&mut receiver).0, number));
     for _ in 0..3 {
         let _loan = sender.lend_mapped(7, &frame, (0, 4096), SOON).unwrap();
-        assert_eq!(lent_of(&mut receiver).kind(), 7);
+        assert_eq!(receive_lent(&mut receiver).kind(), 7);
     }
 }
 
 #[test]
-fn the_end_of_either_side_is_told() {
+fn each_side_sees_the_other_close() {
     let ((_one, mut sender, receiver), (_other, mut back, mut there)) = ends(Options::default());
     sender.send(1, b"last words", SOON).unwrap();
     drop(sender);
-    assert_eq!(bytes_of(&mut there), (1, b"last words".to_vec()));
+    assert_eq!(receive_bytes(&mut there), (1, b"last words".to_vec()));
     assert!(matches!(there.receive(SOON), Err(ReceiveError::Closed)));
     drop(receiver);
     assert!(matches!(back.send(1, b"", SOON), Err(SendError::Closed | SendError::PeerLost)));
 }
 
-/// Writes a slot by hand, as nobody should.
+/// Writes a slot of any content.
 fn forge(sender: &mut Sender, words: [u64; SLOT_WORDS]) {
     sender.forge(&words);
 }
 
 #[test]
-fn every_broken_rule_ends_the_connection_with_its_name() {
+fn every_violation_ends_the_connection() {
     let lent = |index| Slot::Lent { kind: 1, index, offset: 0, length: 1 }.encode();
     let piece = |first, total, length| Slot::Piece { kind: 1, first, total, at: 0, length }.encode();
     let cases: [(&str, Vec<[u64; SLOT_WORDS]>); 11] = [
-        ("no such sort", vec![[0xff << 32, 0, 0, 0, 0, 0, 0, 0]]),
-        ("sort 0", vec![[0; SLOT_WORDS]]),
+        ("unknown type", vec![[0xff << 32, 0, 0, 0, 0, 0, 0, 0]]),
+        ("type 0", vec![[0; SLOT_WORDS]]),
         ("too long for a slot", vec![[1 << 32, 41 << 32, 0, 0, 0, 0, 0, 0]]),
-        ("longer than any message", vec![piece(true, 1 << 40, 8)]),
-        (
-            "a piece longer than pieces are",
-            vec![[2 << 32 | 1 << 40, 0x20_0000 << 32, 1 << 30, 0, 0, 0, 0, 0]],
-        ),
-        ("beyond the area", vec![[2 << 32 | 1 << 40, 64 << 32, 64, u64::MAX, 0, 0, 0, 0]]),
-        ("more than was announced", vec![piece(true, 100, 60), piece(false, 100, 60)]),
-        ("a piece of nothing", vec![piece(true, 100, 0)]),
+        ("longer than the longest message", vec![piece(true, 1 << 40, 8)]),
+        ("piece too long", vec![[2 << 32 | 1 << 40, 0x20_0000 << 32, 1 << 30, 0, 0, 0, 0, 0]]),
+        ("outside the area", vec![[2 << 32 | 1 << 40, 64 << 32, 64, u64::MAX, 0, 0, 0, 0]]),
+        ("more than announced", vec![piece(true, 100, 60), piece(false, 100, 60)]),
+        ("empty piece", vec![piece(true, 100, 0)]),
         ("pieces of two messages", vec![piece(true, 100, 60), piece(false, 200, 40)]),
         ("not exported", vec![lent(3)]),
         ("no descriptor", vec![Slot::Descriptor { index: 1, once: false, length: 4096 }.encode()]),
@@ -437,11 +434,11 @@ fn a_forged_range_fails_its_own_pull() {
     let from = ours.frame(4096).alloc().unwrap();
     let to = theirs.frame(4096).alloc().unwrap();
     let _loan = sender.lend(1, &from, SOON).unwrap();
-    drop(lent_of(&mut receiver));
+    drop(receive_lent(&mut receiver));
     let forged = [(u64::MAX, 2), (u64::MAX, 0), (u64::MAX - 1, 4096), (4096, 1)];
     for (kind, (offset, length)) in (2..).zip(forged) {
         forge(&mut sender, Slot::Lent { kind, index: 0, offset, length }.encode());
-        let lent = lent_of(&mut receiver);
+        let lent = receive_lent(&mut receiver);
         receiver.pull(lent, &to).unwrap();
         let failure = Failure::OutOfBounds { side: Side::Source, available: 4096 };
         assert_eq!(receiver.finish(SOON), Err(FinishError::Failed { kind, failure }));
@@ -449,11 +446,11 @@ fn a_forged_range_fails_its_own_pull() {
 }
 
 #[test]
-fn slots_written_over_those_in_use_are_refused() {
+fn overwriting_slots_in_use_is_refused() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     let from = ours.frame(4096).alloc().unwrap();
     let _loan = sender.lend(1, &from, SOON).unwrap();
-    let _held = lent_of(&mut receiver);
+    let _held = receive_lent(&mut receiver);
     let mut number = 0;
     let broken = loop {
         sender.forge_over(&Slot::Inline { kind: number, length: 0, bytes: [0; INLINE_BYTES] }.encode());
@@ -467,7 +464,7 @@ fn slots_written_over_those_in_use_are_refused() {
 }
 
 #[test]
-fn a_peer_that_sends_slots_and_no_message_does_not_lift_the_limit() {
+fn slots_without_message_keep_the_limit() {
     let ((_one, mut sender, _here), (_other, _, mut receiver)) = ends(Options::default());
     let begins = Slot::Piece { kind: 1, first: true, total: 100, at: 0, length: 1 }.encode();
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -485,7 +482,7 @@ fn a_peer_that_sends_slots_and_no_message_does_not_lift_the_limit() {
 }
 
 #[test]
-fn descriptors_that_are_no_frames_are_refused() {
+fn descriptors_other_than_frames_are_refused() {
     let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     let (pipe, _writer) = rustix::pipe::pipe().unwrap();
     conduit::send(sender.peer().socket.as_fd(), &5u32.to_le_bytes(), &[pipe.as_fd()], false).unwrap();
@@ -495,7 +492,7 @@ fn descriptors_that_are_no_frames_are_refused() {
 }
 
 #[test]
-fn a_count_of_slots_that_cannot_be_is_refused() {
+fn an_impossible_slot_count_is_refused() {
     let ((_one, mut sender, _), (_other, _, receiver)) = ends(Options::default());
     for number in 0..SLOTS {
         sender.send(number, b"", SOON).unwrap();
@@ -506,7 +503,7 @@ fn a_count_of_slots_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn who_does_not_shake_hands_is_not_connected() {
+fn a_wrong_greeting_is_refused() {
     let client = Client::embedded().unwrap();
     for words in [&b"hello"[..], &[0; 40]] {
         let kind = SocketType::SEQPACKET;

@@ -1,30 +1,30 @@
-//! What the two ends write for each other: where it lies in their memories, and how a slot is read.
+//! The shared memory of a connection: its layout, and the encoding of slots.
 //!
 //! ```text
 //! memory of one end (it writes, the other maps it read-only)
-//!   parked flags ─ wake words ─ slots retired ─ closed flags ─ 64 slots of 8 words ─ area: contents that fit no slot
-//! slot ─ decode ─► Slot, every number in it within its bounds, or the Violation
+//!   parked flags ─ wake words ─ slots retired ─ closed flags ─ 64 slots of 8 words ─ area: contents too long for a slot
+//! slot ─ decode ─► Slot with every number within its bounds, or the Violation
 //! ```
 //!
-//! A slot is a private copy when it is decoded. What a number means for the connection (is there such an import, is this the
-//! piece that was to come) is the receiver's to check.
+//! A slot is copied before it is decoded. The receiver checks what a number means for the connection: whether the import exists,
+//! and whether the piece is the next one.
 
 use memferry::{GrantToken, SessionId};
 use memferry_shm::frame::FrameRefused;
 use memferry_shm::ring::{ImpossibleCount, Slots};
 use thiserror::Error;
 
-/// Words between those that change at different times: two cache lines, as in a queue pair.
+/// Distance in words of words that change independently: two cache lines, as in a queue pair.
 const LINE: usize = 16;
-/// This end's receiver sleeps, or its sender does.
+/// This end's receiver, or its sender, sleeps.
 pub(crate) const RECEIVER_PARKED: usize = 0;
 pub(crate) const SENDER_PARKED: usize = LINE;
-/// Changed for the other end's receiver, or its sender, to wake.
+/// Changed to wake the other end's receiver, or its sender.
 pub(crate) const MESSAGE_WAKE: usize = 2 * LINE;
 pub(crate) const ROOM_WAKE: usize = 3 * LINE;
-/// Slots of the other end that this end is done with, modulo 2^32.
+/// Slots of the other end that this end has finished with, modulo 2^32.
 pub(crate) const RETIRED: usize = 4 * LINE;
-/// This end will send nothing more, or take nothing more.
+/// This end sends no more, or receives no more.
 pub(crate) const SENDER_CLOSED: usize = 5 * LINE;
 pub(crate) const RECEIVER_CLOSED: usize = 5 * LINE + 1;
 
@@ -33,77 +33,77 @@ pub(crate) const SLOT_WORDS: usize = 8;
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 64;
 pub(crate) const RING: Slots = Slots { first_word: 6 * LINE, capacity: SLOTS, short_words: SLOT_WORDS };
-/// Where the area begins, and its bytes.
+/// Byte offset of the area, and its bytes.
 pub(crate) const AREA_AT: u64 = 8192;
 pub(crate) const AREA_BYTES: u32 = 1 << 20;
 /// Bytes of one end's memory.
 pub(crate) const MEMORY_BYTES: u64 = AREA_AT + AREA_BYTES as u64;
-/// The longest piece of a message in the area.
+/// Bytes of the longest piece in the area.
 pub(crate) const PIECE_BYTES: u32 = 128 << 10;
-/// Bytes of a message that go in its slot.
+/// Bytes of the longest message that fits its slot.
 pub(crate) const INLINE_BYTES: usize = 40;
 /// Exports of one direction.
 pub(crate) const EXPORTS: usize = SLOTS as usize;
 
-/// Of a parked flag: the side sleeps on the futex.
+/// Parked flag: the side sleeps on the futex.
 pub(crate) const ASLEEP: u64 = 1;
-/// Of a parked flag: it polls its descriptor. The bits above tell one such wish from the next.
+/// Parked flag: the side polls its descriptor. The bits above count the requests.
 pub(crate) const POLLING: u64 = 2;
-/// What a wake-up by the socket is for, in the place of an export's number.
+/// The reason of a wake-up over the socket, sent instead of an export number.
 pub(crate) const MESSAGE_NEWS: u32 = u32::MAX;
 pub(crate) const ROOM_NEWS: u32 = u32::MAX - 1;
 
 /// How the other end broke the protocol.
 #[derive(Debug, Error)]
 pub enum Violation {
-    /// A slot of no known sort.
-    #[error("it sent a slot of sort {0}, which there is not")]
+    /// A slot of unknown type.
+    #[error("it sent a slot of unknown type {0}")]
     Sort(u8),
-    /// A number in a slot is out of its bounds.
-    #[error("it sent {what} {value}; the most is {most}")]
+    /// A number in a slot exceeds its bound.
+    #[error("it sent {value} as the {what}; the maximum is {most}")]
     Bounds {
         what: &'static str,
         value: u64,
-        /// What it may be.
+        /// The largest valid value.
         most: u64,
     },
-    /// A piece that does not go on where the message was.
+    /// A piece that does not continue its message.
     #[error("it sent a piece of a message that does not follow the one before")]
     Pieces,
-    /// More slots than there are, over some that are still in use.
-    #[error("it wrote over slots that are not done with")]
+    /// A slot was overwritten while in use.
+    #[error("it overwrote slots that are still in use")]
     Overrun,
-    /// Something was lent that was not exported.
+    /// A lent range of an export that was not made.
     #[error("it lent export {0}, which it did not make")]
     NotExported(u32),
-    /// An announced descriptor did not come, or not alone.
+    /// An announced descriptor is missing, or came with others.
     #[error("it announced a descriptor and did not send it")]
     NoDescriptor,
-    /// The descriptor is no memory that can be mapped safely.
-    #[error("it sent a descriptor that is no frame: {0}")]
+    /// The descriptor is not memory that can be mapped safely.
+    #[error("it sent a descriptor that is not a frame: {0}")]
     Descriptor(#[from] FrameRefused),
-    /// The session it says is its own is not, or no more.
-    #[error("it says that it is session {session}, which is not process {process}'s")]
+    /// The session it claims belongs to another process or has ended.
+    #[error("it claims session {session}, which does not belong to process {process}")]
     Session {
         session: SessionId,
-        /// The process that said it.
+        /// The process that claims it.
         process: u32,
     },
-    /// It lent by capability, though its session is not known to this end's service as its own.
-    #[error("it lent by capability, which it said that it could not")]
+    /// It lent a granted range, although its session is not known to this end's service.
+    #[error("it lent a granted range although it has no session with this end's service")]
     NoGrants,
-    /// It lent what somebody else granted to this client.
-    #[error("it lent what session {grantor} granted, and not its own")]
+    /// It lent a range that another client granted.
+    #[error("it lent a grant of session {grantor} instead of its own")]
     Grantor { grantor: SessionId },
-    /// Its count of slots cannot be.
+    /// An impossible count of retired slots.
     #[error(transparent)]
     Count(#[from] ImpossibleCount),
-    /// It broke it before.
+    /// The connection was broken by an earlier violation.
     #[error("it broke the protocol earlier")]
     Earlier,
 }
 
-/// A slot in words.
+/// A slot with its numbers decoded; the words are in [`Slot::encode`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
     Inline {
@@ -111,7 +111,7 @@ pub(crate) enum Slot {
         length: usize,
         bytes: [u8; INLINE_BYTES],
     },
-    /// A piece of a message of `total` bytes, at `at` of the area.
+    /// A piece of a message of `total` bytes, at byte `at` of the area.
     Piece {
         kind: u32,
         first: bool,
@@ -119,18 +119,18 @@ pub(crate) enum Slot {
         at: u32,
         length: u32,
     },
-    /// Export `index` is what this token grants.
+    /// Export `index` is the range of this grant.
     Grant {
         index: u32,
         token: GrantToken,
     },
-    /// Export `index` is the memory of the next descriptor on the socket; it is for one lent only when `once`.
+    /// Export `index` is the memory of the next descriptor on the socket. With `once` it is for one message.
     Descriptor {
         index: u32,
         once: bool,
         length: u64,
     },
-    /// A message that is a range of an export.
+    /// A message that lends a range of an export.
     Lent {
         kind: u32,
         index: u32,
@@ -158,7 +158,7 @@ fn within(what: &'static str, value: u64, most: u64) -> Result<(), Violation> {
 }
 
 impl Slot {
-    /// Its words; the low half of the first is the ring's.
+    /// The slot's words. The low half of the first belongs to the ring.
     pub(crate) fn encode(&self) -> [u64; SLOT_WORDS] {
         let mut words = [0; SLOT_WORDS];
         let mut head = |sort: u8, bit: bool| words[0] = u64::from(sort) << 32 | u64::from(bit) << 40;
@@ -190,7 +190,7 @@ impl Slot {
         words
     }
 
-    /// Reads a slot that was copied.
+    /// Decodes a slot that was copied.
     ///
     /// # Errors
     /// [`Violation`].
@@ -200,7 +200,7 @@ impl Slot {
         let (kind, second) = halves(words[1]);
         match sort {
             INLINE => {
-                within("bytes in a slot", u64::from(second), INLINE_BYTES as u64)?;
+                within("length of an inline message", u64::from(second), INLINE_BYTES as u64)?;
                 let mut bytes = [0; INLINE_BYTES];
                 for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&words[3..]) {
                     *to = word.to_le_bytes();
@@ -213,12 +213,12 @@ impl Slot {
                 if second == 0 {
                     return Err(Violation::Pieces);
                 }
-                within("bytes of a piece", u64::from(second), total.min(u64::from(PIECE_BYTES)))?;
-                within("place in the area", at, u64::from(AREA_BYTES - second))?;
+                within("length of a piece", u64::from(second), total.min(u64::from(PIECE_BYTES)))?;
+                within("offset in the area", at, u64::from(AREA_BYTES - second))?;
                 Ok(Self::Piece { kind, first: bit, total, at: at as u32, length: second })
             }
             GRANT | DESCRIPTOR | LENT => {
-                within("export", u64::from(second), EXPORTS as u64 - 1)?;
+                within("export number", u64::from(second), EXPORTS as u64 - 1)?;
                 Ok(match sort {
                     GRANT => Self::Grant { index: second, token: GrantToken::from_raw(words[2]) },
                     DESCRIPTOR => Self::Descriptor { index: second, once: bit, length: words[2] },
@@ -262,12 +262,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_slot_is_read_as_it_was_written(slot in slots()) {
+        fn slots_round_trip(slot in slots()) {
             prop_assert_eq!(Slot::decode(&slot.encode()).unwrap(), slot);
         }
 
         #[test]
-        fn nonsense_is_refused_or_within_bounds(words: [u64; SLOT_WORDS]) {
+        fn random_slots_fail_or_are_within_bounds(words: [u64; SLOT_WORDS]) {
             match Slot::decode(&words) {
                 Ok(Slot::Inline { length, .. }) => prop_assert!(length <= INLINE_BYTES),
                 Ok(Slot::Piece { at, length, total, .. }) => {

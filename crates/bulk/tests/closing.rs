@@ -1,5 +1,5 @@
-//! A process that sends what is slow to close does not use this one up. In a test program of its own, for what is not closed
-//! yet is counted for the whole process.
+//! A peer that sends descriptors that close slowly cannot exhaust this process. Its own test program, because pending
+//! descriptors are counted per process.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -16,13 +16,13 @@ use rustix::net::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
-/// Sockets of a packet.
+/// Descriptors of one packet.
 const MANY: usize = 200;
 
-/// Sockets that take an hour to close, or until their other ends are closed: those.
+/// Sockets whose close lingers for an hour, or until their other ends (returned second) are closed.
 fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // With little room, so that little has to be written until bytes wait to be sent.
+    // Small buffers, so that few bytes fill them.
     sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
     let pair = |_| {
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -37,7 +37,7 @@ fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
     (0..MANY).map(pair).unzip()
 }
 
-/// Connects and says with many descriptors what is no greeting.
+/// Connects and sends many descriptors with an invalid greeting.
 fn attack(path: &Path, slow: Vec<TcpStream>) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -50,11 +50,11 @@ fn attack(path: &Path, slow: Vec<TcpStream>) -> OwnedFd {
 }
 
 #[test]
-fn nobody_connects_while_too_much_is_not_closed_yet() {
+fn connections_wait_for_pending_closes() {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
     if most.is_some_and(|most| most < 2000) {
-        println!("left out: too few descriptors");
+        println!("skipped: the limit of open files is below 2000");
         return;
     }
     let path = std::env::temp_dir().join(format!("memferry-closing-{}.sock", std::process::id()));
@@ -80,12 +80,12 @@ fn nobody_connects_while_too_much_is_not_closed_yet() {
         let refused = connect(&path, &client, Options::default()).map(drop);
         assert!(matches!(refused, Err(ConnectError::Closing { .. })), "{refused:?}");
     }
-    assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() <= open, "the third was not let in");
+    assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() <= open, "the third connection was accepted");
     drop(takers);
-    // Now they are closed, and who waits is served in turn.
+    // They are closed now, and the waiting connections are accepted in turn.
     let refused = accept();
     assert!(matches!(refused, Err(ConnectError::Handshake(_))), "{refused:?}");
-    // It lives until the other end has looked for its session.
+    // Lives until the other end has identified its session.
     let other = Client::embedded().unwrap();
     std::thread::scope(|scope| {
         let connected = scope.spawn(|| connect(&path, &other, Options::default()).map(drop));

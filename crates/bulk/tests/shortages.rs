@@ -1,5 +1,5 @@
-//! A process that runs out of descriptors or address space blames itself, not the other end. In a test program of its own,
-//! for its limits are the whole process's.
+//! A process that runs out of descriptors or address space does not blame its peer. Its own test program, because limits apply
+//! to the whole process.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -27,14 +27,14 @@ fn within<T>(resource: Resource, most: u64, action: impl FnOnce() -> T) -> T {
     done
 }
 
-/// With so many descriptors more and no other.
+/// Runs `action` with room for `more` descriptors.
 fn with_descriptors<T>(more: u64, action: impl FnOnce() -> T) -> T {
-    // A new one gets the lowest number that is free.
+    // A new descriptor gets the lowest free number.
     let lowest = rustix::io::dup(std::io::stderr()).unwrap().as_raw_fd();
     within(Resource::Nofile, lowest as u64 + more, action)
 }
 
-/// With a few MiB of address space more.
+/// Runs `action` with a few MiB of address space left.
 fn with_little_space<T>(action: impl FnOnce() -> T) -> T {
     let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
@@ -45,8 +45,8 @@ fn kind_of(receiver: &mut Receiver) -> Result<u32, ReceiveError> {
     receiver.receive(SOON).map(|message| message.kind)
 }
 
-fn is_shortage(came: &Result<u32, ReceiveError>, of: u32, why: Errno) -> bool {
-    matches!(came, Err(ReceiveError::Shortage { kind, source })
+fn is_shortage(received: &Result<u32, ReceiveError>, of: u32, why: Errno) -> bool {
+    matches!(received, Err(ReceiveError::Shortage { kind, source })
         if *kind == of && Errno::from_io_error(source) == Some(why))
 }
 
@@ -54,7 +54,7 @@ fn read(receiver: &mut Receiver) -> [u8; 5] {
     let mut bytes = [0; 5];
     match receiver.receive(SOON).unwrap().content {
         Content::Range(lent) => lent.read(0, &mut bytes).unwrap(),
-        Content::Bytes(_) => panic!("bytes came instead of a lent frame"),
+        Content::Bytes(_) => panic!("bytes received instead of a lent frame"),
     }
     bytes
 }
@@ -63,14 +63,14 @@ fn without_descriptors(client: &Client, sender: &mut Sender, receiver: &mut Rece
     let frame = SharedFrame::allocate(client, 4096).unwrap();
     frame.frame().write(0, b"frame").unwrap();
     let _loan = sender.lend_mapped(1, &frame, (0, 5), SOON).unwrap();
-    let came = with_descriptors(0, || kind_of(receiver));
-    assert!(is_shortage(&came, 1, Errno::MFILE), "{came:?}");
+    let received = with_descriptors(0, || kind_of(receiver));
+    assert!(is_shortage(&received, 1, Errno::MFILE), "{received:?}");
     sender.send(2, b"goes on", SOON).unwrap();
     assert_eq!(kind_of(receiver).unwrap(), 2);
-    // Its descriptor is lost, until it is sent again.
+    // The descriptor is lost until it is sent again.
     let _loan = sender.lend_mapped(3, &frame, (0, 5), SOON).unwrap();
-    let came = kind_of(receiver);
-    assert!(is_shortage(&came, 3, Errno::MFILE), "{came:?}");
+    let received = kind_of(receiver);
+    assert!(is_shortage(&received, 3, Errno::MFILE), "{received:?}");
     sender.forget(frame.frame().handle()).unwrap();
     let _loan = sender.lend_mapped(4, &frame, (0, 5), SOON).unwrap();
     assert_eq!(&read(receiver), b"frame");
@@ -81,15 +81,15 @@ fn without_address_space(client: &Client, sender: &mut Sender, receiver: &mut Re
     frame.frame().write(0, b"space").unwrap();
     for _ in 0..2 {
         let _loan = sender.lend_mapped(1, &frame, (0, 5), SOON).unwrap();
-        let came = with_little_space(|| kind_of(receiver));
-        assert!(is_shortage(&came, 1, Errno::NOMEM), "{came:?}");
+        let received = with_little_space(|| kind_of(receiver));
+        assert!(is_shortage(&received, 1, Errno::NOMEM), "{received:?}");
     }
     let _loan = sender.lend_mapped(2, &frame, (0, 5), SOON).unwrap();
     assert_eq!(&read(receiver), b"space");
 }
 
-/// The other end's memory comes and there is no descriptor for it: the one that is free goes to this end's own.
-fn without_one_for_the_handshake(client: &Client) {
+/// The only free descriptor is used for this end's own memory, so the other end's cannot be received.
+fn without_descriptor_for_the_handshake(client: &Client) {
     let (one, other) = pair();
     let (memory, mapping) = frame::allocate_sealed(8192 + (1 << 20), false).unwrap();
     let id = client.identify(client.session()).unwrap().service;
@@ -108,7 +108,7 @@ fn without_one_for_the_handshake(client: &Client) {
 }
 
 #[test]
-fn what_this_process_lacks_is_no_fault_of_the_peer_and_ends_nothing() {
+fn a_shortage_does_not_end_the_connection() {
     let (one, other) = pair();
     let client = Client::embedded().unwrap();
     let (mut sender, mut receiver) = std::thread::scope(|scope| {
@@ -117,5 +117,5 @@ fn what_this_process_lacks_is_no_fault_of_the_peer_and_ends_nothing() {
     });
     without_descriptors(&client, &mut sender, &mut receiver);
     without_address_space(&client, &mut sender, &mut receiver);
-    without_one_for_the_handshake(&client);
+    without_descriptor_for_the_handshake(&client);
 }

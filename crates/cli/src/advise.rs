@@ -1,13 +1,13 @@
-//! `memferry advise`: whether a program should hand its copies over on this machine, and from which size on.
+//! `memferry advise`: measures whether a program gains by handing its copies over on this machine, and from which size.
 //!
 //! ```text
 //! sizes x (near, far) ─► rounds of: copy; copy, then compute; hand over, compute, take; hand over, wait
-//!                        └─► ratios, quartiles ─► from which size on each way gains ─► a table, two sentences
+//!                        └─► ratios, quartiles ─► the size from which each way gains ─► a table, two sentences
 //! ```
 //!
-//! All sides take turns within a round, on random data, with a worker that is awake and the thresholds that engines of this
-//! user go by. The computing touches registers only and takes about as long as the copy. What a program computes in memory
-//! is not asked; that other programs took the CPU meanwhile is said.
+//! The ways alternate within a round, on random data, with an awake worker and the thresholds of this user's engines. The
+//! computation uses registers only and takes about as long as the copy. Computation in memory is not measured. The output says
+//! if other programs took the CPU meanwhile.
 
 use std::hint::black_box;
 use std::io::IsTerminal;
@@ -22,16 +22,16 @@ use crate::CommandError;
 use crate::measure::{Bytes, random_bytes, thread_cpu};
 use crate::output::say;
 
-/// Bytes of each side of what is far: more than caches hold, gone round in.
+/// Bytes of each side's far memory: more than the caches hold. Copies cycle through it.
 const POOL: u64 = 64 << 20;
-/// Lengths that are measured.
+/// Measured lengths in bytes.
 const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const ROUNDS: usize = 15;
-/// Bytes that one side moves in a round, where one copy is less.
+/// Bytes that one side moves in a round, unless a single copy is longer.
 const ROUND_BYTES: u64 = 1 << 20;
-/// A gain that is worth a program's trouble.
+/// The smallest gain that is recommended.
 const WORTH: f64 = 1.1;
-/// The part of the time without a CPU from which on the figures say more about other programs.
+/// Share of the time without a CPU above which the figures are not trustworthy.
 const DISTURBED: f64 = 0.05;
 
 /// Arguments of `advise`.
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How many times as fast one side was, over the rounds.
+/// Speed-up of one side, over the rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Gain {
     median: f64,
@@ -50,22 +50,22 @@ struct Gain {
     upper_quartile: f64,
 }
 
-/// One size, near or far.
+/// The result for one size, near or far.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Row {
     bytes: u64,
-    /// Memory that no cache holds; else buffers that are used over and over.
+    /// Memory in no cache; otherwise the same buffers are reused.
     far: bool,
-    /// Copying here and then computing, over computing while the engine copies.
+    /// Time to copy and then compute, divided by the time to compute while the engine copies.
     computing: Gain,
-    /// Copying here, over waiting for the engine.
+    /// Time to copy, divided by the time to wait for the engine.
     waiting: Gain,
 }
 
-/// From which size on it gains, and how much at most; nothing when it does not.
+/// The size from which handing over gains, and the largest gain; `None` if it never gains.
 type Advice = Option<(u64, f64)>;
 
-/// Measures and prints.
+/// Runs `memferry advise`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let cpus = std::thread::available_parallelism()?.get();
     let terminal = std::io::stderr().is_terminal();
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let disturbed = sides.disturbed();
     if disturbed > DISTURBED {
         say!(
-            "\nOther programs had this thread's CPU for {:.0} % of the time: measure again when they are done.",
+            "\nOther programs used this thread's CPU for {:.0} % of the time: measure again on an idle machine.",
             disturbed * 100.0
         );
     }
@@ -106,9 +106,9 @@ const fn place(far: bool) -> &'static str {
 
 fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
     say!(
-        "how many times as fast a program is that hands a copy over (median, and the middle half of {ROUNDS} rounds):\n"
+        "speed-up of a program that hands its copies over (median, and lower to upper quartile, of {ROUNDS} rounds):\n"
     );
-    say!("{:>10}  {:<6} {:<26} {:<26}", "length", "memory", "it computes meanwhile", "it only waits");
+    say!("{:>10}  {:<6} {:<26} {:<26}", "length", "memory", "if it computes meanwhile", "if it only waits");
     for row in rows {
         let gain = |gain: Gain| {
             format!("{:5.2}  ({:.2} to {:.2})", gain.median, gain.lower_quartile, gain.upper_quartile)
@@ -117,36 +117,35 @@ fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
         let waiting = gain(row.waiting);
         say!("{:>10}  {:<6} {computing:<26} {waiting:<26}", Bytes(row.bytes).to_string(), place(row.far));
     }
-    say!("\nnear: the same buffers over and over. far: memory that is in no cache.\n");
+    say!("\nnear: the same buffers are reused. far: the memory is in no cache.\n");
     for far in [false, true] {
         let of = |way: fn(&Row) -> Gain| advice(rows.iter().filter(|row| row.far == far), way);
         say!("{} memory: {}", place(far), sentence(of(|row| row.computing), of(|row| row.waiting)));
     }
     match cpus {
-        1 => say!("\nThere is one CPU here, which the engine's worker and the program share."),
+        1 => say!("\nThis machine has one CPU, which the engine's worker and the program share."),
         _ => say!(
-            "\nThe engine's worker takes one more of the {cpus} CPUs while it copies. A program that needs them all gains less."
+            "\nThe engine's worker uses one more of the {cpus} CPUs while it copies. A program that uses all CPUs gains less."
         ),
     }
     Ok(())
 }
 
 fn sentence(computing: Advice, waiting: Advice) -> String {
-    let from =
-        |(bytes, most): (u64, f64)| format!("from {} on (up to {most:.1} times as fast)", Bytes(bytes));
+    let from = |(bytes, most): (u64, f64)| format!("from {} (up to {most:.1} times as fast)", Bytes(bytes));
     let computing = match computing {
         Some(advice) => {
-            format!("hand copies over {} where the program has something to compute meanwhile", from(advice))
+            format!("hand copies over {} if the program can compute meanwhile", from(advice))
         }
-        None => "handing copies over to compute meanwhile gains nothing".to_owned(),
+        None => "handing copies over gains nothing even if the program computes meanwhile".to_owned(),
     };
     match waiting {
-        Some(advice) => format!("{computing}; one that only waits gains {}.", from(advice)),
-        None => format!("{computing}; one that would only wait should copy by itself."),
+        Some(advice) => format!("{computing}; a program that only waits gains {}.", from(advice)),
+        None => format!("{computing}; a program that would only wait should copy by itself."),
     }
 }
 
-/// The least size from which on all longer copies gain, in most rounds and enough.
+/// The smallest size from which all longer copies gain enough, in most rounds.
 fn advice<'a>(rows: impl DoubleEndedIterator<Item = &'a Row>, way: fn(&Row) -> Gain) -> Advice {
     rows.rev()
         .map(|row| (row.bytes, way(row)))
@@ -156,16 +155,16 @@ fn advice<'a>(rows: impl DoubleEndedIterator<Item = &'a Row>, way: fn(&Row) -> G
         })
 }
 
-/// Both sides: memory of the program's own, and frames of an embedded client.
+/// Both sides: buffers of this program, and frames of an embedded client.
 struct Sides {
     own: (Vec<u8>, Vec<u8>),
     frames: (Frame, Frame),
     queue: Queue,
-    /// Where the next copy of each side lies.
+    /// Offset of the next copy of each side.
     at: [u64; 2],
-    /// Steps of computing in a nanosecond.
+    /// Computation steps per nanosecond.
     pace: f64,
-    /// What this thread's own copies took, and what of it the thread had a CPU.
+    /// Elapsed time of this thread's own copies, and its CPU time in them.
     took: (Duration, Duration),
 }
 
@@ -191,7 +190,7 @@ impl Sides {
             let copied = self.copies((bytes, far), count, work);
             let computed = self.transfers((bytes, far), count, work)?;
             let waited = self.transfers((bytes, far), count, 0)?;
-            // The first brings caches, clocks and the worker to where they stay.
+            // The first round warms up caches, clocks and the worker.
             if round > 0 {
                 computing.push(copied.as_secs_f64() / computed.as_secs_f64().max(1e-9));
                 waiting.push(alone.as_secs_f64() / waited.as_secs_f64().max(1e-9));
@@ -200,7 +199,7 @@ impl Sides {
         Ok(Row { bytes, far, computing: gain(computing), waiting: gain(waiting) })
     }
 
-    /// Where a copy lies: a new place each time when it is to be far.
+    /// Offset of the next copy: a new one each time for far memory.
     fn place(at: &mut u64, (bytes, far): (u64, bool)) -> u64 {
         if far {
             *at = if *at + 2 * bytes > POOL { 0 } else { *at + bytes };
@@ -226,13 +225,13 @@ impl Sides {
         elapsed
     }
 
-    /// The part of its own copies' time in which this thread had no CPU: other programs had it.
+    /// The share of this thread's copying time in which it had no CPU.
     fn disturbed(&self) -> f64 {
         1.0 - self.took.1.as_secs_f64() / self.took.0.as_secs_f64().max(1e-9)
     }
 
     fn transfers(&mut self, what: (u64, bool), count: u64, work: u64) -> Result<Duration, CommandError> {
-        // A worker that sleeps is woken ahead: the question is what copies cost in a program that makes many.
+        // Wakes the worker first, since the question is the cost in a program that makes many copies.
         let awake = self.queue.submit(nop())?;
         self.queue.wait(awake)?;
         let started = Instant::now();
@@ -248,7 +247,7 @@ impl Sides {
     }
 }
 
-/// So many steps of arithmetic in registers.
+/// Runs `steps` steps of arithmetic in registers.
 fn compute(steps: u64) {
     let mut value = black_box(steps);
     for _ in 0..steps {
@@ -256,7 +255,7 @@ fn compute(steps: u64) {
     }
 }
 
-/// Steps of computing in a nanosecond: the fastest of some tries.
+/// Computation steps per nanosecond: the fastest of several tries.
 fn pace() -> f64 {
     const STEPS: u64 = 1 << 18;
     let time = || {
@@ -290,35 +289,39 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_the_least_from_which_on_all_gain_in_most_rounds() {
+    fn advises_the_smallest_size_from_which_all_gain() {
         assert_eq!(advised(&[(1, 0.5, 0.4), (4, 1.9, 1.5), (16, 1.4, 1.2)]), Some((4, 1.9)));
         assert_eq!(advised(&[(1, 3.0, 2.0), (4, 0.9, 0.8), (16, 1.4, 1.2)]), Some((16, 1.4)), "a gap");
-        assert_eq!(advised(&[(1, 3.0, 2.0), (4, 1.9, 1.5), (16, 1.4, 0.9)]), None, "not in most rounds");
-        assert_eq!(advised(&[(1, 3.0, 2.0), (4, 1.9, 1.5), (16, 1.05, 1.04)]), None, "too little");
+        assert_eq!(advised(&[(1, 3.0, 2.0), (4, 1.9, 1.5), (16, 1.4, 0.9)]), None, "gains in too few rounds");
+        assert_eq!(advised(&[(1, 3.0, 2.0), (4, 1.9, 1.5), (16, 1.05, 1.04)]), None, "gains too little");
         assert_eq!(advised(&[]), None);
     }
 
     #[test]
-    fn each_advice_is_a_sentence_of_its_own() {
+    fn each_advice_has_its_sentence() {
         let advice = Some((65536, 1.94));
         assert_eq!(
             sentence(advice, None),
-            "hand copies over from 64.0 KiB on (up to 1.9 times as fast) where the program has something to compute \
-             meanwhile; one that would only wait should copy by itself."
+            "hand copies over from 64.0 KiB (up to 1.9 times as fast) if the program can compute meanwhile; a program \
+             that would only wait should copy by itself."
         );
         let waits = sentence(None, advice);
-        assert!(waits.ends_with("; one that only waits gains from 64.0 KiB on (up to 1.9 times as fast)."));
-        assert!(waits.starts_with("handing copies over to compute meanwhile gains nothing; "));
+        assert!(
+            waits.ends_with("; a program that only waits gains from 64.0 KiB (up to 1.9 times as fast).")
+        );
+        assert!(
+            waits.starts_with("handing copies over gains nothing even if the program computes meanwhile; ")
+        );
     }
 
     #[test]
-    fn quartiles_are_of_the_ratios() {
+    fn quartiles_are_computed_from_ratios() {
         let gain = gain(vec![5.0, 1.0, 3.0, 2.0, 4.0]);
         assert_eq!((gain.lower_quartile, gain.median, gain.upper_quartile), (2.0, 3.0, 4.0));
     }
 
     #[test]
-    fn places_that_are_to_be_far_go_round_within_the_pool() {
+    fn far_copies_stay_within_the_pool() {
         let mut at = 0;
         for bytes in SIZES {
             for _ in 0..200 {

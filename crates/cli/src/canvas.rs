@@ -1,18 +1,18 @@
-//! Pictures in frames, and the 2-D transfers between them.
+//! Pictures in frames, and 2-D transfers between them.
 //!
 //! ```text
 //! Picture ─ of ─► Canvas ─ turned, overlaid ─► Transfer (2-D) ─► engine ─► Canvas ─ picture ─► Picture
 //! ```
 //!
-//! A colour key follows the engine's transparent copy (Wicki 2014, 2.3.2.2): 24 bits, the upper eight of a 32-bit pixel
-//! ignored. In memory a pixel is R, G, B, alpha, so its little-endian number has R lowest and the alpha is what is ignored.
+//! A colour key follows the engine's transparent copy (Wicki 2014, 2.3.2.2): 24 bits; the upper eight of a 32-bit pixel are
+//! ignored. A pixel in memory is R, G, B, alpha, so R is the lowest byte of its little-endian number and alpha is ignored.
 
 use memferry::{Client, Color24, Frame, Image, Transfer, Turn, copy_2d, turned_copy};
 
 use crate::CommandError;
 use crate::picture::{Colours, Kind, Picture};
 
-/// A colour as people write it.
+/// A colour without alpha.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key {
     red: u8,
@@ -21,10 +21,10 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// From six hexadecimal digits, as in `ff00ff`.
+    /// Parses six hexadecimal digits, as in `ff00ff`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix('#').unwrap_or(text);
-        let refused = || format!("'{text}' is no colour; write six hexadecimal digits, as in ff00ff");
+        let refused = || format!("'{text}' is not a colour; write six hexadecimal digits, as in ff00ff");
         if digits.len() != 6 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refused());
         }
@@ -33,20 +33,20 @@ impl Key {
         Ok(Self { red, green, blue })
     }
 
-    /// The number pixels of `kind` are compared with.
+    /// The number that pixels of `kind` are compared with.
     fn number(self, kind: Kind) -> Result<Color24, CommandError> {
         let grey = (self.red == self.green && self.green == self.blue).then_some(self.red);
         let value = match (kind, grey) {
             (Kind::Rgb8 | Kind::Rgba8, _) => u32::from_le_bytes([self.red, self.green, self.blue, 0]),
             (Kind::Grey8, Some(grey)) => u32::from(grey),
-            // 16 bits of grey are 257 times 8 bits of it: both bytes the same, whichever comes first.
+            // 8 bits of grey become 16 by repeating the byte, so byte order does not matter.
             (Kind::Grey16, Some(grey)) => u32::from(grey) * 257,
             (Kind::Grey8 | Kind::Grey16, None) => return Err("grey pictures need a grey key".into()),
             (Kind::GreyAlpha8 | Kind::GreyAlpha16, _) => {
                 return Err(format!("pixels of {} have no colour to compare", kind.name()).into());
             }
         };
-        Color24::new(value).ok_or_else(|| "a colour key has 24 bits".into())
+        Color24::new(value).ok_or_else(|| "a colour key must fit 24 bits".into())
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    /// A frame with the picture's pixels.
+    /// Allocates a frame with the picture's pixels.
     pub(crate) fn of(client: &Client, picture: &Picture) -> Result<Self, CommandError> {
         let frame = client.frame(picture.pixels.len() as u64).alloc()?;
         frame.write(0, &picture.pixels)?;
@@ -67,7 +67,7 @@ impl Canvas {
         Ok(Self { frame, image, kind: picture.kind, colours: picture.colours.clone() })
     }
 
-    /// A frame for this picture turned, and the transfer that turns it.
+    /// Allocates a frame for the turned picture; returns it and the transfer that turns it.
     pub(crate) fn turned(&self, client: &Client, turn: Turn) -> Result<(Self, Transfer), CommandError> {
         let Image { width, height, pixel, .. } = self.image;
         let (width, height) = if turn.swaps_axes() { (height, width) } else { (width, height) };
@@ -79,7 +79,7 @@ impl Canvas {
         Ok((turned, transfer))
     }
 
-    /// The transfer that lays `top` over this picture with its top left at `at`, cut off at the right and the bottom.
+    /// The transfer that lays `top` over this picture, its top left pixel at `at`, cut off at the right and bottom edge.
     pub(crate) fn overlaid(
         &self,
         top: &Self,
@@ -91,7 +91,7 @@ impl Canvas {
         if width == 0 || height == 0 {
             let Image { width, height, .. } = self.image;
             return Err(format!(
-                "nothing would be seen: {},{} is outside the base's {width} x {height} pixels",
+                "the top picture would be invisible: {},{} is outside the base's {width} x {height} pixels",
                 at.0, at.1
             )
             .into());
@@ -103,12 +103,12 @@ impl Canvas {
         Ok(copy_2d(&top.frame, &self.frame, shape))
     }
 
-    /// Bytes of its pixels.
+    /// Bytes of the pixels.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.image.width) * u64::from(self.image.height) * self.image.pixel.bytes()
     }
 
-    /// The pixels as they are now.
+    /// Copies the pixels out of the frame.
     pub(crate) fn picture(&self) -> Result<Picture, CommandError> {
         let mut pixels = vec![0; usize::try_from(self.bytes())?];
         self.frame.read(0, &mut pixels)?;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn key_has_red_lowest_and_grey_as_it_lies_in_the_file() {
+    fn keys_match_the_pixels_byte_order() {
         let key = Key::parse("123456").unwrap();
         assert_eq!(key.number(Kind::Rgba8).unwrap().value(), 0x56_3412);
         assert!(key.number(Kind::Grey8).is_err());

@@ -1,12 +1,11 @@
-//! The configuration file of `memferry serve`, and `memferry config`, which checks one and prints one.
+//! The configuration file of `memferry serve`, and `memferry config`, which checks or prints one.
 //!
 //! ```text
-//! defaults ─► what a file sets ─► what flags set ─► Settings
+//! defaults ─► set by the file ─► set by flags ─► Settings
 //! ```
 //!
-//! Every option is declared once, as a row of [`table`]: its names, what it is, what it may be and where it is kept. Files, flags
-//! and documentation follow from the rows. A mistake in a file names file, line and remedy, and all of them are reported at once.
-//! Starting the service is `serve`'s.
+//! Each option is declared once, as a row of [`table`]: names, description, bounds and field. Files, flags and documentation are
+//! derived from the rows. All mistakes in a file are reported at once, each with file, line and remedy.
 
 mod file;
 mod flags;
@@ -28,9 +27,9 @@ pub(crate) use flags::{Everything, Flags, Policies};
 use kinds::Kind;
 pub(crate) use settings::{LogFormat, Settings};
 
-/// The file that is read when it is there and no other is named.
+/// The file that is read if it exists and no other is named.
 const SYSTEM_FILE: &str = "/etc/memferry.toml";
-/// Bytes of the longest file; one that is longer is not meant.
+/// Bytes of the longest file that is accepted.
 const LONGEST_BYTES: u64 = 1 << 20;
 
 /// Arguments of `config`.
@@ -42,7 +41,7 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what is wrong in a configuration file.
+    /// Check a configuration file and report every mistake in it.
     Check {
         /// The file.
         file: PathBuf,
@@ -63,12 +62,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The policy of that name.
+/// Parses the name of a policy.
 pub(crate) fn policy(name: &str) -> Result<PolicyKind, String> {
     PolicyKind::parse(name)
 }
 
-/// The settings of the file that is named, else of the system's when there is one, else the defaults.
+/// Reads the named file, else the system's file if it exists, else returns the defaults.
 pub(crate) fn load(named: Option<&Path>) -> Result<Settings, CommandError> {
     match named {
         Some(file) => read(file),
@@ -82,7 +81,10 @@ fn read(path: &Path) -> Result<Settings, CommandError> {
     if about.len() > LONGEST_BYTES {
         let name = path.display();
         let length = about.len();
-        return Err(format!("{name} is no configuration file: it has {length} bytes").into());
+        return Err(format!(
+            "{name} is not a configuration file: it has {length} bytes, the maximum is {LONGEST_BYTES}"
+        )
+        .into());
     }
     let mut bytes = Vec::new();
     let read = source.take(LONGEST_BYTES).read_to_end(&mut bytes);
@@ -90,7 +92,7 @@ fn read(path: &Path) -> Result<Settings, CommandError> {
     let named = |mistakes| Mistakes { file: path.display().to_string(), mistakes };
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        named(vec![Mistake { line, message: "this is no UTF-8; save the file as UTF-8".to_owned() }])
+        named(vec![Mistake { line, message: "this is not UTF-8; save the file as UTF-8".to_owned() }])
     })?;
     Ok(file::parse(text).map_err(named)?)
 }

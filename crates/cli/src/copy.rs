@@ -1,12 +1,12 @@
-//! `memferry copy`: a file, read into a frame, moved by the engine to a second frame, written from there.
+//! `memferry copy`: reads a file into a frame, has the engine copy it to a second frame, and writes it from there.
 //!
 //! ```text
 //! read piece ─► source frame ─ submit ─► engine ─► destination frame ─► write piece
-//!      up to three pieces are under way: while one moves, the next is read
+//!      up to three pieces are in flight: while one moves, the next is read
 //! ```
 //!
-//! The engine moves memory only; reading and writing files is this thread's work, and so is copying in and out of the
-//! frames. What is measured is the transfer of a piece, with nothing else under way, beside a memcpy of the same bytes.
+//! The engine only moves memory. This thread reads and writes the files and copies in and out of the frames. A measurement is
+//! the transfer of one piece with nothing else in flight, compared with a memcpy of the same bytes.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,11 +25,11 @@ use crate::{CommandError, files};
 
 /// Bytes of a piece.
 const PIECE_BYTES: u64 = 8 << 20;
-/// Pieces under way.
+/// Pieces in flight.
 const SLOTS: usize = 3;
-/// Every so many pieces, one is measured, if it is as long as the first.
+/// One piece in so many is measured, if it is as long as the first.
 const MEASURE_EVERY: u64 = 64;
-/// A progress bar comes when it takes longer.
+/// Time after which a progress bar is shown.
 const BAR_AFTER: Duration = Duration::from_secs(1);
 
 /// Arguments of `copy`.
@@ -37,32 +37,32 @@ const BAR_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Arguments {
     /// File to read.
     source: PathBuf,
-    /// File to write; one that is there is overwritten.
+    /// File to write; an existing file is overwritten.
     destination: PathBuf,
-    /// Socket of a service to go through; without one, the engine is embedded.
+    /// Socket of the service to use; by default the engine is embedded.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-/// Copies a file.
+/// Runs `memferry copy`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
     let (source, about) = files::open_source(&arguments.source)?;
-    // A service that is not there must not cost the destination its bytes.
+    // Connect before the destination is truncated.
     let mover = Mover::open(arguments.socket.as_deref())?;
     let destination = files::open_destination(&arguments.destination, &about)?;
     let mut copy = Copy::new(mover, about.len(), destination, &arguments.destination)?;
-    copy.all_of(source, &arguments.source)?;
+    copy.copy_all(source, &arguments.source)?;
     copy.report(started.elapsed())
 }
 
 struct Copy<'a> {
     mover: Mover,
     frames: (Frame, Frame),
-    /// The piece last read, and room for the piece to write and for the memcpy beside a measured transfer.
+    /// The piece read last, and a buffer for the piece to write and for the measured memcpy.
     buffers: (Vec<u8>, Vec<u8>),
-    /// Tickets with each piece's offset and length, oldest first.
-    under_way: VecDeque<(Ticket, u64, usize)>,
+    /// Tickets with the offset and length of each piece, oldest first.
+    in_flight: VecDeque<(Ticket, u64, usize)>,
     destination: File,
     path: &'a Path,
     bar: Bar,
@@ -75,7 +75,7 @@ struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     fn new(mover: Mover, expected: u64, destination: File, path: &'a Path) -> Result<Self, CommandError> {
-        // A file may grow while it is read, and some say they are empty and are not: there is always room for a byte.
+        // A file may grow while it is read, or report length 0 and have contents, so no buffer is empty.
         let piece = expected.clamp(4096, PIECE_BYTES);
         let length = piece * SLOTS as u64;
         let frames = (mover.client().frame(length).alloc()?, mover.client().frame(length).alloc()?);
@@ -84,7 +84,7 @@ impl<'a> Copy<'a> {
             mover,
             frames,
             buffers: (buffer.clone(), buffer),
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             destination,
             path,
             bar: Bar::new(expected),
@@ -96,57 +96,57 @@ impl<'a> Copy<'a> {
         })
     }
 
-    fn all_of(&mut self, mut source: File, path: &Path) -> Result<(), CommandError> {
+    fn copy_all(&mut self, mut source: File, path: &Path) -> Result<(), CommandError> {
         loop {
             let length = read_piece(&mut source, &mut self.buffers.0)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
             if length == 0 {
                 break;
             }
-            if self.under_way.len() == SLOTS {
+            if self.in_flight.len() == SLOTS {
                 self.finish_oldest()?;
             }
             self.start(length)?;
         }
-        while !self.under_way.is_empty() {
+        while !self.in_flight.is_empty() {
             self.finish_oldest()?;
         }
         Ok(())
     }
 
-    /// Hands the piece that was read to the engine.
+    /// Submits the piece that was read.
     fn start(&mut self, length: usize) -> Result<(), CommandError> {
         let offset = (self.pieces % SLOTS as u64) * self.buffers.0.len() as u64;
         self.frames.0.write(offset, &self.buffers.0[..length])?;
         let range = |frame: &Frame| frame.slice(offset..offset + length as u64);
         let transfer = copy(range(&self.frames.0), range(&self.frames.1));
-        // The rest of a file would spoil the figures of whole pieces.
-        if self.pieces.is_multiple_of(MEASURE_EVERY) && self.samples.are_of(length as u64) {
+        // The shorter last piece is not measured.
+        if self.pieces.is_multiple_of(MEASURE_EVERY) && self.samples.have_length(length as u64) {
             self.measure(&transfer, length)?;
         }
         self.pieces += 1;
         let cpu = thread_cpu();
         let ticket = self.mover.submit(transfer)?;
         self.cpu += thread_cpu().saturating_sub(cpu);
-        self.under_way.push_back((ticket, offset, length));
+        self.in_flight.push_back((ticket, offset, length));
         Ok(())
     }
 
-    /// Measures a piece by moving it several times, with nothing else under way.
+    /// Moves a piece several times and measures it, with nothing else in flight.
     fn measure(&mut self, transfer: &Transfer, length: usize) -> Result<(), CommandError> {
-        while !self.under_way.is_empty() {
+        while !self.in_flight.is_empty() {
             self.finish_oldest()?;
         }
         let mover = &mut self.mover;
         let buffers = &mut self.buffers;
         let memory = (&buffers.0[..length], &mut buffers.1[..length]);
         let rounds = rounds_for(length as u64).min(7);
-        self.samples.take(rounds, memory, || mover.carry_out(transfer.clone()).map(|_| ()))
+        self.samples.take(rounds, memory, || mover.run(transfer.clone()).map(|_| ()))
     }
 
-    /// Waits for the oldest piece under way and writes it.
+    /// Waits for the oldest piece in flight and writes it.
     fn finish_oldest(&mut self) -> Result<(), CommandError> {
-        let Some((ticket, offset, length)) = self.under_way.pop_front() else { return Ok(()) };
+        let Some((ticket, offset, length)) = self.in_flight.pop_front() else { return Ok(()) };
         let cpu = thread_cpu();
         let completion = self.mover.wait(ticket)?;
         self.cpu += thread_cpu().saturating_sub(cpu);
@@ -154,26 +154,29 @@ impl<'a> Copy<'a> {
         let piece = &mut self.buffers.1[..length];
         self.frames.1.read(offset, piece)?;
         self.destination.write_all(piece).map_err(|error| {
-            format!("cannot write {}: {error}; what is there is incomplete", self.path.display())
+            format!("cannot write {}: {error}; the file is incomplete", self.path.display())
         })?;
         self.written += length as u64;
         self.bar.advance(self.written);
         Ok(())
     }
 
-    fn report(self, took: Duration) -> Result<(), CommandError> {
+    fn report(self, elapsed: Duration) -> Result<(), CommandError> {
         self.bar.end();
         let written = self.written;
-        let seconds = took.as_secs_f64();
+        let seconds = elapsed.as_secs_f64();
         if written == 0 {
-            say!("copied 0 bytes in {seconds:.3} s: there was nothing to move");
+            say!("copied 0 bytes in {seconds:.3} s: the source is empty");
             return Ok(());
         }
-        say!("copied {written} bytes in {seconds:.3} s, {} with reading and writing", Rate(written, took));
+        say!(
+            "copied {written} bytes in {seconds:.3} s, {} including reading and writing",
+            Rate(written, elapsed)
+        );
         say!("engine: {}", self.mover.describe(self.engine));
         say!("measured: {}", self.samples.comparison());
         say!(
-            "this thread spent {} of CPU time on asking for {} transfers and waiting for them",
+            "this thread used {} of CPU time to submit {} transfers and wait for them",
             Time(self.cpu),
             self.pieces
         );
@@ -195,7 +198,7 @@ fn read_piece(source: &mut File, piece: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// A progress bar for those who wait at a terminal.
+/// A progress bar, shown on terminals only.
 struct Bar {
     started: Instant,
     expected: u64,

@@ -1,13 +1,13 @@
-//! `memferry demo`: a service and two clients, each with a user of its own where that can be, in five steps.
+//! `memferry demo`: a service and two clients, each as its own user if possible, in five steps.
 //!
 //! ```text
 //! demo ─ starts ─► service, client A, client B
-//!      ─ Order ──► A, B ─ Report ─► checked here, told in plain lines
+//!      ─ Order ──► A, B ─ Report ─► checked here, printed
 //! 1 a file from A to B   2 pictures   3 refusals   4 revocation   5 status and the end
 //! ```
 //!
-//! Any step that does not go as told ends the demo with an error. Processes and files end with it in any case. The demo
-//! checks what the clients say against what it computes itself where it can.
+//! A step with an unexpected result ends the demo with an error. Processes and files are removed in any case. The demo checks
+//! the clients' reports against its own computation where possible.
 
 mod client;
 mod expected;
@@ -29,32 +29,32 @@ use crate::{CommandError, files, overlay};
 use stage::Stage;
 use story::Story;
 
-/// The most of a file the demo moves.
-const MOST_BYTES: u64 = 64 << 20;
+/// Bytes of the file that the demo moves at most.
+const MAX_BYTES: u64 = 64 << 20;
 
-/// The picture to turn when none is given: a ferry at sunset.
+/// The default picture: a ferry at sunset.
 const FERRY: &[u8] = include_bytes!("demo/ferry.png");
-/// A round badge to lay over it, on a ground of the colour [`KEY`].
+/// A round badge to lay over the picture, on a background of the colour [`KEY`].
 const BADGE: &[u8] = include_bytes!("demo/badge.png");
-/// The colour of the badge that is left out.
+/// The colour of the badge that is transparent.
 const KEY: [u8; 3] = [255, 0, 255];
 
 /// Arguments of `demo`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// File that A shares with B, up to its first 64 MiB; the program itself unless given.
+    /// File that A shares with B, up to its first 64 MiB; by default this program.
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// PNG picture to turn, with 8 bits for a colour; a ferry at sunset unless given.
+    /// PNG picture to turn, with 8 bits per channel; by default a ferry at sunset.
     #[arg(long, value_name = "PNG")]
     image: Option<PathBuf>,
-    /// Directory for the resulting picture, made if need be.
+    /// Directory for the resulting picture; it is created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
 }
 
-/// What is shown around.
-struct Props {
+/// The inputs and the output of the demo.
+struct Inputs {
     file: Vec<u8>,
     file_name: String,
     picture: Picture,
@@ -62,7 +62,7 @@ struct Props {
     output: PathBuf,
 }
 
-fn props(arguments: &Arguments) -> Result<Props, CommandError> {
+fn inputs(arguments: &Arguments) -> Result<Inputs, CommandError> {
     let (path, file_name) = match &arguments.file {
         Some(path) => (path.clone(), path.display().to_string()),
         None => (PathBuf::from("/proc/self/exe"), "this program's own file".to_owned()),
@@ -70,35 +70,35 @@ fn props(arguments: &Arguments) -> Result<Props, CommandError> {
     let mut file = Vec::new();
     files::open_source(&path)?
         .0
-        .take(MOST_BYTES)
+        .take(MAX_BYTES)
         .read_to_end(&mut file)
         .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     if file.is_empty() {
-        return Err(format!("{} is empty; there would be nothing to move", path.display()).into());
+        return Err(format!("{} is empty; choose a file with contents", path.display()).into());
     }
     let picture = match &arguments.image {
         Some(path) => Picture::load(path)?,
         None => Picture::decode(Cursor::new(FERRY))?,
     };
-    let (picture, badge) = overlay::alike(picture, Picture::decode(Cursor::new(BADGE))?)?;
+    let (picture, badge) = overlay::convert_alike(picture, Picture::decode(Cursor::new(BADGE))?)?;
     let output = arguments.out.join("memferry-demo.png");
     std::fs::create_dir_all(&arguments.out)
-        .map_err(|error| format!("cannot make the directory {}: {error}", arguments.out.display()))?;
-    Ok(Props { file, file_name, picture, badge, output })
+        .map_err(|error| format!("cannot create the directory {}: {error}", arguments.out.display()))?;
+    Ok(Inputs { file, file_name, picture, badge, output })
 }
 
-/// Plays the demo.
+/// Runs the demo.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
-    let props = props(arguments)?;
+    let inputs = inputs(arguments)?;
     let stage = Stage::build()?;
-    let mut story = Story::open(&stage, &props)?;
+    let mut story = Story::open(&stage, &inputs)?;
     story.file()?;
     story.pictures()?;
     story.refusals()?;
     story.revocation()?;
     story.end()?;
-    say!("\nAll five steps went as told, in {:.1} s.", started.elapsed().as_secs_f64());
+    say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_badge_is_round_on_the_key() {
+    fn the_badge_is_a_circle_on_the_key_colour() {
         let badge = Picture::decode(Cursor::new(BADGE)).unwrap();
         let keyed = badge.pixels.chunks_exact(4).filter(|pixel| pixel[..3] == KEY).count() as f32;
         let outside = 256.0 * 256.0 - std::f32::consts::PI * 120.0 * 120.0;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ferry_has_the_size_that_is_measured() {
+    fn the_ferry_has_1024_by_768_pixels() {
         let ferry = Picture::decode(Cursor::new(FERRY)).unwrap();
         assert_eq!((ferry.width, ferry.height, ferry.pixels.len()), (1024, 768, 1024 * 768 * 4));
     }

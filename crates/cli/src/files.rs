@@ -1,7 +1,7 @@
-//! Opening files with messages that name them.
+//! Opens files, with error messages that name them.
 //!
-//! A source must be a regular file: a pipe or a device may have no end. A destination may be anything that takes bytes,
-//! and is emptied only once it is known not to be the source.
+//! A source must be a regular file: a pipe or a device may be endless. A destination may be any writable file; it is truncated
+//! only after the check that it is not the source.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::CommandError;
 
-/// Opens a regular file to be read.
+/// Opens a regular file for reading.
 pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), CommandError> {
     let failed = |error| format!("cannot read {}: {error}", path.display());
     let about = std::fs::metadata(path).map_err(failed)?;
@@ -17,14 +17,14 @@ pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), CommandError>
         return Err(format!("{} is a directory; name one file", path.display()).into());
     }
     if !about.is_file() {
-        return Err(format!("{} is no regular file", path.display()).into());
+        return Err(format!("{} is not a regular file", path.display()).into());
     }
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
     Ok((file, about))
 }
 
-/// Opens a file to be written from its start, made with the permissions of `source` when it is new.
+/// Opens a file for writing from its start. A new file gets the permissions of `source`.
 pub(crate) fn open_destination(path: &Path, source: &Metadata) -> Result<File, CommandError> {
     let failed = |error| format!("cannot write {}: {error}", path.display());
     let mode = source.mode() & 0o777;

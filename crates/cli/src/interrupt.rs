@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as something to wait for, for commands that go on until they are told to end.
+//! SIGINT and SIGTERM as a readable descriptor, for commands that run until a signal.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Readable once a signal came.
+/// Readable once a signal arrived.
 pub(crate) struct Interrupt(UnixStream);
 
 impl Interrupt {
@@ -20,7 +20,7 @@ impl Interrupt {
         Ok(Self(ours))
     }
 
-    /// Ends this process well when a signal comes, whatever it is waiting for then.
+    /// Exits with status 0 when a signal arrives.
     pub(crate) fn end_process(self) -> io::Result<()> {
         let wait = move || {
             if self.wait(None, None).is_ok() {
@@ -31,14 +31,14 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits until `other` is readable, when there is one, or the time is up; whether a signal came instead.
+    /// Waits for a signal, for `other` to be readable, or for the time to pass. Returns whether a signal arrived.
     pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<bool> {
         let mut entries = vec![PollFd::new(&self.0, PollFlags::IN)];
         entries.extend(other.as_ref().map(|other| PollFd::new(other, PollFlags::IN)));
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match rustix::event::poll(&mut entries, time.as_ref()) {
             Ok(_) => Ok(!entries[0].revents().is_empty()),
-            // The handler has written before the call is given up.
+            // The handler ran before the call returned.
             Err(rustix::io::Errno::INTR) => self.wait(None, Some(Duration::ZERO)),
             Err(error) => Err(error.into()),
         }

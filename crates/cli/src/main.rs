@@ -1,15 +1,15 @@
 //! The `memferry` command.
 //!
 //! ```text
-//! serve    the service in front of a socket        status   what it is doing
-//! config   its configuration file                  metrics  the same for Prometheus
-//! policy   by which it decides, shown or changed   profile  what another program copies
-//! tune     what this machine is measured for       advise   whether to hand copies over here, from which size
-//! copy     a file through it, or embedded          rotate, flip, overlay   pictures
-//! 9p       a directory for 9P clients              demo     all of it, with two users
+//! serve    runs the service on a socket            status   shows what it is doing
+//! config   checks its configuration file           metrics  the same for Prometheus
+//! policy   shows or changes the service's policy   profile  counts what another program copies
+//! tune     measures this machine                   advise   which copies are worth handing to the engine
+//! copy     copies a file with the engine           rotate, flip, overlay   edit pictures
+//! 9p       serves a directory to 9P clients        demo     shows all of it with two clients
 //! ```
 //!
-//! Every command is a thin client of the library; what is measured and checked lives there.
+//! Each command is a thin client of the libraries.
 
 mod advise;
 mod canvas;
@@ -36,9 +36,9 @@ mod turn;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use output::AlreadySaid;
+use output::AlreadyLogged;
 
-/// User-level DMA: any process hands memory-to-memory transfers to an engine and goes on computing.
+/// User-level DMA: hand memory-to-memory transfers to an engine and compute meanwhile.
 #[derive(Parser)]
 #[command(name = "memferry", version, about)]
 struct Cli {
@@ -52,32 +52,32 @@ enum Command {
     Serve(serve::Arguments),
     /// Check a configuration file of the service, or print one.
     Config(config::Arguments),
-    /// Measure this machine once, for engines to go by.
+    /// Measure this machine and store the engine's thresholds.
     Tune(tune::Arguments),
-    /// Say whether a program should hand its copies over on this machine, and from which size.
+    /// Measure whether a program gains by handing its copies to the engine, and from which size.
     Advise(advise::Arguments),
-    /// Run a program and report what it copies, and what handing that over would have saved.
+    /// Run a program and report what it copies and what handing the copies over would have saved.
     Profile(profile::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
-    /// Show the policy of a running service, or give it another.
+    /// Show the policy of a running service, or change it.
     Policy(policy::Arguments),
-    /// Print what a running service is doing for Prometheus, or serve it over HTTP.
+    /// Print the status of a running service for Prometheus, or serve it over HTTP.
     Metrics(metrics::Arguments),
-    /// Copy a file, its bytes moved by the engine.
+    /// Copy a file with the engine.
     Copy(copy::Arguments),
     /// Serve files to 9P clients.
     #[command(name = "9p")]
     NineP(ninep::Arguments),
-    /// Turn a PNG picture by quarters, clockwise.
+    /// Rotate a PNG picture clockwise by quarter turns.
     Rotate(turn::RotateArguments),
     /// Mirror a PNG picture.
     Flip(turn::FlipArguments),
-    /// Lay one PNG picture over another, leaving out the pixels of one colour.
+    /// Lay one PNG picture over another, with one colour as transparent.
     Overlay(overlay::Arguments),
-    /// Show all of it: a service, two clients, grants, refusals and a revocation.
+    /// Demonstrate a service with two clients: grants, refusals and a revocation.
     Demo(demo::Arguments),
-    /// A client of the demo, ordered about line by line.
+    /// A client of the demo that runs orders from standard input.
     #[command(hide = true)]
     DemoClient(demo::ClientArguments),
 }
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if output::reader_is_gone(&error) || error.is::<AlreadySaid>() => ExitCode::FAILURE,
+        Err(error) if output::reader_is_gone(&error) || error.is::<AlreadyLogged>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("memferry: {error}");
             ExitCode::FAILURE
@@ -110,5 +110,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a command ends with when it fails: a message for people.
+/// The error of a failed command: a message for the user.
 type CommandError = Box<dyn std::error::Error>;

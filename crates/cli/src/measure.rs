@@ -1,11 +1,11 @@
-//! Timing a transfer beside a plain memcpy of the same size, and saying so in words.
+//! Measures a transfer in comparison with a plain memcpy of the same size.
 //!
 //! ```text
-//! rounds of (transfer, memcpy), interleaved ─► Comparison: the median of each ─► a line for people
+//! rounds of (transfer, memcpy), interleaved ─► Comparison: the median of each ─► a line of text
 //! ```
 //!
-//! Interleaved, because machines change their speed from one second to the next. The memcpy is a slice copy between
-//! ordinary buffers of this process that were touched before.
+//! The rounds are interleaved because the speed of a machine varies from second to second. The memcpy is a slice copy between
+//! ordinary buffers of this process whose pages were touched before.
 
 use std::fmt;
 use std::hint::black_box;
@@ -21,20 +21,19 @@ pub(crate) fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The middle of several measurements.
 pub(crate) fn median<T: Copy + Ord + Default>(values: &mut [T]) -> T {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Bytes without pattern, the same for the same seed.
+/// Pseudo-random bytes, determined by the seed.
 pub(crate) fn random_bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// Measurements of transfers and of memcpys beside them.
+/// Times of transfers and of the memcpys compared with them.
 #[derive(Default)]
 pub(crate) struct Samples {
     bytes: u64,
@@ -44,12 +43,12 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Whether what was measured so far, if anything, was as long.
-    pub(crate) fn are_of(&self, bytes: u64) -> bool {
+    /// Whether the samples so far, if any, have this length.
+    pub(crate) fn have_length(&self, bytes: u64) -> bool {
         self.transfers.is_empty() || self.bytes == bytes
     }
 
-    /// Measures `rounds` times, one unmeasured round ahead. `source` and `destination` are for the memcpy, as long as those before.
+    /// Measures `rounds` rounds after one unmeasured. `source` and `destination` are for the memcpy, as long as the transfers.
     pub(crate) fn take(
         &mut self,
         rounds: u32,
@@ -61,15 +60,15 @@ impl Samples {
             let cpu = thread_cpu();
             let started = Instant::now();
             transfer()?;
-            let took = started.elapsed();
-            let spent = thread_cpu().saturating_sub(cpu);
+            let elapsed = started.elapsed();
+            let cpu_time = thread_cpu().saturating_sub(cpu);
             let started = Instant::now();
             destination.copy_from_slice(black_box(source));
             black_box(&mut *destination);
             let copied = started.elapsed();
             if round > 0 {
-                self.transfers.push(took);
-                self.cpu.push(spent);
+                self.transfers.push(elapsed);
+                self.cpu.push(cpu_time);
                 self.memcpys.push(copied);
             }
         }
@@ -87,12 +86,12 @@ impl Samples {
     }
 }
 
-/// How many rounds are worth while for that many bytes.
+/// A useful number of rounds for a length.
 pub(crate) fn rounds_for(bytes: u64) -> u32 {
     ((128 << 20) / bytes.max(1)).clamp(3, 15) as u32
 }
 
-/// Compares with a memcpy between random buffers made for it.
+/// Compares a transfer with a memcpy between buffers of random bytes.
 pub(crate) fn compare(
     bytes: u64,
     transfer: impl FnMut() -> Result<(), CommandError>,
@@ -129,7 +128,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Bytes in binary units.
+/// A number of bytes in binary units.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
@@ -144,7 +143,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A duration with three digits or so.
+/// A duration with about three digits.
 pub(crate) struct Time(pub(crate) Duration);
 
 impl fmt::Display for Time {
@@ -162,7 +161,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Bytes over a time, per second.
+/// Bytes per second, from bytes and a duration.
 pub(crate) struct Rate(pub(crate) u64, pub(crate) Duration);
 
 impl fmt::Display for Rate {
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times_are_said_in_fitting_units() {
+    fn sizes_and_times_have_fitting_units() {
         let sizes = [0, 1023, 1024, 1 << 20, 3 << 29].map(|bytes| Bytes(bytes).to_string());
         assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.0 MiB", "1.50 GiB"]);
         let times = [20, 1_500, 2_000_000, 3_000_000_000];
@@ -187,24 +186,24 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_have_the_length_asked_for_and_differ_by_seed() {
+    fn random_bytes_depend_on_length_and_seed() {
         assert_eq!(random_bytes(13, 5).len(), 13);
         assert_eq!(random_bytes(64, 5), random_bytes(64, 5));
         assert_ne!(random_bytes(64, 5), random_bytes(64, 8));
     }
 
     #[test]
-    fn median_is_the_middle_and_nothing_of_nothing() {
+    fn the_median_of_nothing_is_zero() {
         assert_eq!(median(&mut [9, 1, 5]), 5);
         assert_eq!(median::<u32>(&mut []), 0);
     }
 
     #[test]
-    fn samples_are_of_one_length() {
+    fn samples_have_one_length() {
         let mut samples = Samples::default();
-        assert!(samples.are_of(8) && samples.are_of(3));
+        assert!(samples.have_length(8) && samples.have_length(3));
         samples.take(1, (&[1; 8], &mut [0; 8]), || Ok(())).unwrap();
-        assert!(samples.are_of(8) && !samples.are_of(3));
+        assert!(samples.have_length(8) && !samples.have_length(3));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! `memferry metrics`: the service's status for Prometheus, once or over HTTP.
+//! `memferry metrics`: the service's status in Prometheus's format, printed once or served over HTTP.
 //!
 //! ```text
 //! once      Client::status ─► exposition ─► standard output
-//! --listen  GET /metrics ─► exporter ─► scrape, an ordinary client ─► exposition ─► answer
+//! --listen  GET /metrics ─► exporter ─► scrape, an ordinary client ─► exposition ─► HTTP response
 //! ```
 //!
-//! The exporter is a process of its own that needs no more than to connect to the service: who speaks HTTP to it never
-//! reaches the service's process. A service that is not there is told as `memferry_up 0`.
+//! The exporter is a separate process that needs only the permission to connect, so HTTP clients never reach the service's
+//! process. An unreachable service is reported as `memferry_up 0`.
 
 mod exporter;
 mod exposition;
@@ -27,12 +27,12 @@ pub(crate) struct Arguments {
     /// Socket of the service.
     #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
     socket: PathBuf,
-    /// Serve them over HTTP until a signal: 127.0.0.1:PORT or unix:PATH.
+    /// Serve the metrics over HTTP until a signal, on 127.0.0.1:PORT or unix:PATH.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Address>,
 }
 
-/// Prints the metrics or serves them.
+/// Prints the metrics once, or serves them.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     match &arguments.listen {
         Some(address) => exporter::run(address, &arguments.socket),

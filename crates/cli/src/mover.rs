@@ -1,8 +1,8 @@
-//! A client with one queue: what a command moves bytes with, embedded or through a service.
+//! A client with one queue, through which a command moves bytes: embedded or connected to a service.
 //!
 //! ```text
-//! open(socket) ─► Mover ─ submit ─► Ticket ─ wait ─► Done, or why the transfer failed
-//!                       └ carry_out: both
+//! open(socket) ─► Mover ─ submit ─► Ticket ─ wait ─► Done, or the transfer's error
+//!                       └ run: both
 //! ```
 
 use std::path::Path;
@@ -12,9 +12,9 @@ use memferry::{Client, Done, EngineKind, Output, Queue, Ticket, Transfer, Transf
 
 use crate::CommandError;
 
-/// Requests a command may have outstanding.
+/// Requests that a command may have outstanding.
 const CAPACITY: u32 = 16;
-/// How long one transfer may take before the command gives up.
+/// How long one transfer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client and its queue.
@@ -25,7 +25,7 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    /// Through the service at `socket`, or embedded when there is none.
+    /// Connects to the service at `socket`, or embeds one without a socket.
     pub(crate) fn open(socket: Option<&Path>) -> Result<Self, CommandError> {
         let client = match socket {
             Some(path) => Client::connect(path)?,
@@ -47,13 +47,13 @@ impl Mover {
         Ok(self.queue.submit(transfer).map_err(|error| error.untyped())?)
     }
 
-    /// Waits for the end of a transfer; the error inside is the transfer's own.
-    pub(crate) fn end_of<T: Output>(
+    /// Waits until a transfer ends. The inner error is the transfer's.
+    pub(crate) fn outcome<T: Output>(
         &mut self,
         ticket: Ticket<T>,
     ) -> Result<Result<Done<T>, TransferError>, CommandError> {
         match self.queue.wait_for(ticket, PATIENCE) {
-            Ok(None) => Err(format!("no completion came within {} s", PATIENCE.as_secs()).into()),
+            Ok(None) => Err(format!("the transfer did not complete within {} s", PATIENCE.as_secs()).into()),
             Ok(Some(done)) => Ok(Ok(done)),
             Err(error) => Ok(Err(error)),
         }
@@ -61,16 +61,16 @@ impl Mover {
 
     /// Waits for a transfer that must succeed.
     pub(crate) fn wait<T: Output>(&mut self, ticket: Ticket<T>) -> Result<Done<T>, CommandError> {
-        Ok(self.end_of(ticket)?.map_err(|error| format!("the transfer failed: {error}"))?)
+        Ok(self.outcome(ticket)?.map_err(|error| format!("the transfer failed: {error}"))?)
     }
 
-    /// Submits a transfer and waits until it succeeded.
-    pub(crate) fn carry_out<T: Output>(&mut self, transfer: Transfer<T>) -> Result<Done<T>, CommandError> {
+    /// Submits a transfer and waits until it succeeds.
+    pub(crate) fn run<T: Output>(&mut self, transfer: Transfer<T>) -> Result<Done<T>, CommandError> {
         let ticket = self.submit(transfer)?;
         self.wait(ticket)
     }
 
-    /// What moved the bytes, in words.
+    /// Describes the engine that moved the bytes.
     pub(crate) fn describe(&self, engine: EngineKind) -> String {
         let kind = match engine {
             EngineKind::Cpu => "a CPU worker (a thread on another core, no DMA hardware)",

@@ -1,10 +1,10 @@
 //! `memferry 9p serve`: a directory for 9P2000.L clients.
 //!
 //! ```text
-//! command line ─► Options, Listeners ─► Server, until a signal ─► what it did, in the log
+//! command line ─► Options, Listeners ─► Server, until a signal ─► statistics in the log
 //! ```
 //!
-//! The server is `memferry_ninep`'s; nothing of the protocol is known here.
+//! `memferry_ninep` implements the protocol and the server.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -37,66 +37,66 @@ enum Command {
 /// Arguments of `9p serve`.
 #[derive(Args)]
 struct ServeArguments {
-    /// The directory to serve. Clients get at nothing outside it.
+    /// Directory to serve. Clients cannot reach anything outside it.
     directory: PathBuf,
-    /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given more than once.
+    /// Address to listen on: unix:PATH or tcp:HOST:PORT; may be repeated.
     #[arg(long, value_name = "ADDRESS", default_value = "unix:memferry-9p.sock")]
     listen: Vec<String>,
-    /// Let clients change nothing.
+    /// Refuse all changes.
     #[arg(long)]
     read_only: bool,
-    /// How files are read.
+    /// How to read files.
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
-    /// Bytes that one message carries, a multiple of 4096.
+    /// Bytes of data per message, a multiple of 4096.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     block: usize,
     /// Bytes of the buffer pool.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pool: u64,
-    /// Bytes from which on engine `auto` reads a file past the page cache; by default half of this machine's memory.
+    /// File size in bytes from which engine `auto` bypasses the page cache [default: half of this machine's memory]
     #[arg(long, value_name = "BYTES")]
     large: Option<u64>,
-    /// Threads that serve; by default one for each CPU, two at most.
+    /// Serving threads [default: one for each CPU, at most two]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
-    /// User that may attach over Unix sockets, beside the server's own and root; may be given more than once.
+    /// User that may attach over Unix sockets besides the server's user and root; may be repeated.
     #[arg(long, value_name = "UID")]
     allow_user: Vec<u32>,
-    /// File with the key that TCP clients name when they attach (key=KEY or key=KEY:PATH). It travels in the clear.
+    /// File with the key that TCP clients send when they attach (key=KEY or key=KEY:PATH). It is sent unencrypted.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Let clients make FIFOs and sockets; devices never.
+    /// Let clients create FIFOs and sockets. Devices are always refused.
     #[arg(long)]
     special_files: bool,
-    /// Zero buffers of the pool that are given back, in the background and in the lowest class: no bytes of files stay in
-    /// memory of this process for long. Costs memory bandwidth and answers nobody sooner.
+    /// Zero returned buffers of the pool in the background, in the lowest class, so that file contents do not stay in this
+    /// process's memory. It costs memory bandwidth and makes no request faster.
     #[arg(long)]
     zero_buffers: bool,
     /// Also serve the pool as files, under the attach name /pool.
     #[arg(long)]
     pool_files: bool,
-    /// Clients at a time.
+    /// Maximum number of clients.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients)]
     max_clients: usize,
-    /// Fids of a client.
+    /// Maximum number of fids per client.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().fids)]
     max_fids: usize,
-    /// Requests of a client that are not answered yet, or whose answer it has not read; 4096 at most.
+    /// Maximum number of requests per client that are unanswered or whose answer is unread; at most 4096.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().outstanding)]
     max_outstanding: usize,
-    /// Seconds after which a client that stopped in the middle of something is cut off; at least one.
+    /// Seconds after which a client that stops in the middle of a message is disconnected; at least 1.
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stall.as_secs())]
     stall: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum EngineName {
-    /// By file: the page cache, but the pool for files that would fill it.
+    /// Choose per file: the page cache, or the pool for files that would fill the cache.
     Auto,
     /// Through the page cache, copied into buffers and out of them.
     Copying,
-    /// Past the page cache into registered buffers, sent from them.
+    /// Past the page cache into registered buffers, and sent from them.
     Pool,
     /// From the page cache to the socket without a copy.
     Cached,
@@ -135,7 +135,7 @@ impl ServeArguments {
         let listen = |address: &String| match address.split_once(':') {
             Some(("unix", path)) => Ok(Listener::unix(Path::new(path))?),
             Some(("tcp", address)) => Ok(Listener::tcp(address, self.key_file.is_some())?),
-            _ => Err(format!("cannot listen on {address}; say unix:PATH or tcp:HOST:PORT").into()),
+            _ => Err(format!("cannot listen on {address}; use unix:PATH or tcp:HOST:PORT").into()),
         };
         self.listen.iter().map(listen).collect()
     }
@@ -146,20 +146,24 @@ fn read_key(path: &Path) -> Result<Key, CommandError> {
         std::fs::read(path).map_err(|error| format!("cannot read the key {}: {error}", path.display()))?;
     let key = text.trim_ascii();
     if key.len() < 8 || key.contains(&b':') {
-        return Err(format!("the key in {} has fewer than 8 bytes or a colon in it", path.display()).into());
+        return Err(format!(
+            "the key in {} is not usable; it needs at least 8 bytes and no colon",
+            path.display()
+        )
+        .into());
     }
     Ok(Key::new(key))
 }
 
-/// Runs a command of `9p`.
+/// Runs `memferry 9p serve`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let Command::Serve(arguments) = &arguments.command;
     crate::serve::start_text_log();
     let interrupt = Interrupt::new()?;
-    // A limit on the length of files is a client's error, not the end of the server.
+    // A write beyond the file size limit must fail for its client and not end the server.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
-    // Each file a client has walked to is a descriptor. Fewer than allowed serve fewer clients.
+    // Each file that a client walked to uses a descriptor. With a lower limit, fewer clients are served.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
     let options = arguments.options()?;
     let listeners = arguments.listeners()?;
@@ -170,12 +174,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         false => None,
     };
     for address in addresses {
-        // Nobody has to be listening for this.
+        // A closed standard output is no error.
         drop(writeln!(std::io::stdout(), "listening on {address}"));
     }
     while !interrupt.wait(Some(server.as_fd()), None)? {
         if server.is_over() {
-            return Err("every serving thread has ended, so nobody can be served; the log says why".into());
+            return Err("all serving threads have ended; the log has the reason".into());
         }
     }
     for line in server.statistics().to_string().lines() {

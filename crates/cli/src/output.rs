@@ -1,13 +1,13 @@
-//! Lines for people on standard output, whose reader may be gone.
+//! Prints lines on standard output, whose reader may be gone.
 //!
-//! `println!` panics when nobody reads any more, as after `memferry status | head -1`. These give an error instead, which
-//! ends the command without a word.
+//! `println!` panics when the reader closed its end, for example in `memferry status | head -1`. These macros return an error
+//! instead, which ends the command silently.
 
 use std::io::ErrorKind;
 
 use crate::CommandError;
 
-/// Prints a line, or gives the error from the enclosing function.
+/// Prints a line, or returns the error from the enclosing function.
 macro_rules! say {
     ($($arguments:tt)*) => {{
         use std::io::Write;
@@ -16,19 +16,19 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// A command failed and has said so where its log goes.
+/// A command failed and logged why.
 #[derive(Debug)]
-pub(crate) struct AlreadySaid;
+pub(crate) struct AlreadyLogged;
 
-impl std::fmt::Display for AlreadySaid {
+impl std::fmt::Display for AlreadyLogged {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.write_str("it is in the log")
+        to.write_str("the log has the reason")
     }
 }
 
-impl std::error::Error for AlreadySaid {}
+impl std::error::Error for AlreadyLogged {}
 
-/// Whether a command ended because nobody reads its output.
+/// Whether a command failed because the reader of its output is gone.
 pub(crate) fn reader_is_gone(error: &CommandError) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -1,13 +1,13 @@
-//! PNG pictures as pixels the engine can move: one, two or four bytes each.
+//! PNG pictures as pixels that the engine can move: one, two or four bytes each.
 //!
 //! ```text
 //! PNG file ─► decode, within limits ─► Picture (packed pixels) ─► encode ─► PNG file
 //! grey 8 bits: 1 byte   grey 16, grey and alpha 8: 2   RGB, RGBA 8, grey and alpha 16: 4
 //! ```
 //!
-//! RGB becomes RGBA with an opaque alpha on the way in and RGB again on the way out; palettes and small depths become
-//! 8-bit grey or RGB. Samples of 16 bits stay big-endian as in the file: pixels are only moved. Colour profiles are kept,
-//! other metadata is not. 16-bit RGB would need pixels of eight bytes and is refused.
+//! RGB is decoded to RGBA with an opaque alpha and encoded as RGB again. Palettes and small depths become 8-bit grey or RGB.
+//! Samples of 16 bits stay big-endian as in the file, since pixels are only moved. Colour profiles are kept, other metadata is
+//! dropped. 16-bit RGB is refused: its pixels have more than four bytes.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Seek};
@@ -18,19 +18,19 @@ use png::{BitDepth, ColorType, Decoder, Encoder, Info, Limits, Transformations};
 
 use crate::{CommandError, files};
 
-/// The most pixels of a picture: 256 MiB at four bytes each.
-const MOST_PIXELS: u64 = 64 << 20;
-/// The most the decoder may allocate for itself.
+/// Pixels of a picture at most: 256 MiB at four bytes each.
+const MAX_PIXELS: u64 = 64 << 20;
+/// Bytes that the decoder may allocate for itself.
 const DECODER_BYTES: usize = 64 << 20;
 
-/// What a pixel is made of.
+/// The format of a pixel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Grey8,
     Grey16,
     GreyAlpha8,
     GreyAlpha16,
-    /// In memory with an opaque alpha.
+    /// In memory, with an opaque alpha.
     Rgb8,
     Rgba8,
 }
@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// The name for people.
+    /// The name for messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Grey8 => "8-bit grey",
@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-/// How colours are to be understood, as the file says.
+/// The file's description of its colours.
 #[derive(Clone, Default)]
 pub(crate) struct Colours {
     srgb: Option<png::SrgbRenderingIntent>,
@@ -90,7 +90,7 @@ pub(crate) struct Colours {
     profile: Option<Vec<u8>>,
 }
 
-/// A decoded picture: packed rows of `kind.pixel()` bytes a pixel.
+/// A decoded picture: packed rows with pixels of `kind.pixel()` bytes.
 #[derive(Clone)]
 pub(crate) struct Picture {
     pub(crate) width: u32,
@@ -108,25 +108,25 @@ impl Picture {
             .map_err(|error| format!("cannot use {} as a picture: {error}", path.display()).into())
     }
 
-    /// Decodes a PNG, all of it: one that is cut short is refused.
+    /// Decodes a complete PNG; a truncated one is refused.
     pub(crate) fn decode(source: impl BufRead + Seek) -> Result<Self, CommandError> {
         let mut decoder = Decoder::new_with_limits(source, Limits { bytes: DECODER_BYTES });
         decoder.set_transformations(Transformations::EXPAND);
         let mut reader = decoder.read_info()?;
         let (width, height) = reader.info().size();
         let count = u64::from(width) * u64::from(height);
-        if count > MOST_PIXELS {
+        if count > MAX_PIXELS {
             return Err(
-                format!("it has {width} x {height} pixels; at most {MOST_PIXELS} in all are taken").into()
+                format!("it has {width} x {height} pixels; the maximum is {MAX_PIXELS} in all").into()
             );
         }
         if reader.info().is_animated() {
-            return Err("it is animated; only still pictures are taken".into());
+            return Err("it is animated; only still pictures are supported".into());
         }
         let (color, depth) = reader.output_color_type();
         let kind = Kind::of(color, depth)
-            .ok_or("it has 16 bits for each of several colours; the engine's pixels have 32 at most")?;
-        let length = reader.output_buffer_size().ok_or("it is larger than any memory")?;
+            .ok_or("it has several channels of 16 bits each; the engine's pixels have at most 32 bits")?;
+        let length = reader.output_buffer_size().ok_or("its pixels do not fit the address space")?;
         let mut pixels = vec![0; length];
         reader.next_frame(&mut pixels)?;
         reader.finish()?;
@@ -163,14 +163,14 @@ impl Picture {
         Ok(encoded)
     }
 
-    /// Writes a PNG file; one that is there is overwritten once the picture is encoded.
+    /// Writes a PNG file. An existing file is overwritten after the picture is encoded.
     pub(crate) fn save(&self, path: &Path) -> Result<(), CommandError> {
         let encoded = self.encode()?;
         std::fs::write(path, encoded)
             .map_err(|error| format!("cannot write {}: {error}", path.display()).into())
     }
 
-    /// The same picture in colours: RGB, or RGBA when it has alpha. `None` for samples of 16 bits.
+    /// Converts the picture to RGB, or RGBA if it has alpha. `None` for samples of 16 bits.
     pub(crate) fn in_colours(self) -> Option<Self> {
         let (pixels, kind) = match self.kind {
             Kind::Rgb8 | Kind::Rgba8 => return Some(self),
@@ -180,7 +180,7 @@ impl Picture {
             Kind::GreyAlpha8 => (grey_alpha_as_rgba(&self.pixels), Kind::Rgba8),
             Kind::Grey16 | Kind::GreyAlpha16 => return None,
         };
-        // A profile of grey does not describe colours.
+        // A grey profile does not describe colours.
         Some(Self { kind, pixels, colours: Colours { profile: None, ..self.colours }, ..self })
     }
 }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_encoding_and_decoding() {
+    fn every_kind_round_trips() {
         use Kind::{Grey8, Grey16, GreyAlpha8, GreyAlpha16, Rgb8, Rgba8};
         for kind in [Grey8, Grey16, GreyAlpha8, GreyAlpha16, Rgb8, Rgba8] {
             let original = picture(kind);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_flipped_byte_gives_an_error_or_a_picture_and_no_panic() {
+    fn damaged_files_do_not_panic() {
         let encoded = picture(Kind::Rgba8).encode().unwrap();
         for length in 0..encoded.len() {
             assert!(Picture::decode(Cursor::new(&encoded[..length])).is_err(), "cut to {length}");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn grey_becomes_colour_and_wide_grey_does_not() {
+    fn only_8_bit_grey_becomes_colour() {
         let grey = Picture { width: 1, height: 1, pixels: vec![7], ..picture(Kind::Grey8) };
         let colours = grey.in_colours().unwrap();
         assert_eq!((colours.kind, colours.pixels), (Kind::Rgb8, vec![7, 7, 7, 255]));

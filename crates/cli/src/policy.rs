@@ -1,10 +1,10 @@
-//! `memferry policy`: shows the policy of a running service, or gives it another.
+//! `memferry policy`: shows or changes the policy of a running service.
 //!
 //! ```text
-//! Client::policy ─ what was said goes over it ─► Client::set_policy ─► lines for people, or JSON
+//! Client::policy ─ changed by the given flags ─► Client::set_policy ─► lines of text, or JSON
 //! ```
 //!
-//! What is not said stays as the service has it. Whether it may be changed is the service's to decide.
+//! Settings without a flag stay as the service has them. The service decides whether the change is allowed.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::{CommandError, socket};
 /// Arguments of `policy`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The policy that is to take over: shared, exclusive, priority, deadline, weighted or rate-limit.
+    /// New policy: shared, exclusive, priority, deadline, weighted or rate-limit.
     #[arg(value_parser = policy)]
     kind: Option<PolicyKind>,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Shows or changes it.
+/// Runs `memferry policy`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
     let mut settings = client.policy()?;
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The policy with the numbers it goes by.
+/// One line for the policy with its parameters, and one for each class that has its own.
 fn lines(settings: &PolicySettings) -> Vec<String> {
     let mut lines = vec![numbers(settings, settings.kind)];
     let classes = [PriorityClass::Low, PriorityClass::Normal, PriorityClass::High];
@@ -62,13 +62,10 @@ fn numbers(settings: &PolicySettings, kind: PolicyKind) -> String {
     match kind {
         PolicyKind::Shared | PolicyKind::Exclusive => name.to_owned(),
         PolicyKind::Priority => {
-            format!("{name}, the high class alone for {:?} of every {:?}", settings.slice, settings.period)
+            format!("{name}, only the high class for {:?} of every {:?}", settings.slice, settings.period)
         }
         PolicyKind::Deadline => {
-            format!(
-                "{name}, {} bytes a second can be promised by a worker",
-                settings.capacity_bytes_per_second
-            )
+            format!("{name}, a worker can promise {} bytes per second", settings.capacity_bytes_per_second)
         }
         PolicyKind::Weighted => {
             let [low, normal, high] = settings.class_weights;
@@ -80,7 +77,7 @@ fn numbers(settings: &PolicySettings, kind: PolicyKind) -> String {
             format!("{name}, low {low}, normal {normal}, high {high}{}", users.concat())
         }
         PolicyKind::RateLimit => format!(
-            "{name}, {} bytes a second for each user, {} at once",
+            "{name}, {} bytes per second for each user, {} at once",
             settings.rate_bytes_per_second, settings.burst_bytes
         ),
     }

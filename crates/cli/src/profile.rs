@@ -1,14 +1,14 @@
-//! `memferry profile`: what a program copies, by size, alignment and caller, and what handing the copies over would
+//! `memferry profile`: counts a program's copies by size, alignment and caller, and estimates what handing them over would
 //! have saved.
 //!
 //! ```text
-//! recording, a memfd ─► program, with the recorder preloaded ─► its children likewise ─► ends
-//! recording ─ read once, checked ─► parts ─ names of functions ─ estimate ─► table or JSON
-//!                                                                          ─► the program's own exit status
+//! recording, a memfd ─► program with the recorder preloaded ─► its children likewise ─► exit
+//! recording ─ read once, checked ─► sums ─ function names ─ estimate ─► table or JSON
+//!                                                                      ─► the program's exit status
 //! ```
 //!
-//! The program can write anything into the recording: its numbers and names are taken for what they are, and no more.
-//! Compilers' own copies, the C library's within itself, and static and setuid programs are not seen.
+//! The program can write anything into the recording, so numbers and names are treated as untrusted data. Copies inlined by
+//! the compiler, the C library's internal copies, and static and setuid programs are not counted.
 
 mod estimate;
 mod program;
@@ -39,18 +39,18 @@ pub(crate) struct Arguments {
     /// Write the report as JSON.
     #[arg(long)]
     json: bool,
-    /// List so many callers, those with the most time first.
+    /// Number of callers to list, those with the most time first.
     #[arg(long, value_name = "N", default_value_t = 20)]
     callers: usize,
-    /// The program, and its arguments.
+    /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// Runs the program, reports, and ends as it ended.
+/// Runs the program, reports, and exits with its status.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let library = program::library()?;
-    // Before the program runs for an hour.
+    // Fail before the program runs, not after.
     let mut to = open(arguments.to.as_ref())?;
     let (descriptor, words) = memferry_recording::create()?;
     let clock = Rate::start();
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let mut report = Report::new(&recording, clock.ticks_per_second(), arguments.callers);
     report.add_program(&arguments.program, &ended);
     if recording.processes == 0 {
-        report.nothing_because(program::why_unseen(&arguments.program));
+        report.set_unseen_reason(program::why_unseen(&arguments.program));
     } else {
         report.add_estimate(estimate::Basis::of_this_machine()?);
     }
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         Some(file) => file.write_all(text.as_bytes())?,
         None => std::io::stderr().write_all(text.as_bytes())?,
     }
-    pass_on(&ended)
+    exit_like(&ended)
 }
 
 fn open(path: Option<&PathBuf>) -> Result<Option<File>, CommandError> {
@@ -86,27 +86,27 @@ fn open(path: Option<&PathBuf>) -> Result<Option<File>, CommandError> {
     path.map(create).transpose()
 }
 
-/// Ends as the program did: with its exit status, or with 128 and the number of the signal that ended it, as shells do.
-fn pass_on(ended: &Ended) -> ! {
+/// Exits with the program's exit status, or 128 plus the number of the signal that ended it, as shells do.
+fn exit_like(ended: &Ended) -> ! {
     exit(ended.exit_code())
 }
 
-/// How fast the counter that times copies goes, measured over the program's run.
+/// Measures the frequency of the counter that times copies, over the program's run.
 struct Rate {
-    begun: Instant,
+    started: Instant,
     ticks: Option<u64>,
 }
 
 impl Rate {
     fn start() -> Self {
-        Self { begun: Instant::now(), ticks: ticks() }
+        Self { started: Instant::now(), ticks: ticks() }
     }
 
-    /// `None` without such a counter.
+    /// `None` if the machine has no such counter.
     fn ticks_per_second(&self) -> Option<f64> {
-        const LEAST: Duration = Duration::from_millis(20);
-        std::thread::sleep(LEAST.saturating_sub(self.begun.elapsed()));
-        let elapsed = self.begun.elapsed();
+        const MIN_RUN: Duration = Duration::from_millis(20);
+        std::thread::sleep(MIN_RUN.saturating_sub(self.started.elapsed()));
+        let elapsed = self.started.elapsed();
         let now = ticks()?;
         let passed = now.checked_sub(self.ticks?).filter(|passed| *passed > 0)?;
         Some(passed as f64 / elapsed.as_secs_f64())

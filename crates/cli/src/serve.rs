@@ -1,7 +1,7 @@
-//! `memferry serve`: the service in front of a socket.
+//! `memferry serve`: runs the service on a socket.
 //!
 //! ```text
-//! command line, configuration file ─► Settings ─► socket handed over, or bound ─► daemon, until a signal
+//! command line, configuration file ─► Settings ─► socket from systemd, or bound here ─► daemon, until a signal
 //! ```
 
 use std::io::Write;
@@ -13,15 +13,15 @@ use tracing_subscriber::EnvFilter;
 
 use crate::CommandError;
 use crate::config::{self, Everything, Flags, LogFormat, Settings};
-use crate::output::AlreadySaid;
+use crate::output::AlreadyLogged;
 
 /// Arguments of `serve`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Configuration file; /etc/memferry.toml is read when it is there and no other is named.
+    /// Configuration file; by default /etc/memferry.toml, if it exists.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Read no configuration file.
+    /// Do not read a configuration file.
     #[arg(long, conflicts_with = "config")]
     no_config: bool,
     #[command(flatten)]
@@ -46,19 +46,19 @@ impl Arguments {
     }
 }
 
-/// Serves until a signal.
+/// Serves until SIGTERM or SIGINT.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    // What was handed over has to be found before anything else is opened.
+    // The sockets from systemd are found by number, before other descriptors are opened.
     let activated = Listener::activated()?;
     let settings = arguments.settings()?;
     let format = settings.log_format;
     start_log(format);
     start(arguments, settings, activated).map_err(|error| match format {
         LogFormat::Text => error,
-        // A line for people would be no JSON.
+        // The message must be JSON as well.
         LogFormat::Json => {
             tracing::error!(reason = %error, "failed");
-            AlreadySaid.into()
+            AlreadyLogged.into()
         }
     })
 }
@@ -74,12 +74,12 @@ fn start(arguments: &Arguments, settings: Settings, activated: Option<Listener>)
         None => Listener::bind(&options.socket, options.mode)?,
     };
     let address = listener.address().to_owned();
-    // Nobody has to be listening for this.
+    // A closed standard output is no error.
     serve_on(listener, &options, || drop(writeln!(std::io::stdout(), "listening on {address}")))?;
     Ok(())
 }
 
-/// Log lines for people on standard error, filtered as `MEMFERRY_LOG` says.
+/// Starts text log lines on standard error, filtered by `MEMFERRY_LOG`.
 pub(crate) fn start_text_log() {
     start_log(LogFormat::Text);
 }

@@ -1,11 +1,11 @@
-//! `memferry status`: what a running service is doing, once or again and again.
+//! `memferry status`: shows what a running service is doing, once or repeatedly.
 //!
 //! ```text
 //! once     Client::status ─► table or JSON
-//! --watch  every so many seconds ─► rates since the last look ─► drawn over the last table, or below it, until a signal
+//! --watch  every interval ─► rates since the last snapshot ─► drawn over the last table, or below it, until a signal
 //! ```
 //!
-//! How the numbers are laid out is `table`'s; who counts them is the service's.
+//! `table` formats the numbers. The service counts them.
 
 mod table;
 
@@ -19,7 +19,7 @@ use memferry::{Client, Status};
 use crate::interrupt::Interrupt;
 use crate::output::say;
 use crate::{CommandError, socket};
-use table::Look;
+use table::Snapshot;
 
 /// Arguments of `status`.
 #[derive(Args)]
@@ -27,24 +27,24 @@ pub(crate) struct Arguments {
     /// Socket of the service.
     #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
     socket: PathBuf,
-    /// Print JSON; with --watch, one object a line.
+    /// Print JSON; with --watch, one object per line.
     #[arg(long)]
     json: bool,
-    /// Go on showing it, every so many seconds, with rates; Ctrl-C ends it.
+    /// Repeat every SECONDS, with rates; Ctrl-C ends it.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
     if (0.05..=86_400.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err(format!("{text} seconds; it has to be from 0.05 to 86400"))
+        Err(format!("the interval is {text} seconds; it has to be from 0.05 to 86400"))
     }
 }
 
-/// Prints the service's status.
+/// Runs `memferry status`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
     if let Some(interval) = arguments.watch {
@@ -57,10 +57,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     print(&client, "")
 }
 
-/// Prints the service's status for people, each line after `indent`.
+/// Prints the service's status as a table, each line after `indent`.
 pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
-    let look = Look { own: client.session(), status: &client.status()?, before: None };
-    for line in look.table() {
+    let snapshot = Snapshot { own: client.session(), status: &client.status()?, before: None };
+    for line in snapshot.table() {
         say!("{indent}{line}");
     }
     Ok(())
@@ -74,16 +74,16 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
         let status = client.status()?;
         let now = Instant::now();
         let since = before.as_ref().map(|(status, then)| (status, now - *then));
-        let look = Look { own: client.session(), status: &status, before: since };
+        let snapshot = Snapshot { own: client.session(), status: &status, before: since };
         let text = if json {
-            format!("{}\n", look.json()?)
+            format!("{}\n", snapshot.json()?)
         } else if redraws {
-            drawn_over(&look.table())
+            drawn_over(&snapshot.table())
         } else {
             let separator = if before.is_some() { "\n" } else { "" };
-            format!("{separator}{}\n", look.table().join("\n"))
+            format!("{separator}{}\n", snapshot.table().join("\n"))
         };
-        // At once, so that a signal does not leave half of it.
+        // Written with one call, so that a signal does not leave half of it.
         let mut out = std::io::stdout();
         out.write_all(text.as_bytes())?;
         out.flush()?;
@@ -92,13 +92,13 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
     }
 }
 
-/// The lines as far as they fit the terminal, drawn from its top.
+/// Draws the lines over the terminal from its top, cut to its size.
 fn drawn_over(lines: &[String]) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     let fits = |cells: Option<u16>| cells.filter(|cells| *cells > 0).map_or(usize::MAX, usize::from);
     let width = fits(size.map(|size| size.ws_col));
     let height = fits(size.map(|size| size.ws_row)).saturating_sub(1);
-    // Home, each line cleared to its end, then what was drawn below before.
+    // Cursor home; each line clears its rest; finally everything below is cleared.
     let mut drawn = String::from("\x1b[H");
     for line in lines.iter().take(height.max(1)) {
         drawn.extend(line.chars().take(width));
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_seconds_within_reason() {
+    fn intervals_are_seconds_within_bounds() {
         assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
         for text in ["0", "-1", "nan", "inf", "1e9", "often", ""] {
             assert!(interval(text).is_err(), "{text}");

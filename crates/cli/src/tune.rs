@@ -1,11 +1,11 @@
-//! `memferry tune`: measures this machine once, and keeps what it finds for every engine of this user.
+//! `memferry tune`: measures this machine and stores the thresholds for the engines of this user.
 //!
 //! ```text
 //! kernels: sizes, near and far, alone and shared ─┐
-//! embedded client: what handing over takes ───────┴─► thresholds ─► profile.toml, a table
+//! embedded client: cost of handing over ──────────┴─► thresholds ─► profile.toml, a table
 //! ```
 //!
-//! The measurements are the engines'; the file is the broker's. A service that runs goes by the thresholds it was started with.
+//! `memferry_service::profile` measures and stores. A running service keeps the thresholds that it was started with.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ use crate::output::say;
 /// Arguments of `tune`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// File to write instead of the profile in the user's configuration folder.
+    /// File to write, instead of the profile in the user's configuration directory.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
-    /// Measure and print, and write nothing.
+    /// Measure and print, but write nothing.
     #[arg(long, conflicts_with = "to")]
     dry_run: bool,
     /// Print the profile as JSON.
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Measures, writes and prints.
+/// Runs `memferry tune`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let path = match (&arguments.to, arguments.dry_run) {
         (_, true) => None,
@@ -51,10 +51,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         bar.inc(1);
     };
     let mut thresholds = measure::measure(step)?;
-    step("requests done at once");
+    step("requests run inline");
     match inline_bytes() {
         Ok(bytes) => thresholds.inline_bytes = bytes,
-        Err(error) => bar.suspend(|| eprintln!("memferry: requests done at once were not measured: {error}")),
+        Err(error) => bar.suspend(|| eprintln!("memferry: requests run inline were not measured: {error}")),
     }
     bar.finish_and_clear();
     thresholds.check()?;
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     print(&profile.thresholds)?;
     match path {
-        Some(path) => say!("written to {}; engines started from now on go by it", path.display()),
+        Some(path) => say!("written to {}; engines started from now on use it", path.display()),
         None => say!("nothing was written"),
     }
     Ok(())
@@ -84,13 +84,13 @@ fn bar() -> Result<ProgressBar, CommandError> {
 
 fn print(thresholds: &Tuning) -> Result<(), CommandError> {
     let rows = [
-        ("copies of far memory go past the caches from", thresholds.stream_cold_bytes),
-        ("all copies go past the caches from", thresholds.stream_always_bytes),
-        ("zeroing far memory goes past the caches from", thresholds.zero_cold_bytes),
-        ("copies are shared with a worker that is awake from", thresholds.share_awake_bytes),
+        ("copies of far memory bypass the caches from", thresholds.stream_cold_bytes),
+        ("all copies bypass the caches from", thresholds.stream_always_bytes),
+        ("zeroing far memory bypasses the caches from", thresholds.zero_cold_bytes),
+        ("copies are shared with an awake worker from", thresholds.share_awake_bytes),
         ("a worker is woken to share copies of far memory from", thresholds.share_asleep_cold_bytes),
         ("a worker is woken to share copies of near memory from", thresholds.share_asleep_hot_bytes),
-        ("embedded requests are done at once up to", thresholds.inline_bytes),
+        ("embedded requests run inline up to", thresholds.inline_bytes),
     ];
     for (what, bytes) in rows {
         match bytes {
@@ -99,25 +99,25 @@ fn print(thresholds: &Tuning) -> Result<(), CommandError> {
         }
     }
     match thresholds.far_ticks {
-        0 => say!("memory and caches cannot be told apart by timing loads"),
-        ticks => say!("{:<52} {ticks} ticks", "memory is far when a load takes"),
+        0 => say!("timed loads cannot distinguish memory from caches on this machine"),
+        ticks => say!("{:<52} {ticks} ticks", "memory counts as far if a load takes"),
     }
     Ok(())
 }
 
-/// Longest request looked at, bytes.
+/// Bytes of the longest request measured.
 const LONGEST: u64 = 64 << 10;
 
-/// Nanoseconds in which a transfer that moves nothing is handed over and its completion taken, from a worker that is awake: the
-/// least of several tries, for other programs may keep the worker from being awake.
+/// Nanoseconds to hand over an empty transfer to an awake worker and take its completion. The minimum of several tries, since
+/// other programs may delay the worker.
 pub(crate) fn hand_over_ns() -> Result<u128, CommandError> {
     const TRIES: usize = 31;
     let mut queue = Client::embedded()?.queue(16)?;
-    let mut least = u128::MAX;
+    let mut minimum = u128::MAX;
     for _ in 0..TRIES {
-        least = least.min(each_ns(&mut queue, hand_over_and_wait)?);
+        minimum = minimum.min(each_ns(&mut queue, hand_over_and_wait)?);
     }
-    Ok(least)
+    Ok(minimum)
 }
 
 fn hand_over_and_wait(queue: &mut Queue) -> Result<(), CommandError> {
@@ -126,7 +126,7 @@ fn hand_over_and_wait(queue: &mut Queue) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The longest copy that takes this thread less than to hand one over and get its completion, from a worker that is awake.
+/// Bytes of the longest copy that this thread makes faster than it can hand one over to an awake worker.
 fn inline_bytes() -> Result<u64, CommandError> {
     const TRIES: usize = 31;
     let client = Client::embedded()?;
@@ -156,7 +156,7 @@ fn inline_bytes() -> Result<u64, CommandError> {
     Ok(found)
 }
 
-/// Nanoseconds each of some calls took.
+/// Nanoseconds per call.
 fn each_ns(
     queue: &mut Queue,
     mut call: impl FnMut(&mut Queue) -> Result<(), CommandError>,

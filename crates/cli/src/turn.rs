@@ -1,6 +1,6 @@
-//! `memferry rotate` and `memferry flip`: a PNG picture turned by one 2-D transfer.
+//! `memferry rotate` and `memferry flip`: turn a PNG picture with one 2-D transfer.
 //!
-//! The engine reads the source in strides and writes rows; this thread decodes, waits and encodes.
+//! The engine reads the source with strides and writes rows. This thread decodes, waits and encodes.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,12 +20,12 @@ use crate::picture::Picture;
 pub(crate) struct RotateArguments {
     /// PNG file to read.
     input: PathBuf,
-    /// PNG file to write; one that is there is overwritten.
+    /// PNG file to write; an existing file is overwritten.
     output: PathBuf,
-    /// Degrees, clockwise: 90, 180 or 270.
+    /// Degrees clockwise: 90, 180 or 270.
     #[arg(long, value_name = "DEGREES", value_parser = quarters)]
     by: Turn,
-    /// Socket of a service to go through; without one, the engine is embedded.
+    /// Socket of the service to use; by default the engine is embedded.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -36,15 +36,15 @@ pub(crate) struct RotateArguments {
 pub(crate) struct FlipArguments {
     /// PNG file to read.
     input: PathBuf,
-    /// PNG file to write; one that is there is overwritten.
+    /// PNG file to write; an existing file is overwritten.
     output: PathBuf,
-    /// Exchange left and right.
+    /// Swap left and right.
     #[arg(long, group = "direction")]
     horizontal: bool,
-    /// Exchange top and bottom.
+    /// Swap top and bottom.
     #[arg(long, group = "direction")]
     vertical: bool,
-    /// Socket of a service to go through; without one, the engine is embedded.
+    /// Socket of the service to use; by default the engine is embedded.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -54,16 +54,16 @@ fn quarters(text: &str) -> Result<Turn, String> {
         "90" => Ok(Turn::Rotate90),
         "180" => Ok(Turn::Rotate180),
         "270" => Ok(Turn::Rotate270),
-        _ => Err(format!("pictures turn by 90, 180 or 270 degrees, not by '{text}'")),
+        _ => Err(format!("cannot rotate by '{text}' degrees; choose 90, 180 or 270")),
     }
 }
 
-/// Rotates a picture.
+/// Runs `memferry rotate`.
 pub(crate) fn rotate(arguments: &RotateArguments) -> Result<(), CommandError> {
     turn(&arguments.input, &arguments.output, arguments.by, arguments.socket.as_deref())
 }
 
-/// Mirrors a picture.
+/// Runs `memferry flip`.
 pub(crate) fn flip(arguments: &FlipArguments) -> Result<(), CommandError> {
     let direction = if arguments.horizontal { Turn::FlipHorizontal } else { Turn::FlipVertical };
     turn(&arguments.input, &arguments.output, direction, arguments.socket.as_deref())
@@ -76,9 +76,9 @@ fn turn(input: &Path, output: &Path, turn: Turn, socket: Option<&Path>) -> Resul
     let (turned, transfer) = source.turned(mover.client(), turn)?;
     let cpu = thread_cpu();
     let started = Instant::now();
-    let completion = mover.carry_out(transfer)?;
-    let took = started.elapsed();
-    let spent = thread_cpu().saturating_sub(cpu);
+    let completion = mover.run(transfer)?;
+    let elapsed = started.elapsed();
+    let cpu_time = thread_cpu().saturating_sub(cpu);
     let turned = turned.picture()?;
     turned.save(output)?;
     say!(
@@ -88,8 +88,8 @@ fn turn(input: &Path, output: &Path, turn: Turn, socket: Option<&Path>) -> Resul
         turned.height,
         turned.kind.name(),
         Bytes(completion.bytes_done),
-        Time(took),
-        Time(spent)
+        Time(elapsed),
+        Time(cpu_time)
     );
     say!("engine: {}", mover.describe(completion.engine));
     Ok(())

@@ -1,8 +1,8 @@
 /* The soak's client in C: random transfers through libmemferry, each checked against a model of the memory.
  *
- *   connect ─► cells: two frames and what is in them ─ one transfer each ─► completion, exactly one ─► the same bytes?
+ *   connect ─► cells: two frames and their contents ─ one transfer each ─► exactly one completion ─► the same bytes?
  *
- * The orchestrator reads its output (tests/soak/src/saying.rs). Usage: client SOCKET SEED */
+ * The runner reads its output (tests/soak/src/output.rs). Usage: client SOCKET SEED */
 #include <memferry.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum work { COPY, MOVE, FILL, XOR, CRC, COMPARE, DUAL, GATHER, NOTHING, WORKS };
 
-/* Two frames, the model of their bytes, and the transfer under way there. */
+/* Two frames, the model of their bytes, and the transfer in progress there. */
 struct cell {
     mf_frame frames[2];
     unsigned char model[2][BYTES];
@@ -28,7 +28,7 @@ struct cell {
 
 static struct cell cells[CELLS];
 static uint64_t state, ends, bytes;
-static struct timespec told;
+static struct timespec last_report;
 
 static uint64_t next(void) {
     uint64_t z = (state += 0x9e3779b97f4a7c15u);
@@ -48,23 +48,24 @@ static void finding(const char *format, ...) {
     exit(1);
 }
 
-static void tell(int now) {
+static void report(int now) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
-    if (now || (time.tv_sec - told.tv_sec) * 1000 + (time.tv_nsec - told.tv_nsec) / 1000000 > 200) {
-        told = time;
+    long ms = (time.tv_sec - last_report.tv_sec) * 1000 + (time.tv_nsec - last_report.tv_nsec) / 1000000;
+    if (now || ms > 200) {
+        last_report = time;
         printf("at %llu %llu\n", (unsigned long long)ends, (unsigned long long)bytes);
         fflush(stdout);
     }
 }
 
-static void rest(void) {
+static void pause_briefly(void) {
     struct timespec time = {0, 20000000};
     nanosleep(&time, NULL);
 }
 
-/* Reports a failed call. The session is over after any of them. */
-static void trouble(mf_error error) {
+/* Reports a failed call, after which the session is over. */
+static void report_error(mf_error error) {
     switch ((int)error) {
     case MF_ERROR_NO_SERVICE:
         break;
@@ -75,7 +76,7 @@ static void trouble(mf_error error) {
     case MF_ERROR_SESSION_ENDED:
         printf("ended 0 %s\n", mf_last_message());
         break;
-    /* A refused session has the first number, whatever the reason. */
+    /* A refused session has the first error number, whatever the reason. */
     case MF_ERROR_REFUSED_QUOTA:
     case MF_ERROR_REFUSED_SYSTEM:
         printf("refused 0 system %s\n", mf_last_message());
@@ -192,7 +193,7 @@ static int ended(const mf_completion *done) {
            !(cell->busy && cell->ticket.tag == done->ticket.tag && cell->ticket.queue == done->ticket.queue))
         cell++;
     if (cell == cells + CELLS)
-        finding("a completion of no outstanding transfer");
+        finding("a completion without outstanding transfer");
     cell->busy = 0;
     ends++;
     bytes += done->bytes_done;
@@ -201,7 +202,7 @@ static int ended(const mf_completion *done) {
                                    done->error == MF_ERROR_DEADLINE_UNREACHABLE)) ||
                 done->error == MF_ERROR_WAITING_QUOTA;
     if (done->error != MF_ERROR_NONE && !early) {
-        trouble(done->error);
+        report_error(done->error);
         return 1;
     }
     uint64_t value = expected(cell, (unsigned)done->bytes_done);
@@ -218,7 +219,7 @@ static int ended(const mf_completion *done) {
             finding("frame %d differs after work %d of %u bytes from %u to %u, %llu done", frame, (int)cell->work,
                     cell->length, cell->from, cell->to, (unsigned long long)done->bytes_done);
     }
-    tell(0);
+    report(0);
     return 0;
 }
 
@@ -252,7 +253,7 @@ static int take(mf_queue queue) {
     return ended(&done);
 }
 
-/* After a loss every other transfer has a completion too, and no other comes. */
+/* After a loss every other transfer has a completion too, and no further one comes. */
 static void drain(mf_queue queue) {
     mf_completion done;
     for (int left = outstanding(); left > 0; left--) {
@@ -261,7 +262,7 @@ static void drain(mf_queue queue) {
             finding("waiting after a loss: %d, of %d", (int)error, left);
     }
     if (mf_poll(queue, &done) != MF_ERROR_NOTHING)
-        finding("a completion too many of a lost service");
+        finding("an additional completion of a lost service");
 }
 
 static void session(mf_client client, unsigned rounds) {
@@ -270,7 +271,7 @@ static void session(mf_client client, unsigned rounds) {
     mf_error error;
     int over = 0;
     if ((error = mf_queue_open(client, 8, &queue)) != MF_ERROR_NONE) {
-        trouble(error);
+        report_error(error);
         return;
     }
     memset(cells, 0, sizeof cells);
@@ -278,7 +279,7 @@ static void session(mf_client client, unsigned rounds) {
         for (int frame = 0; frame < 2; frame++) {
             error = mf_frame_allocate(client, BYTES, &cells[cell].frames[frame]);
             if (error != MF_ERROR_NONE) {
-                trouble(error);
+                report_error(error);
                 goto closing;
             }
             for (unsigned at = 0; at < BYTES; at++)
@@ -293,7 +294,7 @@ static void session(mf_client client, unsigned rounds) {
             cell->busy = error == MF_ERROR_NONE;
             over = error != MF_ERROR_NONE;
             if (over)
-                trouble(error);
+                report_error(error);
         } else if (below(4) == 0) {
             cell->cancelled = 1;
             error = mf_cancel(queue, cell->ticket);
@@ -308,7 +309,7 @@ static void session(mf_client client, unsigned rounds) {
     if (over)
         drain(queue);
     else if (mf_poll(queue, &done) != MF_ERROR_NOTHING)
-        finding("a completion too many");
+        finding("an additional completion");
 closing:
     mf_queue_close(queue);
     for (int cell = 0; cell < CELLS; cell++)
@@ -320,21 +321,21 @@ int main(int argc, char **argv) {
     if (argc != 3)
         return 2;
     state = strtoull(argv[2], NULL, 10);
-    clock_gettime(CLOCK_MONOTONIC, &told);
+    clock_gettime(CLOCK_MONOTONIC, &last_report);
     unsigned sessions = 1 + below(6);
     for (unsigned tries = 0; sessions > 0 && tries < 1000; tries++) {
         mf_client client;
         mf_error error = mf_connect(argv[1], &client);
         if (error != MF_ERROR_NONE) {
-            trouble(error);
-            tell(0);
-            rest();
+            report_error(error);
+            report(0);
+            pause_briefly();
             continue;
         }
         sessions--;
         session(client, 20 + below(3000));
         mf_disconnect(client);
     }
-    tell(1);
+    report(1);
     return 0;
 }

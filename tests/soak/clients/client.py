@@ -2,7 +2,7 @@
 
     connect ─► frames and what is in them ─ a few transfers at a time, waited for and awaited ─► the same bytes?
 
-What it says is for the orchestrator (tests/soak/src/saying.rs). Usage: client.py SOCKET SEED
+The runner reads its output (tests/soak/src/output.rs). Usage: client.py SOCKET SEED
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-/* Lets the time of day of a process jump: preloaded, every reading of CLOCK_REALTIME is off by days, another number
- * of them each second, backwards as often as forwards. Nothing in memferry may depend on it;
- * monotonic clocks are left alone. */
+/* Makes a process's time of day jump: when preloaded, every reading of CLOCK_REALTIME is off by a number of days that changes each
+ * second, backwards as often as forwards. Nothing in memferry may depend on that clock. Monotonic clocks are not
+ * changed. */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 #include <sys/time.h>

@@ -1,7 +1,7 @@
-//! When what is done to whom: each sort of abuse comes about so often, at random.
+//! The schedule of abuse: each kind recurs at random times with a certain frequency.
 //!
 //! ```text
-//! Random ─► Schedule ─ due(now) ─► the next sort that is due, with its next time drawn
+//! Random ─► Schedule ─ due(now) ─► the next kind that is due; its next time is drawn
 //! ```
 
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ pub(crate) enum Abuse {
     KillFiles,
 }
 
-/// How often each comes about.
-const PACE: [(Abuse, Duration); 5] = [
+/// Mean interval of each kind.
+const INTERVALS: [(Abuse, Duration); 5] = [
     (Abuse::KillClient, Duration::from_millis(1000)),
     (Abuse::StopClient, Duration::from_millis(1200)),
     (Abuse::StopService, Duration::from_millis(2500)),
@@ -31,27 +31,27 @@ const PACE: [(Abuse, Duration); 5] = [
     (Abuse::KillFiles, Duration::from_secs(8)),
 ];
 
-/// What is due when.
+/// The next time of each kind.
 pub(crate) struct Schedule {
-    times: [Instant; PACE.len()],
+    times: [Instant; INTERVALS.len()],
 }
 
 impl Schedule {
     pub(crate) fn new(now: Instant, random: &mut Random) -> Self {
-        Self { times: PACE.map(|(_, pace)| now + random.about(pace)) }
+        Self { times: INTERVALS.map(|(_, pace)| now + random.about(pace)) }
     }
 
-    /// What is to be done now.
+    /// The kind of abuse that is due now.
     pub(crate) fn due(&mut self, now: Instant, random: &mut Random) -> Option<Abuse> {
-        let index = (0..PACE.len()).find(|index| self.times[*index] <= now)?;
-        self.times[index] = now + random.about(PACE[index].1);
-        Some(PACE[index].0)
+        let index = (0..INTERVALS.len()).find(|index| self.times[*index] <= now)?;
+        self.times[index] = now + random.about(INTERVALS[index].1);
+        Some(INTERVALS[index].0)
     }
 }
 
-/// How long a service may live before it is ended: some briefly, some for long, so that what grows slowly is seen.
-pub(crate) fn life(whole: Duration, random: &mut Random) -> Duration {
-    let long = (whole / 6).clamp(Duration::from_secs(5), Duration::from_secs(600));
+/// The lifetime of a service: some are short, some long enough to show slow growth.
+pub(crate) fn life(duration: Duration, random: &mut Random) -> Duration {
+    let long = (duration / 6).clamp(Duration::from_secs(5), Duration::from_secs(600));
     let life = if random.once_in(3) { long } else { long / 3 };
     random.about(life)
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_comes_about_and_not_all_at_once() {
+    fn every_kind_recurs_at_its_pace() {
         let mut random = Random::new(3);
         let now = Instant::now();
         let mut schedule = Schedule::new(now, &mut random);
@@ -72,7 +72,7 @@ mod tests {
                 seen.push(abuse);
             }
         }
-        for (abuse, pace) in PACE {
+        for (abuse, pace) in INTERVALS {
             let count = seen.iter().filter(|done| **done == abuse).count();
             let expected = 60.0 / pace.as_secs_f64();
             assert!((0.5..1.7).contains(&(count as f64 / expected)), "{abuse:?}: {count} of {expected}");

@@ -1,8 +1,8 @@
-//! The clients of a run: started in turn, listened to, and judged by what they say and how they end.
+//! The clients of a run: started, their lines handled, and their errors and exits judged.
 //!
 //! ```text
-//! Kind ─► process ─ lines ─► at: progress     lost, ended, refused: was that called for?     finding
-//!                 └ exit ──► killed by us, or done; all else is a finding, and so is silence
+//! Kind ─► process ─ lines ─► at: progress     lost, ended, refused: to be expected?     finding
+//!                 └ exit ──► killed by the runner, or success; else a finding, as is silence
 //! ```
 
 use std::collections::HashSet;
@@ -16,13 +16,13 @@ use crate::process::Started;
 use crate::report::Report;
 use crate::roles::Role;
 
-/// A client that says nothing for so long is stuck.
+/// A client that prints nothing for so long is stuck.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// What a client is.
+/// The kind of a client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
-    /// This program in a part.
+    /// This program in a role.
     Part(Role),
     /// The program in C.
     C,
@@ -35,27 +35,26 @@ impl Kind {
         format!("{self:?}").to_lowercase().replace("part(", "").replace(')', "")
     }
 
-    /// Whether it is a client of the service that is abused.
+    /// Whether it is a client of the abused service.
     pub(crate) fn is_served(self) -> bool {
         use Role::{Ballast, Embedded, Files, Plain};
         !matches!(self, Self::Part(Embedded | Files | Plain | Ballast))
     }
 }
 
-/// A client that runs.
 pub(crate) struct Running {
     pub(crate) kind: Kind,
     pub(crate) seed: u64,
     pub(crate) number: u64,
     pub(crate) started: Started,
     since: Instant,
-    /// When it last said something, or was let go on.
-    pub(crate) heard: Instant,
+    /// When it last printed a line, or was resumed.
+    pub(crate) last_line: Instant,
     pub(crate) stopped: Option<Instant>,
     pub(crate) killed: bool,
-    /// It may have little memory or few descriptors.
+    /// It has limited memory or descriptors.
     pub(crate) limited: bool,
-    /// The service it is a client of.
+    /// The process of its service.
     service: u32,
     completions: u64,
     bytes: u64,
@@ -64,21 +63,21 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn new(kind: Kind, seed: u64, number: u64, started: Started, limited: bool) -> Self {
-        let heard = Instant::now();
+        let last_line = Instant::now();
         let service = 0;
         let completions = 0;
         let bytes = 0;
         let stopped = None;
         let killed = false;
         let findings = false;
-        let since = heard;
+        let since = last_line;
         Self {
             since,
             kind,
             seed,
             number,
             started,
-            heard,
+            last_line,
             stopped,
             killed,
             limited,
@@ -89,7 +88,7 @@ impl Running {
         }
     }
 
-    /// Who it is, so that it can be started again.
+    /// Identifies the client, so that it can be started again.
     fn title(&self) -> String {
         let limited = if self.limited { ", limited" } else { "" };
         format!("client {} ({}, seed {}{limited})", self.number, self.kind.name(), self.seed)
@@ -101,23 +100,23 @@ impl Running {
     }
 }
 
-/// What was done to services, as far as it excuses their clients.
+/// What was done to services, as far as it explains errors of their clients.
 #[derive(Default)]
-pub(crate) struct Past {
-    /// Those that were killed, or told to stop.
+pub(crate) struct History {
+    /// Services that were killed or stopped for good.
     pub(crate) gone: HashSet<u32>,
-    /// When the last of them was.
+    /// When the last of them ended.
     pub(crate) last: Option<Instant>,
-    /// Those that were left few descriptors.
+    /// Services with few descriptors.
     pub(crate) starved: HashSet<u32>,
     /// When one of those was last alive.
     pub(crate) short: Option<Instant>,
 }
 
-impl Past {
-    /// Whether what a client met with was called for.
-    fn excuses(&self, client: &Running, what: &str, process: u32, kind: &str) -> bool {
-        // Programs in other languages do not know the service's process, nor who is turned away at the door.
+impl History {
+    /// Whether an error of a client was to be expected.
+    fn explains(&self, client: &Running, what: &str, process: u32, kind: &str) -> bool {
+        // Programs in other languages do not know the service's process, nor why they were not accepted.
         let unknown = process == 0;
         let starved = self.starved.contains(&process) || unknown && self.short > Some(client.since);
         let gone = self.gone.contains(&process) || unknown && (starved || self.last > Some(client.since));
@@ -132,9 +131,9 @@ impl Past {
     }
 }
 
-/// Takes note of a line.
-pub(crate) fn heard(client: &mut Running, text: &str, past: &Past, report: &mut Report) {
-    client.heard = Instant::now();
+/// Handles a line of a client.
+pub(crate) fn handle_line(client: &mut Running, text: &str, history: &History, report: &mut Report) {
+    client.last_line = Instant::now();
     let mut words = text.split(' ');
     let what = words.next().unwrap_or_default();
     let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
@@ -157,40 +156,40 @@ pub(crate) fn heard(client: &mut Running, text: &str, past: &Past, report: &mut 
                 "ended" => "sessions that the service ended for lack of descriptors",
                 _ => "calls that were refused for lack of what they need",
             });
-            if !past.excuses(client, what, process, kind) {
-                report.find(format!("{}: nothing called for '{text}'", client.title()));
+            if !history.explains(client, what, process, kind) {
+                report.find(format!("{}: nothing explains '{text}'", client.title()));
             }
         }
         "finding" => {
             client.findings = true;
             report.find(format!("{}: {text}", client.title()));
         }
-        _ => report.find(format!("{} said '{text}'", client.title())),
+        _ => report.find(format!("{} printed '{text}'", client.title())),
     }
 }
 
-/// How it ended, if it has. One that is stuck is killed, and a finding.
-pub(crate) fn ended(
+/// The exit status of a client, if it has ended. A stuck client is killed and reported.
+pub(crate) fn poll_exit(
     client: &mut Running,
     report: &mut Report,
 ) -> Result<Option<ExitStatus>, crate::SoakError> {
-    if client.stopped.is_none() && client.heard.elapsed() > SILENCE && !client.killed {
+    if client.stopped.is_none() && client.last_line.elapsed() > SILENCE && !client.killed {
         let title = client.title();
         let threads = client.started.threads();
-        report.find(format!("{title} says nothing; its threads: {threads}; {}", client.started.errors()));
+        report.find(format!("{title} prints nothing; its threads: {threads}; {}", client.started.errors()));
         client.kill();
     }
-    client.started.ended()
+    client.started.exit_status()
 }
 
-/// Whether it ended as it may, once all it said was heard.
+/// Reports an unexpected exit. Called after all lines were handled.
 pub(crate) fn judge_end(client: &Running, status: ExitStatus, report: &mut Report) {
     if !client.findings && !client.killed && !status.success() {
         report.find(format!("{} ended with {status}: {}", client.title(), client.started.errors()));
     }
 }
 
-/// How a client is started.
+/// How clients are started.
 pub(crate) struct Recipe<'a> {
     pub(crate) directory: &'a Path,
     pub(crate) own: PathBuf,
@@ -198,7 +197,7 @@ pub(crate) struct Recipe<'a> {
 }
 
 impl Recipe<'_> {
-    /// The words of a client, and the library it has preloaded; `None` where what it needs is not there.
+    /// The command line of a client and its preloaded library; `None` if a program it needs is not named.
     pub(crate) fn words(
         &self,
         kind: Kind,

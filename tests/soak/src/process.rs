@@ -1,7 +1,7 @@
-//! A process: started with a word to end with this one, listened to, signalled, and asked of the kernel what it holds.
+//! A child process: killed with this one, its output read, signalled, and its resources read from the kernel.
 //!
 //! ```text
-//! Started ─ its lines ─► one queue for all, under its number      errors ─► a file, whose end a finding quotes
+//! Started ─ its lines ─► one queue for all, with its number      errors ─► a file; a finding quotes its end
 //! ```
 
 use std::io::{BufRead, BufReader};
@@ -17,41 +17,41 @@ use serde::Serialize;
 
 use crate::SoakError;
 
-/// Between looks at what another process does.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
-/// Bytes of its errors that a finding quotes.
+/// Poll interval for another process.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Bytes of its error messages that a finding quotes.
 const QUOTED: usize = 1500;
 
-/// A line that a process said.
+/// A line that a process printed.
 pub(crate) struct Line {
     pub(crate) number: u64,
     pub(crate) text: String,
 }
 
-/// A process that ends with this one.
+/// A process that is killed with this one.
 pub(crate) struct Started {
     child: Child,
-    /// Passes on what it says.
-    ear: Option<JoinHandle<()>>,
+    /// Forwards the lines of its output.
+    reader: Option<JoinHandle<()>>,
     errors: PathBuf,
 }
 
-/// What a process holds.
+/// The resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub(crate) struct Held {
+pub(crate) struct Usage {
     pub(crate) resident_kib: u64,
     pub(crate) descriptors: u64,
     pub(crate) threads: u64,
-    /// Mappings of clients' frames.
+    /// Mapped frames of clients.
     pub(crate) frames: u64,
 }
 
 impl Started {
-    /// Starts it in a process group of its own, so that Ctrl-C ends this process, and this process the others.
+    /// Starts the process in its own process group, so that Ctrl-C reaches only this process.
     pub(crate) fn new(
         words: &[String],
         preload: Option<&Path>,
-        (number, said): (u64, &Sender<Line>),
+        (number, lines): (u64, &Sender<Line>),
         errors: PathBuf,
     ) -> Result<Self, SoakError> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -62,64 +62,64 @@ impl Started {
             command.env("LD_PRELOAD", library);
         }
         let mut child = command.spawn()?;
-        let output = child.stdout.take().ok_or("no output of a process")?;
-        let said = said.clone();
-        let ear = std::thread::spawn(move || {
+        let output = child.stdout.take().ok_or("the process has no output")?;
+        let lines = lines.clone();
+        let reader = std::thread::spawn(move || {
             for text in BufReader::new(output).lines().map_while(Result::ok) {
-                if said.send(Line { number, text }).is_err() {
+                if lines.send(Line { number, text }).is_err() {
                     return;
                 }
             }
         });
-        Ok(Self { child, ear: Some(ear), errors })
+        Ok(Self { child, reader: Some(reader), errors })
     }
 
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal; one that has ended gets none.
+    /// Sends a signal, unless the process has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, SoakError> {
+    /// The exit status, if the process has ended.
+    pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>, SoakError> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Of one that has ended: all it said has been passed on.
-    pub(crate) fn heard_out(&mut self) {
-        if let Some(ear) = self.ear.take() {
-            let _ = ear.join();
+    /// After the process ended: waits until all its lines are forwarded.
+    pub(crate) fn join_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
         }
     }
 
-    /// Waits for its end until then.
-    pub(crate) fn ended_within(&mut self, time: Duration) -> Result<Option<ExitStatus>, SoakError> {
+    /// Waits for the process to end, up to `time`.
+    pub(crate) fn wait_for_exit(&mut self, time: Duration) -> Result<Option<ExitStatus>, SoakError> {
         let until = Instant::now() + time;
         loop {
-            match self.ended()? {
-                None if Instant::now() < until => std::thread::sleep(LOOK),
-                ended => return Ok(ended),
+            match self.exit_status()? {
+                None if Instant::now() < until => std::thread::sleep(POLL_INTERVAL),
+                exit_status => return Ok(exit_status),
             }
         }
     }
 
-    /// The last it said of errors, in one line.
+    /// The end of its error messages, in one line.
     pub(crate) fn errors(&self) -> String {
         let bytes = std::fs::read(&self.errors).unwrap_or_default();
         let last = &bytes[bytes.len().saturating_sub(QUOTED)..];
         String::from_utf8_lossy(last).trim().replace('\n', " | ")
     }
 
-    /// Whether it panicked, going by what it wrote to standard error.
+    /// Whether the process panicked, according to its error messages.
     pub(crate) fn panicked(&self) -> bool {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         String::from_utf8_lossy(&text).contains("panicked at")
     }
 
-    /// Where threads wait that do not get on, as the kernel tells.
+    /// Names of the threads and the kernel functions in which they wait.
     pub(crate) fn threads(&self) -> String {
         let tasks =
             std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
@@ -130,14 +130,14 @@ impl Started {
         tasks.map(of_task).collect::<Vec<_>>().join(", ")
     }
 
-    /// What its descriptors are.
+    /// The files that its descriptors refer to.
     pub(crate) fn descriptors(&self) -> String {
         let list = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).into_iter().flatten().flatten();
         let target = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();
         list.filter_map(target).map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    pub(crate) fn held(&self) -> Option<Held> {
+    pub(crate) fn usage(&self) -> Option<Usage> {
         let path = |file: &str| format!("/proc/{}/{file}", self.child.id());
         let status = std::fs::read_to_string(path("status")).ok()?;
         let number = |name: &str| {
@@ -145,7 +145,7 @@ impl Started {
             line.split_whitespace().next()?.parse().ok()
         };
         let maps = std::fs::read_to_string(path("maps")).ok()?;
-        Some(Held {
+        Some(Usage {
             resident_kib: number("VmRSS:")?,
             descriptors: std::fs::read_dir(path("fd")).ok()?.count() as u64,
             threads: number("Threads:")?,
@@ -153,7 +153,7 @@ impl Started {
         })
     }
 
-    /// Lets it open so many descriptors more.
+    /// Lets the process open `spare` more descriptors.
     pub(crate) fn leave_descriptors(&self, spare: u64) {
         let open =
             std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, |list| list.count() as u64);

@@ -1,8 +1,8 @@
-//! Numbers that a seed tells, so that what was drawn can be drawn again. Nothing here is secret.
+//! Reproducible random numbers from a seed. None of them is secret.
 
 use std::time::Duration;
 
-/// The draws of one process.
+/// The random numbers of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(fastrand::Rng);
 
@@ -15,7 +15,7 @@ impl Random {
         self.0.u64(..)
     }
 
-    /// One of `0..end`; 0 when that is empty.
+    /// A number of `0..end`; 0 if the range is empty.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.u64(..end.max(1))
     }
@@ -29,17 +29,17 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of a list that is not empty.
+    /// An element of a list that is not empty.
     pub(crate) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.0.usize(..list.len())]
     }
 
-    /// Half to one and a half of a time.
+    /// A time between half and one and a half of `time`.
     pub(crate) fn about(&mut self, time: Duration) -> Duration {
         time.mul_f64(0.5 + self.below(1001) as f64 / 1000.0)
     }
 
-    /// Bytes for a generator of another kind.
+    /// A seed for another generator.
     pub(crate) fn seed(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         self.0.fill(&mut bytes);
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seeds_tell_equal_numbers_within_their_bounds() {
+    fn equal_seeds_give_equal_numbers() {
         let mut one = Random::new(7);
         let mut other = Random::new(7);
         for end in 1..200 {

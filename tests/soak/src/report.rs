@@ -1,37 +1,37 @@
-//! What came of it: samples over time, what was done to whom, what was left out, and findings.
+//! The results: samples over time, what was done to processes, what was left out, and findings.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::process::Held;
+use crate::process::Usage;
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Sample {
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub(crate) at: f64,
-    /// Completions that were checked, of each second since the last sample.
+    /// Checked completions per second since the last sample.
     pub(crate) completions: f64,
-    /// Bytes that were moved and compared, of each second.
+    /// Compared bytes per second.
     pub(crate) bytes: f64,
     pub(crate) clients: usize,
-    /// What the service holds.
-    pub(crate) service: Option<Held>,
-    /// What the file server holds.
-    pub(crate) files: Option<Held>,
+    /// Resources of the service.
+    pub(crate) service: Option<Usage>,
+    /// Resources of the file server.
+    pub(crate) files: Option<Usage>,
 }
 
-/// Memory, descriptors and threads of a service when its clients were gone.
+/// Resources of a service after its clients were gone.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Settled {
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub(crate) at: f64,
-    /// Seconds this process had lived.
+    /// Age of the process in seconds.
     pub(crate) age: f64,
     pub(crate) what: &'static str,
-    pub(crate) before: Held,
-    pub(crate) after: Held,
+    pub(crate) before: Usage,
+    pub(crate) after: Usage,
 }
 
 #[derive(Debug, Serialize)]
@@ -39,18 +39,18 @@ pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) seconds: f64,
     pub(crate) ran: f64,
-    /// It was ended early.
+    /// Ended early by a signal.
     pub(crate) interrupted: bool,
-    /// Completions and bytes in all.
+    /// Total completions and bytes.
     pub(crate) completions: u64,
     pub(crate) bytes: u64,
     /// Completions of each kind of client.
     pub(crate) by_kind: BTreeMap<String, u64>,
-    /// What was done to processes, and what they met with.
+    /// What was done to processes, and the errors that followed.
     pub(crate) events: BTreeMap<&'static str, u64>,
     pub(crate) samples: Vec<Sample>,
     pub(crate) settled: Vec<Settled>,
-    /// What was left out, with the reason.
+    /// What was left out, and why.
     pub(crate) not_run: Vec<String>,
     pub(crate) findings: Vec<String>,
 }
@@ -77,7 +77,7 @@ impl Report {
         *self.events.entry(event).or_default() += 1;
     }
 
-    /// Notes what must not be, and says so at once.
+    /// Adds a finding and prints it.
     pub(crate) fn find(&mut self, what: String) {
         println!("FINDING: {what}");
         self.findings.push(what);
@@ -91,10 +91,10 @@ impl Report {
         );
     }
 
-    /// Adds a sample, and says it.
+    /// Adds a sample and prints it.
     pub(crate) fn sample(&mut self, sample: Sample) {
-        let service = sample.service.map_or("none".to_owned(), |held| {
-            let Held { resident_kib, descriptors, threads, frames } = held;
+        let service = sample.service.map_or("none".to_owned(), |usage| {
+            let Usage { resident_kib, descriptors, threads, frames } = usage;
             format!("{:.1} {descriptors} {threads} {frames}", resident_kib as f64 / 1024.0)
         });
         let megabytes = sample.bytes / f64::from(1 << 20);
@@ -106,7 +106,7 @@ impl Report {
     }
 
     pub(crate) fn print(&self) {
-        println!("\nwhat was done, and met with:");
+        println!("\nabuse and its effects:");
         for (event, count) in &self.events {
             println!("  {count:>7} {event}");
         }
@@ -114,11 +114,11 @@ impl Report {
         for (kind, count) in &self.by_kind {
             println!("  {count:>9} {kind}");
         }
-        println!("with no clients left, before and after (MiB, descriptors, threads, frames):");
+        println!("without clients, before and after (MiB, descriptors, threads, frames):");
         for Settled { at, age, what, before, after } in &self.settled {
-            let show = |held: &Held| {
-                let megabytes = held.resident_kib as f64 / 1024.0;
-                format!("{megabytes:.1} {} {} {}", held.descriptors, held.threads, held.frames)
+            let show = |usage: &Usage| {
+                let megabytes = usage.resident_kib as f64 / 1024.0;
+                format!("{megabytes:.1} {} {} {}", usage.descriptors, usage.threads, usage.frames)
             };
             println!("  at {at:.0} s, {what} of {age:.0} s: {} -> {}", show(before), show(after));
         }
@@ -127,7 +127,7 @@ impl Report {
         let count = self.findings.len();
         let end = if self.interrupted { ", interrupted" } else { "" };
         println!(
-            "\nsoak: {count} findings in {:.0} s{end}, {} completions and {:.1} GiB checked; again with --seed {}",
+            "\nsoak: {count} findings in {:.0} s{end}, {} completions and {:.1} GiB checked; repeat with --seed {}",
             self.ran,
             self.completions,
             self.bytes as f64 / f64::from(1 << 30),

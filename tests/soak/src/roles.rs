@@ -1,11 +1,10 @@
-//! The clients, each in a process of its own: what they do is drawn from their seed, what comes of it is held to what
-//! they know.
+//! The clients, one process each. The seed determines what a client does; it checks the results against its own model.
 //!
 //! ```text
-//! Role ─► run ─► connect ─► session of this role ─┬─ done                        ─► exit 0
-//!                   ▲                             ├─ lost, ended, refused: said ─┐
-//!                   └─────────────────────────────┴──────────────────────────────┘
-//!                                                 └─ finding: said               ─► exit 1
+//! Role ─► run ─► connect ─► session of this role ─┬─ done                            ─► exit 0
+//!                   ▲                             ├─ lost, ended, refused: printed ─┐
+//!                   └─────────────────────────────┴─────────────────────────────────┘
+//!                                                 └─ finding: printed                ─► exit 1
 //! ```
 
 mod borrower;
@@ -26,14 +25,14 @@ use clap::{Args, ValueEnum};
 use memferry::Client;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::output::{Progress, Stop, print_line};
 use crate::random::Random;
-use crate::saying::{Stop, Teller, say};
 
-/// Where the file server listens, where clients meet.
+/// The socket of the file server, in the directory of the clients.
 pub(crate) const FILES: &str = files::SOCKET;
-/// How long anything may take on a machine that is busy and on which processes are stopped now and then.
+/// How long a call may take on a busy machine on which processes are stopped now and then.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Between tries to reach a service that restarts.
+/// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a client does.
@@ -41,73 +40,73 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) enum Role {
     /// Requests of every kind through a service.
     Mover,
-    /// The same with the service inside.
+    /// Requests of every kind with an embedded service.
     Embedded,
-    /// Grants memory, takes it back, and sees that it is its own again.
+    /// Grants memory, revokes the grant, and checks that nobody uses the memory any more.
     Lender,
-    /// Uses what others grant.
+    /// Uses memory that others grant.
     Borrower,
     /// Sends messages and lends frames.
     Producer,
-    /// Takes them.
+    /// Receives them.
     Consumer,
     /// Reads and writes files of the file server.
     Files,
-    /// Copies its own memory, knowing nothing of memferry.
+    /// Copies its own memory without using memferry.
     Plain,
     /// Holds memory.
     Ballast,
 }
 
-/// One client.
+/// Runs one client.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Part {
-    /// What to do.
+    /// What the client does.
     #[arg(long)]
     role: Role,
     /// The service's socket.
     #[arg(long)]
     socket: PathBuf,
-    /// Where clients meet.
+    /// The directory that clients share.
     #[arg(long)]
     meeting: PathBuf,
-    /// What to draw from.
+    /// Seed of the random choices.
     #[arg(long)]
     seed: u64,
-    /// Descriptors this process may have, beyond those it has.
+    /// Descriptors that this process may open in addition.
     #[arg(long)]
     descriptors: Option<u64>,
-    /// Bytes of address space it may have, beyond those it has.
+    /// Bytes of address space that this process may use in addition.
     #[arg(long)]
     memory: Option<u64>,
 }
 
-/// Plays a part to its end.
+/// Runs a client until it is done.
 pub(crate) fn run(part: &Part) -> ExitCode {
     let mut random = Random::new(part.seed);
-    let mut teller = Teller::new();
+    let mut progress = Progress::new();
     if let Err(error) = limit(part) {
-        say(&format!("finding cannot limit this process: {error}"));
+        print_line(&format!("finding cannot limit this process: {error}"));
         return ExitCode::FAILURE;
     }
     let rounds = random.between(20, 2000);
     for _ in 0..1000 {
         let mut process = 0;
-        match play(part, &mut random, &mut teller, rounds, &mut process) {
+        match play(part, &mut random, &mut progress, rounds, &mut process) {
             Ok(()) => {
-                teller.say();
+                progress.report();
                 return ExitCode::SUCCESS;
             }
             Err(Stop::Finding(what)) => {
-                say(&format!("finding {what}"));
+                print_line(&format!("finding {what}"));
                 return ExitCode::FAILURE;
             }
             Err(Stop::Lost) if process == 0 => {}
-            Err(Stop::Lost) => say(&format!("lost {process}")),
-            Err(Stop::Ended(why)) => say(&format!("ended {process} {why}")),
-            Err(Stop::Refused(kind, why)) => say(&format!("refused {process} {kind} {why}")),
+            Err(Stop::Lost) => print_line(&format!("lost {process}")),
+            Err(Stop::Ended(why)) => print_line(&format!("ended {process} {why}")),
+            Err(Stop::Refused(kind, why)) => print_line(&format!("refused {process} {kind} {why}")),
         }
-        teller.say();
+        progress.report();
         std::thread::sleep(PAUSE);
     }
     ExitCode::SUCCESS
@@ -116,39 +115,39 @@ pub(crate) fn run(part: &Part) -> ExitCode {
 fn play(
     part: &Part,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
     rounds: u64,
     process: &mut u32,
 ) -> Result<(), Stop> {
     match part.role {
-        Role::Plain => return plain::copy(random, teller, rounds),
-        Role::Ballast => return plain::hold(random, teller),
-        Role::Files => return files::session(part, random, teller, rounds),
+        Role::Plain => return plain::copy(random, progress, rounds),
+        Role::Ballast => return plain::hold(random, progress),
+        Role::Files => return files::session(part, random, progress, rounds),
         Role::Embedded => {
-            return mover::session(&Client::embedded()?, random, teller, rounds.min(400));
+            return mover::session(&Client::embedded()?, random, progress, rounds.min(400));
         }
         _ => {}
     }
     let client = Client::connect(&part.socket)?;
     *process = client.status()?.process;
-    say(&format!("hello {process}"));
+    print_line(&format!("hello {process}"));
     match part.role {
-        Role::Lender => lender::session(&client, &part.meeting, random, teller, rounds),
-        Role::Borrower => borrower::session(&client, &part.meeting, random, teller, rounds),
-        Role::Producer => bulk::produce(&client, &part.meeting, random, teller, rounds),
-        Role::Consumer => bulk::consume(&client, &part.meeting, teller),
+        Role::Lender => lender::session(&client, &part.meeting, random, progress, rounds),
+        Role::Borrower => borrower::session(&client, &part.meeting, random, progress, rounds),
+        Role::Producer => bulk::produce(&client, &part.meeting, random, progress, rounds),
+        Role::Consumer => bulk::consume(&client, &part.meeting, progress),
         _ => {
             let hungry = part.memory.is_some().then_some(HUNGER);
             mover::beyond_limits(&client, hungry)?;
-            mover::session(&client, random, teller, rounds)
+            mover::session(&client, random, progress, rounds)
         }
     }
 }
 
-/// What a client that may have little memory asks for all the same.
+/// Bytes that a client with limited memory tries to allocate.
 const HUNGER: u64 = 1 << 30;
 
-/// Lowers this process's limits.
+/// Lowers the limits of this process.
 fn limit(part: &Part) -> std::io::Result<()> {
     let lower = |resource, most| {
         let limit = Rlimit { current: Some(most), ..getrlimit(resource) };

@@ -1,14 +1,14 @@
-//! What the two-process tests share: a real service in a process of its own, and a client that may break every rule.
+//! Shared by the two-process tests: a real service in its own process, and a client that can break every rule.
 //!
 //! ```text
 //! Service::start ─ the built binary, a fresh socket ─► killed and removed on drop
 //! Raw            ─ speaks the protocol byte by byte, without the client library
-//! role           ─ this test binary again, as another process with a part to play
+//! role           ─ runs this test binary again, as another process
 //! ```
 //!
-//! Nothing here sleeps to be right: it waits for a line, a packet or a completion.
+//! No test relies on a sleep: it waits for a line, a packet or a completion.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,22 +32,21 @@ use memferry_shm::storage::MappedWords;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a test waits for what must happen at once.
+/// How long a test waits for an event that must happen at once.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// A service in a process of its own.
+/// A service in its own process.
 pub struct Service {
     pub child: Child,
     pub socket: PathBuf,
     directory: PathBuf,
 }
 
-/// A directory of this test's own.
 pub fn fresh_directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("memferry-test-{}-{number}", std::process::id()));
-    // A run that crashed may have had the same number.
+    // A crashed run may have used the same number.
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir(&directory).unwrap();
     directory
@@ -69,7 +68,7 @@ impl Service {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("listening on "), "the service said: {line}");
+        assert!(line.starts_with("listening on "), "the service printed: {line}");
         Self { child, socket, directory }
     }
 
@@ -77,7 +76,7 @@ impl Service {
         Client::connect(&self.socket).unwrap()
     }
 
-    /// Whether the service still serves: a fresh client moves bytes.
+    /// Asserts that the service still serves: a new client moves bytes.
     pub fn assert_serves(&self) {
         assert_moves_bytes(&self.client());
     }
@@ -86,7 +85,7 @@ impl Service {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it and waits until none of its threads runs: a signal reaches them one after the other.
+    /// Stops the service and waits until no thread runs: the signal reaches the threads one after the other.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
@@ -102,20 +101,20 @@ impl Service {
         self.child.wait().unwrap()
     }
 
-    /// A line of `/proc/PID/...` of the service.
+    /// The contents of a file in `/proc/PID` of the service.
     pub fn proc(&self, file: &str) -> String {
         std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap()
     }
 
-    /// Whether no thread of the service was scheduled or used the CPU for a fifth of a second.
+    /// Whether no thread of the service was scheduled or used a CPU for a fifth of a second.
     pub fn is_quiet(&self) -> bool {
-        let look = || {
+        let snapshot = || {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
             let of_task = |task: std::io::Result<std::fs::DirEntry>| {
                 let read = |file| std::fs::read_to_string(task.as_ref().unwrap().path().join(file)).unwrap();
                 let switches: String =
                     read("status").lines().filter(|line| line.contains("ctxt_switches")).collect();
-                // Fields 14 and 15 of stat: ticks in user and kernel mode; the name before may hold spaces.
+                // Fields 14 and 15 of stat: ticks in user and kernel mode. The name before them may contain spaces.
                 let times: Vec<String> = read("stat")
                     .rsplit(')')
                     .next()
@@ -129,17 +128,17 @@ impl Service {
             };
             tasks.map(of_task).collect::<Vec<_>>()
         };
-        let before = look();
+        let before = snapshot();
         std::thread::sleep(Duration::from_millis(200));
-        look() == before
+        snapshot() == before
     }
 
-    /// The service comes to rest.
+    /// Asserts that all threads of the service go to sleep.
     pub fn assert_idle(&self) {
         assert!((0..100).any(|_| self.is_quiet()), "threads of an idle service keep running");
     }
 
-    /// Waits until the service knows `sessions` sessions, asked through `client`.
+    /// Waits until the service has `sessions` sessions, as `client` sees it.
     pub fn wait_for_sessions(&self, client: &Client, sessions: usize) {
         wait_until("sessions", || client.status().unwrap().open_sessions == sessions as u64);
     }
@@ -153,21 +152,21 @@ impl Drop for Service {
     }
 }
 
-/// The state of a process or a thread in its `stat`, after the name, which may hold spaces.
+/// The state of a process or a thread from its `stat`, after the name, which may contain spaces.
 fn state(stat: &str) -> char {
     stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
 }
 
-/// Waits until something another process does is so.
-pub fn wait_until(what: &str, so: impl Fn() -> bool) {
+/// Waits for a condition that another process fulfils.
+pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let started = Instant::now();
-    while !so() {
-        assert!(started.elapsed() < SOON, "never so: {what}");
+    while !condition() {
+        assert!(started.elapsed() < SOON, "timed out: {what}");
         std::thread::yield_now();
     }
 }
 
-/// A client moves bytes from one frame of its own to another.
+/// Asserts that a client can copy bytes from one of its frames to another.
 pub fn assert_moves_bytes(client: &Client) {
     let source = client.frame(4096).alloc().unwrap();
     let destination = client.frame(4096).alloc().unwrap();
@@ -180,24 +179,24 @@ pub fn assert_moves_bytes(client: &Client) {
     assert_eq!(&bytes, b"still served");
 }
 
-/// How a transfer ended, which it does [`SOON`].
-pub fn end_of<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
+/// Waits [`SOON`] for a transfer.
+pub fn wait_for<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
     queue.wait_for(ticket, SOON).map(|done| done.expect("in time"))
 }
 
-/// How any transfer ended, which one does [`SOON`].
-pub fn end_of_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
+/// Waits [`SOON`] for any transfer.
+pub fn wait_for_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
     queue.wait_any_for(SOON).map(|done| done.expect("in time"))
 }
 
-/// What a transfer did that has to succeed.
+/// Waits for a transfer that must succeed.
 pub fn done<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Done<T> {
-    end_of(queue, ticket).unwrap()
+    wait_for(queue, ticket).unwrap()
 }
 
-/// Why a transfer failed that has to fail.
+/// Waits for a transfer that must fail; returns the reason.
 pub fn failure<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Failure {
-    end_of(queue, ticket).unwrap_err().failure
+    wait_for(queue, ticket).unwrap_err().failure
 }
 
 /// A fill that touches one byte for minutes unless it is cancelled.
@@ -216,14 +215,14 @@ pub fn endless_copy(source: &Frame, destination: &Frame) -> Transfer {
     copy_2d(source, destination, shape)
 }
 
-/// A client that speaks the protocol itself.
+/// A client that encodes the protocol itself.
 pub struct Raw {
     pub socket: OwnedFd,
     pub serial: u32,
 }
 
 impl Raw {
-    /// Connects and says nothing.
+    /// Connects without a handshake.
     pub fn connect(path: &Path) -> Self {
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -243,16 +242,16 @@ impl Raw {
         conduit::send(self.socket.as_fd(), bytes, descriptors, true).unwrap();
     }
 
-    /// The next packet, `None` when the service hung up.
+    /// The next packet; `None` if the service closed the connection.
     pub fn receive(&self) -> Option<Packet> {
         conduit::receive(self.socket.as_fd(), true).ok()
     }
 
-    /// The farewell that must come now, followed by the end.
+    /// The farewell, which must be the last packet.
     pub fn farewell(&self) -> Violation {
-        let packet = self.receive().expect("a farewell before the end");
+        let packet = self.receive().expect("a farewell before the connection closes");
         let violation = protocol::decode_violation(&packet.bytes).expect("a farewell");
-        assert!(self.receive().is_none(), "the end after the farewell");
+        assert!(self.receive().is_none(), "a packet after the farewell");
         violation
     }
 
@@ -275,7 +274,7 @@ impl Raw {
         (reply.body, packet.descriptors)
     }
 
-    /// Opens a queue pair and maps both memories, the client's twice so that a test can scribble in it.
+    /// Opens a queue pair and maps both memories, the client's twice, so that a test can write anything into it.
     pub fn queue(&mut self, capacity: u32) -> RawQueue {
         let (answer, descriptors) = self.command(protocol::Command::OpenQueue { capacity }, &[]);
         assert!(matches!(answer, Ok(Answer::Queue { .. })), "{answer:?}");
@@ -292,7 +291,7 @@ impl Raw {
     }
 }
 
-/// A queue pair in the hands of a client that may write anything into it.
+/// A queue pair of a client that may write anything into it.
 pub struct RawQueue {
     pub end: ClientEnd<MappedWords>,
     pub scribble: MappedWords,
@@ -319,7 +318,7 @@ impl RawQueue {
     }
 }
 
-/// This test binary in another process, playing `role`: the test function of that name.
+/// This test binary in another process, running the test function named `role`.
 pub struct Role {
     pub child: Child,
     input: ChildStdin,
@@ -343,17 +342,17 @@ impl Role {
         Self { child, input, output: BufReader::new(output).lines() }
     }
 
-    /// The next thing it says.
+    /// The next line that the role reported.
     pub fn receive_line(&mut self) -> String {
         loop {
             let line = self.output.next().expect("the role ended").unwrap();
-            if let Some((_, said)) = line.split_once(PREFIX) {
-                return said.to_owned();
+            if let Some((_, reported)) = line.split_once(PREFIX) {
+                return reported.to_owned();
             }
         }
     }
 
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
@@ -370,30 +369,30 @@ impl Drop for Role {
     }
 }
 
-/// The socket when this process plays a role; a test that is a role returns at once when it does not.
-pub fn playing() -> Option<PathBuf> {
+/// The socket, if this process plays a role. A role's test function returns at once otherwise.
+pub fn role_socket() -> Option<PathBuf> {
     std::env::var_os(ROLE).map(PathBuf::from)
 }
 
-/// Says something to the test that started this role.
-pub fn say(what: impl std::fmt::Display) {
+/// Sends a line to the test that started this role.
+pub fn report(what: impl std::fmt::Display) {
     println!("{PREFIX}{what}");
 }
 
 /// Waits for a line from the test that started this role.
-pub fn listen() -> String {
+pub fn next_order() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
 }
 
-/// A child that holds all this process has and sleeps until it is killed; its number, for a [`Sleeper`].
+/// Forks a child that holds everything this process has open and sleeps until it is killed. Returns its id, for a [`Sleeper`].
 #[allow(unsafe_code, reason = "forks")]
 pub fn fork_a_sleeper() -> i32 {
     // SAFETY: the child only sleeps until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        end_in_time();
+        set_alarm();
         loop {
             // SAFETY: waits for a signal.
             unsafe { libc::pause() };
@@ -402,24 +401,24 @@ pub fn fork_a_sleeper() -> i32 {
     child
 }
 
-/// In a forked child: should it hang, a signal ends it, so that nobody waits for it for ever.
+/// Called in a forked child: a signal ends the child if it hangs.
 #[allow(unsafe_code, reason = "asks for a signal")]
-pub fn end_in_time() {
+pub fn set_alarm() {
     // SAFETY: asks for a signal later, which ends this process.
     unsafe { libc::alarm(120) };
 }
 
-/// The child of [`fork_a_sleeper`] in a role, killed however the test ends: it has the test's output open, and
-/// whoever reads that waits for its end.
+/// The child of [`fork_a_sleeper`] in a role, killed however the test ends. It holds the test's output open, so a reader of that
+/// output would wait for it.
 pub struct Sleeper(Pid);
 
 impl Sleeper {
-    /// The one that a role says it has made.
+    /// The child whose id the role reports.
     pub fn of(role: &mut Role) -> Self {
         Self(Pid::from_raw(role.receive_line().parse().unwrap()).unwrap())
     }
 
-    /// It is there still, with what it holds.
+    /// Asserts that the child still lives.
     pub fn assert_lives(&self) {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
         assert!(!matches!(state(&stat), 'Z' | 'X'), "{stat}");

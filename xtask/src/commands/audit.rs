@@ -1,4 +1,4 @@
-//! The dependencies, and what the tests reach: both need commands of cargo that are crates of their own.
+//! The audit of the dependencies, and the coverage of the tests. Both need cargo commands that are separate crates.
 
 use crate::failure::Failure;
 use crate::layout::{WORKSPACES, Workspace};
@@ -14,7 +14,7 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
         let name = format!("licences, sources, bans of {}", workspace.name);
         work.stages.run(&name, &deny(workspace, &["licenses", "sources", "bans"]))?;
     }
-    // It looks into every folder below.
+    // cargo machete searches every folder below.
     work.stages.run("unused dependencies", &Line::new("cargo").arg("machete"))?;
     if run_line(&Line::new("cargo").args(["deny", "fetch", "db"])) == 0 {
         for workspace in WORKSPACES {
@@ -22,13 +22,13 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
             work.stages.run(&name, &deny(workspace, &["advisories"]))?;
         }
     } else {
-        work.leave_out("vulnerabilities were NOT looked up, since the list of them cannot be downloaded");
+        work.leave_out("vulnerabilities were NOT looked up, since their list cannot be downloaded");
     }
     print(format_args!("\nx audit: all stages passed{}", work.left_out()));
     Ok(())
 }
 
-/// The list of what is allowed (deny.toml) is in the root, for all workspaces.
+/// The rules (deny.toml) are in the root, for all workspaces.
 fn deny(workspace: &Workspace, what: &[&str]) -> Line {
     let manifest = if workspace.folder == "." {
         "Cargo.toml".to_owned()
@@ -51,7 +51,7 @@ pub(super) fn coverage(work: &Work) -> Result<(), Failure> {
 
 fn coverage_of(workspace: &Workspace) -> Line {
     let line = workspace.cargo(&["llvm-cov", "--workspace", "--ignore-run-fail"]);
-    // What a killed program left half written is passed over.
+    // Ignores the incomplete profiles of killed programs.
     line.env("LLVM_PROFDATA_FLAGS", "--failure-mode=all")
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE};
 
     #[test]
-    fn workspaces_share_the_list_of_what_is_allowed() {
+    fn workspaces_share_the_rules() {
         assert_eq!(
             deny(&RESEARCH_WORKSPACE, &["licenses"]).to_string(),
             "cargo deny --manifest-path research/Cargo.toml check --hide-inclusion-graph licenses"
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn coverage_passes_over_half_profiles() {
+    fn coverage_ignores_incomplete_profiles() {
         assert_eq!(
             coverage_of(&RESEARCH_WORKSPACE).to_string(),
             "cd research && env LLVM_PROFDATA_FLAGS=--failure-mode=all cargo llvm-cov --workspace --ignore-run-fail"

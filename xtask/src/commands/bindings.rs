@@ -1,4 +1,4 @@
-//! The C library and the Python package: built, installed, run.
+//! Builds, installs and runs the C library and the Python package.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::layout::{self, binary, package};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
-use crate::stages::{become_program, run_all, say};
+use crate::stages::{execute, run_all, say};
 use crate::work::Work;
 
-/// Installs the C library below a prefix; of a path that is not absolute, the caller's directory is the start.
+/// Installs the C library below a prefix, which is relative to the caller's directory.
 pub(super) fn c(work: &Work, prefix: Option<&Path>) -> Result<(), Failure> {
     let prefix = prefix.map_or_else(|| work.place.built("c"), |prefix| work.place.caller.join(prefix));
     work.setup.rust(&[])?;
@@ -25,12 +25,12 @@ pub(super) fn c(work: &Work, prefix: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Installs the C library of a folder of builds.
+/// Installs the C library from a build directory.
 pub(super) fn install_c(built: &Path, prefix: &Path) -> Line {
     Line::new(format!("./{}", layout::C_INSTALL)).arg(built.join(binary::C_LIBRARY)).arg(prefix)
 }
 
-/// Builds the wheel, and runs the Python that has it.
+/// Builds the wheel and runs the Python that has it.
 pub(super) fn python(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     if !work.setup.environment(&PACKAGE) {
@@ -47,10 +47,10 @@ pub(super) fn python(work: &Work, arguments: &[OsString]) -> Result<(), Failure>
         say(format_args!("the wheel is {}; try it with {}", wheel.display(), python.display()));
         return Ok(());
     }
-    Err(become_program(&Line::new(python).args(arguments).within(&work.place.caller)))
+    Err(execute(&Line::new(python).args(arguments).within(&work.place.caller)))
 }
 
-/// Builds the wheel in a profile of cargo's and installs it in the environment; gives the exit status.
+/// Builds the wheel in a cargo profile and installs it in the environment; returns the exit status.
 pub(super) fn wheel(target: &Path, profile: &str) -> u8 {
     let folder = folder_of_wheels(target, profile);
     if folder.exists() && fs::remove_dir_all(&folder).is_err() {
@@ -85,7 +85,7 @@ fn install_wheel(target: &Path, wheels: &[PathBuf]) -> Line {
     Line::new(PACKAGE.program(target, "pip")).args(options).args(wheels)
 }
 
-/// The tests of the package that was installed; they run a command of the same build.
+/// The tests of the installed package. They use the command of the same build.
 pub(super) fn python_tests(target: &Path) -> Line {
     Line::new(PACKAGE.program(target, "python3"))
         .args(["-m", "unittest", "discover", "--start-directory", layout::PYTHON_TESTS])

@@ -1,4 +1,4 @@
-//! The house rules, held against the sources.
+//! Checks the sources against the house rules.
 
 use crate::failure::Failure;
 use crate::rules;

@@ -1,4 +1,4 @@
-//! One fuzz target, on a nightly toolchain.
+//! Runs one fuzz target on a nightly toolchain.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ pub(super) fn run(work: &Work, target: Option<&str>, seconds: u32) -> Result<(),
     work.stages.run(&format!("fuzzing {target}"), &line(&nightly, target, seconds))
 }
 
-/// Each target for so many seconds.
+/// Runs each target for so many seconds.
 pub(super) fn run_all(work: &Work, seconds: u32) -> Result<(), Failure> {
     let nightly = prepare(work)?;
     for target in targets(work.place) {
@@ -32,7 +32,7 @@ pub(super) fn run_all(work: &Work, seconds: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets up what fuzzing takes, and gives the name of the toolchain.
+/// Sets up what fuzzing needs; returns the name of the toolchain.
 fn prepare(work: &Work) -> Result<String, Failure> {
     work.setup.rust(&[])?;
     work.setup.tools(&[debian::CPP_COMPILER])?;

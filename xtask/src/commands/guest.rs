@@ -1,11 +1,11 @@
-//! One guest, by its name.
+//! Runs one guest by its name.
 
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
 use crate::guests::{self, module, n810, newer, v9fs};
 use crate::work::Work;
 
-/// How long a guest fuzzes that does.
+/// How long a guest with a fuzzer fuzzes.
 pub(super) const FUZZ_SECONDS: u32 = 60;
 
 pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
@@ -22,7 +22,9 @@ pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
 
 fn unknown(name: &str) -> Failure {
     let names = guests::names().join(", ");
-    Failure::WrongUse(format!("guest: unknown machine '{name}'; there are {names}; see ./x guest --help"))
+    Failure::WrongUse(format!(
+        "guest: unknown machine '{name}'; the machines are {names}; see ./x guest --help"
+    ))
 }
 
 #[cfg(test)]
@@ -30,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_machine_is_wrong_use_that_names_the_others() {
+    fn an_unknown_machine_is_wrong_use() {
         let failure = unknown("pdp11");
         assert_eq!(failure.exit_status(), 2);
         for name in ["n810", "v9fs", "zcu102-debug", "smdkc210", "newer"] {

@@ -1,4 +1,4 @@
-//! What can be said of the sources without running them.
+//! Static checks of the sources.
 //!
 //! ```text
 //! formatting ──► clippy ──► documentation ──► house rules ──► 64-bit Arm ──► shellcheck
@@ -19,13 +19,13 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
     if has("shellcheck") {
         work.stages.run("shellcheck", &Line::new("shellcheck").args(SCRIPTS))?;
     } else {
-        work.leave_out("shellcheck was left out, since it is not installed");
+        work.leave_out("shellcheck was left out: it is not installed");
     }
     print(format_args!("\nx lint: all stages passed{}", work.left_out()));
     Ok(())
 }
 
-/// The stages in order; the quick ones come first.
+/// The stages in order, quick ones first.
 fn stages() -> Vec<(String, Line)> {
     let mut stages = Vec::new();
     for workspace in WORKSPACES {
@@ -37,7 +37,7 @@ fn stages() -> Vec<(String, Line)> {
         let line = Line::new("cargo").args(["fmt", "--manifest-path", &manifest, "--check"]);
         stages.push((format!("formatting of {name}"), line));
     }
-    // The program that runs already; to start it by cargo keeps it the one of the sources.
+    // This program again, but cargo rebuilds it if its sources changed.
     let rules = Line::new("cargo").args(["run", "-q", "-p", package::XTASK, "--", "check"]);
     stages.push(("house rules".to_owned(), rules));
     for workspace in WORKSPACES {
@@ -58,7 +58,7 @@ mod tests {
     use crate::layout::RESEARCH_WORKSPACE;
 
     #[test]
-    fn every_workspace_is_looked_at_in_every_way() {
+    fn every_workspace_gets_every_check() {
         let stages: Vec<(String, String)> =
             stages().into_iter().map(|(name, line)| (name, line.to_string())).collect();
         for workspace in WORKSPACES {

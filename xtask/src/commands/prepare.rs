@@ -1,4 +1,4 @@
-//! Everything that the commands may need, installed at once; or only named.
+//! Installs everything that the commands may need, or only lists it.
 
 use crate::failure::Failure;
 use crate::place::Place;
@@ -6,7 +6,7 @@ use crate::setup::environments::{OPENCV, PACKAGE};
 use crate::setup::{ARM, Setup, debian};
 use crate::stages::{print, say};
 
-/// Targets of Rust that commands build for.
+/// Rust targets that commands build for.
 const TARGETS: [&str; 3] = [ARM, "aarch64-unknown-linux-musl", "x86_64-unknown-linux-musl"];
 const CARGO_TOOLS: [&str; 4] = ["cargo-fuzz", "cargo-deny", "cargo-machete", "cargo-llvm-cov"];
 
@@ -34,14 +34,14 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
     }
     let has_python = setup.environment(&PACKAGE);
     let has_opencv = setup.environment(&OPENCV);
-    say("what guests take from Debian's archive is downloaded when they are first run, and is not installed");
+    say("Debian packages for guests are downloaded when a guest first runs, and are not installed");
     if !has_python || !has_opencv {
-        return Err(Failure::setup("no environment of Python"));
+        return Err(Failure::setup("the Python environment could not be made"));
     }
     print(match (is_dry, setup.has_gaps()) {
-        (_, false) => "x setup: everything is there",
+        (_, false) => "x setup: nothing was missing",
         (true, true) => "x setup: nothing was installed (--dry-run)",
-        (false, true) => "x setup: everything is there now",
+        (false, true) => "x setup: everything is installed now",
     });
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Commands that build a program and become it, in the caller's directory, so that its paths are the caller's.
+//! Commands that build a program and execute it in the caller's directory, so that paths are relative to that.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, package};
 use crate::line::Line;
 use crate::setup::environments::OPENCV;
-use crate::stages::{become_program, run};
+use crate::stages::{execute, run};
 use crate::work::Work;
 
-/// Variable with the Python that has OpenCV.
+/// Environment variable with the Python that has OpenCV.
 const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
 
 pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
@@ -25,7 +25,7 @@ fn command_line(work: &Work, command: &str, arguments: &[OsString]) -> Result<()
     work.setup.rust(&[])?;
     build(&release(&PRODUCT_WORKSPACE, package::CLI))?;
     let line = program(work, binary::CLI).arg(command).args(arguments);
-    Err(become_program(&line))
+    Err(execute(&line))
 }
 
 pub(super) fn lab(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
@@ -33,10 +33,10 @@ pub(super) fn lab(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     for line in lab_builds() {
         build(&line)?;
     }
-    Err(become_program(&program(work, binary::LAB).args(arguments)))
+    Err(execute(&program(work, binary::LAB).args(arguments)))
 }
 
-/// The lab, and the benchmarks that its live rows start.
+/// Builds the lab, and the benchmarks that its live rows start.
 pub(super) fn lab_builds() -> [Line; 2] {
     [release(&PRODUCT_WORKSPACE, package::BENCH), release(&RESEARCH_WORKSPACE, package::LAB)]
 }
@@ -51,11 +51,11 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     }
     build(&release(&PRODUCT_WORKSPACE, package::BENCH))?;
     let line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
-    Err(become_program(&line.args(arguments)))
+    Err(execute(&line.args(arguments)))
 }
 
 fn with_surroundings(line: Line, names: impl Fn(&str) -> bool, python: Option<&Path>) -> Line {
-    // Frames of a client's own memory lie where the allocator puts them; these groups measure them on huge pages.
+    // The allocator places frames of a client's own memory; these groups measure them on huge pages.
     let line = if names("engine") || names("twod") {
         line.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     } else {
@@ -72,7 +72,7 @@ pub(super) fn release(workspace: &Workspace, package: &str) -> Line {
     workspace.cargo(&["build", "--release", "-p", package])
 }
 
-/// A build that is no stage: it says nothing but what cargo says.
+/// Builds without a stage: only cargo's output is printed.
 pub(super) fn build(line: &Line) -> Result<(), Failure> {
     match run(line) {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! The soak: what it runs is built, and it is told where that is.
+//! Builds what the soak runs, and passes it the paths.
 //!
 //! ```text
 //! cargo build, C library installed, cc, wheel ──► options ──► memferry-soak OPTIONS ARGS
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::layout::{binary, package, soak};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
-use crate::stages::become_program;
+use crate::stages::execute;
 use crate::work::Work;
 
 pub(super) fn run(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
@@ -21,11 +21,11 @@ pub(super) fn run(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     build(&cargo())?;
     let has_python = work.setup.environment(&PACKAGE) && wheel(&work.place.target, "dev") == 0;
     let line = prepare(work, has_python)?;
-    Err(become_program(&line.args(arguments).within(&work.place.caller)))
+    Err(execute(&line.args(arguments).within(&work.place.caller)))
 }
 
-/// Builds the clients that are not Rust and gives the soak's command line. A client that cannot be built here is left out, which the
-/// report says.
+/// Builds the clients in C and Python and returns the soak's command line. A client that cannot be built is left out, and the
+/// soak's report says so.
 pub(super) fn prepare(work: &Work, has_python: bool) -> Result<Line, Failure> {
     let target = &work.place.target;
     for line in clients(target) {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn python_is_left_out_where_it_cannot_be_had() {
+    fn python_is_left_out_if_unavailable() {
         let without = line(Path::new("/t"), None).to_string();
         assert!(!without.contains("python"), "{without}");
         let with = line(Path::new("/t"), Some(Path::new("/tree/client.py"))).to_string();

@@ -3,10 +3,10 @@
 //! ```text
 //! ./x test --quick ──► workspaces, fuzz corpus
 //! ./x test ──────────► these, Python, a few seconds of soak                          (what README.md and .ci/run name)
-//! ./x test --full ───► these, and every part of `parts`, going on where a run was broken off
+//! ./x test --full ───► these, and every part of `parts`; continues an interrupted run
 //! ```
 //!
-//! Each ends with a line that says what was left out.
+//! The last line says what was left out.
 
 mod full;
 mod parts;
@@ -26,7 +26,7 @@ use crate::setup::environments::PACKAGE;
 use crate::stages::{has, print};
 use crate::work::Work;
 
-/// Long enough to see that the soak works.
+/// Enough to show that the soak works.
 const SMOKE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(work: &Work, test: &arguments::Test) -> Result<(), Failure> {
@@ -66,7 +66,7 @@ fn ordinary(work: &Work) -> Result<(), Failure> {
     quick(work)?;
     for tool in ["gcc", "clang", "valgrind"] {
         if !has(tool) {
-            work.leave_out(format!("C programs were not tried with {tool}, which is not installed"));
+            work.leave_out(format!("C programs were not run with {tool}, which is not installed"));
         }
     }
     let has_python = work.setup.environment(&PACKAGE);
@@ -75,18 +75,18 @@ fn ordinary(work: &Work) -> Result<(), Failure> {
         work.stages.step("wheel", "maturin build, pip install", || wheel(target, "dev"))?;
         work.stages.run("Python", &python_tests(target))?;
     } else {
-        work.leave_out("Python was left out, since what it needs cannot be had");
+        work.leave_out("Python was left out: it is not available");
     }
     run_soak(work, SMOKE, has_python)
 }
 
-/// Runs the soak of the build that the tests have too.
+/// Runs the soak with the build of the tests.
 fn run_soak(work: &Work, time: Duration, has_python: bool) -> Result<(), Failure> {
     let line = soak::prepare(work, has_python)?.arg("--time").arg(format!("{}s", time.as_secs()));
     work.stages.run("soak", &line)
 }
 
-/// The soak by itself.
+/// Builds and runs the soak.
 fn long_soak(work: &Work, time: Duration) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.stages.run(&format!("build of {}", PRODUCT_WORKSPACE.name), &build())?;
@@ -94,12 +94,12 @@ fn long_soak(work: &Work, time: Duration) -> Result<(), Failure> {
     run_soak(work, time, has_python)
 }
 
-/// Everything of the product at once: programs and libraries that tests, Python and soak use share their crates with the tests.
+/// Builds the whole product at once, so that programs and libraries share their crates with the tests.
 fn build() -> Line {
     PRODUCT_WORKSPACE.cargo(&["build", "--workspace", "--all-targets"])
 }
 
-/// Tests that need a library find it where [`build`] left it.
+/// Tests that need a library find it where [`build`] put it.
 fn workspace_tests(workspace: &Workspace, target: &Path) -> Line {
     workspace.cargo(&["test", "--workspace"]).env("MEMFERRY_TEST_BUILT", target.join("debug"))
 }

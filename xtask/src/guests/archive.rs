@@ -1,10 +1,10 @@
-//! An initial RAM disk: files as Linux takes them from a boot loader (cpio, "newc", uncompressed).
+//! An initial RAM disk: an archive that Linux accepts from a boot loader (cpio, "newc", uncompressed).
 //!
 //! ```text
-//! folder ──► entries, sorted, each: header of hexadecimal numbers, name, content ──► TRAILER!!!
+//! folder ──► sorted entries, each: header of hexadecimal numbers, name, content ──► TRAILER!!!
 //! ```
 //!
-//! Everything belongs to root and has no time, so that equal folders give equal archives, whoever made them.
+//! All entries belong to root and have no time, so that equal folders give equal archives.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ pub(crate) fn of_folder(folder: &Path) -> io::Result<Vec<u8>> {
     Ok(archive)
 }
 
-/// Everything below the folder, each folder before what is in it.
+/// All paths below the folder, each folder before its contents.
 fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut inside: Vec<PathBuf> =

@@ -1,4 +1,4 @@
-//! The machines that run the Linux module: what differs between them, and QEMU's command line for each.
+//! The machines that run the Linux module: their differences, and QEMU's command line for each.
 //!
 //! ```text
 //! Machine ──► compiler, kernel, words for the guest's init ──► qemu(machine, files) ──► Line
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::line::Line;
 use crate::setup::debian::{self, Tool};
 
-/// An architecture, as everybody calls it who has a name of his own for it.
+/// An architecture, with its name in each tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Architecture {
     pub(crate) debian: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Architecture {
     pub(crate) kernel: &'static str,
     /// The prefix of the C compiler and its tools.
     pub(crate) triple: &'static str,
-    /// The Rust target of static programs, where any are run in the guest.
+    /// The Rust target of static programs, if any run in the guest.
     pub(crate) rust: Option<&'static str>,
 }
 
@@ -46,18 +46,18 @@ const AMD64: Architecture = Architecture {
     rust: Some("x86_64-unknown-linux-musl"),
 };
 
-/// The device tree that QEMU is given.
+/// The device tree for QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceTree {
-    /// QEMU's own, or none.
+    /// QEMU's own tree, or none.
     Default,
-    /// The one that lies with the module, compiled.
+    /// A tree from the module's folder, compiled.
     Own,
-    /// One of the kernel package's.
+    /// A tree from the kernel package.
     Kernel(&'static str),
 }
 
-/// A machine of QEMU's and what is done in it.
+/// A QEMU machine and its tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) name: &'static str,
@@ -68,17 +68,17 @@ pub(crate) struct Machine {
     serial: &'static [&'static str],
     console: &'static str,
     pub(crate) device_tree: DeviceTree,
-    /// What the guest's init is asked to do.
+    /// Words that select the tasks of the guest's init.
     pub(crate) words: &'static [&'static str],
-    /// A module that is loaded before the others.
+    /// A module to load before the others.
     pub(crate) order: &'static str,
     pub(crate) limit: Duration,
-    /// Whether the kernel is built with what finds mistakes in a module.
+    /// Whether the kernel is built with debugging checks.
     pub(crate) is_debug: bool,
 }
 
 const STDIO: &[&str] = &["-serial", "stdio"];
-/// The Raspberry Pi's console is its second port.
+/// The Raspberry Pi's console is its second serial port.
 const SECOND_STDIO: &[&str] = &["-serial", "null", "-serial", "stdio"];
 const QUARTER_HOUR: Duration = Duration::from_secs(900);
 const HALF_HOUR: Duration = Duration::from_secs(1800);
@@ -106,7 +106,7 @@ const ZCU102_DEBUG: Machine = Machine {
     is_debug: true,
     ..ZCU102
 };
-/// No engine, so that the CPU falls in, and one in software that fails on request.
+/// No engine: the CPU copies, and a software engine fails on request.
 const X86: Machine = Machine {
     name: "x86",
     architecture: AMD64,
@@ -163,7 +163,7 @@ impl Machine {
         MACHINES.iter().find(|machine| machine.name == name)
     }
 
-    /// Whether the guest is asked to do this.
+    /// Whether the guest has this task.
     pub(crate) fn wants(&self, word: &str) -> bool {
         self.words.contains(&word)
     }
@@ -177,7 +177,7 @@ pub(crate) struct Boot {
     pub(crate) device_tree: Option<PathBuf>,
 }
 
-/// QEMU's command line. The seed is that of the fuzzer in the guest, which fuzzes for so many seconds.
+/// QEMU's command line. The fuzzer in the guest gets the seed and runs for so many seconds.
 pub(crate) fn qemu(machine: &Machine, boot: &Boot, seed: &str, fuzz_seconds: u32) -> Line {
     let line = Line::new(machine.qemu).args(machine.board);
     let line = match &boot.device_tree {

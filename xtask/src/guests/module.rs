@@ -1,10 +1,10 @@
-//! The Linux module in a guest: from Debian's packages to the verdict.
+//! Runs the Linux module in a guest: from Debian's packages to the verdict.
 //!
 //! ```text
 //! kernel, headers, busybox ─► modules, tests, suite ─► initramfs ─► QEMU ─► "guest: N passed, 0 failed"
 //! ```
 //!
-//! Packages are unpacked below target/kernel, where a second run finds them. The log of each guest stays there as MACHINE.txt.
+//! Packages are unpacked below target/kernel, and later runs reuse them. The log of each guest is MACHINE.txt there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,10 +22,10 @@ use crate::setup::debian;
 use crate::stages::{self, output, run_all, say};
 use crate::work::Work;
 
-/// Variable with the seed of the fuzzer in the guest.
+/// Environment variable with the seed of the guest's fuzzer.
 const SEED: &str = "MEMFERRY_FUZZ_SEED";
 
-/// Runs a machine: everything, with this many seconds of fuzzing where the guest fuzzes.
+/// Runs a machine; its fuzzer, if it has one, runs for `fuzz_seconds`.
 pub(crate) fn run(work: &Work, machine: &'static Machine, fuzz_seconds: u32) -> Result<(), Failure> {
     let guest = Guest::new(work, machine)?;
     work.setup.rust(&[])?;
@@ -62,10 +62,10 @@ pub(crate) fn run(work: &Work, machine: &'static Machine, fuzz_seconds: u32) -> 
 struct Guest<'a> {
     work: &'a Work<'a>,
     machine: &'static Machine,
-    /// Debian's name of this machine's own architecture.
+    /// Debian's name of the host's architecture.
     host: String,
     packages: Packages,
-    /// Where modules and programs are built.
+    /// The build folder of modules and programs.
     built: PathBuf,
 }
 
@@ -78,18 +78,18 @@ impl<'a> Guest<'a> {
         Ok(Self { work, machine, host, packages: Packages::new(folder, debian), built })
     }
 
-    /// The full version of the kernel whose packages were unpacked.
+    /// The full version of the unpacked kernel.
     fn abi(&self) -> Result<String, Failure> {
         self.packages.finished().ok_or_else(|| Failure::setup("the kernel's packages are not unpacked"))
     }
 
-    /// The folder of the kernel's source, of which only a part is unpacked.
+    /// The folder of the kernel's source, which is unpacked in part.
     fn source(&self) -> Result<PathBuf, Failure> {
         packages::beginning(&self.packages.unpacked(), "linux-source-")
             .ok_or_else(|| Failure::setup("the kernel's source is not unpacked"))
     }
 
-    /// Kernel, headers and what builds with them; of the kernel's source only the DMA drivers and what checks style.
+    /// Downloads the kernel, its headers and their tools; of its source only the DMA drivers and the style checker.
     fn need_kernel(&self) -> Result<(), Failure> {
         let checker = |source: PathBuf| source.join("scripts/checkpatch.pl").exists();
         if self.packages.finished().is_some() && self.source().is_ok_and(checker) {
@@ -111,7 +111,7 @@ impl<'a> Guest<'a> {
         self.packages.download(&wanted_packages(abi, debian, &headers))?;
         self.unpack_source(&version_of(abi))?;
         let headers = self.headers(abi).join("Makefile");
-        // The headers name each other by the place where they would be installed.
+        // The headers refer to each other by their installed paths.
         relocate(&headers, &self.packages.unpacked())?;
         self.packages.finish(abi)
     }
@@ -134,7 +134,7 @@ impl<'a> Guest<'a> {
         self.packages.unpacked().join(format!("usr/src/linux-headers-{abi}"))
     }
 
-    /// The same kernel with what finds mistakes in a module, built from Debian's source: that takes long.
+    /// The same kernel with debugging checks, built from Debian's source. This takes long.
     fn need_debug_kernel(&self) -> Result<(), Failure> {
         if self.built.join("kernel/arch/arm64/boot/Image").exists() {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'a> Guest<'a> {
         ]
     }
 
-    /// Modules of a folder, for the machine's kernel.
+    /// Builds the modules of a folder for the machine's kernel.
     fn kbuild(&self, folder: &Path, options: &[&str]) -> Result<Line, Failure> {
         let Architecture { debian, kernel, triple, .. } = self.machine.architecture;
         let headers =
@@ -192,7 +192,7 @@ impl<'a> Guest<'a> {
         status_of(build().map(|lines| run_all(&lines)))
     }
 
-    /// Linux's test of engines, and a driver that Debian's kernels do not have; both are built out of the tree.
+    /// Copies Linux's engine test and a driver that Debian's kernels lack, to build them out of the tree.
     fn copy_drivers(&self) -> Result<PathBuf, Failure> {
         let drivers = self.built.join("drivers");
         let source = self.source()?.join("drivers/dma");
@@ -207,7 +207,7 @@ impl<'a> Guest<'a> {
         Ok(drivers)
     }
 
-    /// Of the modules, not of their tests, which are ordinary programs. What compat.h is for is what checkpatch would have it not do.
+    /// Checks the modules, not their tests, which are ordinary programs. checkpatch would object to the purpose of compat.h.
     fn style(&self) -> Result<Line, Failure> {
         let mut files = Vec::new();
         for folder in layout::module::STYLED {
@@ -230,7 +230,7 @@ impl<'a> Guest<'a> {
         Line::new("make").args(["-s", "-C"]).arg(modules).arg(compiler).arg("memferry_test")
     }
 
-    /// The suite of engines and the service, where the guest runs them.
+    /// Builds the engine tests and the service, if the guest runs them.
     fn build_programs(&self) -> u8 {
         let build = || -> Result<u8, Failure> {
             let (crate_of_suite, suite) = test::KERNEL_SUITE;
@@ -303,7 +303,7 @@ impl<'a> Guest<'a> {
     }
 
     fn copy_modules(&self, from: &Path, to: &Path) -> Result<(), Failure> {
-        // Of another architecture's, a driver may lie here from an earlier run.
+        // An earlier run may have left a driver of another architecture.
         let is_xilinx = from.ends_with("xilinx");
         if is_xilinx && self.machine.architecture.debian != "arm64" {
             return Ok(());
@@ -346,7 +346,7 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// What to download for a kernel: itself, its headers and what these are built with, its source, and a shell for the guest.
+/// The packages to download for a kernel: kernel, headers and their tools, source, and a shell for the guest.
 fn wanted_packages(abi: &str, debian: &str, headers: &str) -> Vec<String> {
     let own = [format!("linux-image-{abi}:{debian}"), format!("linux-headers-{abi}:{debian}")];
     // Of the host's architecture: they are run while modules are built.
@@ -404,13 +404,13 @@ pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies a file unless it is there already: its time says to make that it is to be compiled again.
+/// Copies a file unless an equal one exists: a new time would make `make` compile it again.
 fn copy_if_other(from: &Path, to: &Path) -> Result<(), Failure> {
     let is_same = fs::read(from).is_ok_and(|bytes| fs::read(to).is_ok_and(|there| there == bytes));
     if is_same { Ok(()) } else { copy(from, to) }
 }
 
-/// The status of a stage whose preparations may fail.
+/// The status of a stage whose preparation may fail.
 fn status_of(outcome: Result<u8, Failure>) -> u8 {
     outcome.unwrap_or_else(|failure| {
         say(&failure);

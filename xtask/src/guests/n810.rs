@@ -1,10 +1,10 @@
-//! The firmware on QEMU's n810: the SDMA driver on a DMA engine that others modelled.
+//! The firmware on QEMU's n810: the SDMA driver on a DMA engine modelled by other authors.
 //!
 //! ```text
 //! firmware for bare metal ──► QEMU ── third serial line ──► target/n810.txt ──► the same as the expected lines?
 //! ```
 //!
-//! QEMU's exit status is not trusted: what the firmware printed is compared.
+//! QEMU's exit status is not reliable: the firmware's output is compared.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -28,11 +28,11 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     work.setup.tools(&[debian::QEMU_ARM])?;
     let machines = output(&Line::new(QEMU).args(["-M", "help"])).unwrap_or_default();
     if !has_machine(&machines, "n810") {
-        return Err(Failure::setup("this QEMU has no machine n810; the one of Debian 12 (7.2) has"));
+        return Err(Failure::setup("this QEMU has no machine n810; install the one of Debian 12 (7.2)"));
     }
     let version = output(&Line::new(QEMU).arg("--version")).unwrap_or_default();
     say(format_args!(
-        "{}; the gaps skipped are those of QEMU 7.2",
+        "{}; the skipped gaps are those of QEMU 7.2",
         version.lines().next().unwrap_or_default()
     ));
     if stages::run(&cargo("fetch")) != 0 {
@@ -60,7 +60,7 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The processor has no prebuilt standard library: the pinned toolchain builds one, with flags that are not stable yet.
+/// The processor has no prebuilt standard library: the pinned toolchain builds one, with unstable flags.
 fn cargo(command: &str) -> Line {
     let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", firmware::TARGET.to_uppercase().replace('-', "_"));
     Line::new("cargo")
@@ -70,7 +70,7 @@ fn cargo(command: &str) -> Line {
         .args(["--manifest-path", &format!("{}/Cargo.toml", firmware::FOLDER)])
 }
 
-/// Only the third serial line is the firmware's.
+/// Only the third serial port belongs to the firmware.
 fn qemu(program: &Path) -> Line {
     let line = Line::new(QEMU).args(["-M", "n810", "-kernel"]).arg(program);
     let line =
@@ -83,7 +83,7 @@ fn has_machine(machines: &str, name: &str) -> bool {
     machines.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
-/// Runs QEMU with its output in a file. Status 1 says that checks failed, which the lines show better.
+/// Runs QEMU with its output in a file. Status 1 means failed checks, which the lines show in detail.
 fn boot(line: &Line, said: &Path) -> u8 {
     let boot = || -> std::io::Result<u8> {
         let mut command = line.command();

@@ -1,4 +1,4 @@
-//! The modules built for the newest kernel that Debian has backported, with every warning an error. No guest runs them.
+//! Builds the modules for the newest kernel in Debian's backports, with every warning an error. No guest runs them.
 //!
 //! ```text
 //! mirror of the system's package lists ──► its backports ──► linux-headers, linux-kbuild ──► make modules
@@ -67,14 +67,14 @@ fn download(packages: &Packages, folder: &Path) -> Result<(), Failure> {
     packages.begin(&settings)?;
     let depends = packages.depends("linux-headers-amd64");
     let name = packages::newest(&depends, HEADERS)
-        .ok_or_else(|| Failure::setup("no newer kernel is among the backported packages"))?;
+        .ok_or_else(|| Failure::setup("the backports contain no newer kernel"))?;
     say(format_args!("downloading {name}"));
     packages.download(&wanted(name, &packages.depends(name)))?;
     relocate(&packages.unpacked().join(format!("usr/src/{name}/Makefile")), &packages.unpacked())?;
     packages.finish(&name[HEADERS.len()..])
 }
 
-/// The headers, and what they are built with.
+/// The headers and the tools that build with them.
 fn wanted(name: &str, depends: &str) -> Vec<String> {
     let further = [HEADERS, "linux-kbuild-"];
     let further = further.into_iter().flat_map(|beginning| packages::dependencies(depends, beginning));
@@ -85,7 +85,7 @@ fn codename(release: &str) -> Option<&str> {
     release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))
 }
 
-/// The mirror of a release, of lines `RELEASE ADDRESS`.
+/// The mirror of a release, from lines `RELEASE ADDRESS`.
 fn mirror<'a>(lists: &'a str, codename: &str) -> Option<&'a str> {
     lists.lines().find_map(|line| line.strip_prefix(codename)?.strip_prefix(' '))
 }

@@ -1,10 +1,10 @@
-//! Debian's packages without installing them: downloaded with a package state of their own, and unpacked.
+//! Downloads and unpacks Debian packages with a separate package state, without installing them.
 //!
 //! ```text
 //! apt.conf, lists, status below FOLDER/ ──► apt-get update, apt-cache depends, apt-get download ──► dpkg -x ──► FOLDER/unpacking
 //! ```
 //!
-//! It takes no root, and the system's package state stays as it is. A second run finds what the first unpacked.
+//! It needs no root and does not change the system's package state. Later runs reuse what was unpacked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::line::Line;
 use crate::stages::{self, say};
 
-/// A package state and what was unpacked with it.
+/// A package state and its unpacked packages.
 pub(crate) struct Packages {
     folder: PathBuf,
-    /// Debian's name of the architecture whose packages are looked for.
+    /// Debian's name of the packages' architecture.
     debian: &'static str,
 }
 
@@ -26,29 +26,29 @@ impl Packages {
         Self { folder, debian }
     }
 
-    /// Where packages are unpacked.
+    /// The folder of unpacked packages.
     pub(crate) fn unpacked(&self) -> PathBuf {
         self.folder.join("unpacking")
     }
 
-    /// What [`Self::finish`] noted, if everything was unpacked.
+    /// The note of [`Self::finish`], if everything was unpacked.
     pub(crate) fn finished(&self) -> Option<String> {
         fs::read_to_string(self.folder.join("unpacked")).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Notes that everything is unpacked; only then does a later run rely on it.
+    /// Notes that everything is unpacked; later runs rely on it.
     pub(crate) fn finish(&self, note: &str) -> Result<(), Failure> {
         write(&self.folder.join("unpacked"), format!("{note}\n"))
     }
 
-    /// Begins anew, with further settings for apt, and downloads the package lists.
+    /// Starts from nothing, with further settings for apt, and downloads the package lists.
     pub(crate) fn begin(&self, settings: &str) -> Result<(), Failure> {
         make_anew(&self.folder)?;
         self.make_state(settings)?;
-        // A mirror that is between two states has lists it cannot vouch for, of which the others may have no need.
+        // A mirror that is being updated may have invalid lists, which may not be needed.
         if stages::run(&self.apt("apt-get").arg("update")) != 0 {
             say(format_args!(
-                "not every package list for {} could be downloaded: going on with those that could",
+                "not every package list for {} could be downloaded: continuing with those that could",
                 self.debian
             ));
         }
@@ -64,18 +64,18 @@ impl Packages {
         write(&self.folder.join("apt.conf"), configuration(&self.folder, &host, self.debian, settings))
     }
 
-    /// A line of apt's tools that sees this state only.
+    /// A command line of apt's tools that uses this state only.
     fn apt(&self, tool: &str) -> Line {
         let line = Line::new(tool).env("APT_CONFIG", self.folder.join("apt.conf"));
         line.args(["-o", "APT::Sandbox::User=root"])
     }
 
-    /// What a package depends on, as apt-cache prints it.
+    /// The dependencies of a package, as apt-cache prints them.
     pub(crate) fn depends(&self, package: &str) -> String {
         stages::output(&self.apt("apt-cache").args(["depends", package])).unwrap_or_default()
     }
 
-    /// The packages in this state that the names are about. None of them is installed.
+    /// Downloads and unpacks these packages. None of them is installed.
     pub(crate) fn download(&self, names: &[String]) -> Result<(), Failure> {
         let folder = self.folder.join("packages");
         make_anew(&folder)?;
@@ -115,7 +115,7 @@ fn configuration(folder: &Path, host: &str, debian: &str, settings: &str) -> Str
     )
 }
 
-/// The packages with this beginning that the output of `apt-cache depends` names, without architectures.
+/// The packages with this prefix in the output of `apt-cache depends`, without architectures.
 pub(crate) fn dependencies<'a>(output: &'a str, beginning: &'a str) -> impl Iterator<Item = &'a str> {
     output
         .lines()
@@ -124,13 +124,13 @@ pub(crate) fn dependencies<'a>(output: &'a str, beginning: &'a str) -> impl Iter
         .filter(move |name| name.starts_with(beginning))
 }
 
-/// The versioned package that a meta package stands for: `linux-image-amd64` for `linux-image-6.1.0-30-amd64`.
+/// The versioned package of a meta package: `linux-image-6.1.0-30-amd64` for `linux-image-amd64`.
 pub(crate) fn newest<'a>(output: &'a str, beginning: &'a str) -> Option<&'a str> {
     dependencies(output, beginning)
         .find(|name| name[beginning.len()..].starts_with(|digit: char| digit.is_ascii_digit()))
 }
 
-/// The first file or folder whose name begins so.
+/// The first file or folder whose name has this prefix.
 pub(crate) fn beginning(folder: &Path, beginning: &str) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(folder)
         .ok()?
@@ -141,7 +141,7 @@ pub(crate) fn beginning(folder: &Path, beginning: &str) -> Option<PathBuf> {
     found.into_iter().next()
 }
 
-/// The static busybox among unpacked packages; where it lies depends on the release of Debian.
+/// The static busybox among the unpacked packages. Its path depends on the release of Debian.
 pub(crate) fn busybox(unpacked: &Path) -> Result<PathBuf, Failure> {
     ["bin/busybox", "usr/bin/busybox"]
         .into_iter()

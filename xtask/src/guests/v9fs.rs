@@ -1,4 +1,4 @@
-//! The 9P file server under Linux's own client: a directory that `memferry 9p serve` serves, mounted in a guest.
+//! The 9P file server under Linux's own client: a guest mounts a directory that `memferry 9p serve` serves.
 //!
 //! ```text
 //! Debian's kernel, busybox, tcc, sqlite3 ──► initramfs ──► QEMU ── v9fs over TCP ──► memferry 9p serve EXPORT
@@ -27,7 +27,7 @@ use crate::work::Work;
 const QEMU: &str = "qemu-system-x86_64";
 const GNU: &str = "x86_64-linux-gnu";
 const MODULES: [&str; 6] = ["netfs", "fscache", "9pnet", "9pnet_fd", "9p", "e1000"];
-/// Libraries of the guest's programs, by the beginnings of their files' names.
+/// Libraries of the guest's programs, by the prefixes of their file names.
 const LIBRARIES: [&str; 9] = [
     "libc.so.",
     "libm.so.",
@@ -39,7 +39,7 @@ const LIBRARIES: [&str; 9] = [
     "libpthread.so.0",
     "ld-linux-",
 ];
-/// What a C compiler takes from the library's folder.
+/// Files that a C compiler takes from the library's folder.
 const OBJECTS: [&str; 6] = ["crt1.o", "crti.o", "crtn.o", "libc.so", "libc_nonshared.a", "tcc"];
 /// Parts of the source tree that the guest compiles.
 const PARTS: u32 = 39;
@@ -67,7 +67,7 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     work.stages.step("v9fs", "memferry 9p serve, and QEMU", || serve(&server, &folder, &kernel))
 }
 
-/// Debian's kernel of today, a compiler and a database with their libraries, and a shell.
+/// Debian's current kernel, a compiler and a database with their libraries, and a shell.
 fn need_packages(packages: &Packages) -> Result<(), Failure> {
     if packages.finished().is_some() {
         return Ok(());
@@ -82,7 +82,7 @@ fn need_packages(packages: &Packages) -> Result<(), Failure> {
 }
 
 fn wanted(image: &str, sqlite: &str) -> Vec<String> {
-    // Debian renamed it when times grew to 64 bits.
+    // Debian renamed the package when times became 64 bits wide.
     let readline = packages::dependencies(sqlite, "libreadline8").next().unwrap_or("libreadline8");
     let further =
         ["busybox-static", "tcc", "sqlite3", "libsqlite3-0", "libtinfo6", "zlib1g", "libc6", "libc6-dev"];
@@ -90,7 +90,7 @@ fn wanted(image: &str, sqlite: &str) -> Vec<String> {
     all.map(|name| format!("{name}:amd64")).collect()
 }
 
-/// Lays down what the guest needs.
+/// Copies the guest's files to its root.
 fn fill_root(work: &Work, unpacked: &Path, folder: &Path) -> Result<(), Failure> {
     let root = folder.join("root");
     for name in ["bin", "modules", "lib64", "usr/include"] {
@@ -125,14 +125,14 @@ fn fill_root(work: &Work, unpacked: &Path, folder: &Path) -> Result<(), Failure>
         lines.extend(copy_module(unpacked, name, &root.join("modules")));
     }
     if run_all(&lines) != 0 {
-        return Err(Failure::setup("could not lay down the files of the guest"));
+        return Err(Failure::setup("could not copy the files of the guest"));
     }
     let loader = "ld-linux-x86-64.so.2";
     let to = root.join("lib64").join(loader);
     symlink(format!("/lib/{GNU}/{loader}"), &to).map_err(|error| broken(&to, &error))
 }
 
-/// The files in a folder whose names begin so.
+/// The files in a folder whose names have this prefix.
 fn beginnings(folder: &Path, beginning: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let begins = |path: &PathBuf| {
@@ -143,7 +143,7 @@ fn beginnings(folder: &Path, beginning: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Copies a module of the kernel's, uncompressed. One that the kernel does not have any more is missing, and the guest says so.
+/// Copies a kernel module, uncompressed. If the kernel lacks it, the guest reports that.
 fn copy_module(unpacked: &Path, name: &str, to: &Path) -> Vec<Line> {
     let found = [unpacked.join("lib/modules"), unpacked.join("usr/lib/modules")]
         .into_iter()
@@ -158,12 +158,12 @@ fn copy_module(unpacked: &Path, name: &str, to: &Path) -> Vec<Line> {
     [copy].into_iter().chain(is_packed.then_some(unpack)).collect()
 }
 
-/// A small source tree: a header, a main program, and parts, each of which adds its number.
+/// A small source tree: a header, a main program, and parts that each add their number.
 fn make_tree(folder: &Path) -> Result<(), Failure> {
     let mut header = String::new();
     let mut calls = String::new();
     for part in 1..=PARTS {
-        // Writing into a string does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(header, "int part_{part}(int sum);");
         let _ = writeln!(calls, "    sum = part_{part}(sum);");
         let text = format!("#include \"parts.h\"\nint part_{part}(int sum) {{ return sum + {part}; }}\n");
@@ -177,7 +177,7 @@ fn make_tree(folder: &Path) -> Result<(), Failure> {
     write(&folder.join("main.c"), main)
 }
 
-/// What is served: a source tree, a long file of random bytes, and the sums of all.
+/// The served directory: a source tree, a long file of random bytes, and the checksums of all.
 fn fill_export(work: &Work, export: &Path) -> Result<(), Failure> {
     let source = export.join("source");
     let line = Line::new("cp").arg("-r").arg(work.place.at(layout::ninep::SERVED)).arg(&source);
@@ -194,7 +194,7 @@ fn fill_export(work: &Work, export: &Path) -> Result<(), Failure> {
     write(&export.join("sums"), sums.ok_or_else(|| Failure::setup("could not compute sums of the files"))?)
 }
 
-/// Serves on a port that the system chooses, for as long as the guest runs.
+/// Serves on a port that the system chooses, while the guest runs.
 fn serve(server: &Path, folder: &Path, kernel: &Path) -> u8 {
     let line = Line::new(server).args(["9p", "serve"]).arg(folder.join("export"));
     let mut command = line.args(["--listen", "tcp:127.0.0.1:0"]).command();
@@ -205,7 +205,7 @@ fn serve(server: &Path, folder: &Path, kernel: &Path) -> u8 {
             return 127;
         }
     };
-    let said = server.stdout.take().expect("it was asked for");
+    let said = server.stdout.take().expect("standard output is piped");
     let port = BufReader::new(said).lines().map_while(Result::ok).find_map(|line| port_of(&line));
     let status = match port {
         Some(port) => {
@@ -213,7 +213,7 @@ fn serve(server: &Path, folder: &Path, kernel: &Path) -> u8 {
             watch.run(&qemu(kernel, &folder.join("initrd"), port))
         }
         None => {
-            say("the server ended before it said where it listens");
+            say("the server ended before it printed its address");
             1
         }
     };
@@ -221,7 +221,7 @@ fn serve(server: &Path, folder: &Path, kernel: &Path) -> u8 {
     status
 }
 
-/// The port at the end of the line in which the server says where it listens.
+/// The port at the end of the line with the server's address.
 fn port_of(line: &str) -> Option<u16> {
     line.rsplit_once(':')?.1.trim().parse().ok()
 }
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guest_is_told_the_port() {
+    fn the_guest_gets_the_port() {
         let line = qemu(Path::new("/k"), Path::new("/i"), 4567).to_string();
         assert!(line.starts_with("qemu-system-x86_64 -M pc -m 512 -kernel /k -initrd /i -append "), "{line}");
         assert!(line.contains("memferry_port=4567'"), "{line}");

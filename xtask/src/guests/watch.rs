@@ -1,12 +1,12 @@
-//! Runs a guest until it gives its verdict, ends, or the time is over.
+//! Runs a guest until it prints its verdict, ends, or the time is up.
 //!
 //! ```text
 //! QEMU ── output ──► log file
-//!                └─► lines ──► those to be shown ──► standard output
+//!                └─► lines ──► lines to show ──► standard output
 //!                          └─► "guest: 12 passed, 0 failed" ──► Verdict ──► QEMU is killed
 //! ```
 //!
-//! QEMU's exit status is not looked at: some machines do not power off, and what the guest printed decides.
+//! QEMU's exit status is ignored: some machines do not power off. The guest's output decides.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::line::Line;
 use crate::stages::{print, say};
 
-/// How many checks of the guest passed and failed.
+/// Numbers of passed and failed checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) passed: u32,
@@ -26,25 +26,25 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Reads `MARK: N passed, M failed`, which a carriage return may end.
+    /// Parses `MARK: N passed, M failed`, with or without a carriage return.
     fn read(line: &str, mark: &str) -> Option<Self> {
         let (passed, failed) = line.strip_prefix(mark)?.trim().split_once(" passed, ")?;
         Some(Self { passed: passed.parse().ok()?, failed: failed.strip_suffix(" failed")?.parse().ok()? })
     }
 }
 
-/// What to look for in the output of a guest.
+/// What to look for in a guest's output.
 pub(crate) struct Watch<'a> {
     pub(crate) log: &'a Path,
     pub(crate) limit: Duration,
-    /// What a verdict begins with.
+    /// The prefix of the verdict's line.
     pub(crate) mark: &'a str,
-    /// Beginnings of the lines to show; "" shows all.
+    /// Prefixes of the lines to show; "" shows all.
     pub(crate) shown: &'a [&'a str],
 }
 
 impl Watch<'_> {
-    /// Runs the guest and gives the exit status of its stage.
+    /// Runs the guest and returns the exit status of its stage.
     pub(crate) fn run(&self, line: &Line) -> u8 {
         match self.verdict(line) {
             Ok(Some(verdict)) => u8::from(verdict.failed != 0),
@@ -65,7 +65,7 @@ impl Watch<'_> {
         let mut command = line.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
         let mut child = command.spawn()?;
-        let lines = lines_of(child.stdout.take().expect("it was asked for"), log);
+        let lines = lines_of(child.stdout.take().expect("standard output is piped"), log);
         let verdict = self.wait(&lines);
         end(&mut child);
         Ok(verdict)
@@ -97,12 +97,12 @@ impl Watch<'_> {
 
 /// Kills a child that has not ended, and waits for it.
 pub(crate) fn end(child: &mut Child) {
-    // It may have ended already.
+    // The child may have ended already.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// The lines of the output, without carriage returns; all of it also goes to the log.
+/// The lines of the output, without carriage returns. All output also goes to the log.
 fn lines_of(output: ChildStdout, mut log: File) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {

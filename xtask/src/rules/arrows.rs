@@ -1,4 +1,4 @@
-//! Dependencies between the crates of the workspace point one way.
+//! Dependencies between the crates of the workspaces point in one direction.
 //!
 //! ```text
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
@@ -9,8 +9,8 @@
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  lab uses any, nothing uses lab
 //! ```
 //!
-//! Normal and build dependencies are held to the table [`ALLOWED`]; development dependencies may name any crate but
-//! the lab and the command line. Crates from outside the workspace are no concern of this rule.
+//! Normal and build dependencies must follow the table [`ALLOWED`]. Development dependencies may name any crate except the
+//! lab and the command line. Crates from outside the workspaces are not checked.
 
 use cargo_metadata::DependencyKind;
 
@@ -19,7 +19,7 @@ use crate::violation::Violation;
 
 /// What a crate may depend on.
 enum Arrows {
-    /// These crates of the workspace, and no other.
+    /// These crates of the workspaces only.
     Only(&'static [&'static str]),
     /// Any crate of the product.
     Product,
@@ -30,11 +30,11 @@ enum Arrows {
 const LAB: &str = "memferry-lab";
 const CLI: &str = "memferry-cli";
 const DAEMON: &str = "memferry-daemon";
-/// Crates of the laboratory's workspace: no crate of the product may name one, in its tests neither.
+/// Crates of the laboratory's workspace. No crate of the product may name one, even in tests.
 const RESEARCH: [&str; 5] =
     ["memferry-registers", "memferry-drivers", "memferry-models", "memferry-driven", LAB];
 
-/// Every crate of the workspace, and what it may depend on.
+/// Every crate of the workspaces, and its allowed dependencies.
 const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-clock", Arrows::Only(&[])),
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
@@ -118,7 +118,7 @@ fn check_package(package: &Package) -> Vec<Violation> {
     let Some((_, arrows)) = ALLOWED.iter().find(|(name, _)| *name == package.name) else {
         return vec![breach(
             format!("crate `{}` is not in the table of allowed dependencies", package.name),
-            "give it a row in xtask/src/rules/arrows.rs that says what it may depend on",
+            "add a row with its allowed dependencies to xtask/src/rules/arrows.rs",
         )];
     };
     package
@@ -128,7 +128,7 @@ fn check_package(package: &Package) -> Vec<Violation> {
         .map(|(target, kind)| {
             breach(
                 format!("crate `{}` must not have `{target}` as a {kind} dependency", package.name),
-                "move the code to a crate that may depend on both, or pass it in through a trait",
+                "move the code to a crate that may depend on both, or pass it in as a trait",
             )
         })
         .collect()

@@ -1,6 +1,6 @@
-//! One binding a line: `let (a, b) = (x, y)` is two statements, and is written as two.
+//! One binding per line: `let (a, b) = (x, y)` must be written as two statements.
 //!
-//! Taking a tuple apart that something returned is left alone, and so is a swap, which has no other short form.
+//! Destructuring a returned tuple is allowed, and so is a swap, which has no other short form.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
@@ -9,7 +9,7 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
     let packed = |file: &SourceFile| -> Vec<Violation> {
         let lines = file.rust().map_or(&[][..], |syntax| &syntax.packed_lets);
         let violation = |line: &usize| {
-            Violation::new(&file.path, *line, "several bindings in one `let`", "give each a line of its own")
+            Violation::new(&file.path, *line, "several bindings in one `let`", "write one `let` for each")
         };
         lines.iter().map(violation).collect()
     };

@@ -1,20 +1,20 @@
-//! A comment says more than the line below it: one of three words or fewer is left out.
+//! A comment says more than the line below it: comments of three words or fewer are violations.
 //!
 //! ```text
-//! a comment of one line, in front of code ──► its words ──► at most MOST_WORDS ──► violation
+//! a one-line comment before code ──► its words ──► at most MAX_WORDS ──► violation
 //! ```
 //!
-//! Left alone are module documentation, numbers and names of code (a source, a width), reasons for unsafe code, help texts of
-//! the command line (documentation in files that use clap), and [`PUBLISHED`] crates, where rustc asks for a line on each item.
+//! Exceptions: module documentation, numbers and code names (a source, a width), reasons for unsafe code, help texts of command
+//! lines (documentation in files that use clap), and [`PUBLISHED`] crates, where rustc requires a line on each item.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
 
-/// Crates whose every public item is documented, since `missing_docs` is denied there.
+/// Crates that deny `missing_docs`, so that every public item is documented.
 const PUBLISHED: [&str; 2] = ["crates/transfer/src/", "bindings/c/src/"];
 
-/// As many words say nothing that a name could not.
-const MOST_WORDS: usize = 3;
+/// A comment of so few words says nothing that a name could not.
+const MAX_WORDS: usize = 3;
 
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
     let rust = files.iter().filter(|file| file.rust().is_some());
@@ -31,12 +31,7 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
         |at: Option<usize>| at.and_then(|at| lines.get(at)).is_some_and(|line| line.starts_with("//"));
     let alone = |at: &usize| !is_comment(at.checked_sub(1)) && !is_comment(Some(at + 1));
     let violation = |at: usize| {
-        Violation::new(
-            &file.path,
-            at + 1,
-            "a comment that says no more than a name",
-            "say why, or leave it out",
-        )
+        Violation::new(&file.path, at + 1, "a comment that says no more than a name", "say why, or remove it")
     };
     (0..lines.len()).filter(|at| says_nothing(lines[*at])).filter(alone).map(violation).collect()
 }
@@ -45,7 +40,7 @@ fn says_nothing(line: &str) -> bool {
     let text = line.strip_prefix("/// ").or_else(|| line.strip_prefix("// "));
     let is_fact = |text: &str| text.contains(|letter: char| letter.is_ascii_digit() || letter == '`');
     text.is_some_and(|text| {
-        text.split_whitespace().count() <= MOST_WORDS && !text.contains("SAFETY") && !is_fact(text)
+        text.split_whitespace().count() <= MAX_WORDS && !text.contains("SAFETY") && !is_fact(text)
     })
 }
 

@@ -1,35 +1,27 @@
-//! Modules of a crate that lie side by side do not use each other in a circle.
+//! Sibling modules of a crate do not use each other in a circle.
 //!
 //! ```text
-//! a path `crate::x::Y` or `super::z` in a file ──► the two modules side by side through which it goes ──► edge
+//! a path `crate::x::Y` or `super::z` in a file ──► the two sibling modules that it connects ──► edge
 //! edges between the children of one module ──► a circle ──► violation
 //! ```
 //!
-//! A module and those inside it count as one: a parent may use its children, and they the parent. Test code is left out.
-//! A name that a parent only imports is followed to where it is imported from. Types are not resolved further than that.
-//! The crates of [`NOT_HELD`] still have circles; a crate leaves that list when its last one is gone.
+//! A module and its descendants count as one: a parent may use its children, and they the parent. Test code is not checked.
+//! A name that a parent imports is followed to its origin. Types are not resolved further.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
 
-/// Folders of crates that have circles.
-const NOT_HELD: [&str; 2] = ["crates/bulk", "crates/cli"];
-
-/// Imports of imports that are followed.
-const MOST_IMPORTS: usize = 4;
+/// Levels of imports that are followed.
+const MAX_IMPORTS: usize = 4;
 
 /// A module's path from the crate's root.
 type ModulePath = Vec<String>;
 
 pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation> {
-    let is_held = |package: &&Package| {
-        !NOT_HELD.iter().any(|folder| package.manifest == format!("{folder}/Cargo.toml"))
-    };
-    let held = packages.iter().filter(is_held);
-    let mut folders: Vec<String> =
-        held.map(|package| package.manifest.replace("Cargo.toml", "src/")).collect();
+    let folder = |package: &Package| package.manifest.replace("Cargo.toml", "src/");
+    let mut folders: Vec<String> = packages.iter().map(folder).collect();
     folders.sort();
     folders.iter().flat_map(|folder| Modules::read(files, folder).circles()).collect()
 }
@@ -39,7 +31,7 @@ struct Modules<'a> {
     by_path: BTreeMap<ModulePath, &'a SourceFile>,
 }
 
-/// Who uses whom among the children of one module, and the first place that does.
+/// The edges between the children of one module, with the first place of each.
 type Edges<'a> = BTreeMap<(String, String), (&'a str, usize)>;
 
 impl<'a> Modules<'a> {
@@ -70,7 +62,7 @@ impl<'a> Modules<'a> {
         by_parent.values().flat_map(circles_among).collect()
     }
 
-    /// The module that a path leads into.
+    /// The module that a path leads to.
     fn resolve(&self, from: &[String], segments: &[String], depth: usize) -> ModulePath {
         let mut at = from.to_vec();
         for segment in segments {
@@ -85,8 +77,8 @@ impl<'a> Modules<'a> {
                         at = child;
                         continue;
                     }
-                    // Modules inside one see what it imports.
-                    let sees = depth < MOST_IMPORTS && from.starts_with(&at);
+                    // Descendants see a module's imports.
+                    let sees = depth < MAX_IMPORTS && from.starts_with(&at);
                     let imported = if sees { self.imported(&at, name) } else { None };
                     return imported.map_or(at.clone(), |path| self.resolve(&at, &path, depth + 1));
                 }
@@ -95,7 +87,7 @@ impl<'a> Modules<'a> {
         at
     }
 
-    /// What a module imports under a name, as a path from that module.
+    /// The path that a module imports under a name, relative to that module.
     fn imported(&self, module: &[String], name: &str) -> Option<Vec<String>> {
         let syntax = self.by_path.get(module)?.rust()?;
         let import = syntax.imports.iter().find(|path| path.last().is_some_and(|last| last == name))?;
@@ -122,7 +114,7 @@ fn circles_among(edges: &Edges<'_>) -> Vec<Violation> {
         .filter(|(edge, _)| closes(edge))
         .map(|((from, to), (path, line))| {
             let message = format!("modules `{from}` and `{to}` use each other in a circle");
-            Violation::new(path, *line, message, "move what both use into a module that uses neither")
+            Violation::new(path, *line, message, "move the shared items to a module that uses neither")
         })
         .collect()
 }
@@ -162,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_what_the_parent_imports() {
+    fn follows_imports_of_the_parent() {
         let files =
             [("lib.rs", "pub use two::T;"), ("one.rs", "use crate::T;"), ("two.rs", "use crate::one::f;")];
         assert_eq!(found(&files), 1);

@@ -1,12 +1,12 @@
-//! Every dependency is declared once, in the root manifest, with the reason for it; every crate inherits from there.
+//! Every dependency is declared once, in the root manifest, with its reason; every crate inherits it.
 //!
 //! ```text
 //! Cargo.toml, [workspace.dependencies] ──► a comment line directly above each that is not a path
 //! the manifest of each crate ────────────► `workspace = true` for each dependency, and for the lints
-//! manifests outside the workspace ───────► `unsafe_code = "deny"` of their own
+//! manifests outside the workspaces ──────► their own `unsafe_code = "deny"`
 //! ```
 //!
-//! Manifests of crates outside the workspace (the fuzz targets, the firmware) cannot inherit; their dependencies are left alone.
+//! Manifests outside the workspaces (the fuzz targets, the firmware) cannot inherit; their dependencies are not checked.
 
 use toml::{Table, Value};
 
@@ -39,7 +39,7 @@ fn check_outsider(file: &SourceFile) -> Option<Violation> {
     let lints = table(&manifest, "lints").and_then(|lints| table(lints, "rust"));
     let denies = lints.and_then(|rust| rust.get("unsafe_code")).and_then(Value::as_str) == Some("deny");
     (!denies).then(|| {
-        let message = "a crate outside the workspace that does not deny unsafe code";
+        let message = "a crate outside the workspaces does not deny unsafe code";
         Violation::new(&file.path, 1, message, "add `[lints.rust]` with `unsafe_code = \"deny\"`")
     })
 }
@@ -61,12 +61,12 @@ fn check_root(root: &SourceFile) -> Vec<Violation> {
             let line = line_of(root, "workspace.dependencies", name);
             let above = line.checked_sub(2).map_or("", |above| lines[above]);
             (!above.starts_with("# ")).then(|| {
-                let message = format!("dependency `{name}` without the reason for it");
+                let message = format!("dependency `{name}` has no reason");
                 Violation::new(
                     &root.path,
                     line,
                     message,
-                    "say in a comment directly above what it is needed for",
+                    "say directly above, in a comment, what it is needed for",
                 )
             })
         })
@@ -80,7 +80,7 @@ fn check_member(file: &SourceFile) -> Vec<Violation> {
     };
     let mut violations = Vec::new();
     if !table(&manifest, "lints").is_some_and(inherits) {
-        let message = "the crate does not take the workspace's lints";
+        let message = "the crate does not inherit the workspace's lints";
         violations.push(Violation::new(&file.path, 1, message, "add `[lints]` with `workspace = true`"));
     }
     let targets =
@@ -117,7 +117,7 @@ fn inherits(entry: &Table) -> bool {
     entry.get("workspace").and_then(Value::as_bool) == Some(true)
 }
 
-/// The line that declares the dependency: a key below its section's header, or a header of its own.
+/// The line that declares the dependency: a key in its section, or a header.
 fn line_of(file: &SourceFile, section: &str, name: &str) -> usize {
     let own_header = format!("{section}.{name}]");
     let mut in_section = false;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_dependency_of_a_crates_own() {
+    fn refuses_a_dependency_not_inherited() {
         let manifest = "[lints]\nworkspace = true\n[dependencies]\na = \"1\"\n[dev-dependencies.b]\npath = \"../b\"\n\
                         [target.'cfg(loom)'.dependencies]\nc = { version = \"1\" }\n";
         let mut lines: Vec<usize> = member(manifest).into_iter().map(|(line, _)| line).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_crate_with_lints_of_its_own() {
+    fn refuses_a_crate_with_its_own_lints() {
         assert!(member("[package]\nname = \"a\"\n")[0].1.contains("lints"));
         assert!(member("[lints.rust]\nunsafe_code = \"allow\"\n")[0].1.contains("lints"));
     }

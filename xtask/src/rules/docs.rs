@@ -1,7 +1,7 @@
-//! Every Rust file begins with module documentation.
+//! Every Rust file starts with module documentation.
 //!
-//! The first line must be `//!`. That the text says what the module is, draws its flow and says what it does not do
-//! is left to the reader.
+//! The first line must be `//!`. The rule does not check that the text says what the module is, draws its flow, and says what
+//! it does not do.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
@@ -14,8 +14,8 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
             Violation::new(
                 &file.path,
                 1,
-                "the file does not begin with module documentation",
-                "begin it with `//! ` and say what the module is, how data flows through it, and what it does not do",
+                "the file does not start with module documentation",
+                "start it with `//! ` and say what the module is, how data flows through it, and what it does not do",
             )
         })
         .collect()
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_file_that_begins_otherwise() {
+    fn refuses_a_file_without_documentation() {
         for text in ["", "fn a() {}\n", "// A comment.\n", "\n//! Late.\n", "//!\n//! Empty first.\n"] {
             assert_eq!(check(&[SourceFile::new("a.rs", text)]).len(), 1, "{text:?}");
         }

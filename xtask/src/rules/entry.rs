@@ -1,6 +1,6 @@
-//! What the README tells a reader to run for the tests is what continuous integration runs.
+//! The README's test command is the one that continuous integration runs.
 //!
-//! Both must name [`TEST`], and continuous integration also [`LINT`]. What the two commands do is not looked at.
+//! Both must name [`TEST`], and continuous integration also [`LINT`]. The commands themselves are not checked.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
@@ -20,13 +20,13 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
                 path,
                 1,
                 message,
-                format!("let {path} name `{command}`, on a line of its own or in backquotes"),
+                format!("name `{command}` in {path}, on its own line or in backquotes"),
             )
         })
         .collect()
 }
 
-/// Whether a line that is not a comment names the command whole.
+/// Whether a line other than a comment contains the whole command.
 fn names(file: &SourceFile, command: &str) -> bool {
     file.lines().filter(|(_, line)| !line.starts_with("# ")).any(|(_, line)| {
         line.split_once(command)

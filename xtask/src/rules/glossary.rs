@@ -1,15 +1,15 @@
-//! One word for one thing: names in the product's code use the glossary of ARCHITECTURE.md.
+//! One word for one thing: identifiers in the product's code follow the glossary of ARCHITECTURE.md.
 //!
 //! ```text
 //! identifiers of a Rust file ──► their parts (`LaneEngine` ──► lane, engine) ──► RETIRED ──► the word to use
 //! ```
 //!
-//! Only identifiers are looked at; prose is left to the reader. The laboratory speaks the papers' words and is left out.
+//! Only identifiers are checked, not prose. The laboratory uses the papers' words and is not checked.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
 
-/// A word that stood for something else, the word to use, and the only places where it means what it says.
+/// A retired word, its replacement, and the only places where it may be used.
 struct Retired {
     word: &'static str,
     instead: &'static str,
@@ -35,7 +35,7 @@ const RETIRED: &[Retired] = &[
     Retired { word: "stir", instead: "`advance`", places: &[] },
 ];
 
-/// Folders whose names are held to the glossary.
+/// Folders whose identifiers are checked.
 const PRODUCT: [&str; 5] = ["crates/", "bindings/", "tools/", "tests/", "bench/"];
 
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
@@ -52,14 +52,14 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
         for retired in
             retired.filter(|retired| !retired.places.iter().any(|place| file.path.starts_with(place)))
         {
-            let message = format!("`{name}` has the word `{}`", retired.word);
+            let message = format!("`{name}` contains the retired word `{}`", retired.word);
             violations.push(Violation::new(&file.path, *line, message, format!("say {}", retired.instead)));
         }
     }
     violations
 }
 
-/// The words of a name in snake case or camel case, in small letters.
+/// The words of a name in snake case or camel case, in lower case.
 fn parts(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut before = '_';

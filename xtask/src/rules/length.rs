@@ -1,8 +1,8 @@
-//! Files and functions stay short enough to be read at once.
+//! Files and functions are short enough to be read as a whole.
 //!
-//! A Rust file has at most [`FILE_LINES`] lines; a function, test functions included, at most [`FUNCTION_LINES`] from
-//! its `fn` to its closing brace. Attributes and documentation do not count. There are no exceptions. A file that does
-//! not lex is reported here, since its functions cannot be measured.
+//! A Rust file has at most [`FILE_LINES`] lines. A function, including tests, has at most [`FUNCTION_LINES`] from its `fn` to
+//! its closing brace, without attributes and documentation. There are no exceptions. A file that does not lex is reported
+//! here, since its functions cannot be measured.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
@@ -29,7 +29,7 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
         violations.push(Violation::new(
             &file.path,
             FILE_LINES + 1,
-            format!("the file has {lines} lines, {FILE_LINES} are allowed"),
+            format!("the file has {lines} lines, the maximum is {FILE_LINES}"),
             "split it along its sections into modules",
         ));
     }
@@ -38,10 +38,10 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
             &file.path,
             function.line,
             format!(
-                "function `{}` has {} lines, {FUNCTION_LINES} are allowed",
+                "function `{}` has {} lines, the maximum is {FUNCTION_LINES}",
                 function.name, function.length
             ),
-            "take steps that can be named out of it",
+            "extract steps that can be named",
         ));
     }
     violations
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_function_of_one_line_too_many_at_its_first() {
+    fn refuses_a_function_one_line_too_long() {
         let found =
             check(&[SourceFile::new("a.rs", &format!("//! Docs.\n{}", function(FUNCTION_LINES - 1)))]);
         assert_eq!((found.len(), found[0].line), (1, 2));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_file_of_one_line_too_many() {
+    fn refuses_a_file_one_line_too_long() {
         assert_eq!(check(&[SourceFile::new("a.rs", &"// line\n".repeat(FILE_LINES + 1))]).len(), 1);
     }
 

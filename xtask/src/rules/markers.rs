@@ -1,12 +1,12 @@
-//! The sources hold no notes about work still to be done.
+//! The sources contain no notes about work still to be done.
 //!
-//! What is missing is said in documentation or kept with the planning; a note in the code is read by nobody. Prose
-//! (Markdown files) is left alone.
+//! Missing features belong in the documentation or the planning, since nobody reads notes in code. Prose (Markdown files) is
+//! not checked.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
 
-/// Spelled in two halves, so that the list does not find itself.
+/// Spelled in two parts, so that the list does not match itself.
 const MARKERS: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("to", "do!")];
 
@@ -19,7 +19,7 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
                     &file.path,
                     number,
                     format!("the note `{marker}`"),
-                    "do it now, or say in the documentation what is not done",
+                    "do it now, or document what is missing",
                 )
             }));
         }

@@ -1,7 +1,7 @@
-//! No crate or module has a name that says nothing about what is in it.
+//! Names of crates and modules say what they contain.
 //!
-//! Looked at are the words of a crate's name, the directories and names of Rust files, and inline modules. The names of
-//! functions and types are left to the reader.
+//! Checked are the words of a crate's name, the directories and names of Rust files, and inline modules, but not the names of
+//! functions and types.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
 
 const EMPTY_NAMES: [&str; 7] = ["common", "util", "utils", "core", "base", "manager", "helpers"];
-const REMEDY: &str = "name it after what it holds";
+const REMEDY: &str = "name it after its contents";
 
 pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for package in packages {
         if package.name.split(['-', '_']).any(is_empty_name) {
-            let message = format!("the crate's name, `{}`, says nothing of what it holds", package.name);
+            let message = format!("the crate name `{}` does not say what it contains", package.name);
             violations.push(Violation::new(&package.manifest, 1, message, REMEDY));
         }
     }
@@ -24,17 +24,17 @@ pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation
         let Some(syntax) = &file.rust() else { continue };
         paths.extend(badly_named_paths(&file.path));
         for module in syntax.modules.iter().filter(|module| is_empty_name(&module.name)) {
-            let message = format!("the module's name, `{}`, says nothing of what it holds", module.name);
+            let message = format!("the module name `{}` does not say what it contains", module.name);
             violations.push(Violation::new(&file.path, module.line, message, REMEDY));
         }
     }
     violations.extend(paths.into_iter().map(|path| {
-        Violation::new(path, 1, "the name of this file or directory says nothing of what it holds", REMEDY)
+        Violation::new(path, 1, "the name of this file or directory does not say what it contains", REMEDY)
     }));
     violations
 }
 
-/// The leading parts of a path, itself included, that end in an empty name.
+/// The leading parts of a path, including the whole, that end in an empty name.
 fn badly_named_paths(path: &str) -> impl Iterator<Item = &str> {
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
     ends.map(|end| &path[..end]).filter(|part| {

@@ -1,21 +1,19 @@
-//! Unsafe code stays where it is confined to, and each use of it says why it is sound.
+//! Unsafe code stays in the permitted places, and each use of it says why it is sound.
 //!
 //! ```text
-//! attribute that loosens `unsafe_code` ──► in a place of PERMITTED, or in test code
+//! attribute that loosens `unsafe_code` ──► only in a place of PERMITTED, or in test code
 //! unsafe { } and unsafe impl, anywhere ──► a comment with the word SAFETY directly above the statement
 //! ```
 //!
-//! The workspace denies the lint `unsafe_code`, and every crate takes the workspace's lints (see the rule on
-//! dependencies), so a file without such an attribute cannot hold unsafe code. Whether the reason given is true is left
-//! to the reader.
+//! The workspaces deny the lint `unsafe_code`, and every crate inherits their lints (see the rule on dependencies), so a file
+//! without such an attribute cannot contain unsafe code. The rule does not check that a reason is true.
 
 use crate::syntax::Place;
 use crate::tree::SourceFile;
 use crate::violation::Violation;
 
-/// What a permitted path begins with. The firmware's one place is for real device registers and the buffers of a DMA
-/// engine, which are raw addresses. Faces for other languages, and for programs that know of none, are handed pointers, and
-/// promise for their callers.
+/// Prefixes of permitted paths. The firmware needs one for device registers and the buffers of a DMA engine, which are raw
+/// addresses. Bindings for other languages, and libraries for unmodified programs, receive pointers from their callers.
 const PERMITTED: [&str; 12] = [
     "crates/shm/",
     "crates/pool/",
@@ -42,7 +40,7 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
         Violation::new(
             &file.path,
             place.line,
-            "unsafe code is permitted here, outside the places it is confined to",
+            "unsafe code is permitted outside the places for it",
             "use the safe interface of memory or of the copy kernels; a new place needs a row in \
              xtask/src/rules/unsafety.rs and a reason",
         )
@@ -52,7 +50,7 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
             Violation::new(
                 &file.path,
                 place.line,
-                "a use of unsafe without its reason",
+                "a use of unsafe without a reason",
                 "write `// SAFETY: ` directly above it and cite the invariant it rests on",
             )
         });
@@ -63,7 +61,7 @@ fn may_permit(file: &SourceFile, place: &Place) -> bool {
     place.in_test || file.is_test() || PERMITTED.iter().any(|start| file.path.starts_with(start))
 }
 
-/// Whether a comment with SAFETY stands above the statement that goes through the line, or before it on the line.
+/// Whether a comment with SAFETY is above the statement of this line, or before it on the line.
 fn is_explained(lines: &[&str], line: usize) -> bool {
     let on_line = lines[line - 1].split("unsafe").next().unwrap_or_default();
     if on_line.contains("SAFETY:") {

@@ -1,12 +1,12 @@
-//! No file names a directory of somebody's machine, or the host of a package registry.
+//! No file names a directory of one machine, or the host of a package registry.
 //!
-//! Such a name is true on one machine, or for one way of getting packages, and reads as if it were part of the project.
-//! The lines of a Cargo.lock that say where a crate comes from are cargo's own format, and exempt.
+//! Such a name is valid on one machine, or for one way to get packages, but looks like part of the project. The lines of a
+//! Cargo.lock that name a crate's source are cargo's format, and exempt.
 
 use crate::tree::SourceFile;
 use crate::violation::Violation;
 
-/// Spelled in two halves, so that the list does not find itself.
+/// Spelled in two parts, so that the list does not match itself.
 const DIRECTORIES: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const HOSTS: [&str; 4] = [
     concat!("crates", ".io"),
@@ -20,7 +20,7 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
     for file in files {
         for (number, line) in file.lines().filter(|(_, line)| !is_lock_entry(&file.path, line)) {
             violations.extend(DIRECTORIES.iter().filter(|name| names_directory(line, name)).map(|name| {
-                let message = format!("names a machine's own directory, `{name}`");
+                let message = format!("names a directory of one machine, `{name}`");
                 Violation::new(
                     &file.path,
                     number,
@@ -46,7 +46,7 @@ fn is_lock_entry(path: &str, line: &str) -> bool {
     path.rsplit('/').next() == Some("Cargo.lock") && line.starts_with("source = \"registry+")
 }
 
-/// Whether the line has an absolute path that begins so: within a longer path the same letters mean something else.
+/// Whether the line contains an absolute path with this prefix. Inside a longer path the same letters are allowed.
 fn names_directory(line: &str, name: &str) -> bool {
     line.match_indices(name).any(|(at, _)| {
         !line[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "_-.~}".contains(c))

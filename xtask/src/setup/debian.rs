@@ -1,10 +1,10 @@
-//! What commands need of Debian's packages, and how missing ones are installed.
+//! The Debian packages that commands need, and how to install missing ones.
 //!
 //! ```text
-//! Tool { package, proof } ──► proof absent ──► missing packages ──► apt-get update, apt-get install, as root or with sudo
+//! Tool { package, proof } ──► no proof ──► missing packages ──► apt-get update, apt-get install, as root or with sudo
 //! ```
 //!
-//! A tool is proved by a program or a file, not by the package: whatever put it there, it serves.
+//! A program or a file proves that a tool exists, not the package: it may have been installed in another way.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) struct Tool {
     proof: Proof,
 }
 
-/// What is there when the tool is.
+/// The proof that a tool exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
     Program(&'static str),
@@ -45,7 +45,7 @@ impl Tool {
 pub(crate) const C_COMPILER: &[Tool] =
     &[Tool::program("gcc", "cc"), Tool::file("libc6-dev", "/usr/include/stdio.h")];
 pub(crate) const CPP_COMPILER: &[Tool] = &[Tool::program("g++", "c++")];
-/// What else the C programs of the tests are tried with.
+/// Further checkers for the C programs of the tests.
 pub(crate) const C_CHECKERS: &[Tool] = &[
     Tool::program("g++", "g++"),
     Tool::program("clang", "clang"),
@@ -67,26 +67,26 @@ pub(crate) const ARMHF_COMPILER: &[Tool] = &[
     Tool::program("gcc-arm-linux-gnueabihf", "arm-linux-gnueabihf-gcc"),
     Tool::file("libc6-dev-armhf-cross", "/usr/arm-linux-gnueabihf/include/stdio.h"),
 ];
-/// What builds a module, checks its style, and unpacks the kernel's packages.
+/// Tools that build a module, check its style, and unpack the kernel's packages.
 pub(crate) const MODULE_BUILD: &[Tool] = &[
     Tool::program("make", "make"),
     Tool::program("perl", "perl"),
     Tool::program("xz-utils", "xz"),
     Tool::program("device-tree-compiler", "dtc"),
 ];
-/// What builds a whole kernel besides.
+/// Additional tools that build a whole kernel.
 pub(crate) const KERNEL_BUILD: &[Tool] =
     &[Tool::program("flex", "flex"), Tool::program("bison", "bison"), Tool::program("bc", "bc")];
 pub(crate) const PYTHON: &[Tool] =
     &[Tool::program("python3", "python3"), Tool::file("python3-venv", "/usr/share/python-wheels")];
-/// What lint, benchmarks and tests use where it is installed.
+/// Tools that lint, benchmarks and tests use if they are installed.
 pub(crate) const WHERE_INSTALLED: &[Tool] = &[
     Tool::program("shellcheck", "shellcheck"),
     Tool::program("sparse", "sparse"),
     Tool::program("ucx-utils", "ucx_perftest"),
 ];
 
-/// The packages of the tools that are not there, each once, in order.
+/// The packages of missing tools, each once, in order.
 pub(crate) fn missing(tools: &[&[Tool]]) -> Vec<&'static str> {
     missing_where(tools, Tool::is_there)
 }
@@ -101,7 +101,7 @@ fn missing_where(tools: &[&[Tool]], is_there: impl Fn(&Tool) -> bool) -> Vec<&'s
     packages
 }
 
-/// How packages can be installed here.
+/// How packages can be installed on this system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Installer {
     Root,
@@ -113,7 +113,7 @@ pub(crate) enum Installer {
 }
 
 impl Installer {
-    pub(crate) fn at_hand() -> Self {
+    pub(crate) fn detect() -> Self {
         let has = |name| place::program(name).is_some();
         Self::of(has("apt-get"), place::is_root(), has("sudo"))
     }
@@ -127,16 +127,18 @@ impl Installer {
         }
     }
 
-    /// Why the packages cannot be installed, if so.
+    /// Why the packages cannot be installed, if they cannot.
     pub(crate) fn refusal(self, packages: &[&str]) -> Option<String> {
         let packages = packages.join(" ");
         match self {
             Self::Root | Self::Sudo => None,
             Self::Forbidden => Some(format!(
-                "these Debian packages are missing, and to install them takes root or sudo; neither is at hand. \
+                "these Debian packages are missing, and installing them needs root or sudo; neither is available. \
                  Let somebody run: apt-get install {packages}"
             )),
-            Self::NoApt => Some(format!("no apt-get here: install by hand what Debian calls: {packages}")),
+            Self::NoApt => {
+                Some(format!("this system has no apt-get; install by hand, under Debian's names: {packages}"))
+            }
         }
     }
 

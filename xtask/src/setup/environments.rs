@@ -1,7 +1,7 @@
-//! Environments of Python's below the folder of builds, with pinned packages.
+//! Python virtual environments with pinned packages, in the build directory.
 //!
 //! ```text
-//! target/NAME/pins, the same ──► it is there        otherwise ──► python3 -m venv, pip install, pins written last
+//! target/NAME/pins equal ──► it exists        otherwise ──► python3 -m venv, pip install, pins written last
 //! ```
 
 use std::fs;
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use crate::line::Line;
 use crate::stages;
 
-/// An environment and what is installed in it.
+/// An environment and its packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Environment {
-    /// The folder, below that of builds.
+    /// The folder in the build directory.
     pub(crate) name: &'static str,
     pub(crate) pins: &'static [&'static str],
 }
 
-/// What builds and runs the Python package.
+/// Builds and runs the Python package.
 pub(crate) const PACKAGE: Environment =
     Environment { name: "python", pins: &["maturin==1.16.0", "numpy==2.4.6"] };
-/// What the benchmarks of pictures compare with.
+/// The library that picture benchmarks compare with.
 pub(crate) const OPENCV: Environment =
     Environment { name: "bench-python", pins: &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"] };
 
@@ -39,7 +39,7 @@ impl Environment {
         pins.is_ok_and(|pins| pins.trim() == self.pins.join(" "))
     }
 
-    /// Makes the environment; false if something of it cannot be had.
+    /// Makes the environment; false if a step fails.
     pub(crate) fn make(&self, target: &Path) -> bool {
         stages::run_all(&self.lines(target)) == 0
             && fs::write(self.folder(target).join("pins"), self.pins.join(" ") + "\n").is_ok()
@@ -57,7 +57,7 @@ pub(crate) fn can_make() -> bool {
     python("import ensurepip")
 }
 
-/// Whether it is as new as the package needs.
+/// Whether the system's Python is new enough for the package.
 pub(crate) fn is_new_enough() -> bool {
     python("import sys; sys.exit(sys.version_info < (3, 11))")
 }

@@ -1,4 +1,4 @@
-//! Rust toolchains: what rust-toolchain.toml pins, and what rustup says is installed.
+//! Rust toolchains: the one that rust-toolchain.toml pins, and those that rustup lists.
 //!
 //! ```text
 //! rust-toolchain.toml ──► Pinned { channel, components }
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::line::Line;
 
-/// What rust-toolchain.toml asks for.
+/// The toolchain of rust-toolchain.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pinned {
     pub(crate) channel: String,
@@ -17,7 +17,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Reads the text of rust-toolchain.toml; says what is wrong with it.
+    /// Reads the text of rust-toolchain.toml; the error says what is wrong with it.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let table: Table = text.parse().map_err(|error| format!("rust-toolchain.toml: {error}"))?;
         let toolchain = table.get("toolchain").and_then(Value::as_table);
@@ -32,7 +32,7 @@ impl Pinned {
     }
 }
 
-/// Whether the list that rustup gives of installed components has all of these.
+/// Whether rustup's list of installed components contains all of these.
 pub(crate) fn has_components(installed: &str, wanted: &[&str]) -> bool {
     let has = |component: &&str| {
         installed.lines().any(|line| {
@@ -42,12 +42,12 @@ pub(crate) fn has_components(installed: &str, wanted: &[&str]) -> bool {
     wanted.iter().all(has)
 }
 
-/// The nightly toolchains of rustup's list, as it names them.
+/// The names of the nightly toolchains in rustup's list.
 pub(crate) fn nightlies(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| name.starts_with("nightly"))
 }
 
-/// The host that `rustc -vV` tells.
+/// The host in the output of `rustc -vV`.
 pub(crate) fn host(version: &str) -> Option<&str> {
     version.lines().find_map(|line| line.strip_prefix("host: "))
 }
@@ -60,7 +60,7 @@ pub(crate) fn install(toolchain: &str, components: &[&str]) -> Line {
     let line = Line::new("rustup").args(["toolchain", "install", toolchain]);
     let line = line.args(["--profile", "minimal", "--no-self-update"]);
     let line = components.iter().fold(line, |line, component| line.arg("--component").arg(component));
-    // A nightly may lack a component; an older one that has it will do.
+    // The latest nightly may lack a component; an older one that has it is sufficient.
     if toolchain.starts_with("nightly") { line.arg("--allow-downgrade") } else { line }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_the_one_of_rustc() {
+    fn the_host_is_rustcs() {
         let version = "rustc 1.95.0\nbinary: rustc\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\n";
         assert_eq!(host(version), Some("x86_64-unknown-linux-gnu"));
         assert_eq!(host("rustc 1.95.0\n"), None);

@@ -1,4 +1,4 @@
-//! Waiting for messages and for room by a descriptor, as event loops do.
+//! Waiting for messages and for room with a descriptor, as event loops do.
 
 use std::iter;
 use std::os::fd::OwnedFd;
@@ -26,23 +26,23 @@ fn wakes(epoll: &OwnedFd, limit: Option<Duration>) -> bool {
 }
 
 #[test]
-fn an_armed_descriptor_is_readable_with_the_next_message_and_not_before() {
+fn an_armed_descriptor_reports_the_next_message() {
     let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
     let epoll = epoll_of(&receiver);
     for number in 0..20 {
         assert_eq!(receiver.arm().unwrap(), Armed::Waiting);
-        assert!(!wakes(&epoll, NOW), "what was told before is forgotten");
+        assert!(!wakes(&epoll, NOW), "an earlier wake-up is still readable");
         sender.send(number, b"", SOON).unwrap();
         assert!(wakes(&epoll, SOON));
         sender.send(number, b"", SOON).unwrap();
         assert_eq!(receiver.arm().unwrap(), Armed::Ready);
-        assert_eq!((bytes_of(&mut receiver).0, bytes_of(&mut receiver).0), (number, number));
+        assert_eq!((receive_bytes(&mut receiver).0, receive_bytes(&mut receiver).0), (number, number));
     }
-    // While nobody asks, nothing is told.
+    // Without a request, the descriptor is not made readable.
     assert_eq!(receiver.arm().unwrap(), Armed::Waiting);
     sender.send(1, b"", SOON).unwrap();
     assert_eq!(receiver.arm().unwrap(), Armed::Ready);
-    bytes_of(&mut receiver);
+    receive_bytes(&mut receiver);
     while receiver.arm().unwrap() == Armed::Ready {}
     receiver.peer().own.word(RECEIVER_PARKED).store(0, std::sync::atomic::Ordering::Relaxed);
     sender.send(1, b"", SOON).unwrap();
@@ -50,7 +50,7 @@ fn an_armed_descriptor_is_readable_with_the_next_message_and_not_before() {
 }
 
 #[test]
-fn no_message_is_missed_by_a_loop_that_polls() {
+fn polling_misses_no_message() {
     const MESSAGES: u32 = 20_000;
     let ((ours, mut sender, _here), (theirs, _back, mut receiver)) = ends(Options::default());
     let frame = SharedFrame::allocate(&ours, 4096).unwrap();
@@ -58,7 +58,7 @@ fn no_message_is_missed_by_a_loop_that_polls() {
         scope.spawn(move || {
             for number in 0..MESSAGES {
                 match number % 1000 {
-                    // Descriptors come through the same socket.
+                    // Descriptors use the same socket.
                     7 => drop(sender.lend_mapped_once(number, &frame, (0, 64), SOON).unwrap()),
                     _ => sender.send(number, &number.to_le_bytes(), SOON).unwrap(),
                 }
@@ -77,7 +77,7 @@ fn no_message_is_missed_by_a_loop_that_polls() {
                 }
                 Err(ReceiveError::TimedOut) => {
                     if receiver.arm().unwrap() == Armed::Waiting {
-                        assert!(wakes(&epoll, SOON), "asleep before message {next}");
+                        assert!(wakes(&epoll, SOON), "message {next} did not wake the poller");
                     }
                 }
                 Err(other) => break other,
@@ -90,7 +90,7 @@ fn no_message_is_missed_by_a_loop_that_polls() {
 }
 
 #[test]
-fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
+fn room_for_the_sender_wakes_the_descriptor() {
     let ((ours, mut sender, mut here), (_other, _back, mut receiver)) = ends(Options::default());
     let epoll = epoll_of(&here);
     (0..SLOTS).for_each(|number| sender.send(number, b"", NOW).unwrap());
@@ -98,36 +98,36 @@ fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
     assert_eq!(sender.arm().unwrap(), Armed::Waiting);
     assert_eq!(here.arm().unwrap(), Armed::Waiting);
     assert!(!wakes(&epoll, NOW));
-    bytes_of(&mut receiver);
+    receive_bytes(&mut receiver);
     assert!(wakes(&epoll, SOON));
-    assert_eq!(here.arm().unwrap(), Armed::Ready, "what it took in was the sender's news");
+    assert_eq!(here.arm().unwrap(), Armed::Ready, "the receiver consumed the sender's wake-up");
     sender.send(SLOTS, b"", NOW).unwrap();
-    (0..SLOTS).for_each(|_| drop(bytes_of(&mut receiver)));
-    // A loan is given back the same way.
+    (0..SLOTS).for_each(|_| drop(receive_bytes(&mut receiver)));
+    // A settled loan wakes it in the same way.
     let frame = ours.frame(4096).alloc().unwrap();
     let loan = sender.lend(1, &frame, SOON).unwrap();
     while sender.arm().unwrap() == Armed::Ready || here.arm().unwrap() == Armed::Ready {}
-    drop(lent_of(&mut receiver));
+    drop(receive_lent(&mut receiver));
     assert!(wakes(&epoll, SOON));
     assert!(sender.settled(loan).unwrap());
 }
 
 #[test]
-fn a_wake_up_for_room_that_a_frame_took_in_is_not_lost() {
+fn a_wake_up_consumed_with_a_frame_is_kept() {
     let ((ours, mut sender, mut here), (theirs, mut back, mut receiver)) = ends(Options::default());
     let loan = sender.lend(1, ours.frame(4096).alloc().unwrap(), SOON).unwrap();
     assert_eq!((sender.arm().unwrap(), here.arm().unwrap()), (Armed::Waiting, Armed::Waiting));
-    drop(lent_of(&mut receiver));
-    // Behind the wake-up comes a descriptor: who receives the frame takes in both.
+    drop(receive_lent(&mut receiver));
+    // A descriptor follows the wake-up: receiving the frame consumes both.
     let frame = SharedFrame::allocate(&theirs, 4096).unwrap();
     let _loan = back.lend_mapped(2, &frame, (0, 64), SOON).unwrap();
-    drop(lent_of(&mut here));
+    drop(receive_lent(&mut here));
     assert_eq!(here.arm().unwrap(), Armed::Ready);
     assert!(sender.settled(loan).unwrap());
 }
 
 #[test]
-fn the_end_of_the_other_side_wakes_who_polls() {
+fn closing_wakes_a_polling_peer() {
     let ((_one, sender, here), (_other, mut back, mut receiver)) = ends(Options::default());
     let epoll = epoll_of(&receiver);
     assert_eq!(receiver.arm().unwrap(), Armed::Waiting);
@@ -140,7 +140,7 @@ fn the_end_of_the_other_side_wakes_who_polls() {
 }
 
 #[test]
-fn what_a_peer_sends_while_its_packets_are_taken_in_keeps_nobody() {
+fn taking_in_packets_is_bounded() {
     let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
     forge(&mut sender, Slot::Descriptor { index: 1, once: false, length: 4096 }.encode());
     let socket = sender.peer().socket.as_fd();
@@ -159,7 +159,7 @@ fn what_a_peer_sends_while_its_packets_are_taken_in_keeps_nobody() {
         let until = Instant::now() + Duration::from_secs(2);
         let arm = || {
             let before = sent.load(Relaxed);
-            // What goes wrong shows below, when the others have stopped.
+            // An error is checked below, when the senders have stopped.
             let _ = receiver.arm();
             sent.load(Relaxed) - before
         };
@@ -167,14 +167,14 @@ fn what_a_peer_sends_while_its_packets_are_taken_in_keeps_nobody() {
         stop.store(true, Relaxed);
         most.unwrap()
     });
-    // Those that made place for others and these, each with some that the kernel let in at once; without a bound: thousands.
-    assert!(most <= 4 * room, "{most} packets came during one call, where there is room for {room}");
+    // The packets that made room and these, plus some that the kernel let in at once. Without a bound: thousands.
+    assert!(most <= 4 * room, "one call received {most} packets; the socket holds {room}");
     let broken = receiver.receive(SOON).map(|message| message.kind);
     assert!(matches!(broken, Err(ReceiveError::Broken(Violation::NoDescriptor))), "{broken:?}");
 }
 
 #[test]
-fn a_packet_that_means_nothing_ends_the_connection() {
+fn an_invalid_packet_ends_the_connection() {
     let noises: [&[u8]; 3] = [b"", b"abc", &5u32.to_le_bytes()];
     for (noise, gifts) in noises.into_iter().zip([1, 0, 2]) {
         let ((_one, sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
@@ -185,7 +185,7 @@ fn a_packet_that_means_nothing_ends_the_connection() {
         assert!(matches!(broken, Err(ReceiveError::Broken(Violation::NoDescriptor))), "{broken:?}");
         assert!(matches!(receiver.receive(NOW), Err(ReceiveError::Broken(Violation::Earlier))));
     }
-    // Nor are descriptors kept that no slot asks for.
+    // Descriptors without a slot are limited as well.
     let ((_one, sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
     let (gift, _writer) = rustix::pipe::pipe().unwrap();
     let mut sent = 0;

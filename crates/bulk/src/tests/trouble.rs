@@ -1,4 +1,4 @@
-//! What goes wrong with the other end's memory, socket and service, and must not harm this one.
+//! Failures of the other end's memory, socket and service must not harm this end.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use super::*;
 use crate::wire::AREA_AT;
 
 #[test]
-fn clients_of_two_services_of_one_process_grant_each_other_nothing() {
+fn two_services_do_not_grant_to_each_other() {
     let kind = SocketType::SEQPACKET;
     let (one, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     let own = || Client::embedded_with(ServiceConfig::default()).unwrap();
@@ -26,7 +26,7 @@ fn clients_of_two_services_of_one_process_grant_each_other_nothing() {
     });
 }
 
-/// A socket that takes an hour to close, and the end it waits for.
+/// A socket whose close lingers for an hour, and the end that it waits for.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -39,8 +39,8 @@ fn lingering() -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn what_takes_long_to_close_keeps_nobody_who_closes_a_connection() {
-    // Unread in the socket, and taken in but not asked for.
+fn a_slow_descriptor_does_not_delay_closing() {
+    // The descriptor is still in the socket, or was received and not requested.
     for taken_in in [false, true] {
         let ((_one, sender, _here), (_other, back, mut receiver)) = ends(Options::default());
         let (slow, taker) = lingering();
@@ -56,7 +56,7 @@ fn what_takes_long_to_close_keeps_nobody_who_closes_a_connection() {
             done.send(()).unwrap();
         });
         let ended = ended.recv_timeout(Duration::from_secs(20));
-        // Ends the waiting, whoever it is that waits.
+        // Ends a close that lingers, on whichever thread.
         drop(taker);
         assert_eq!(ended, Ok(()));
     }
@@ -64,18 +64,18 @@ fn what_takes_long_to_close_keeps_nobody_who_closes_a_connection() {
 
 #[test]
 #[expect(unsafe_code, reason = "makes memory of its own process fail")]
-fn memory_that_fails_under_a_message_is_an_error() {
+fn failing_memory_is_an_error() {
     let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
     let empty = rustix::fs::memfd_create("empty", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let area = receiver.peer().theirs.mapping().pointer().wrapping_add(AREA_AT as usize);
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    // SAFETY: pages of a file without any, in the place of pages that are only copied from, under a guard.
+    // SAFETY: replaces the area, which is only copied from under a bus error guard, by pages of an empty file.
     let mapped =
         unsafe { libc::mmap(area.cast(), AREA_BYTES as usize, libc::PROT_READ, flags, empty.as_raw_fd(), 0) };
     assert_eq!(mapped, area.cast());
     sender.send(1, b"in a slot", SOON).unwrap();
     sender.send(2, &noise(5000, 1), SOON).unwrap();
-    assert_eq!(bytes_of(&mut receiver).0, 1);
+    assert_eq!(receive_bytes(&mut receiver).0, 1);
     let failed = receiver.receive(SOON).map(|message| message.kind);
     assert!(matches!(failed, Err(ReceiveError::MemoryFault)), "{failed:?}");
     let again = receiver.receive(SOON).map(|message| message.kind);

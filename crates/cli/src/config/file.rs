@@ -1,7 +1,7 @@
-//! The text of a configuration file: what it sets, or every mistake in it.
+//! Parses a configuration file into settings, or into the list of its mistakes.
 //!
 //! ```text
-//! text ─ TOML with spans ─► each key against its row ─► Settings      or every mistake with its line
+//! text ─ TOML with spans ─► each key against its row ─► Settings, or every mistake with its line
 //! ```
 
 use std::fmt::{self, Display, Write};
@@ -13,15 +13,15 @@ use toml::{Spanned, Value};
 use super::settings::Settings;
 use super::table::{SECTIONS, Section};
 
-/// One thing wrong in a file.
+/// A mistake in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mistake {
     pub(super) line: usize,
-    /// What is wrong and what to do.
+    /// What is wrong and how to correct it.
     pub(super) message: String,
 }
 
-/// All that is wrong in a file.
+/// All mistakes in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mistakes {
     pub(super) file: String,
@@ -40,14 +40,14 @@ impl Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// The defaults with what a text sets, or every mistake in it, in the order of their lines.
+/// Returns the defaults with the text's changes, or all mistakes in order of their lines.
 pub(super) fn parse(text: &str) -> Result<Settings, Vec<Mistake>> {
-    // Editors of other systems put a mark there that is no part of the text.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let at = |span: Range<usize>, message: String| Mistake { line: line_of(text, span.start), message };
     let table = DeTable::parse(text).map_err(|error| {
         let message =
-            format!("{}; `memferry config default` prints a file as it should be", one_line(error.message()));
+            format!("{}; run `memferry config default` for a valid file", one_line(error.message()));
         vec![at(error.span().unwrap_or(0..0), message)]
     })?;
     let mut settings = Settings::default();
@@ -79,7 +79,7 @@ pub(super) fn parse(text: &str) -> Result<Settings, Vec<Mistake>> {
     if mistakes.is_empty() { Ok(settings) } else { Err(mistakes) }
 }
 
-/// Sets one option; an error says whether the key is at fault or its value.
+/// Sets one option. The error's flag says whether the key is wrong, or else the value.
 fn set(
     section: &Section,
     key: &str,
@@ -92,12 +92,12 @@ fn set(
     row.set_from_file(settings, &value).map_err(|reason| (false, format!("'{key}' {reason}")))
 }
 
-/// A value without its place; what no option can be is told by its kind alone.
+/// A value without its span. Kinds that no option has are reduced to a representative value.
 fn plain(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            // One that is larger than any number there is.
+            // The number exceeds all integer types.
             .map_or(Value::Float(f64::INFINITY), Value::Integer),
         DeValue::Boolean(switch) => Value::Boolean(*switch),
         DeValue::Float(_) => Value::Float(0.5),
@@ -132,11 +132,11 @@ fn unknown_key(section: &Section, key: &str) -> String {
     message
 }
 
-/// The name that was probably meant.
+/// The most similar name, if it is similar enough.
 fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let told = name.replace('_', "-").to_lowercase();
-    let measured = names.map(|candidate| (strsim::damerau_levenshtein(&told, candidate), candidate));
-    measured.min().filter(|(distance, _)| *distance <= told.len().div_ceil(2).min(3)).map(|(_, near)| near)
+    let wanted = name.replace('_', "-").to_lowercase();
+    let measured = names.map(|candidate| (strsim::damerau_levenshtein(&wanted, candidate), candidate));
+    measured.min().filter(|(distance, _)| *distance <= wanted.len().div_ceil(2).min(3)).map(|(_, near)| near)
 }
 
 fn line_of(text: &str, at: usize) -> usize {

@@ -1,7 +1,7 @@
-//! The options as flags of a command, made from their rows.
+//! The options as flags of a command, derived from their rows.
 //!
 //! ```text
-//! rows ─► flags with help ─► texts given, each checked by its row ─ apply ─► Settings
+//! rows ─► flags with help ─► given values, each checked by its row ─ apply ─► Settings
 //! ```
 
 use std::ffi::OsString;
@@ -15,12 +15,12 @@ use toml::Value;
 use super::settings::Settings;
 use super::table::{Row, SECTIONS};
 
-/// Which options a command has flags for.
+/// Selects the options that a command has flags for.
 pub(crate) trait Scope {
     fn has(section: &str) -> bool;
 }
 
-/// All.
+/// All options.
 pub(crate) enum Everything {}
 
 impl Scope for Everything {
@@ -29,7 +29,7 @@ impl Scope for Everything {
     }
 }
 
-/// Those of the policies.
+/// The options of the policies.
 pub(crate) enum Policies {}
 
 impl Scope for Policies {
@@ -38,7 +38,7 @@ impl Scope for Policies {
     }
 }
 
-/// The flags that were given, with their texts.
+/// The given flags with their values.
 pub(crate) struct Flags<S> {
     given: Vec<(&'static Row, Vec<OsString>)>,
     scope: PhantomData<S>,
@@ -49,7 +49,7 @@ impl<S: Scope> Flags<S> {
         self.given.is_empty()
     }
 
-    /// Changes what was given in `settings`.
+    /// Applies the given flags to `settings`.
     pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), String> {
         self.given.iter().try_for_each(|(row, texts)| row.place.set_from_flag(settings, texts))
     }
@@ -60,7 +60,7 @@ impl<S: Scope> Flags<S> {
 }
 
 impl Flags<Policies> {
-    /// Changes what was given in the settings of a policy.
+    /// Returns `policy` changed by the given flags.
     pub(crate) fn apply_to(&self, policy: PolicySettings) -> Result<PolicySettings, String> {
         let mut settings = Settings::default();
         settings.daemon.service.policy = policy;
@@ -101,7 +101,7 @@ fn flag(row: &'static Row, defaults: &Settings) -> Arg {
         Ok::<_, String>(text)
     };
     let is_repeated = row.place.is_repeated();
-    let again = if is_repeated { "; may be given again" } else { "" };
+    let again = if is_repeated { "; may be repeated" } else { "" };
     let default = match row.default {
         Some(words) => words.to_owned(),
         None => plain(&row.place.to_file(defaults)),
@@ -114,7 +114,7 @@ fn flag(row: &'static Row, defaults: &Settings) -> Arg {
         .value_parser(OsStringValueParser::new().try_map(check))
 }
 
-/// A value as it is written behind a flag.
+/// A value in the syntax of a flag.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

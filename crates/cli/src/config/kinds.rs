@@ -1,8 +1,8 @@
-//! The kinds of values that options have: how each is written behind a flag and in a file.
+//! The kinds of option values: their syntax in a flag and in a file.
 //!
 //! ```text
-//! texts of a flag ─ from_flag ─┐
-//! TOML of a file  ─ from_file ─┴─► value ─► its place in Settings ─ to_file ─► TOML
+//! text of a flag ─ from_flag ─┐
+//! TOML of a file ─ from_file ─┴─► value ─► its field in Settings ─ to_file ─► TOML
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,34 +15,33 @@ use toml::Value;
 
 use super::settings::{LogFormat, Settings};
 
-/// How values of one kind are written. A kind that is written as a text needs [`Kind::parse`] and [`Kind::to_file`] only.
+/// The syntax of one kind of value. A kind written as text implements only [`Kind::parse`] and [`Kind::to_file`].
 pub(super) trait Kind {
     type Value;
-    /// Whether its flag may be given again, each time with one more value.
+    /// Whether the flag may be repeated to give several values.
     const REPEATED: bool = false;
 
-    /// The value that a text stands for.
     fn parse(text: &str) -> Result<Self::Value, String>;
 
-    /// The value behind a flag; several texts when the flag was repeated.
+    /// Parses the values of a flag; several if the flag was repeated.
     fn from_flag(texts: &[OsString]) -> Result<Self::Value, String> {
         Self::parse(only(texts)?)
     }
 
-    /// The value in a file. The error continues a sentence that begins with the option's name.
+    /// Parses the value in a file. The error continues a sentence that starts with the option's name.
     fn from_file(value: &Value) -> Result<Self::Value, String> {
         wrong(Self::parse(text(value)?))
     }
 
     fn to_file(value: &Self::Value) -> Value;
 
-    /// The names to choose from, where there are some.
+    /// The allowed names, if the kind has any.
     fn choices() -> Vec<&'static str> {
         Vec::new()
     }
 }
 
-/// Where an option of a kind is kept.
+/// The field of [`Settings`] that an option sets.
 pub(super) struct Place<K: Kind>(pub(super) fn(&mut Settings) -> &mut K::Value);
 
 /// A [`Place`] of any kind.
@@ -110,7 +109,7 @@ impl Kind for u64 {
     }
 }
 
-/// A span of time as a number of milliseconds.
+/// A duration in milliseconds.
 pub(super) enum Milliseconds {}
 
 impl Kind for Milliseconds {
@@ -129,7 +128,7 @@ impl Kind for Milliseconds {
     }
 }
 
-/// A span of time as a number of microseconds.
+/// A duration in microseconds.
 pub(super) enum Microseconds {}
 
 impl Kind for Microseconds {
@@ -171,7 +170,7 @@ impl Kind for PathBuf {
         Self::from_flag(&[text.into()])
     }
 
-    /// A path need not be UTF-8 there.
+    /// A path in a flag need not be UTF-8.
     fn from_flag(texts: &[OsString]) -> Result<Self, String> {
         match texts {
             [path] if !path.is_empty() => Ok(path.into()),
@@ -200,13 +199,13 @@ impl Kind for Permissions {
     fn parse(text: &str) -> Result<u32, String> {
         match u32::from_str_radix(text, 8) {
             Ok(mode @ ..=0o777) => Ok(mode),
-            Ok(_) => Err(format!("{text} is no file permission; the largest is 777")),
-            Err(_) => Err(format!("'{text}' is no octal number")),
+            Ok(_) => Err(format!("{text} is not a file permission; the largest is 777")),
+            Err(_) => Err(format!("'{text}' is not an octal number")),
         }
     }
 
     fn from_file(value: &Value) -> Result<u32, String> {
-        let no_text = || expected("octal and in quotes, such as \"660\"", value);
+        let no_text = || expected("an octal number in quotes, such as \"660\"", value);
         wrong(Self::parse(value.as_str().ok_or_else(no_text)?))
     }
 
@@ -234,9 +233,9 @@ impl Kind for Device {
     }
 }
 
-/// What is chosen by a name.
+/// A value chosen by its name.
 pub(super) trait Named: Copy + PartialEq + 'static {
-    /// What one of them is, in messages.
+    /// The noun for error messages.
     const WHAT: &'static str;
 
     fn all() -> Vec<(Self, &'static str)>;
@@ -295,7 +294,7 @@ impl<T: Named> Kind for T {
     }
 }
 
-/// The policy of a single class, or "none".
+/// The policy of one class, or "none".
 pub(super) enum ClassPolicy {}
 
 impl Kind for ClassPolicy {
@@ -309,7 +308,7 @@ impl Kind for ClassPolicy {
         Value::String(value.map_or("none", PolicyKind::name).to_owned())
     }
 
-    /// Some policies are for all classes together only.
+    /// Some policies apply only to all classes together.
     fn choices() -> Vec<&'static str> {
         let for_one = |kind: &PolicyKind| {
             PolicySettings { classes: [Some(*kind), None, None], ..PolicySettings::default() }.check().is_ok()
@@ -319,7 +318,7 @@ impl Kind for ClassPolicy {
     }
 }
 
-/// User ids, as a list of numbers in a file and one flag each on the command line.
+/// User ids: a list of numbers in a file, a repeated flag on the command line.
 impl Kind for Vec<u32> {
     type Value = Self;
     const REPEATED: bool = true;
@@ -350,14 +349,14 @@ impl Kind for [u32; 3] {
     fn parse(text: &str) -> Result<Self, String> {
         let numbers: Option<Vec<u32>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
         let three = numbers.and_then(|numbers| numbers.try_into().ok());
-        three.ok_or_else(|| format!("'{text}' is no three weights, such as 1,2,4"))
+        three.ok_or_else(|| format!("'{text}' is not three weights, such as 1,2,4"))
     }
 
     fn from_file(value: &Value) -> Result<Self, String> {
         let wanted = "a list of three whole numbers, such as [1, 2, 4]";
         let list = value.as_array().ok_or_else(|| expected(wanted, value))?;
         let numbers = list.iter().map(number).collect::<Result<Vec<u32>, _>>();
-        let numbers = numbers.map_err(|reason| format!("holds a value that {reason}"))?;
+        let numbers = numbers.map_err(|reason| format!("contains a value that {reason}"))?;
         let count = numbers.len();
         numbers.try_into().map_err(|_| format!("has {count} values, it has to be {wanted}"))
     }
@@ -367,7 +366,7 @@ impl Kind for [u32; 3] {
     }
 }
 
-/// Weights of single users.
+/// Weights of individual users.
 impl Kind for BTreeMap<u32, u32> {
     type Value = Self;
     const REPEATED: bool = true;
@@ -381,7 +380,7 @@ impl Kind for BTreeMap<u32, u32> {
     }
 
     fn from_file(value: &Value) -> Result<Self, String> {
-        let wanted = "a list of texts, such as [\"1000=3\"]";
+        let wanted = "a list of strings, such as [\"1000=3\"]";
         let list = value.as_array().ok_or_else(|| expected(wanted, value))?;
         list.iter().map(|one| text(one).and_then(|one| wrong(user_weight(one)))).collect()
     }
@@ -394,20 +393,20 @@ impl Kind for BTreeMap<u32, u32> {
 fn user_weight(text: &str) -> Result<(u32, u32), String> {
     let parts =
         text.split_once('=').and_then(|(user, weight)| Some((user.parse().ok()?, weight.parse().ok()?)));
-    parts.ok_or_else(|| format!("'{text}' is no user and weight, such as 1000=3"))
+    parts.ok_or_else(|| format!("'{text}' is not a user and a weight, such as 1000=3"))
 }
 
-/// The text of a flag that is given once.
+/// The value of a flag that is not repeated.
 fn only(texts: &[OsString]) -> Result<&str, String> {
     utf8(texts.first().ok_or("a value is missing")?)
 }
 
 fn utf8(text: &OsString) -> Result<&str, String> {
-    text.to_str().ok_or_else(|| format!("'{}' is no UTF-8", text.display()))
+    text.to_str().ok_or_else(|| format!("'{}' is not UTF-8", text.display()))
 }
 
 fn whole_number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
-    let number: u64 = text.parse().map_err(|_| format!("'{text}' is no whole number, or is too large"))?;
+    let number: u64 = text.parse().map_err(|_| format!("'{text}' is not a whole number or is too large"))?;
     T::try_from(number).map_err(|_| format!("{number} is too large"))
 }
 
@@ -419,25 +418,25 @@ fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
     })
 }
 
-/// TOML has no larger numbers than `i64`.
+/// Numbers above `i64::MAX` are clamped: TOML has no larger ones.
 fn integer(number: impl TryInto<i64>) -> Value {
     Value::Integer(number.try_into().unwrap_or(i64::MAX))
 }
 
 fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| expected("a text in quotes", value))
+    value.as_str().ok_or_else(|| expected("a string in quotes", value))
 }
 
-/// What is wrong with a text, as the rest of a sentence.
+/// Prefixes the error so that it continues a sentence.
 fn wrong<T>(result: Result<T, String>) -> Result<T, String> {
-    result.map_err(|reason| format!("is wrong: {reason}"))
+    result.map_err(|reason| format!("is invalid: {reason}"))
 }
 
 fn expected(what: &str, value: &Value) -> String {
     let is = match value {
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Integer(_) => "a whole number",
-        Value::Float(number) if number.is_infinite() => "a number too large for anything",
+        Value::Float(number) if number.is_infinite() => "a number that is too large",
         Value::Float(_) => "a number with a fraction",
         Value::Boolean(_) => "true or false",
         Value::Datetime(_) => "a date",

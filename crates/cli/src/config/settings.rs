@@ -1,4 +1,4 @@
-//! What `memferry serve` runs with, every option decided.
+//! The settings that `memferry serve` runs with.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::socket;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LogFormat {
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Settings {
 }
 
 impl Default for Settings {
-    /// Those of [`ServiceConfig`], but for pinning: a service of its own has no other threads that want its CPUs.
+    /// The defaults of [`ServiceConfig`], but with pinned workers: this process has no other threads that need their CPUs.
     fn default() -> Self {
         let service = ServiceConfig { pinning: Pinning::Spread, ..ServiceConfig::default() };
         let daemon = DaemonOptions {

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! SECTIONS ─► flags of `memferry serve` and `memferry policy`, with their help
-//!          ├► what a file may hold, and what is said of a mistake in it
+//!          ├► the keys of a configuration file, and the error messages for it
 //!          └► the default file, and docs/guide/options.md
 //! ```
 //!
-//! To add an option, give [`super::settings::Settings`] or `ServiceConfig` a field with its default, and add a row here. What a
-//! number of the service may be is part of `memferry_service::config`, which checks it for embedded clients too.
+//! To add an option, add a field with its default to [`super::settings::Settings`] or `ServiceConfig`, and a row here. The bounds
+//! of the service's numbers are in `memferry_service::config`, which also checks them for embedded clients.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,30 +19,30 @@ use toml::Value;
 use super::kinds::{Access, ClassPolicy, Device, Microseconds, Milliseconds, Permissions, Place};
 use super::settings::{LogFormat, Settings};
 
-/// A heading of the file with its options.
+/// A section of the file with its options.
 pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) rows: &'static [Row],
 }
 
-/// An option, as flag and as entry of the file.
+/// An option, as a flag and as a key of the file.
 pub(super) struct Row {
-    /// Its name in the file.
+    /// Name in the file.
     pub(super) key: &'static str,
     pub(super) flag: &'static str,
-    /// What stands for a value in the help of the flag.
+    /// Placeholder of the value in the flag's help.
     pub(super) unit: &'static str,
-    /// What it is, in a phrase. Choices, bounds and default are added to it.
+    /// Description, as a phrase. Choices, bounds and default are added to it.
     pub(super) help: &'static str,
-    /// The default in words, where it depends on the machine or the user.
+    /// The default in words, if it depends on the machine or the user.
     pub(super) default: Option<&'static str>,
     pub(super) bounds: Option<Bounds>,
     pub(super) place: &'static dyn Access,
 }
 
 impl Row {
-    /// Sets the option to a value of a file.
+    /// Sets the option to a file's value.
     pub(super) fn set_from_file(&self, settings: &mut Settings, value: &Value) -> Result<(), String> {
         self.place.set_from_file(settings, value)?;
         let (Some(bounds), Some(number)) = (self.bounds, value.as_integer()) else { return Ok(()) };
@@ -50,7 +50,7 @@ impl Row {
         if is_allowed { Ok(()) } else { Err(format!("is {number}, it has to be {bounds}")) }
     }
 
-    /// What it is and may be; `quote` writes a name of a choice.
+    /// Description, choices and bounds. `quote` formats the name of a choice.
     pub(super) fn about(&self, quote: impl Fn(&str) -> String) -> String {
         let mut about = self.help.to_owned();
         let names: Vec<_> = self.place.choices().into_iter().map(quote).collect();
@@ -64,22 +64,22 @@ impl Row {
     }
 }
 
-/// All of them, in the order of the default file.
+/// All sections, in the order of the default file.
 pub(super) const SECTIONS: &[Section] = &[
-    Section { name: "service", about: "Where it listens and how it moves bytes.", rows: SERVICE },
+    Section { name: "service", about: "Socket, workers and general behaviour.", rows: SERVICE },
     Section {
         name: "policy",
-        about: "Numbers of the policies, and policies of single classes.",
+        about: "Parameters of the policies, and policies for single classes.",
         rows: POLICY,
     },
     Section {
         name: "quotas",
-        about: "What one user may hold, in all its sessions together; capabilities count for each session.",
+        about: "Limits for one user over all sessions. The limit on capabilities applies to each session.",
         rows: QUOTAS,
     },
     Section {
         name: "classes",
-        about: "Who may use which priority class. Everyone may use normal and low.",
+        about: "Users that may use the high priority class. All users may use normal and low.",
         rows: CLASSES,
     },
 ];
@@ -89,8 +89,8 @@ const SERVICE: &[Row] = &[
         key: "socket",
         flag: "socket",
         unit: "PATH",
-        help: "Socket to listen on; one that systemd hands over comes before it",
-        default: Some("memferry.sock in the user's run-time directory, /run for root"),
+        help: "Socket to listen on; a socket from systemd takes precedence",
+        default: Some("memferry.sock in the user's run-time directory, or in /run for root"),
         bounds: None,
         place: &Place::<PathBuf>(|settings| &mut settings.daemon.socket),
     },
@@ -98,7 +98,7 @@ const SERVICE: &[Row] = &[
         key: "mode",
         flag: "mode",
         unit: "OCTAL",
-        help: "Permissions of the socket, octal: who may connect",
+        help: "Permissions of the socket (octal), which decide who may connect",
         default: None,
         bounds: None,
         place: &Place::<Permissions>(|settings| &mut settings.daemon.mode),
@@ -107,8 +107,8 @@ const SERVICE: &[Row] = &[
         key: "workers",
         flag: "workers",
         unit: "COUNT",
-        help: "Workers: threads that move bytes",
-        default: Some("one for each CPU but one, at most 16"),
+        help: "Worker threads that move bytes",
+        default: Some("number of CPUs minus one, at most 16"),
         bounds: Some(bounds::WORKERS),
         place: &Place::<u32>(|settings| &mut settings.daemon.service.workers),
     },
@@ -116,7 +116,7 @@ const SERVICE: &[Row] = &[
         key: "channels",
         flag: "channels",
         unit: "COUNT",
-        help: "Engine channels of each worker: requests it serves by turns",
+        help: "Engine channels per worker: requests that it serves in turn",
         default: None,
         bounds: Some(bounds::CHANNELS_PER_WORKER),
         place: &Place::<u32>(|settings| &mut settings.daemon.service.channels_per_worker),
@@ -125,7 +125,7 @@ const SERVICE: &[Row] = &[
         key: "chunk",
         flag: "chunk",
         unit: "BYTES",
-        help: "Bytes a worker moves for one request before it looks at the next",
+        help: "Bytes that a worker moves for one request before it serves the next",
         default: None,
         bounds: Some(bounds::CHUNK_BYTES),
         place: &Place::<u64>(|settings| &mut settings.daemon.service.chunk_bytes),
@@ -134,7 +134,7 @@ const SERVICE: &[Row] = &[
         key: "pin-workers",
         flag: "pin-workers",
         unit: "NAME",
-        help: "Whether each worker is kept on a CPU of its own, as far as there are enough",
+        help: "Whether each worker is pinned to its own CPU, if there are enough CPUs",
         default: None,
         bounds: None,
         place: &Place::<Pinning>(|settings| &mut settings.daemon.service.pinning),
@@ -143,7 +143,7 @@ const SERVICE: &[Row] = &[
         key: "worker-class",
         flag: "worker-class",
         unit: "NAME",
-        help: "How the kernel schedules workers, see sched(7)",
+        help: "Scheduling class of the workers, see sched(7)",
         default: None,
         bounds: None,
         place: &Place::<SchedulingClass>(|settings| &mut settings.daemon.service.worker_class),
@@ -152,7 +152,7 @@ const SERVICE: &[Row] = &[
         key: "module-device",
         flag: "module-device",
         unit: "PATH",
-        help: "Device of the Linux module that moves what is long by DMA engines, such as \"/dev/memferry\", or \"off\"",
+        help: "Device of the Linux module, which moves long transfers with DMA engines, such as \"/dev/memferry\", or \"off\"",
         default: None,
         bounds: None,
         place: &Place::<Device>(|settings| &mut settings.daemon.service.module),
@@ -161,7 +161,7 @@ const SERVICE: &[Row] = &[
         key: "policy",
         flag: "policy",
         unit: "NAME",
-        help: "Which client gets which engine channel",
+        help: "Policy that assigns engine channels to clients",
         default: None,
         bounds: None,
         place: &Place::<PolicyKind>(|settings| &mut settings.daemon.service.policy.kind),
@@ -170,7 +170,7 @@ const SERVICE: &[Row] = &[
         key: "grace-ms",
         flag: "grace-ms",
         unit: "MILLISECONDS",
-        help: "Milliseconds that running requests may go on when the service stops",
+        help: "Milliseconds that running requests may continue when the service stops",
         default: None,
         bounds: None,
         place: &Place::<Milliseconds>(|settings| &mut settings.daemon.grace),
@@ -179,7 +179,7 @@ const SERVICE: &[Row] = &[
         key: "sandbox",
         flag: "sandbox",
         unit: "BOOL",
-        help: "Whether to confine the process with seccomp once it has started",
+        help: "Whether to confine the process with seccomp after its start",
         default: None,
         bounds: None,
         place: &Place::<bool>(|settings| &mut settings.daemon.sandbox),
@@ -200,7 +200,7 @@ const POLICY: &[Row] = &[
         key: "low-policy",
         flag: "low-policy",
         unit: "NAME",
-        help: "Policy of the low class, if not that of the service",
+        help: "Policy of the low class, if it differs from the service's",
         default: None,
         bounds: None,
         place: &Place::<ClassPolicy>(|settings| &mut settings.daemon.service.policy.classes[0]),
@@ -209,7 +209,7 @@ const POLICY: &[Row] = &[
         key: "normal-policy",
         flag: "normal-policy",
         unit: "NAME",
-        help: "Policy of the normal class, if not that of the service",
+        help: "Policy of the normal class, if it differs from the service's",
         default: None,
         bounds: None,
         place: &Place::<ClassPolicy>(|settings| &mut settings.daemon.service.policy.classes[1]),
@@ -218,7 +218,7 @@ const POLICY: &[Row] = &[
         key: "high-policy",
         flag: "high-policy",
         unit: "NAME",
-        help: "Policy of the high class, if not that of the service",
+        help: "Policy of the high class, if it differs from the service's",
         default: None,
         bounds: None,
         place: &Place::<ClassPolicy>(|settings| &mut settings.daemon.service.policy.classes[2]),
@@ -227,7 +227,7 @@ const POLICY: &[Row] = &[
         key: "period-us",
         flag: "period-us",
         unit: "MICROSECONDS",
-        help: "Under the policy priority: microseconds from one slice of the high class to the next",
+        help: "Policy priority: microseconds between the starts of two slices of the high class",
         default: None,
         bounds: None,
         place: &Place::<Microseconds>(|settings| &mut settings.daemon.service.policy.period),
@@ -236,7 +236,7 @@ const POLICY: &[Row] = &[
         key: "slice-us",
         flag: "slice-us",
         unit: "MICROSECONDS",
-        help: "Under the policy priority: microseconds of a slice, less than a period",
+        help: "Policy priority: microseconds of a slice, less than a period",
         default: None,
         bounds: None,
         place: &Place::<Microseconds>(|settings| &mut settings.daemon.service.policy.slice),
@@ -245,7 +245,7 @@ const POLICY: &[Row] = &[
         key: "capacity",
         flag: "capacity",
         unit: "BYTES",
-        help: "Under the policy deadline: bytes that a worker can promise for a second",
+        help: "Policy deadline: bytes per second that a worker can promise",
         default: None,
         bounds: None,
         place: &Place::<u64>(|settings| &mut settings.daemon.service.policy.capacity_bytes_per_second),
@@ -254,7 +254,7 @@ const POLICY: &[Row] = &[
         key: "class-weights",
         flag: "class-weights",
         unit: "LOW,NORMAL,HIGH",
-        help: "Under the policy weighted: weights of the classes low, normal and high",
+        help: "Policy weighted: weights of the classes low, normal and high",
         default: None,
         bounds: None,
         place: &Place::<[u32; 3]>(|settings| &mut settings.daemon.service.policy.class_weights),
@@ -263,7 +263,7 @@ const POLICY: &[Row] = &[
         key: "user-weights",
         flag: "user-weight",
         unit: "UID=WEIGHT",
-        help: "Under the policy weighted: weights of single users, each as \"1000=3\"; others have 1",
+        help: "Policy weighted: weights of individual users, each as \"1000=3\"; the default weight is 1",
         default: None,
         bounds: None,
         place: &Place::<BTreeMap<u32, u32>>(|settings| &mut settings.daemon.service.policy.user_weights),
@@ -272,7 +272,7 @@ const POLICY: &[Row] = &[
         key: "rate",
         flag: "rate",
         unit: "BYTES",
-        help: "Under the policy rate-limit: bytes a user may move in a second on each worker",
+        help: "Policy rate-limit: bytes per second that a user may move on each worker",
         default: None,
         bounds: None,
         place: &Place::<u64>(|settings| &mut settings.daemon.service.policy.rate_bytes_per_second),
@@ -281,7 +281,7 @@ const POLICY: &[Row] = &[
         key: "burst",
         flag: "burst",
         unit: "BYTES",
-        help: "Under the policy rate-limit: bytes a user may move at once after a rest",
+        help: "Policy rate-limit: bytes that a user may move at once after a pause",
         default: None,
         bounds: None,
         place: &Place::<u64>(|settings| &mut settings.daemon.service.policy.burst_bytes),
@@ -302,7 +302,7 @@ const QUOTAS: &[Row] = &[
         key: "frames",
         flag: "quota-frames",
         unit: "COUNT",
-        help: "Frames a user has registered",
+        help: "Registered frames of a user",
         default: None,
         bounds: Some(bounds::QUOTA_FRAMES),
         place: &Place::<u32>(|settings| &mut settings.daemon.service.quotas.frames),
@@ -311,7 +311,7 @@ const QUOTAS: &[Row] = &[
         key: "bytes",
         flag: "quota-bytes",
         unit: "BYTES",
-        help: "Bytes of the frames a user has registered",
+        help: "Bytes of a user's registered frames",
         default: None,
         bounds: Some(bounds::QUOTA_BYTES),
         place: &Place::<u64>(|settings| &mut settings.daemon.service.quotas.bytes),
@@ -329,7 +329,7 @@ const QUOTAS: &[Row] = &[
         key: "capabilities",
         flag: "quota-capabilities",
         unit: "COUNT",
-        help: "Capabilities a session holds: frames, derived, granted, accepted and revoked ones",
+        help: "Capabilities of a session: frames, and derived, granted, accepted and revoked ones",
         default: None,
         bounds: Some(bounds::QUOTA_CAPABILITIES),
         place: &Place::<u32>(|settings| &mut settings.daemon.service.quotas.capabilities),
@@ -338,7 +338,7 @@ const QUOTAS: &[Row] = &[
         key: "waiting",
         flag: "quota-waiting",
         unit: "COUNT",
-        help: "Requests of a user that wait, or are held by links, fences and loops, for each worker; 64 segments count as one",
+        help: "Requests of a user on each worker that wait, or are held by links, fences and loops; 64 segments count as one",
         default: None,
         bounds: Some(bounds::QUOTA_WAITING),
         place: &Place::<u32>(|settings| &mut settings.daemon.service.quotas.waiting),
@@ -349,7 +349,7 @@ const CLASSES: &[Row] = &[Row {
     key: "high-users",
     flag: "high-user",
     unit: "UID",
-    help: "Users, by number, whose requests may be of the high class",
+    help: "Users, by number, that may use the high class",
     default: None,
     bounds: None,
     place: &Place::<Vec<u32>>(|settings| &mut settings.daemon.service.high_users),

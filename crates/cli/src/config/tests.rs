@@ -1,6 +1,6 @@
-//! What files say, what is wrong in them, and that flags, files and documentation follow from the table.
+//! Parsing, error messages, and that flags, files and documentation agree with the table.
 //!
-//! `MEMFERRY_WRITE_OPTIONS=1 cargo test -p memferry-cli options_page` writes the page of the guide anew.
+//! `MEMFERRY_WRITE_OPTIONS=1 cargo test -p memferry-cli options_page` regenerates the page of the guide.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,17 +18,17 @@ fn mistakes(text: &str) -> Vec<(usize, String)> {
     mistakes.into_iter().map(|mistake| (mistake.line, mistake.message)).collect()
 }
 
-/// The one mistake in a text; `parts` are in what is said about it.
+/// Asserts that a text has one mistake, on `line`, with `parts` in its message.
 fn assert_mistake(text: &str, line: usize, parts: &[&str]) {
     let found = mistakes(text);
     assert_eq!(found.len(), 1, "{text:?}: {found:?}");
     assert_eq!(found[0].0, line, "{text:?}: {found:?}");
     for part in parts {
-        assert!(found[0].1.contains(part), "'{part}' is not in: {}", found[0].1);
+        assert!(found[0].1.contains(part), "'{part}' is missing in: {}", found[0].1);
     }
 }
 
-/// The settings of a text under the flags that are given.
+/// The settings of a text with these flags.
 fn under_flags(text: &str, flags: &[&str]) -> Settings {
     use clap::FromArgMatches;
     let command = Flags::<Everything>::augment_args(clap::Command::new("serve").no_binary_name(true));
@@ -42,23 +42,23 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static Row)> {
     SECTIONS.iter().flat_map(|section| section.rows.iter().map(|row| (section.name, row)))
 }
 
-/// A line such as `#workers = 3` is an option, `# workers are …` is prose.
+/// `#workers = 3` is an option, `# workers are …` is a comment.
 fn is_option(line: &str) -> bool {
     line.strip_prefix('#').is_some_and(|rest| rest.starts_with(char::is_alphabetic))
 }
 
 #[test]
-fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
+fn the_default_file_lists_the_defaults() {
     let file = text::default_file();
     assert_eq!(parse(&file), Ok(Settings::default()));
-    let taken_off: Vec<_> =
+    let uncommented: Vec<_> =
         file.lines().map(|line| if is_option(line) { &line[1..] } else { line }).collect();
-    assert_eq!(parse(&taken_off.join("\n")), Ok(Settings::default()));
+    assert_eq!(parse(&uncommented.join("\n")), Ok(Settings::default()));
     assert_eq!(file.lines().filter(|line| is_option(line)).count(), rows().count());
     Settings::default().daemon.service.check().unwrap();
 }
 
-/// Settings in which this option alone is not the default.
+/// Settings in which only this option differs from the default.
 fn changed(row: &Row) -> Settings {
     let defaults = Settings::default();
     let mut candidates: Vec<Value> = row.place.choices().into_iter().map(Value::from).collect();
@@ -75,10 +75,10 @@ fn changed(row: &Row) -> Settings {
         row.set_from_file(&mut settings, &value).ok().map(|()| settings)
     };
     let found = candidates.into_iter().filter_map(set).find(|settings| *settings != defaults);
-    found.unwrap_or_else(|| panic!("no value but the default is known for '{}'", row.key))
+    found.unwrap_or_else(|| panic!("no value other than the default is known for '{}'", row.key))
 }
 
-/// A value as flags are given it, once for each element where the flag is repeated.
+/// A value in the syntax of a flag, once per element if the flag is repeated.
 fn flags_for(row: &Row, value: &Value) -> Vec<OsString> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match value {
@@ -89,7 +89,7 @@ fn flags_for(row: &Row, value: &Value) -> Vec<OsString> {
 }
 
 #[test]
-fn options_survive_being_written_and_read() {
+fn options_round_trip() {
     for (section, row) in rows() {
         let expected = changed(row);
         let value = row.place.to_file(&expected);
@@ -100,7 +100,7 @@ fn options_survive_being_written_and_read() {
         let others = rows().filter(|(_, other)| !std::ptr::eq(*other, row));
         for (_, other) in others {
             let shared = other.place.to_file(&expected) != other.place.to_file(&Settings::default());
-            assert!(!shared, "'{}' and '{}' set the same", row.key, other.key);
+            assert!(!shared, "'{}' and '{}' set the same field", row.key, other.key);
         }
     }
 }
@@ -112,7 +112,7 @@ fn every_option_is_documented() {
         let words = row.help.split_whitespace().count();
         assert!(words >= 2 && !row.help.ends_with('.'), "[{section}] {}: '{}'", row.key, row.help);
         assert!(!row.unit.is_empty(), "[{section}] {}", row.key);
-        assert!(flags.insert(row.flag), "--{} is there twice", row.flag);
+        assert!(flags.insert(row.flag), "--{} is declared twice", row.flag);
     }
 }
 
@@ -124,10 +124,14 @@ fn the_options_page_is_up_to_date() {
         std::fs::write(&path, &written).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == written, "{} is not what the table says: MEMFERRY_WRITE_OPTIONS=1", path.display());
+    assert!(
+        committed == written,
+        "{} is out of date: run this test with MEMFERRY_WRITE_OPTIONS=1",
+        path.display()
+    );
 }
 
-/// What the service says of a number given behind a flag, which no row checks.
+/// The service's error for a number given as a flag, which no row checks.
 fn refusal(row: &Row, number: u64) -> Option<ConfigError> {
     let mut settings = Settings::default();
     row.place.set_from_flag(&mut settings, &[number.to_string().into()]).ok()?;
@@ -135,7 +139,7 @@ fn refusal(row: &Row, number: u64) -> Option<ConfigError> {
 }
 
 #[test]
-fn the_service_allows_numbers_as_rows_say() {
+fn the_service_checks_the_bounds_of_rows() {
     for (section, row) in rows() {
         let Some(bounds) = row.bounds else {
             let refused = [0, u64::from(u32::MAX), u64::MAX].map(|number| refusal(row, number));
@@ -150,7 +154,7 @@ fn the_service_allows_numbers_as_rows_say() {
 }
 
 #[test]
-fn a_file_sets_what_it_names_and_the_command_line_wins() {
+fn flags_override_the_file() {
     let text = "[service]\nworkers = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n";
     let file = parse(text).unwrap().daemon;
     assert_eq!((file.service.workers, file.mode, file.service.quotas.bytes), (2, 0o660, 16));
@@ -164,7 +168,7 @@ fn a_file_sets_what_it_names_and_the_command_line_wins() {
 }
 
 #[test]
-fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
+fn empty_files_and_editor_marks_are_valid() {
     for text in ["", "\n\n", "# nothing\n", "\u{feff}", "[service]\n"] {
         assert_eq!(parse(text), Ok(Settings::default()), "{text:?}");
     }
@@ -174,7 +178,7 @@ fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
 }
 
 #[test]
-fn unknown_names_are_refused_with_the_nearest_one() {
+fn unknown_names_suggest_the_nearest() {
     assert_mistake(
         "[service]\nworker = 2\n",
         2,
@@ -190,7 +194,7 @@ fn unknown_names_are_refused_with_the_nearest_one() {
 }
 
 #[test]
-fn values_outside_their_range_or_of_another_kind_name_their_line() {
+fn wrong_values_are_reported_with_their_line() {
     let service = |line: &str| format!("[service]\n# workers\n{line}\n");
     let cases = [
         ("workers = 0", "'workers' is 0, it has to be from 1 to 64"),
@@ -198,25 +202,25 @@ fn values_outside_their_range_or_of_another_kind_name_their_line() {
         ("workers = -1", "at least 0"),
         ("workers = 99999999999999999999", "too large"),
         ("workers = 5000000000", "too large"),
-        ("workers = \"2\"", "is a text, it has to be a whole number without quotes"),
+        ("workers = \"2\"", "is a string, it has to be a whole number without quotes"),
         ("workers = 1.5", "is a number with a fraction"),
         ("workers = [1]", "is a list"),
         ("workers = 2024-01-01", "is a date"),
         ("chunk = 63", "from 64 to 2^30"),
-        ("mode = 660", "octal and in quotes"),
-        ("mode = \"9\"", "'9' is no octal number"),
+        ("mode = 660", "an octal number in quotes"),
+        ("mode = \"9\"", "'9' is not an octal number"),
         ("mode = \"7777\"", "the largest is 777"),
         ("policy = \"none\"", "choose one of shared, exclusive, priority, deadline, weighted, rate-limit"),
         ("log-format = \"xml\"", "choose one of text, json"),
         ("pin-workers = \"all\"", "choose one of off, spread"),
-        ("pin-workers = true", "text in quotes"),
+        ("pin-workers = true", "string in quotes"),
         ("module-device = \"dev/memferry\"", "neither \"off\" nor an absolute path"),
-        ("module-device = true", "text in quotes"),
+        ("module-device = true", "string in quotes"),
         ("worker-class = \"rt\"", "choose one of inherited, batch, idle, fifo"),
         ("sandbox = \"yes\"", "true or false, without quotes"),
         ("sandbox = 1", "true or false"),
         ("socket = \"\"", "such as"),
-        ("socket = 3", "a text in quotes"),
+        ("socket = 3", "a string in quotes"),
     ];
     for (line, expected) in cases {
         assert_mistake(&service(line), 3, &[expected]);
@@ -225,21 +229,21 @@ fn values_outside_their_range_or_of_another_kind_name_their_line() {
 }
 
 #[test]
-fn numbers_of_policies_are_checked_alone_and_together() {
+fn policy_numbers_are_checked_alone_and_together() {
     for (line, expected) in [
         ("low-policy = \"fair\"", "there is no policy 'fair'"),
-        ("high-policy = 1", "a text in quotes"),
+        ("high-policy = 1", "a string in quotes"),
         ("slice-us = -1", "at least 0"),
         ("class-weights = [1, 2]", "has 2 values"),
         ("class-weights = 4", "a list of three whole numbers"),
-        ("class-weights = [1, 2, \"x\"]", "holds a value that is a text"),
+        ("class-weights = [1, 2, \"x\"]", "contains a value that is a string"),
         ("user-weights = [\"1000\"]", "such as 1000=3"),
-        ("user-weights = [3]", "a text in quotes"),
+        ("user-weights = [3]", "a string in quotes"),
         ("rate = 1.5", "a number with a fraction"),
     ] {
         assert_mistake(&format!("[policy]\nburst = 1\n{line}\n"), 3, &[expected]);
     }
-    // What is wrong only together is told where the section begins.
+    // A mistake of several options together is reported at the section's line.
     for (lines, expected) in [
         ("slice-us = 0", "above zero"),
         ("slice-us = 500\nperiod-us = 500", "shorter than the period"),
@@ -258,7 +262,7 @@ fn numbers_of_policies_are_checked_alone_and_together() {
 }
 
 #[test]
-fn what_is_no_toml_is_told_with_its_line() {
+fn invalid_toml_is_reported_with_its_line() {
     for (text, line) in [
         ("[service]\nworkers 2\n", 2),
         ("[service\nworkers = 2\n", 1),
@@ -270,13 +274,13 @@ fn what_is_no_toml_is_told_with_its_line() {
 }
 
 #[test]
-fn all_mistakes_are_told_in_the_order_of_their_lines() {
+fn mistakes_are_reported_in_line_order() {
     let found = mistakes("[quotas]\nbites = 1\n[service]\nworkers = 0\nchanels = 1\n");
     assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 4, 5]);
 }
 
 #[test]
-fn the_help_names_the_defaults_as_they_are() {
+fn the_help_shows_the_defaults() {
     let command = Flags::<Everything>::augment_args(clap::Command::new("serve"));
     let settings = Settings::default();
     for (_, row) in rows() {
@@ -285,8 +289,9 @@ fn the_help_names_the_defaults_as_they_are() {
             argument.unwrap_or_else(|| panic!("there is no --{}", row.flag)).get_help().unwrap().to_string();
         let shown = row.place.to_file(&settings).to_string().replace('"', "").replace("[]", "none");
         let shown = shown.replace(['[', ']', ' '], "");
-        // These depend on the machine and the user, and are told in words.
-        let told = matches!(row.key, "workers" | "socket") || help.contains(&format!("[default: {shown}]"));
-        assert!(told, "--{}: {help} is not {shown}", row.flag);
+        // The defaults of these depend on the machine and the user and are described in words.
+        let shows_default =
+            matches!(row.key, "workers" | "socket") || help.contains(&format!("[default: {shown}]"));
+        assert!(shows_default, "--{}: {help} does not show {shown}", row.flag);
     }
 }

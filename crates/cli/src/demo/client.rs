@@ -1,10 +1,10 @@
-//! A client of the demo: a process of its own that does as it is ordered on standard input.
+//! A client of the demo: a process that runs the orders it reads from standard input.
 //!
 //! ```text
 //! Order, one line ─► Player ─► library ─► service        Report, one line ◄─ Player
 //! ```
 //!
-//! It ends when its input does, so it never outlives the demo.
+//! It exits at the end of its input, so it does not outlive the demo.
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use crate::measure::{Comparison, compare, median, random_bytes, thread_cpu};
 use crate::mover::Mover;
 use crate::picture::Picture;
 
-/// Bytes hashed between two looks for a completion: microseconds of work in the nearest cache.
+/// Bytes hashed between two polls for a completion: microseconds of work in the L1 cache.
 const UNIT_BYTES: usize = 4096;
-/// Rounds of computing beside transfers.
+/// Rounds of computation during transfers.
 const ROUNDS: usize = 5;
-/// About how long a round of transfers takes.
+/// Approximate duration of a round.
 const ROUND: Duration = Duration::from_millis(60);
 
 /// Arguments of the hidden `demo-client`.
@@ -38,14 +38,14 @@ pub(crate) struct ClientArguments {
     socket: PathBuf,
 }
 
-/// Does as ordered until the input ends.
+/// Runs orders until the end of the input.
 pub(crate) fn run(arguments: &ClientArguments) -> Result<(), CommandError> {
     let mut player =
         Player { mover: Mover::open(Some(&arguments.socket))?, own: None, theirs: None, token: None };
     for line in std::io::stdin().lock().lines() {
         let report = serde_json::from_str(&line?)
             .map_err(CommandError::from)
-            .and_then(|order| player.follow(order))
+            .and_then(|order| player.execute(order))
             .unwrap_or_else(|error| Report::Failed { message: error.to_string() });
         let mut output = std::io::stdout().lock();
         writeln!(output, "{}", serde_json::to_string(&report)?)?;
@@ -56,11 +56,11 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), CommandError> {
 
 struct Player {
     mover: Mover,
-    /// Memory of its own, and how much of it means something.
+    /// A frame of this client, and the bytes used in it.
     own: Option<(Frame, u64)>,
-    /// Memory granted to it.
+    /// The frame granted to this client.
     theirs: Option<Frame>,
-    /// The grant it made.
+    /// The grant of this client.
     token: Option<GrantToken>,
 }
 
@@ -70,14 +70,14 @@ impl Player {
     }
 
     fn own(&self) -> Result<&(Frame, u64), CommandError> {
-        self.own.as_ref().ok_or_else(|| "there is no memory of its own yet".into())
+        self.own.as_ref().ok_or_else(|| "this client has no memory yet".into())
     }
 
     fn theirs(&self) -> Result<&Frame, CommandError> {
         self.theirs.as_ref().ok_or_else(|| "nothing was granted yet".into())
     }
 
-    fn follow(&mut self, order: Order) -> Result<Report, CommandError> {
+    fn execute(&mut self, order: Order) -> Result<Report, CommandError> {
         match order {
             Order::Introduce => Ok(Report::Introduced {
                 session: self.client().session(),
@@ -127,10 +127,10 @@ impl Player {
         let transfer = copy(&theirs, &own);
         (self.theirs, self.own) = (Some(theirs), Some((own, length)));
         let started = Instant::now();
-        self.mover.carry_out(transfer.clone())?;
+        self.mover.run(transfer.clone())?;
         let first = started.elapsed();
         let checksum = self.checksum()?;
-        let comparison = compare(length, || self.mover.carry_out(transfer.clone()).map(|_| ()))?;
+        let comparison = compare(length, || self.mover.run(transfer.clone()).map(|_| ()))?;
         let overlap = self.overlap(&transfer, comparison.transfer)?;
         if self.checksum()? != checksum {
             return Err("later copies differ from the first".into());
@@ -138,7 +138,7 @@ impl Player {
         Ok(Report::Fetched(Box::new(Fetched { first, comparison, overlap, checksum })))
     }
 
-    /// Hashes while transfers run, then for as long while none does.
+    /// Hashes while transfers run, then for the same time without transfers.
     fn overlap(&mut self, transfer: &Transfer, single: Duration) -> Result<Overlap, CommandError> {
         let transfers = (ROUND.as_nanos() / single.as_nanos().max(1)).clamp(1, 2048) as u32;
         let unit = random_bytes(UNIT_BYTES, 7);
@@ -156,20 +156,20 @@ impl Player {
                     }
                 };
                 if completion?.id != ticket.id() {
-                    return Err("the completion of another transfer came".into());
+                    return Err("a completion of another transfer arrived".into());
                 }
             }
-            let took = started.elapsed();
-            let running = 1000 * thread_cpu().saturating_sub(cpu).as_nanos() / took.as_nanos().max(1);
+            let elapsed = started.elapsed();
+            let running = 1000 * thread_cpu().saturating_sub(cpu).as_nanos() / elapsed.as_nanos().max(1);
             let mut alone = 0;
             let started = Instant::now();
-            while started.elapsed() < took {
+            while started.elapsed() < elapsed {
                 alone += hash(&unit);
             }
-            rounds.push((1000 * hashed / alone.max(1), hashed, took, running as u64));
+            rounds.push((1000 * hashed / alone.max(1), hashed, elapsed, running as u64));
         }
-        let (share_per_mille, hashed, took, running_per_mille) = median(&mut rounds);
-        Ok(Overlap { transfers, took, hashed, share_per_mille, running_per_mille })
+        let (share_per_mille, hashed, elapsed, running_per_mille) = median(&mut rounds);
+        Ok(Overlap { transfers, took: elapsed, hashed, share_per_mille, running_per_mille })
     }
 
     fn checksum(&self) -> Result<String, CommandError> {
@@ -197,8 +197,8 @@ impl Player {
     }
 
     fn compare_with_memcpy(&mut self, transfer: &Transfer) -> Result<Comparison, CommandError> {
-        let bytes = self.mover.carry_out(transfer.clone())?.bytes_done;
-        compare(bytes, || self.mover.carry_out(transfer.clone()).map(|_| ()))
+        let bytes = self.mover.run(transfer.clone())?.bytes_done;
+        compare(bytes, || self.mover.run(transfer.clone()).map(|_| ()))
     }
 
     fn write(&mut self) -> Result<Report, CommandError> {
@@ -216,7 +216,7 @@ impl Player {
                 Ok(Report::Refused { message: refusal.to_string() })
             }
             Err(error) => Err(error.into()),
-            Ok(frame) => Err(format!("it was given {frame:?}").into()),
+            Ok(frame) => Err(format!("the service accepted the forged token: {frame:?}").into()),
         }
     }
 
@@ -225,23 +225,23 @@ impl Player {
         self.refused(transfer, |failure| matches!(failure, Failure::Revoked { side: Side::Source, .. }))
     }
 
-    /// Submits what must be refused with a certain failure, before anything moved.
+    /// Submits a transfer that must fail as expected before any byte is moved.
     fn refused(
         &mut self,
         transfer: Transfer,
         expected: impl Fn(&Failure) -> bool,
     ) -> Result<Report, CommandError> {
         let ticket = self.mover.submit(transfer)?;
-        match self.mover.end_of(ticket)? {
+        match self.mover.outcome(ticket)? {
             Err(error) if expected(&error.failure) && error.bytes_done == 0 => {
                 Ok(Report::Refused { message: error.failure.to_string() })
             }
-            ended => Err(format!("it ended with {ended:?}").into()),
+            outcome => Err(format!("the transfer was not refused: {outcome:?}").into()),
         }
     }
 }
 
-/// A unit of computing: its bytes.
+/// Hashes a unit and returns its bytes.
 fn hash(unit: &[u8]) -> u64 {
     std::hint::black_box(Sha256::digest(std::hint::black_box(unit)));
     unit.len() as u64
@@ -256,13 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_is_sha_256_in_hexadecimal() {
+    fn the_checksum_is_sha_256_in_hexadecimal() {
         let empty = hexadecimal(&Sha256::digest(b""));
         assert!(empty.starts_with("e3b0c44298fc1c14") && empty.len() == 64, "{empty}");
     }
 
     #[test]
-    fn orders_survive_a_line() {
+    fn orders_round_trip_as_lines() {
         let order = Order::Fetch { token: GrantToken::from_raw(3) };
         let line = serde_json::to_string(&order).unwrap();
         assert!(!line.contains('\n'));

@@ -1,9 +1,9 @@
-//! What the picture must come to, computed pixel by pixel: the demo checks its client's work with it.
+//! Computes the expected picture pixel by pixel, to check the demo client's work.
 
 use crate::picture::Picture;
 
-/// `base` turned by a quarter clockwise, with `badge` laid over it at `at` but for the badge's pixels of the colour `key`.
-/// Both have four bytes a pixel.
+/// `base` rotated by 90 degrees clockwise, with `badge` laid over it at `at`. Pixels of the badge in the colour `key` are
+/// transparent. Both pictures have four bytes per pixel.
 pub(crate) fn turned_with_badge(base: &Picture, badge: &Picture, at: (u32, u32), key: [u8; 3]) -> Picture {
     let width = base.height;
     let height = base.width;
@@ -18,7 +18,7 @@ pub(crate) fn turned_with_badge(base: &Picture, badge: &Picture, at: (u32, u32),
     Picture { width, height, pixels, ..base.clone() }
 }
 
-/// The pixel there; `None` outside the picture.
+/// A pixel; `None` outside the picture.
 fn pixel(picture: &Picture, x: u32, y: u32) -> Option<[u8; 4]> {
     let place = (y as usize * picture.width as usize + x as usize) * 4;
     let inside = x < picture.width && y < picture.height;
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_clockwise_puts_the_left_column_on_top() {
+    fn a_quarter_turn_puts_the_left_column_on_top() {
         let result =
             turned_with_badge(&picture(3, 2, &[0, 1, 2, 3, 4, 5]), &picture(1, 1, &[9]), (2, 0), [0; 3]);
         assert_eq!((result.width, result.height), (2, 3));
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_and_what_sticks_out_are_left_out() {
+    fn key_pixels_and_overhang_are_dropped() {
         let badge = picture(2, 3, &[7, 1, 9, 2, 8, 3]);
         let result = turned_with_badge(&picture(2, 2, &[0; 4]), &badge, (1, 0), [9; 3]);
         assert_eq!(result.pixels, picture(2, 2, &[0, 7, 0, 0]).pixels);

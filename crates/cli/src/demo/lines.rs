@@ -1,4 +1,4 @@
-//! What the demo and its clients say to each other: one JSON value a line, an order and then its report.
+//! The demo's protocol with its clients: one JSON value per line, an order and then its report.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Comparison;
 
-/// What the demo tells a client to do.
+/// An order for a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Say who you are.
+    /// Report session, user and process.
     Introduce,
-    /// Put a file into a frame.
+    /// Copy a file into a frame.
     Register { file: PathBuf },
-    /// Grant the file's bytes to a session, to read only.
+    /// Grant a session the right to read the file's bytes.
     Grant { to: SessionId },
-    /// Take up a grant and copy it into a frame of your own; measure that and compute meanwhile.
+    /// Accept a grant, copy it into an own frame, measure that, and compute meanwhile.
     Fetch { token: GrantToken },
-    /// Turn one picture by a quarter, lay another over it, write the result.
+    /// Rotate a picture by 90 degrees, lay another over it, write the result.
     Paint { base: PathBuf, badge: PathBuf, at: (u32, u32), key: String, output: PathBuf },
-    /// Write to the memory that was granted for reading.
+    /// Write to memory that was granted for reading.
     Write,
-    /// Use a handle that was never given to you.
+    /// Use a handle of another client.
     Forge { handle: Handle },
-    /// Say the checksum of the memory you registered.
+    /// Report the checksum of the registered memory.
     Checksum,
-    /// Take back what you granted.
+    /// Revoke the grant of the file.
     Revoke,
-    /// Copy what was granted once more.
+    /// Copy the granted memory once more.
     FetchAgain,
 }
 
-/// What a client says when it did as ordered, or could not.
+/// A client's report on an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
     Introduced {
@@ -56,37 +56,37 @@ pub(crate) enum Report {
     },
     Checksum(String),
     Revoked,
-    /// The service refused, as it should.
+    /// The service refused, as expected.
     Refused {
         message: String,
     },
-    /// Something else happened than was ordered.
+    /// The order had an unexpected result.
     Failed {
         message: String,
     },
 }
 
-/// How a copy through a grant went.
+/// Results of a copy through a grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Fetched {
-    /// The first copy, which also touches all pages for the first time.
+    /// Duration of the first copy, which also touches all pages for the first time.
     pub(crate) first: Duration,
     pub(crate) comparison: Comparison,
     pub(crate) overlap: Overlap,
     pub(crate) checksum: String,
 }
 
-/// Computing beside transfers: medians of several rounds.
+/// Computation during transfers: medians of several rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Overlap {
-    /// Transfers of a round, one after another.
+    /// Transfers per round, one after another.
     pub(crate) transfers: u32,
-    /// How long a round took.
+    /// Duration of a round.
     pub(crate) took: Duration,
-    /// Bytes this thread hashed in that time.
+    /// Bytes hashed in that time.
     pub(crate) hashed: u64,
-    /// That as a share of what it hashes in the same time when nothing is moved, per mille.
+    /// Share of the bytes hashed in the same time without transfers, per mille.
     pub(crate) share_per_mille: u64,
-    /// The share of that time in which this thread had a CPU, per mille.
+    /// Share of that time in which this thread had a CPU, per mille.
     pub(crate) running_per_mille: u64,
 }

@@ -1,7 +1,7 @@
-//! Where the demo plays: a directory of its own, three users if there can be, and processes that end with it.
+//! The demo's surroundings: a directory, three users if possible, and processes that end with the demo.
 //!
 //! ```text
-//! Stage ─ directory ─ executable for everyone, a directory for each process
+//! Stage ─ directory ─ executable for all users, a directory for each process
 //!       ├ Service   `memferry serve`         ended with SIGTERM, killed when dropped
 //!       └ Actor     `memferry demo-client`   ended by the end of its input, killed when dropped
 //! ```
@@ -21,10 +21,10 @@ use crate::CommandError;
 
 /// How long a process may take over one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a wait looks whether the demo was interrupted.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a wait checks whether the demo was interrupted.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whom a process plays.
+/// The role of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     Service,
@@ -35,7 +35,7 @@ pub(crate) enum Part {
 impl Part {
     const ALL: [Self; 3] = [Self::Service, Self::A, Self::B];
 
-    /// The unprivileged user it plays as when there are three.
+    /// The unprivileged user of this role, if there are three.
     pub(crate) const fn user(self) -> u32 {
         match self {
             Self::Service => 65532,
@@ -58,7 +58,7 @@ pub(crate) struct Stage {
     directory: PathBuf,
     executable: PathBuf,
     interrupted: Arc<AtomicBool>,
-    /// Whether every part has a user of its own; if not, why.
+    /// Whether every role has its own user; if not, why.
     pub(crate) users: Result<(), String>,
 }
 
@@ -73,13 +73,13 @@ impl Stage {
         std::fs::DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
         let executable = directory.join("memferry");
         let mut stage = Self { directory: directory.clone(), executable, interrupted, users: Ok(()) };
-        stage.furnish().map_err(failed)?;
+        stage.install().map_err(failed)?;
         stage.users = stage.try_users();
         if stage.users.is_err() && !runs(stage.command_as(None)) {
             stage.executable = std::env::current_exe()?;
         }
         for part in Part::ALL {
-            let place = stage.place_of(part, "");
+            let place = stage.path_of(part, "");
             std::fs::DirBuilder::new().mode(0o755).create(&place).map_err(failed)?;
             let user = stage.user_of(part);
             chown(&place, user, user).map_err(failed)?;
@@ -87,20 +87,20 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Opens the directory to other users and puts the executable where they can reach it.
-    fn furnish(&self) -> io::Result<()> {
+    /// Opens the directory to other users and copies the executable there.
+    fn install(&self) -> io::Result<()> {
         std::fs::set_permissions(&self.directory, PermissionsExt::from_mode(0o755))?;
         std::fs::copy("/proc/self/exe", &self.executable)?;
         std::fs::set_permissions(&self.executable, PermissionsExt::from_mode(0o755))
     }
 
-    /// Whether the executable runs as each of three users.
+    /// Checks that the executable runs as each of the three users.
     fn try_users(&self) -> Result<(), String> {
         if !rustix::process::geteuid().is_root() {
-            return Err("this is not run as root".to_owned());
+            return Err("the demo does not run as root".to_owned());
         }
         match Part::ALL.into_iter().find(|part| !runs(self.command_as(Some(part.user())))) {
-            Some(part) => Err(format!("nothing can be run as user {} here", part.user())),
+            Some(part) => Err(format!("user {} cannot run programs here", part.user())),
             None => Ok(()),
         }
     }
@@ -118,21 +118,21 @@ impl Stage {
         self.command_as(self.user_of(part))
     }
 
-    /// A path in a part's own directory.
-    pub(crate) fn place_of(&self, part: Part, file: &str) -> PathBuf {
+    /// A path in a role's own directory.
+    pub(crate) fn path_of(&self, part: Part, file: &str) -> PathBuf {
         self.directory.join(part.name()).join(file)
     }
 
-    /// Whose its process and its files are, where that is not whoever runs the demo.
+    /// The owner of its process and files, if it differs from the demo's user.
     fn user_of(&self, part: Part) -> Option<u32> {
         self.users.is_ok().then_some(part.user())
     }
 
-    /// Writes a file that only that part may read.
+    /// Writes a file that only that role may read.
     pub(crate) fn give(&self, part: Part, file: &str, bytes: &[u8]) -> Result<PathBuf, CommandError> {
-        let path = self.place_of(part, file);
+        let path = self.path_of(part, file);
         let write = || {
-            // The directory is another user's: what lies there already, a link above all, is not written through.
+            // Another user owns the directory: an existing file, especially a link, is not written to.
             let mut file =
                 std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
             file.write_all(bytes)?;
@@ -159,7 +159,7 @@ fn runs(mut command: Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A process and the lines it writes. Killed when dropped.
+/// A process and the lines it prints. Killed when dropped.
 struct Player {
     child: Child,
     lines: mpsc::Receiver<io::Result<String>>,
@@ -168,7 +168,7 @@ struct Player {
 
 impl Player {
     fn start(mut command: Command, stage: &Stage) -> Result<Self, CommandError> {
-        // A group of its own: an interrupt at the terminal is the demo's to deal with.
+        // A new process group, so that only the demo receives Ctrl-C.
         command.process_group(0).stdout(Stdio::piped());
         let mut child = command
             .spawn()
@@ -178,25 +178,25 @@ impl Player {
         Ok(player)
     }
 
-    /// The next line, `None` at the end.
+    /// The next line; `None` at the end.
     fn receive_line(&self) -> Result<Option<String>, CommandError> {
         let started = Instant::now();
         loop {
-            match self.lines.recv_timeout(LOOK) {
+            match self.lines.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => return Ok(Some(line?)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) if self.interrupted.load(Ordering::Relaxed) => {
                     return Err("interrupted".into());
                 }
                 Err(RecvTimeoutError::Timeout) if started.elapsed() > PATIENCE => {
-                    return Err(format!("a process said nothing for {} s", PATIENCE.as_secs()).into());
+                    return Err(format!("a process printed nothing for {} s", PATIENCE.as_secs()).into());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    /// Waits for the end of its output, then for its own.
+    /// Waits for the end of the output, then for the end of the process.
     fn end(&mut self) -> Result<ExitStatus, CommandError> {
         while self.receive_line()?.is_some() {}
         Ok(self.child.wait()?)
@@ -230,9 +230,9 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts it and waits until clients may connect.
+    /// Starts the service and waits until clients can connect.
     pub(crate) fn start(stage: &Stage) -> Result<Self, CommandError> {
-        let socket = stage.place_of(Part::Service, "memferry.sock");
+        let socket = stage.path_of(Part::Service, "memferry.sock");
         let mut command = stage.command(Part::Service);
         command
             .args(["serve", "--no-config", "--mode", "666", "--stop-with-parent", "--socket"])
@@ -241,7 +241,7 @@ impl Service {
         let player = Player::start(command, stage)?;
         match player.receive_line()? {
             Some(line) if line.starts_with("listening on ") => Ok(Self { player, socket }),
-            Some(line) => Err(format!("the service said: {line}").into()),
+            Some(line) => Err(format!("the service printed: {line}").into()),
             None => Err("the service ended before it listened; its message is above".into()),
         }
     }
@@ -250,7 +250,7 @@ impl Service {
         self.player.child.id()
     }
 
-    /// Stops it with SIGTERM and checks that it ended well and took its socket with it.
+    /// Stops the service with SIGTERM and checks that it succeeded and removed its socket.
     pub(crate) fn stop(mut self) -> Result<(), CommandError> {
         let process = rustix::process::Pid::from_child(&self.player.child);
         rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
@@ -280,12 +280,12 @@ impl Actor {
         Ok(Self { player, input, name: if part == Part::A { "A" } else { "B" } })
     }
 
-    /// Gives an order and hears its report; a failure reported is an error here.
+    /// Sends an order and receives its report. A reported failure is an error.
     pub(crate) fn ask(&mut self, order: &Order) -> Result<Report, CommandError> {
         let name = self.name;
-        let input = self.input.as_mut().ok_or("the client was dismissed")?;
+        let input = self.input.as_mut().ok_or("the client's input is closed")?;
         writeln!(input, "{}", serde_json::to_string(order)?)
-            .map_err(|error| format!("client {name} no longer listens: {error}"))?;
+            .map_err(|error| format!("client {name} no longer reads orders: {error}"))?;
         let line = self
             .player
             .receive_line()?
@@ -296,7 +296,7 @@ impl Actor {
         }
     }
 
-    /// Ends its input and checks that it ended well.
+    /// Closes the client's input and checks that it succeeded.
     pub(crate) fn dismiss(mut self) -> Result<(), CommandError> {
         self.input = None;
         let status = self.player.end()?;

@@ -1,97 +1,97 @@
-//! The demo's five steps: what is ordered, what must come back, and how it is told.
+//! The demo's five steps: the orders, the expected reports, and the text printed about them.
 
 use memferry::{Client, Handle, SessionId};
 
 use super::lines::{Fetched, Order, Report};
 use super::stage::{Actor, Part, Service, Stage};
-use super::{KEY, Props, expected};
+use super::{Inputs, KEY, expected};
 use crate::measure::{Bytes, Comparison, Time};
 use crate::output::say;
 use crate::picture::Picture;
 use crate::{CommandError, status};
 
-/// The processes, and what one step leaves for the next.
+/// The processes, and data that one step leaves for the next.
 pub(crate) struct Story<'a> {
     // Dropped in this order: clients before the service.
     a: Actor,
     b: Actor,
     service: Service,
     stage: &'a Stage,
-    props: &'a Props,
+    inputs: &'a Inputs,
     /// A's handle and the checksum of its memory.
     secret: Option<(Handle, String)>,
     b_session: SessionId,
 }
 
 fn unexpected(report: &Report) -> CommandError {
-    format!("a client answered something else than it was asked: {report:?}").into()
+    format!("a client's report does not match its order: {report:?}").into()
 }
 
 impl<'a> Story<'a> {
-    /// Starts the three processes and introduces them.
-    pub(crate) fn open(stage: &'a Stage, props: &'a Props) -> Result<Self, CommandError> {
-        say!("memferry demo: a service and two clients, as processes of their own\n");
+    /// Starts the three processes and introduces the clients.
+    pub(crate) fn open(stage: &'a Stage, inputs: &'a Inputs) -> Result<Self, CommandError> {
+        say!("memferry demo: a service and two clients, each in its own process\n");
         match &stage.users {
             Ok(()) => say!(
-                "Run as root, so each gets an unprivileged user: the service {}, client A {}, client B {}.",
+                "Run as root, so each process has its own unprivileged user: service {}, client A {}, client B {}.",
                 Part::Service.user(),
                 Part::A.user(),
                 Part::B.user()
             ),
             Err(why) => say!(
-                "All run as the same user ({why}), so the boundary between users is not shown; the checks are the same."
+                "All processes run as one user ({why}), so isolation between users is not shown; the checks are the same."
             ),
         }
         let service = Service::start(stage)?;
         let workers = Client::connect(&service.socket)?.status()?.workers.len();
         let workers = match workers {
-            1 => "one CPU worker, a thread of its own".to_owned(),
-            workers => format!("{workers} workers, threads of its own"),
+            1 => "one CPU worker, a thread of the service".to_owned(),
+            workers => format!("{workers} CPU workers, threads of the service"),
         };
         say!(
-            "The service is process {}. Bytes are moved by {workers}: no DMA hardware takes",
+            "The service is process {}. Bytes are moved by {workers}; no DMA hardware is",
             service.process()
         );
-        say!("part. What clients save is their own threads' time, not the machine's.");
+        say!("used. Clients save the time of their own threads, not of the machine.");
         let mut a = Actor::start(stage, Part::A, &service.socket)?;
         let mut b = Actor::start(stage, Part::B, &service.socket)?;
         introduce("A", &mut a)?;
         let b_session = introduce("B", &mut b)?;
-        Ok(Self { a, b, service, stage, props, secret: None, b_session })
+        Ok(Self { a, b, service, stage, inputs, secret: None, b_session })
     }
 
     /// Step 1: A shares a file, B copies it.
     pub(crate) fn file(&mut self) -> Result<(), CommandError> {
         say!("\n1. A file goes from A to B through a grant");
-        let file = self.stage.give(Part::A, "file", &self.props.file)?;
+        let file = self.stage.give(Part::A, "file", &self.inputs.file)?;
         let (handle, length, given) = match self.a.ask(&Order::Register { file })? {
             Report::Registered { handle, length, checksum } => (handle, length, checksum),
             other => return Err(unexpected(&other)),
         };
-        say!("   A registered {} of {} as its frame {handle}.", Bytes(length), self.props.file_name);
+        say!("   A registered {} of {} as its frame {handle}.", Bytes(length), self.inputs.file_name);
         let token = match self.a.ask(&Order::Grant { to: self.b_session })? {
             Report::Granted { token } => token,
             other => return Err(unexpected(&other)),
         };
-        say!("   A granted these bytes to B's session, to read only; the token is {token}.");
+        say!("   A granted B's session the right to read these bytes; the token is {token}.");
         let fetched = match self.b.ask(&Order::Fetch { token })? {
             Report::Fetched(fetched) => fetched,
             other => return Err(unexpected(&other)),
         };
         if fetched.checksum != given {
-            return Err(format!("B's copy has SHA-256 {}, A's memory {given}", fetched.checksum).into());
+            return Err(format!("B's copy has SHA-256 {}, A's memory has {given}", fetched.checksum).into());
         }
         say!("   A's memory: SHA-256 {given}");
         say!("   B's copy:   SHA-256 {}  the same", fetched.checksum);
-        tell_fetched(&fetched)?;
+        print_fetched(&fetched)?;
         self.secret = Some((handle, given));
         Ok(())
     }
 
-    /// Step 2: B turns a picture and lays another over it.
+    /// Step 2: B rotates a picture and lays another over it.
     pub(crate) fn pictures(&mut self) -> Result<(), CommandError> {
-        let Props { picture, badge, output, .. } = self.props;
-        say!("\n2. B turns a picture by 90 degrees and lays a badge over it, but for the badge's colour key");
+        let Inputs { picture, badge, output, .. } = self.inputs;
+        say!("\n2. B rotates a picture by 90 degrees and lays a badge over it, with a transparent colour");
         let at =
             (picture.height.saturating_sub(badge.width) / 2, picture.width.saturating_sub(badge.height + 48));
         let order = Order::Paint {
@@ -99,7 +99,7 @@ impl<'a> Story<'a> {
             badge: self.stage.give(Part::B, "badge.png", &badge.encode()?)?,
             at,
             key: KEY.map(|part| format!("{part:02x}")).concat(),
-            output: self.stage.place_of(Part::B, "result.png"),
+            output: self.stage.path_of(Part::B, "result.png"),
         };
         let (turned, overlaid) = match self.b.ask(&order)? {
             Report::Painted { turned, overlaid } => (turned, overlaid),
@@ -108,40 +108,40 @@ impl<'a> Story<'a> {
         let width = picture.width;
         let height = picture.height;
         say!(
-            "   Turning {width} x {height} pixels of 32 bits, each fetched alone from another row (memcpy fetches rows):"
+            "   Rotating {width} x {height} pixels of 32 bits, each read from another row (memcpy reads whole rows):"
         );
-        tell(&turned)?;
-        say!("   Laying {} x {} pixels over it, each compared with the key:", badge.width, badge.height);
-        tell(&overlaid)?;
-        let result = Picture::load(&self.stage.place_of(Part::B, "result.png"))?;
+        print_comparison(&turned)?;
+        say!("   Overlaying {} x {} pixels, each compared with the key:", badge.width, badge.height);
+        print_comparison(&overlaid)?;
+        let result = Picture::load(&self.stage.path_of(Part::B, "result.png"))?;
         let wanted = expected::turned_with_badge(picture, badge, at, KEY);
         if (result.width, result.height, &result.pixels) != (wanted.width, wanted.height, &wanted.pixels) {
-            return Err("the picture is not what turning it pixel by pixel gives".into());
+            return Err("the picture differs from the one computed pixel by pixel".into());
         }
         result.save(output)?;
-        say!("   Every pixel is as computed here one by one. The picture is in {}", output.display());
+        say!("   Every pixel equals the one computed here. The picture is in {}", output.display());
         self.stage.check_interrupted()
     }
 
-    /// Step 3: B oversteps its rights.
+    /// Step 3: B exceeds its rights.
     pub(crate) fn refusals(&mut self) -> Result<(), CommandError> {
-        say!("\n3. B oversteps its rights, and the service refuses");
-        let (handle, given) = self.secret.clone().ok_or("there is no file yet")?;
+        say!("\n3. B exceeds its rights, and the service refuses");
+        let (handle, given) = self.secret.clone().ok_or("no file was shared yet")?;
         say!("   B writes to A's memory, which it may only read:");
         self.refused(&Order::Write)?;
-        say!("   B claims A's own handle {handle}, which it was never given, as if it were an offer to it:");
+        say!("   B uses A's own handle {handle} as if it were a token granted to B:");
         self.refused(&Order::Forge { handle })?;
         match self.a.ask(&Order::Checksum)? {
             Report::Checksum(now) if now == given => {
                 say!("   A's memory still has the same SHA-256.");
                 Ok(())
             }
-            Report::Checksum(now) => Err(format!("A's memory changed: SHA-256 {now}").into()),
+            Report::Checksum(now) => Err(format!("A's memory has changed: SHA-256 {now}").into()),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Step 4: A takes its grant back.
+    /// Step 4: A revokes its grant.
     pub(crate) fn revocation(&mut self) -> Result<(), CommandError> {
         say!("\n4. A revokes the grant, and B copies once more");
         match self.a.ask(&Order::Revoke)? {
@@ -161,15 +161,15 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Step 5: what the service says, and the end of everyone.
+    /// Step 5: the service's status, and the end of all processes.
     pub(crate) fn end(self) -> Result<(), CommandError> {
-        say!("\n5. The service's own account (`memferry status`), and the end");
+        say!("\n5. The service's status (`memferry status`), and the end");
         status::print(&Client::connect(&self.service.socket)?, "   ")?;
         self.b.dismiss()?;
         self.a.dismiss()?;
-        say!("   Both clients ended by themselves.");
+        say!("   Both clients ended after their input was closed.");
         self.service.stop()?;
-        say!("   The service was sent SIGTERM, ended with status 0 and took its socket with it.");
+        say!("   The service received SIGTERM, ended with status 0 and removed its socket.");
         Ok(())
     }
 }
@@ -184,31 +184,31 @@ fn introduce(name: &str, actor: &mut Actor) -> Result<SessionId, CommandError> {
     }
 }
 
-fn tell(comparison: &Comparison) -> Result<(), CommandError> {
+fn print_comparison(comparison: &Comparison) -> Result<(), CommandError> {
     say!("     {comparison}");
-    say!("     B's thread spent {} of CPU time on each", Time(comparison.cpu));
+    say!("     B's thread used {} of CPU time for each", Time(comparison.cpu));
     Ok(())
 }
 
-fn tell_fetched(fetched: &Fetched) -> Result<(), CommandError> {
+fn print_fetched(fetched: &Fetched) -> Result<(), CommandError> {
     say!(
-        "   The first copy, which touches every page for the first time, took {}. Then:",
+        "   The first copy, which touches all pages for the first time, took {}. Then:",
         Time(fetched.first)
     );
-    tell(&fetched.comparison)?;
+    print_comparison(&fetched.comparison)?;
     let overlap = fetched.overlap;
     let percent = |per_mille: u64| per_mille as f64 / 10.0;
     say!(
-        "   While {} such copies ran ({}), B's thread hashed {} of other data: {:.0} % of what it",
+        "   While {} such copies ran ({}), B's thread hashed {} of other data: {:.0} % of the amount it",
         overlap.transfers,
         Time(overlap.took),
         Bytes(overlap.hashed),
         percent(overlap.share_per_mille)
     );
-    say!("   hashes in that time when nothing is moved. With memcpy it would have hashed nothing meanwhile.");
+    say!("   hashes in that time without transfers. With memcpy it would have hashed nothing meanwhile.");
     if overlap.running_per_mille < 950 {
         let running = percent(overlap.running_per_mille);
-        say!("   (Threads shared CPUs: B's thread had one for {running:.0} % of that time only.)");
+        say!("   (The machine was busy: B's thread had a CPU for only {running:.0} % of that time.)");
     }
     Ok(())
 }

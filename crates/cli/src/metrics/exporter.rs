@@ -1,11 +1,9 @@
-//! The exporter: a listening socket, a thread for each of a few connections, until a signal.
+//! The exporter: a listening socket and one thread per connection, up to a limit, until a signal.
 //!
 //! ```text
-//! listen ─ accept ─► one of so many threads: request ─ Scraper ─► answer       all taken: 503
-//! SIGINT, SIGTERM ─► end, the socket's file removed
+//! listen ─ accept ─► connection thread: request ─ Scraper ─► response       all threads busy: 503
+//! SIGINT, SIGTERM ─► exit, the socket's file is removed
 //! ```
-//!
-//! What a request says is `request`'s, what is answered `exposition`'s.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -25,9 +23,9 @@ use crate::CommandError;
 use crate::interrupt::Interrupt;
 use crate::output::say;
 
-/// Connections served at once.
-const MOST_CONNECTIONS: usize = 16;
-/// How long a request may take to come.
+/// Connections served at a time.
+const MAX_CONNECTIONS: usize = 16;
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,12 +48,12 @@ impl FromStr for Address {
     }
 }
 
-enum Door {
+enum Endpoint {
     Internet(TcpListener),
     Unix(UnixListener, Listener),
 }
 
-impl Door {
+impl Endpoint {
     fn open(address: &Address) -> Result<Self, CommandError> {
         match address {
             Address::Internet(address) => {
@@ -63,7 +61,7 @@ impl Door {
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 if !address.ip().is_loopback() {
                     eprintln!(
-                        "memferry: whoever reaches {address} sees users and processes of the service's clients"
+                        "memferry: all who can connect to {address} can see the users and processes of the service's clients"
                     );
                 }
                 listener.set_nonblocking(true)?;
@@ -96,7 +94,7 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Internet(listener) => listener.as_fd(),
@@ -108,43 +106,43 @@ impl AsFd for Door {
 /// Serves the metrics of the service on `socket` until a signal.
 pub(super) fn run(address: &Address, socket: &Path) -> Result<(), CommandError> {
     let interrupt = Interrupt::new()?;
-    let door = Door::open(address)?;
+    let endpoint = Endpoint::open(address)?;
     let scraper = Scraper::start(socket)?;
     let busy = Arc::new(AtomicUsize::new(0));
-    say!("serving metrics on {}", door.name());
-    while !interrupt.wait(Some(door.as_fd()), None)? {
-        let Ok(mut stream) = door.accept() else {
-            // Nobody there after all, or out of descriptors: some become free meanwhile.
+    say!("serving metrics on {}", endpoint.name());
+    while !interrupt.wait(Some(endpoint.as_fd()), None)? {
+        let Ok(mut stream) = endpoint.accept() else {
+            // The client is gone, or no descriptor is free: wait for one.
             if interrupt.wait(None, Some(Duration::from_millis(10)))? {
                 break;
             }
             continue;
         };
-        if busy.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+        if busy.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             busy.fetch_sub(1, Ordering::Relaxed);
-            turn_away(&mut stream);
+            refuse(&mut stream);
             continue;
         }
         let scraper = scraper.clone();
-        let ours = Arc::clone(&busy);
+        let connections = Arc::clone(&busy);
         let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
-            if let Some(asked) = request::read(&mut stream, Instant::now() + PATIENCE) {
-                request::answer(&mut stream, asked, || scraper.ask());
+            if let Some(request) = request::read(&mut stream, Instant::now() + PATIENCE) {
+                request::respond(&mut stream, request, || scraper.scrape());
             }
-            ours.fetch_sub(1, Ordering::Relaxed);
+            connections.fetch_sub(1, Ordering::Relaxed);
         });
         if started.is_err() {
             busy.fetch_sub(1, Ordering::Relaxed);
         }
     }
-    if let Door::Unix(_, bound) = door {
+    if let Endpoint::Unix(_, bound) = endpoint {
         bound.close();
     }
     Ok(())
 }
 
-/// Says in passing that there are too many: nobody is waited for here.
-fn turn_away(stream: &mut Stream) {
+/// Responds that too many connections are open. Hardly waits, since this is the accepting thread.
+fn refuse(stream: &mut Stream) {
     let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n";
     let _ = stream.limit(Duration::from_millis(1));
     let _ = stream.write_all(busy.as_bytes());
@@ -210,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_apart_and_mistakes_have_a_remedy() {
+    fn addresses_are_parsed() {
         assert_eq!("unix:/run/m".parse(), Ok(Address::Unix("/run/m".into())));
         assert!(matches!("127.0.0.1:0".parse(), Ok(Address::Internet(_))));
         assert!(matches!("[::1]:9464".parse(), Ok(Address::Internet(_))));

@@ -1,26 +1,26 @@
-//! A status in Prometheus's text format.
+//! Formats a status in Prometheus's text format.
 //!
 //! ```text
-//! Status ─► families: HELP, TYPE, one line for each worker or session
+//! Status ─► families: HELP, TYPE, one line per worker or session
 //! ```
 //!
-//! Source: the text-based exposition format 0.0.4 of Prometheus. The session that asks is left out: it is there only to ask.
+//! Source: the text-based exposition format 0.0.4 of Prometheus. The exporter's own session is left out.
 
 use std::fmt::{Display, Write};
 
 use memferry::{SessionId, Status};
 
-/// What a scraper is told the text is.
+/// The content type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The text for a service that is not there.
+/// The text for an unreachable service.
 pub(super) fn down() -> String {
     let mut text = Text::default();
     up(&mut text, false);
     text.0
 }
 
-/// The text for a status that session `own` was given.
+/// The text for a status. Session `own` requested it and is left out.
 pub(super) fn of(status: &Status, own: SessionId) -> String {
     let mut text = Text::default();
     up(&mut text, true);
@@ -39,15 +39,15 @@ fn up(text: &mut Text, up: bool) {
 }
 
 fn service(text: &mut Text, status: &Status, own: SessionId) {
-    text.family("memferry_build_info", Kind::Gauge, "Version of the exporter and policy of the service.");
+    text.family("memferry_build_info", Kind::Gauge, "Version of the exporter and the service's policy.");
     let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("policy", status.policy.clone())];
     text.sample("memferry_build_info", &labels, 1);
     text.family("memferry_uptime_seconds", Kind::Gauge, "Seconds since the service started.");
     text.sample("memferry_uptime_seconds", &[], status.uptime_seconds);
-    text.family("memferry_sessions", Kind::Gauge, "Open sessions, the exporter's left out.");
+    text.family("memferry_sessions", Kind::Gauge, "Open sessions without the exporter's.");
     let asking = status.sessions.iter().filter(|session| session.session == own).count() as u64;
     text.sample("memferry_sessions", &[], status.open_sessions.saturating_sub(asking));
-    text.family("memferry_sessions_unlisted", Kind::Gauge, "Open sessions without series of their own here.");
+    text.family("memferry_sessions_unlisted", Kind::Gauge, "Open sessions that have no series here.");
     let unlisted = status.open_sessions.saturating_sub(status.sessions.len() as u64);
     text.sample("memferry_sessions_unlisted", &[], unlisted);
 }
@@ -64,27 +64,29 @@ fn workers(text: &mut Text, status: &Status) {
     family("memferry_worker_failures_total", Kind::Counter, "Requests that failed.", |worker| {
         worker.failures
     });
-    family("memferry_worker_bytes_total", Kind::Counter, "Destination bytes visited.", |worker| worker.bytes);
-    family("memferry_worker_parks_total", Kind::Counter, "Times the worker went to sleep.", |worker| {
+    family("memferry_worker_bytes_total", Kind::Counter, "Destination bytes processed.", |worker| {
+        worker.bytes
+    });
+    family("memferry_worker_parks_total", Kind::Counter, "Times the worker fell asleep.", |worker| {
         worker.parks
     });
     let waiting = "Requests that wait for an engine channel.";
     family("memferry_worker_waiting", Kind::Gauge, waiting, |worker| worker.waiting);
     family("memferry_worker_channels_busy", Kind::Gauge, "Engine channels in use.", |worker| worker.busy);
-    family("memferry_worker_channels", Kind::Gauge, "Engine channels there are.", |worker| {
+    family("memferry_worker_channels", Kind::Gauge, "Engine channels of the worker.", |worker| {
         worker.channels.into()
     });
 }
 
 fn classes(text: &mut Text, status: &Status) {
-    text.family("memferry_class_bytes_total", Kind::Counter, "Destination bytes visited for a class.");
+    text.family("memferry_class_bytes_total", Kind::Counter, "Destination bytes processed for a class.");
     for (class, name) in ["low", "normal", "high"].into_iter().enumerate() {
         let bytes: u64 = status.workers.iter().map(|worker| worker.class_bytes[class]).sum();
         text.sample("memferry_class_bytes_total", &[("class", name.to_owned())], bytes);
     }
-    text.family("memferry_slices_total", Kind::Counter, "Slices that the priority policy has begun.");
+    text.family("memferry_slices_total", Kind::Counter, "Slices started by the policy priority.");
     text.sample("memferry_slices_total", &[], status.slices);
-    let strayed = "Bytes of suspended requests that moved within a slice.";
+    let strayed = "Bytes of suspended requests that were moved within a slice.";
     text.family("memferry_strayed_bytes_total", Kind::Counter, strayed);
     text.sample("memferry_strayed_bytes_total", &[], status.strayed_bytes);
 }
@@ -95,23 +97,27 @@ fn zeroed(text: &mut Text, status: &Status) {
         text.sample(name, &[], value);
     };
     let memferry::ZeroedStatus { buffers, bytes, failed } = status.zeroed;
-    family("memferry_zeroed_buffers_total", "Buffers of pools zeroed by the engine while free.", buffers);
-    family("memferry_zeroed_bytes_total", "Bytes of these.", bytes);
-    family("memferry_zeroed_failures_total", "Buffers that the CPU had to clear instead.", failed);
+    family("memferry_zeroed_buffers_total", "Free buffers of pools that the engine zeroed.", buffers);
+    family("memferry_zeroed_bytes_total", "Bytes of these buffers.", bytes);
+    family("memferry_zeroed_failures_total", "Buffers that the CPU had to zero instead.", failed);
 }
 
 fn engines(text: &mut Text, status: &Status) {
     let all: u64 = status.workers.iter().map(|worker| worker.bytes).sum();
     let of_module = status.module.map_or(0, |module| module.bytes);
     let name = "memferry_engine_bytes_total";
-    text.family(name, Kind::Counter, "Destination bytes visited by an engine.");
+    text.family(name, Kind::Counter, "Destination bytes processed by an engine.");
     text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_module));
     let Some(module) = status.module else { return };
     text.sample(name, &[("engine", "module".to_owned())], module.bytes);
     for (name, help, value) in [
-        ("memferry_module_transfers_total", "Transfers that the Linux module ended.", module.transfers),
-        ("memferry_module_dma_bytes_total", "Bytes of these that DMA engines moved.", module.dma_bytes),
-        ("memferry_module_redone_total", "Transfers that it failed at and workers did again.", module.redone),
+        ("memferry_module_transfers_total", "Transfers completed by the Linux module.", module.transfers),
+        ("memferry_module_dma_bytes_total", "Bytes of these moved by DMA engines.", module.dma_bytes),
+        (
+            "memferry_module_redone_total",
+            "Failed transfers of the module that workers repeated.",
+            module.redone,
+        ),
     ] {
         text.family(name, Kind::Counter, help);
         text.sample(name, &[], value);
@@ -131,11 +137,11 @@ fn sessions(text: &mut Text, status: &Status, own: SessionId) {
         }
     };
     family("memferry_session_queues", Kind::Gauge, "Queue pairs of the session.", |s| s.queues.into());
-    family("memferry_session_frames", Kind::Gauge, "Frames it registered.", |s| s.frames.into());
+    family("memferry_session_frames", Kind::Gauge, "Frames the session registered.", |s| s.frames.into());
     family("memferry_session_registered_bytes", Kind::Gauge, "Bytes of these frames.", |s| s.bytes);
-    family("memferry_session_requests_total", Kind::Counter, "Requests taken from it.", |s| s.requests);
+    family("memferry_session_requests_total", Kind::Counter, "Requests taken.", |s| s.requests);
     family("memferry_session_failures_total", Kind::Counter, "Requests that failed.", |s| s.failures);
-    family("memferry_session_bytes_total", Kind::Counter, "Bytes visited for it.", |s| s.bytes_moved);
+    family("memferry_session_bytes_total", Kind::Counter, "Destination bytes processed.", |s| s.bytes_moved);
     let outstanding = "Requests taken and not completed.";
     family("memferry_session_outstanding", Kind::Gauge, outstanding, |s| s.outstanding);
     let waiting = "Of these, requests that wait for an engine channel.";
@@ -169,7 +175,7 @@ impl Text {
     }
 }
 
-/// What a label's value may not hold as it is.
+/// Escapes a label's value.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_module_has_series_where_it_is_used() {
+    fn the_module_has_series_if_it_is_used() {
         let workers = vec![memferry::WorkerStatus { bytes: 1000, ..Default::default() }];
         let mut status = Status { workers, ..Status::default() };
         assert!(!of(&status, SessionId(1)).contains("module"));
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_family_is_introduced_once_and_counters_end_in_total() {
+    fn families_are_declared_once() {
         let status = Status { module: Some(memferry::ModuleStatus::default()), ..Status::default() };
         let text = of(&status, SessionId(1));
         let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();

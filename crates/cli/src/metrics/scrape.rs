@@ -1,10 +1,10 @@
-//! Asking the service for its numbers, in a thread that may be kept waiting.
+//! Queries the service's status in a thread that a stopped service can block.
 //!
 //! ```text
-//! ask, within a time ─► thread: connect, status, exposition ─► the text, or `memferry_up 0`
+//! scrape, with a timeout ─► thread: connect, status, exposition ─► the text, or `memferry_up 0`
 //! ```
 //!
-//! A service that is stopped or hangs keeps the thread waiting, never whoever asks.
+//! A stopped or hanging service blocks this thread, never the caller.
 
 use std::io;
 use std::path::Path;
@@ -16,12 +16,12 @@ use memferry::Client;
 use super::exposition;
 use crate::CommandError;
 
-/// How long the service may take to answer.
+/// How long the service may take to respond.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Questions that may wait for it.
+/// Queries that may wait for the service.
 const WAITING: usize = 16;
 
-/// The metrics of the service on `socket`.
+/// Queries the metrics of the service on `socket` once.
 pub(super) fn once(socket: &Path) -> Result<String, CommandError> {
     let client = Client::connect(socket)?;
     Ok(exposition::of(&client.status()?, client.session()))
@@ -32,14 +32,14 @@ pub(super) struct Scraper(SyncSender<SyncSender<String>>);
 
 impl Scraper {
     pub(super) fn start(socket: &Path) -> io::Result<Self> {
-        let (sender, questions) = sync_channel(WAITING);
+        let (sender, queries) = sync_channel(WAITING);
         let socket = socket.to_owned();
-        std::thread::Builder::new().name("scrape".to_owned()).spawn(move || answer(&socket, &questions))?;
+        std::thread::Builder::new().name("scrape".to_owned()).spawn(move || answer(&socket, &queries))?;
         Ok(Self(sender))
     }
 
-    /// The metrics; a service that is not there, or takes too long, is told as down.
-    pub(super) fn ask(&self) -> String {
+    /// Returns the metrics. A service that is unreachable or too slow is reported as down.
+    pub(super) fn scrape(&self) -> String {
         let (sender, answer) = sync_channel(1);
         if self.0.try_send(sender).is_err() {
             return exposition::down();
@@ -48,9 +48,9 @@ impl Scraper {
     }
 }
 
-fn answer(socket: &Path, questions: &Receiver<SyncSender<String>>) {
-    for asking in questions {
-        // Who has stopped waiting is not told.
-        let _ = asking.try_send(once(socket).unwrap_or_else(|_| exposition::down()));
+fn answer(socket: &Path, queries: &Receiver<SyncSender<String>>) {
+    for reply in queries {
+        // The caller may have stopped waiting.
+        let _ = reply.try_send(once(socket).unwrap_or_else(|_| exposition::down()));
     }
 }

@@ -1,13 +1,12 @@
-//! What handing a program's copies over would have saved: an estimate, with what it assumes.
+//! Estimates what handing a program's copies over would have saved.
 //!
 //! ```text
 //! thresholds: the machine's profile, else a guess ─┐
-//! handing over: an embedded client, now ───────────┼─► Basis ─ long enough rows ─► their time - calls * handing over
-//! the preloaded library's thresholds: a guess ─────┘         ─ far or very long rows ─► calls past the caches
+//! cost of handing over: measured now ──────────────┼─► Basis ─ rows long enough ─► their time - calls * handing over
+//! the preloaded library's thresholds: a guess ─────┘         ─ far or very long rows ─► calls that bypass the caches
 //! ```
 //!
-//! It does not say how much of the saved time the program could have used, nor what a copy costs whoever does it
-//! instead.
+//! It does not estimate how much of the saved time the program could use, nor the cost of the copy for the worker that makes it.
 
 use memferry_recording::{Distance, Kind, Operation, Row, shortest_of};
 use memferry_service::profile::{self, Tuning};
@@ -15,17 +14,17 @@ use serde::Serialize;
 
 use crate::{CommandError, tune};
 
-/// What the estimate rests on.
+/// The numbers that the estimate is based on.
 pub(super) struct Basis {
     thresholds: Tuning,
     is_measured: bool,
-    /// What `libmemferry_preload.so` goes by: it reads no profile, and guesses from the last cache.
+    /// The thresholds of `libmemferry_preload.so`, which reads no profile and guesses from the last-level cache.
     preloaded: Tuning,
     hand_over_seconds: f64,
 }
 
 impl Basis {
-    /// The thresholds this machine was measured for, else those guessed for it; handing over as it is now.
+    /// The measured thresholds of this machine, else guessed ones; and the cost of handing over, measured now.
     pub(super) fn of_this_machine() -> Result<Self, CommandError> {
         let measured = profile::load()?;
         Ok(Self {
@@ -36,7 +35,7 @@ impl Basis {
         })
     }
 
-    /// The estimate for these rows.
+    /// Estimates the savings for these rows.
     pub(super) fn estimate(&self, rows: &[Row], ticks_per_second: f64) -> Estimate {
         let least = self.thresholds.inline_bytes.max(1);
         let mut estimate = Estimate {
@@ -62,7 +61,7 @@ impl Basis {
         estimate
     }
 
-    /// What `libmemferry_preload.so` would do, but for copies that overlap and places that were written to lately.
+    /// Whether `libmemferry_preload.so` would bypass the caches. Overlaps and recently written destinations are not considered.
     fn goes_past_caches(&self, kind: Kind) -> bool {
         let least = shortest_of(kind.size_class);
         let far = is_cold(kind.distance);
@@ -77,27 +76,26 @@ impl Basis {
     }
 }
 
-/// Whether what is written was in no cache: what the engine's choice goes by.
+/// Whether the destination was in no cache, which the engine's choice depends on.
 pub(super) fn is_cold(distance: Distance) -> bool {
     matches!(distance, Distance::DestinationFar | Distance::Far)
 }
 
-/// What would have been saved.
 #[derive(Clone, Default, Serialize)]
 pub(super) struct Estimate {
     /// Shorter copies are not worth handing over.
     pub(super) least_bytes: u64,
-    /// Whether that is measured, or guessed.
+    /// Whether the thresholds are measured rather than guessed.
     pub(super) thresholds_are_measured: bool,
-    /// To hand one over and take its completion.
+    /// Cost of handing one copy over and taking its completion.
     pub(super) hand_over_seconds: f64,
     /// Calls that are long enough and were timed.
     pub(super) calls: u64,
     pub(super) bytes: u64,
     pub(super) seconds: f64,
-    /// Of that, less what handing them over takes.
+    /// Their time less the cost of handing them over.
     pub(super) saved_seconds: f64,
-    /// Calls that would go past the caches.
+    /// Calls that would bypass the caches.
     pub(super) past_caches_calls: u64,
     pub(super) past_caches_bytes: u64,
 }
@@ -118,7 +116,7 @@ mod tests {
 
     fn basis() -> Basis {
         let preloaded = Tuning::of_caches(32 << 20);
-        // Whatever was measured, the library does not know it.
+        // Measured thresholds, which the preloaded library does not use.
         let stream_cold_bytes = 8 << 20;
         let stream_always_bytes = 64 << 20;
         let zero_cold_bytes = 8 << 20;
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn long_copies_save_their_time_less_handing_over_and_short_ones_nothing() {
+    fn only_long_copies_save_time() {
         let rows = [
             row(Operation::Memcpy, 4096, Distance::Unknown, 1000, 5000),
             row(Operation::Memcpy, 65536, Distance::Near, 100, 2_000_000),
@@ -142,12 +140,12 @@ mod tests {
         let estimate = basis().estimate(&rows, 1e9);
         assert_eq!((estimate.calls, estimate.bytes), (110, 100 * 65536 + 10 * 16384));
         assert!((estimate.seconds - 2.001e-3).abs() < 1e-9);
-        // 2 ms less 100 us; the fills take less than handing them over and save nothing.
+        // 2 ms less 100 us. The fills take less time than handing them over and save nothing.
         assert!((estimate.saved_seconds - 1.9e-3).abs() < 1e-9, "{}", estimate.saved_seconds);
     }
 
     #[test]
-    fn cold_and_very_long_ones_would_go_past_the_caches() {
+    fn cold_and_very_long_copies_bypass_the_caches() {
         let rows = [
             row(Operation::Memcpy, 65536, Distance::DestinationFar, 1, 9),
             row(Operation::Memcpy, 65536, Distance::SourceFar, 2, 9),
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_numbers_of_a_hostile_program_give_an_estimate_still() {
+    fn hostile_numbers_give_a_finite_estimate() {
         let rows = [u64::MAX; 3].map(|most| Row {
             calls: most,
             bytes: most,

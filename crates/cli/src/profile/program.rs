@@ -1,12 +1,12 @@
-//! The profiled program: how it is started with the recorder, waited for, and why it was not seen.
+//! Starts the profiled program with the recorder, waits for it, and explains why it was not counted.
 //!
 //! ```text
 //! MEMFERRY_RECORDER, else beside this command, else ../lib/memferry, ../lib ─► library
-//! LD_PRELOAD, MEMFERRY_RECORDING ─► program ─► ended: status, time, CPU time
-//! SIGTERM, SIGHUP ─► passed on to it        SIGINT, SIGQUIT ─► it has them from the terminal too, and decides
+//! LD_PRELOAD, MEMFERRY_RECORDING ─► program ─► Ended: status, time, CPU time
+//! SIGTERM, SIGHUP ─► passed on to the program        SIGINT, SIGQUIT ─► the terminal sends them to the program as well
 //! ```
 //!
-//! Signals that this command was started to ignore are left so, for the program inherits that.
+//! Signals that this command was started to ignore stay ignored, since the program inherits that.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -29,37 +29,37 @@ use thiserror::Error;
 use super::symbols;
 
 const LIBRARY: &str = "libmemferry_recorder.so";
-/// Names the library where it lies somewhere else.
+/// The environment variable that overrides the library's path.
 const LIBRARY_VARIABLE: &str = "MEMFERRY_RECORDER";
-/// What the loader divides its list of libraries at.
+/// Separators in the loader's list of libraries.
 const SEPARATORS: &[u8] = b": \t\n";
 
 /// Why no program was profiled.
 #[derive(Debug, Error)]
 pub(crate) enum StartError {
-    /// The named library is none.
-    #[error("{LIBRARY_VARIABLE} names {}, which is no file; name {LIBRARY}, or leave it unset", path.display())]
+    /// The named library does not exist.
+    #[error("{LIBRARY_VARIABLE} names {}, which is not a file; name {LIBRARY}, or unset it", path.display())]
     NoSuchLibrary { path: PathBuf },
-    /// No library where it is looked for.
+    /// No library at the standard places.
     #[error(
-        "{LIBRARY} is missing; it was looked for at {places}. Put it there (cargo build --release -p memferry-recorder \
-             makes it), or name it in {LIBRARY_VARIABLE}"
+        "{LIBRARY} is missing; it was looked for at {places}. Put it there (build it with \
+             cargo build --release -p memferry-recorder), or name it in {LIBRARY_VARIABLE}"
     )]
     MissingLibrary { places: String },
-    /// The loader would take its path for several.
-    #[error("the path of {} has a space or a colon, where LD_PRELOAD would end; put it somewhere else and name it in \
+    /// The loader would split the path.
+    #[error("the path of {} has a space or a colon, which separates entries of LD_PRELOAD; move it and name it in \
              {LIBRARY_VARIABLE}", path.display())]
     OddPath { path: PathBuf },
-    /// The system would not.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
-    /// The program itself cannot be started.
+    /// The program could not be started.
     #[error("cannot start {}: {source}", program.display())]
     Program { program: OsString, source: io::Error },
 }
 
 impl StartError {
-    /// What shells end with.
+    /// The exit code that shells use.
     pub(crate) fn exit_code(&self) -> i32 {
         match self {
             Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
@@ -69,22 +69,22 @@ impl StartError {
     }
 }
 
-/// How a program ended, and what it took.
+/// How a program ended, and its use of time.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
-    pub(crate) took: Duration,
-    /// CPU time of it and of all children that were waited for.
+    pub(crate) elapsed: Duration,
+    /// CPU time of the program and of all children that were waited for.
     pub(crate) cpu: Duration,
 }
 
 impl Ended {
-    /// Its exit status, or 128 and the signal that ended it.
+    /// The exit status, or 128 plus the number of the signal.
     pub(crate) fn exit_code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 }
 
-/// The library that counts.
+/// Finds the recorder library.
 pub(crate) fn library() -> Result<PathBuf, StartError> {
     let system = |what| move |source| StartError::System { what, source };
     let path = if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
@@ -103,7 +103,7 @@ pub(crate) fn library() -> Result<PathBuf, StartError> {
     if path.as_os_str().as_bytes().iter().any(divides) { Err(StartError::OddPath { path }) } else { Ok(path) }
 }
 
-/// Runs a program to its end, counting into the recording at a path.
+/// Runs a program until it ends. It counts into the recording at this path.
 pub(crate) fn run(words: &[OsString], library: &Path, recording: &str) -> Result<Ended, StartError> {
     let (program, arguments) =
         words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
@@ -115,7 +115,7 @@ pub(crate) fn run(words: &[OsString], library: &Path, recording: &str) -> Result
     let system = |what| move |source| StartError::System { what, source };
     let caught = Caught::catch().map_err(system("catch signals"))?;
     let before = cpu_of_children();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut child = Command::new(program)
         .args(arguments)
         .env("LD_PRELOAD", preloaded)
@@ -124,11 +124,10 @@ pub(crate) fn run(words: &[OsString], library: &Path, recording: &str) -> Result
         .map_err(|source| StartError::Program { program: program.to_owned(), source })?;
     caught.pass_on_to(&child).map_err(system("pass signals on"))?;
     let status = child.wait().map_err(system("wait for the program"))?;
-    Ok(Ended { status, took: begun.elapsed(), cpu: cpu_of_children().saturating_sub(before) })
+    Ok(Ended { status, elapsed: started.elapsed(), cpu: cpu_of_children().saturating_sub(before) })
 }
 
-/// What would end this command is for the program, which may want to end in its own way; then there is something to
-/// report.
+/// Catches signals that would end this command. The program decides what to do about them, and then the report is written.
 struct Caught(Vec<(UnixStream, Signal)>);
 
 impl Caught {
@@ -149,7 +148,7 @@ impl Caught {
         Ok(Self(streams))
     }
 
-    /// Those that came before there was a program, too.
+    /// Passes on signals, including those that arrived before the program started.
     fn pass_on_to(self, child: &Child) -> io::Result<()> {
         let program = Arc::new(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?);
         for (arrived, signal) in self.0 {
@@ -160,14 +159,14 @@ impl Caught {
     }
 }
 
-/// For as long as this process lives. A program that has ended is told nothing, whatever its number came to be.
+/// Runs as long as this process. The descriptor names the process, so a reused process id receives nothing.
 fn pass_on(mut arrived: UnixStream, program: &OwnedFd, signal: Signal) {
     while arrived.read_exact(&mut [0]).is_ok() {
         let _ = pidfd_send_signal(program, signal);
     }
 }
 
-/// One bit for each signal that this process ignores.
+/// One bit for each ignored signal.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -183,22 +182,22 @@ fn cpu_of_children() -> Duration {
     of(usage.user_time()) + of(usage.system_time())
 }
 
-/// Why a program that ran did not count anything, as far as its file tells.
+/// Why a program was not counted, as far as its file shows.
 pub(crate) fn why_unseen(words: &[OsString]) -> &'static str {
     const OTHERWISE: &str = "it did not load the recorder: it cleared its environment, runs as another user or in another root, \
-                             or its C library is not glibc";
+                             or does not use glibc";
     let Some(file) = words.first().and_then(|name| find(name)) else { return OTHERWISE };
     let mode = file.metadata().map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o6000 != 0 {
-        return "it is setuid or setgid: the loader puts no library before those of such programs";
+        return "it is setuid or setgid: the loader does not preload libraries for such programs";
     }
     match symbols::is_static(&file) {
-        Some(true) => "it is a static program: no library stands before its own memcpy",
+        Some(true) => "it is a static program: its memcpy cannot be replaced by a library",
         _ => OTHERWISE,
     }
 }
 
-/// The file that a shell would start.
+/// The file that a shell would run.
 fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(name.into());

@@ -1,10 +1,10 @@
-//! The report: what was counted, summed up by size, operation, alignment, distance and caller.
+//! The report: counts summed up by size, operation, alignment, distance and caller.
 //!
 //! ```text
-//! Recording ─► sums of rows that have a part in common ─► Report ─► text, JSON, picture
+//! Recording ─► sums of rows with a common property ─► Report ─► text, JSON
 //! ```
 //!
-//! Sums stay within their types whatever the recording says; names hold nothing that a terminal would obey.
+//! Sums saturate, whatever the recording says. Control characters are removed from names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -18,20 +18,20 @@ use super::estimate::{Basis, Estimate, is_cold};
 use super::program::Ended;
 use super::symbols::Symbols;
 
-/// Calls that have something in common.
+/// Sums over calls with a common property.
 #[derive(Clone, Copy, Default, Serialize)]
 pub(super) struct Sum {
     pub(super) calls: u64,
     pub(super) bytes: u64,
-    /// Of those that were timed.
+    /// Time of the timed calls.
     pub(super) seconds: f64,
-    /// Calls of whose ends it was told how far they are.
+    /// Calls whose distance was measured.
     pub(super) looked_at: u64,
-    /// Of these, those whose destination was in no cache.
+    /// Of these, calls whose destination was in no cache.
     pub(super) cold: u64,
 }
 
-/// A part of the calls, by one trait.
+/// The calls with one property.
 #[derive(Serialize)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -42,20 +42,20 @@ pub(super) struct Part {
 /// The calls of one size class.
 #[derive(Serialize)]
 pub(super) struct Size {
-    /// The shortest of the class.
+    /// The smallest size of the class.
     pub(super) from_bytes: u64,
     #[serde(flatten)]
     pub(super) sum: Sum,
 }
 
-/// The calls of one place in a program.
+/// The calls from one place in a program.
 #[derive(Serialize)]
 pub(super) struct From {
-    /// The file, when there is one.
+    /// The file, if known.
     pub(super) object: Option<String>,
-    /// Where in it the call returns to.
+    /// The return address, relative to the file.
     pub(super) address: Option<u64>,
-    /// The function and how far in it, when it has a symbol.
+    /// The function and the offset in it, if it has a symbol.
     pub(super) function: Option<String>,
     #[serde(flatten)]
     pub(super) sum: Sum,
@@ -68,9 +68,9 @@ pub(super) struct Report {
     pub(super) exit_code: i32,
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
-    /// Programs that were started and counted, this one among them.
+    /// Programs that were counted, including this one.
     pub(super) programs_seen: u64,
-    /// Why there is nothing, when there is nothing.
+    /// Why nothing was counted.
     pub(super) unseen_because: Option<&'static str>,
     pub(super) all: Sum,
     pub(super) sizes: Vec<Size>,
@@ -78,7 +78,6 @@ pub(super) struct Report {
     pub(super) alignments: Vec<Part>,
     pub(super) distances: Vec<Part>,
     pub(super) callers: Vec<From>,
-    /// Callers that are not listed.
     pub(super) other_callers: usize,
     pub(super) left_out_calls: u64,
     pub(super) left_out_bytes: u64,
@@ -91,7 +90,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Sums up a recording, and lists so many callers.
+    /// Sums up a recording and lists the first `callers` callers.
     pub(super) fn new(recording: &Recording, ticks_per_second: Option<f64>, callers: usize) -> Self {
         let rows = &recording.rows;
         let sums = Sums { rows, seconds_per_tick: ticks_per_second.map_or(0.0, f64::recip) };
@@ -115,20 +114,20 @@ impl Report {
         }
     }
 
-    /// Adds which program it was, and how it ended.
+    /// Adds the command line and how the program ended.
     pub(super) fn add_program(&mut self, words: &[OsString], ended: &Ended) {
-        self.program = words.iter().map(|word| harmless(&word.to_string_lossy())).collect();
+        self.program = words.iter().map(|word| without_controls(&word.to_string_lossy())).collect();
         self.exit_code = ended.exit_code();
-        (self.seconds, self.cpu_seconds) = (ended.took.as_secs_f64(), ended.cpu.as_secs_f64());
+        (self.seconds, self.cpu_seconds) = (ended.elapsed.as_secs_f64(), ended.cpu.as_secs_f64());
     }
 
-    /// Adds what offloading would have saved. Without a clock nothing can be said.
+    /// Adds the estimated savings. Without a clock there is no estimate.
     pub(super) fn add_estimate(&mut self, basis: Basis) {
         self.estimate = self.ticks_per_second.map(|rate| basis.estimate(&self.rows, rate));
     }
 
-    /// Says why nothing was counted.
-    pub(super) fn nothing_because(&mut self, reason: &'static str) {
+    /// Sets the reason why nothing was counted.
+    pub(super) fn set_unseen_reason(&mut self, reason: &'static str) {
         self.unseen_because = Some(reason);
     }
 }
@@ -160,7 +159,7 @@ impl Sums<'_> {
         self.by(key).into_iter().map(|(key, sum)| Part { name: name(key).to_owned(), sum }).collect()
     }
 
-    /// So many callers, those with the most time, bytes and calls first; and how many more there are.
+    /// The first `most` callers by time, bytes and calls, and the number of the others.
     fn callers(&self, recording: &Recording, most: usize) -> (Vec<From>, usize) {
         let mut sums: Vec<_> = self.by(|row| row.kind.caller).into_iter().collect();
         sums.sort_by(|(_, a), (_, b)| {
@@ -189,16 +188,16 @@ impl From {
         });
         let function = symbols.as_ref().and_then(|symbols| symbols.name(caller.address));
         Self {
-            object: object.map(|object| harmless(&String::from_utf8_lossy(&object.name))),
+            object: object.map(|object| without_controls(&String::from_utf8_lossy(&object.name))),
             address: Some(caller.address),
-            function: function.map(|name| harmless(&name)),
+            function: function.map(|name| without_controls(&name)),
             sum,
         }
     }
 }
 
-/// Without what a terminal would obey.
-fn harmless(text: &str) -> String {
+/// Replaces control characters, which a terminal would interpret.
+fn without_controls(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
@@ -214,16 +213,16 @@ fn operation_name(operation: Operation) -> &'static str {
 
 fn alignment_name(alignment: Alignment) -> &'static str {
     match alignment {
-        Alignment::Lines => "at lines of 64 bytes",
-        Alignment::Words => "at words of 8 bytes",
-        Alignment::Alike => "equally far from a word",
-        Alignment::Apart => "otherwise",
+        Alignment::Lines => "64-byte aligned",
+        Alignment::Words => "8-byte aligned",
+        Alignment::Alike => "equally misaligned",
+        Alignment::Apart => "differently misaligned",
     }
 }
 
 fn distance_name(distance: Distance) -> &'static str {
     match distance {
-        Distance::Unknown => "not looked at",
+        Distance::Unknown => "not measured",
         Distance::Near => "both near",
         Distance::SourceFar => "source far",
         Distance::DestinationFar => "destination far",
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_sums_of_the_rows_they_share() {
+    fn parts_are_sums_of_their_rows() {
         let report = Report::new(&recording(), Some(100.0), 5);
         assert_eq!((report.all.calls, report.all.bytes, report.all.seconds), (6, 6 * 65536, 4.0));
         assert_eq!((report.all.looked_at, report.all.cold), (4, 1));
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_nothing_a_terminal_would_act_on() {
-        assert_eq!(harmless("a\u{1b}[2J\u{9b}b\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
+    fn names_have_no_control_characters() {
+        assert_eq!(without_controls("a\u{1b}[2J\u{9b}b\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
     }
 }

@@ -1,11 +1,11 @@
-//! Names of functions, from the symbols of programs and libraries.
+//! Names of functions, from the symbol tables of programs and libraries.
 //!
 //! ```text
-//! file ─ ordinary, not too long ─► ELF ─► .symtab and .dynsym: functions by address ─► name+offset of an address
+//! file ─ regular, not too long ─► ELF ─► .symtab and .dynsym: functions by address ─► name+offset of an address
 //! ```
 //!
-//! The names of files come from the recording, which the profiled program can write, so a file may be anything. Lines
-//! of source are not looked for, nor files with symbols of their own.
+//! File names come from the recording, which the profiled program can write, so a file may be anything. Source lines and
+//! separate symbol files are not used.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -17,9 +17,9 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 use rustix::fs::OFlags;
 
-/// No longer file is read.
+/// Bytes of the longest file that is read.
 const LONGEST: u64 = 512 << 20;
-/// Of each name so many bytes are kept: in a broken file all names may be as long as the file.
+/// Bytes kept of each name: in a broken file each name may be as long as the file.
 const LONGEST_NAME: usize = 200;
 
 /// The functions of a file.
@@ -32,7 +32,7 @@ struct Function {
 }
 
 impl Symbols {
-    /// Those of a file; `None` when it cannot be read or is no program or library.
+    /// Reads a file; `None` if it cannot be read or is not a program or library.
     pub(super) fn of(path: &Path) -> Option<Self> {
         Self::of_bytes(&read(path)?)
     }
@@ -56,7 +56,7 @@ impl Symbols {
         Some(Self(functions))
     }
 
-    /// The function that a call before this address lies in, and how far behind its beginning the address is.
+    /// The function that contains the call before this return address, and the address's offset in it.
     pub(super) fn name(&self, address: u64) -> Option<String> {
         let call = address.checked_sub(1)?;
         let before = self.0.partition_point(|function| function.address <= call);
@@ -66,7 +66,7 @@ impl Symbols {
     }
 }
 
-/// Whether a file is a program without a loader; `None` for what is no program.
+/// Whether a program needs no loader; `None` if the file is not a program.
 pub(super) fn is_static(path: &Path) -> Option<bool> {
     let bytes = read(path)?;
     let header = FileHeader64::<Endianness>::parse(bytes.as_slice()).ok()?;
@@ -75,7 +75,7 @@ pub(super) fn is_static(path: &Path) -> Option<bool> {
     Some(!programs.iter().any(|program| program.p_type(endian) == elf::PT_INTERP))
 }
 
-/// The whole of an ordinary file: what is none may never end, or never begin.
+/// Reads a regular file. Other files may be endless or block when opened.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let not_waiting = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(not_waiting).open(path).ok()?;
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_belongs_to_the_function_that_calls_before_it() {
+    fn return_addresses_belong_to_the_caller() {
         let symbols = Symbols(vec![function(0x100, 0x20, "first"), function(0x200, 0x10, "second")]);
         assert_eq!(symbols.name(0x101).as_deref(), Some("first+0x1"));
-        assert_eq!(symbols.name(0x120).as_deref(), Some("first+0x20"), "a call may be the last instruction");
+        assert_eq!(symbols.name(0x120).as_deref(), Some("first+0x20"), "the call is the last instruction");
         assert_eq!(symbols.name(0x208).as_deref(), Some("second+0x8"));
         for outside in [0, 0x100, 0x121, 0x200, 0x211, u64::MAX] {
             assert_eq!(symbols.name(outside), None, "{outside:#x}");
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_has_no_functions() {
+    fn other_files_have_no_functions() {
         for path in ["/dev/zero", "/", "/nowhere", file!()] {
             assert!(Symbols::of(Path::new(path)).is_none() && is_static(Path::new(path)).is_none(), "{path}");
         }
     }
 
     #[test]
-    fn a_broken_program_is_read_without_harm() {
+    fn broken_programs_do_not_panic() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let head = &bytes[..bytes.len().min(1 << 16)];
         let seed = 0x5eed_u64;

@@ -1,7 +1,7 @@
-//! The report for people.
+//! The report as text.
 //!
 //! ```text
-//! Report ─► head ─ sizes ─ functions, alignments, distances ─ callers ─ estimate and what it assumes ─ what is missing
+//! Report ─► head ─ sizes ─ functions, alignments, distances ─ callers ─ estimate and its assumptions ─ missing counts
 //! ```
 
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ use super::estimate::Estimate;
 use super::report::{From, Report, Sum};
 use crate::measure::{Bytes, Time};
 
-/// The whole of it.
+/// Formats the whole report.
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -56,13 +56,13 @@ fn write(report: &Report, to: &mut String) -> fmt::Result {
     if let Some(estimate) = &report.estimate {
         write_estimate(to, estimate, report.cpu_seconds)?;
     }
-    missing(to, report)
+    write_missing(to, report)
 }
 
-/// A table: a name, then calls, bytes and time with their shares of all, then the share of cold ones.
+/// A table: name, calls, bytes and time with their shares of the total, then the share of cold calls.
 fn rows(to: &mut String, heading: &str, rows: Vec<(String, &Sum)>, all: &Sum) -> fmt::Result {
-    const LEAST_WIDTH: usize = 28;
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(LEAST_WIDTH);
+    const MIN_WIDTH: usize = 28;
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(MIN_WIDTH);
     writeln!(
         to,
         "{heading:<width$} {:>12} {:>6} {:>12} {:>6} {:>10} {:>6} {:>6}",
@@ -95,7 +95,7 @@ fn class(from: u64) -> String {
     }
 }
 
-/// The file's name without its folders, and the function, or the address in the file.
+/// The file's name without directories, and the function or the address in the file.
 fn place(caller: &From) -> String {
     let file = caller.object.as_ref().map(|object| object.rsplit('/').next().unwrap_or(object).to_owned());
     let file = file.unwrap_or_else(|| "(no file)".to_owned());
@@ -110,9 +110,9 @@ fn write_estimate(to: &mut String, estimate: &Estimate, cpu_seconds: f64) -> fmt
     let basis = if estimate.thresholds_are_measured {
         "measured by memferry tune"
     } else {
-        "a guess; memferry tune measures it"
+        "a guess; run memferry tune to measure it"
     };
-    writeln!(to, "estimate: what handing copies over would have saved the threads that made them")?;
+    writeln!(to, "estimate: time that handing copies over would have saved the threads that made them")?;
     writeln!(
         to,
         "  {} calls of {} and more ({basis}), {}, took {}",
@@ -123,33 +123,33 @@ fn write_estimate(to: &mut String, estimate: &Estimate, cpu_seconds: f64) -> fmt
     )?;
     writeln!(
         to,
-        "  handing one over and taking its completion takes {} here: saved at most {}, {}",
+        "  handing one copy over and taking its completion takes {} here: at most {} saved, {}",
         time(estimate.hand_over_seconds),
         time(estimate.saved_seconds),
         of_cpu(estimate.saved_seconds, cpu_seconds)
     )?;
     writeln!(
         to,
-        "  It assumes that the program has something else to do until a copy is needed, that a worker is awake on"
+        "  The estimate assumes that the program has other work until it needs a copy, that a worker is awake on another"
     )?;
     writeln!(
         to,
-        "  another CPU, and that times were not stretched by other programs. A worker spends the time instead; only"
+        "  CPU, and that other programs did not slow the copies down. The worker spends the time instead; only hardware"
     )?;
-    writeln!(to, "  hardware saves it altogether.")?;
+    writeln!(to, "  saves it altogether.")?;
     writeln!(
         to,
-        "  libmemferry_preload.so would take {} calls, {}, past the caches",
+        "  libmemferry_preload.so would bypass the caches in {} calls, {}",
         estimate.past_caches_calls,
         Bytes(estimate.past_caches_bytes)
     )
 }
 
-fn missing(to: &mut String, report: &Report) -> fmt::Result {
+fn write_missing(to: &mut String, report: &Report) -> fmt::Result {
     if report.left_out_calls > 0 {
         writeln!(
             to,
-            "\nthe table was full: {} calls, {}, are in no sum above",
+            "\nthe table was full: {} calls, {}, are missing in all sums above",
             report.left_out_calls,
             Bytes(report.left_out_bytes)
         )?;
@@ -157,7 +157,7 @@ fn missing(to: &mut String, report: &Report) -> fmt::Result {
     if report.nonsense_rows > 0 {
         writeln!(
             to,
-            "\n{} rows make no sense: the program wrote into the recording, and nothing above can be relied upon",
+            "\n{} rows are invalid: the program wrote into the recording, so nothing above is reliable",
             report.nonsense_rows
         )?;
     }
@@ -168,12 +168,12 @@ fn time(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "?".to_owned(), |time| Time(time).to_string())
 }
 
-/// Copies are timed by the clock: a thread that has to wait for a CPU goes on copying by it.
+/// Copies are timed by the wall clock, which includes time that a thread waited for a CPU.
 fn of_cpu(seconds: f64, cpu_seconds: f64) -> String {
     if seconds <= cpu_seconds {
         format!("{} of the CPU time", share(seconds, cpu_seconds))
     } else {
-        "which is more than the CPU time: threads had to wait for a CPU while they copied".to_owned()
+        "which is more than the CPU time: threads waited for a CPU while they copied".to_owned()
     }
 }
 
@@ -186,15 +186,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_of_size_are_said_by_their_ends() {
+    fn size_classes_are_ranges() {
         assert_eq!([0, 1, 2, 4096].map(class), ["0", "1", "2 to 3", "4096 to 8191"]);
         assert_eq!(class(1 << 63), format!("{} to {}", 1u64 << 63, u64::MAX - 1));
     }
 
     #[test]
-    fn a_report_of_nothing_says_why() {
+    fn an_empty_report_says_why() {
         let mut report = Report::default();
-        report.nothing_because("it is a static program");
+        report.set_unseen_reason("it is a static program");
         assert!(text(&report).contains("nothing was counted: it is a static program"));
     }
 }

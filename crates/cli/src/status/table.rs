@@ -1,11 +1,11 @@
-//! A status laid out: a table for people, or JSON with rates.
+//! Formats a status: a table, or JSON with rates.
 //!
 //! ```text
-//! Status, the one before it ─► Look ─► lines of a table
-//!                                   └► a JSON object
+//! Status, the previous Status ─► Snapshot ─► lines of a table
+//!                                         └► a JSON object
 //! ```
 //!
-//! Rates are differences over the time between two looks; a session that was not there before has none.
+//! Rates are differences divided by the time between two snapshots. A session that is new has no rates.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use crate::measure::Bytes;
 
-/// One look at the service.
-pub(super) struct Look<'a> {
-    /// The session that looks.
+/// A status to format.
+pub(super) struct Snapshot<'a> {
+    /// The session of this command.
     pub(super) own: SessionId,
     pub(super) status: &'a Status,
-    /// The look before it, and how long ago.
+    /// The previous status, and its age.
     pub(super) before: Option<(&'a Status, Duration)>,
 }
 
-/// Requests and bytes in a second.
+/// Requests and bytes per second.
 #[derive(Clone, Copy)]
 struct Rates {
     requests: f64,
@@ -32,12 +32,13 @@ struct Rates {
 
 impl Rates {
     fn cells(rates: Option<Self>) -> [String; 2] {
-        let told = |rates: Self| [format!("{:.0}", rates.requests), Bytes(rates.bytes as u64).to_string()];
-        rates.map_or_else(|| ["-".to_owned(), "-".to_owned()], told)
+        let formatted =
+            |rates: Self| [format!("{:.0}", rates.requests), Bytes(rates.bytes as u64).to_string()];
+        rates.map_or_else(|| ["-".to_owned(), "-".to_owned()], formatted)
     }
 }
 
-impl Look<'_> {
+impl Snapshot<'_> {
     pub(super) fn table(&self) -> Vec<String> {
         let status = self.status;
         let process = status.process;
@@ -54,7 +55,7 @@ impl Look<'_> {
         let memferry::ZeroedStatus { buffers, bytes, failed } = status.zeroed;
         if buffers + failed > 0 {
             let bytes = Bytes(bytes);
-            lines.push(format!("  {buffers} buffers zeroed while free, {bytes}; {failed} by the CPU"));
+            lines.push(format!("  {buffers} free buffers zeroed, {bytes}; {failed} by the CPU"));
         }
         let own = status.sessions.iter().position(|session| session.session == self.own);
         lines.extend(aligned(&self.sessions(), own));
@@ -103,7 +104,7 @@ impl Look<'_> {
         rows
     }
 
-    /// What of all that the workers have done the Linux module did for them.
+    /// The share of the Linux module in the work of all workers.
     fn engines(&self, module: &ModuleStatus) -> Vec<Vec<String>> {
         let mut heading = cells(["engine", "transfers", "moved", "by DMA", "redone"]);
         heading.extend(self.before.map(|_| cells(["bytes/s"])).into_iter().flatten());
@@ -191,7 +192,7 @@ impl Look<'_> {
         })
     }
 
-    /// The status on one line; once there was a look before, each worker and session has its rates.
+    /// The status as JSON. After a previous snapshot, each worker and session has its rates.
     pub(super) fn json(&self) -> serde_json::Result<Value> {
         let mut value = serde_json::to_value(self.status)?;
         let mut add = |list: &str, index: usize, rates: Option<Rates>| {
@@ -209,7 +210,7 @@ fn cells<T: ToString, const N: usize>(values: [T; N]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// The rows under each other, each column as wide as its widest cell; `own` is the row of this command, from 0.
+/// Aligns the rows into columns; `own` is the index of this command's row, not counting the heading.
 fn aligned(rows: &[Vec<String>], own: Option<usize>) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let widest = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -240,39 +241,40 @@ mod tests {
     }
 
     #[test]
-    fn the_module_has_a_row_where_it_is_used() {
+    fn the_module_has_a_row_if_it_is_used() {
         let mut status = status(40);
-        let look = |status: &Status| Look { own: SessionId(4), status, before: None }.table().join("\n");
-        assert!(!look(&status).contains("Linux module"));
+        let snapshot =
+            |status: &Status| Snapshot { own: SessionId(4), status, before: None }.table().join("\n");
+        assert!(!snapshot(&status).contains("Linux module"));
         status.workers[0].bytes = 1000;
         status.module = Some(ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
-        let table = look(&status);
+        let table = snapshot(&status);
         assert!(table.contains("CPUs         37  100 bytes          -       -"), "{table}");
         assert!(table.contains("Linux module          3  900 bytes  896 bytes       1"), "{table}");
     }
 
     #[test]
-    fn a_second_look_has_rates_and_the_first_none() {
+    fn only_later_snapshots_have_rates() {
         let first = status(10);
         let second = status(40);
         let own = SessionId(4);
-        let look = Look { own, status: &first, before: None };
-        assert!(!look.table().join("\n").contains("req/s"));
-        assert!(look.table().last().unwrap().contains("and 2 more"), "{:?}", look.table());
-        let look = Look { own, status: &second, before: Some((&first, Duration::from_secs(2))) };
-        let table = look.table();
+        let snapshot = Snapshot { own, status: &first, before: None };
+        assert!(!snapshot.table().join("\n").contains("req/s"));
+        assert!(snapshot.table().last().unwrap().contains("and 2 more"), "{:?}", snapshot.table());
+        let snapshot = Snapshot { own, status: &second, before: Some((&first, Duration::from_secs(2))) };
+        let table = snapshot.table();
         assert!(table[1].contains("req/s") && table[2].contains(" 15 "), "{table:?}");
         assert!(table[5].contains("normal  40 bytes") && table[5].ends_with("15 bytes"), "{table:?}");
         assert!(table[7].contains("2 slices, 0 bytes"), "{table:?}");
         assert!(table[9].ends_with("15  0 bytes (this command)"), "{table:?}");
-        assert_eq!(look.json().unwrap()["sessions"][0]["requests_per_second"], 15.0);
+        assert_eq!(snapshot.json().unwrap()["sessions"][0]["requests_per_second"], 15.0);
         let zeroed = memferry::ZeroedStatus { buffers: 2, bytes: 100, failed: 1 };
         let zeroing = Status { zeroed, ..first.clone() };
-        let table = Look { own, status: &zeroing, before: None }.table();
-        assert_eq!(table[8], "  2 buffers zeroed while free, 100 bytes; 1 by the CPU", "{table:?}");
-        // A session that is new has no rate.
+        let table = Snapshot { own, status: &zeroing, before: None }.table();
+        assert_eq!(table[8], "  2 free buffers zeroed, 100 bytes; 1 by the CPU", "{table:?}");
+        // A new session has no rate.
         let stranger = Status { sessions: Vec::new(), ..first.clone() };
-        let look = Look { own, status: &second, before: Some((&stranger, Duration::from_secs(2))) };
-        assert!(look.json().unwrap()["sessions"][0].get("requests_per_second").is_none());
+        let snapshot = Snapshot { own, status: &second, before: Some((&stranger, Duration::from_secs(2))) };
+        assert!(snapshot.json().unwrap()["sessions"][0].get("requests_per_second").is_none());
     }
 }

@@ -1,7 +1,7 @@
-//! Takes grants up and uses them while they last.
+//! Accepts grants and uses them until they are revoked.
 //!
 //! ```text
-//! a file with a token ─► accept ─► copy out of it: all as it was granted, or refused     fill it, where allowed
+//! a file with a token ─► accept ─► copy out of it: the granted contents, or refused     fill it, if allowed
 //! ```
 
 use std::path::Path;
@@ -15,8 +15,8 @@ use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
 use super::{PATIENCE, lender};
+use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
-use crate::saying::{Stop, Teller, finding};
 
 struct LentFrame {
     token: GrantToken,
@@ -41,7 +41,7 @@ pub(super) fn session(
     client: &Client,
     meeting: &Path,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
     rounds: u64,
 ) -> Result<(), Stop> {
     let directory = lender::lends(meeting, client.status()?.process);
@@ -55,13 +55,13 @@ pub(super) fn session(
         };
         let Some(lent) = text.as_deref().and_then(LentFrame::parse) else {
             std::thread::sleep(Duration::from_millis(2));
-            teller.did(0, 0);
-            // It may have been lost while nobody asked it anything.
+            progress.add(0, 0);
+            // The service may be lost while this client made no call.
             client.status()?;
             continue;
         };
         match client.accept(lent.token) {
-            Ok(frame) => borrow(client, &mut queue, &frame, &lent, random, teller)?,
+            Ok(frame) => borrow(client, &mut queue, &frame, &lent, random, progress)?,
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::Capability => {}
             Err(error) => return Err(error.into()),
         }
@@ -75,7 +75,7 @@ fn borrow(
     frame: &Frame,
     lent: &LentFrame,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
 ) -> Result<(), Stop> {
     let own = client.frame(lent.length).alloc()?;
     let expected = (!lent.write).then(|| {
@@ -83,59 +83,59 @@ fn borrow(
         noise(start + lent.length as usize, lent.seed)[start..].to_vec()
     });
     for _ in 0..random.between(1, 6) {
-        let ended = wait(queue, copy(frame, own.slice(..lent.length)))?;
-        if !may_end_so(&ended) {
-            return finding(format!("a copy out of granted memory ended as {ended:?}"));
+        let outcome = wait(queue, copy(frame, own.slice(..lent.length)))?;
+        if !is_allowed(&outcome) {
+            return finding(format!("a copy from granted memory ended with {outcome:?}"));
         }
-        if ended.is_ok()
+        if outcome.is_ok()
             && let Some(expected) = &expected
         {
             let mut found = vec![0; expected.len()];
             own.read(0, &mut found)?;
             if found != *expected {
-                return finding("what was granted is not what was read before it was revoked");
+                return finding("granted memory changed before the grant was revoked");
             }
         }
-        teller.did(1, bytes_done(&ended));
-        let ended = wait(queue, fill(frame, Pattern::Byte(random.next() as u8)))?;
-        let failure = ended.map(drop).map_err(|error| error.failure);
+        progress.add(1, bytes_done(&outcome));
+        let outcome = wait(queue, fill(frame, Pattern::Byte(random.next() as u8)))?;
+        let failure = outcome.map(drop).map_err(|error| error.failure);
         let refused = matches!(failure, Err(Failure::MissingRight { side: Side::Destination, .. }));
-        let fair = may_end_so(&ended) && (lent.write || ended.is_err()) || !lent.write && refused;
+        let fair = is_allowed(&outcome) && (lent.write || outcome.is_err()) || !lent.write && refused;
         if !fair {
             return finding(format!(
-                "a fill of memory granted for writing: {}, ended as {ended:?}",
+                "a fill of granted memory (write right: {}) ended with {outcome:?}",
                 lent.write
             ));
         }
-        teller.did(1, bytes_done(&ended));
+        progress.add(1, bytes_done(&outcome));
     }
     Ok(())
 }
 
-/// How a transfer ended.
-type Ended = Result<Done, TransferError>;
+/// The outcome of a transfer.
+type Outcome = Result<Done, TransferError>;
 
-fn bytes_done(ended: &Ended) -> u64 {
-    ended.map_or_else(|error| error.bytes_done, |done| done.bytes_done)
+fn bytes_done(outcome: &Outcome) -> u64 {
+    outcome.map_or_else(|error| error.bytes_done, |done| done.bytes_done)
 }
 
-/// How the transfer ended, unless the service is gone or stops.
-fn wait(queue: &mut Queue, transfer: Transfer) -> Result<Ended, Stop> {
+/// The outcome of a transfer, unless the service is gone or stops.
+fn wait(queue: &mut Queue, transfer: Transfer) -> Result<Outcome, Stop> {
     let ticket = queue.submit(transfer).map_err(|error| Stop::from(error.reason))?;
     match queue.wait_for(ticket, PATIENCE).transpose() {
-        None => finding("a transfer of granted memory does not end"),
+        None => finding("a transfer with granted memory does not end"),
         Some(Err(TransferError { failure: Failure::ServiceLost, .. })) => Err(Stop::Lost),
         Some(Err(TransferError { failure: Failure::ServiceStopping, .. })) => {
             Err(Stop::Refused("stopping", "stopping".to_owned()))
         }
-        Some(ended) => Ok(ended),
+        Some(outcome) => Ok(outcome),
     }
 }
 
-/// The lender may take it back or die at any moment.
-fn may_end_so(ended: &Ended) -> bool {
+/// Whether an outcome is allowed: the lender may revoke the grant or die at any time.
+fn is_allowed(outcome: &Outcome) -> bool {
     use Failure::{Cancelled, Revoked, StaleHandle, UnknownHandle};
-    match ended {
+    match outcome {
         Ok(_) => true,
         Err(error) => {
             matches!(error.failure, Cancelled | Revoked { .. } | StaleHandle { .. } | UnknownHandle { .. })

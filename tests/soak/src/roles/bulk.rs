@@ -1,7 +1,7 @@
-//! Two processes with a bulk channel between them, either of which may die.
+//! Two processes with a bulk connection, either of which may die.
 //!
 //! ```text
-//! producer ─ messages, frames lent by grant or mapped; their number tells what is in them ─► consumer: is it that?
+//! producer ─ messages, frames lent by grant or mapped; the number determines the contents ─► consumer: as expected?
 //! ```
 
 use std::path::Path;
@@ -15,22 +15,22 @@ use memferry_bulk::{
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
+use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
-use crate::saying::{Stop, Teller, finding};
 
-/// How long anything may take.
+/// How long a call may take.
 const PATIENCE: Option<Duration> = Some(super::PATIENCE);
-/// Where the two meet.
+/// The socket of the consumer, in the shared directory.
 const SOCKET: &str = "bulk";
-/// Bytes of a frame that is lent.
+/// Bytes of a lent frame.
 const FRAME: u64 = 256 << 10;
-/// How long the producer looks for its consumer before it gives up.
+/// How long the producer tries to connect.
 const SEARCH: Duration = Duration::from_secs(20);
 
-/// How long a consumer waits to be found: another may have taken its place.
+/// How long a consumer waits for a producer. Another consumer may have replaced its socket.
 const FOUND: Duration = Duration::from_secs(5);
 
-/// Neither end is at fault when the other is gone.
+/// Why the connection is over. A lost peer is nobody's fault.
 enum Over {
     Peer,
     Stop(Stop),
@@ -53,41 +53,43 @@ impl From<SendError> for Over {
     }
 }
 
-fn over(result: Result<(), Over>) -> Result<(), Stop> {
+fn ignore_lost_peer(result: Result<(), Over>) -> Result<(), Stop> {
     match result {
         Ok(()) | Err(Over::Peer) => Ok(()),
         Err(Over::Stop(stop)) => Err(stop),
     }
 }
 
-fn connected(error: ConnectError) -> Over {
+fn connect_failure(error: ConnectError) -> Over {
     match error {
         ConnectError::Violation(_) | ConnectError::Allocate(_) => {
             Over::Stop(Stop::Finding(error.to_string()))
         }
         ConnectError::Call(error) => Over::Stop(error.into()),
-        // The other end died in the middle of it, or has another service.
+        // The other end died during the handshake, or has another service.
         _ => Over::Peer,
     }
 }
 
-/// Sends so many messages and frames.
+/// Sends a number of messages and frames.
 pub(super) fn produce(
     client: &Client,
     meeting: &Path,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
     rounds: u64,
 ) -> Result<(), Stop> {
     let until = Instant::now() + SEARCH;
     loop {
-        let met = connect(meeting.join(SOCKET), client, Options::default()).map_err(connected);
-        match met {
-            Ok((sender, _receiver)) => return over(send(client, sender, random, teller, rounds)),
+        let connected = connect(meeting.join(SOCKET), client, Options::default()).map_err(connect_failure);
+        match connected {
+            Ok((sender, _receiver)) => {
+                return ignore_lost_peer(send(client, sender, random, progress, rounds));
+            }
             Err(Over::Stop(stop)) => return Err(stop),
             Err(Over::Peer) if Instant::now() > until => return Ok(()),
             Err(Over::Peer) => {
-                teller.did(0, 0);
+                progress.add(0, 0);
                 std::thread::sleep(Duration::from_millis(20));
                 client.status()?;
             }
@@ -99,7 +101,7 @@ fn send(
     client: &Client,
     mut sender: Sender,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
     rounds: u64,
 ) -> Result<(), Over> {
     let frames = (0..3).map(|_| SharedFrame::allocate(client, FRAME)).collect::<Result<Vec<_>, _>>()?;
@@ -117,57 +119,59 @@ fn send(
                 true => sender.lend(number, frame.range(offset, length), PATIENCE)?,
                 false => sender.lend_mapped(number, frame, (offset, length), PATIENCE)?,
             };
-            // Until then the frame is the other end's.
+            // Until it is settled, the consumer reads the frame.
             sender.settle(loan, PATIENCE)?;
         }
-        teller.did(1, length);
+        progress.add(1, length);
     }
     Ok(())
 }
 
-/// Takes what producers send until there is none any more. The newest consumer is the one that producers find: those that were
-/// killed leave their sockets behind, and nothing binds over these.
-pub(super) fn consume(client: &Client, meeting: &Path, teller: &mut Teller) -> Result<(), Stop> {
+/// Receives what a producer sends until the connection ends. Producers connect to the newest consumer: a killed consumer leaves its
+/// socket behind, on which no other can bind.
+pub(super) fn consume(client: &Client, meeting: &Path, progress: &mut Progress) -> Result<(), Stop> {
     let own = meeting.join(format!("{SOCKET}-{}", std::process::id()));
     let _ = std::fs::remove_file(&own);
     let refused = |error: &dyn std::fmt::Display| Stop::Refused("own", error.to_string());
     let listener = Listener::bind(&own).map_err(|error| refused(&error))?;
     std::fs::rename(&own, meeting.join(SOCKET)).map_err(|error| refused(&error))?;
-    match listener.accept(client, Options::default(), Some(FOUND)).map_err(connected) {
-        Ok((_sender, receiver)) => over(receive(client, receiver, teller)),
-        Err(error) => over(Err(error)),
+    match listener.accept(client, Options::default(), Some(FOUND)).map_err(connect_failure) {
+        Ok((_sender, receiver)) => ignore_lost_peer(receive(client, receiver, progress)),
+        Err(error) => ignore_lost_peer(Err(error)),
     }
 }
 
-fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Result<(), Over> {
+fn receive(client: &Client, mut receiver: Receiver, progress: &mut Progress) -> Result<(), Over> {
     let own = client.frame(FRAME).alloc()?;
-    let mut due = 0;
-    let mut taken_back = false;
+    let mut expected = 0;
+    let mut revoked = false;
     loop {
         let lent = match receiver.receive(PATIENCE) {
-            Ok(message) if message.kind != due => {
-                return Ok(finding(format!("message {} came where {due} was due", message.kind))?);
+            Ok(message) if message.kind != expected => {
+                return Ok(finding(format!("message {} arrived instead of {expected}", message.kind))?);
             }
             Ok(message) => match message.content {
-                Content::Bytes(bytes) if bytes == noise(bytes.len(), u64::from(due)) => {
-                    teller.did(1, bytes.len() as u64);
+                Content::Bytes(bytes) if bytes == noise(bytes.len(), u64::from(expected)) => {
+                    progress.add(1, bytes.len() as u64);
                     None
                 }
-                Content::Bytes(_) => return Ok(finding(format!("message {due} is not what was sent"))?),
+                Content::Bytes(_) => return Ok(finding(format!("message {expected} has wrong contents"))?),
                 Content::Range(lent) => Some(lent),
             },
-            Err(ReceiveError::Closed) if taken_back => {
-                return Ok(finding(format!("lent {due} was taken back by a producer that ended well"))?);
+            Err(ReceiveError::Closed) if revoked => {
+                return Ok(finding(format!(
+                    "frame {expected} was revoked by a producer that closed normally"
+                ))?);
             }
             Err(ReceiveError::Closed | ReceiveError::PeerLost) => return Ok(()),
-            // A grant ends with its grantor: nothing may follow but the news that he is lost.
+            // A grant ends with its grantor: only the loss of the peer may follow.
             Err(ReceiveError::Refused { source: CallError::Refused(refusal), .. })
                 if refusal.kind == RefusalKind::Capability =>
             {
-                taken_back = true;
+                revoked = true;
                 continue;
             }
-            // What it lent ended with the service.
+            // The grant ended with the service.
             Err(ReceiveError::Refused { source, .. }) => return Err(source.into()),
             Err(error) => return Ok(finding(error.to_string())?),
         };
@@ -182,16 +186,16 @@ fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Resu
             } else {
                 return Ok(());
             }
-            if bytes != noise(bytes.len(), u64::from(due)) {
-                return Ok(finding(format!("the frame of message {due} is not what was lent"))?);
+            if bytes != noise(bytes.len(), u64::from(expected)) {
+                return Ok(finding(format!("the frame of message {expected} has wrong contents"))?);
             }
-            teller.did(1, bytes.len() as u64);
+            progress.add(1, bytes.len() as u64);
         }
-        due += 1;
+        expected += 1;
     }
 }
 
-/// Has the engine bring it; false when the other process took it away.
+/// Pulls a frame. Returns false if the other process revoked it.
 fn pull(
     client: &Client,
     receiver: &mut Receiver,
@@ -210,14 +214,14 @@ fn pull(
         Ok(_) => Ok(true),
         Err(FinishError::Failed { failure, .. }) => match failure {
             Failure::ServiceLost => Err(client.status().map_or_else(Stop::from, |_| {
-                Stop::Finding("a queue was lost though its service answers".to_owned())
+                Stop::Finding("a queue was lost although its service responds".to_owned())
             }))?,
             Failure::ServiceStopping => Err(Stop::Refused("stopping", "stopping".to_owned()))?,
             Failure::Cancelled
             | Failure::Revoked { .. }
             | Failure::StaleHandle { .. }
             | Failure::UnknownHandle { .. } => Ok(false),
-            failure => Ok(finding(format!("pulled: {failure:?}"))?),
+            failure => Ok(finding(format!("a pull ended with {failure:?}"))?),
         },
         Err(error) => Ok(finding(error.to_string())?),
     }

@@ -1,18 +1,18 @@
-//! Memory that requests are tried on: a few frames and what is in them by this process's own reckoning.
+//! Memory for requests: a few frames and a model of their contents.
 
 use memferry::{Client, Frame};
 use memferry_conformance::noise;
 use memferry_conformance::requests::{FRAME_BYTES, FRAMES};
 
 use super::transfers::LONG;
+use crate::output::Stop;
 use crate::random::Random;
-use crate::saying::Stop;
 
-/// Frames that one run of requests works on at a time.
+/// The frames of one run of requests.
 pub(super) struct Cell {
     pub(super) frames: Vec<Frame>,
     pub(super) model: Vec<Vec<u8>>,
-    /// Its frames are long.
+    /// Whether the frames are long.
     pub(super) long: bool,
 }
 
@@ -22,7 +22,7 @@ impl Cell {
         let mut cell = Self { frames: Vec::new(), model: Vec::new(), long };
         for number in 0..count {
             let frame = client.frame(bytes).alloc()?;
-            // Some are alike, so that comparisons go on for a while.
+            // Some frames are equal, so that comparisons do not end at the first byte.
             let seed = if number == 1 { random.next() } else { random.next() % 4 };
             let bytes = noise(bytes as usize, seed);
             frame.write(0, &bytes)?;
@@ -32,7 +32,7 @@ impl Cell {
         Ok(cell)
     }
 
-    /// What is in its frames now.
+    /// Reads the contents of the frames.
     pub(super) fn contents(&self) -> Result<Vec<Vec<u8>>, Stop> {
         let read = |frame: &Frame| {
             let mut bytes = vec![0; frame.length() as usize];

@@ -1,48 +1,48 @@
-//! Whether what came of a few requests, and what they left in memory, is what had to come of them.
+//! Checks the outcomes of a few requests, and the memory they leave, against the oracle.
 //!
 //! ```text
-//! Run: requests in an order, the completion of each ─► oracle, one by one ─► the same outcome, bytes and value?
-//!                                                                        └─► the same bytes in every frame?
-//! cancelled, too late, refused: allowed where it was asked for ─► the oracle does the part that was done
+//! Run: requests in an order, the completion of each ─► oracle, one by one ─► same outcome, bytes and value?
+//!                                                                        └─► same bytes in every frame?
+//! cancelled, too late, refused: allowed if requested ─► the oracle applies the part that was done
 //! ```
 //!
-//! Where the oracle cannot say what a part leaves (pixels are visited in any order, overlapping copies from either
-//! end), the frame that was being written is not compared; all others are.
+//! If the oracle cannot determine what a part leaves (pixels are visited in any order, overlapping copies start from either
+//! end), the destination frame is not compared; all others are.
 
 use memferry::{Done, Failure, TransferError};
 use memferry_conformance::oracle;
 use memferry_conformance::requests::{Draft, Served, judged, placed};
 use memferry_transfer::{Operation, Side};
 
-use crate::saying::{Stop, finding};
+use crate::output::{Stop, finding};
 
-/// How a request ended, whatever it found as a number.
-pub(super) type Ended = Result<Done<u64>, TransferError>;
+/// The outcome of a request with any kind of value.
+pub(super) type Outcome = Result<Done<u64>, TransferError>;
 
-pub(super) fn bytes_done(ended: &Ended) -> u64 {
+pub(super) fn bytes_done(ended: &Outcome) -> u64 {
     ended.map_or_else(|error| error.bytes_done, |done| done.bytes_done)
 }
 
-/// The end in the oracle's words, in which what failed has found nothing.
-fn served(ended: &Ended) -> Served {
+/// The outcome in the oracle's terms. A failed request has no value.
+fn served(ended: &Outcome) -> Served {
     match ended {
         Ok(done) => Served { outcome: Ok(()), bytes_done: done.bytes_done, value: done.output },
         Err(error) => Served { outcome: Err(error.failure), bytes_done: error.bytes_done, value: 0 },
     }
 }
 
-/// How the requests of a run follow each other.
+/// The order of the requests of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// Each after the one before has succeeded; a single one is a chain of one.
+    /// Each starts after the one before succeeded. A single request is a chain of one.
     Linked,
-    /// Each after all before have ended.
+    /// Each starts after all before have ended.
     Fenced,
-    /// All of them so many times; 0 is until stopped. Its own completion is the run's first.
+    /// The sequence is repeated `rounds` times; 0 until stopped. The loop's own completion comes first.
     Loop { rounds: u32 },
 }
 
-/// What was asked for that may end a request early.
+/// Requested conditions that may end a request early.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Excuses {
     pub(super) cancelled: bool,
@@ -56,41 +56,41 @@ impl Excuses {
             Failure::Cancelled => self.cancelled,
             Failure::DeadlineExceeded | Failure::DeadlineUnreachable => self.deadline,
             Failure::ChannelsBusy { .. } => self.busy,
-            // As many as the user's clients have waiting together.
+            // All clients of a user share this quota.
             Failure::WaitingQuota { .. } => true,
             _ => false,
         }
     }
 }
 
-/// What the oracle knows while it goes through a run.
-struct Knowledge {
+/// The oracle's state during a run.
+struct Oracle {
     model: Vec<Vec<u8>>,
-    /// Frames whose contents it cannot tell any more.
-    vague: Vec<bool>,
+    /// Frames whose contents it does not know any more.
+    unknown: Vec<bool>,
     excuses: Excuses,
 }
 
-/// Judges a run: how its requests ended, and what they left. `contents` are its frames as they are now, `model` as
-/// they were before.
+/// Checks the outcomes of a run and the memory it left. `model` is the contents of its frames before the run, `contents`
+/// after it.
 pub(super) fn judge(
     (order, drafts): (Order, &[Draft]),
-    ends: &[Ended],
+    ends: &[Outcome],
     excuses: Excuses,
     model: &[Vec<u8>],
     contents: &[Vec<u8>],
 ) -> Result<(), Stop> {
-    let mut knowledge = Knowledge { model: model.to_vec(), vague: vec![false; model.len()], excuses };
+    let mut oracle_state = Oracle { model: model.to_vec(), unknown: vec![false; model.len()], excuses };
     match order {
-        Order::Loop { rounds } => knowledge.looped(rounds, drafts, ends)?,
-        Order::Linked | Order::Fenced => knowledge.sequence(order == Order::Linked, drafts, ends)?,
+        Order::Loop { rounds } => oracle_state.looped(rounds, drafts, ends)?,
+        Order::Linked | Order::Fenced => oracle_state.sequence(order == Order::Linked, drafts, ends)?,
     }
-    for (frame, (expected, found)) in knowledge.model.iter().zip(contents).enumerate() {
-        if !knowledge.vague[frame]
+    for (frame, (expected, found)) in oracle_state.model.iter().zip(contents).enumerate() {
+        if !oracle_state.unknown[frame]
             && let Some(at) = (0..found.len()).find(|at| found[*at] != expected[*at])
         {
             return finding(format!(
-                "byte {at} of frame {frame} is {}, not {}, after {order:?} {drafts:?} ended as {ends:?}",
+                "byte {at} of frame {frame} is {}, not {}, after {order:?} {drafts:?} ended with {ends:?}",
                 found[at], expected[at]
             ));
         }
@@ -98,18 +98,20 @@ pub(super) fn judge(
     Ok(())
 }
 
-impl Knowledge {
-    fn sequence(&mut self, linked: bool, drafts: &[Draft], ends: &[Ended]) -> Result<(), Stop> {
+impl Oracle {
+    fn sequence(&mut self, linked: bool, drafts: &[Draft], ends: &[Outcome]) -> Result<(), Stop> {
         let mut failed = None;
         for (draft, end) in drafts.iter().zip(ends) {
             let outcome = served(end).outcome;
             if linked && let Some(failure) = failed {
                 let inherited = matches!(end, Err(error) if error.inherited && error.failure == failure);
                 let excused = matches!(outcome, Err(own) if self.excuses.cover(own));
-                // What is wrong with it in itself is seen before what it is linked to has ended.
+                // A request that is invalid by itself may be refused before its predecessor ends.
                 let refused = outcome.is_err() && outcome == judged(draft, &mut self.model.clone()).outcome;
                 if !(inherited || excused || refused) {
-                    return finding(format!("{draft:?} is linked to what failed with {failure:?}: {end:?}"));
+                    return finding(format!(
+                        "{draft:?} is linked to a request that failed with {failure:?}: {end:?}"
+                    ));
                 }
                 failed = outcome.err();
                 continue;
@@ -120,16 +122,16 @@ impl Knowledge {
         Ok(())
     }
 
-    fn one(&mut self, draft: &Draft, end: &Ended) -> Result<(), Stop> {
+    fn one(&mut self, draft: &Draft, end: &Outcome) -> Result<(), Stop> {
         let mut trial = self.model.clone();
         let expected = judged(draft, &mut trial);
         let found = served(end);
-        // What it reads may be unknown; that it fits is not.
-        let unsure = self.is_vague(draft) && found.outcome == expected.outcome;
+        // What a request reads may be unknown; whether it fits its frames is known.
+        let unsure = self.has_unknown(draft) && found.outcome == expected.outcome;
         if found == expected || unsure {
             self.model = trial;
             if unsure {
-                self.blur(draft);
+                self.mark_unknown(draft);
             }
             return Ok(());
         }
@@ -138,17 +140,17 @@ impl Knowledge {
             Err(Failure::Cancelled | Failure::ServiceStopping) => {
                 return Err(Stop::Refused("stopping", format!("{:?}", found.outcome)));
             }
-            _ => return finding(format!("{draft:?} ended as {found:?}, not as {expected:?}")),
+            _ => return finding(format!("{draft:?} ended with {found:?}, not with {expected:?}")),
         }
         Ok(())
     }
 
-    /// Does the first `bytes` of a request.
+    /// Applies the first `bytes` of a request.
     fn part(&mut self, draft: &Draft, bytes: u64) {
         let length = self.model.first().map_or(0, |memory| memory.len() as u64);
         let certain = match draft {
-            // It may have read what is not known.
-            _ if self.is_vague(draft) => false,
+            // It may have read unknown contents.
+            _ if self.has_unknown(draft) => false,
             Operation::Copy2d { .. } | Operation::Fill2d { .. } | Operation::ScatterGather { .. } => false,
             Operation::Copy { source, destination, .. } | Operation::CopyCrc { source, destination, .. } => {
                 source.0 != destination.0
@@ -156,35 +158,35 @@ impl Knowledge {
             _ => true,
         };
         if !certain && bytes > 0 {
-            self.blur(draft);
+            self.mark_unknown(draft);
         } else if bytes > 0 {
-            // One that leaves its frames moves nothing.
+            // A request outside its frames moves nothing.
             let _ = oracle::apply_part(&placed(draft, length), &mut self.model, bytes);
         }
     }
 
-    /// Whether it reads or writes a frame of which is not known what it holds.
-    fn is_vague(&self, draft: &Draft) -> bool {
-        let seen = draft.visit(|_, place, _| if self.vague[place.0] { Err(()) } else { Ok(()) });
+    /// Whether the request reads or writes a frame with unknown contents.
+    fn has_unknown(&self, draft: &Draft) -> bool {
+        let seen = draft.visit(|_, place, _| if self.unknown[place.0] { Err(()) } else { Ok(()) });
         seen.is_err()
     }
 
-    /// What the request writes is not known any more.
-    fn blur(&mut self, draft: &Draft) {
+    /// Marks the frames that the request writes as unknown.
+    fn mark_unknown(&mut self, draft: &Draft) {
         let _ = draft.visit(|side, place, _| {
             if side == Side::Destination {
-                self.vague[place.0] = true;
+                self.unknown[place.0] = true;
             }
             Ok::<_, ()>(())
         });
     }
 
-    fn looped(&mut self, rounds: u32, drafts: &[Draft], ends: &[Ended]) -> Result<(), Stop> {
+    fn looped(&mut self, rounds: u32, drafts: &[Draft], ends: &[Outcome]) -> Result<(), Stop> {
         let Some((own, members)) = ends.split_first() else { return Ok(()) };
         let whole = match own {
             Ok(done) => done.output,
             Err(error) if self.excuses.cover(error.failure) => {
-                drafts.iter().for_each(|draft| self.blur(draft));
+                drafts.iter().for_each(|draft| self.mark_unknown(draft));
                 return Ok(());
             }
             Err(TransferError {
@@ -192,13 +194,13 @@ impl Knowledge {
             }) => {
                 return Err(Stop::Refused("stopping", format!("{failure:?}")));
             }
-            Err(_) => return finding(format!("a loop over {drafts:?} ended as {own:?}")),
+            Err(_) => return finding(format!("a loop over {drafts:?} ended with {own:?}")),
         };
         if rounds != 0 && whole != u64::from(rounds) || members.iter().any(Result::is_err) {
-            return finding(format!("a loop of {rounds} over {drafts:?} ended as {ends:?}"));
+            return finding(format!("a loop of {rounds} over {drafts:?} ended with {ends:?}"));
         }
-        if whole > MOST_ROUNDS {
-            drafts.iter().for_each(|draft| self.blur(draft));
+        if whole > MAX_ROUNDS {
+            drafts.iter().for_each(|draft| self.mark_unknown(draft));
             return Ok(());
         }
         let mut done = vec![0; drafts.len()];
@@ -214,8 +216,8 @@ impl Knowledge {
     }
 }
 
-/// Rounds of a loop that the oracle goes through; it is slow.
-const MOST_ROUNDS: u64 = 40;
+/// Rounds of a loop that the oracle applies at most, since it is slow.
+const MAX_ROUNDS: u64 = 40;
 
 #[cfg(test)]
 mod tests {
@@ -223,11 +225,11 @@ mod tests {
 
     use super::*;
 
-    fn done(bytes_done: u64, output: u64) -> Ended {
+    fn done(bytes_done: u64, output: u64) -> Outcome {
         Ok(Done { id: TicketId::NONE, bytes_done, output, engine: EngineKind::Cpu })
     }
 
-    fn failed(failure: Failure, bytes_done: u64, inherited: bool) -> Ended {
+    fn failed(failure: Failure, bytes_done: u64, inherited: bool) -> Outcome {
         let engine = EngineKind::Cpu;
         Err(TransferError { id: TicketId::NONE, failure, bytes_done, inherited, engine })
     }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_held_to_their_bytes() {
+    fn moved_bytes_are_checked() {
         let before = [vec![1; 8]];
         let none = Excuses::default();
         let cancel = Excuses { cancelled: true, ..none };
@@ -251,16 +253,16 @@ mod tests {
         let whole = done(4, 0);
         let early = failed(Failure::Cancelled, 2, false);
         assert!(of(whole, none, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
-        assert!(is_finding(of(whole, none, [1, 7, 7, 7, 7, 7, 1, 1])), "a byte beside");
-        assert!(is_finding(of(done(3, 0), none, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
+        assert!(is_finding(of(whole, none, [1, 7, 7, 7, 7, 7, 1, 1])), "a byte outside the range");
+        assert!(is_finding(of(done(3, 0), none, [1, 7, 7, 7, 7, 1, 1, 1])), "a wrong count");
         assert!(of(early, cancel, [1, 7, 7, 1, 1, 1, 1, 1]).is_ok());
-        assert!(is_finding(of(early, cancel, [1, 7, 7, 7, 1, 1, 1, 1])), "more than it says");
+        assert!(is_finding(of(early, cancel, [1, 7, 7, 7, 1, 1, 1, 1])), "more bytes than reported");
         assert!(matches!(of(early, none, [1, 7, 7, 1, 1, 1, 1, 1]), Err(Stop::Refused("stopping", _))));
         assert!(is_finding(of(failed(Failure::MemoryFault, 0, false), cancel, [1; 8])));
     }
 
     #[test]
-    fn what_is_linked_inherits_the_failure() {
+    fn linked_requests_inherit_the_failure() {
         let drafts = [fill(9), fill(2)];
         let before = [vec![1; 8]];
         let beyond = Failure::OutOfBounds { side: Side::Destination, available: 8 };
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vague_frame_excuses_no_other() {
+    fn an_unknown_frame_excuses_no_other() {
         let before = [vec![1; 8], vec![1; 8]];
         let excuses = Excuses { cancelled: true, ..Excuses::default() };
         let overlapping = Operation::Copy { source: (0, 0), destination: (0, 2), length: 4 };
@@ -285,9 +287,9 @@ mod tests {
         };
         let fill = Operation::Fill { destination: (1, 1), length: 4, pattern: Pattern::Byte(7) };
         assert!(of(fill.clone(), 4, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
-        assert!(is_finding(of(fill.clone(), 3, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
-        assert!(is_finding(of(fill, 4, [1, 7, 7, 7, 1, 1, 1, 1])), "a byte less");
-        // Its value is not what the oracle has: of memory that is not known it may be any.
+        assert!(is_finding(of(fill.clone(), 3, [1, 7, 7, 7, 7, 1, 1, 1])), "a wrong count");
+        assert!(is_finding(of(fill, 4, [1, 7, 7, 7, 1, 1, 1, 1])), "a byte too few");
+        // A comparison with unknown memory may have any value.
         let compare = |first| Operation::Compare { first: (first, 0), second: (1, 4), length: 4 };
         assert!(of(compare(0), 4, [1; 8]).is_ok());
         assert!(is_finding(of(compare(1), 4, [1; 8])));

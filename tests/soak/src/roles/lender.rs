@@ -1,9 +1,9 @@
-//! Grants memory to whoever takes it, and takes it back: afterwards nobody else reads or writes there.
+//! Grants memory to any client and revokes the grant; afterwards no other client may read or write it.
 //!
 //! ```text
-//! frame: margin | what is granted | margin ─ grant ─► token in a file ─► borrowers
-//!        revoke ─► margins are as they were; to be read: changed now, and no borrower sees that;
-//!                  to be written: nothing changes any more
+//! frame: margin | granted range | margin ─ grant ─► token in a file ─► borrowers
+//!        revoke ─► margins are unchanged; granted for reading: changed now, and no borrower may see that;
+//!                  granted for writing: nothing changes any more
 //! ```
 
 use std::path::Path;
@@ -12,15 +12,15 @@ use std::time::Duration;
 use memferry::{Client, Grantee, Rights};
 use memferry_conformance::noise;
 
+use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
-use crate::saying::{Stop, Teller, finding};
 
-/// Bytes before and after what is granted.
+/// Bytes before and after the granted range.
 pub(super) const MARGIN: u64 = 4097;
-/// The longest that is granted.
+/// Bytes of the longest granted range.
 const LONGEST: u64 = 300_000;
 
-/// Where borrowers of a service look; tokens of one mean nothing to another.
+/// The directory of the tokens of one service; tokens are valid for that service only.
 pub(super) fn lends(meeting: &Path, service: u32) -> std::path::PathBuf {
     meeting.join(format!("lends-{service}"))
 }
@@ -29,7 +29,7 @@ pub(super) fn session(
     client: &Client,
     meeting: &Path,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
     rounds: u64,
 ) -> Result<(), Stop> {
     let directory = lends(meeting, client.status()?.process);
@@ -70,7 +70,7 @@ pub(super) fn session(
             ));
         }
         if !write {
-            // What a borrower reads from now on would be this.
+            // A borrower that still reads would see this.
             frame.write(offset, &vec![0xa5; length as usize])?;
         }
         let kept = read()?;
@@ -78,7 +78,7 @@ pub(super) fn session(
         if read()? != kept {
             return finding("memory changed after its grant was revoked");
         }
-        teller.did(1, length);
+        progress.add(1, length);
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Requests of every kind in every order, many at a time, some of them cancelled or with too little time.
+//! Requests of every kind in every order, many at a time; some are cancelled or have a short deadline.
 //!
 //! ```text
 //! Random ─┬─ start a run on a free cell: chain, fenced, loop ─► queue ─► completions, one for each ticket ─► judge
-//!         ├─ cancel, stop, flood until it is full
-//!         └─ take completions: poll, wait for one, for any, for a part, by a descriptor
+//!         ├─ cancel, stop, fill the queue until it refuses
+//!         └─ take_completions completions: poll, wait for one, for any, for a part, with a descriptor
 //! ```
 //!
-//! Cells share no frame, so that what runs beside a run does not touch its bytes.
+//! Cells share no frame, so concurrent runs do not touch each other's bytes.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,33 +21,33 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::PATIENCE;
 use super::cells::Cell;
-use super::judge::{Ended, Excuses, Order, bytes_done, judge};
+use super::judge::{Excuses, Order, Outcome, bytes_done, judge};
 use super::transfers::{self, Drafts};
+use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
-use crate::saying::{Stop, Teller, finding};
 
-/// How often who waits for a signal looks whether the service still lives, which signals nothing when it dies.
-const LOOK_NS: i64 = 100_000_000;
+/// How often a wait for a signal checks that the service lives. A service that dies signals nothing.
+const CHECK_NS: i64 = 100_000_000;
 
 /// A few requests on one cell.
 struct Run {
     order: Order,
     drafts: Vec<Draft>,
     tickets: Vec<TicketId>,
-    ends: Vec<Option<Ended>>,
+    ends: Vec<Option<Outcome>>,
     excuses: Excuses,
 }
 
-/// What a ticket stands for.
+/// The request that a ticket belongs to.
 #[derive(Clone, Copy)]
 enum Meaning {
-    /// The request of that number of the run on that cell.
+    /// Request number two of the run on cell number one.
     Of(usize, usize),
-    Nothing,
+    Nop,
 }
 
-fn id_of(ended: &Ended) -> TicketId {
-    ended.map_or_else(|error| error.id, |done| done.id)
+fn id_of(outcome: &Outcome) -> TicketId {
+    outcome.map_or_else(|error| error.id, |done| done.id)
 }
 
 struct Mover<'a> {
@@ -63,33 +63,33 @@ struct Mover<'a> {
     endless: Option<TicketId>,
 }
 
-/// Works for so many rounds.
+/// Works for a number of rounds.
 pub(super) fn session(
     client: &Client,
     random: &mut Random,
-    teller: &mut Teller,
+    progress: &mut Progress,
     rounds: u64,
 ) -> Result<(), Stop> {
     let mut mover = Mover::open(client, random)?;
     for _ in 0..rounds {
-        let done = mover.step(teller);
-        mover.after(done)?;
+        let done = mover.step(progress);
+        mover.handle_result(done)?;
     }
     while mover.queue.outstanding() > 0 || !mover.tickets.is_empty() {
-        let done = mover.take(teller);
-        mover.after(done)?;
+        let done = mover.take_completions(progress);
+        mover.handle_result(done)?;
     }
     match mover.queue.poll() {
         None => Ok(()),
-        Some(more) => finding(format!("a completion too many: {more:?}")),
+        Some(more) => finding(format!("an additional completion: {more:?}")),
     }
 }
 
-/// What needs more than this process may have is refused, and the client goes on.
+/// Asserts that an allocation beyond this process's limit fails and the client stays usable.
 pub(super) fn beyond_limits(client: &Client, hungry: Option<u64>) -> Result<(), Stop> {
     let Some(bytes) = hungry else { return Ok(()) };
     match client.frame(bytes).alloc() {
-        Ok(_) => finding("a gigabyte could be had by a process that may not have one"),
+        Ok(_) => finding("a process with limited memory allocated a gigabyte"),
         Err(error) => match Stop::from(error) {
             Stop::Refused("own", _) => Ok(()),
             other => Err(other),
@@ -115,46 +115,48 @@ impl<'a> Mover<'a> {
         Ok(Self { client, random, drafts, queue, event, cells, runs, tickets, endless: None })
     }
 
-    /// A lost service gives every ticket its completion, too.
-    fn after(&mut self, done: Result<(), Stop>) -> Result<(), Stop> {
+    /// Handles the result of a step. After a loss, checks that every ticket gets its completion.
+    fn handle_result(&mut self, done: Result<(), Stop>) -> Result<(), Stop> {
         let Err(Stop::Lost) = done else { return done };
         let until = Instant::now() + PATIENCE;
         while !self.tickets.is_empty() {
             match self.queue.poll() {
-                Some(ended) if self.tickets.remove(&id_of(&ended)).is_none() => {
-                    return finding(format!("a completion of no request, of a lost service: {ended:?}"));
+                Some(outcome) if self.tickets.remove(&id_of(&outcome)).is_none() => {
+                    return finding(format!(
+                        "a completion without request, from a lost service: {outcome:?}"
+                    ));
                 }
                 Some(_) => {}
                 None if Instant::now() > until => {
-                    return finding(format!("{} tickets of a lost service never end", self.tickets.len()));
+                    return finding(format!("{} tickets of a lost service do not end", self.tickets.len()));
                 }
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         }
         if let Some(more) = self.queue.poll() {
-            return finding(format!("a completion too many, of a lost service: {more:?}"));
+            return finding(format!("an additional completion of a lost service: {more:?}"));
         }
         match self.client.status() {
-            Ok(_) => finding("a queue was lost though its service answers"),
+            Ok(_) => finding("a queue was lost although its service responds"),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn step(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+    fn step(&mut self, progress: &mut Progress) -> Result<(), Stop> {
         match self.random.below(100) {
-            0..60 => self.start(teller),
+            0..60 => self.start(progress),
             60..70 => self.cancel(),
-            70 => self.flood(teller),
+            70 => self.flood(progress),
             71 => self.replace(),
-            _ => self.take(teller),
+            _ => self.take_completions(progress),
         }
     }
 
-    /// Starts a run on a cell that has none.
-    fn start(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+    /// Starts a run on a free cell.
+    fn start(&mut self, progress: &mut Progress) -> Result<(), Stop> {
         let free: Vec<usize> = (0..self.cells.len()).filter(|cell| self.runs[*cell].is_none()).collect();
         if free.is_empty() {
-            return self.take(teller);
+            return self.take_completions(progress);
         }
         let cell = self.random.one_of(&free);
         let order = match self.random.below(10) {
@@ -167,9 +169,9 @@ impl<'a> Mover<'a> {
         let count = self.random.between(1, most) as usize;
         let drafts = self.draw(cell, order, count)?;
         if self.queue.capacity() as usize - self.queue.outstanding() <= drafts.len() {
-            return self.take(teller);
+            return self.take_completions(progress);
         }
-        self.submit(cell, order, drafts, teller)
+        self.submit(cell, order, drafts, progress)
     }
 
     fn draw(&mut self, cell: usize, order: Order, count: usize) -> Result<Vec<Draft>, Stop> {
@@ -178,9 +180,11 @@ impl<'a> Mover<'a> {
         while drafts.len() < count {
             let draft = match self.cells[cell].long {
                 true => transfers::long(self.random),
-                false => self.drafts.small().ok_or_else(|| Stop::Finding("nothing drawn".into()))?,
+                false => {
+                    self.drafts.small().ok_or_else(|| Stop::Finding("no request could be drawn".into()))?
+                }
             };
-            // A loop would end with what leaves its frame.
+            // A request outside its frame would end a loop.
             let looped = matches!(order, Order::Loop { .. });
             if transfers::is_even(&draft) && (!looped || oracle::fits(&placed(&draft, bytes)).is_ok()) {
                 drafts.push(draft);
@@ -194,7 +198,7 @@ impl<'a> Mover<'a> {
         cell: usize,
         order: Order,
         drafts: Vec<Draft>,
-        teller: &mut Teller,
+        progress: &mut Progress,
     ) -> Result<(), Stop> {
         let last = drafts.len() - 1;
         let mut excuses = Excuses::default();
@@ -221,7 +225,7 @@ impl<'a> Mover<'a> {
         let ends = vec![None; transfers.len()];
         self.runs[cell] = Some(Run { order, drafts, tickets: Vec::new(), ends, excuses });
         for transfer in transfers {
-            let ticket = self.put(transfer, teller)?;
+            let ticket = self.submit_one(transfer, progress)?;
             if let Some(run) = &mut self.runs[cell] {
                 self.tickets.insert(ticket, Meaning::Of(cell, run.tickets.len()));
                 run.tickets.push(ticket);
@@ -233,8 +237,8 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Submits one; waits for room where lists of segments fill the queue's area for them.
-    fn put(&mut self, mut transfer: Transfer<u64>, teller: &mut Teller) -> Result<TicketId, Stop> {
+    /// Submits a transfer. Waits for room while lists of segments fill the queue's area.
+    fn submit_one(&mut self, mut transfer: Transfer<u64>, progress: &mut Progress) -> Result<TicketId, Stop> {
         let until = Instant::now() + PATIENCE;
         loop {
             let stage = self.random.once_in(2);
@@ -244,8 +248,8 @@ impl<'a> Mover<'a> {
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) && Instant::now() < until => {
                     transfer = *full.transfer;
                     self.queue.publish();
-                    if let Some(ended) = self.queue.poll() {
-                        self.ended(ended, teller)?;
+                    if let Some(outcome) = self.queue.poll() {
+                        self.handle_completion(outcome, progress)?;
                     }
                     std::thread::yield_now();
                 }
@@ -267,29 +271,29 @@ impl<'a> Mover<'a> {
         run.excuses.cancelled = true;
         let ticket = self.random.one_of(&run.tickets);
         match self.queue.cancel(ticket) {
-            // It may have ended, and been taken from the ring while another was waited for.
+            // It may have ended and been received while another ticket was waited for.
             Ok(()) | Err(TransferError { failure: Failure::UnknownTicket, .. }) => Ok(()),
             Err(error) => finding(format!("cancel: {error}")),
         }
     }
 
     /// Fills the queue until it refuses.
-    fn flood(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+    fn flood(&mut self, progress: &mut Progress) -> Result<(), Stop> {
         self.halt()?;
         loop {
             match self.queue.stage(nop()) {
-                Ok(ticket) => drop(self.tickets.insert(ticket.id(), Meaning::Nothing)),
+                Ok(ticket) => drop(self.tickets.insert(ticket.id(), Meaning::Nop)),
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) => break,
                 Err(error) => return Err(error.reason.into()),
             }
             if self.queue.outstanding() > self.queue.capacity() as usize {
-                return finding(format!("a queue of {} holds more", self.queue.capacity()));
+                return finding(format!("a queue of {} holds more requests", self.queue.capacity()));
             }
         }
-        self.take(teller)
+        self.take_completions(progress)
     }
 
-    /// Gives a cell's memory back and takes new.
+    /// Replaces a cell's memory.
     fn replace(&mut self) -> Result<(), Stop> {
         let cell = self.random.below(self.cells.len() as u64) as usize;
         if self.runs[cell].is_none() {
@@ -299,7 +303,7 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Ends the loop that does not end by itself.
+    /// Stops the endless loop.
     fn halt(&mut self) -> Result<(), Stop> {
         match self.endless.take().map(|ticket| self.queue.stop(ticket)) {
             None | Some(Ok(()) | Err(TransferError { failure: Failure::UnknownTicket, .. })) => Ok(()),
@@ -307,8 +311,8 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Takes completions in one of the ways there are.
-    fn take(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+    /// Takes completions with one of the possible calls.
+    fn take_completions(&mut self, progress: &mut Progress) -> Result<(), Stop> {
         self.halt()?;
         let mut outstanding: Vec<TicketId> = self.tickets.keys().copied().collect();
         outstanding.sort();
@@ -319,83 +323,83 @@ impl<'a> Mover<'a> {
         let waited = match self.random.below(5) {
             0 => self.queue.wait_for(Ticket::from(ticket), PATIENCE),
             1 => return self.wait_for_part(ticket),
-            2 if self.event.is_some() => return self.signalled(teller),
+            2 if self.event.is_some() => return self.wait_for_signal(progress),
             _ => self.queue.wait_any_for(PATIENCE),
         };
         match waited.transpose() {
-            Some(ended) => self.ended(ended, teller)?,
+            Some(outcome) => self.handle_completion(outcome, progress)?,
             None => return finding(format!("none of {} outstanding requests ends", outstanding.len())),
         }
-        while let Some(ended) = self.queue.poll() {
-            self.ended(ended, teller)?;
+        while let Some(outcome) = self.queue.poll() {
+            self.handle_completion(outcome, progress)?;
         }
         Ok(())
     }
 
-    /// Waits for the first bytes of a request, whose completion is taken later.
+    /// Waits for the first bytes of a request. Its completion is taken later.
     fn wait_for_part(&mut self, ticket: TicketId) -> Result<(), Stop> {
         let part = self.random.below(1 << 16);
         match self.queue.wait_range_for(ticket, 0..part, PATIENCE) {
             Ok(Some(_)) => Ok(()),
-            Ok(None) => finding(format!("the first {part} bytes of a request do not come")),
+            Ok(None) => finding(format!("the first {part} bytes of a request are not done in time")),
             Err(TransferError { failure: Failure::UnknownTicket | Failure::Forked, .. }) => {
-                finding("an outstanding request is not known")
+                finding("an outstanding request is unknown to its queue")
             }
-            // It failed; the completion, still to be taken, says the same.
+            // The request failed; its completion reports the same failure.
             Err(_) => Ok(()),
         }
     }
 
-    /// Waits for the descriptor, as programs with a loop of their own do.
-    fn signalled(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+    /// Waits with the descriptor, as event loops do.
+    fn wait_for_signal(&mut self, progress: &mut Progress) -> Result<(), Stop> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if let Some(ended) = self.queue.poll() {
-                return self.ended(ended, teller);
+            if let Some(outcome) = self.queue.poll() {
+                return self.handle_completion(outcome, progress);
             }
-            // Polling took the wish for a signal back.
+            // Polling disarmed the descriptor.
             if self.queue.arm() == Armed::Waiting
                 && let Some(event) = &self.event
             {
                 let mut entry = [PollFd::new(event, PollFlags::IN)];
-                let look = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+                let look = Timespec { tv_sec: 0, tv_nsec: CHECK_NS };
                 let _ = rustix::event::poll(&mut entry, Some(&look));
                 if !entry[0].revents().is_empty() {
                     let _ = rustix::io::read(event, &mut [0; 8]);
                 }
             }
         }
-        finding("a completion was neither signalled nor there")
+        finding("no completion came, with or without a signal")
     }
 
-    /// One completion: of a ticket that had none yet.
-    fn ended(&mut self, ended: Ended, teller: &mut Teller) -> Result<(), Stop> {
-        let Some(meaning) = self.tickets.remove(&id_of(&ended)) else {
-            return finding(format!("a completion of no outstanding request: {ended:?}"));
+    /// Handles a completion. Its ticket must be outstanding.
+    fn handle_completion(&mut self, outcome: Outcome, progress: &mut Progress) -> Result<(), Stop> {
+        let Some(meaning) = self.tickets.remove(&id_of(&outcome)) else {
+            return finding(format!("a completion without outstanding request: {outcome:?}"));
         };
-        match ended.map_err(|error| error.failure) {
+        match outcome.map_err(|error| error.failure) {
             Err(Failure::ServiceLost) => return Err(Stop::Lost),
             Err(Failure::ServiceStopping) => return Err(Stop::Refused("stopping", "stopping".to_owned())),
             Err(failure @ (Failure::UnknownTicket | Failure::Forked)) => {
-                return finding(format!("an outstanding request ended as {failure:?}"));
+                return finding(format!("an outstanding request ended with {failure:?}"));
             }
             _ => {}
         }
-        teller.did(1, bytes_done(&ended));
+        progress.add(1, bytes_done(&outcome));
         let (cell, number) = match meaning {
             Meaning::Of(cell, number) => (cell, number),
-            Meaning::Nothing => {
-                return match ended.map_err(|error| error.failure) {
+            Meaning::Nop => {
+                return match outcome.map_err(|error| error.failure) {
                     Ok(_) | Err(Failure::WaitingQuota { .. }) => Ok(()),
                     Err(Failure::Cancelled) => Err(Stop::Refused("stopping", "cancelled".to_owned())),
-                    Err(_) => finding(format!("what moves nothing ended as {ended:?}")),
+                    Err(_) => finding(format!("a no-op ended with {outcome:?}")),
                 };
             }
         };
         if let Some(run) = &mut self.runs[cell] {
-            run.ends[number] = Some(ended);
+            run.ends[number] = Some(outcome);
         }
-        let ends: Option<Vec<Ended>> =
+        let ends: Option<Vec<Outcome>> =
             self.runs[cell].as_ref().and_then(|run| run.ends.iter().copied().collect());
         let (Some(ends), Some(run)) =
             (ends, self.runs[cell].take_if(|run| run.ends.iter().all(Option::is_some)))

@@ -1,21 +1,20 @@
-//! A program that knows nothing of memferry and copies its own memory; and one that holds memory, so that
-//! others have less.
+//! A program that copies its own memory without using memferry; and one that uses up memory.
 //!
 //! ```text
-//! random copies, moves and fills ─► the C library's, or what stands in for it ─► the same, byte by byte in a loop?
+//! random copies, moves and fills ─► the C library's, or their replacement ─► equal to a byte loop?
 //! ```
 
 use std::time::Duration;
 
+use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
-use crate::saying::{Stop, Teller, finding};
 
-/// Bytes of the memory that is copied in: beyond every cache, so that long copies go past these.
+/// Bytes of the copied memory: more than every cache, so that long copies bypass the caches.
 const BYTES: usize = 24 << 20;
 /// Bytes that ballast holds at most.
 const BALLAST: u64 = 512 << 20;
 
-pub(super) fn copy(random: &mut Random, teller: &mut Teller, rounds: u64) -> Result<(), Stop> {
+pub(super) fn copy(random: &mut Random, progress: &mut Progress, rounds: u64) -> Result<(), Stop> {
     let mut memory = memferry_conformance::noise(BYTES, random.next());
     let mut model = memory.clone();
     for _ in 0..rounds.min(300) {
@@ -37,23 +36,25 @@ pub(super) fn copy(random: &mut Random, teller: &mut Teller, rounds: u64) -> Res
             (0..length).for_each(|at| model[to + at] = std::hint::black_box(model[from + at]));
         }
         if let Some(at) = (0..BYTES).find(|at| memory[*at] != model[*at]) {
-            return finding(format!("byte {at} is another after {length} bytes went from {from} to {to}"));
+            return finding(format!(
+                "byte {at} is wrong after {length} bytes were copied from {from} to {to}"
+            ));
         }
-        teller.did(1, length as u64);
+        progress.add(1, length as u64);
     }
     Ok(())
 }
 
-/// Holds memory for a while.
-pub(super) fn hold(random: &mut Random, teller: &mut Teller) -> Result<(), Stop> {
+/// Allocates memory and keeps it for a while.
+pub(super) fn hold(random: &mut Random, progress: &mut Progress) -> Result<(), Stop> {
     let bytes = random.between(64 << 20, BALLAST) as usize;
     let held = vec![random.next() as u8 | 1; bytes];
     for _ in 0..random.between(2, 20) {
-        teller.say();
+        progress.report();
         std::thread::sleep(Duration::from_millis(100));
     }
     match std::hint::black_box(&held).iter().all(|byte| *byte == held[0]) {
         true => Ok(()),
-        false => finding("memory that nobody else has changed"),
+        false => finding("this process's memory was changed by another"),
     }
 }

@@ -1,4 +1,4 @@
-//! Drafts of requests: drawn at random, and written down as a client does.
+//! Draws random requests and converts them to the client's transfers.
 //!
 //! ```text
 //! Random ─┬─ small: every kind, over four frames of a page, odd shapes, some out of bounds ─┐
@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::random::Random;
 
-/// Bytes of the long frames: chunks of a worker and an odd rest.
+/// Bytes of the long frames: several chunks of a worker and a remainder.
 pub(super) const LONG: u64 = (600 << 10) + 4096;
 
 pub(super) struct Drafts {
@@ -30,13 +30,13 @@ impl Drafts {
         Self { runner: TestRunner::new_with_rng(Config::default(), rng), small: requests::draft().boxed() }
     }
 
-    /// A request over frames of a page. `None` when none can be drawn, which does not happen.
+    /// A request over frames of one page. `None` if none can be drawn, which does not happen.
     pub(super) fn small(&mut self) -> Option<Draft> {
         self.small.new_tree(&mut self.runner).ok().map(|tree| tree.current())
     }
 }
 
-/// A request over frames of [`LONG`] bytes, within them.
+/// A request within frames of [`LONG`] bytes.
 pub(super) fn long(random: &mut Random) -> Draft {
     let length = if random.once_in(8) { random.below(5000) } else { random.between(1 << 17, 1 << 19) };
     let mut place = |frame| (frame, random.below(LONG - length + 1));
@@ -52,13 +52,13 @@ pub(super) fn long(random: &mut Random) -> Draft {
         3 => Operation::Compare { first: source, second: other, length },
         4 => Operation::DualCopy { source, destinations: [other, third], length },
         5 => Operation::Xor { sources: Box::new([source, third]), destination: other, length },
-        // Within one frame the two mostly overlap.
+        // Within one frame, source and destination mostly overlap.
         6 => Operation::Copy { source, destination: own, length },
         _ => Operation::Copy { source, destination: other, length },
     }
 }
 
-/// Whether the two lists of a draft, if it has any, hold equally many bytes: the library refuses others itself.
+/// Whether the two lists of a scatter-gather draft have equal lengths. The library refuses others.
 pub(super) fn is_even(draft: &Draft) -> bool {
     match draft {
         Operation::ScatterGather { lists } => {
@@ -68,14 +68,14 @@ pub(super) fn is_even(draft: &Draft) -> bool {
     }
 }
 
-/// The draft as a client writes it down.
+/// Converts a draft to a transfer.
 pub(super) fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
     let range = |(frame, offset): &(usize, u64), length| frames[*frame].slice(*offset..*offset + length);
     let segments = |list: &[Segment<(usize, u64)>]| -> Vec<_> {
         list.iter().map(|segment| range(&segment.place, segment.length)).collect()
     };
     match draft {
-        // Clients of a service with CPUs have no device to name.
+        // Clients of a service without devices cannot name one.
         Operation::Nop | Operation::Synchronized { .. } => nop().untyped(),
         Operation::Copy { source, destination, length } => {
             copy(range(source, *length), range(destination, *length)).untyped()

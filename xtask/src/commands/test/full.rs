@@ -1,10 +1,10 @@
-//! A full run: parts in order, each once for the same sources; or one part for continuous integration.
+//! A full run: parts in order, each once for the same sources; or one part, for continuous integration.
 //!
 //! ```text
 //! parts ── passed earlier ──► skipped
 //!       ├─ passes ──────────► noted in target/full/passed
-//!       ├─ cannot be set up ► NOT RUN, and the others go on
-//!       └─ fails ───────────► the run ends with its status; the next one begins with it
+//!       ├─ cannot be set up ► NOT RUN, the others continue
+//!       └─ fails ───────────► the run ends with its status; the next run starts with it
 //! ```
 
 use std::time::{Duration, Instant};
@@ -62,10 +62,10 @@ impl<'a> Run<'a> {
         Self { work, progress, results: Vec::new(), not_run: Vec::new() }
     }
 
-    /// Runs parts; of those that passed earlier, only where they were asked for by name.
-    fn run(mut self, parts: &[&'static Part], goes_on: bool) -> Result<(), Failure> {
+    /// Runs parts. Parts that passed earlier are run again only if they are named.
+    fn run(mut self, parts: &[&'static Part], continues: bool) -> Result<(), Failure> {
         let ended = parts.iter().try_for_each(|part| match self.progress.seconds(part.name) {
-            Some(seconds) if goes_on => {
+            Some(seconds) if continues => {
                 self.note(part, &format!("passed earlier in {seconds} s, with the same sources"));
                 Ok(())
             }
@@ -73,13 +73,13 @@ impl<'a> Run<'a> {
         });
         print(format_args!("\n{}", self.results.join("\n")));
         ended?;
-        if goes_on {
+        if continues {
             let left_out: Vec<&str> =
                 PARTS.iter().filter(|part| !part.is_default).map(|part| part.name).collect();
             self.work.leave_out(format!("left out: {}", left_out.join(", ")));
         }
         match self.not_run.pop() {
-            Some((_, failure)) if !goes_on => Err(failure),
+            Some((_, failure)) if !continues => Err(failure),
             last => {
                 let is_whole = last.is_none();
                 let all = if is_whole { "all parts passed" } else { "all parts that were run passed" };
@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             Err(failure) => {
-                self.note(part, &format!("FAILED after {seconds} s; ./x test --full goes on with it"));
+                self.note(part, &format!("FAILED after {seconds} s; ./x test --full continues with it"));
                 Err(failure)
             }
         }
@@ -122,12 +122,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// One part, which the number of commits chooses among those that end within the seconds.
+/// Runs one part, chosen by the number of commits among those that fit into the seconds.
 fn rotate(work: &Work, seconds: u64) -> Result<(), Failure> {
     let line = Line::new("git").args(["rev-list", "--count", "HEAD"]).within(&work.place.root);
     let commits = output(&line).and_then(|count| count.trim().parse().ok()).unwrap_or(0);
     let Some(part) = parts::choose(commits, seconds) else {
-        print(format_args!("\nx test --full: NOT RUN: no part ends within {seconds} s"));
+        print(format_args!("\nx test --full: NOT RUN: no part fits into {seconds} s"));
         return Ok(());
     };
     print(format_args!("\n### {}: {}, chosen by commit {commits} for {seconds} s", part.name, part.about));
@@ -153,44 +153,44 @@ mod tests {
     const CANNOT: Part = parts::for_tests("cannot", |_, _| Err(Failure::setup("no network")));
     const FAILS: Part =
         parts::for_tests("fails", |_, _| Err(Failure::Stage { stage: "fails".to_owned(), status: 7 }));
-    const NEVER: Part = parts::for_tests("never", |_, _| panic!("it is not to be run"));
+    const NEVER: Part = parts::for_tests("never", |_, _| panic!("this part must not run"));
 
-    fn full(name: &str, parts: &[&'static Part], goes_on: bool) -> (Result<(), Failure>, Progress) {
+    fn full(name: &str, parts: &[&'static Part], continues: bool) -> (Result<(), Failure>, Progress) {
         let target = std::env::temp_dir().join(format!("xtask-full-{name}-{}", std::process::id()));
         let place = Place { root: target.clone(), caller: target.clone(), target: target.clone() };
         let work = Work::new(&place);
         let mut progress = Progress::none("abc");
         progress.add("never", 5);
         let run = Run { work: &work, progress, results: Vec::new(), not_run: Vec::new() };
-        let ended = run.run(parts, goes_on);
+        let ended = run.run(parts, continues);
         let progress = Progress::load(&progress::path(&place), "abc");
         let _ = std::fs::remove_dir_all(&target);
         (ended, progress)
     }
 
     #[test]
-    fn run_goes_on_after_what_passed() {
+    fn a_run_continues_after_passed_parts() {
         let (ended, progress) = full("on", &[&NEVER, &PASSES], true);
         assert_eq!(ended, Ok(()));
         assert!(progress.seconds("passes").is_some());
     }
 
     #[test]
-    fn run_ends_with_the_status_of_what_failed() {
+    fn a_run_ends_with_the_failed_status() {
         let (ended, progress) = full("fails", &[&PASSES, &FAILS, &NEVER], true);
         assert_eq!(ended.unwrap_err().exit_status(), 7);
         assert!(progress.seconds("passes").is_some() && progress.seconds("fails").is_none());
     }
 
     #[test]
-    fn what_cannot_be_set_up_is_not_a_failure() {
+    fn a_failed_setup_is_not_a_failure() {
         let (ended, progress) = full("cannot", &[&CANNOT, &PASSES], true);
         assert_eq!(ended, Ok(()));
         assert!(progress.seconds("passes").is_some() && progress.seconds("cannot").is_none());
     }
 
     #[test]
-    fn part_asked_for_by_name_has_to_be_run() {
+    fn a_named_part_must_run() {
         let (ended, _) = full("named", &[&CANNOT], false);
         assert_eq!(ended.unwrap_err().exit_status(), 3);
     }

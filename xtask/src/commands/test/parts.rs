@@ -1,4 +1,4 @@
-//! The parts of the full tests: what each runs, how long it takes, and whether continuous integration has time for it.
+//! The parts of the full tests: their stages, their durations, and whether continuous integration may run them.
 //!
 //! ```text
 //! PARTS ──► full run: those by default, in order
@@ -22,19 +22,19 @@ use crate::work::Work;
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// How long it usually takes on two CPUs, with nothing built or downloaded for it.
+    /// Usual duration on two CPUs, with nothing built or downloaded before.
     pub(crate) minutes: u32,
-    /// Whether a full run has it that names no parts.
+    /// Whether a full run without named parts includes it.
     pub(crate) is_default: bool,
-    /// How many seconds it needs at most after `./x lint` and `./x test`, if continuous integration may take it.
+    /// Seconds it needs at most after `./x lint` and `./x test`, if continuous integration may run it.
     rotation: Option<u64>,
-    /// Runs it; with a limit, so that it ends within it where its length is a matter of choice.
+    /// Runs the part. With a limit, parts of adjustable length end within it.
     pub(crate) run: fn(&Work, Option<Duration>) -> Result<(), Failure>,
 }
 
-/// What `./x test` runs anyway.
+/// The part that `./x test` runs as well.
 const ORDINARY: &str = "tests";
-/// How long the soak and each fuzz target take without a limit.
+/// Durations of the soak and of each fuzz target without a limit.
 const SOAK: Duration = Duration::from_secs(600);
 const FUZZ_SECONDS: u32 = 60;
 
@@ -72,7 +72,7 @@ pub(crate) const PARTS: &[Part] = &[
         minutes: 5,
         is_default: true,
         rotation: Some(540),
-        // Only the kernels' own tests: the suite would take an hour.
+        // Only the kernels' own tests: the whole suite would take an hour.
         run: |work, _| miri(work, "copy kernels", &["-p", package::CPU, "--lib"]),
     },
     Part {
@@ -85,7 +85,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "c-sanitizers",
-        about: "C programs under gcc, clang, the sanitizers and valgrind, which are installed",
+        about: "C programs under gcc, clang, the sanitizers and valgrind, which it installs",
         minutes: 4,
         is_default: true,
         rotation: Some(420),
@@ -173,7 +173,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "newer",
-        about: "the module built for the newest kernel that Debian has backported",
+        about: "the module built for the newest kernel in Debian's backports",
         minutes: 2,
         is_default: true,
         rotation: Some(240),
@@ -181,7 +181,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "lab",
-        about: "every claim of the papers, with its full sweep, against the verdicts it is known to have",
+        about: "every claim of the papers, with its full sweep, compared with the expected verdicts",
         minutes: 10,
         is_default: true,
         rotation: None,
@@ -203,7 +203,7 @@ pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Part>, Failure> {
     names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect()
 }
 
-/// The part for a number of commits, of those that end within so many seconds; none if none does.
+/// The part for a number of commits, among those that fit into the seconds.
 pub(crate) fn choose(commits: u64, seconds: u64) -> Option<&'static Part> {
     let fits = |part: &&Part| part.rotation.is_some_and(|needed| needed <= seconds);
     let fitting: Vec<&Part> = PARTS.iter().filter(fits).collect();
@@ -212,7 +212,7 @@ pub(crate) fn choose(commits: u64, seconds: u64) -> Option<&'static Part> {
     fitting.get(index).copied()
 }
 
-/// A time that may be shortened to end within a limit, with something kept back for what else is done.
+/// A duration, shortened if needed to end within a limit; `kept_back` is reserved for other work.
 fn bounded(time: Duration, limit: Option<Duration>, kept_back: Duration) -> Duration {
     limit.map_or(time, |limit| limit.saturating_sub(kept_back).min(time))
 }
@@ -230,7 +230,7 @@ fn loom_line(flags: &str, work: &Work) -> Line {
         .env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start())
 }
 
-/// Interprets the tests of a crate with unsafe code.
+/// Runs the tests of a crate with unsafe code under Miri.
 fn miri(work: &Work, name: &str, selection: &[&str]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     let nightly = work.setup.nightly(&["miri", "rust-src"])?;
@@ -243,7 +243,7 @@ fn miri(work: &Work, name: &str, selection: &[&str]) -> Result<(), Failure> {
 }
 
 fn miri_line(nightly: &str, flags: &str, selection: &[&str], work: &Work) -> Line {
-    // Miri keeps the tests from files and is slow: property tests record no failures there and try fewer cases.
+    // Miri isolates the tests from files and is slow: property tests record no failures and run fewer cases.
     let own = "-Zmiri-env-set=PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 -Zmiri-env-set=PROPTEST_CASES=16";
     Line::new("cargo")
         .args([&format!("+{nightly}"), "miri", "test", "--target-dir"])
@@ -252,7 +252,7 @@ fn miri_line(nightly: &str, flags: &str, selection: &[&str], work: &Work) -> Lin
         .env("MIRIFLAGS", format!("{flags} {own}").trim_start())
 }
 
-/// The CPU engine's tests at both levels of that CPU.
+/// Runs the CPU engine's tests at both levels of that CPU.
 pub(crate) fn arm(work: &Work, _: Option<Duration>) -> Result<(), Failure> {
     work.setup.rust(&[ARM])?;
     work.setup.tools(&[debian::ARM_EMULATION])?;
@@ -262,7 +262,7 @@ pub(crate) fn arm(work: &Work, _: Option<Duration>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A test that forces levels by starting itself cannot be run, without binfmt.
+/// A test that forces levels by starting itself again cannot run without binfmt.
 fn arm_line(level: &str) -> Line {
     Line::new("cargo")
         .args(["test", "-p", package::CPU, "--target", ARM, "--lib", "--tests"])
@@ -277,19 +277,19 @@ fn c_programs(work: &Work) -> Result<(), Failure> {
     work.setup.tools(&[debian::C_CHECKERS])?;
     let name = PRODUCT_WORKSPACE.name;
     work.stages.run(&format!("build of {name}"), &super::build())?;
-    // Of the whole workspace, so that nothing is built anew after its tests.
+    // Built as part of the whole workspace, so that its tests find everything built.
     let line = super::workspace_tests(&PRODUCT_WORKSPACE, &work.place.target);
     work.stages.run("C programs", &line.args(["--test", test::C_PROGRAMS]))
 }
 
-/// A guest of the module; where time is short, its fuzzer has less of it.
+/// Runs a guest of the module; a short limit shortens its fuzzer.
 fn machine(work: &Work, name: &str, limit: Option<Duration>) -> Result<(), Failure> {
     let fuzz_seconds = if limit.is_some() { 10 } else { guest::FUZZ_SECONDS };
-    let machine = Machine::named(name).expect("parts name machines that there are");
+    let machine = Machine::named(name).expect("every part names an existing machine");
     module::run(work, machine, fuzz_seconds)
 }
 
-/// The whole lab, with nothing of an earlier run.
+/// Runs the whole lab without earlier results.
 fn lab(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     for line in lab_builds() {
@@ -298,7 +298,7 @@ fn lab(work: &Work) -> Result<(), Failure> {
     verdicts::run(work)
 }
 
-/// A part for the tests of runs.
+/// A part for the tests of this module's users.
 #[cfg(test)]
 pub(crate) const fn for_tests(
     name: &'static str,

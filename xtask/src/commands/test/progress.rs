@@ -1,4 +1,4 @@
-//! Which parts of the full tests have passed, for which sources: kept in a file, so that a run that was broken off goes on.
+//! Which parts of the full tests have passed, for which sources: kept in a file, so that an interrupted run can continue.
 //!
 //! ```text
 //! target/full/passed:    sources 0095fa6...+1f2e3d4c5b6a7988
@@ -6,7 +6,7 @@
 //!                        miri-shm 301
 //! ```
 //!
-//! The sources are the commit and, if the tree differs from it, a hash of the difference. Other sources begin anew.
+//! The sources are the commit and, if the tree differs from it, a hash of the difference. Other sources start from nothing.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::stages::output;
 
 const SOURCES: &str = "sources ";
 
-/// The parts that passed for these sources, and how long each took.
+/// The parts that passed for these sources, with the seconds that each took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     sources: String,
@@ -32,7 +32,7 @@ impl Progress {
         Self { sources: sources.to_owned(), passed: Vec::new() }
     }
 
-    /// What the file says about these sources.
+    /// The parts noted in the file for these sources.
     pub(crate) fn load(path: &Path, sources: &str) -> Self {
         let text = fs::read_to_string(path).unwrap_or_default();
         Self::read(&text)
@@ -55,7 +55,7 @@ impl Progress {
         [format!("{SOURCES}{}\n", self.sources)].into_iter().chain(lines).collect()
     }
 
-    /// How long a part took that has passed.
+    /// The seconds that a passed part took.
     pub(crate) fn seconds(&self, name: &str) -> Option<u64> {
         self.passed.iter().find(|(passed, _)| passed == name).map(|(_, seconds)| *seconds)
     }
@@ -65,7 +65,7 @@ impl Progress {
         self.passed.push((name.to_owned(), seconds));
     }
 
-    /// Writes the file anew; broken off, it leaves the old one.
+    /// Replaces the file; if interrupted, the old one remains.
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -80,7 +80,7 @@ pub(crate) fn path(place: &Place) -> PathBuf {
     place.built("full/passed")
 }
 
-/// What the sources are; nothing where git does not tell.
+/// Identifies the sources; `None` if git fails.
 pub(crate) fn sources(place: &Place) -> Option<String> {
     let git = |arguments: &[&str]| output(&Line::new("git").args(arguments).within(&place.root));
     let commit = git(&["rev-parse", "HEAD"])?;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_is_found_again() {
+    fn passed_parts_are_found_again() {
         let path = file("again");
         let mut progress = Progress::none("abc");
         progress.add("loom", 96);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sources_begin_anew() {
+    fn other_sources_start_from_nothing() {
         let path = file("other");
         let mut progress = Progress::none("abc");
         progress.add("loom", 96);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_makes_no_sense_says_nothing() {
+    fn an_invalid_file_is_ignored() {
         for text in ["", "loom 96\n", "sources abc\nloom\n", "sources abc\nloom soon\n"] {
             assert_eq!(Progress::read(text), None, "{text:?}");
         }

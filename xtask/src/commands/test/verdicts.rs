@@ -1,11 +1,11 @@
-//! The whole lab, and its verdicts held against those that its claims are known to have.
+//! Runs the whole lab and compares its verdicts with the expected ones.
 //!
 //! ```text
 //! memferry-lab --fresh --json FILE ──► rows ──► id, place, status, basis ──► compared with the stored lines
 //! ```
 //!
-//! Claims that fail are part of the result, so the lab's status 1 is none of its own. A live row may also be "not-run": this machine
-//! may not allow what it takes.
+//! Claims that fail are part of the result, so the lab's status 1 is no failure. A live row may also be "not-run": this machine may
+//! lack what it needs.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn line(work: &Work, json: &Path) -> Line {
     lab.arg("--html").arg(json.with_extension("html"))
 }
 
-/// What differs between the rows and the stored lines, `ID PLACE STATUS BASIS`.
+/// The differences between the rows and the stored lines, `ID PLACE STATUS BASIS`.
 fn differences(json: &str, stored: &str) -> Vec<String> {
     let Ok(Value::Array(rows)) = serde_json::from_str(json) else {
         return vec!["the lab wrote no verdicts".to_owned()];
@@ -55,7 +55,8 @@ fn differences(json: &str, stored: &str) -> Vec<String> {
             differences.push(format!("{found}: {} was stored", known.unwrap_or("nothing")));
         }
     }
-    differences.extend(missing.into_iter().map(|line| format!("{line}: stored, and not among the verdicts")));
+    differences
+        .extend(missing.into_iter().map(|line| format!("{line}: stored, but missing among the verdicts")));
     differences
 }
 
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_may_neither_come_nor_go() {
+    fn added_and_missing_rows_differ() {
         let rows = [row("a", "simulated", "pass")];
         assert_eq!(compare(&rows, ""), 1);
         assert_eq!(compare(&[], "a simulated pass predicted\n"), 1);

@@ -1,10 +1,10 @@
-//! The run: keeps clients and services going, abuses them as the schedule says, and judges what comes of it.
+//! The run: keeps clients and services running, abuses them by the schedule, and judges the results.
 //!
 //! ```text
 //! until the time is up, or Ctrl-C:
-//!   lines ─► clients::heard      ends ─► clients::ended        too few clients ─► others
-//!   schedule ─► kill, stop, ballast      a service's time is up ─► kill; or all clients away, settled?, told to stop
-//! then: all clients away, settled?, told to stop
+//!   lines ─► clients::handle_line      exits ─► clients::poll_exit      too few clients ─► start more
+//!   schedule ─► kill, stop, ballast    a service's time is up ─► SIGKILL; or kill all clients, check for leaks, SIGTERM
+//! then: kill all clients, check for leaks, SIGTERM
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::abuse::{self, Abuse, Schedule};
-use crate::clients::{self, Kind, Past, Recipe, Running};
-use crate::process::{LOOK, Line, Started};
+use crate::clients::{self, History, Kind, Recipe, Running};
+use crate::process::{Line, POLL_INTERVAL, Started};
 use crate::random::Random;
 use crate::report::{Report, Sample, Settled};
 use crate::roles::Role;
-use crate::service::{Desk, SOON, Service};
+use crate::service::{Launcher, SOON, Service};
 use crate::{Programs, SoakError};
 
-/// Clients that run at a time, of each kind.
+/// Concurrent clients of each kind.
 const TEAM: [(Kind, usize); 10] = [
     (Kind::Part(Role::Mover), 2),
     (Kind::Part(Role::Lender), 1),
@@ -41,16 +41,16 @@ const TEAM: [(Kind, usize); 10] = [
     (Kind::Python, 1),
 ];
 
-/// Descriptors and threads that a file server makes when it first needs them, a few for each worker, and keeps.
+/// Descriptors and threads that a file server creates on first use, a few for each worker, and keeps.
 const LAZY: u64 = 16;
 
-/// A kind of client that gets nothing done for so long is kept from it by something.
+/// A kind of client without a completion for so long is reported.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Rows of the table.
 const ROWS: u32 = 20;
 
-/// The directory of a run, gone with it.
+/// The directory of a run, removed with it.
 struct Place(PathBuf);
 
 impl Place {
@@ -67,58 +67,58 @@ impl Drop for Place {
     }
 }
 
-struct Orchestra<'a> {
+struct Runner<'a> {
     random: Random,
     report: Report,
-    past: Past,
+    history: History,
     recipe: Recipe<'a>,
     command: PathBuf,
-    said: Sender<Line>,
-    heard: Receiver<Line>,
-    /// Lines that came while a certain one was waited for.
-    kept: Vec<Line>,
+    line_sender: Sender<Line>,
+    line_receiver: Receiver<Line>,
+    /// Lines received while waiting for a certain one.
+    pending_lines: Vec<Line>,
     next: u64,
-    whole: Duration,
-    began: Instant,
+    duration: Duration,
+    started: Instant,
     clients: Vec<Running>,
-    /// Completions of each kind of client, and since when there are no more.
+    /// Completions of each kind of client, and when they last increased.
     progress: BTreeMap<Kind, (u64, Instant)>,
     service: Option<Service>,
     files: Option<Service>,
-    /// The service is stopped until then.
+    /// Until when the service is stopped.
     stopped: Option<Instant>,
     interrupted: Arc<AtomicBool>,
 }
 
-/// Runs for so long, or until it is interrupted.
-pub(crate) fn run(seed: u64, whole: Duration, programs: &Programs) -> Result<Report, SoakError> {
+/// Runs for a duration, or until it is interrupted.
+pub(crate) fn run(seed: u64, duration: Duration, programs: &Programs) -> Result<Report, SoakError> {
     let place = Place::new()?;
     let own = std::env::current_exe()?;
     let beside = || own.parent().map(|directory| directory.join("memferry"));
-    let command = programs.memferry.clone().or_else(beside).ok_or("no command")?;
+    let command = programs.memferry.clone().or_else(beside).ok_or("the folder of this program is unknown")?;
     if !command.exists() {
         return Err(
-            format!("{} is not there; build it, or name it with --memferry", command.display()).into()
+            format!("{} does not exist; build it, or name it with --memferry", command.display()).into()
         );
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let (said, heard) = channel();
-    println!("soak: seed {seed}, {} s, in {}", whole.as_secs(), place.0.display());
-    let mut orchestra = Orchestra {
+    let (line_sender, line_receiver) = channel();
+    println!("soak: seed {seed}, {} s, in {}", duration.as_secs(), place.0.display());
+    let mut runner = Runner {
         random: Random::new(seed),
-        report: Report::new(seed, whole.as_secs_f64()),
-        past: Past::default(),
+        report: Report::new(seed, duration.as_secs_f64()),
+        history: History::default(),
         recipe: Recipe { directory: &place.0, own: own.clone(), programs },
         command,
-        said,
-        heard,
-        kept: Vec::new(),
+        line_sender,
+        line_receiver,
+        pending_lines: Vec::new(),
         next: 0,
-        whole,
-        began: Instant::now(),
+        duration,
+        started: Instant::now(),
         clients: Vec::new(),
         progress: BTreeMap::new(),
         service: None,
@@ -126,30 +126,30 @@ pub(crate) fn run(seed: u64, whole: Duration, programs: &Programs) -> Result<Rep
         stopped: None,
         interrupted,
     };
-    orchestra.play()?;
-    Ok(orchestra.report)
+    runner.run()?;
+    Ok(runner.report)
 }
 
-impl Orchestra<'_> {
+impl Runner<'_> {
     fn is_over(&self) -> bool {
-        self.began.elapsed() >= self.whole || self.interrupted.load(Ordering::Relaxed)
+        self.started.elapsed() >= self.duration || self.interrupted.load(Ordering::Relaxed)
     }
 
-    fn play(&mut self) -> Result<(), SoakError> {
-        self.say_what_is_left_out();
+    fn run(&mut self) -> Result<(), SoakError> {
+        self.note_left_out();
         Report::print_head();
         let mut schedule = Schedule::new(Instant::now(), &mut self.random);
         let mut sampled = Instant::now();
-        let pause = self.whole / ROWS;
+        let pause = self.duration / ROWS;
         let mut counted = (0, 0);
         while !self.is_over() {
             self.keep_services()?;
-            self.end_in_time()?;
+            self.end_expired_service()?;
             self.keep_clients()?;
             while let Some(abuse) = schedule.due(Instant::now(), &mut self.random) {
                 self.abuse(abuse)?;
             }
-            self.listen()?;
+            self.process_lines()?;
             if sampled.elapsed() >= pause {
                 self.sample(sampled.elapsed().as_secs_f64(), &mut counted);
                 self.find_idle();
@@ -157,31 +157,30 @@ impl Orchestra<'_> {
             }
         }
         self.report.interrupted = self.interrupted.load(Ordering::Relaxed);
-        self.report.ran = self.began.elapsed().as_secs_f64();
+        self.report.ran = self.started.elapsed().as_secs_f64();
         self.end_service(true)?;
         self.end_files(true)?;
-        self.clear(|_| true)
+        self.kill_clients(|_| true)
     }
 
-    fn say_what_is_left_out(&mut self) {
+    fn note_left_out(&mut self) {
         for (kind, _) in TEAM {
             if self.recipe.words(kind, 0, &[]).is_none() {
                 self.report
                     .not_run
-                    .push(format!("clients of kind {}: what they need was not named", kind.name()));
+                    .push(format!("clients of kind {}: a program that they need was not named", kind.name()));
             } else {
                 self.report.by_kind.insert(kind.name(), 0);
-                self.progress.insert(kind, (0, self.began));
+                self.progress.insert(kind, (0, self.started));
             }
         }
         if self.recipe.programs.clock.is_none() {
-            self.report.not_run.push("jumps of the time of day: the library for it was not named".to_owned());
+            self.report.not_run.push("jumps of the time of day: the library was not named".to_owned());
         }
-        let monotonic =
-            "jumps of the monotonic clock: it has none while a process lives, but that of being stopped";
+        let monotonic = "jumps of the monotonic clock: a living process sees none, except when it is stopped";
         self.report.not_run.push(monotonic.to_owned());
         let memory =
-            "a service short of memory: an allocation that fails ends a Rust program; quotas bound it";
+            "a service short of memory: a failed allocation ends a Rust program; quotas bound its memory";
         self.report.not_run.push(memory.to_owned());
     }
 
@@ -195,21 +194,22 @@ impl Orchestra<'_> {
             return self.watch_services();
         }
         let number = self.number();
-        let life = abuse::life(self.whole, &mut self.random);
-        let desk = Desk {
+        let life = abuse::life(self.duration, &mut self.random);
+        let launcher = Launcher {
             command: &self.command,
             directory: self.recipe.directory,
-            said: &self.said,
-            heard: &self.heard,
+            line_sender: &self.line_sender,
+            lines: &self.line_receiver,
         };
         if self.files.is_none() {
-            let files = Service::files(&desk, number, life, &mut self.random, &mut self.kept)?;
+            let files = Service::files(&launcher, number, life, &mut self.random, &mut self.pending_lines)?;
             self.files = Some(files);
         } else {
             let clock = self.recipe.programs.clock.as_deref();
-            let service = Service::serve(&desk, number, life, clock, &mut self.random, &mut self.kept)?;
+            let service =
+                Service::serve(&launcher, number, life, clock, &mut self.random, &mut self.pending_lines)?;
             if service.starved {
-                self.past.starved.insert(service.started.process());
+                self.history.starved.insert(service.started.process());
             }
             self.report.count("services started");
             self.service = Some(service);
@@ -217,76 +217,76 @@ impl Orchestra<'_> {
         Ok(())
     }
 
-    /// Ends a service whose time is up.
-    fn end_in_time(&mut self) -> Result<(), SoakError> {
+    /// Ends the service when its time is up.
+    fn end_expired_service(&mut self) -> Result<(), SoakError> {
         if self.service.as_ref().is_some_and(|service| Instant::now() >= service.until) {
-            let kindly = self.random.once_in(2);
-            self.end_service(kindly)?;
+            let gracefully = self.random.once_in(2);
+            self.end_service(gracefully)?;
         }
         Ok(())
     }
 
-    /// A service that ends by itself is a finding, and so is one that panics.
+    /// Reports a service that ended by itself.
     fn watch_services(&mut self) -> Result<(), SoakError> {
         for slot in [&mut self.service, &mut self.files] {
             let Some(service) = slot else { continue };
-            if let Some(status) = service.started.ended()? {
+            if let Some(status) = service.started.exit_status()? {
                 let errors = service.started.errors();
                 self.report.find(format!("a service ({}) ended with {status}: {errors}", service.options));
-                self.past.gone.insert(service.started.process());
-                self.past.last = Some(Instant::now());
+                self.history.gone.insert(service.started.process());
+                self.history.last = Some(Instant::now());
                 *slot = None;
             }
         }
         if self.stopped.is_some_and(|until| Instant::now() >= until) {
-            self.go_on();
+            self.resume_service();
         }
         Ok(())
     }
 
-    fn go_on(&mut self) {
+    fn resume_service(&mut self) {
         if let (Some(_), Some(service)) = (self.stopped.take(), &self.service) {
             service.started.signal(Signal::CONT);
         }
     }
 
-    /// Ends the service: at once, or when all its clients are gone and it holds nothing of theirs any more.
-    fn end_service(&mut self, kindly: bool) -> Result<(), SoakError> {
-        self.go_on();
+    /// Ends the service: with SIGKILL, or with SIGTERM; before the latter mostly all its clients are killed and leaks are reported.
+    fn end_service(&mut self, gracefully: bool) -> Result<(), SoakError> {
+        self.resume_service();
         let Some(mut service) = self.service.take() else { return Ok(()) };
         let process = service.started.process();
-        if kindly && self.random.once_in(3) && !self.is_over() {
-            // Its clients are there while it stops.
+        if gracefully && self.random.once_in(3) && !self.is_over() {
+            // Its clients run while it stops.
             self.report.count("services told to stop under load");
-        } else if kindly {
-            self.clear(Kind::is_served)?;
-            let (held, wrong) = service.settled(&self.recipe.directory.join("service"));
-            self.settled("a service", &service, held);
-            if let Some(wrong) = wrong {
-                self.report.find(format!("a service ({}) without clients holds: {wrong}", service.options));
+        } else if gracefully {
+            self.kill_clients(Kind::is_served)?;
+            let (usage, leak) = service.wait_until_released(&self.recipe.directory.join("service"));
+            self.add_settled("a service", &service, usage);
+            if let Some(leak) = leak {
+                self.report.find(format!("a service ({}) without clients leaks: {leak}", service.options));
             }
             self.report.count("services told to stop without clients");
         } else {
             self.report.count("services killed");
         }
-        self.past.gone.insert(process);
-        self.past.last = Some(Instant::now());
-        let signal = if kindly { Signal::TERM } else { Signal::KILL };
+        self.history.gone.insert(process);
+        self.history.last = Some(Instant::now());
+        let signal = if gracefully { Signal::TERM } else { Signal::KILL };
         service.started.signal(signal);
-        self.judge_end(&mut service, kindly)
+        self.judge_end(&mut service, gracefully)
     }
 
-    fn judge_end(&mut self, service: &mut Service, kindly: bool) -> Result<(), SoakError> {
-        let ended = service.started.ended_within(SOON)?;
+    fn judge_end(&mut self, service: &mut Service, gracefully: bool) -> Result<(), SoakError> {
+        let ended = service.started.wait_for_exit(SOON)?;
         let what = &service.options;
         match ended {
             None => {
                 let threads = service.started.threads();
-                self.report.find(format!("a service ({what}) told to end does not: {threads}"));
+                self.report.find(format!("a service ({what}) does not end after its signal: {threads}"));
             }
-            Some(status) if kindly && !status.success() => {
+            Some(status) if gracefully && !status.success() => {
                 let errors = service.started.errors();
-                self.report.find(format!("a service ({what}) told to stop ended with {status}: {errors}"));
+                self.report.find(format!("a service ({what}) ended with {status} after SIGTERM: {errors}"));
             }
             Some(_) if service.started.panicked() => {
                 self.report.find(format!("a service ({what}) panicked: {}", service.started.errors()));
@@ -296,42 +296,42 @@ impl Orchestra<'_> {
         Ok(())
     }
 
-    fn end_files(&mut self, kindly: bool) -> Result<(), SoakError> {
+    fn end_files(&mut self, gracefully: bool) -> Result<(), SoakError> {
         let Some(mut files) = self.files.take() else { return Ok(()) };
-        if kindly {
-            self.clear(|kind| kind == Kind::Part(Role::Files))?;
+        if gracefully {
+            self.kill_clients(|kind| kind == Kind::Part(Role::Files))?;
             let until = Instant::now() + SOON;
-            let held = loop {
-                let held = files.started.held();
-                let back = held.is_some_and(|held| held.descriptors <= files.first.descriptors + LAZY);
+            let usage = loop {
+                let usage = files.started.usage();
+                let back = usage.is_some_and(|usage| usage.descriptors <= files.first.descriptors + LAZY);
                 if back || Instant::now() > until {
-                    break held;
+                    break usage;
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             };
-            if let Some(held) = held
-                && (held.descriptors > files.first.descriptors + LAZY
-                    || held.threads > files.first.threads + LAZY)
+            if let Some(usage) = usage
+                && (usage.descriptors > files.first.descriptors + LAZY
+                    || usage.threads > files.first.threads + LAZY)
             {
                 self.report.find(format!(
-                    "a file server ({}) without clients holds {held:?}, {:?} in the beginning: {}",
+                    "a file server ({}) without clients uses {usage:?}, {:?} at the start: {}",
                     files.options,
                     files.first,
                     files.started.descriptors()
                 ));
             }
-            self.settled("a file server", &files, held);
+            self.add_settled("a file server", &files, usage);
             files.started.signal(Signal::TERM);
         } else {
             self.report.count("file servers killed");
             files.started.signal(Signal::KILL);
         }
-        self.judge_end(&mut files, kindly)
+        self.judge_end(&mut files, gracefully)
     }
 
-    fn settled(&mut self, what: &'static str, service: &Service, held: Option<crate::process::Held>) {
-        let Some(after) = held else { return };
-        let at = self.began.elapsed().as_secs_f64();
+    fn add_settled(&mut self, what: &'static str, service: &Service, usage: Option<crate::process::Usage>) {
+        let Some(after) = usage else { return };
+        let at = self.started.elapsed().as_secs_f64();
         let age = service.since.elapsed().as_secs_f64();
         self.report.settled.push(Settled { at, age, what, before: service.first, after });
     }
@@ -363,7 +363,8 @@ impl Orchestra<'_> {
         if clock.is_some() {
             self.report.count("clients whose time of day jumps");
         }
-        let started = Started::new(&words, preload.or(clock).as_deref(), (number, &self.said), errors)?;
+        let started =
+            Started::new(&words, preload.or(clock).as_deref(), (number, &self.line_sender), errors)?;
         self.report.count(if limits.is_empty() {
             "clients started"
         } else {
@@ -403,17 +404,17 @@ impl Orchestra<'_> {
         Ok(())
     }
 
-    /// Hears what was said meanwhile, and sees who has ended.
-    fn listen(&mut self) -> Result<(), SoakError> {
+    /// Handles the clients' lines and exits.
+    fn process_lines(&mut self) -> Result<(), SoakError> {
         if self.service.as_ref().is_some_and(|service| service.starved) {
-            self.past.short = Some(Instant::now());
+            self.history.short = Some(Instant::now());
         }
-        let mut lines = std::mem::take(&mut self.kept);
-        lines.extend(self.heard.recv_timeout(LOOK));
-        lines.extend(self.heard.try_iter());
+        let mut lines = std::mem::take(&mut self.pending_lines);
+        lines.extend(self.line_receiver.recv_timeout(POLL_INTERVAL));
+        lines.extend(self.line_receiver.try_iter());
         for line in lines {
             if let Some(client) = self.clients.iter_mut().find(|client| client.number == line.number) {
-                clients::heard(client, &line.text, &self.past, &mut self.report);
+                clients::handle_line(client, &line.text, &self.history, &mut self.report);
             }
         }
         let now = Instant::now();
@@ -422,43 +423,43 @@ impl Orchestra<'_> {
             let client = &mut self.clients[index];
             if client.stopped.is_some_and(|until| now >= until) {
                 client.stopped = None;
-                client.heard = now;
+                client.last_line = now;
                 client.started.signal(Signal::CONT);
             }
-            match clients::ended(client, &mut self.report)? {
+            match clients::poll_exit(client, &mut self.report)? {
                 None => index += 1,
                 Some(status) => {
                     let gone = self.clients.swap_remove(index);
-                    self.forget(gone, status);
+                    self.retire(gone, status);
                 }
             }
         }
         Ok(())
     }
 
-    /// Hears the last of a client.
-    fn forget(&mut self, mut gone: Running, status: ExitStatus) {
-        gone.started.heard_out();
-        let last: Vec<Line> = self.heard.try_iter().collect();
+    /// Handles the last lines of a client that ended.
+    fn retire(&mut self, mut gone: Running, status: ExitStatus) {
+        gone.started.join_reader();
+        let last: Vec<Line> = self.line_receiver.try_iter().collect();
         for line in last {
             match line.number == gone.number {
-                true => clients::heard(&mut gone, &line.text, &self.past, &mut self.report),
-                false => self.kept.push(line),
+                true => clients::handle_line(&mut gone, &line.text, &self.history, &mut self.report),
+                false => self.pending_lines.push(line),
             }
         }
         clients::judge_end(&gone, status, &mut self.report);
     }
 
-    /// Kills clients, and waits until they are gone.
-    fn clear(&mut self, which: impl Fn(Kind) -> bool) -> Result<(), SoakError> {
+    /// Kills clients and waits until they are gone.
+    fn kill_clients(&mut self, which: impl Fn(Kind) -> bool) -> Result<(), SoakError> {
         self.clients.iter_mut().filter(|client| which(client.kind)).for_each(Running::kill);
         while self.clients.iter().any(|client| which(client.kind)) {
-            self.listen()?;
+            self.process_lines()?;
         }
         Ok(())
     }
 
-    /// Finds kinds of clients that run and get nothing done, which none of them can see by itself.
+    /// Reports kinds of clients that run without completions, which no client can detect by itself.
     fn find_idle(&mut self) {
         for (kind, (counted, since)) in &mut self.progress {
             let done = self.report.by_kind.get(&kind.name()).copied().unwrap_or(0);
@@ -467,7 +468,7 @@ impl Orchestra<'_> {
             } else if since.elapsed() > IDLE {
                 let name = kind.name();
                 let seconds = since.elapsed().as_secs();
-                self.report.find(format!("no client of kind {name} got anything done in {seconds} s"));
+                self.report.find(format!("no client of kind {name} completed anything in {seconds} s"));
                 *since = Instant::now();
             }
         }
@@ -478,12 +479,12 @@ impl Orchestra<'_> {
         let bytes = self.report.bytes;
         let rate = |now: u64, before: u64| (now - before) as f64 / seconds;
         let sample = Sample {
-            at: self.began.elapsed().as_secs_f64(),
+            at: self.started.elapsed().as_secs_f64(),
             completions: rate(completions, counted.0),
             bytes: rate(bytes, counted.1),
             clients: self.clients.len(),
-            service: self.service.as_ref().and_then(|service| service.started.held()),
-            files: self.files.as_ref().and_then(|files| files.started.held()),
+            service: self.service.as_ref().and_then(|service| service.started.usage()),
+            files: self.files.as_ref().and_then(|files| files.started.usage()),
         };
         *counted = (completions, bytes);
         self.report.sample(sample);

@@ -1,16 +1,15 @@
-//! What clients say of themselves, a line at a time on standard output, in every language.
+//! The lines that clients in every language print on standard output.
 //!
 //! ```text
 //! hello PID                 the service in that process serves this client
-//! at COMPLETIONS BYTES      how far it is, several times a second
-//! lost PID                  that service is gone, and every ticket got its one completion
+//! at COMPLETIONS BYTES      progress so far, several times a second
+//! lost PID                  that service is gone, and every ticket got one completion
 //! ended PID WHY             that service ended the session
-//! refused PID KIND WHY      it would not do something; KIND `own` when this process's limits are in the way
+//! refused PID KIND WHY      it refused a call; KIND is `own` if this process's limits are the reason
 //! finding WHAT              something is wrong
 //! ```
 //!
-//! Whether a loss, an end or a refusal was called for is the orchestrator's to judge: it knows what it
-//! did to the service.
+//! The runner decides whether a loss, an end or a refusal was to be expected, since it knows what it add to the service.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -20,20 +19,19 @@ use memferry_service::protocol::{Refusal, RefusalKind};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Why a session with a service is over, or a part of its work could not be done.
+/// Why a session ended, or a part of its work could not be done.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The service is gone.
     Lost,
-    /// It ended the session.
+    /// The service ended the session.
     Ended(String),
-    /// It, or the system, would not.
+    /// The service, or the system, refused a call.
     Refused(&'static str, String),
-    /// What must not be.
     Finding(String),
 }
 
-/// What must not be, as an error.
+/// Returns wrong behaviour as an error.
 pub(crate) fn finding<T>(what: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Finding(what.into()))
 }
@@ -56,7 +54,7 @@ impl From<CallError> for Stop {
             CallError::Refused(refusal) => refused(&refusal),
             CallError::Ended(violation) => Self::Ended(violation.to_string()),
             CallError::ServiceLost => Self::Lost,
-            // A process short of descriptors does not get those that come with an answer.
+            // A process short of descriptors cannot receive those that come with a reply.
             CallError::Send(_) | CallError::Protocol(_) => Self::Refused("own", error.to_string()),
             CallError::PartOfArena | CallError::Forked(_) => Self::Finding(error.to_string()),
         }
@@ -108,34 +106,34 @@ impl From<SubmitReason> for Stop {
     }
 }
 
-/// Says how far this client is.
-pub(crate) struct Teller {
+/// Reports the progress of this client.
+pub(crate) struct Progress {
     completions: u64,
     bytes: u64,
     last: Instant,
 }
 
-impl Teller {
+impl Progress {
     pub(crate) fn new() -> Self {
         Self { completions: 0, bytes: 0, last: Instant::now() }
     }
 
     /// Counts work that was done and checked.
-    pub(crate) fn did(&mut self, completions: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, completions: u64, bytes: u64) {
         self.completions += completions;
         self.bytes += bytes;
         if self.last.elapsed() >= PAUSE {
-            self.say();
+            self.report();
         }
     }
 
-    pub(crate) fn say(&mut self) {
+    pub(crate) fn report(&mut self) {
         self.last = Instant::now();
-        say(&format!("at {} {}", self.completions, self.bytes));
+        print_line(&format!("at {} {}", self.completions, self.bytes));
     }
 }
 
-/// A line for the orchestrator. Nobody may be listening any more.
-pub(crate) fn say(line: &str) {
+/// Prints a line for the runner, which may be gone.
+pub(crate) fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{}", line.replace('\n', " "));
 }
