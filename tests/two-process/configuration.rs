@@ -214,7 +214,7 @@ fn a_running_service_changes_its_policy() {
     }
     let json: serde_json::Value = serde_json::from_str(&message(policy(&["--json"]))).unwrap();
     assert_eq!((&json["kind"], &json["class_weights"][2]), (&"priority".into(), &9.into()));
-    for kind in ["shared", "exclusive", "deadline", "weighted", "rate-limit"] {
+    for kind in memferry::PolicyKind::ALL.map(memferry::PolicyKind::name) {
         assert!(message(policy(&[kind, "--low-policy=none"])).starts_with(kind));
         assert_moves_bytes(&service.client());
     }

@@ -18,8 +18,7 @@ use crate::{CommandError, socket};
 /// Arguments of `policy`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// New policy: shared, exclusive, priority, deadline, weighted or rate-limit.
-    #[arg(value_parser = policy)]
+    #[arg(value_parser = policy, help = format!("New policy: {}", PolicyKind::ALL.map(PolicyKind::name).join(", ")))]
     kind: Option<PolicyKind>,
     #[command(flatten)]
     flags: Flags<Policies>,
