@@ -156,7 +156,7 @@ fn revocation_ends_the_transfers_of_others() {
     let grant = owner.grant(frame.slice(..4096), Rights::READ, to).unwrap();
     assert!(matches!(owner.accept(grant.token()), Err(CallError::Refused(_))), "granted to another session");
     role.send_line(&grant.token().to_string());
-    assert!(role.receive_line().contains("lacks that right"), "the grant is for reading");
+    assert!(role.receive_line().contains("lacks the right"), "the grant is for reading");
     assert_eq!(role.receive_line(), "copying");
     grant.revoke().unwrap();
     assert_eq!(role.receive_line(), "cancelled");

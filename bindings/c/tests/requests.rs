@@ -81,7 +81,12 @@ impl Program {
                     mf_submit_fill_2d(queue, range(destination, 0), &shape, terms, ticket)
                 }
                 Operation::ScatterGather { lists } => self.submit_lists(lists, terms, ticket),
-                _ => self.submit_computation(draft, terms, ticket),
+                Operation::Xor { .. }
+                | Operation::Compare { .. }
+                | Operation::Crc { .. }
+                | Operation::CopyCrc { .. }
+                | Operation::DualCopy { .. }
+                | Operation::Synchronized { .. } => self.submit_computation(draft, terms, ticket),
             }
         }
     }

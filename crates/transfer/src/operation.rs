@@ -132,9 +132,12 @@ bitflags::bitflags! {
         const DUAL_COPY = 1 << 10;
         /// [`Operation::Synchronized`].
         const SYNCHRONIZED = 1 << 11;
-        /// All kinds that need no device.
-        const OF_MEMORY = Self::SYNCHRONIZED.bits() - 1;
     }
+}
+
+impl Operations {
+    /// All kinds that need no device.
+    pub const OF_MEMORY: Self = Self::all().difference(Self::SYNCHRONIZED);
 }
 
 /// One transfer over memory named as `R`.
@@ -309,7 +312,8 @@ impl<R> Operation<R> {
         }
     }
 
-    /// Calls `see` for every operand with its side and reach, sources first.
+    /// Calls `see` for every operand with its side and reach, sources first. An operand that is read and written is seen twice,
+    /// once on each side. Descriptors are checked by this.
     ///
     /// # Errors
     /// The first error of `see`.
@@ -362,7 +366,8 @@ impl<R> Operation<R> {
         }
     }
 
-    /// Renames the operands, in the order of [`visit`](Self::visit). `name` returns the new name and, for a walk, its start
+    /// Renames the operands, in the order of [`visit`](Self::visit) and with the same sides and reaches. Admission checks rights and
+    /// bounds by this. `name` returns the new name and, for a walk, its start
     /// relative to that; the number is ignored for other operands.
     ///
     /// # Errors

@@ -179,7 +179,11 @@ fn encode_operation(
             second(slot, destination, *length);
             XOR << 32
         }
-        looks => encode_looks(slot, looks),
+        Operation::Compare { .. }
+        | Operation::Crc { .. }
+        | Operation::CopyCrc { .. }
+        | Operation::DualCopy { .. }
+        | Operation::Synchronized { .. } => encode_looks(slot, operation),
     })
 }
 
@@ -411,7 +415,8 @@ fn decode_operation(
             Operation::Synchronized { source, destination, shape: decode_synchronized(slot, width)? }
         }
         COPY_CRC => Operation::CopyCrc { source, destination, length, seed: narrow(slot[8])? },
-        _ => Operation::DualCopy { source, destinations: [destination, span(8)], length },
+        DUAL_COPY => Operation::DualCopy { source, destinations: [destination, span(8)], length },
+        _ => return Err(SlotError::Opcode(opcode as u8)),
     })
 }
 

@@ -4,6 +4,7 @@
 //! narrowing    register, derive, quotas        admission   every failure of every operation
 //! grants       grant, accept, who may          revocation  what waits for what, what is dropped when
 //! handles      foreign, forged and stale ones  model       random histories against a naive table
+//! operands     the right of each operand of each operation
 //! ```
 
 mod admission;
@@ -11,6 +12,7 @@ mod grants;
 mod handles;
 mod model;
 mod narrowing;
+mod operands;
 mod revocation;
 
 use std::rc::Rc;

@@ -180,9 +180,26 @@ proptest! {
         prop_assert_eq!(decoded, Ok(offsets_folded(request)));
     }
 
+    /// Admission names operands, descriptors see them: both have to check the same ones.
+    #[test]
+    fn operands_are_seen_and_named_alike(task in tasks()) {
+        let Task::Transfer(operation) = task else { return Ok(()) };
+        let mut seen = Vec::new();
+        let mut named = Vec::new();
+        let _ = operation.visit(|side, span, reach| {
+            seen.push((side, *span, reach));
+            Ok::<_, ()>(())
+        });
+        let _ = operation.try_map(|side, span, reach| {
+            named.push((side, *span, reach));
+            Ok::<_, ()>(((), 0))
+        });
+        prop_assert_eq!(seen, named);
+    }
+
     #[test]
     fn hostile_slots_are_refused_or_round_trip(words in any::<[u64; SUBMISSION_WORDS]>(),
-        list in proptest::collection::vec(any::<u64>(), 0..40), opcode in 0u64..14, width in 0u64..6,
+        list in proptest::collection::vec(any::<u64>(), 0..40), opcode in 0..SYNCHRONIZED + 2, width in 0u64..6,
         flags in 0u64..256, long in any::<bool>(), small in any::<bool>()
     ) {
         let mut slot = words;
