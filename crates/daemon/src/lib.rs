@@ -94,7 +94,7 @@ pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeE
 /// # Errors
 /// [`ServeError`].
 pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
-    // Without its worker, a client would wait forever. When the process ends, clients notice.
+    // If only the panicking worker ended, its clients would wait forever. They notice when the process ends.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -139,9 +139,9 @@ fn raise_descriptor_limit() {
 const PAUSE_NANOSECONDS: i64 = 10_000_000;
 /// Sent to a client for which the process has no descriptor.
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
-/// Number of users that can block a closing thread without delaying other users.
+/// Number of closing threads. Closes of other users are delayed only while this many users block one thread each.
 const CLOSING_THREADS: u32 = 8;
-/// Maximum number of pending closes per user. Above it, the user's connections are refused or muted.
+/// Maximum number of pending closes per user. Above it, new connections of the user are refused and present ones muted.
 const USER_PENDING_LIMIT: usize = 256;
 /// Share (1/n) of the descriptor limit allowed for pending closes. Above it, no connection is accepted, so that present clients
 /// keep the rest. At a limit of 1,024, a single user whose closes block stays below it.

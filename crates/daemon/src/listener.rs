@@ -145,7 +145,7 @@ impl Listener {
         &self.address
     }
 
-    /// The non-blocking socket.
+    /// The socket, which is non-blocking.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

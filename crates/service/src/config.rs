@@ -18,7 +18,7 @@ pub const MOST_WORKERS: u32 = 64;
 /// Limits on one user, over all its sessions, and on one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quotas {
-    /// Sessions per user.
+    /// Open sessions per user.
     pub sessions: u32,
     /// Registered frames per user.
     pub frames: u32,

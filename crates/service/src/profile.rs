@@ -60,7 +60,7 @@ pub enum ProfileError {
     #[error("the profile {} has a threshold out of range; run `memferry tune` again or delete it: {source}", path.display())]
     Threshold { path: PathBuf, source: TuningError },
     /// The environment names no path for the profile.
-    #[error("cannot tell where the profile belongs: set {VARIABLE}, XDG_CONFIG_HOME or HOME")]
+    #[error("the environment names no path for the profile: set {VARIABLE}, XDG_CONFIG_HOME or HOME")]
     NoPlace,
 }
 

@@ -197,7 +197,7 @@ pub enum Answer {
         handle: Handle,
         length: u64,
         rights: Rights,
-        /// The granting session.
+        /// The session that granted it.
         grantor: SessionId,
     },
     /// The revocation is complete.
@@ -420,42 +420,42 @@ mod tests {
 
     #[test]
     fn the_longest_status_fits_a_message() {
-        let most = u64::MAX;
+        let max = u64::MAX;
         let session = SessionStatus {
-            session: SessionId(most),
+            session: SessionId(max),
             user: u32::MAX,
             process: u32::MAX,
             queues: u32::MAX,
             frames: u32::MAX,
-            bytes: most,
-            requests: most,
-            outstanding: most,
-            waiting: most,
-            failures: most,
-            bytes_moved: most,
+            bytes: max,
+            requests: max,
+            outstanding: max,
+            waiting: max,
+            failures: max,
+            bytes_moved: max,
         };
-        let queues = most;
-        let requests = most;
-        let failures = most;
-        let bytes = most;
-        let parks = most;
-        let waiting = most;
-        let busy = most;
+        let queues = max;
+        let requests = max;
+        let failures = max;
+        let bytes = max;
+        let parks = max;
+        let waiting = max;
+        let busy = max;
         let channels = u32::MAX;
-        let class_bytes = [most; 3];
+        let class_bytes = [max; 3];
         let worker =
             WorkerStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
         let status = Status {
             process: u32::MAX,
-            uptime_seconds: most,
+            uptime_seconds: max,
             policy: "a policy with a name of forty characters".to_owned(),
-            slices: most,
-            strayed_bytes: most,
-            open_sessions: most,
+            slices: max,
+            strayed_bytes: max,
+            open_sessions: max,
             sessions: vec![session; STATUS_SESSIONS],
             workers: vec![worker; MOST_WORKERS as usize],
-            zeroed: ZeroedStatus { buffers: most, bytes: most, failed: most },
-            module: Some(ModuleStatus { transfers: most, bytes: most, dma_bytes: most, redone: most }),
+            zeroed: ZeroedStatus { buffers: max, bytes: max, failed: max },
+            module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
         };
         let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
         assert!(encode(&reply).len() <= memferry_shm::conduit::MAXIMUM_BYTES);

@@ -4,7 +4,7 @@
 //! class ─► sched_setscheduler(0, policy, priority)
 //! ```
 //!
-//! A module of its own because the call needs unsafe code. The service decides which thread gets which class.
+//! In a separate module because the call needs unsafe code. The service decides which thread gets which class.
 
 #![expect(unsafe_code, reason = "a system call without a wrapper")]
 

@@ -58,7 +58,7 @@ struct Queue {
     /// Kept open so that the client's writes reach the worker's epoll. Never read, because the client shares the file
     /// description and could make a read block.
     doorbell: OwnedFd,
-    /// Closed, but requests are still running: takes no requests and gets no completions.
+    /// Closed: takes no requests and gets no completions. Released when its requests have ended.
     closed: bool,
     /// The turn of the last scan for cancels.
     scanned: u32,
