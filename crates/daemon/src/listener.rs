@@ -29,7 +29,7 @@ pub enum ListenError {
     #[error("cannot listen on {} ({step}): {source}", path.display())]
     Socket { path: PathBuf, step: &'static str, source: io::Error },
     /// The inherited socket is unusable.
-    #[error("cannot use the socket of the supervisor: {0}")]
+    #[error("cannot take over the socket of the supervisor: {0}")]
     Activation(String),
 }
 

@@ -30,7 +30,7 @@ const SYSTEM_FILE: &str = "/etc/memferry-profile.toml";
 const MAX_BYTES: u64 = 64 << 10;
 
 const HEADER: &str = "\
-# Measured by `memferry tune` on this machine: the number of bytes from which each method of moving them pays.
+# What `memferry tune` measured on this machine: the number of bytes from which each method of moving them pays.
 # Without this file, or on another CPU, memferry uses built-in estimates.
 ";
 
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(Profile::read(&path).unwrap(), Some(written));
         let text = fs::read_to_string(&path).unwrap();
         assert!(
-            text.starts_with("# Measured by `memferry tune`") && text.contains("stream_cold_bytes = 65536"),
+            text.starts_with("# What `memferry tune`") && text.contains("stream_cold_bytes = 65536"),
             "{text}"
         );
         fs::remove_dir_all(path.parent().unwrap().parent().unwrap()).unwrap();
