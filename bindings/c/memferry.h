@@ -49,7 +49,7 @@
 
 // The result of a call. MF_ERROR_NONE is 0; from 100 a transfer failed, below 100 the call itself.
 typedef enum mf_error {
-  // No error.
+  // The call or the transfer succeeded.
   MF_ERROR_NONE = 0,
   // A required pointer is null.
   MF_ERROR_NULL_POINTER = 1,
@@ -139,7 +139,7 @@ typedef enum mf_error {
   MF_ERROR_WAITING_QUOTA = 112,
   // Cancelled, or its memory was revoked.
   MF_ERROR_CANCELLED = 113,
-  // The deadline passed.
+  // The transfer's deadline passed before its end.
   MF_ERROR_DEADLINE_EXCEEDED = 114,
   // The memory failed under the engine.
   MF_ERROR_MEMORY_FAULT = 115,
@@ -166,7 +166,7 @@ typedef enum mf_error {
 
 // The operand at fault.
 typedef enum mf_side {
-  // None, or both.
+  // Neither operand, or both.
   MF_SIDE_NONE = 0,
   // Memory that is read.
   MF_SIDE_SOURCE = 1,
@@ -178,7 +178,7 @@ typedef enum mf_side {
 typedef enum mf_engine {
   // No engine started it.
   MF_ENGINE_NONE = 0,
-  // The CPU.
+  // A CPU of this machine.
   MF_ENGINE_CPU = 1,
   // A model in virtual time.
   MF_ENGINE_SIMULATED = 2,
@@ -210,7 +210,7 @@ typedef enum mf_flag {
 
 // How a transfer uses the CPU caches.
 typedef enum mf_hint {
-  // The engine decides.
+  // The engine decides between MF_HINT_KEEP and MF_HINT_STREAM.
   MF_HINT_AUTO = 0,
   // The destination will be read soon.
   MF_HINT_KEEP = 1,
@@ -220,17 +220,17 @@ typedef enum mf_hint {
 
 // The order of transfers that wait for an engine channel.
 typedef enum mf_priority {
-  // The default.
+  // The default: before low, after high.
   MF_PRIORITY_NORMAL = 0,
-  // After all others.
+  // After normal and high transfers.
   MF_PRIORITY_LOW = 1,
-  // Before all others; the service must allow it to this client.
+  // Before normal and low transfers; the service must allow it to this client.
   MF_PRIORITY_HIGH = 2,
 } mf_priority;
 
 // How a copy turns a picture.
 typedef enum mf_turn {
-  // Not at all.
+  // The picture is not turned.
   MF_TURN_UPRIGHT = 0,
   // Mirrored left to right.
   MF_TURN_FLIP_HORIZONTAL = 1,
@@ -238,7 +238,7 @@ typedef enum mf_turn {
   MF_TURN_FLIP_VERTICAL = 2,
   // A quarter turn clockwise.
   MF_TURN_ROTATE90 = 3,
-  // A half turn.
+  // A turn by 180 degrees.
   MF_TURN_ROTATE180 = 4,
   // A quarter turn counter-clockwise.
   MF_TURN_ROTATE270 = 5,
@@ -266,11 +266,11 @@ typedef struct mf_frame {
 
 // A range of a frame.
 typedef struct mf_range {
-  // The frame.
+  // The frame that contains the range.
   struct mf_frame frame;
   // Bytes from its start.
   uint64_t offset;
-  // Bytes, or MF_TO_END.
+  // Bytes in the range, or MF_TO_END.
   uint64_t length;
 } mf_range;
 
@@ -288,15 +288,15 @@ typedef struct mf_queue {
 
 // Names one submitted transfer of one queue.
 typedef struct mf_ticket {
-  // Opaque.
+  // Opaque; identifies the transfer within its queue.
   uint64_t tag;
-  // Opaque.
+  // Opaque; identifies the queue.
   uint64_t queue;
 } mf_ticket;
 
 // The end of one transfer.
 typedef struct mf_completion {
-  // The transfer's ticket.
+  // The ticket of the completed transfer.
   struct mf_ticket ticket;
   // MF_ERROR_NONE, or how the transfer failed.
   enum mf_error error;
@@ -317,13 +317,13 @@ typedef struct mf_completion {
 
 // The terms of a transfer. Initialise with MF_TERMS_INIT, which sets size. A null pointer to terms means MF_TERMS_INIT.
 typedef struct mf_terms {
-  // sizeof(mf_terms).
+  // sizeof(mf_terms), which MF_TERMS_INIT sets.
   uint32_t size;
-  // Bits of mf_flag.
+  // Bits of mf_flag, or 0.
   uint32_t flags;
-  // One of mf_hint.
+  // One value of mf_hint.
   uint32_t hint;
-  // One of mf_priority.
+  // One value of mf_priority.
   uint32_t priority;
   // Nanoseconds from now after which it fails with MF_ERROR_DEADLINE_EXCEEDED; 0 for no limit.
   uint64_t within_ns;
@@ -345,7 +345,7 @@ typedef struct mf_shape_2d {
   uint32_t pixel_bytes;
   // Pixels of a row.
   uint32_t x_count;
-  // Rows.
+  // Rows of the shape.
   uint32_t y_count;
   // Not 0: source pixels of the colour are left out. Ignored by a fill.
   uint32_t transparent;
@@ -367,7 +367,7 @@ typedef struct mf_image {
   uint64_t pitch_bytes;
   // Pixels of a row.
   uint32_t width;
-  // Rows.
+  // Rows of the image.
   uint32_t height;
   // Bytes of a pixel: 1, 2 or 4.
   uint32_t pixel_bytes;

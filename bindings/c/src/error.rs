@@ -19,7 +19,7 @@ use memferry::{
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_error {
-    /// No error.
+    /// The call or the transfer succeeded.
     None = 0,
     /// A required pointer is null.
     NullPointer = 1,
@@ -109,7 +109,7 @@ pub enum mf_error {
     WaitingQuota = 112,
     /// Cancelled, or its memory was revoked.
     Cancelled = 113,
-    /// The deadline passed.
+    /// The transfer's deadline passed before its end.
     DeadlineExceeded = 114,
     /// The memory failed under the engine.
     MemoryFault = 115,

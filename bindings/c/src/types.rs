@@ -62,9 +62,9 @@ pub struct mf_copier {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_ticket {
-    /// Opaque.
+    /// Opaque; identifies the transfer within its queue.
     pub tag: u64,
-    /// Opaque.
+    /// Opaque; identifies the queue.
     pub queue: u64,
 }
 
@@ -80,11 +80,11 @@ pub struct mf_grant_token {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_range {
-    /// The frame.
+    /// The frame that contains the range.
     pub frame: mf_frame,
     /// Bytes from its start.
     pub offset: u64,
-    /// Bytes, or MF_TO_END.
+    /// Bytes in the range, or MF_TO_END.
     pub length: u64,
 }
 
@@ -118,7 +118,7 @@ pub enum mf_flag {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_hint {
-    /// The engine decides.
+    /// The engine decides between MF_HINT_KEEP and MF_HINT_STREAM.
     Auto = 0,
     /// The destination will be read soon.
     Keep = 1,
@@ -130,11 +130,11 @@ pub enum mf_hint {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_priority {
-    /// The default.
+    /// The default: before low, after high.
     Normal = 0,
-    /// After all others.
+    /// After normal and high transfers.
     Low = 1,
-    /// Before all others; the service must allow it to this client.
+    /// Before normal and low transfers; the service must allow it to this client.
     High = 2,
 }
 
@@ -142,13 +142,13 @@ pub enum mf_priority {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct mf_terms {
-    /// sizeof(mf_terms).
+    /// sizeof(mf_terms), which MF_TERMS_INIT sets.
     pub size: u32,
-    /// Bits of mf_flag.
+    /// Bits of mf_flag, or 0.
     pub flags: u32,
-    /// One of mf_hint.
+    /// One value of mf_hint.
     pub hint: u32,
-    /// One of mf_priority.
+    /// One value of mf_priority.
     pub priority: u32,
     /// Nanoseconds from now after which it fails with MF_ERROR_DEADLINE_EXCEEDED; 0 for no limit.
     pub within_ns: u64,
@@ -174,7 +174,7 @@ pub struct mf_shape_2d {
     pub pixel_bytes: u32,
     /// Pixels of a row.
     pub x_count: u32,
-    /// Rows.
+    /// Rows of the shape.
     pub y_count: u32,
     /// Not 0: source pixels of the colour are left out. Ignored by a fill.
     pub transparent: u32,
@@ -198,7 +198,7 @@ pub struct mf_image {
     pub pitch_bytes: u64,
     /// Pixels of a row.
     pub width: u32,
-    /// Rows.
+    /// Rows of the image.
     pub height: u32,
     /// Bytes of a pixel: 1, 2 or 4.
     pub pixel_bytes: u32,
@@ -210,7 +210,7 @@ pub struct mf_image {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_turn {
-    /// Not at all.
+    /// The picture is not turned.
     Upright = 0,
     /// Mirrored left to right.
     FlipHorizontal = 1,
@@ -218,7 +218,7 @@ pub enum mf_turn {
     FlipVertical = 2,
     /// A quarter turn clockwise.
     Rotate90 = 3,
-    /// A half turn.
+    /// A turn by 180 degrees.
     Rotate180 = 4,
     /// A quarter turn counter-clockwise.
     Rotate270 = 5,
@@ -230,7 +230,7 @@ pub enum mf_turn {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_side {
-    /// None, or both.
+    /// Neither operand, or both.
     None = 0,
     /// Memory that is read.
     Source = 1,
@@ -244,7 +244,7 @@ pub enum mf_side {
 pub enum mf_engine {
     /// No engine started it.
     None = 0,
-    /// The CPU.
+    /// A CPU of this machine.
     Cpu = 1,
     /// A model in virtual time.
     Simulated = 2,
@@ -256,7 +256,7 @@ pub enum mf_engine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct mf_completion {
-    /// The transfer's ticket.
+    /// The ticket of the completed transfer.
     pub ticket: mf_ticket,
     /// MF_ERROR_NONE, or how the transfer failed.
     pub error: mf_error,

@@ -1,30 +1,30 @@
-//! Closes what came from clients where nobody waits for it.
+//! Closes clients' descriptors and sockets in threads that may block.
 //!
 //! ```text
-//! close(user, thing) ─► the user's queue ─► a free thread, never two for one user ─► dropped
-//! pending(user) ◄─ not dropped yet: who has much of it is turned away, or not listened to
+//! close(user, item) ─► the user's queue ─► a free thread, at most one per user ─► dropped
+//! pending(user) ◄─ items not dropped yet: with many, the user's connections are refused or not read
 //! ```
 //!
-//! Closing may block for as long as a client likes: a socket that lingers, a file that the client itself serves. A few
-//! threads, started before the process confines itself, do nothing else; a user who blocks one delays nobody else's things
-//! while another is free. Unmapping large memory is slow, and has a closer of its own.
+//! A client can make a close block for any time: by a socket that lingers, or a file of a file system that it serves. The
+//! threads are started before the process enters its sandbox. A user that blocks one of them does not delay other users
+//! while another thread is free. Unmapping large memory is slow, and has a separate closer.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-type Thing = Box<dyn Any + Send>;
+type Item = Box<dyn Any + Send>;
 
-/// What a user sent that is not closed yet.
+/// Items of a user that are not closed yet.
 #[derive(Default)]
-struct Unclosed {
-    queue: VecDeque<Thing>,
-    /// A thread is closing something of it.
+struct Pending {
+    queue: VecDeque<Item>,
+    /// Whether a thread is closing one of them.
     busy: bool,
 }
 
-impl Unclosed {
+impl Pending {
     fn count(&self) -> usize {
         self.queue.len() + usize::from(self.busy)
     }
@@ -32,7 +32,7 @@ impl Unclosed {
 
 #[derive(Default)]
 struct State {
-    users: BTreeMap<u32, Unclosed>,
+    users: BTreeMap<u32, Pending>,
     ended: bool,
 }
 
@@ -42,11 +42,11 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Threads that drop things.
+/// Threads that drop items.
 pub(crate) struct Closer(Arc<Shared>);
 
 impl Closer {
-    /// Starts so many threads and waits until they run.
+    /// Starts `threads` threads and waits until they run.
     pub(crate) fn start(threads: u32) -> std::io::Result<Self> {
         let closer = Self(Arc::default());
         let (running, started) = channel();
@@ -62,20 +62,20 @@ impl Closer {
         Ok(closer)
     }
 
-    /// Drops `thing`, which came from `user`, some time.
-    pub(crate) fn close(&self, user: u32, thing: impl Send + 'static) {
-        self.0.lock().users.entry(user).or_default().queue.push_back(Box::new(thing));
+    /// Queues `item`, which came from `user`, to be dropped.
+    pub(crate) fn close(&self, user: u32, item: impl Send + 'static) {
+        self.0.lock().users.entry(user).or_default().queue.push_back(Box::new(item));
         self.0.changed.notify_one();
     }
 
-    /// Things of `user` that are not closed yet.
+    /// Number of items of `user` that are not closed yet.
     pub(crate) fn pending(&self, user: u32) -> usize {
-        self.0.lock().users.get(&user).map_or(0, Unclosed::count)
+        self.0.lock().users.get(&user).map_or(0, Pending::count)
     }
 
-    /// Things of all users that are not closed yet.
+    /// Number of items of all users that are not closed yet.
     pub(crate) fn all_pending(&self) -> usize {
-        self.0.lock().users.values().map(Unclosed::count).sum()
+        self.0.lock().users.values().map(Pending::count).sum()
     }
 }
 
@@ -94,7 +94,7 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            let Some((user, thing)) = state.next() else {
+            let Some((user, item)) = state.next() else {
                 if state.ended {
                     return;
                 }
@@ -102,7 +102,7 @@ impl Shared {
                 continue;
             };
             drop(state);
-            drop(thing);
+            drop(item);
             state = self.lock();
             state.closed(user);
         }
@@ -110,18 +110,18 @@ impl Shared {
 }
 
 impl State {
-    /// Something of a user that no thread is busy with.
-    fn next(&mut self) -> Option<(u32, Thing)> {
-        let (user, unclosed) = self.users.iter_mut().find(|(_, unclosed)| !unclosed.busy)?;
-        let thing = unclosed.queue.pop_front()?;
-        unclosed.busy = true;
-        Some((*user, thing))
+    /// The next item of a user for which no thread is busy.
+    fn next(&mut self) -> Option<(u32, Item)> {
+        let (user, pending) = self.users.iter_mut().find(|(_, pending)| !pending.busy)?;
+        let item = pending.queue.pop_front()?;
+        pending.busy = true;
+        Some((*user, item))
     }
 
     fn closed(&mut self, user: u32) {
-        if let Some(unclosed) = self.users.get_mut(&user) {
-            unclosed.busy = false;
-            if unclosed.queue.is_empty() {
+        if let Some(pending) = self.users.get_mut(&user) {
+            pending.busy = false;
+            if pending.queue.is_empty() {
                 self.users.remove(&user);
             }
         }
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks whoever drops it until it is let go.
+    /// Blocks the thread that drops it until the sender is gone.
     struct Blocking(Receiver<()>);
 
     impl Drop for Blocking {
@@ -143,46 +143,46 @@ mod tests {
         }
     }
 
-    struct Telling(Sender<u32>, u32);
+    struct Reporting(Sender<u32>, u32);
 
-    impl Drop for Telling {
+    impl Drop for Reporting {
         fn drop(&mut self) {
             let _ = self.0.send(self.1);
         }
     }
 
     #[test]
-    fn a_user_who_blocks_delays_nobody_else_and_is_counted() {
+    fn a_blocking_user_delays_no_other_user() {
         let closer = Closer::start(8).unwrap();
-        let (let_go, held) = channel();
-        closer.close(1, Blocking(held));
-        let (tell, told) = channel();
+        let (release, blocked) = channel();
+        closer.close(1, Blocking(blocked));
+        let (reporter, reports) = channel();
         for number in 0..100 {
-            closer.close(1, Telling(tell.clone(), number));
+            closer.close(1, Reporting(reporter.clone(), number));
         }
-        // Whatever thread they would share.
+        // More users than threads.
         for user in 2..50 {
-            closer.close(user, Telling(tell.clone(), 1000 + user));
+            closer.close(user, Reporting(reporter.clone(), 1000 + user));
         }
-        let mut others: Vec<u32> = told.iter().take(48).collect();
+        let mut others: Vec<u32> = reports.iter().take(48).collect();
         others.sort_unstable();
         assert_eq!(others, (1002..1050).collect::<Vec<_>>());
         assert_eq!(closer.pending(1), 101);
-        // What told of its end is counted out a moment later.
+        // An item is subtracted shortly after its drop reports.
         while closer.all_pending() > 101 {
             std::thread::yield_now();
         }
         assert_eq!(closer.all_pending(), 101);
-        drop(let_go);
-        assert!(told.iter().take(100).eq(0..100), "in their order");
+        drop(release);
+        assert!(reports.iter().take(100).eq(0..100), "in the order of close");
     }
 
     #[test]
-    fn what_is_left_is_dropped_when_the_closer_ends() {
+    fn remaining_items_are_dropped_at_the_end() {
         let closer = Closer::start(8).unwrap();
-        let (tell, told) = channel();
-        closer.close(7, Telling(tell, 3));
+        let (reporter, reports) = channel();
+        closer.close(7, Reporting(reporter, 3));
         drop(closer);
-        assert_eq!(told.iter().collect::<Vec<_>>(), [3]);
+        assert_eq!(reports.iter().collect::<Vec<_>>(), [3]);
     }
 }

@@ -1,7 +1,7 @@
-//! One client's socket: who it is, what it says, in which order.
+//! The connection of one client: its verified identity and its messages in sequence.
 //!
-//! The first message is the handshake, every other a command with the next serial. What the bytes mean is `protocol`'s; what
-//! is done about them is the daemon's.
+//! The first message is the handshake, each further one a command with the next serial. `protocol` decodes the bytes; the
+//! daemon acts on them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use memferry_service::Introduced;
 use memferry_service::protocol::{self, Command, Hello, Violation, Welcome};
 
-/// What a connection said.
+/// A message received from a connection, or its end.
 pub(super) enum Received {
     Nothing,
     Gone,
@@ -32,7 +32,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection of whoever made the socket; gives the socket back when its process cannot be watched.
+    /// Identifies the peer of the socket. Returns the socket if the peer's process cannot be watched.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, Errno)> {
         match conduit::peer_process(socket.as_fd()) {
             Ok(PeerProcess { descriptor, number: process_id, user }) => {
@@ -55,7 +55,7 @@ impl Connection {
         self.process.as_fd()
     }
 
-    /// Who the client is.
+    /// The client's verified identity.
     pub(super) fn introduced(&self, asymmetric_fences: bool) -> Introduced {
         let user = self.user;
         let process = self.process_id;
@@ -75,27 +75,27 @@ impl Connection {
         self.session
     }
 
-    /// Reads one message; whatever descriptors came with it are appended to `descriptors`.
+    /// Reads one message and appends its descriptors to `descriptors`, also if it fails.
     pub(super) fn receive(&mut self, descriptors: &mut Vec<OwnedFd>) -> Result<Received, Violation> {
         let received = conduit::receive_into(self.socket.as_fd(), false, descriptors);
-        let came = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
+        let received_descriptors = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
         let bytes = match received {
             Ok(bytes) => bytes,
             Err(ReceiveError::WouldBlock) => return Ok(Received::Nothing),
             Err(ReceiveError::Closed | ReceiveError::System(_)) => return Ok(Received::Gone),
             Err(ReceiveError::TooLong) => return Err(Violation::TooLong),
-            // More than came: there was no room in this process for any.
-            Err(ReceiveError::TooManyDescriptors) if came == 0 => {
-                let reason = "it is out of descriptors and could not take the one that came; try again later";
+            // The message had descriptors, but this process had no room for them.
+            Err(ReceiveError::TooManyDescriptors) if received_descriptors == 0 => {
+                let reason = "it is out of descriptors and could not receive one; try again later";
                 return Err(Violation::Unwelcome(reason.to_owned()));
             }
             Err(ReceiveError::TooManyDescriptors) => {
-                return Err(Violation::Descriptors { expected: 0, got: came });
+                return Err(Violation::Descriptors { expected: 0, got: received_descriptors });
             }
         };
         let Some(session) = self.session else {
-            if came > 0 {
-                return Err(Violation::Descriptors { expected: 0, got: came });
+            if received_descriptors > 0 {
+                return Err(Violation::Descriptors { expected: 0, got: received_descriptors });
             }
             return Hello::decode(&bytes).map(Received::Hello);
         };
@@ -110,8 +110,8 @@ impl Connection {
         conduit::send(self.socket.as_fd(), &welcome.encode(), &[], false).map_err(|_| Violation::NotReading)
     }
 
-    /// Tells the client why it is being disconnected; it may not listen.
-    pub(super) fn farewell(&self, violation: &Violation) {
+    /// Sends the client the reason of its disconnection, if its socket has room.
+    pub(super) fn send_violation(&self, violation: &Violation) {
         let _ = conduit::send(self.socket.as_fd(), &protocol::encode_violation(violation), &[], false);
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! listener ─ accept ─► Connection ─ handshake ─► session ─ commands ─► Service::execute ─► replies
-//! pidfd, hang-up ─► disconnect        notifier ─► Service::process_events ─► late replies, farewells
-//! SIGTERM, SIGINT ─► Service::stop, remove the socket (one handed over by a supervisor stays)
+//! pidfd, hang-up ─► disconnect        notifier ─► Service::process_events ─► late replies, violations
+//! SIGTERM, SIGINT ─► Service::stop, remove the socket (an inherited one stays)
 //! ```
 //!
-//! One thread; nothing in it waits for a client. A client is gone when its socket hangs up or its process ends, whichever
-//! comes first: a forked child may hold the socket open. Moving bytes is the workers'.
+//! One thread, which never waits for a client. A session ends when the client's socket hangs up or its process exits: a
+//! forked child may keep the socket open. The service's workers move the bytes.
 
 mod closer;
 mod connection;
@@ -39,41 +39,41 @@ use supervisor::Supervisor;
 
 pub use listener::{ListenError, Listener};
 
-/// Held by tests that fork or spawn, and by those whose locks or sockets a child must not keep alive.
+/// Serializes tests that fork or spawn with tests whose locks or sockets a child must not inherit.
 #[cfg(test)]
 static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 const LISTENER: u64 = 0;
 const NOTIFIER: u64 = 1;
 const SIGNALS: u64 = 2;
-/// The user of what is nobody's.
-const NOBODY: u32 = u32::MAX;
-/// Connections have two tokens each from here: socket (even) and process (odd).
+/// Stands for an unknown user, and for memory without one.
+const NO_USER: u32 = u32::MAX;
+/// Tokens of connections begin here, two each: socket (even) and process (odd).
 const FIRST_CONNECTION: u64 = 4;
 
-/// How the daemon is run.
+/// Options of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaemonOptions {
     pub socket: PathBuf,
-    /// Permission bits of the socket: who may connect.
+    /// Permission bits of the socket, which decide who may connect.
     pub mode: u32,
     pub service: ServiceConfig,
-    /// How long running requests may go on when it stops.
+    /// Time for which running requests may continue after a stop.
     pub grace: Duration,
-    /// Whether to confine the process once started.
+    /// Whether to install the seccomp filter.
     pub sandbox: bool,
 }
 
-/// Why the daemon ended other than by a signal.
+/// Reason for which the daemon did not start, or ended without a signal.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// There is no socket to listen on.
+    /// The socket could not be set up.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The service did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// It could not be confined.
+    /// The seccomp filter could not be installed.
     #[error(transparent)]
     Sandbox(#[from] sandbox::SandboxError),
     /// The event loop failed.
@@ -81,7 +81,7 @@ pub enum ServeError {
     Loop { step: &'static str, source: io::Error },
 }
 
-/// Serves until SIGTERM or SIGINT on the socket that `options` name; `ready` is called once clients may connect.
+/// Serves on the socket named in `options` until SIGTERM or SIGINT. Calls `ready` when clients can connect.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -89,12 +89,12 @@ pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeE
     serve_on(Listener::bind(&options.socket, options.mode)?, options, ready)
 }
 
-/// Serves until SIGTERM or SIGINT on `listener`; `ready` is called once clients may connect.
+/// Serves on `listener` until SIGTERM or SIGINT. Calls `ready` when clients can connect.
 ///
 /// # Errors
 /// [`ServeError`].
 pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
-    // A worker that panics would leave its clients waiting for ever; the end of the process tells them.
+    // If only the panicking worker ended, its clients would wait forever. They notice when the process ends.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -118,11 +118,11 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
     let address = listener.address();
     let workers = options.service.workers;
     tracing::info!(socket = address, workers, "ready");
-    supervisor.tell(&format!("READY=1\nSTATUS=Listening on {address} with {workers} workers\n"));
+    supervisor.notify(&format!("READY=1\nSTATUS=Listening on {address} with {workers} workers\n"));
     ready();
     let ended = daemon.run(&listener);
     tracing::info!("stopping");
-    supervisor.tell("STOPPING=1\nSTATUS=Finishing what runs\n");
+    supervisor.notify("STOPPING=1\nSTATUS=Finishing running requests\n");
     daemon.service.stop(options.grace);
     listener.close();
     tracing::info!("stopped");
@@ -135,37 +135,37 @@ fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
-/// How often a service that leaves somebody waiting looks whether it still has to.
+/// Interval at which the daemon checks whether it can resume paused or muted connections.
 const PAUSE_NANOSECONDS: i64 = 10_000_000;
-/// What a client is told that is one too many for the process.
+/// Sent to a client for which the process has no descriptor.
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
-/// Users who may hold a thread up before others wait for their things to be closed.
+/// Number of closing threads. Closes of other users are delayed only while this many users block one thread each.
 const CLOSING_THREADS: u32 = 8;
-/// Unclosed things of a user above which it is turned away, and not listened to.
-const MOST_UNCLOSED: usize = 256;
-/// Of all descriptors that there may be, such a part for what is not closed yet: above that nobody is let in, so that those who are
-/// have the others. With 1,024 of them, one user whose things cannot be closed stays below it.
-const UNCLOSED_PART: u64 = 2;
+/// Maximum number of pending closes per user. Above it, new connections of the user are refused and present ones muted.
+const USER_PENDING_LIMIT: usize = 256;
+/// Share (1/n) of the descriptor limit allowed for pending closes. Above it, no connection is accepted, so that present clients
+/// keep the rest. At a limit of 1,024, a single user whose closes block stays below it.
+const PENDING_SHARE: u64 = 2;
 
 struct Daemon {
     service: Service,
-    /// Where descriptors of clients are closed: never in this thread.
+    /// Closes descriptors of clients, since that may block.
     closer: Closer,
-    /// Where memory is unmapped that nobody uses any more: behind nothing that a client can hold up.
+    /// Unmaps unused memory. Separate, so that no client can delay it.
     unmapper: Closer,
     epoll: OwnedFd,
     signals: UnixStream,
-    /// Given up for a moment when descriptors run out, to turn a client away instead of spinning.
+    /// A reserved descriptor, closed when descriptors run out to accept and refuse a client instead of spinning.
     spare: Option<OwnedFd>,
-    /// Nobody is let in for want of a spare, or because too much is unclosed.
+    /// Whether accepting is paused, without a spare descriptor or with too many pending closes.
     paused: bool,
-    /// How much that is.
-    most_unclosed: usize,
-    /// Connections that are not listened to until more of what their users sent is closed.
-    deaf: BTreeSet<u64>,
+    /// Maximum number of pending closes of all users.
+    pending_limit: usize,
+    /// Connections that are not read until more of their users' closes are done.
+    muted: BTreeSet<u64>,
     connections: BTreeMap<u64, Connection>,
     by_session: BTreeMap<SessionId, u64>,
-    /// Who waits for a revocation, with the serial of the command.
+    /// Connection and serial of the command that waits for a revocation.
     waiting: BTreeMap<RevocationId, (u64, u32)>,
     next: u64,
 }
@@ -192,10 +192,10 @@ impl Daemon {
         let connections = Default::default();
         let by_session = Default::default();
         let waiting = Default::default();
-        let deaf = Default::default();
+        let muted = Default::default();
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let most_unclosed =
-            descriptors.map_or(usize::MAX, |all| usize::try_from(all / UNCLOSED_PART).unwrap_or(usize::MAX));
+        let pending_limit =
+            descriptors.map_or(usize::MAX, |all| usize::try_from(all / PENDING_SHARE).unwrap_or(usize::MAX));
         let mut daemon = Self {
             service,
             closer,
@@ -204,8 +204,8 @@ impl Daemon {
             signals,
             spare: None,
             paused: false,
-            most_unclosed,
-            deaf,
+            pending_limit,
+            muted,
             connections,
             by_session,
             waiting,
@@ -215,12 +215,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Whether who comes could be let in or turned away: a descriptor is kept for that, and not too many are unclosed.
+    /// Whether a client can be accepted or refused: there is a spare descriptor, and pending closes are within the limit.
     fn may_accept(&mut self) -> bool {
-        self.closer.all_pending() <= self.most_unclosed && self.keep_spare()
+        self.closer.all_pending() <= self.pending_limit && self.keep_spare()
     }
 
-    /// Whether a descriptor is kept to turn a client away with.
+    /// Reserves the spare descriptor; whether there is one.
     fn keep_spare(&mut self) -> bool {
         if self.spare.is_none() {
             self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
@@ -228,18 +228,18 @@ impl Daemon {
         self.spare.is_some()
     }
 
-    /// Leaves those who come waiting, or not any more.
-    fn pause(&mut self, listener: &Listener, paused: bool) {
+    /// Pauses or resumes accepting.
+    fn set_paused(&mut self, listener: &Listener, paused: bool) {
         let events = if paused { EventFlags::empty() } else { EventFlags::IN };
         let data = EventData::new_u64(LISTENER);
         self.paused = epoll::modify(&self.epoll, listener.socket(), data, events).is_ok() && paused;
     }
 
-    /// Serves until a signal.
+    /// The event loop; ends at SIGTERM or SIGINT.
     fn run(&mut self, listener: &Listener) -> Result<(), ServeError> {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let waits = self.paused || !self.deaf.is_empty();
+            let waits = self.paused || !self.muted.is_empty();
             let limit = waits.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE_NANOSECONDS });
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
@@ -247,17 +247,17 @@ impl Daemon {
                 Err(error) => return Err(ServeError::Loop { step: "epoll_wait", source: error.into() }),
             };
             if self.paused && self.may_accept() {
-                self.pause(listener, false);
+                self.set_paused(listener, false);
             }
-            self.listen_again();
+            self.unmute();
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(listener),
                     NOTIFIER => self.process_events(),
                     SIGNALS => return Ok(()),
-                    // Nothing else comes of one that is not listened to; what it sent is closed with its socket.
-                    token if self.deaf.contains(&token) => self.drop_connection(token, "it hung up"),
-                    token if token % 2 == 1 => self.drop_connection(token - 1, "its process ended"),
+                    // A muted connection reports only hang-ups. Its unread messages are closed with the socket.
+                    token if self.muted.contains(&token) => self.drop_connection(token, "the socket hung up"),
+                    token if token % 2 == 1 => self.drop_connection(token - 1, "the process exited"),
                     token => self.receive(token),
                 }
             }
@@ -266,8 +266,8 @@ impl Daemon {
 
     fn accept(&mut self, listener: &Listener) {
         if !self.may_accept() {
-            // What others sent is not closed yet; without a spare, who comes could neither be let in nor told.
-            return self.pause(listener, true);
+            // Without a spare descriptor the client could be neither accepted nor refused.
+            return self.set_paused(listener, true);
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(listener.socket(), flags) {
@@ -275,7 +275,7 @@ impl Daemon {
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                 self.spare = None;
                 if let Ok(socket) = rustix::net::accept_with(listener.socket(), flags) {
-                    self.turn_away(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
+                    self.reject(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
                 }
                 return;
             }
@@ -284,16 +284,17 @@ impl Daemon {
         let connection = match Connection::new(socket) {
             Ok(connection) => connection,
             Err((socket, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
-                return self.turn_away(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
+                return self.reject(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
             }
             Err((socket, error)) => {
-                let reason =
-                    format!("its process cannot be watched ({error}); is it in the service's PID namespace?");
-                return self.turn_away(user_of(&socket), socket, &reason);
+                let reason = format!(
+                    "cannot watch the client's process ({error}); is it in the service's PID namespace?"
+                );
+                return self.reject(user_of(&socket), socket, &reason);
             }
         };
-        if let Some(reason) = self.turned_away(connection.user()) {
-            return self.turn_away(connection.user(), connection.into_socket(), &reason);
+        if let Some(reason) = self.rejection(connection.user()) {
+            return self.reject(connection.user(), connection.into_socket(), &reason);
         }
         let token = self.next;
         self.next += 2;
@@ -304,35 +305,35 @@ impl Daemon {
             self.connections.insert(token, connection);
         } else {
             let reason = "the service cannot watch another connection; try again later";
-            self.turn_away(connection.user(), connection.into_socket(), reason);
+            self.reject(connection.user(), connection.into_socket(), reason);
         }
     }
 
-    /// Tells a client why it may not come in.
-    fn turn_away(&self, user: u32, socket: OwnedFd, reason: &str) {
-        let user_known = (user != NOBODY).then_some(user);
+    /// Refuses a client, and sends it the reason.
+    fn reject(&self, user: u32, socket: OwnedFd, reason: &str) {
+        let user_known = (user != NO_USER).then_some(user);
         tracing::warn!(user = user_known, reason, "refused");
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         let _ = conduit::send(socket.as_fd(), &farewell, &[], false);
-        // Of those who come again and again nothing may be left, also while their other things cannot be closed.
+        // Leaves no pending close if possible, so that repeated connections do not add up while closes are blocked.
         let shut = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
         if !(shut && conduit::is_drained(socket.as_fd())) {
             self.closer.close(user, socket);
         }
     }
 
-    /// Why a user may not have another connection, `None` when it may.
-    fn turned_away(&self, user: u32) -> Option<String> {
+    /// Reason for which a user may not have another connection; `None` if it may.
+    fn rejection(&self, user: u32) -> Option<String> {
         let limit = self.service.config().quotas.sessions as usize;
         if self.connections.values().filter(|other| other.user() == user).count() >= limit {
             return Some(format!("user {user} has reached its quota of {limit} sessions"));
         }
-        let unclosed = self.closer.pending(user);
-        let busy = format!("{unclosed} things user {user} sent are still being closed; try again later");
-        (unclosed > MOST_UNCLOSED).then_some(busy)
+        let pending = self.closer.pending(user);
+        let busy = format!("{pending} descriptors of user {user} are still being closed; try again later");
+        (pending > USER_PENDING_LIMIT).then_some(busy)
     }
 
-    /// Reads one message of a connection: one at a time, so that none keeps the others waiting.
+    /// Reads one message of a connection; only one, so that no connection delays the others.
     fn receive(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let user = connection.user();
@@ -340,7 +341,7 @@ impl Daemon {
         let received = connection.receive(&mut descriptors);
         match received {
             Ok(Received::Nothing) => {}
-            Ok(Received::Gone) => self.drop_connection(token, "it hung up"),
+            Ok(Received::Gone) => self.drop_connection(token, "the socket hung up"),
             Ok(Received::Hello(hello)) => {
                 if let Err(violation) = self.welcome(token, &hello) {
                     self.refuse_connection(token, &violation);
@@ -362,32 +363,33 @@ impl Daemon {
             }
             Err(violation) => self.refuse_connection(token, &violation),
         }
-        let came = !descriptors.is_empty();
+        let had_descriptors = !descriptors.is_empty();
         descriptors.into_iter().for_each(|descriptor| self.closer.close(user, descriptor));
-        // What it sends could otherwise pile up behind one that cannot be closed, until there are no descriptors for anybody.
-        if came && self.closer.pending(user) > MOST_UNCLOSED && self.listen(token, false) {
-            self.deaf.insert(token);
+        // Otherwise descriptors could pile up behind a blocked close until the process has none left.
+        if had_descriptors && self.closer.pending(user) > USER_PENDING_LIMIT && self.set_reading(token, false)
+        {
+            self.muted.insert(token);
         }
     }
 
-    /// Listens to a connection, or not; false when there is none.
-    fn listen(&self, token: u64, listens: bool) -> bool {
-        let events = if listens { EventFlags::IN } else { EventFlags::empty() };
+    /// Starts or stops reading a connection; false if there is none.
+    fn set_reading(&self, token: u64, reading: bool) -> bool {
+        let events = if reading { EventFlags::IN } else { EventFlags::empty() };
         let data = EventData::new_u64(token);
         let connection = self.connections.get(&token);
         connection
             .is_some_and(|connection| epoll::modify(&self.epoll, connection.socket(), data, events).is_ok())
     }
 
-    /// Listens again to those of whom enough is closed.
-    fn listen_again(&mut self) {
-        let mut deaf = std::mem::take(&mut self.deaf);
-        deaf.retain(|token| {
+    /// Reads muted connections again if enough of their users' closes are done.
+    fn unmute(&mut self) {
+        let mut muted = std::mem::take(&mut self.muted);
+        muted.retain(|token| {
             let user = self.connections.get(token).map(Connection::user);
-            let closed = user.is_some_and(|user| self.closer.pending(user) <= MOST_UNCLOSED / 2);
-            user.is_some() && !(closed && self.listen(*token, true))
+            let closed = user.is_some_and(|user| self.closer.pending(user) <= USER_PENDING_LIMIT / 2);
+            user.is_some() && !(closed && self.set_reading(*token, true))
         });
-        self.deaf = deaf;
+        self.muted = muted;
     }
 
     fn welcome(&mut self, token: u64, hello: &protocol::Hello) -> Result<(), Violation> {
@@ -423,25 +425,25 @@ impl Daemon {
         match conduit::send(connection.socket(), &bytes, &descriptors, false) {
             Ok(()) => {}
             Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
-            // Too many descriptors are on their way to clients that do not read: that is no fault of this one.
-            Err(rustix::io::Errno::TOOMANYREFS) if count > 0 => self.take_back(token, serial, opened),
-            // The peer is gone, or the machine cannot carry the answer: the session cannot go on in step.
+            // Too many descriptors are in flight to clients that do not read, which is not this client's fault.
+            Err(rustix::io::Errno::TOOMANYREFS) if count > 0 => self.refuse_executed(token, serial, opened),
+            // The peer is gone or the answer cannot be sent: the session is out of sequence and must end.
             Err(error) => {
-                let reason = format!("it cannot be answered: {error}");
+                let reason = format!("cannot send the answer: {error}");
                 let left = matches!(error, rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET);
                 self.end_connection(token, &reason, left);
             }
         }
     }
 
-    /// Refuses what was done, as its descriptors cannot be sent. A queue's signal is used up all the same: the client is told so when
-    /// it asks again.
-    fn take_back(&mut self, token: u64, serial: u32, opened: Option<u32>) {
+    /// Undoes an opened queue, and refuses the command, because its descriptors cannot be sent. The signal of a queue stays
+    /// set: setting it again is refused.
+    fn refuse_executed(&mut self, token: u64, serial: u32, opened: Option<u32>) {
         let session = self.connections.get(&token).and_then(Connection::session);
         if let (Some(session), Some(queue)) = (session, opened) {
             let _ = self.service.execute(session, protocol::Command::CloseQueue { queue }, &[]);
         }
-        let message = "too many descriptors of the service's are on their way to clients; try again later";
+        let message = "too many descriptors of the service are in flight to clients; try again later";
         let kind = protocol::RefusalKind::System;
         let message = message.to_owned();
         self.reply(token, serial, Err(protocol::Refusal { kind, message }), &[]);
@@ -449,11 +451,11 @@ impl Daemon {
 
     fn process_events(&mut self) {
         let events = self.service.process_events();
-        for (user, descriptor) in events.unneeded {
+        for (user, descriptor) in events.to_close {
             self.closer.close(user, descriptor);
         }
-        if !events.unused.is_empty() {
-            self.unmapper.close(NOBODY, events.unused);
+        if !events.to_unmap.is_empty() {
+            self.unmapper.close(NO_USER, events.to_unmap);
         }
         for (session, violation) in events.closed {
             if let Some(token) = self.by_session.get(&session).copied() {
@@ -467,7 +469,7 @@ impl Daemon {
         }
     }
 
-    /// Ends a connection that broke a rule, telling it which.
+    /// Ends the connection of a client that violated the protocol, and sends it the violation.
     fn refuse_connection(&mut self, token: u64, violation: &Violation) {
         if let Some(connection) = self.connections.get(&token) {
             tracing::warn!(
@@ -477,12 +479,12 @@ impl Daemon {
                 reason = %violation,
                 "violation"
             );
-            connection.farewell(violation);
+            connection.send_violation(violation);
         }
-        self.end_connection(token, "a broken rule", false);
+        self.end_connection(token, "violation", false);
     }
 
-    /// Drops a connection whose client is gone.
+    /// Ends the connection of a client that is gone.
     fn drop_connection(&mut self, token: u64, reason: &str) {
         self.end_connection(token, reason, true);
     }
@@ -507,9 +509,9 @@ impl Daemon {
     }
 }
 
-/// Who made a connection.
+/// The user at the other end of a connection.
 fn user_of(socket: &OwnedFd) -> u32 {
-    conduit::peer_user(socket.as_fd()).unwrap_or(NOBODY)
+    conduit::peer_user(socket.as_fd()).unwrap_or(NO_USER)
 }
 
 impl Drop for Daemon {

@@ -1,13 +1,13 @@
-//! The socket the daemon listens on: bound here, or handed over by a supervisor.
+//! The socket on which the daemon listens: bound here, or inherited from a supervisor.
 //!
 //! ```text
-//! bind(path)   lock file ─ stale socket replaced ─ bind, listen, chmod ─► Listener, which removes both at its end
-//! activated()  LISTEN_PID, LISTEN_FDS ─ one listening socket of packets ─► Listener, whose socket stays
+//! bind(path)   lock file ─ stale socket replaced ─ bind, listen, chmod ─► Listener, which removes socket and lock at its end
+//! activated()  LISTEN_PID, LISTEN_FDS ─ one listening SOCK_SEQPACKET socket ─► Listener, which removes nothing
 //! ```
 //!
-//! Who holds the lock is the service of that path: of several that start at once over a stale socket, one goes on. The
-//! lock file is removed only by who holds it, so a file somebody else locks is never taken for it. Who may connect is up to
-//! the socket's permissions; what clients say is `connection`'s.
+//! The process that holds the lock owns the path: if several start at once over a stale socket, one succeeds. Only the
+//! holder removes the lock file, and each process checks that the file it locked is still the one at the path. The socket's
+//! permissions decide who may connect.
 
 use std::fs::File;
 use std::io;
@@ -19,16 +19,16 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
 
-/// The daemon cannot listen.
+/// Reason for which the daemon cannot listen.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Another service listens there, or is about to.
+    /// Another service listens there or is starting.
     #[error("a service is already listening on {}; stop it or choose another socket", .0.display())]
     AlreadyRunning(PathBuf),
-    /// The socket could not be made.
+    /// The socket could not be created.
     #[error("cannot listen on {} ({step}): {source}", path.display())]
     Socket { path: PathBuf, step: &'static str, source: io::Error },
-    /// What a supervisor handed over is not what it takes.
+    /// The inherited socket is unusable.
     #[error("cannot take over the socket of the supervisor: {0}")]
     Activation(String),
 }
@@ -37,19 +37,20 @@ pub enum ListenError {
 pub struct Listener {
     socket: OwnedFd,
     address: String,
-    /// What is removed at the end: nothing when the socket is the supervisor's.
+    /// What to remove at the end; `None` if the socket belongs to a supervisor.
     bound: Option<Bound>,
 }
 
-/// A socket made here.
+/// A socket created here.
 struct Bound {
     path: PathBuf,
+    /// Device and inode of the socket's file.
     file: Option<(u64, u64)>,
     lock: Lock,
 }
 
 impl Listener {
-    /// Listens on `path`; a stale socket, which nobody listens on, is replaced.
+    /// Listens on `path` with permissions `mode`. Replaces a stale socket, on which no process listens.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -57,7 +58,7 @@ impl Listener {
         Self::bind_kind(path, mode, SocketType::SEQPACKET)
     }
 
-    /// Listens on `path` for streams, as [`bind`](Self::bind) does for packets: for what is served beside the service.
+    /// As [`bind`](Self::bind), but with a stream socket, for servers beside the service.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -84,7 +85,8 @@ impl Listener {
             }
         }
         let listener = socket().map_err(|error| failed("socket")(error.into()))?;
-        // Never open to more than it shall be: what the umask took away comes back below. So it can listen as soon as it is there.
+        // Before bind, so that the socket is never open to more users than `mode` allows. The umask may clear bits of the file's
+        // mode at bind; the call below sets them again.
         rustix::fs::fchmod(&listener, Mode::from_raw_mode(mode))
             .map_err(|error| failed("chmod")(error.into()))?;
         rustix::net::bind(&listener, &address).map_err(|error| failed("bind")(error.into()))?;
@@ -95,9 +97,9 @@ impl Listener {
         Ok(Self { socket: listener, address: path.display().to_string(), bound: Some(bound) })
     }
 
-    /// The socket a supervisor such as systemd handed over, `None` when it handed over nothing.
+    /// The socket inherited from a supervisor such as systemd; `None` if there is none.
     ///
-    /// Call it before anything else opens a descriptor.
+    /// Call it before the process opens any descriptor.
     ///
     /// # Errors
     /// [`ListenError::Activation`].
@@ -110,7 +112,7 @@ impl Listener {
             },
             Err(_) => Ok(None),
         };
-        // What was meant for another process, a parent for instance, is none of ours.
+        // The variables may be meant for another process, for instance the parent.
         if number("LISTEN_PID")? != Some(std::process::id()) {
             return Ok(None);
         }
@@ -127,7 +129,7 @@ impl Listener {
             "Unix socket of packets; write ListenSequentialPacket=, not ListenStream=, in the socket unit";
         let taken = ListenFd::from_env().take_custom::<OwnedFd>(0, kind.0, kind.1, hint);
         let socket = taken.map_err(|error| failed(error.to_string()))?;
-        let socket = socket.ok_or_else(|| failed("it was taken before".to_owned()))?;
+        let socket = socket.ok_or_else(|| failed("it is in use already".to_owned()))?;
         let listens = sockopt::socket_acceptconn(&socket).unwrap_or(false);
         if !listens {
             let message = "it does not listen; write Accept=no, or leave it out, in the socket unit";
@@ -138,21 +140,21 @@ impl Listener {
         Ok(Some(Self { socket, address, bound: None }))
     }
 
-    /// Where clients connect, for people.
+    /// The address for clients, for display.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The socket, which does not block.
+    /// The socket, which is non-blocking.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Stops listening; what was made here is removed.
+    /// Stops listening and removes the files created here.
     pub fn close(self) {
         drop(self.socket);
         let Some(bound) = self.bound else { return };
-        // What lies there now may be somebody else's.
+        // The path may name another process's socket by now.
         if bound.file.is_some() && identity(&bound.path) == bound.file {
             let _ = std::fs::remove_file(&bound.path);
         }
@@ -160,7 +162,7 @@ impl Listener {
     }
 }
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 
 fn address_of(socket: &OwnedFd) -> String {
@@ -172,7 +174,7 @@ fn address_of(socket: &OwnedFd) -> String {
     )
 }
 
-/// A connection to what is no socket is refused just as one to a stale socket is; it must not be removed.
+/// Refuses a path that is not a socket. connect(2) fails for it as for a stale socket, which would then be removed.
 fn refuse_plain_file(path: &Path) -> Result<(), ListenError> {
     let socket = |about: &std::fs::Metadata| std::os::unix::fs::FileTypeExt::is_socket(&about.file_type());
     match std::fs::symlink_metadata(path) {
@@ -185,7 +187,7 @@ fn refuse_plain_file(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Which file a path names.
+/// Device and inode of the file at a path.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|about| numbers(&about))
 }
@@ -195,10 +197,10 @@ fn numbers(about: &std::fs::Metadata) -> (u64, u64) {
     (about.dev(), about.ino())
 }
 
-/// A locked file beside the socket.
+/// A locked file next to the socket.
 struct Lock {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// The lock lasts as long as the file is open.
     _file: File,
 }
 
@@ -218,7 +220,7 @@ impl Lock {
                 Err(rustix::io::Errno::AGAIN) => return Err(ListenError::AlreadyRunning(socket.to_owned())),
                 Err(error) => return Err(failed(error.into())),
             }
-            // Who held it before may have removed it meanwhile: then this is the lock of nothing.
+            // The previous holder may have removed the file meanwhile; then this lock is worthless, so try again.
             let locked = file.metadata().map_err(failed)?;
             if identity(&path) == Some(numbers(&locked)) {
                 return Ok(Self { path, _file: file });
@@ -238,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_held_by_one_and_free_again_after_it() {
+    fn a_lock_has_one_holder() {
         let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = std::env::temp_dir().join(format!("memferry-lock-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
@@ -247,13 +249,13 @@ mod tests {
         assert!(matches!(Lock::take(&socket), Err(ListenError::AlreadyRunning(_))));
         lock.remove();
         drop(Lock::take(&socket).unwrap());
-        // One that was left behind is as good as none.
+        // A lock file left behind does not count.
         Lock::take(&socket).unwrap().remove();
         std::fs::remove_dir(&directory).unwrap();
     }
 
     #[test]
-    fn of_those_who_find_a_stale_socket_at_the_same_instant_one_listens() {
+    fn concurrent_binds_over_a_stale_socket() {
         let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = std::env::temp_dir().join(format!("memferry-stale-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
@@ -264,7 +266,7 @@ mod tests {
             let bind = || {
                 gate.wait();
                 let bound = Listener::bind(&path, 0o600);
-                // Nobody lets go before all have tried.
+                // No thread releases before all have tried.
                 gate.wait();
                 match bound {
                     Ok(listener) => {

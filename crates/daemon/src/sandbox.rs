@@ -1,8 +1,8 @@
-//! The system calls the service needs once it has started; every other fails with EPERM.
+//! Seccomp filter: allows the system calls that the service needs after its start. All others fail with EPERM.
 //!
-//! The filter is for all threads and cannot be taken off. It is a second wall: a client that found a fault in the service
-//! could still not open files, start programs or make connections. It looks at no arguments but the command of an ioctl, of
-//! which it allows those of the Linux module, where that is used.
+//! The filter applies to all threads and cannot be removed. It is a second line of defence: a client that exploits a fault of
+//! the service still cannot open files, start programs or make connections. It checks arguments of two calls: setsockopt may
+//! only set `SO_PASSCRED`, and ioctl only issue commands of the Linux module, if that is used.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use thiserror::Error;
 pub struct SandboxError(String);
 
 const ALLOWED: &[i64] = &[
-    // Messages, doorbells and log lines.
+    // Messages, doorbells, log lines.
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
     libc::SYS_sendto,
@@ -38,7 +38,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_eventfd2,
-    // Signals; the ring was restricted to them when it was made.
+    // Signals to clients. The ring was restricted to them at its creation.
     libc::SYS_io_uring_enter,
     libc::SYS_pidfd_open,
     // Frames and queue pairs.
@@ -68,7 +68,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getpid,
     libc::SYS_getrandom,
     libc::SYS_restart_syscall,
-    // Signals and the end.
+    // POSIX signals and exit.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -81,10 +81,10 @@ const ALLOWED: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// Confines all threads of this process; `kernel` says whether the Linux module is used.
+/// Confines all threads of this process. `module`: whether the Linux module is used.
 ///
 /// # Errors
-/// [`SandboxError`] on an architecture without a filter or when the kernel refuses.
+/// [`SandboxError`] on an unsupported architecture, or if the kernel refuses.
 pub(crate) fn enter(module: bool) -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError(error.to_string());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
@@ -100,7 +100,7 @@ pub(crate) fn enter(module: bool) -> Result<(), SandboxError> {
     seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
 }
 
-/// The one option of sockets that is set: `SO_PASSCRED`, to see whether anything waits in one.
+/// Allows setsockopt only for `SO_PASSCRED`, which serves to check that a socket is drained.
 fn passing_credentials() -> Result<SeccompRule, BackendError> {
     let is = |argument, value: libc::c_int| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value as u64)
@@ -108,7 +108,7 @@ fn passing_credentials() -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![is(1, libc::SOL_SOCKET)?, is(2, libc::SO_PASSCRED)?])
 }
 
-/// The calls of the Linux module, one rule each: any of them may match.
+/// Allows the ioctl commands of the Linux module. One rule each, of which one must match.
 fn module_calls() -> Result<Vec<SeccompRule>, BackendError> {
     let rule = |call: &u32| {
         let command = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(*call))?;

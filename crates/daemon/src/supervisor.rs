@@ -1,11 +1,11 @@
-//! What the daemon tells whoever supervises it: ready, how it is, stopping.
+//! Notifies a supervisor such as systemd: ready, status, stopping.
 //!
 //! ```text
 //! NOTIFY_SOCKET ─ connect, before the process is confined ─► Supervisor ─ READY=1, STATUS=…, STOPPING=1 ─► systemd
 //! ```
 //!
-//! The protocol is that of sd_notify(3): a datagram of lines. Connected once, since a confined process connects nowhere.
-//! Without the variable it says nothing. Being handed sockets is `listener`'s.
+//! The protocol is that of sd_notify(3): a datagram of lines. It connects once, before the sandbox forbids that. Without the
+//! variable it sends nothing. `listener` handles inherited sockets.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,11 +14,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Whoever supervises this process, or nobody.
+/// The socket of the supervisor, if there is one.
 pub(super) struct Supervisor(Option<OwnedFd>);
 
 impl Supervisor {
-    /// Connects to the supervisor that the environment names; one that cannot be reached is warned of and counts as none.
+    /// Connects to the supervisor that the environment names. Logs a warning and continues without one if that fails.
     pub(super) fn connect() -> Self {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self(None);
@@ -33,10 +33,10 @@ impl Supervisor {
     }
 
     /// Sends lines such as `READY=1`.
-    pub(super) fn tell(&self, lines: &str) {
+    pub(super) fn notify(&self, lines: &str) {
         let Some(socket) = &self.0 else { return };
         if let Err(error) = rustix::net::send(socket, lines.as_bytes(), SendFlags::NOSIGNAL) {
-            tracing::warn!("cannot tell the supervisor: {error}");
+            tracing::warn!("cannot notify the supervisor: {error}");
         }
     }
 }
@@ -49,7 +49,7 @@ fn connect(name: &OsStr) -> io::Result<OwnedFd> {
         _ => {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "it is neither a path nor an abstract name",
+                "NOTIFY_SOCKET is neither a path nor an abstract name",
             ));
         }
     };

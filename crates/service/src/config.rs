@@ -1,4 +1,4 @@
-//! What a service is started with: workers, channels, policy and quotas. Reading it from files is the command line's.
+//! Configuration of a service: workers, engine channels, policy and quotas. The command line reads it from files.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -12,24 +12,24 @@ use thiserror::Error;
 use crate::pinning::Pinning;
 use crate::scheduling::SchedulingClass;
 
-/// The most workers a service may have.
+/// Maximum number of workers of a service.
 pub const MOST_WORKERS: u32 = 64;
 
-/// Bounds on what one user may hold, in all its sessions together, and on what a session may.
+/// Limits on one user, over all its sessions, and on one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quotas {
-    /// Sessions of a user.
+    /// Open sessions per user.
     pub sessions: u32,
-    /// Frames a user has registered.
+    /// Registered frames per user.
     pub frames: u32,
-    /// Bytes of these frames.
+    /// Bytes in these frames.
     pub bytes: u64,
-    /// Queues of a user.
+    /// Open queues per user.
     pub queues: u32,
-    /// Capabilities a session holds: frames, derived, offered, accepted and revoked ones.
+    /// Capabilities per session: frames, derived, granted, accepted and revoked ones.
     pub capabilities: u32,
-    /// Requests of a user that may wait for an engine channel or be held by a link, a fence or a loop, for each worker. A list
-    /// counts as one more for every 64 of its segments.
+    /// Requests per user and worker that may wait for an engine channel or be held by a link, a fence or a loop. A list
+    /// counts one more for every 64 of its segments.
     pub waiting: u32,
 }
 
@@ -39,30 +39,30 @@ impl Default for Quotas {
     }
 }
 
-/// What a service is started with.
+/// Configuration of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceConfig {
-    /// workers: threads that move bytes.
+    /// Number of threads that move bytes.
     pub workers: u32,
-    /// Engine channels of each worker: requests it serves by turns.
+    /// Engine channels per worker: the requests it serves in turns.
     pub channels_per_worker: u32,
-    /// Bytes a worker moves for a request before it looks at the next; cancels and deadlines are honoured so often.
+    /// Bytes a worker moves for a request before it continues with the next. Cancels and deadlines take effect in between.
     pub chunk_bytes: u64,
-    /// Which client gets which engine channel, and who moves on.
+    /// Assigns engine channels to clients and paces running requests.
     pub policy: PolicySettings,
     pub quotas: Quotas,
-    /// Users whose requests may be of the high class.
+    /// Users who may submit requests of the high class.
     pub high_users: Vec<u32>,
-    /// Whether workers are kept on CPUs.
+    /// Whether each worker stays on one CPU.
     pub pinning: Pinning,
-    /// How the kernel schedules workers.
+    /// Scheduling class of the workers (sched(7)).
     pub worker_class: SchedulingClass,
-    /// The device of the Linux module that moves what is long, if any.
+    /// Device node of the Linux module, which moves long transfers; `None`: the CPU moves all.
     pub module: Option<PathBuf>,
 }
 
 impl Default for ServiceConfig {
-    /// One worker for each CPU but one, and as many channels as the thesis's engine has (Wicki 2014, 2.3.1).
+    /// A worker for each CPU but one, at most 16, and as many channels as the thesis's engine (Wicki 2014, 2.3.1).
     fn default() -> Self {
         Self {
             workers: cpus().saturating_sub(1).clamp(1, 16),
@@ -78,7 +78,7 @@ impl Default for ServiceConfig {
     }
 }
 
-/// The smallest and the largest value of a number.
+/// Inclusive range of a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub min: u64,
@@ -96,7 +96,7 @@ impl Bounds {
 }
 
 impl Display for Bounds {
-    /// Powers of two too large to be read at a glance are written as such.
+    /// Writes large powers of two as `2^n`, which is easier to read.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "from {} to ", self.min)?;
         if self.max.is_power_of_two() && self.max >= 1 << 20 {
@@ -107,7 +107,7 @@ impl Display for Bounds {
     }
 }
 
-/// What the numbers of a [`ServiceConfig`] may be.
+/// Valid ranges of the numbers in a [`ServiceConfig`].
 pub mod bounds {
     use super::{Bounds, MOST_WORKERS};
 
@@ -128,31 +128,30 @@ pub mod bounds {
 pub struct ValueError {
     pub name: &'static str,
     pub value: u64,
-    /// What it may be.
     pub bounds: Bounds,
 }
 
-/// Why a configuration is refused.
+/// Reason for which a configuration is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConfigError {
     /// A value outside its range.
     #[error(transparent)]
     Value(#[from] ValueError),
-    /// Numbers of policies that do not go together.
+    /// Policy settings that contradict each other.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 }
 
 impl ServiceConfig {
-    /// The highest class the requests of a user may have.
+    /// The highest class that requests of a user may have.
     pub fn class_of(&self, user: u32) -> PriorityClass {
         if self.high_users.contains(&user) { PriorityClass::High } else { PriorityClass::Normal }
     }
 
-    /// Checks every number.
+    /// Checks that every number is in its range.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first that is outside its range.
+    /// [`ConfigError`] for the first invalid one.
     pub fn check(&self) -> Result<(), ConfigError> {
         let quotas = &self.quotas;
         let numbers = [

@@ -1,11 +1,11 @@
-//! What workers count while they work, for whoever looks on.
+//! Statistics that workers count, for the status command.
 //!
 //! ```text
 //! worker, the only writer ─ load, add, store ─► QueueCounters, WorkerCounters ─ read ─► control side, for a status
 //! ```
 //!
-//! Everything is relaxed and for people: a reader may see one counter a moment before another, and nothing is decided by
-//! them. With one writer an addition needs no locked instruction. Making sense of the numbers is the control side's.
+//! All accesses are relaxed: a reader may see one counter change before another, and no decision depends on them. With a
+//! single writer an addition needs no locked instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +14,12 @@ use memferry_kmod::ModuleEngine;
 use crate::protocol::{ModuleStatus, WorkerStatus, ZeroedStatus};
 use crate::worker_engine::WorkerEngine;
 
-/// A number with one writer.
+/// A counter with a single writer.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only the one writer may.
+    /// Adds `more`. Only the single writer may call it.
     pub(crate) fn add(&self, more: u64) {
         self.set(self.get().wrapping_add(more));
     }
@@ -33,7 +33,7 @@ impl Counter {
     }
 }
 
-/// What a worker has done for one queue pair.
+/// Work of a worker for one queue pair.
 #[derive(Default)]
 pub(crate) struct QueueCounters {
     taken: Counter,
@@ -44,31 +44,31 @@ pub(crate) struct QueueCounters {
 }
 
 impl QueueCounters {
-    /// Requests were taken from the ring.
-    pub(crate) fn took(&self, requests: u64) {
+    /// Counts requests taken from the ring.
+    pub(crate) fn add_taken(&self, requests: u64) {
         self.taken.add(requests);
     }
 
-    /// Requests have their completions, `failures` of them without having done all they asked for.
+    /// Counts completed requests, `failures` of which failed.
     pub(crate) fn completed(&self, requests: u64, failures: u64, bytes: u64) {
         self.ended.add(requests);
         self.failures.add(failures);
         self.bytes.add(bytes);
     }
 
-    /// So many wait for an engine channel, when the worker last looked.
-    pub(crate) fn wait(&self, requests: u32) {
+    /// Sets how many requests wait for an engine channel.
+    pub(crate) fn set_waiting(&self, requests: u32) {
         self.waiting.set(u64::from(requests));
     }
 
-    /// The queue pair is gone, and with it what was outstanding.
-    pub(crate) fn gone(&self) {
+    /// The queue pair is closed: no request is outstanding or waiting.
+    pub(crate) fn close(&self) {
         self.ended.set(self.taken.get());
         self.waiting.set(0);
     }
 
     pub(crate) fn totals(&self) -> QueueTotals {
-        // Looked at in this order, what ends meanwhile cannot make more end than began.
+        // In this order, so that a concurrent completion cannot make `ended` exceed `requests`.
         let ended = self.ended.get();
         let requests = self.taken.get();
         QueueTotals {
@@ -81,7 +81,7 @@ impl QueueCounters {
     }
 }
 
-/// What was done for a client, in one queue pair or in several.
+/// Totals of one or several queue pairs of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct QueueTotals {
     pub(crate) requests: u64,
@@ -103,7 +103,7 @@ impl QueueTotals {
     }
 }
 
-/// What a worker has done in all, and what it was doing when it last looked.
+/// Totals of a worker, and its latest samples of `waiting` and `busy`.
 #[derive(Default)]
 pub(crate) struct WorkerCounters {
     pub(crate) queues: Counter,
@@ -115,12 +115,11 @@ pub(crate) struct WorkerCounters {
     pub(crate) busy: Counter,
     /// Bytes of the classes low, normal and high.
     pub(crate) classes: [Counter; 3],
-    /// What the Linux module did for the worker.
     pub(crate) module: ModuleCounters,
 }
 
 impl WorkerCounters {
-    /// The numbers, with the engine channels the worker has.
+    /// The values; `channels` is the worker's number of engine channels.
     pub(crate) fn status(&self, channels: u32) -> WorkerStatus {
         WorkerStatus {
             queues: self.queues.get(),
@@ -136,7 +135,7 @@ impl WorkerCounters {
     }
 }
 
-/// What the Linux module has done for one worker, which writes it.
+/// Work of the Linux module for one worker, which is the writer.
 #[derive(Default)]
 pub(crate) struct ModuleCounters {
     transfers: Counter,
@@ -146,8 +145,8 @@ pub(crate) struct ModuleCounters {
 }
 
 impl ModuleCounters {
-    /// What the worker's engine has done.
-    pub(crate) fn look(&self, engine: &WorkerEngine<ModuleEngine>) {
+    /// Copies the counts of the worker's engine.
+    pub(crate) fn update(&self, engine: &WorkerEngine<ModuleEngine>) {
         let (Some(counts), Some(module)) = (engine.counts(), engine.device()) else { return };
         self.transfers.set(counts.transfers);
         self.bytes.set(counts.bytes);
@@ -165,7 +164,7 @@ impl ModuleCounters {
     }
 }
 
-/// Buffers of pools that were zeroed for whoever asked; several write here.
+/// Buffers zeroed for pools of this process. Several threads write here.
 #[derive(Default)]
 pub(crate) struct ZeroedCounters {
     buffers: AtomicU64,
@@ -191,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outstanding_is_what_was_taken_and_has_not_ended() {
+    fn outstanding_is_taken_minus_ended() {
         let counters = QueueCounters::default();
-        counters.took(5);
+        counters.add_taken(5);
         counters.completed(2, 1, 107);
-        counters.wait(2);
+        counters.set_waiting(2);
         let expected = QueueTotals { requests: 5, outstanding: 3, failures: 1, bytes: 107, waiting: 2 };
         assert_eq!(counters.totals(), expected);
         assert_eq!(expected.plus(expected).outstanding, 6);
-        counters.gone();
+        counters.close();
         assert_eq!(counters.totals(), QueueTotals { outstanding: 0, waiting: 0, ..expected });
     }
 }

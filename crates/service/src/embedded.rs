@@ -1,12 +1,12 @@
-//! The service inside a client's own process: the same workers, rings and checks, called instead of spoken to.
+//! The service inside a client's own process: the same workers, rings and checks, but direct calls instead of a socket.
 //!
 //! ```text
 //! shared() ─► Embedded ─ call(command) ─► Service::execute
-//!               └─ control thread ─ notifier ─► Service::process_events ─► whoever waits for a revocation
+//!               └─ control thread ─ notifier ─► Service::process_events ─► callers waiting for a revocation
 //! ```
 //!
-//! All clients of a process share one; it ends with the last. There is no socket and no second user, so this is about
-//! moving memory, not about protection: code in the same process can do as it likes.
+//! All clients of a process share one service, which ends with the last of them. It protects nothing: code in the same
+//! process can access all memory anyway.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,15 +24,15 @@ use crate::protocol::{Answer, Command, Refusal};
 use crate::service::{Events, Executed, Service};
 use crate::start_error::StartError;
 
-/// The service of one process. A forked child inherits its parent's, whose lock may be held for ever by a thread that is not
-/// there, and takes the next.
+/// The service of one process. A forked child inherits its parent's slot, whose lock may be held by a thread that does not
+/// exist in the child. Therefore the child takes the next slot.
 struct Shared {
-    /// 0: of none yet.
+    /// Process id; 0: free.
     process: AtomicU32,
     service: Mutex<Weak<Embedded>>,
 }
 
-/// How many processes, each forked of the one before without becoming another program, may have a service.
+/// Maximum depth of forks without exec in which each process can have a service.
 const GENERATIONS: usize = 64;
 
 static SHARED: [Shared; GENERATIONS] =
@@ -49,12 +49,13 @@ fn shared_here() -> Option<&'static Mutex<Weak<Embedded>>> {
 
 struct Control {
     service: Service,
-    over: Mutex<BTreeMap<RevocationId, Result<Answer, Refusal>>>,
+    /// Revocations that are complete, until their caller takes the answer.
+    completed: Mutex<BTreeMap<RevocationId, Result<Answer, Refusal>>>,
     changed: Condvar,
-    ending: AtomicBool,
+    stopping: AtomicBool,
 }
 
-/// A service in this process.
+/// A service that runs in this process.
 pub struct Embedded {
     control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
@@ -62,19 +63,21 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// The service of this process, started with the default configuration when there is none yet.
+    /// The service of this process. Starts it with the default configuration if it does not run yet.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn shared() -> Result<Arc<Self>, StartError> {
         let shared = shared_here().ok_or_else(|| StartError::System {
             step: "forking",
-            source: std::io::Error::other(format!("more than {GENERATIONS} forks deep; run another program")),
+            source: std::io::Error::other(format!(
+                "more than {GENERATIONS} nested forks without exec; run another program"
+            )),
         })?;
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         match shared.upgrade() {
             Some(embedded) if embedded.guard.check().is_ok() => return Ok(embedded),
-            // Of a process that had this number before.
+            // It belongs to an earlier process with the same id.
             Some(embedded) => std::mem::forget(embedded),
             None => {}
         }
@@ -83,20 +86,20 @@ impl Embedded {
         Ok(embedded)
     }
 
-    /// A service of its own.
+    /// Starts a separate service.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start(mut config: ServiceConfig) -> Result<Self, StartError> {
-        // There is nobody here to protect from whom.
+        // The only user of this service is this process, so it may use the high class.
         config.high_users.push(rustix::process::geteuid().as_raw());
         let failed = |step| move |source| StartError::System { step, source };
         let guard = ForkGuard::new().map_err(failed("the fork guard"))?;
         let service = Service::start(config)?;
-        let over = Default::default();
+        let completed = Default::default();
         let changed = Default::default();
-        let ending = Default::default();
-        let control = Arc::new(Control { service, over, changed, ending });
+        let stopping = Default::default();
+        let control = Arc::new(Control { service, completed, changed, stopping });
         let for_thread = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name("memferry-control".to_owned())
@@ -109,7 +112,7 @@ impl Embedded {
         &self.control.service
     }
 
-    /// Whether this is the process that started it.
+    /// Whether this process started it, and not a parent.
     pub fn is_of_this_process(&self) -> bool {
         self.guard.check().is_ok()
     }
@@ -127,12 +130,12 @@ impl Embedded {
         match self.control.service.execute(session, command, &descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             Executed::Later(revocation) => {
-                let mut over = self.control.over.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut completed = self.control.completed.lock().unwrap_or_else(PoisonError::into_inner);
                 loop {
-                    if let Some(answer) = over.remove(&revocation) {
+                    if let Some(answer) = completed.remove(&revocation) {
                         return answer.map(|answer| (answer, Vec::new()));
                     }
-                    over = self.control.changed.wait(over).unwrap_or_else(PoisonError::into_inner);
+                    completed = self.control.changed.wait(completed).unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }
@@ -141,15 +144,15 @@ impl Embedded {
 
 impl Control {
     fn run(&self) {
-        while !self.ending.load(Ordering::Acquire) {
+        while !self.stopping.load(Ordering::Acquire) {
             let notifier = self.service.notifier();
             let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
-            let Events { revoked, unused, .. } = self.service.process_events();
-            // First: who asked for a revocation may want the memory back.
-            drop(unused);
+            let Events { revoked, to_unmap, .. } = self.service.process_events();
+            // Before the answers: a caller of revoke may rely on the memory being free.
+            drop(to_unmap);
             if !revoked.is_empty() {
-                let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-                over.extend(revoked);
+                let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+                completed.extend(revoked);
                 self.changed.notify_all();
             }
         }
@@ -159,11 +162,11 @@ impl Control {
 impl Drop for Embedded {
     fn drop(&mut self) {
         if !self.is_of_this_process() {
-            // The workers and the control thread are the parent's; waiting for them here would never end.
+            // The workers and the control thread exist in the parent only; waiting for them here would never end.
             std::mem::forget(Arc::clone(&self.control));
             return;
         }
-        self.control.ending.store(true, Ordering::Release);
+        self.control.stopping.store(true, Ordering::Release);
         self.control.service.wake_control();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -179,7 +182,7 @@ mod tests {
     use crate::session::Introduced;
 
     #[test]
-    fn a_refused_signal_does_not_use_up_the_only_one() {
+    fn a_refused_signal_can_be_set_again() {
         let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let embedded = Embedded::start(ServiceConfig { workers: 1, ..ServiceConfig::default() }).unwrap();
         let user = rustix::process::geteuid().as_raw();
@@ -194,24 +197,24 @@ mod tests {
         if refused.message.contains("this system gives the service no io_uring") {
             return println!("{refused}");
         }
-        assert_eq!(refused.message, "no descriptor came");
+        assert_eq!(refused.message, "the command has no descriptor");
         assert_eq!(notify(NotifyBy::Event).unwrap().1.len(), 1);
         let refused = notify(NotifyBy::Event).unwrap_err();
         assert!(refused.message.contains("signalled already"), "{refused}");
     }
 
     #[test]
-    fn a_child_forked_while_the_service_starts_gets_its_own() {
+    fn a_child_forked_during_start_gets_its_own() {
         let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
-        // As a thread that starts the service holds it.
+        // Holds the lock as a thread that starts the service does.
         let starting = shared_here().expect("the first generation").lock().unwrap();
-        // SAFETY: the child starts a service of its own and leaves by _exit.
+        // SAFETY: the child starts its own service and ends by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends the child, with a status that is not 0, should it hang.
+            // SAFETY: ends the child with a status other than 0 if it hangs.
             unsafe { libc::alarm(20) };
             let started = Embedded::shared().is_ok_and(|embedded| embedded.is_of_this_process());
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(i32::from(!started)) };
         }
         let mut status = -1;

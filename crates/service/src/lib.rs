@@ -1,10 +1,10 @@
-//! The memferry service: it owns the engines, knows who may touch what, and serves each client through its own rings.
+//! The memferry service: owns the engines, checks access rights, and serves each client through its own queue pairs.
 //!
 //! ```text
-//! protocol   what is said over the socket          daemon    socket, epoll, signals ─┐  (or `embedded`)
-//! session    one client: channels, frames, quota   sandbox   seccomp filter          ├─► Service
-//! service    executes commands ── worker commands ─► worker      polls rings, runs the path, completes
-//!                                                  module    the Linux module beside the workers' CPUs, if wanted
+//! daemon (socket) or `embedded` ─ Command ─► Service ── WorkerCommand ──► worker: polls rings, runs the path, completes
+//!                               ◄─ Answer ──         ◄──── Notice ───────    └─ the Linux module beside the CPU, optional
+//!
+//! protocol  messages of the socket      session  one client: queues, frames, quotas      ring_pool  memory of queue pairs
 //! ```
 //!
 //! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
@@ -39,11 +39,11 @@ pub use start_error::StartError;
 
 use memferry_clock::{Clock, Instant};
 
-/// Held by tests that fork or spawn, and by those whose locks or sockets a child must not keep alive.
+/// Serializes tests that fork or spawn with tests whose locks or sockets a child must not inherit.
 #[cfg(test)]
 static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// The machine's `CLOCK_MONOTONIC`, common to all processes: deadlines are given in it.
+/// The machine's `CLOCK_MONOTONIC`, which all processes share. Deadlines use it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicClock;
 

@@ -1,13 +1,13 @@
-//! The Linux module beside the CPU of each worker: opening it, and the thread that registers clients' memory with it.
+//! Opens the Linux module for each worker, and registers clients' memory with it in a separate thread, the registrar.
 //!
 //! ```text
-//! worker ─ memory of a long transfer, not registered ─► registrar: pins it ─► WorkerCommand::Registered ─► worker
-//! control side ─ frames are gone ─► WorkerCommand::Forget ─► worker ─► registrar: unpins them
+//! worker ─ unregistered memory of a long transfer ─► registrar: pins it ─► WorkerCommand::Registered ─► worker
+//! control side ─ released frames ─► WorkerCommand::Forget ─► worker ─► registrar: unpins them
 //! ```
 //!
-//! Pinning takes about as long as copying, and nobody's transfers wait for it: neither workers nor the control side touch
-//! pages. Each worker has a device of its own, so that it takes its own records; memory that several workers use is pinned for
-//! each. What goes to the module is [`WorkerEngine`]'s decision.
+//! Pinning takes about as long as copying, so neither workers nor the control side do it and no transfer waits for it. Each
+//! worker opens the device separately to receive its own records; memory that several workers use is pinned once for each.
+//! [`WorkerEngine`] decides which transfers go to the module.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,15 +30,15 @@ use crate::worker_engine::WorkerEngine;
 
 pub use crate::protocol::ModuleStatus;
 
-/// Why the module cannot be used.
+/// Reason for which the module cannot be used.
 #[derive(Debug, Error)]
 pub enum ModuleError {
-    /// Its device cannot be opened.
+    /// The device cannot be opened.
     #[error("cannot use the Linux module: {0}")]
     Open(#[from] OpenError),
-    /// It would only copy by the CPU, which workers do themselves.
+    /// It has no DMA channel. Copying by the CPU is what workers do themselves.
     #[error(
-        "the Linux module behind {} has no DMA channel; see what its log says of drivers, or serve without it",
+        "the Linux module behind {} has no DMA channel; see its messages in dmesg, or serve without the module",
         path.display()
     )]
     NoChannels { path: PathBuf },
@@ -47,40 +47,40 @@ pub enum ModuleError {
     System(#[from] io::Error),
 }
 
-/// What the registrar is asked for.
-enum Chore {
-    Register(Wanted),
-    LetGo(Vec<Mapping>, Vec<ModuleMemory>),
+enum Job {
+    Register(PinRequest),
+    Release(Vec<Mapping>, Vec<ModuleMemory>),
 }
 
-/// The thread that pins and unpins; it ends with the last worker.
+/// The thread that pins and unpins memory. It ends after the last worker.
 pub(crate) struct Registrar {
     path: PathBuf,
-    chores: Sender<Chore>,
+    jobs: Sender<Job>,
     thread: JoinHandle<()>,
 }
 
 impl Registrar {
-    /// Starts it for the module behind `path`.
+    /// Starts the thread for the module at `path`.
     ///
     /// # Errors
     /// [`ModuleError::System`].
     pub(crate) fn start(path: &Path) -> Result<Self, ModuleError> {
-        let (chores, todo) = channel();
-        // As much as this process may have: what cannot be pinned is moved by the CPU.
+        let (jobs, requests) = channel();
+        // Raises the limit as far as allowed. The CPU moves memory that cannot be pinned.
         let mut limit = getrlimit(Resource::Memlock);
         limit.current = limit.maximum;
         let _ = setrlimit(Resource::Memlock, limit);
-        let thread =
-            std::thread::Builder::new().name("memferry-pins".to_owned()).spawn(move || work(&todo))?;
-        Ok(Self { path: path.to_owned(), chores, thread })
+        let thread = std::thread::Builder::new()
+            .name("memferry-pins".to_owned())
+            .spawn(move || run_registrar(&requests))?;
+        Ok(Self { path: path.to_owned(), jobs, thread })
     }
 
-    /// A worker's engine with the module beside its CPU.
+    /// Builds a worker's engine with the module beside its CPU.
     ///
     /// # Errors
     /// [`ModuleError`].
-    pub(crate) fn beside(
+    pub(crate) fn worker_engine(
         &self,
         cpu: CpuEngine,
         worker: &Arc<WorkerHandle>,
@@ -92,88 +92,88 @@ impl Registrar {
         }
         let device = Arc::new(device);
         let engine = ModuleEngine::new(Arc::clone(&device), cpu.capabilities().channels);
-        let offload = Offload { worker: Arc::clone(worker), device, chores: self.chores.clone() };
+        let offload = Offload { worker: Arc::clone(worker), device, jobs: self.jobs.clone() };
         Ok((WorkerEngine::new(cpu).with_device(engine, found.threshold), offload))
     }
 
-    /// Waits for its end, once all workers have ended.
-    pub(crate) fn end(self) {
-        drop(self.chores);
+    /// Waits until the thread ends. Call it after all workers have ended.
+    pub(crate) fn join(self) {
+        drop(self.jobs);
         let _ = self.thread.join();
     }
 }
 
-/// Memory that is to be pinned for a worker.
-struct Wanted {
+/// A request to pin memory for a worker.
+struct PinRequest {
     worker: Arc<WorkerHandle>,
     device: Arc<ModuleDevice>,
     memory: Mapping,
 }
 
-/// Lets go of all it can before it pins the next: a client may have far more pinned, and take it away again, than there is time for.
-fn work(todo: &Receiver<Chore>) {
+/// Handles all releases before the next pin, because a client can register and release memory faster than it can be pinned.
+fn run_registrar(requests: &Receiver<Job>) {
     let mut backlog = VecDeque::new();
     let mut warned = false;
-    while let Ok(first) = if backlog.is_empty() { todo.recv().map(Some) } else { Ok(None) } {
-        for chore in first.into_iter().chain(todo.try_iter()) {
-            match chore {
-                Chore::Register(wanted) => backlog.push_back(wanted),
-                Chore::LetGo(frames, memory) => {
+    while let Ok(first) = if backlog.is_empty() { requests.recv().map(Some) } else { Ok(None) } {
+        for job in first.into_iter().chain(requests.try_iter()) {
+            match job {
+                Job::Register(request) => backlog.push_back(request),
+                Job::Release(frames, memory) => {
                     drop(memory);
-                    forget(&mut backlog, &frames);
+                    remove_from_backlog(&mut backlog, &frames);
                 }
             }
         }
-        if let Some(wanted) = backlog.pop_front() {
-            pin(wanted, &mut warned);
+        if let Some(request) = backlog.pop_front() {
+            pin(request, &mut warned);
         }
     }
 }
 
-/// What nobody uses any more is not pinned, and not kept mapped until its turn.
-fn forget(backlog: &mut VecDeque<Wanted>, frames: &[Mapping]) {
-    backlog.retain(|wanted| !frames.iter().any(|frame| frame.is(&wanted.memory)));
+/// Removes released frames from the backlog, so that they are neither pinned nor kept mapped.
+fn remove_from_backlog(backlog: &mut VecDeque<PinRequest>, frames: &[Mapping]) {
+    backlog.retain(|request| !frames.iter().any(|frame| frame.is(&request.memory)));
 }
 
-fn pin(Wanted { worker, device, memory }: Wanted, warned: &mut bool) {
+fn pin(PinRequest { worker, device, memory }: PinRequest, warned: &mut bool) {
     match device.register(memory.clone()) {
-        Ok(registered) => worker.tell(WorkerCommand::Registered(memory, registered)),
+        Ok(registered) => worker.send(WorkerCommand::Registered(memory, registered)),
         Err(error) => {
             let bytes = memory.length_bytes();
             if std::mem::replace(warned, true) {
                 tracing::debug!(bytes, reason = %error, "not pinned for the Linux module");
             } else {
-                tracing::warn!(bytes, reason = %error, "not pinned for the Linux module: left to the CPU");
+                tracing::warn!(bytes, reason = %error, "not pinned for the Linux module: the CPU moves its bytes");
             }
         }
     }
 }
 
-/// A worker's side of it.
+/// A worker's handle of its device and of the registrar.
 pub(crate) struct Offload {
     worker: Arc<WorkerHandle>,
     device: Arc<ModuleDevice>,
-    chores: Sender<Chore>,
+    jobs: Sender<Job>,
 }
 
 impl Offload {
-    /// Has memory registered; the answer is a command to the worker, or none where that is not possible.
-    pub(crate) fn register(&self, wanted: Vec<Mapping>) {
-        for memory in wanted {
+    /// Requests registration of memory. `WorkerCommand::Registered` follows, unless the memory cannot be pinned.
+    pub(crate) fn register(&self, memories: Vec<Mapping>) {
+        for memory in memories {
             let worker = Arc::clone(&self.worker);
             let device = Arc::clone(&self.device);
-            let _ = self.chores.send(Chore::Register(Wanted { worker, device, memory }));
+            let _ = self.jobs.send(Job::Register(PinRequest { worker, device, memory }));
         }
     }
 
-    /// Has memory unpinned, and frames unmapped that may be nobody else's.
-    pub(crate) fn let_go(&self, frames: Vec<Mapping>, memory: Vec<ModuleMemory>) {
-        let _ = self.chores.send(Chore::LetGo(frames, memory));
+    /// Requests that memory is unpinned, and frames are unmapped if this was their last reference.
+    pub(crate) fn release(&self, frames: Vec<Mapping>, memory: Vec<ModuleMemory>) {
+        let _ = self.jobs.send(Job::Release(frames, memory));
     }
 }
 
 impl AsFd for Offload {
-    /// Readable when the module has ended something.
+    /// Readable when the module has completed a transfer.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
@@ -184,13 +184,13 @@ mod tests {
     use crate::{Service, ServiceConfig, StartError};
 
     #[test]
-    fn a_service_says_why_it_cannot_have_the_module() {
+    fn start_reports_why_the_module_is_unusable() {
         for (path, expected) in [
             ("/nonexistent/memferry", "/nonexistent/memferry is not there; load the module"),
             ("/dev/null", "/dev/null is not the device of the memferry module"),
         ] {
             let config = ServiceConfig { module: Some(path.into()), workers: 2, ..ServiceConfig::default() };
-            let Err(error) = Service::start(config) else { panic!("{path} is taken for the module") };
+            let Err(error) = Service::start(config) else { panic!("{path} was accepted as the module") };
             assert!(matches!(error, StartError::Module(_)));
             assert!(error.to_string().contains(expected), "{error}");
         }

@@ -1,37 +1,37 @@
-//! Which CPU each worker is kept on.
+//! Assigns a CPU to each worker.
 //!
 //! ```text
-//! CPUs this process may use ─ their node and core, from sysfs ─► spread: nodes by turns, a core for each worker, the last first
+//! CPUs this process may use ─ their node and core, from sysfs ─► spread: alternate nodes, one worker per core, last CPUs first
 //! ```
 //!
-//! A worker that is kept on a CPU finds its caches warm there, and the kernel moves clients away from it instead. The first CPUs
-//! are left to others for longest: interrupts and programs of one thread tend to be there. Frames are not moved to a worker's
-//! node, nor are queue pairs given out by node.
+//! A worker that stays on one CPU finds its caches warm, and the kernel moves clients to other CPUs. The first CPUs are used
+//! last, because interrupts and single-threaded programs tend to run there. Frames are not moved to a worker's node, and
+//! queue pairs are not assigned by node.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Whether workers are kept on CPUs.
+/// Whether workers stay on assigned CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pinning {
-    /// They run where the kernel puts them: right where a program's own threads are what matters.
+    /// The kernel places the workers. Suits programs whose own threads matter more.
     #[default]
     Off,
-    /// Each is kept on a CPU of its own, as far as there are enough.
+    /// Each worker gets its own CPU as long as there are enough.
     Spread,
 }
 
 impl Pinning {
-    /// All, with their names.
+    /// All variants and their names.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Off, "off"), (Self::Spread, "spread")];
 
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(pinning, _)| *pinning == self).map_or("", |(_, name)| name)
     }
 
-    /// The CPU of each worker; `None` where it is to be kept on none.
+    /// The CPU of each worker; `None`: the kernel places it.
     pub(crate) fn plan(self, workers: u32) -> Vec<Option<usize>> {
         let cpus = match self {
             Self::Off => Vec::new(),
@@ -41,19 +41,19 @@ impl Pinning {
     }
 }
 
-/// Keeps the calling thread on a CPU.
+/// Pins the calling thread to a CPU.
 pub(crate) fn keep_on(cpu: usize) -> rustix::io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set)
 }
 
-/// A CPU, and where it is.
+/// A CPU and its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cpu {
     number: usize,
     node: usize,
-    /// The first CPU of its core: what shares it has the same.
+    /// The lowest CPU number in its core, which identifies the core.
     core: usize,
 }
 
@@ -63,22 +63,22 @@ fn allowed_cpus() -> Vec<Cpu> {
     (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).map(located).collect()
 }
 
-/// The CPU's directory has a link named after its node.
+/// Reads the node from the `nodeN` link in the CPU's sysfs directory.
 fn node_of(cpu: usize) -> usize {
     let Ok(entries) = fs::read_dir(format!("/sys/devices/system/cpu/cpu{cpu}")) else { return 0 };
     let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
     entries.flatten().find_map(|entry| number(entry.file_name())).unwrap_or(0)
 }
 
-/// The list begins with the lowest: `0,64` or `0-1`.
+/// The sibling list begins with the lowest CPU: `0,64` or `0-1`.
 fn core_of(cpu: usize) -> usize {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let list = fs::read_to_string(path).unwrap_or_default();
     list.split([',', '-', '\n']).next().and_then(|first| first.parse().ok()).unwrap_or(cpu)
 }
 
-/// A CPU for each worker: nodes by turns, cores before their second threads, the last first; never all CPUs of the machine,
-/// for workers on all of them leave none to whom they serve.
+/// Assigns CPUs: alternates between nodes, uses each core before second threads, and starts at the last CPU. One CPU always
+/// stays free for clients.
 fn spread(cpus: &[Cpu], workers: u32) -> Vec<Option<usize>> {
     let nodes: Vec<usize> = cpus.iter().map(|cpu| cpu.node).collect::<BTreeSet<_>>().into_iter().collect();
     let mut left = cpus.to_vec();
@@ -101,7 +101,7 @@ fn spread(cpus: &[Cpu], workers: u32) -> Vec<Option<usize>> {
 mod tests {
     use super::*;
 
-    /// CPUs of so many nodes, cores each and threads each, numbered as Linux does: second threads last.
+    /// CPUs of a machine with `cores` per node and `threads` per core, numbered as Linux does: second threads last.
     fn machine(nodes: usize, cores: usize, threads: usize) -> Vec<Cpu> {
         let all = nodes * cores;
         (0..all * threads)
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_come_by_turns() {
+    fn nodes_alternate() {
         assert_eq!(spread(&machine(2, 4, 1), 4), [Some(3), Some(7), Some(2), Some(6)]);
     }
 
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_the_cpus_it_is_said_to_have() {
+    fn plans_only_cpus_this_process_may_use() {
         let set = sched_getaffinity(None).unwrap();
         assert!(!allowed_cpus().is_empty() && allowed_cpus().iter().all(|cpu| set.is_set(cpu.number)));
         assert_eq!(Pinning::Off.plan(2), [None, None]);

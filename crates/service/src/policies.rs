@@ -1,11 +1,11 @@
-//! The policy of a running service: what it is, and how another one takes over in every worker.
+//! The current policy of a running service, and its replacement in every worker.
 //!
 //! ```text
 //! PolicySettings ── check ──► a policy for each worker ── WorkerCommand::Policy ──► the worker's path
-//!                          └► slices, which the policies of all workers share
+//!                          └► slices, shared by the policies of all workers
 //! ```
 //!
-//! The user that the service runs as may change it, and root. Requests that run keep their channels.
+//! Only root and the user that the service runs as may change it. Running requests keep their engine channels.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,19 +15,19 @@ use crate::protocol::{Refusal, RefusalKind};
 use crate::session::refusal;
 
 pub(crate) struct Policies {
-    present: Mutex<Present>,
+    current: Mutex<Current>,
     /// The user this process runs as.
     own_user: u32,
 }
 
-struct Present {
+struct Current {
     settings: PolicySettings,
     slices: Slices,
-    /// Counted under policies that were replaced.
+    /// Counts of replaced policies.
     past: SliceCounts,
 }
 
-impl Present {
+impl Current {
     fn counts(&self) -> SliceCounts {
         let past = self.past;
         let now = self.slices.counts();
@@ -39,32 +39,32 @@ impl Present {
 }
 
 impl Policies {
-    /// Those of a service that starts, and a policy for each of its workers.
+    /// The initial state, and a policy for each worker.
     pub(crate) fn new(settings: &PolicySettings, workers: usize) -> (Self, Vec<Box<dyn Policy>>) {
         let (policies, slices) = settings.for_workers(workers);
-        let present = Present { settings: settings.clone(), slices, past: SliceCounts::default() };
+        let current = Current { settings: settings.clone(), slices, past: SliceCounts::default() };
         let own_user = rustix::process::geteuid().as_raw();
-        (Self { present: Mutex::new(present), own_user }, policies)
+        (Self { current: Mutex::new(current), own_user }, policies)
     }
 
     pub(crate) fn settings(&self) -> PolicySettings {
-        self.present().settings.clone()
+        self.current().settings.clone()
     }
 
     pub(crate) fn counts(&self) -> SliceCounts {
-        self.present().counts()
+        self.current().counts()
     }
 
-    /// Takes other settings, as `user` wants; `tell` gives each worker, by number, its new policy.
+    /// Changes the settings on behalf of `user`; `send` sends the new policy to the worker with the given number.
     ///
     /// # Errors
-    /// [`RefusalKind::Argument`] when they are not to be had.
+    /// [`RefusalKind::Argument`] if the user may not change them or the settings are invalid.
     pub(crate) fn change(
         &self,
         user: u32,
         settings: PolicySettings,
         workers: usize,
-        mut tell: impl FnMut(usize, Box<dyn Policy>),
+        mut send: impl FnMut(usize, Box<dyn Policy>),
     ) -> Result<(), Refusal> {
         if user != self.own_user && user != 0 {
             let own = self.own_user;
@@ -72,17 +72,17 @@ impl Policies {
             return Err(refusal(RefusalKind::Argument, why));
         }
         settings.check().map_err(|error| refusal(RefusalKind::Argument, error))?;
-        // Two who change it at once: the workers hear both in the order in which the settings are kept.
-        let mut present = self.present();
-        let past = present.counts();
+        // Held until all workers have it, so that concurrent changes reach all workers in the same order.
+        let mut current = self.current();
+        let past = current.counts();
         let (policies, slices) = settings.for_workers(workers);
-        policies.into_iter().enumerate().for_each(|(worker, policy)| tell(worker, policy));
-        *present = Present { settings, slices, past };
+        policies.into_iter().enumerate().for_each(|(worker, policy)| send(worker, policy));
+        *current = Current { settings, slices, past };
         Ok(())
     }
 
-    fn present(&self) -> MutexGuard<'_, Present> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,20 +93,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_and_numbers_that_stop_everything_change_nothing() {
+    fn change_refuses_strangers_and_zero_rates() {
         let (policies, for_workers) = Policies::new(&PolicySettings::default(), 2);
         assert_eq!(for_workers.len(), 2);
-        let untold = |_, _| panic!("a worker was told");
+        let no_worker = |_, _| panic!("a worker received a policy");
         let stranger = policies.own_user + 1;
-        let refused = policies.change(stranger, PolicySettings::of(PolicyKind::Weighted), 2, untold);
-        assert!(refused.expect_err("may not").message.contains("may not change the policy"));
-        let still = PolicySettings { rate_bytes_per_second: 0, ..PolicySettings::default() };
-        let refused = policies.change(policies.own_user, still, 2, untold);
-        assert!(refused.expect_err("moves nothing").message.contains("the rate is zero"));
+        let refused = policies.change(stranger, PolicySettings::of(PolicyKind::Weighted), 2, no_worker);
+        assert!(refused.expect_err("a stranger").message.contains("may not change the policy"));
+        let zero_rate = PolicySettings { rate_bytes_per_second: 0, ..PolicySettings::default() };
+        let refused = policies.change(policies.own_user, zero_rate, 2, no_worker);
+        assert!(refused.expect_err("a rate of zero").message.contains("the rate is zero"));
         assert_eq!(policies.settings(), PolicySettings::default());
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         let weighted = PolicySettings::of(PolicyKind::Weighted);
-        policies.change(0, weighted.clone(), 2, |worker, policy| told.push((worker, policy.name()))).unwrap();
-        assert_eq!((told, policies.settings()), (vec![(0, "weighted"), (1, "weighted")], weighted));
+        policies.change(0, weighted.clone(), 2, |worker, policy| sent.push((worker, policy.name()))).unwrap();
+        assert_eq!((sent, policies.settings()), (vec![(0, "weighted"), (1, "weighted")], weighted));
     }
 }

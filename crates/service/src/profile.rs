@@ -1,13 +1,13 @@
-//! The profile of a machine: the thresholds that `memferry tune` measured, in a small file that people can read.
+//! The profile of a machine: thresholds measured by `memferry tune`, in a small text file.
 //!
 //! ```text
 //! MEMFERRY_PROFILE, else ~/.config/memferry/profile.toml, else /etc/memferry-profile.toml
-//!   ─ load ─► Profile ─ of this CPU? ─► thresholds of the engines           (no file: what they guess)
+//!   ─ load ─► Profile ─ same CPU? ─► thresholds of the engines           (no file: built-in estimates)
 //!   ◄─ save ─ memferry tune
 //! ```
 //!
-//! A profile of another CPU is left alone: home directories travel. One that cannot be understood is an error, with its line.
-//! Nothing is measured here.
+//! A profile of another CPU is ignored, because home directories are shared between machines. A malformed profile is an
+//! error that names the line. `memferry_cpu::measure` does the measuring.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,88 +22,88 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Names the profile, or none when it is empty.
+/// Environment variable with the path of the profile. Empty: use no profile.
 pub const VARIABLE: &str = "MEMFERRY_PROFILE";
-/// The profile where a user has none.
+/// The profile for users who have none.
 const SYSTEM_FILE: &str = "/etc/memferry-profile.toml";
-/// No profile is longer, bytes.
-const LONGEST: u64 = 64 << 10;
+/// Maximum length of a profile, bytes.
+const MAX_BYTES: u64 = 64 << 10;
 
 const HEADER: &str = "\
-# What `memferry tune` measured on this machine: from how many bytes on each way of moving them pays.
-# Without this file memferry guesses; on another CPU than this one it does so too.
+# What `memferry tune` measured on this machine: the number of bytes from which each method of moving them pays.
+# Without this file, or on another CPU, memferry uses built-in estimates.
 ";
 
-/// Thresholds, and the CPU they were measured on.
+/// Thresholds and the CPU on which they were measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The CPU's name, as the kernel tells it.
+    /// The CPU's name in `/proc/cpuinfo`.
     pub cpu: String,
     pub thresholds: Tuning,
 }
 
-/// Why a profile was not read or written.
+/// Reason for which a profile was not read or written.
 #[derive(Debug, Error)]
 pub enum ProfileError {
-    /// The file system would not.
+    /// An operation of the file system failed.
     #[error("cannot {what} the profile {}: {source}", path.display())]
     File { what: &'static str, path: PathBuf, source: io::Error },
-    /// It is no profile.
-    #[error("the profile {} cannot be understood; run `memferry tune` again or delete it: {message}", path.display())]
+    /// The file is no valid profile.
+    #[error("the profile {} is malformed; run `memferry tune` again or delete it: {message}", path.display())]
     Unreadable {
         path: PathBuf,
-        /// What is wrong, with its line.
+        /// What is wrong and in which line.
         message: String,
     },
-    /// A threshold makes no sense.
-    #[error("the profile {} makes no sense; run `memferry tune` again or delete it: {source}", path.display())]
+    /// A threshold is outside its range.
+    #[error("the profile {} has a threshold out of range; run `memferry tune` again or delete it: {source}", path.display())]
     Threshold { path: PathBuf, source: TuningError },
-    /// Nobody says where it is to be.
-    #[error("there is no place for a profile: set {VARIABLE}, XDG_CONFIG_HOME or HOME")]
+    /// The environment names no path for the profile.
+    #[error("the environment names no path for the profile: set {VARIABLE}, XDG_CONFIG_HOME or HOME")]
     NoPlace,
 }
 
-/// Where the environment says that the user's profile is.
+/// Location of the user's profile according to the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
+enum Location {
     File(PathBuf),
-    /// There is to be none.
+    /// The user wants no profile.
     None,
     Unknown,
 }
 
-fn place(variable: impl Fn(&str) -> Option<OsString>) -> Place {
+fn location(variable: impl Fn(&str) -> Option<OsString>) -> Location {
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     match variable(VARIABLE) {
-        Some(path) if path.is_empty() => Place::None,
-        Some(path) => Place::File(path.into()),
+        Some(path) if path.is_empty() => Location::None,
+        Some(path) => Location::File(path.into()),
         None => folder("XDG_CONFIG_HOME")
             .or_else(|| folder("HOME").map(|home| home.join(".config")))
-            .map_or(Place::Unknown, |folder| Place::File(folder.join("memferry/profile.toml"))),
+            .map_or(Location::Unknown, |folder| Location::File(folder.join("memferry/profile.toml"))),
     }
 }
 
-/// Where the profile of the user is, whether there is one or not.
+/// Path of the user's profile, whether the file exists or not.
 ///
 /// # Errors
 /// [`ProfileError::NoPlace`].
 pub fn path() -> Result<PathBuf, ProfileError> {
-    match place(|name| std::env::var_os(name)) {
-        Place::File(path) => Ok(path),
-        Place::None | Place::Unknown => Err(ProfileError::NoPlace),
+    match location(|name| std::env::var_os(name)) {
+        Location::File(path) => Ok(path),
+        Location::None | Location::Unknown => Err(ProfileError::NoPlace),
     }
 }
 
-/// The thresholds of this user's or this system's profile, when there is one and it is of this CPU.
+/// Thresholds of the user's profile or else the system's; `None` if neither exists for this CPU.
 ///
 /// # Errors
 /// [`ProfileError`].
 pub fn load() -> Result<Option<Tuning>, ProfileError> {
-    let files = match place(|name| std::env::var_os(name)) {
-        Place::None => return Ok(None),
-        Place::File(path) => vec![path, SYSTEM_FILE.into()],
-        Place::Unknown => vec![SYSTEM_FILE.into()],
+    let files = match location(|name| std::env::var_os(name)) {
+        Location::None => return Ok(None),
+        Location::File(path) => vec![path, SYSTEM_FILE.into()],
+        Location::Unknown => vec![SYSTEM_FILE.into()],
     };
     for path in files {
         if let Some(profile) = Profile::read(&path)?.filter(|profile| profile.cpu == cpu()) {
@@ -113,7 +113,7 @@ pub fn load() -> Result<Option<Tuning>, ProfileError> {
     Ok(None)
 }
 
-/// Bytes below which an embedded client does requests on the thread that submits them; zero for none.
+/// Requests of fewer bytes run on the submitting thread of an embedded client; zero: none do.
 #[inline]
 pub fn inline_end() -> u64 {
     match tuning::current().inline_bytes {
@@ -122,7 +122,7 @@ pub fn inline_end() -> u64 {
     }
 }
 
-/// Makes the folder that a profile is to lie in, with those on the way there.
+/// Creates the folder of a profile and its parents.
 ///
 /// # Errors
 /// [`ProfileError::File`].
@@ -133,24 +133,26 @@ pub fn make_folder(path: &Path) -> Result<(), ProfileError> {
 }
 
 impl Profile {
-    /// Reads one; `None` when there is no such file, or it may not be read.
+    /// Reads a profile; `None` if the file does not exist or may not be read.
     ///
     /// # Errors
     /// [`ProfileError`].
     pub fn read(path: &Path) -> Result<Option<Self>, ProfileError> {
         let text = match read(path) {
             Ok(text) => text,
-            Err(error) if absent(&error) => return Ok(None),
+            Err(error) if is_absent(&error) => return Ok(None),
             Err(source) => return Err(ProfileError::File { what: "read", path: path.into(), source }),
         };
-        let profile = toml::from_str::<Self>(&text)
-            .map_err(|error| ProfileError::Unreadable { path: path.into(), message: told(&text, &error) })?;
+        let profile = toml::from_str::<Self>(&text).map_err(|error| ProfileError::Unreadable {
+            path: path.into(),
+            message: describe(&text, &error),
+        })?;
         let checked = profile.thresholds.check();
         checked.map_err(|source| ProfileError::Threshold { path: path.into(), source })?;
         Ok(Some(profile))
     }
 
-    /// Writes it, whole or not at all, with the directories on the way there.
+    /// Writes the profile atomically, and creates missing directories.
     ///
     /// # Errors
     /// [`ProfileError::File`].
@@ -168,40 +170,40 @@ impl Profile {
     }
 }
 
-/// The whole of an ordinary file: what is none may never end, or never begin.
+/// Reads a regular file. Refuses others, such as pipes, which could block or never end.
 fn read(path: &Path) -> io::Result<String> {
-    let not_waiting = OFlags::NONBLOCK.bits().cast_signed();
-    let file = fs::OpenOptions::new().read(true).custom_flags(not_waiting).open(path)?;
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no ordinary file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// What is wrong, and in which line; not what stands there, for the file may be another one than was meant.
-fn told(text: &str, error: &toml::de::Error) -> String {
+/// Formats the error with its line number. It does not quote the file, which may be a private one named by mistake.
+fn describe(text: &str, error: &toml::de::Error) -> String {
     let at = error.span().map_or(0, |span| span.start);
     let line = 1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
     format!("line {line}: {}", error.message())
 }
 
-fn absent(error: &io::Error) -> bool {
+fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory
     )
 }
 
-/// The name of this machine's CPU, as the kernel tells it.
+/// The name of this machine's CPU in `/proc/cpuinfo`.
 pub fn cpu() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value = |key: &str| {
         let line = text.lines().find(|line| line.starts_with(key))?;
         line.split_once(':').map(|(_, value)| value.trim().to_owned())
     };
-    // Arm's kernels give numbers for the maker's name of the part.
+    // Kernels for Arm report the part's number instead of a name.
     value("model name").or_else(|| value("CPU part")).unwrap_or_else(|| "unknown".to_owned())
 }
 
@@ -209,7 +211,7 @@ pub fn cpu() -> String {
 mod tests {
     use super::*;
 
-    fn somewhere(name: &str) -> PathBuf {
+    fn temporary_path(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("memferry-profile-{}-{name}", std::process::id())).join("a/b.toml")
     }
 
@@ -218,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_read_as_it_was_written() {
-        let path = somewhere("round");
+    fn a_written_profile_is_read_back() {
+        let path = temporary_path("round");
         assert!(Profile::read(&path).unwrap().is_none());
-        // Measured once: another time a busy machine gives other numbers.
+        // Measured once: a second measurement on a busy machine gives other numbers.
         let written = profile();
         written.write(&path).unwrap();
         assert_eq!(Profile::read(&path).unwrap(), Some(written));
@@ -234,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_cannot_be_understood_is_refused_with_its_line_and_a_remedy() {
-        let path = somewhere("odd");
+    fn a_malformed_profile_is_refused_with_its_line() {
+        let path = temporary_path("odd");
         profile().write(&path).unwrap();
-        let sound = fs::read_to_string(&path).unwrap();
+        let valid = fs::read_to_string(&path).unwrap();
         for (from, to, what) in [
             ("cpu =", "cpu ", "line 3"),
             ("stream_cold_bytes", "stream_colt_bytes", "stream_colt_bytes"),
@@ -246,27 +248,27 @@ mod tests {
             ("stream_cold_bytes = 65536", "stream_cold_bytes = 1", "stream_cold_bytes = 1 is below"),
             ("zero_cold_bytes", "# zero_cold_bytes", "zero_cold_bytes"),
         ] {
-            fs::write(&path, sound.replace(from, to)).unwrap();
-            let said = Profile::read(&path).unwrap_err().to_string();
-            assert!(said.contains(what) && said.contains("memferry tune"), "{from}: {said}");
+            fs::write(&path, valid.replace(from, to)).unwrap();
+            let message = Profile::read(&path).unwrap_err().to_string();
+            assert!(message.contains(what) && message.contains("memferry tune"), "{from}: {message}");
         }
         let folder = path.parent().unwrap();
-        assert!(Profile::read(folder).unwrap_err().to_string().contains("no ordinary file"));
+        assert!(Profile::read(folder).unwrap_err().to_string().contains("not a regular file"));
         fs::write(&path, [0xff; 10]).unwrap();
         assert!(matches!(Profile::read(&path), Err(ProfileError::File { .. })));
         fs::remove_dir_all(path.parent().unwrap().parent().unwrap()).unwrap();
     }
 
     #[test]
-    fn the_environment_says_where_the_profile_is() {
+    fn the_environment_selects_the_profile() {
         let at = |pairs: &[(&str, &str)]| {
-            place(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
+            location(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
         };
-        let file = |path: &str| Place::File(path.into());
+        let file = |path: &str| Location::File(path.into());
         assert_eq!(at(&[(VARIABLE, "p"), ("HOME", "/h")]), file("p"));
-        assert_eq!(at(&[(VARIABLE, ""), ("HOME", "/h")]), Place::None);
+        assert_eq!(at(&[(VARIABLE, ""), ("HOME", "/h")]), Location::None);
         assert_eq!(at(&[("XDG_CONFIG_HOME", "/c"), ("HOME", "/h")]), file("/c/memferry/profile.toml"));
         assert_eq!(at(&[("XDG_CONFIG_HOME", "c"), ("HOME", "/h")]), file("/h/.config/memferry/profile.toml"));
-        assert_eq!(at(&[]), Place::Unknown);
+        assert_eq!(at(&[]), Location::Unknown);
     }
 }

@@ -1,15 +1,15 @@
-//! What client and service say over the socket: handshake, commands and answers.
+//! The protocol between client and service over the socket: handshake, commands and answers.
 //!
 //! ```text
 //! client  Hello { magic, versions, features }  ─►   fixed layout, the same in every version
-//! service ◄─ Welcome { version, features, session }, or a farewell with the Violation
+//! service ◄─ Welcome { version, features, session }, or a last message with the Violation
 //! client  Envelope { serial, descriptors, Command } ─►   one at a time
 //! service ◄─ Envelope { serial, descriptors, Result<Answer, Refusal> }
 //! ```
 //!
-//! Serials count up from 1, so a replayed or lost message is seen. The number of descriptors is announced and has to match
-//! what came. A message that breaks a rule ends the session ([`Violation`]); one that asks for what may not be is refused
-//! and the session goes on ([`Refusal`]). Requests for transfers do not come this way but through rings.
+//! Serials count up from 1, so a replayed or lost message is detected. The announced number of descriptors must match the
+//! number received. A message that breaks the protocol ends the session ([`Violation`]). A command that cannot be executed
+//! is refused and the session continues ([`Refusal`]). Transfer requests use the queue pairs, not this protocol.
 
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
@@ -24,11 +24,11 @@ pub use status::{
     ZeroedStatus,
 };
 
-/// First bytes of a handshake.
+/// The first eight bytes of a handshake.
 pub const MAGIC: [u8; 8] = *b"MEMFERRY";
-/// Oldest and newest version of the protocol this code speaks.
+/// Oldest and newest protocol version that this code supports.
 pub const VERSIONS: (u16, u16) = (3, 3);
-/// Feature: the process is registered for expedited barriers, so parking flags need no full fence.
+/// Feature: the process is registered for membarrier's expedited commands, so parking flags need no full fence.
 pub const FEATURE_ASYMMETRIC_FENCES: u64 = 1;
 
 const HELLO_BYTES: usize = 20;
@@ -36,14 +36,14 @@ const WELCOME_BYTES: usize = 28;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Oldest and newest version it speaks.
+    /// Oldest and newest version that the client supports.
     pub versions: (u16, u16),
-    /// What it can do.
+    /// Features that the client supports.
     pub features: u64,
 }
 
 impl Hello {
-    /// Its bytes: magic, two versions, features, little-endian.
+    /// Encodes magic, two versions and features, little-endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.versions.0.to_le_bytes());
@@ -52,7 +52,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a handshake; later versions may append to it.
+    /// Decodes a handshake and ignores bytes that a later version appends.
     ///
     /// # Errors
     /// [`Violation::NotHello`].
@@ -65,14 +65,14 @@ impl Hello {
         Ok(Self { versions: (half(8), half(10)), features: u64::from_le_bytes(features) })
     }
 
-    /// The newest version both sides speak.
+    /// The newest version that both sides support.
     ///
     /// # Errors
     /// [`Violation::Version`].
     pub fn agree(&self) -> Result<u16, Violation> {
         let version = self.versions.1.min(VERSIONS.1);
-        let spoken = version >= self.versions.0.max(VERSIONS.0);
-        if spoken {
+        let supported = version >= self.versions.0.max(VERSIONS.0);
+        if supported {
             Ok(version)
         } else {
             Err(Violation::Version { client: self.versions, service: VERSIONS })
@@ -80,14 +80,14 @@ impl Hello {
     }
 }
 
-/// The service's answer to a handshake it accepts.
+/// The service's answer to a handshake that it accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Welcome {
-    /// The version spoken from here on.
+    /// The version of all further messages.
     pub version: u16,
-    /// What both sides can do.
+    /// Features that both sides support.
     pub features: u64,
-    /// The session's public name: others grant to it.
+    /// The session's public id, which other clients name as a grantee.
     pub session: SessionId,
 }
 
@@ -101,11 +101,10 @@ impl Welcome {
         bytes
     }
 
-    /// Reads the service's answer.
+    /// Decodes the service's answer.
     ///
     /// # Errors
-    /// [`Violation::Version`] when the service refused, with the versions it speaks; [`Violation::Unwelcome`] when it
-    /// refused for another reason; [`Violation::NotHello`] for anything else.
+    /// [`Violation::Version`] if the versions differ; [`Violation::Unwelcome`] if the service refused for another reason; [`Violation::NotHello`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Violation> {
         if bytes.len() >= 8 && bytes[..8] == MAGIC && bytes.len() == WELCOME_BYTES {
             let whole = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes);
@@ -118,16 +117,16 @@ impl Welcome {
     }
 }
 
-/// What a client asks of the control side.
+/// A request of a client to the control side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// Make the memfd that comes along a frame. One descriptor.
+    /// Register the attached memfd as a frame. One descriptor.
     Register {
         length: u64,
-        /// The most that may ever be done with it.
+        /// Upper bound of the rights on this frame.
         rights: Rights,
     },
-    /// A capability with a narrower range or fewer rights.
+    /// Derive a capability with a narrower range or fewer rights.
     Derive {
         handle: Handle,
         offset: u64,
@@ -145,56 +144,54 @@ pub enum Command {
     Accept {
         token: GrantToken,
     },
-    /// Take a capability, or a grant by its token's handle, and all derived from it away; answered when nothing uses it
-    /// any more.
+    /// Revoke a capability, or a grant by its token's handle, and everything derived from it. The answer follows when no
+    /// transfer uses it any more.
     Revoke {
         handle: Handle,
     },
-    /// Open a queue pair.
     OpenQueue {
         capacity: u32,
     },
-    /// Close a queue pair.
     CloseQueue {
         queue: u32,
     },
-    /// Signal the client by a descriptor when completions come while it has asked for that in its ring.
+    /// Signal the client by a descriptor for completions while its ring's flag asks for signals.
     Notify {
-        /// The queue pair; each can be given one signal.
+        /// The queue pair. Its signal can be set only once.
         queue: u32,
         by: NotifyBy,
     },
-    /// What the engines can do.
+    /// Get the capabilities of the engines.
     Engines,
-    /// How the service is doing.
+    /// Get the statistics of the service.
     Status,
-    /// What the policy is, after this change.
+    /// Change the policy if `change` is set, and get the settings.
     Policy {
-        /// The settings that take over; the service's own user may change them, and root.
+        /// The new settings. Only root and the service's own user may change them.
         change: Option<Box<PolicySettings>>,
     },
-    /// Whose a session is.
+    /// Get the user and process of a session.
     Identify {
         session: SessionId,
     },
 }
 
-/// How a client is signalled.
+/// The way a client is signalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NotifyBy {
-    /// By an eventfd that the service makes.
+    /// By an eventfd that the service creates.
     Event,
-    /// By a completion in the client's own io_uring, whose descriptor comes along. Its result is 0.
+    /// By a completion with result 0 in the client's io_uring, whose descriptor is attached.
     Ring {
         /// The completion's user data.
         user_data: u64,
     },
 }
 
-/// What the control side answers.
+/// The control side's answer to a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// A new capability; of a grant, the handle that its token has.
+    /// A new capability. For a grant: the handle in its token.
     Handle(Handle),
     Accepted {
         handle: Handle,
@@ -203,7 +200,7 @@ pub enum Answer {
         /// The session that granted it.
         grantor: SessionId,
     },
-    /// The revocation is over.
+    /// The revocation is complete.
     Revoked,
     /// A queue pair. Descriptors: client memory, service memory, doorbell.
     Queue {
@@ -211,25 +208,21 @@ pub enum Answer {
         queue: u32,
         capacity: u32,
     },
-    /// The queue pair is closed.
     Closed,
-    /// The client will be signalled. One descriptor when by an eventfd.
+    /// The signal is set. One descriptor if it is an eventfd.
     Notified,
-    /// What the engines can do.
     Engines(EngineStatus),
-    /// How the service is doing.
     Status(Status),
     Policy(Box<PolicySettings>),
-    /// Whose the session is.
     Identity(Identity),
 }
 
-/// What kind of refusal: stable numbers for programs, the message for people.
+/// The class of a refusal, for programs. The message is for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RefusalKind {
-    /// The descriptor is no frame.
+    /// The descriptor cannot be used as a frame.
     Frame,
-    /// The capability does not exist, was revoked or does not allow it.
+    /// The capability does not exist, is revoked, or lacks the right.
     Capability,
     /// A quota is reached.
     Quota,
@@ -237,93 +230,79 @@ pub enum RefusalKind {
     Argument,
     /// The service is stopping.
     Stopping,
-    /// The machine would not give what is needed.
+    /// A system call failed, or a resource of the machine ran out.
     System,
 }
 
-/// A command that was not done. The session goes on.
+/// A command that was not executed. The session continues.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 #[error("{message}")]
 pub struct Refusal {
     pub kind: RefusalKind,
-    /// What was wrong, with the values, and what to do.
+    /// What was wrong, with operands, and what to do.
     pub message: String,
 }
 
-/// A broken rule of the protocol. The session ends.
+/// A violation of the protocol, which ends the session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 pub enum Violation {
-    /// The first message is no handshake.
+    /// The first message is not a handshake.
     #[error("the peer does not speak the memferry protocol")]
     NotHello,
-    /// No version in common.
-    #[error("no protocol version in common: the client speaks {} to {}, the service {} to {}", client.0, client.1, service.0, service.1)]
-    Version {
-        /// Versions of the client.
-        client: (u16, u16),
-        /// Versions of the service.
-        service: (u16, u16),
-    },
-    /// The service would not open a session.
+    /// The sides support no common version.
+    #[error("no common protocol version: the client supports {} to {}, the service {} to {}", client.0, client.1, service.0, service.1)]
+    Version { client: (u16, u16), service: (u16, u16) },
+    /// The service refused to open a session.
     #[error("the service refused the session: {0}")]
     Unwelcome(String),
-    /// Not a message, or bytes left over.
+    /// The message cannot be decoded, or bytes are left over.
     #[error("the message is malformed")]
     Malformed,
-    /// A message out of sequence: lost or replayed.
-    #[error("message {got} came where {expected} was due")]
-    Serial {
-        /// The serial that was due.
-        expected: u32,
-        /// The one that came.
-        got: u32,
-    },
-    /// More or fewer descriptors than announced or needed.
-    #[error("{got} descriptors came where {expected} were announced and due")]
-    Descriptors {
-        /// As announced and due.
-        expected: u32,
-        got: u32,
-    },
-    /// The packet was longer than any message.
+    /// A message out of sequence: one was lost or replayed.
+    #[error("the message has serial {got}, expected {expected}")]
+    Serial { expected: u32, got: u32 },
+    /// The number of descriptors differs from the announced or required one.
+    #[error("the message has {got} descriptors; it must have and announce {expected}")]
+    Descriptors { expected: u32, got: u32 },
+    /// The packet exceeds the maximum length of a message.
     #[error("the packet is longer than any message")]
     TooLong,
-    /// The client does not read its answers.
+    /// The client's socket buffer is full.
     #[error("the client does not read its answers")]
     NotReading,
-    /// The ring's counts are impossible.
+    /// The ring's counts contradict each other.
     #[error("the client's ring counts are impossible")]
     RingCounts,
-    /// More requests than there is room for completions.
+    /// More requests than the completion ring has room for.
     #[error("the client has more requests outstanding than its queue holds")]
     Overrun,
-    /// The client's memory failed under a worker.
+    /// Access to the client's memory failed in a worker, for instance because of a truncated file.
     #[error("memory of this session failed under the service")]
     MemoryFault,
 }
 
-/// A message with its place in the sequence.
+/// A message with its serial.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Envelope<T> {
-    /// Counts up from 1.
+    /// Position in the sequence, from 1.
     pub serial: u32,
-    /// Descriptors that come along.
+    /// Number of attached descriptors.
     pub descriptors: u8,
     pub body: T,
 }
 
-/// What the service sends after the handshake.
+/// Messages of the service after the handshake.
 pub type Reply = Envelope<Result<Answer, Refusal>>;
 
 impl Command {
-    /// Descriptors that belong to the command.
+    /// Number of descriptors that the command requires.
     pub const fn descriptors(&self) -> u8 {
         matches!(self, Self::Register { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. }) as u8
     }
 }
 
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
-    // A message of ours always fits: serialising into a growing buffer has no other failure.
+    // Serializing our own message into a growing buffer cannot fail.
     postcard::to_allocvec(message).unwrap_or_default()
 }
 
@@ -338,7 +317,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Violation> {
     }
 }
 
-/// Checks a client's message against the sequence and its descriptors.
+/// Decodes a client's message and checks its serial and number of descriptors.
 ///
 /// # Errors
 /// [`Violation`].
@@ -347,11 +326,11 @@ pub fn decode_command(bytes: &[u8], expected: u32, descriptors: usize) -> Result
     if envelope.serial != expected {
         return Err(Violation::Serial { expected, got: envelope.serial });
     }
-    let due = envelope.body.descriptors();
+    let required = envelope.body.descriptors();
     let announced = envelope.descriptors;
-    if due != announced || usize::from(announced) != descriptors {
+    if required != announced || usize::from(announced) != descriptors {
         let got = u32::try_from(descriptors).unwrap_or(u32::MAX);
-        return Err(Violation::Descriptors { expected: u32::from(due), got });
+        return Err(Violation::Descriptors { expected: u32::from(required), got });
     }
     let rights = match &envelope.body {
         Command::Register { rights, .. } | Command::Derive { rights, .. } | Command::Grant { rights, .. } => {
@@ -365,19 +344,19 @@ pub fn decode_command(bytes: &[u8], expected: u32, descriptors: usize) -> Result
     Ok(envelope.body)
 }
 
-/// First bytes of a farewell; no [`Reply`] and no [`Welcome`] begins with all four.
-const FAREWELL: [u8; 4] = *b"\xffbye";
+/// First bytes of the last message of a session. No [`Reply`] and no [`Welcome`] begins with them.
+const VIOLATION_PREFIX: [u8; 4] = *b"\xffbye";
 
-/// Encodes the last message of a session that broke a rule.
+/// Encodes the last message of a session, which tells the client its violation.
 pub fn encode_violation(violation: &Violation) -> Vec<u8> {
-    let mut bytes = FAREWELL.to_vec();
+    let mut bytes = VIOLATION_PREFIX.to_vec();
     bytes.extend(encode(violation));
     bytes
 }
 
-/// Reads a farewell, `None` when the message is none.
+/// Decodes the last message of a session; `None` if it is another message.
 pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
-    decode(bytes.strip_prefix(&FAREWELL)?).ok()
+    decode(bytes.strip_prefix(&VIOLATION_PREFIX)?).ok()
 }
 
 #[cfg(test)]
@@ -386,7 +365,7 @@ mod tests {
     use crate::config::MOST_WORKERS;
 
     #[test]
-    fn handshakes_survive_and_agree_on_the_newest_common_version() {
+    fn handshakes_agree_on_the_newest_version() {
         let hello = Hello { versions: (1, 7), features: 5 };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         assert_eq!(hello.agree(), Ok(3));
@@ -405,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn replayed_skipped_padded_and_truncated_messages_are_violations() {
+    fn damaged_messages_are_violations() {
         let command = Command::Revoke { handle: Handle::new(3, 1) };
         let bytes = encode(&Envelope { serial: 4, descriptors: 0, body: command.clone() });
         assert_eq!(decode_command(&bytes, 4, 0), Ok(command));
@@ -419,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_one_number_in_a_message() {
+    fn a_token_is_encoded_as_one_number() {
         let body = Command::Accept { token: GrantToken::from_raw(0x2_0000_0007) };
         let bytes = encode(&Envelope { serial: 1, descriptors: 0, body: body.clone() });
         // Serial, descriptors, command 3, and the number with seven bits a byte.
@@ -428,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_other_than_announced_or_due_are_violations() {
+    fn wrong_descriptor_counts_are_violations() {
         let envelope = |descriptors, body| encode(&Envelope { serial: 1, descriptors, body });
         let register = Command::Register { length: 1, rights: Rights::READ };
         for (announced, came, body) in
@@ -441,49 +420,49 @@ mod tests {
 
     #[test]
     fn the_longest_status_fits_a_message() {
-        let most = u64::MAX;
+        let max = u64::MAX;
         let session = SessionStatus {
-            session: SessionId(most),
+            session: SessionId(max),
             user: u32::MAX,
             process: u32::MAX,
             queues: u32::MAX,
             frames: u32::MAX,
-            bytes: most,
-            requests: most,
-            outstanding: most,
-            waiting: most,
-            failures: most,
-            bytes_moved: most,
+            bytes: max,
+            requests: max,
+            outstanding: max,
+            waiting: max,
+            failures: max,
+            bytes_moved: max,
         };
-        let queues = most;
-        let requests = most;
-        let failures = most;
-        let bytes = most;
-        let parks = most;
-        let waiting = most;
-        let busy = most;
+        let queues = max;
+        let requests = max;
+        let failures = max;
+        let bytes = max;
+        let parks = max;
+        let waiting = max;
+        let busy = max;
         let channels = u32::MAX;
-        let class_bytes = [most; 3];
+        let class_bytes = [max; 3];
         let worker =
             WorkerStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
         let status = Status {
             process: u32::MAX,
-            uptime_seconds: most,
+            uptime_seconds: max,
             policy: "a policy with a name of forty characters".to_owned(),
-            slices: most,
-            strayed_bytes: most,
-            open_sessions: most,
+            slices: max,
+            strayed_bytes: max,
+            open_sessions: max,
             sessions: vec![session; STATUS_SESSIONS],
             workers: vec![worker; MOST_WORKERS as usize],
-            zeroed: ZeroedStatus { buffers: most, bytes: most, failed: most },
-            module: Some(ModuleStatus { transfers: most, bytes: most, dma_bytes: most, redone: most }),
+            zeroed: ZeroedStatus { buffers: max, bytes: max, failed: max },
+            module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
         };
         let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
         assert!(encode(&reply).len() <= memferry_shm::conduit::MAXIMUM_BYTES);
     }
 
     #[test]
-    fn rights_that_do_not_exist_are_malformed() {
+    fn unknown_rights_are_malformed() {
         let body = Command::Register { length: 1, rights: Rights::from_bits_retain(0x80) };
         let bytes = encode(&Envelope { serial: 1, descriptors: 1, body });
         assert_eq!(decode_command(&bytes, 1, 1), Err(Violation::Malformed));

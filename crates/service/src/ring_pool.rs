@@ -1,15 +1,15 @@
-//! The memory of queue pairs, which the service allocates and so has to bound.
+//! Pool of queue-pair memory, which the service allocates and therefore limits per user.
 //!
 //! ```text
-//! OpenQueue ─ take ─► of the user's kept ones, wiped, or a new one ─ lend ─► worker and client
-//! the client closes the queue, leaves, or ends ─► nobody writes into it ─────┐
-//! worker is done with it ─ give_back ─► kept for the user ───────────────────────┴─► to be taken again
+//! OpenQueue ─ take ─► a wiped ring that the user had before, or a new one ─ lend ─► worker and client
+//! the client closes the queue, disconnects, or exits ─► it writes no more ───┐
+//! the worker releases the ring ─ give_back ──────────────────────────────────────┴─► free for the same user
 //! ```
 //!
-//! A client can hold the descriptors for as long as it likes, so memory that was handed out once is never counted as free:
-//! it is used again, for the same user only, once its client said that it is done with it or is gone; one whose session the
-//! service ended may not know yet. Whoever of that user has the old rings mapped all the same can write into the new ones,
-//! which the user id as the protection boundary allows. There are two sizes, each with the user's queue quota.
+//! A client can keep the descriptors, so memory that was handed out is never freed. It is reused only for the same user, and
+//! only after its client closed the queue, disconnected or exited: a client whose session the service ended may not know yet
+//! and still write. A process of that user that keeps the old mapping can write into the new ring; that is allowed, because
+//! the user id is the protection boundary. There are two sizes, and the user's queue quota applies to each.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,107 +22,108 @@ use memferry_transfer::SessionId;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FallocateFlags;
 
-/// Capacity up to which the smaller memory does.
+/// Queues of at most this capacity use the smaller size.
 const SMALL_CAPACITY: u32 = 256;
 
-/// The two memories of a queue pair.
+/// The two shared memories of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Ring {
     user: u32,
     large: bool,
     /// Written by the client, mapped read-only here.
     pub(crate) client: (OwnedFd, Mapping),
-    /// Written by the service; sealed, so that it cannot be mapped writable anew.
+    /// Written by the service. Sealed, so that the client cannot map it writable.
     pub(crate) service: (OwnedFd, Mapping),
 }
 
-/// Why there is no memory for a queue pair.
+/// Reason for which there is no memory for a queue pair.
 #[derive(Debug)]
-pub(crate) enum NoRing {
-    /// The user has had as many of this size as it may and none is back yet.
+pub(crate) enum TakeError {
+    /// The user has reached its limit of this size and no ring is free.
     Quota,
-    /// The machine would not give it.
+    /// A system call failed.
     System(std::io::Error),
 }
 
-impl From<AllocateError> for NoRing {
+impl From<AllocateError> for TakeError {
     fn from(error: AllocateError) -> Self {
         Self::System(std::io::Error::other(error))
     }
 }
 
 impl Ring {
-    fn allocate(user: u32, large: bool) -> Result<Self, NoRing> {
+    fn allocate(user: u32, large: bool) -> Result<Self, TakeError> {
         let capacity = if large { MAXIMUM_CAPACITY } else { SMALL_CAPACITY };
-        let layout = Layout::new(capacity).map_err(|error| NoRing::System(std::io::Error::other(error)))?;
+        let layout =
+            Layout::new(capacity).map_err(|error| TakeError::System(std::io::Error::other(error)))?;
         let (client, writable) = frame::allocate_sealed(layout.client_words() as u64 * 8, true)?;
         let service = frame::allocate_sealed(layout.service_words() as u64 * 8, false)?;
         let length = writable.length_bytes();
         let page = writable.page_bytes();
         let read_only =
-            Mapping::shared(client.as_fd(), length, Access::ReadOnly, page).map_err(NoRing::System)?;
+            Mapping::shared(client.as_fd(), length, Access::ReadOnly, page).map_err(TakeError::System)?;
         Ok(Self { user, large, client: (client, read_only), service })
     }
 
-    /// Makes both memories zero again.
-    fn wipe(&self) -> Result<(), NoRing> {
-        let failed = |error: rustix::io::Errno| NoRing::System(error.into());
+    /// Fills both memories with zeros.
+    fn wipe(&self) -> Result<(), TakeError> {
+        let failed = |error: rustix::io::Errno| TakeError::System(error.into());
         let length = self.client.1.length_bytes() as u64;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.client.0, punch, 0, length).map_err(failed)?;
         rustix::fs::fallocate(&self.client.0, FallocateFlags::empty(), 0, length).map_err(failed)?;
         let zeros = vec![0; self.service.1.length_bytes()];
-        self.service.1.write(0, &zeros).map_err(|error| NoRing::System(std::io::Error::other(error)))
+        self.service.1.write(0, &zeros).map_err(|error| TakeError::System(std::io::Error::other(error)))
     }
 }
 
-/// A queue, for as long as the service runs.
+/// Identifies a queue for the lifetime of the service.
 pub(crate) type QueueId = (SessionId, u32);
 
-/// Who may write into a ring yet.
+/// Who may still write into a ring.
 #[derive(Clone)]
 pub(crate) enum Writer {
-    /// This process, as it does not know that it should not.
+    /// A process that did not close the queue.
     Process(Arc<OwnedFd>),
     /// A client in the service's own process.
     Embedded,
-    /// Its client is done with it, or gone.
-    Nobody,
+    /// The client closed the queue, disconnected or exited.
+    None,
 }
 
-struct Lent {
+struct LentRing {
     ring: Ring,
     writer: Writer,
-    /// No worker uses it any more.
-    is_back: bool,
+    /// The worker has released it.
+    is_returned: bool,
 }
 
-impl Lent {
-    /// Whether nobody writes into it any more; a process that has ended is let go of.
+impl LentRing {
+    /// Whether no client writes into it. Checks also whether the client's process has exited.
     fn is_unused(&mut self) -> bool {
         if let Writer::Process(process) = &self.writer {
             let mut ended = [PollFd::new(process, PollFlags::IN)];
             if rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-                self.writer = Writer::Nobody;
+                self.writer = Writer::None;
             }
         }
-        matches!(self.writer, Writer::Nobody)
+        matches!(self.writer, Writer::None)
     }
 }
 
 #[derive(Default)]
 pub(crate) struct RingPool {
-    lent: BTreeMap<QueueId, Lent>,
-    /// Rings that exist for a user, by size.
-    made: BTreeMap<(u32, bool), u32>,
+    lent: BTreeMap<QueueId, LentRing>,
+    /// Number of rings allocated, by user and whether large.
+    allocated: BTreeMap<(u32, bool), u32>,
 }
 
 impl RingPool {
-    /// Wiped memory for a queue pair of `capacity`; a user may have `limit` of each size.
-    pub(crate) fn take(&mut self, user: u32, capacity: u32, limit: u32) -> Result<Ring, NoRing> {
+    /// Returns zeroed memory for a queue pair of `capacity`. A user may have `limit` rings of each size.
+    pub(crate) fn take(&mut self, user: u32, capacity: u32, limit: u32) -> Result<Ring, TakeError> {
         let large = capacity > SMALL_CAPACITY;
         let kept = self.lent.iter_mut().find_map(|(id, lent)| {
-            let fits = lent.is_back && (lent.ring.user, lent.ring.large) == (user, large);
+            let fits = lent.is_returned && (lent.ring.user, lent.ring.large) == (user, large);
             (fits && lent.is_unused()).then_some(*id)
         });
         if let Some(id) = kept
@@ -134,38 +135,38 @@ impl RingPool {
             }
             return Ok(lent.ring);
         }
-        let made = self.made.entry((user, large)).or_default();
-        if *made >= limit {
-            return Err(NoRing::Quota);
+        let allocated = self.allocated.entry((user, large)).or_default();
+        if *allocated >= limit {
+            return Err(TakeError::Quota);
         }
         let ring = Ring::allocate(user, large)?;
-        *made += 1;
+        *allocated += 1;
         Ok(ring)
     }
 
-    /// A ring goes to a worker, and to the client of this queue.
+    /// Records that the ring is used by a worker and the client of queue `id`.
     pub(crate) fn lend(&mut self, id: QueueId, ring: Ring, writer: Writer) {
-        self.lent.insert(id, Lent { ring, writer, is_back: false });
+        self.lent.insert(id, LentRing { ring, writer, is_returned: false });
     }
 
-    /// The client of a session left: it writes no more.
-    pub(crate) fn left(&mut self, session: SessionId) {
+    /// The client of a session disconnected and writes no more.
+    pub(crate) fn client_left(&mut self, session: SessionId) {
         for (_, lent) in self.lent.range_mut((session, 0)..=(session, u32::MAX)) {
-            lent.writer = Writer::Nobody;
+            lent.writer = Writer::None;
         }
     }
 
-    /// The client of a queue writes no more.
-    pub(crate) fn closed(&mut self, id: QueueId) {
+    /// The client closed a queue and writes no more.
+    pub(crate) fn queue_closed(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
-            lent.writer = Writer::Nobody;
+            lent.writer = Writer::None;
         }
     }
 
-    /// The worker of a queue is done with its ring.
+    /// The worker of a queue has released its ring.
     pub(crate) fn give_back(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
-            lent.is_back = true;
+            lent.is_returned = true;
             let _ = lent.is_unused();
         }
     }
@@ -183,19 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn memory_handed_out_is_used_again_for_its_user_only_and_comes_back_wiped() {
+    fn reused_memory_is_zeroed_and_the_same_users() {
         let mut pool = RingPool::default();
         let ring = pool.take(7, 64, 1).unwrap();
-        assert!(matches!(pool.take(7, 2, 1), Err(NoRing::Quota)));
+        assert!(matches!(pool.take(7, 2, 1), Err(TakeError::Quota)));
         let other = pool.take(8, 64, 1).unwrap();
         let large = pool.take(7, 4096, 1).unwrap();
         ring.service.1.write(64, &[9; 8]).unwrap();
         rustix::io::pwrite(&ring.client.0, &[9; 8], 64).unwrap();
         let before = inode(&ring);
-        pool.lend(FIRST, ring, Writer::Nobody);
-        assert!(matches!(pool.take(7, 256, 1), Err(NoRing::Quota)), "the worker has it");
+        pool.lend(FIRST, ring, Writer::None);
+        assert!(matches!(pool.take(7, 256, 1), Err(TakeError::Quota)), "the worker uses it");
         pool.give_back(FIRST);
-        assert!(matches!(pool.take(7, 4096, 1), Err(NoRing::Quota)), "another size");
+        assert!(matches!(pool.take(7, 4096, 1), Err(TakeError::Quota)), "another size");
         let again = pool.take(7, 256, 1).unwrap();
         assert_eq!(inode(&again), before);
         for mapping in [&again.service.1, &again.client.1] {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_whose_client_lives_and_did_not_close_it_is_nobody_elses() {
+    fn a_ring_is_kept_while_its_client_may_write() {
         let alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         drop(alone);
@@ -221,18 +222,18 @@ mod tests {
         pool.lend(SECOND, embedded, Writer::Embedded);
         pool.give_back(FIRST);
         pool.give_back(SECOND);
-        assert!(matches!(pool.take(7, 64, 2), Err(NoRing::Quota)));
+        assert!(matches!(pool.take(7, 64, 2), Err(TakeError::Quota)));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[0], "its process has ended");
-        pool.left(FIRST.0);
-        assert!(matches!(pool.take(7, 64, 2), Err(NoRing::Quota)));
-        pool.closed(SECOND);
+        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[0], "its process has exited");
+        pool.client_left(FIRST.0);
+        assert!(matches!(pool.take(7, 64, 2), Err(TakeError::Quota)));
+        pool.queue_closed(SECOND);
         let ring = pool.take(7, 64, 2).unwrap();
         assert_eq!(inode(&ring), inodes[1], "its client closed it");
         pool.lend(SECOND, ring, Writer::Embedded);
-        pool.left(SECOND.0);
+        pool.client_left(SECOND.0);
         pool.give_back(SECOND);
-        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[1], "its client left");
+        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[1], "its client disconnected");
     }
 }

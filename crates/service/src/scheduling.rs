@@ -1,11 +1,10 @@
-//! The scheduling class of the calling thread.
+//! Sets the scheduling class of the calling thread.
 //!
 //! ```text
 //! class ─► sched_setscheduler(0, policy, priority)
 //! ```
 //!
-//! It stands here because the call needs unsafe code, which this crate keeps in one place. Which thread gets which class is
-//! the service's business.
+//! In a separate module because the call needs unsafe code. The service decides which thread gets which class.
 
 #![expect(unsafe_code, reason = "a system call without a wrapper")]
 
@@ -14,20 +13,20 @@ use std::io;
 /// How the kernel schedules a thread (sched(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SchedulingClass {
-    /// As it was when the thread began.
+    /// Unchanged: inherited from the creating thread.
     #[default]
     Inherited,
-    /// As work that nobody waits for: it preempts others less.
+    /// For background work: it preempts other threads less.
     Batch,
-    /// Only when nothing else wants the CPU.
+    /// Runs only when no other thread needs the CPU.
     Idle,
-    /// Before all that is not real-time, at the lowest such priority. Needs CAP_SYS_NICE. While it has work, nothing else
-    /// runs on its CPU.
+    /// Real-time at the lowest priority, ahead of all normal threads. Needs CAP_SYS_NICE. While it has work, no normal
+    /// thread runs on its CPU.
     Fifo,
 }
 
 impl SchedulingClass {
-    /// All, with their names.
+    /// All variants and their names.
     pub const ALL: [(Self, &'static str); 4] =
         [(Self::Inherited, "inherited"), (Self::Batch, "batch"), (Self::Idle, "idle"), (Self::Fifo, "fifo")];
 
@@ -35,10 +34,10 @@ impl SchedulingClass {
         Self::ALL.iter().find(|(class, _)| *class == self).map_or("", |(_, name)| name)
     }
 
-    /// Schedules the calling thread so.
+    /// Applies the class to the calling thread.
     ///
     /// # Errors
-    /// Those of `sched_setscheduler`: `PermissionDenied` where the process may not.
+    /// Those of `sched_setscheduler`, for instance `PermissionDenied`.
     pub fn apply(self) -> io::Result<()> {
         let (policy, priority) = match self {
             Self::Inherited => return Ok(()),
@@ -46,7 +45,7 @@ impl SchedulingClass {
             Self::Idle => (libc::SCHED_IDLE, 0),
             Self::Fifo => (libc::SCHED_FIFO, 1),
         };
-        // The call itself: musl's function does nothing. Its parameters are one number.
+        // The raw system call, because musl's function does nothing. `sched_param` is a single int.
         let call = libc::SYS_sched_setscheduler;
         let parameters: *const libc::c_int = &raw const priority;
         // SAFETY: the call reads the parameters, which live on this stack, and changes nothing but this thread's scheduling.
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_schedules_the_thread_as_it_was_told() {
+    fn apply_sets_the_kernels_policy() {
         for (class, policy) in [
             (SchedulingClass::Inherited, libc::SCHED_OTHER),
             (SchedulingClass::Batch, libc::SCHED_BATCH),

@@ -1,14 +1,14 @@
-//! The service itself: executes commands of sessions, hands queue pairs to workers, and follows up what workers report.
+//! The control side: executes commands of sessions, assigns queue pairs to workers, and processes the workers' notices.
 //!
 //! ```text
 //! connect ─ execute(command) ─► capability table, sessions ─ worker commands ─► workers
-//! attend  ◄─ notices of workers: revocations over, rules broken, memory failed
+//! process_events ◄─ notices of workers: revocations complete, rules violated, memory failed
 //! ```
 //!
-//! No socket and no client memory here but through `memferry-memory`. Whoever owns a `Service` calls
-//! [`attend`](Service::process_events) when [`notifier`](Service::notifier) is readable.
+//! It uses no socket, and accesses client memory only through `memferry-shm`. The owner of a `Service` calls
+//! [`process_events`](Service::process_events) when [`notifier`](Service::notifier) is readable.
 
-mod asking;
+mod queries;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,39 +38,42 @@ use crate::counters::{QueueCounters, ZeroedCounters};
 use crate::policies::Policies;
 use crate::profile;
 use crate::protocol::{Answer, Command, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
-use crate::ring_pool::{NoRing, RingPool, Writer};
-use crate::session::{Introduced, Sessions, gone, refusal};
-use crate::shared::{Notice, Opened, Shared, Target, WorkerCommand, WorkerHandle};
+use crate::ring_pool::{RingPool, TakeError, Writer};
+use crate::session::{Introduced, Sessions, refusal, session_closed};
+use crate::shared::{NewQueue, Notice, Shared, SignalTarget, WorkerCommand, WorkerHandle};
 use crate::start_error::StartError;
 use crate::worker::threads::Workers;
 
+/// Result of [`Service::execute`].
 #[derive(Debug)]
 pub enum Executed {
-    /// Answered, with descriptors that go along.
+    /// The answer and its descriptors.
     Done(Result<Answer, Refusal>, Vec<OwnedFd>),
-    /// Answered by [`Service::process_events`] when this revocation is over.
+    /// [`Service::process_events`] returns the answer when this revocation is complete.
     Later(RevocationId),
 }
 
+/// Result of [`Service::process_events`].
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Revocations that somebody waits for, and what is answered: they are over, or a failed channel keeps them from it.
+    /// Answers of pending revocations: complete, or prevented by a failed engine channel.
     pub revoked: Vec<(RevocationId, Result<Answer, Refusal>)>,
-    /// Sessions that were closed for breaking a rule or because their memory failed.
+    /// Sessions closed for a violation or because their memory failed.
     pub closed: Vec<(SessionId, Violation)>,
-    /// Descriptors that clients of these users sent, to be closed where that may block.
-    pub unneeded: Vec<(u32, OwnedFd)>,
-    /// Memory that nobody uses any more: unmapping it may take seconds.
-    pub unused: Vec<Mapping>,
+    /// Descriptors from clients of these users, to be closed by a thread that may block.
+    pub to_close: Vec<(u32, OwnedFd)>,
+    /// Unused memory. Unmapping it may take seconds.
+    pub to_unmap: Vec<Mapping>,
 }
 
-/// What is answered to a revocation that may never be over.
-const WITHHELD: &str = "a channel of an engine failed and may still write to this memory: no new transfer uses it, but it stays \
-                        with the service; use other memory, and start the service anew to have it back";
+/// The refusal of a revocation that may never complete.
+const WITHHELD: &str = "an engine channel failed and may still write to this memory: no new transfer can use it, but the service \
+                        keeps it; use other memory, or restart the service to free it";
 
-/// Bytes up to which a transfer of an embedded client is done while the capability table is held: less than claims cost.
+/// Up to this many bytes, a transfer of an embedded client runs with the capability table locked, which costs less than claims.
 const SHORT_BYTES: u64 = 16 << 10;
 
+/// A running service: its workers, sessions and capability table.
 pub struct Service {
     id: ServiceId,
     config: ServiceConfig,
@@ -85,7 +88,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts the workers.
+    /// Starts a service and its workers.
     ///
     /// # Errors
     /// [`StartError`].
@@ -93,10 +96,10 @@ impl Service {
         config.check()?;
         level::forced()?;
         if let Some(thresholds) = profile::load()? {
-            // They may be in use already, when engines ran before there was a profile: those stay.
+            // Fails if engines of this process already chose thresholds; those stay in use.
             let _ = tuning::install(thresholds);
         }
-        // Found out now: the sandbox forbids workers to look for caches later.
+        // Determined now, because the sandbox forbids workers to read the cache sizes later.
         let _ = (tuning::current(), level::Cpu::of_this_process());
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
@@ -104,7 +107,7 @@ impl Service {
             (0..config.workers).map(|_| WorkerHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let handles = handles.map_err(|error| failed("eventfd")(error.into()))?;
         let for_team = handles.clone();
-        // One that runs only when nothing else does would keep waiting whom it helps.
+        // No helpers in the idle class: a helper that the kernel does not schedule delays the copy it helps with.
         let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
         let team = Arc::new(CopyTeam::new(members, move |number| for_team[number].wake()));
         let shared = Shared::new(config.quotas.capabilities as usize, team);
@@ -130,17 +133,16 @@ impl Service {
         })
     }
 
-    /// What it was started with.
     pub fn config(&self) -> &ServiceConfig {
         &self.config
     }
 
-    /// How parking flags of this process are ordered.
+    /// The fences that order parking flags of this process.
     pub fn fences(&self) -> Fences {
         self.fences
     }
 
-    /// Readable when [`attend`](Self::process_events) has work.
+    /// Readable when [`process_events`](Self::process_events) has work.
     pub fn notifier(&self) -> BorrowedFd<'_> {
         self.shared.notifier()
     }
@@ -169,26 +171,26 @@ impl Service {
         self.sessions().open(client, &self.config.quotas)
     }
 
-    /// A client left, or is gone, which ends its session.
+    /// Ends the session of a client that disconnected or exited, and so writes no more.
     pub fn disconnect(&self, session: SessionId) {
-        self.rings().left(session);
+        self.rings().client_left(session);
         self.end(session);
     }
 
-    /// Ends a session: its requests are cancelled, its queue pairs closed, its memory released once nothing moves in it.
+    /// Ends a session: cancels its requests, closes its queue pairs, and releases its memory when no transfer uses it.
     pub fn end(&self, session: SessionId) {
         if self.sessions().close(session).is_none() {
             return;
         }
         self.capabilities().close(session);
-        self.workers.iter().for_each(|worker| worker.tell(WorkerCommand::CloseSession { session }));
-        // Others may be moving bytes in what this session granted them.
+        self.workers.iter().for_each(|worker| worker.send(WorkerCommand::CloseSession { session }));
+        // Other sessions may have transfers in memory that this session granted them.
         self.cancel_revoked();
         self.shared.notify(Notice::Settled);
     }
 
-    /// Executes a command of `session`, whose descriptors were checked against it. They stay the caller's, to be closed
-    /// where that may block.
+    /// Executes a command of `session` with the descriptors that it requires. The caller closes the descriptors, in a
+    /// thread that may block.
     pub fn execute(&self, session: SessionId, command: Command, descriptors: &[OwnedFd]) -> Executed {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
@@ -229,20 +231,21 @@ impl Service {
         length: u64,
         rights: Rights,
     ) -> Result<Answer, Refusal> {
-        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
-        let descriptor =
-            descriptors.first().ok_or_else(|| refusal(RefusalKind::Frame, "no descriptor came"))?;
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
+        let descriptor = descriptors
+            .first()
+            .ok_or_else(|| refusal(RefusalKind::Frame, "the command has no descriptor"))?;
         self.sessions().room_for_frame(session, length, &self.config.quotas)?;
         let mapping = frame::admit(descriptor.as_fd(), length, user)
             .map_err(|error| refusal(RefusalKind::Frame, error))?;
         self.register_mapping(session, mapping, rights)
     }
 
-    /// Makes memory of this process a frame of `session`: embedded clients only.
+    /// Registers memory of this process as a frame of `session`. For embedded clients only.
     ///
     /// # Errors
-    /// [`RefusalKind::Quota`], [`RefusalKind::Capability`]; [`RefusalKind::Argument`] for rights that let nobody read or write it,
-    /// and for a session that is closed.
+    /// [`RefusalKind::Quota`], [`RefusalKind::Capability`]; [`RefusalKind::Argument`] for rights without read and write, and for
+    /// a closed session.
     pub fn register_mapping(
         &self,
         session: SessionId,
@@ -253,9 +256,9 @@ impl Service {
         let read_only = mapping.access() == Access::ReadOnly;
         let rights = if read_only { rights.difference(Rights::WRITE) } else { rights };
         if !rights.intersects(Rights::READ | Rights::WRITE) {
-            return Err(refusal(RefusalKind::Argument, "a frame needs the right to be read or written"));
+            return Err(refusal(RefusalKind::Argument, "a frame needs the right to read or to write"));
         }
-        // Held throughout: nobody may register between the check of the quota and its use.
+        // Locked from the quota check to its use, so that no other registration comes between.
         let mut sessions = self.sessions();
         sessions.room_for_frame(session, bytes, &self.config.quotas)?;
         let handle = self
@@ -266,7 +269,7 @@ impl Service {
         Ok(Answer::Handle(handle))
     }
 
-    /// Does a transfer of `session` on the calling thread: embedded clients only. The caller has checked that
+    /// Performs a transfer of `session` on the calling thread. For embedded clients only. The caller has checked that
     /// [`Immediate`](memferry_path::Immediate) allows it.
     ///
     /// # Errors
@@ -307,7 +310,7 @@ impl Service {
     }
 
     fn accept(&self, session: SessionId, token: GrantToken) -> Result<Answer, Refusal> {
-        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
         let accepted =
             self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;
         let Accepted { handle, length, rights, grantor } = accepted;
@@ -315,7 +318,7 @@ impl Service {
     }
 
     fn revoke(&self, session: SessionId, handle: Handle) -> Executed {
-        // Held throughout: a revocation that is over at once must not be reported before it is known who waits for it.
+        // Locked until the revocation is recorded, because it may complete at once and is then reported to its caller.
         let mut sessions = self.sessions();
         let revoked = sessions.room_for_revocation(session).and_then(|()| {
             self.capabilities().revoke(session, handle).map_err(|error| refused_capability(&error))
@@ -332,7 +335,7 @@ impl Service {
         Executed::Later(id)
     }
 
-    /// Has workers end what revocations caught in flight.
+    /// Makes workers cancel requests whose memory was revoked.
     fn cancel_revoked(&self) {
         if self.capabilities().take_caught() {
             self.workers.iter().for_each(WorkerHandle::cancel_revoked);
@@ -349,7 +352,7 @@ impl Service {
         };
         let mut sessions = self.sessions();
         let Introduced { user, asymmetric_fences, watched, .. } =
-            sessions.get(session).map(|open| open.client.clone()).ok_or_else(gone)?;
+            sessions.get(session).map(|open| open.client.clone()).ok_or_else(session_closed)?;
         let loads = sessions.worker_loads(self.workers.count());
         let worker = (0..loads.len()).min_by_key(|worker| loads[*worker]).unwrap_or(0);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -360,11 +363,11 @@ impl Service {
         let ring = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
             sessions.remove_queue(session, queue);
             match refused {
-                NoRing::Quota => refusal(RefusalKind::Quota, format!(
+                TakeError::Quota => refusal(RefusalKind::Quota, format!(
                     "user {user} has reached its quota of {} queues of this size, some still closing; try again",
                     self.config.quotas.queues
                 )),
-                NoRing::System(error) => system(&error),
+                TakeError::System(error) => system(&error),
             }
         })?;
         let fences = if asymmetric_fences { self.fences } else { Fences::Full };
@@ -374,30 +377,30 @@ impl Service {
             ring.client.0.try_clone().and_then(|client| Ok((client, ring.service.0.try_clone()?)));
         let (Some(end), Ok((client, service))) = (end, descriptors) else {
             sessions.remove_queue(session, queue);
-            rings.lend((session, queue), ring, Writer::Nobody);
+            rings.lend((session, queue), ring, Writer::None);
             rings.give_back((session, queue));
             return Err(system(&"its memory cannot be shared"));
         };
         rings.lend((session, queue), ring, watched.map_or(Writer::Embedded, Writer::Process));
         let counters = Arc::new(QueueCounters::default());
-        sessions.count(session, queue, &counters);
+        sessions.add_counters(session, queue, &counters);
         let end = Box::new(end);
         let class = self.config.class_of(user);
-        let opened = Opened { session, number: queue, user, class, end, doorbell, counters };
-        self.workers.get(worker).tell(WorkerCommand::Open(opened));
+        let opened = NewQueue { session, number: queue, user, class, end, doorbell, counters };
+        self.workers.get(worker).send(WorkerCommand::Open(opened));
         Ok((Answer::Queue { queue, capacity }, vec![client, service, for_client]))
     }
 
     fn close_queue(&self, session: SessionId, queue: u32) -> Result<Answer, Refusal> {
         let unknown = || refusal(RefusalKind::Argument, format!("queue {queue} is not open"));
-        // Of an embedded client whose session has ended too.
-        self.rings().closed((session, queue));
+        // Also for an embedded client whose session has ended.
+        self.rings().queue_closed((session, queue));
         let worker = self.sessions().remove_queue(session, queue).ok_or_else(unknown)?;
-        self.workers.get(worker).tell(WorkerCommand::CloseQueue { session, number: queue });
+        self.workers.get(worker).send(WorkerCommand::CloseQueue { session, number: queue });
         Ok(Answer::Closed)
     }
 
-    /// Has a worker signal a client; gives the eventfd, when it is by one.
+    /// Sets the signal of a queue. Returns the eventfd, if it is one.
     fn notify_client(
         &self,
         session: SessionId,
@@ -415,16 +418,16 @@ impl Service {
             return Err(refusal(RefusalKind::System, why));
         }
         let (target, given) = signal_target(by, process, descriptors)?;
-        // Last: what was refused or failed has not used up the queue's only signal.
-        if !sessions.notify(session, queue) {
+        // Last, so that a refused or failed command does not use up the queue's only signal.
+        if !sessions.set_notified(session, queue) {
             let why = format!("queue {queue} is signalled already; open another");
             return Err(refusal(RefusalKind::Argument, why));
         }
-        self.workers.get(worker).tell(WorkerCommand::Notify { session, number: queue, user, target });
+        self.workers.get(worker).send(WorkerCommand::Notify { session, number: queue, user, target });
         Ok(given)
     }
 
-    /// Follows up what workers reported.
+    /// Processes the workers' notices.
     pub fn process_events(&self) -> Events {
         let notices = self.shared.take_notices();
         let mut events = Events::default();
@@ -434,9 +437,9 @@ impl Service {
                 Notice::Settled => {}
                 Notice::Violation(session, violation) => events.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
-                Notice::Unneeded(user, descriptor) => events.unneeded.push((user, descriptor)),
-                Notice::QueueGone(session, queue) => {
-                    self.sessions().queue_gone(session, queue);
+                Notice::Close(user, descriptor) => events.to_close.push((user, descriptor)),
+                Notice::QueueReleased(session, queue) => {
+                    self.sessions().queue_released(session, queue);
                     self.rings().give_back((session, queue));
                 }
             }
@@ -456,7 +459,7 @@ impl Service {
             let ended = (capabilities.take_finished(), capabilities.take_withheld());
             (ended, capabilities.take_dropped())
         };
-        events.unused = self.workers.forget(dropped);
+        events.to_unmap = self.workers.forget(dropped);
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
@@ -465,7 +468,7 @@ impl Service {
         events
     }
 
-    /// Stops: finishes what runs within `grace`, refuses what waits, tells every client, ends the workers.
+    /// Stops: lets running requests finish within `grace`, refuses waiting ones, wakes every client, ends the workers.
     pub fn stop(&mut self, grace: Duration) {
         self.workers.stop(grace);
         let mut sessions = self.sessions();
@@ -481,38 +484,38 @@ impl Drop for Service {
     }
 }
 
-/// What a worker signals of a client of `process`, and what is given to the client for it.
+/// The descriptor that a worker signals, and those returned to the client, which is of `process`.
 fn signal_target(
     by: NotifyBy,
     process: u32,
     descriptors: &[OwnedFd],
-) -> Result<(Target, Vec<OwnedFd>), Refusal> {
+) -> Result<(SignalTarget, Vec<OwnedFd>), Refusal> {
     let system = |error: std::io::Error| refusal(RefusalKind::System, error);
     match by {
         NotifyBy::Event => {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             let event = rustix::event::eventfd(0, flags).map_err(|error| system(error.into()))?;
             let given = event.try_clone().map_err(system)?;
-            Ok((Target::Event(event), vec![given]))
+            Ok((SignalTarget::Event(event), vec![given]))
         }
-        // Nobody else's io_uring can come here on a system of today, and what else comes may block when it is closed.
+        // Current Linux does not pass io_uring descriptors between processes, and closing any other descriptor may block.
         NotifyBy::Ring { .. } if process != std::process::id() => {
             let why =
                 "only embedded clients can be signalled by their io_uring; poll an eventfd with it instead";
             Err(refusal(RefusalKind::Argument, why))
         }
         NotifyBy::Ring { user_data } => {
-            let none = || refusal(RefusalKind::Argument, "no descriptor came");
+            let none = || refusal(RefusalKind::Argument, "the command has no descriptor");
             let ring = descriptors.first().ok_or_else(none)?.try_clone().map_err(system)?;
-            Ok((Target::Ring(ring, user_data), Vec::new()))
+            Ok((SignalTarget::Ring(ring, user_data), Vec::new()))
         }
     }
 }
 
-/// Random enough that no two services ever have the same.
+/// 128 random bits, so that no two services get the same id.
 fn random_id() -> rustix::io::Result<ServiceId> {
     let mut bytes = [0; 16];
-    // Requests as short as this are never cut.
+    // getrandom returns all bytes of requests as short as this.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(ServiceId(u128::from_le_bytes(bytes)))
 }

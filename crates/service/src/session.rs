@@ -1,6 +1,6 @@
-//! The control side's book-keeping: sessions, what they hold, and what their users hold together.
+//! The sessions, their resources, and the quotas of their users.
 //!
-//! Pure data: nothing here touches sockets, workers or memory. Quotas count by user id, which is the protection boundary.
+//! Pure data: no access to sockets, workers or memory. Quotas count by user id, which is the protection boundary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -13,36 +13,35 @@ use crate::config::Quotas;
 use crate::counters::{QueueCounters, QueueTotals};
 use crate::protocol::{Refusal, RefusalKind, SessionStatus};
 
-/// Who a client is.
+/// The verified identity of a client.
 #[derive(Clone, Debug)]
 pub struct Introduced {
     pub user: u32,
-    /// The number of its process.
     pub process: u32,
-    /// Whether its parking flags may be ordered by membarrier.
+    /// Whether membarrier may order its parking flags.
     pub asymmetric_fences: bool,
-    /// Readable when its process has ended; none for a client in this one.
+    /// A pidfd, readable when the process has exited; `None` for a client in the service's process.
     pub watched: Option<Arc<OwnedFd>>,
 }
 
 pub(crate) struct Session {
     pub(crate) client: Introduced,
-    /// Channel number to worker.
+    /// Worker of each queue number.
     pub(crate) queues: BTreeMap<u32, usize>,
     pub(crate) next_queue: u32,
-    /// Channels whose client is signalled by a descriptor.
+    /// Queues whose signal is set.
     notified: BTreeSet<u32>,
-    /// Frames it registered, with their bytes.
+    /// Registered frames and their bytes.
     pub(crate) frames: BTreeMap<Handle, u64>,
-    /// What workers count for its queues, those included that a worker has not let go of yet.
+    /// Statistics of its queues, including closed ones that a worker has not released yet.
     counters: BTreeMap<u32, Arc<QueueCounters>>,
-    /// What was done in queues that are gone.
-    past: QueueTotals,
-    /// Its revocations that are not over.
+    /// Totals of released queues.
+    released: QueueTotals,
+    /// Number of its incomplete revocations.
     revoking: u32,
 }
 
-/// What a user holds in all sessions.
+/// Resources of a user in all its sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) sessions: u32,
@@ -51,29 +50,30 @@ pub(crate) struct Usage {
     pub(crate) queues: u32,
 }
 
-/// All sessions and what waits to be answered.
+/// All sessions and incomplete revocations.
 #[derive(Default)]
 pub(crate) struct Sessions {
     open: BTreeMap<SessionId, Session>,
     users: BTreeMap<u32, Usage>,
     last: u64,
-    /// Not over yet, with who asked. They outlive their session: a thread of an embedded client may be waiting.
+    /// Incomplete revocations and the session that requested each. They outlive the session, because a thread of an embedded
+    /// client may be waiting for one.
     revocations: BTreeMap<RevocationId, SessionId>,
 }
 
-/// Revocations of a session that are not over above which further ones are refused: so many threads of a client may wait.
+/// Maximum number of incomplete revocations per session.
 const MOST_REVOCATIONS: u32 = 256;
 
 pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
     Refusal { kind, message: message.to_string() }
 }
 
-/// Asked for a session that ended.
-pub(crate) fn gone() -> Refusal {
+/// The refusal of commands of a closed session.
+pub(crate) fn session_closed() -> Refusal {
     refusal(RefusalKind::Argument, "the session is closed; connect again")
 }
 
-fn over(what: &str, user: u32, limit: impl ToString) -> Refusal {
+fn quota_reached(what: &str, user: u32, limit: impl ToString) -> Refusal {
     let limit = limit.to_string();
     refusal(
         RefusalKind::Quota,
@@ -86,7 +86,7 @@ impl Sessions {
         let user = client.user;
         let usage = self.users.entry(user).or_default();
         if usage.sessions >= quotas.sessions {
-            return Err(over("sessions", user, quotas.sessions));
+            return Err(quota_reached("sessions", user, quotas.sessions));
         }
         usage.sessions += 1;
         self.last += 1;
@@ -98,7 +98,7 @@ impl Sessions {
             notified: BTreeSet::new(),
             frames: BTreeMap::new(),
             counters: BTreeMap::new(),
-            past: QueueTotals::default(),
+            released: QueueTotals::default(),
             revoking: 0,
         };
         self.open.insert(id, session);
@@ -127,11 +127,11 @@ impl Sessions {
         self.open.keys().copied().collect()
     }
 
-    /// Whether a session may ask for one revocation more.
+    /// Checks that a session may start another revocation.
     pub(crate) fn room_for_revocation(&self, id: SessionId) -> Result<(), Refusal> {
         let full = self.get(id).is_some_and(|session| session.revoking >= MOST_REVOCATIONS);
         let message =
-            || format!("{MOST_REVOCATIONS} revocations of this client are not over yet; wait for one");
+            || format!("{MOST_REVOCATIONS} revocations of this client are still running; wait for one");
         if full { Err(refusal(RefusalKind::Quota, message())) } else { Ok(()) }
     }
 
@@ -142,7 +142,7 @@ impl Sessions {
         }
     }
 
-    /// Whether somebody asked for it and was not answered yet.
+    /// Removes a revocation; whether its answer is still to be sent.
     pub(crate) fn answer_revocation(&mut self, revocation: RevocationId) -> bool {
         let Some(by) = self.revocations.remove(&revocation) else { return false };
         if let Some(session) = self.open.get_mut(&by) {
@@ -151,15 +151,15 @@ impl Sessions {
         true
     }
 
-    /// Whether a frame of `bytes` more would be within the quotas.
+    /// Checks that another frame of `bytes` is within the quotas.
     pub(crate) fn room_for_frame(&self, id: SessionId, bytes: u64, quotas: &Quotas) -> Result<(), Refusal> {
-        let user = self.get(id).ok_or_else(gone)?.client.user;
+        let user = self.get(id).ok_or_else(session_closed)?.client.user;
         let usage = self.users.get(&user).copied().unwrap_or_default();
         if usage.frames >= quotas.frames {
-            return Err(over("frames", user, quotas.frames));
+            return Err(quota_reached("frames", user, quotas.frames));
         }
         if usage.bytes.checked_add(bytes).is_none_or(|bytes| bytes > quotas.bytes) {
-            return Err(over("bytes in frames", user, quotas.bytes));
+            return Err(quota_reached("bytes in frames", user, quotas.bytes));
         }
         Ok(())
     }
@@ -181,17 +181,17 @@ impl Sessions {
         }
     }
 
-    /// A fresh queue number on `worker`.
+    /// Adds a queue on `worker` and returns its number.
     pub(crate) fn add_queue(
         &mut self,
         id: SessionId,
         worker: usize,
         quotas: &Quotas,
     ) -> Result<u32, Refusal> {
-        let session = self.open.get_mut(&id).ok_or_else(gone)?;
+        let session = self.open.get_mut(&id).ok_or_else(session_closed)?;
         let usage = self.users.entry(session.client.user).or_default();
         if usage.queues >= quotas.queues {
-            return Err(over("queues", session.client.user, quotas.queues));
+            return Err(quota_reached("queues", session.client.user, quotas.queues));
         }
         let used_up =
             || refusal(RefusalKind::Quota, "this session has used up its queue numbers; connect again");
@@ -207,8 +207,8 @@ impl Sessions {
         self.get(id)?.queues.get(&queue).copied()
     }
 
-    /// Takes note that a queue is signalled; whether it was not before.
-    pub(crate) fn notify(&mut self, id: SessionId, queue: u32) -> bool {
+    /// Records that a queue's signal is set; false if it was already.
+    pub(crate) fn set_notified(&mut self, id: SessionId, queue: u32) -> bool {
         self.open.get_mut(&id).is_some_and(|session| session.notified.insert(queue))
     }
 
@@ -222,22 +222,22 @@ impl Sessions {
         Some(worker)
     }
 
-    /// A worker serves a queue of the session and counts in `counters`.
-    pub(crate) fn count(&mut self, id: SessionId, queue: u32, counters: &Arc<QueueCounters>) {
+    /// Adds the statistics of a queue that a worker serves.
+    pub(crate) fn add_counters(&mut self, id: SessionId, queue: u32, counters: &Arc<QueueCounters>) {
         if let Some(session) = self.open.get_mut(&id) {
             session.counters.insert(queue, Arc::clone(counters));
         }
     }
 
-    /// A worker has let go of a queue: what was done there is kept.
-    pub(crate) fn queue_gone(&mut self, id: SessionId, queue: u32) {
+    /// A worker has released a queue: its statistics go to the session's totals.
+    pub(crate) fn queue_released(&mut self, id: SessionId, queue: u32) {
         let Some(session) = self.open.get_mut(&id) else { return };
         if let Some(counters) = session.counters.remove(&queue) {
-            session.past = session.past.plus(counters.totals());
+            session.released = session.released.plus(counters.totals());
         }
     }
 
-    /// Queue pairs each of `workers` workers serves.
+    /// Number of queue pairs of each worker.
     pub(crate) fn worker_loads(&self, workers: usize) -> Vec<usize> {
         let mut loads = vec![0; workers];
         for worker in self.open.values().flat_map(|session| session.queues.values()) {
@@ -246,11 +246,11 @@ impl Sessions {
         loads
     }
 
-    /// How many sessions there are, and the first `most` of them, `asking` before all others.
-    pub(crate) fn status(&self, asking: SessionId, most: usize) -> (u64, Vec<SessionStatus>) {
+    /// The number of sessions, and the status of at most `limit`: `asking` first, then the oldest.
+    pub(crate) fn status(&self, asking: SessionId, limit: usize) -> (u64, Vec<SessionStatus>) {
         let status = |(id, session): (&SessionId, &Session)| {
             let counted = session.counters.values().map(|counters| counters.totals());
-            let totals = counted.fold(session.past, QueueTotals::plus);
+            let totals = counted.fold(session.released, QueueTotals::plus);
             SessionStatus {
                 session: *id,
                 user: session.client.user,
@@ -267,7 +267,7 @@ impl Sessions {
         };
         let asking = self.open.get_key_value(&asking);
         let others = self.open.iter().filter(|(id, _)| asking.is_none_or(|(asking, _)| asking != *id));
-        (self.open.len() as u64, asking.into_iter().chain(others).take(most).map(status).collect())
+        (self.open.len() as u64, asking.into_iter().chain(others).take(limit).map(status).collect())
     }
 }
 
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_hold_for_a_user_across_its_sessions_and_are_given_back() {
+    fn quotas_count_all_sessions_of_a_user() {
         let quotas = Quotas { sessions: 2, frames: 2, bytes: 100, queues: 1, ..Quotas::default() };
         let mut sessions = Sessions::default();
         let a = sessions.open(client(7, 1), &quotas).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn revocations_that_are_not_over_are_bounded_for_each_session() {
+    fn incomplete_revocations_are_limited() {
         let mut sessions = Sessions::default();
         let [a, b] = [1, 2].map(|process| sessions.open(client(7, process), &Quotas::default()).unwrap());
         let mut table: memferry_path::Capabilities<memferry_shm::mapping::Mapping> =
@@ -322,7 +322,7 @@ mod tests {
         assert!(sessions.answer_revocation(ids[7]));
         assert!(!sessions.answer_revocation(ids[7]));
         sessions.room_for_revocation(a).unwrap();
-        // Those of a session that ended are answered all the same.
+        // Revocations of a closed session are still answered.
         sessions.close(a);
         assert!(ids.iter().filter(|id| sessions.answer_revocation(**id)).count() == ids.len() - 1);
     }

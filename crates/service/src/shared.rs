@@ -1,7 +1,7 @@
-//! What the control side and the workers share: the capability table, notices one way, commands the other way.
+//! State shared by the control side and the workers: capability table, commands to workers, notices from workers.
 //!
 //! ```text
-//! control ─ WorkerHandle::tell(WorkerCommand) ─► worker
+//! control ─ WorkerHandle::send(WorkerCommand) ─► worker
 //! control ◄──────── Shared::notify(Notice) ───── worker        Shared also has the capability table and the copy team
 //! ```
 
@@ -22,17 +22,17 @@ use rustix::event::EventfdFlags;
 use crate::counters::{QueueCounters, WorkerCounters};
 use crate::protocol::Violation;
 
-/// What workers and control share.
+/// State that the control side shares with all workers.
 pub(crate) struct Shared {
     pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
-    /// The workers, which copy together what is long.
+    /// The team of workers that copy long transfers together.
     pub(crate) team: Arc<CopyTeam>,
 }
 
 impl Shared {
-    /// An empty table in which a session may hold `capabilities`.
+    /// Creates an empty table with at most `capabilities` entries per session.
     pub(crate) fn new(capabilities: usize, team: Arc<CopyTeam>) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let capabilities = Mutex::new(Capabilities::new(capabilities));
@@ -56,66 +56,64 @@ impl Shared {
     }
 }
 
-/// What a worker reports to the control side.
+/// A worker's report to the control side.
 #[derive(Debug)]
 pub enum Notice {
-    /// Revocations may be over, memory may be dropped.
+    /// Revocations may be complete and memory may be released.
     Settled,
-    /// A client broke a rule of its ring.
+    /// A client violated the rules of its ring.
     Violation(SessionId, Violation),
-    /// Some client's memory failed.
+    /// Access to some client's memory failed.
     MemoryFault,
-    /// A worker is done with a session's queue pair.
-    QueueGone(SessionId, u32),
-    /// A descriptor that a client of that user sent is not needed any more.
-    Unneeded(u32, OwnedFd),
+    /// A worker has released a queue pair.
+    QueueReleased(SessionId, u32),
+    /// A descriptor from a client of that user is to be closed.
+    Close(u32, OwnedFd),
 }
 
-/// What the control side tells a worker.
+/// A command of the control side to a worker.
 pub(crate) enum WorkerCommand {
-    /// Serve a new queue pair.
-    Open(Opened),
-    /// Signal a client, from now on, when it is woken.
+    Open(NewQueue),
+    /// Signal the client by `target` whenever it is woken.
     Notify {
         session: SessionId,
         number: u32,
         user: u32,
-        target: Target,
+        target: SignalTarget,
     },
     CloseQueue {
         session: SessionId,
         number: u32,
     },
-    /// Stop serving all of a session's.
+    /// Close all queues of a session.
     CloseSession {
         session: SessionId,
     },
-    /// Another policy takes over.
     Policy(Box<dyn Policy>),
-    /// Memory that the engine wanted is registered with the Linux module.
+    /// Memory is registered with the Linux module, as the engine requested.
     Registered(Mapping, ModuleMemory),
-    /// Frames that nobody uses any more.
+    /// Frames that no transfer uses any more.
     Forget(Vec<Mapping>),
-    /// Finish what runs until `deadline`, refuse the rest, and end.
+    /// Refuse new and waiting requests, cancel those still running at `deadline`, and end.
     Stop {
         deadline: Instant,
     },
 }
 
-/// Where a client is signalled.
-pub(crate) enum Target {
-    /// Its eventfd, made by the service.
+/// The descriptor by which a client is signalled.
+pub(crate) enum SignalTarget {
+    /// An eventfd that the service created.
     Event(OwnedFd),
-    /// Its io_uring, with the user data of the completion.
+    /// The client's io_uring, and the user data of the completion.
     Ring(OwnedFd, u64),
 }
 
-/// A new queue pair.
-pub(crate) struct Opened {
+/// A new queue pair for a worker.
+pub(crate) struct NewQueue {
     pub(crate) session: SessionId,
     pub(crate) number: u32,
     pub(crate) user: u32,
-    /// The highest class of its requests.
+    /// The highest class that its requests may have.
     pub(crate) class: PriorityClass,
     pub(crate) end: Box<ServiceEnd<MappedWords>>,
     pub(crate) doorbell: OwnedFd,
@@ -126,7 +124,7 @@ pub(crate) struct Opened {
 pub(crate) struct WorkerHandle {
     commands: Mutex<Vec<WorkerCommand>>,
     pub(crate) pending: AtomicBool,
-    /// Requests that use revoked memory are to end: told often, done once in a turn.
+    /// Set to cancel requests that use revoked memory. A flag, so that many revocations cost one pass per turn.
     pub(crate) revoked: AtomicBool,
     pub(crate) wake: OwnedFd,
     pub(crate) signals: AtomicBool,
@@ -149,26 +147,26 @@ impl WorkerHandle {
         self.signals.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn tell(&self, command: WorkerCommand) {
+    pub(crate) fn send(&self, command: WorkerCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         self.pending.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Has it end requests that use revoked memory.
+    /// Makes the worker cancel requests that use revoked memory.
     pub(crate) fn cancel_revoked(&self) {
         self.revoked.store(true, Ordering::Relaxed);
         self.pending.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Wakes the worker, whether there is something for it or not.
+    /// Wakes the worker, also without a command.
     pub(crate) fn wake(&self) {
-        // The counter cannot be near its end: the worker empties it.
+        // The write cannot block: the worker resets the counter.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Takes the commands, when some are pending.
+    /// Takes the pending commands.
     pub(crate) fn take(&self) -> Vec<WorkerCommand> {
         if !self.pending.swap(false, Ordering::Acquire) {
             return Vec::new();

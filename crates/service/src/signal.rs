@@ -1,13 +1,13 @@
-//! Telling another process that something happened, without ever blocking, whatever that process did to the descriptor.
+//! Signals another process by a descriptor, and never blocks, even if that process tampered with the descriptor.
 //!
 //! ```text
 //! event(eventfd)      ─┐
-//! ring(their ring)    ─┴─► our own io_uring ─► the kernel writes or posts, now or when it can ─ reap ─► token
+//! ring(client's ring) ─┴─► the service's io_uring ─► the kernel writes or posts, now or later ─ reap ─► token
 //! ```
 //!
-//! A client shares the file description of an eventfd that it is signalled by: it can fill the counter and make a plain
-//! write block. Through io_uring the write waits in the kernel. Our ring is restricted to these two operations, and calling
-//! them back, when it is made, so that a process confined by seccomp may keep using it.
+//! A client shares the file description of its eventfd, so it can fill the counter and make a plain write block. Through
+//! io_uring the write waits in the kernel. The ring is restricted at its creation to these two operations and their
+//! cancellation, so that a process confined by seccomp may keep using it.
 
 #![expect(unsafe_code, reason = "entries of the ring of io_uring")]
 
@@ -17,28 +17,28 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
 
-/// What is added to an eventfd. It lives as long as any write of it can take.
+/// The value added to an eventfd. Static, because the kernel may read it at any later time.
 static ONE: u64 = 1;
 
 pub(crate) struct Signaller {
     ring: IoUring,
     outstanding: usize,
-    /// The system refused to take what was written down. It names descriptors whose numbers may be used again, so nothing is
-    /// ever handed over any more.
+    /// The kernel did not accept a pushed entry. That entry names a descriptor whose number may be reused, so nothing is
+    /// submitted any more.
     broken: bool,
 }
 
-/// How often the kernel is asked again for what it lacks for a moment.
-const TRIES: u32 = 1000;
+/// Maximum number of retries after a transient error of the kernel.
+const MAX_RETRIES: u32 = 1000;
 
-/// What calling a signal back is known by; no signal is.
-const CALLED_BACK: u64 = u64::MAX;
+/// User data of cancellations. No signal has this token.
+const CANCELLATION: u64 = u64::MAX;
 
 impl Signaller {
-    /// Room for `entries` signals between two calls of [`reap`](Self::reap).
+    /// Creates a ring for `entries` submissions; twice as many signals can be outstanding.
     ///
     /// # Errors
-    /// Those of `io_uring_setup`, for instance where the system forbids it.
+    /// Those of `io_uring_setup`, for instance if the system forbids it.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let ring = IoUring::builder().setup_r_disabled().build(entries)?;
         let codes = [opcode::Write::CODE, opcode::MsgRingData::CODE, opcode::AsyncCancel::CODE];
@@ -48,10 +48,10 @@ impl Signaller {
         Ok(Self { ring, outstanding: 0, broken: false })
     }
 
-    /// Adds one to an eventfd. `token` comes back when that is done or has failed.
+    /// Adds one to an eventfd. [`reap`](Self::reap) returns `token` when that has succeeded or failed.
     ///
     /// # Errors
-    /// `WouldBlock` when too many signals are outstanding; those of `io_uring_enter`.
+    /// `WouldBlock` if too many signals are outstanding; those of `io_uring_enter`.
     pub(crate) fn event(&mut self, event: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let from = (&raw const ONE).cast();
         let write = opcode::Write::new(types::Fd(event.as_raw_fd()), from, size_of_val(&ONE) as u32);
@@ -61,7 +61,7 @@ impl Signaller {
     /// Posts a completion with `user_data` and `result` to the io_uring behind `target`.
     ///
     /// # Errors
-    /// As [`event`](Self::event). That `target` is no io_uring shows when it is reaped.
+    /// As [`event`](Self::event). If `target` is no io_uring, the reaped result is a failure.
     pub(crate) fn ring(
         &mut self,
         target: BorrowedFd<'_>,
@@ -72,12 +72,12 @@ impl Signaller {
         self.submit(message.build().user_data(token))
     }
 
-    /// Calls back a signal that is on its way. Its token comes in any case.
+    /// Cancels an outstanding signal. Its token is still reaped.
     ///
     /// # Errors
     /// As [`event`](Self::event).
-    pub(crate) fn call_back(&mut self, token: u64) -> io::Result<()> {
-        self.submit(opcode::AsyncCancel::new(token).build().user_data(CALLED_BACK))
+    pub(crate) fn cancel(&mut self, token: u64) -> io::Result<()> {
+        self.submit(opcode::AsyncCancel::new(token).build().user_data(CANCELLATION))
     }
 
     fn submit(&mut self, entry: squeue::Entry) -> io::Result<()> {
@@ -87,47 +87,45 @@ impl Signaller {
         if self.outstanding >= self.ring.params().cq_entries() as usize {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // SAFETY: the entry names a static, which outlives every use the kernel can make of it, and a descriptor, which is
-        // no memory.
+        // SAFETY: the only memory that the entry names is a static, which outlives every access by the kernel.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| io::ErrorKind::WouldBlock)?;
         self.outstanding += 1;
-        self.hand_over().inspect_err(|_| self.broken = true)
+        self.submit_pushed().inspect_err(|_| self.broken = true)
     }
 
-    /// Has the kernel take what was pushed. What it lacks for a moment is asked for again: a client that sleeps until it is
-    /// signalled would sleep for ever.
-    fn hand_over(&mut self) -> io::Result<()> {
-        let mut tries = 0;
+    /// Submits the pushed entries. Retries transient errors, because a client whose signal is lost would sleep forever.
+    fn submit_pushed(&mut self) -> io::Result<()> {
+        let mut retries = 0;
         loop {
             match self.ring.submit() {
                 Ok(_) => return Ok(()),
-                Err(error) if is_passing(&error) && tries < TRIES => tries += 1,
+                Err(error) if is_transient(&error) && retries < MAX_RETRIES => retries += 1,
                 Err(error) => return Err(error),
             }
             std::thread::yield_now();
         }
     }
 
-    /// Whether signals were sent whose end was not seen yet.
+    /// Whether submissions are outstanding.
     #[cfg(test)]
     fn outstanding(&self) -> bool {
         self.outstanding > 0
     }
 
-    /// Tells the tokens of signals that have ended, and whether they reached their target.
+    /// Calls `ended` with the token of each completed signal and whether it reached its target.
     pub(crate) fn reap(&mut self, mut ended: impl FnMut(u64, bool)) {
         for entry in self.ring.completion() {
             self.outstanding = self.outstanding.saturating_sub(1);
-            if entry.user_data() != CALLED_BACK {
+            if entry.user_data() != CANCELLATION {
                 ended(entry.user_data(), entry.result() >= 0);
             }
         }
     }
 }
 
-/// Whether asking again may help.
-fn is_passing(error: &io::Error) -> bool {
+/// Whether a retry may succeed.
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::EBUSY | libc::ENOMEM))
 }
 
@@ -139,12 +137,12 @@ mod tests {
 
     use super::*;
 
-    /// A signaller, `None` where the system has no io_uring to give.
+    /// A signaller; `None` if the system allows no io_uring.
     fn signaller() -> Option<Signaller> {
         Signaller::new(8).inspect_err(|error| println!("no io_uring here: {error}")).ok()
     }
 
-    /// The tokens that have ended once `count` have.
+    /// Waits until `count` signals have completed and returns their tokens.
     fn ended(signaller: &mut Signaller, count: usize) -> Vec<(u64, bool)> {
         let mut tokens = Vec::new();
         while tokens.len() < count {
@@ -168,36 +166,36 @@ mod tests {
     }
 
     #[test]
-    fn a_full_and_blocking_eventfd_blocks_nobody() {
+    fn a_full_eventfd_delays_no_other_signal() {
         let Some(mut signaller) = signaller() else { return };
         let event = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         signaller.event(event.as_fd(), 1).unwrap();
         let other = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         signaller.event(other.as_fd(), 2).unwrap();
-        assert_eq!(ended(&mut signaller, 1), [(2, true)], "the other is not kept waiting");
+        assert_eq!(ended(&mut signaller, 1), [(2, true)], "the other does not wait");
         rustix::io::read(&event, &mut [0; 8]).unwrap();
         assert_eq!(ended(&mut signaller, 1), [(1, true)]);
     }
 
     #[test]
-    fn a_signal_that_is_held_up_is_called_back() {
+    fn a_blocked_signal_can_be_cancelled() {
         let Some(mut signaller) = signaller() else { return };
         let event = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        // Far more than may be on their way at a time.
+        // Far more than can be outstanding at a time.
         for token in 0..200 {
             signaller.event(event.as_fd(), token).unwrap();
-            signaller.call_back(token).unwrap();
+            signaller.cancel(token).unwrap();
             assert_eq!(ended(&mut signaller, 1), [(token, false)]);
             while signaller.outstanding() {
-                signaller.reap(|_, _| unreachable!("told once"));
+                signaller.reap(|_, _| unreachable!("reaped twice"));
             }
         }
     }
 
     #[test]
-    fn another_ring_gets_what_was_posted_and_what_is_no_ring_is_told() {
+    fn ring_posts_to_a_ring_and_fails_elsewhere() {
         let Some(mut signaller) = signaller() else { return };
         let Ok(mut theirs) = IoUring::new(4) else { return };
         // SAFETY: the ring outlives the borrow.
@@ -212,16 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_is_asked_for_again() {
+    fn only_transient_errors_are_retried() {
         for (number, passes) in
             [(libc::EAGAIN, true), (libc::EINTR, true), (libc::EBADR, false), (libc::EINVAL, false)]
         {
-            assert_eq!(is_passing(&io::Error::from_raw_os_error(number)), passes, "{number}");
+            assert_eq!(is_transient(&io::Error::from_raw_os_error(number)), passes, "{number}");
         }
     }
 
     #[test]
-    fn too_many_signals_are_refused_until_some_have_ended() {
+    fn too_many_outstanding_signals_are_refused() {
         let Some(mut signaller) = signaller() else { return };
         let event = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Why a service did not start.
+//! The error of starting a service.
 
 use memferry_cpu::level::LevelError;
 use thiserror::Error;
@@ -7,27 +7,27 @@ use crate::config::ConfigError;
 use crate::module::ModuleError;
 use crate::profile::ProfileError;
 
-/// Why a service did not start.
+/// Reason for which a service did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A configured value is outside its range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The environment asks for kernels that cannot be.
+    /// The environment forces kernels that this CPU cannot run.
     #[error(transparent)]
     Kernels(#[from] LevelError),
-    /// The machine's profile is of no use.
+    /// The machine's profile cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The Linux module cannot be used.
     #[error(transparent)]
     Module(#[from] ModuleError),
-    /// Workers cannot be scheduled as configured.
+    /// The configured scheduling class cannot be applied.
     #[error(
-        "workers cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
+        "cannot schedule workers in class {class}: {source}; choose another class, or give the service CAP_SYS_NICE"
     )]
     Class { class: &'static str, source: std::io::Error },
-    /// The machine would not give what is needed.
+    /// A system call failed.
     #[error("cannot start the service ({step}): {source}")]
     System { step: &'static str, source: std::io::Error },
 }

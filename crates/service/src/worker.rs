@@ -1,13 +1,13 @@
-//! A worker: a thread that polls its clients' rings, takes their requests down the path and moves the bytes itself.
+//! A worker: a thread that polls its clients' rings, submits their requests to the path, and moves the bytes.
 //!
 //! ```text
 //! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk of each ─ settle ─ completions ─ wake-ups
-//! idle:  help whoever shares a copy, spin for about one wake-up's cost, then park until a doorbell or a command
+//! idle:  help with shared copies, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
-//! The worker holds the capability table only while it admits a batch, in which it does the short requests at once, or
-//! settles; never while it moves chunks. A client that breaks a rule loses its queue here and its session at the control
-//! side. Who serves whom is the path's policy.
+//! The worker locks the capability table only to admit a batch, including its short requests, and to settle; never while it
+//! moves chunks. For a client that violates the rules, the worker closes the queues and the control side the session. The
+//! path's policy decides which request gets which engine channel.
 
 mod serving;
 pub(crate) mod threads;
@@ -35,16 +35,16 @@ use crate::MonotonicClock;
 use crate::counters::QueueCounters;
 use crate::module::Offload;
 use crate::protocol::Violation;
-use crate::shared::{Notice, Opened, Shared, Target, WorkerCommand, WorkerHandle};
-use serving::Waking;
+use crate::shared::{NewQueue, Notice, Shared, SignalTarget, WorkerCommand, WorkerHandle};
+use serving::ClientWaker;
 
-/// How long an idle worker spins: about what a wake-up across cores costs.
+/// Time for which an idle worker spins: about the cost of a wake-up across cores.
 const SPIN: Duration = Duration::from_micros(50);
-/// Looks at the rings between looks at the clock while spinning.
-const LOOKS: u32 = 64;
-/// Turns between looks at what is busy, for whoever wants to know.
-const TURNS_PER_COUNT: u32 = 64;
-/// Epoll tokens of the worker's own wake-up descriptor, and of the Linux module's; queues have theirs from 0.
+/// Polls of the rings between reads of the clock while spinning.
+const POLLS_PER_CLOCK_READ: u32 = 64;
+/// Turns between samples of the status counters.
+const TURNS_PER_SAMPLE: u32 = 64;
+/// Epoll tokens of the worker's wake-up descriptor and of the Linux module's. Those of queues begin at 0.
 const WAKE: u64 = u64::MAX;
 const MODULE: u64 = u64::MAX - 1;
 
@@ -53,45 +53,45 @@ struct Queue {
     number: u32,
     user: u32,
     end: Box<ServiceEnd<MappedWords>>,
-    /// Where the client is signalled, when it asked for that.
-    target: Option<Target>,
-    /// Kept open so that the client's writes reach the worker's epoll. It is never read: the client shares its file
+    /// The client's signal, if set.
+    target: Option<SignalTarget>,
+    /// Kept open so that the client's writes reach the worker's epoll. Never read, because the client shares the file
     /// description and could make a read block.
     doorbell: OwnedFd,
-    /// Closed: nothing is taken or delivered any more.
-    dead: bool,
-    /// In which turn cancels were looked for last.
-    looked: u32,
+    /// Closed: takes no requests and gets no completions. Released when its requests have ended.
+    closed: bool,
+    /// The turn of the last scan for cancels.
+    scanned: u32,
     counters: Arc<QueueCounters>,
 }
 
-/// What an idle worker sees.
-enum Seen {
-    /// Somebody asks for something.
-    News,
-    /// Another one shares a copy.
-    Sharing,
+/// Result of spinning in an idle worker.
+enum Spun {
+    /// A client or the control side has work.
+    Work,
+    /// Another worker shares a copy.
+    SharedCopy,
     Nothing,
 }
 
 pub(crate) struct Worker {
-    /// Its number in the team of workers.
+    /// Its index in the copy team.
     number: usize,
     handle: Arc<WorkerHandle>,
     shared: Arc<Shared>,
     path: Path<WorkerEngine<ModuleEngine>>,
-    /// Where there is a Linux module beside the CPU.
+    /// The Linux module beside the CPU, if used.
     offload: Option<Offload>,
     /// Indexed by queue key.
     queues: Vec<Option<Queue>>,
     epoll: OwnedFd,
     spins: bool,
     stopping: Option<Instant>,
-    /// Closed queues that are not let go of yet.
-    dying: usize,
-    /// Queues that get completions in this turn; kept for its allocation.
+    /// Number of closed queues that are not released yet.
+    closing: usize,
+    /// Queues that get completions in this turn. A field only to reuse its allocation.
     woken: Vec<QueueKey>,
-    waking: Waking,
+    waker: ClientWaker,
     turns: u32,
 }
 
@@ -107,16 +107,16 @@ impl Worker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         if let Some(offload) = &offload {
-            // Level-triggered: what the module ended is taken in the next turn.
+            // Level-triggered: the next turn takes the module's completions.
             epoll::add(&epoll, offload, epoll::EventData::new_u64(MODULE), epoll::EventFlags::IN)?;
         }
         let queues = Vec::new();
         let woken = Vec::new();
         let stopping = None;
-        let dying = 0;
+        let closing = 0;
         let turns = 0;
-        let waking = Waking::new();
-        handle.signals.store(waking.signals(), Ordering::Relaxed);
+        let waker = ClientWaker::new();
+        handle.signals.store(waker.signals(), Ordering::Relaxed);
         Ok(Self {
             number,
             handle,
@@ -127,14 +127,14 @@ impl Worker {
             epoll,
             spins,
             stopping,
-            dying,
+            closing,
             woken,
-            waking,
+            waker,
             turns,
         })
     }
 
-    /// Serves until told to stop.
+    /// Serves until `WorkerCommand::Stop`.
     pub(crate) fn run(mut self) {
         let mut idle_since: Option<Stopwatch> = None;
         loop {
@@ -156,59 +156,59 @@ impl Worker {
                     self.shared.team.set_activity(self.number, Activity::Looking);
                     Stopwatch::now()
                 });
-                match self.look_out() {
-                    Seen::News => {
-                        // Not among the idle any more, before the engine counts those.
+                match self.spin() {
+                    Spun::Work => {
+                        // Set before the turn, in which the engine counts idle workers.
                         self.shared.team.set_activity(self.number, Activity::Busy);
                         idle_since = None;
                         continue;
                     }
-                    Seen::Sharing if self.help() => {
+                    Spun::SharedCopy if self.help() => {
                         idle_since = None;
                         continue;
                     }
-                    Seen::Sharing | Seen::Nothing if since.elapsed() < SPIN => continue,
-                    Seen::Sharing | Seen::Nothing => {}
+                    Spun::SharedCopy | Spun::Nothing if since.elapsed() < SPIN => continue,
+                    Spun::SharedCopy | Spun::Nothing => {}
                 }
             }
             self.shared.team.set_activity(self.number, Activity::Asleep);
             self.park();
             self.shared.team.set_activity(self.number, Activity::Busy);
-            // Perhaps it was woken to share. Its own clients come first.
-            if !self.has_news() {
+            // It may have been woken to help. Its own clients come first.
+            if !self.has_work() {
                 self.help();
             }
             idle_since = None;
         }
     }
 
-    /// Copies pieces of what others share, until somebody asks for something.
+    /// Copies pieces of shared copies until this worker has work. Returns whether it copied any.
     fn help(&self) -> bool {
         self.shared.team.set_activity(self.number, Activity::Busy);
-        self.shared.team.help(|| self.has_news())
+        self.shared.team.help(|| self.has_work())
     }
 
-    /// Whether somebody asks for something.
-    fn has_news(&self) -> bool {
-        let mut queues = self.queues.iter().flatten().filter(|queue| !queue.dead);
+    /// Whether a client or the control side has work for this worker.
+    fn has_work(&self) -> bool {
+        let mut queues = self.queues.iter().flatten().filter(|queue| !queue.closed);
         queues.any(|queue| queue.end.has_news()) || self.handle.pending.load(Ordering::Relaxed)
     }
 
-    /// Looks for news for a while: less than a turn looks at, so that it is seen sooner.
-    fn look_out(&self) -> Seen {
-        for _ in 0..LOOKS {
-            if self.has_news() {
-                return Seen::News;
+    /// Polls for work for a while. Checks less than a turn does, to notice work sooner.
+    fn spin(&self) -> Spun {
+        for _ in 0..POLLS_PER_CLOCK_READ {
+            if self.has_work() {
+                return Spun::Work;
             }
             if self.shared.team.has_work() {
-                return Seen::Sharing;
+                return Spun::SharedCopy;
             }
             std::hint::spin_loop();
         }
-        Seen::Nothing
+        Spun::Nothing
     }
 
-    /// One round of everything; returns whether anything happened.
+    /// One turn; returns whether anything happened.
     fn turn(&mut self) -> bool {
         let mut worked = self.handle_commands();
         for index in 0..self.queues.len() {
@@ -225,7 +225,7 @@ impl Worker {
             if self.path.run(now) {
                 self.report_progress();
             }
-            // What was suspended may go on since the policy was asked.
+            // The policy may have resumed suspended requests.
             worked |= self.path.progresses();
             worked |= self.settle(now);
         }
@@ -233,27 +233,27 @@ impl Worker {
         if let Some(offload) = &self.offload {
             offload.register(self.path.engine_mut().take_wanted());
         }
-        if self.dying > 0 {
+        if self.closing > 0 {
             self.reap();
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_COUNT) {
-            self.count_busy();
+        if self.turns.is_multiple_of(TURNS_PER_SAMPLE) {
+            self.sample_counters();
         }
         worked
     }
 
-    fn count_busy(&self) {
+    fn sample_counters(&self) {
         let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
-        self.handle.counters.module.look(self.path.engine());
+        self.handle.counters.module.update(self.path.engine());
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
         }
         for (key, queue) in (0..).zip(&self.queues) {
             if let Some(queue) = queue {
-                queue.counters.wait(self.path.waiting_of(QueueKey(key)));
+                queue.counters.set_waiting(self.path.waiting_of(QueueKey(key)));
             }
         }
     }
@@ -262,7 +262,7 @@ impl Worker {
         shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Completes what finished and starts what waits; returns whether something started.
+    /// Completes finished requests and starts waiting ones; returns whether any started.
     fn settle(&mut self, now: Instant) -> bool {
         if !self.path.must_settle() {
             return false;
@@ -277,32 +277,34 @@ impl Worker {
         started
     }
 
-    /// A client broke a rule: its queue is closed and the control side told.
-    fn violate(&mut self, index: usize, violation: Violation) {
+    /// Closes the queues of a session that violated a rule, and notifies the control side.
+    fn close_violator(&mut self, index: usize, violation: Violation) {
         let Some(session) = self.queues[index].as_ref().map(|queue| queue.session) else { return };
         self.close_where(|queue| queue.session == session);
         self.shared.notify(Notice::Violation(session, violation));
     }
 
-    /// Stops listening to queues; what runs for them is cancelled.
-    fn close_where(&mut self, named: impl Fn(&Queue) -> bool) {
+    /// Closes the selected queues and cancels their requests.
+    fn close_where(&mut self, selected: impl Fn(&Queue) -> bool) {
         let mut capabilities = Self::capabilities(&self.shared);
         let mut closed = Vec::new();
         for (index, slot) in self.queues.iter_mut().enumerate() {
-            let Some(queue) = slot.as_mut().filter(|queue| !queue.dead && named(queue)) else { continue };
+            let Some(queue) = slot.as_mut().filter(|queue| !queue.closed && selected(queue)) else {
+                continue;
+            };
             self.path.close_queue(QueueKey(index as u32), &mut capabilities);
-            queue.dead = true;
+            queue.closed = true;
             queue.end.close();
             closed.push(index);
         }
         let news = capabilities.has_news();
         drop(capabilities);
-        self.dying += closed.len();
+        self.closing += closed.len();
         for index in closed {
             let Some(queue) = &self.queues[index] else { continue };
-            // How long that takes is in part the client's doing: never with the lock that all workers share.
-            self.waking.wake_for_good(index, queue);
-            // The client may keep the doorbell open: it must not wake this worker for a queue that is gone.
+            // The client can influence how long this takes, so not with the capability table locked.
+            self.waker.wake_closed(index, queue);
+            // The client may keep the doorbell open, which must not wake this worker for a closed queue.
             let _ = epoll::delete(&self.epoll, &queue.doorbell);
         }
         if news {
@@ -310,7 +312,7 @@ impl Worker {
         }
     }
 
-    /// Does what the control side told; returns whether there was anything.
+    /// Handles commands of the control side; returns whether there were any.
     fn handle_commands(&mut self) -> bool {
         if !self.handle.pending.load(Ordering::Relaxed) {
             return false;
@@ -321,18 +323,18 @@ impl Worker {
         for command in commands {
             match command {
                 WorkerCommand::Open(opened) => {
-                    let Opened { session, number, user, class, end, doorbell, counters } = opened;
+                    let NewQueue { session, number, user, class, end, doorbell, counters } = opened;
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
                     let target = None;
-                    let dead = false;
-                    let looked = serving::never_looked(self.turns);
+                    let closed = false;
+                    let scanned = serving::never_scanned(self.turns);
                     let queue =
-                        Queue { session, number, user, end, target, doorbell, dead, looked, counters };
+                        Queue { session, number, user, end, target, doorbell, closed, scanned, counters };
                     self.open(key, queue);
                 }
                 WorkerCommand::Notify { session, number, user, target } => {
-                    self.take_target(session, number, user, target);
+                    self.set_signal(session, number, user, target);
                 }
                 WorkerCommand::CloseQueue { session, number } => {
                     self.close_where(|queue| queue.session == session && queue.number == number);
@@ -346,8 +348,8 @@ impl Worker {
                 }
                 WorkerCommand::Forget(frames) => {
                     let engine = self.path.engine_mut();
-                    let gone = frames.iter().filter_map(|frame| engine.forget(frame)).collect();
-                    self.unpin(frames, gone);
+                    let memory = frames.iter().filter_map(|frame| engine.forget(frame)).collect();
+                    self.unpin(frames, memory);
                 }
                 WorkerCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
@@ -368,33 +370,33 @@ impl Worker {
         any
     }
 
-    /// From now on a client is signalled; at once, when what it wants to hear of came since it was told so, or its queue is
-    /// closed.
-    fn take_target(&mut self, session: SessionId, number: u32, user: u32, target: Target) {
-        let meant = |queue: &Option<Queue>| {
+    /// Sets the signal of a queue. Signals at once if completions arrived since the client raised its flag, or if the queue
+    /// is closed.
+    fn set_signal(&mut self, session: SessionId, number: u32, user: u32, target: SignalTarget) {
+        let matches = |queue: &Option<Queue>| {
             queue.as_ref().is_some_and(|queue| queue.session == session && queue.number == number)
         };
-        let index = self.queues.iter().position(meant);
+        let index = self.queues.iter().position(matches);
         let Some((index, queue)) = index.and_then(|index| Some((index, self.queues[index].as_mut()?))) else {
-            return self.unneeded(user, target);
+            return self.close_later(user, target);
         };
         queue.target = Some(target);
-        if queue.dead || queue.end.wants_signal(queue.end.client_flag()) {
-            self.waking.signal(index, queue);
+        if queue.closed || queue.end.wants_signal(queue.end.client_flag()) {
+            self.waker.signal(index, queue);
         }
     }
 
-    /// What no transfer of this worker uses any more.
+    /// Passes memory that no transfer of this worker uses to the registrar.
     fn unpin(&self, frames: Vec<Mapping>, memory: Vec<ModuleMemory>) {
         if let Some(offload) = &self.offload {
-            offload.let_go(frames, memory);
+            offload.release(frames, memory);
         }
     }
 
-    /// What a client sent is closed where that may block.
-    fn unneeded(&self, user: u32, target: Target) {
-        if let Target::Ring(ring, _) = target {
-            self.shared.notify(Notice::Unneeded(user, ring));
+    /// Passes a client's descriptor to the control side, since closing it may block.
+    fn close_later(&self, user: u32, target: SignalTarget) {
+        if let SignalTarget::Ring(ring, _) = target {
+            self.shared.notify(Notice::Close(user, ring));
         }
     }
 
@@ -409,57 +411,57 @@ impl Worker {
         if index >= self.queues.len() {
             self.queues.resize_with(index + 1, || None);
         }
-        self.let_go(index);
+        self.release(index);
         self.queues[index] = Some(queue);
         if added.is_err() {
-            // Without its doorbell the queue could never wake the worker: the client learns at once.
+            // Without its doorbell the queue cannot wake the worker, so the client finds it closed.
             self.close_where(|queue| queue.session == session && queue.number == number);
         }
     }
 
-    /// Unmaps a closed queue and tells the control side, which may use its memory again.
-    fn let_go(&mut self, index: usize) {
+    /// Unmaps a queue and notifies the control side, which may reuse its memory.
+    fn release(&mut self, index: usize) {
         let Some(mut queue) = self.queues[index].take() else { return };
-        self.dying -= usize::from(queue.dead);
+        self.closing -= usize::from(queue.closed);
         let session = queue.session;
         let number = queue.number;
-        queue.counters.gone();
-        self.waking.forget(index);
+        queue.counters.close();
+        self.waker.forget(index);
         let user = queue.user;
         if let Some(target) = queue.target.take() {
-            self.unneeded(user, target);
+            self.close_later(user, target);
         }
         drop(queue);
-        self.shared.notify(Notice::QueueGone(session, number));
+        self.shared.notify(Notice::QueueReleased(session, number));
     }
 
-    /// Lets go of closed queues with nothing running.
+    /// Releases closed queues that have no running requests.
     fn reap(&mut self) {
         for index in 0..self.queues.len() {
-            let dead = self.queues[index].as_ref().is_some_and(|queue| queue.dead);
-            if dead && self.path.queue_gone(QueueKey(index as u32)) {
-                self.let_go(index);
+            let closed = self.queues[index].as_ref().is_some_and(|queue| queue.closed);
+            if closed && self.path.queue_gone(QueueKey(index as u32)) {
+                self.release(index);
             }
         }
         let open = self.queues.iter().flatten().count();
         self.handle.counters.queues.set(open as u64);
     }
 
-    /// Sleeps until a doorbell or a command, unless something arrived meanwhile.
+    /// Sleeps until a doorbell or a command, unless one arrived meanwhile.
     fn park(&mut self) {
         self.reap();
-        self.count_busy();
+        self.sample_counters();
         for queue in self.queues.iter_mut().flatten() {
             queue.end.tell_all_consumed();
         }
-        // Requests may wait for a channel that only another client's end can free; their deadlines still count. A stop has
-        // its own end, whatever is suspended.
+        // Deadlines of waiting requests pass although no event arrives. So does the deadline of a stop while requests are
+        // suspended.
         let wake = self.path.next_wake().into_iter().chain(self.stopping).min();
         let limit = wake.map(|wake| {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
             Duration::from_nanos(u64::try_from(left / 1000).unwrap_or(u64::MAX).saturating_add(1))
         });
-        let live = || self.queues.iter().flatten().filter(|queue| !queue.dead);
+        let live = || self.queues.iter().flatten().filter(|queue| !queue.closed);
         let all_full = live().all(|queue| queue.end.fences() == Fences::Full);
         let fences = if all_full { Fences::Full } else { Fences::Asymmetric };
         let slept = park(
@@ -482,11 +484,11 @@ impl Worker {
         }
     }
 
-    /// The last sweep: what arrived until now is refused, then every client is told that no more will come.
+    /// Last action: refuses requests that have arrived, then wakes every client for the last time.
     fn finish(mut self) {
         for index in 0..self.queues.len() {
             let capacity = self.queues[index].as_ref().map_or(0, |queue| queue.end.capacity() as usize);
-            // A full ring's worth: a client that goes on asking does not keep the service from ending.
+            // At most one full ring, so that a client that keeps submitting cannot delay the end.
             for _ in 0..capacity.div_ceil(serving::BATCH) {
                 self.take_requests(index);
                 self.settle(MonotonicClock.now());
@@ -495,11 +497,11 @@ impl Worker {
         }
         self.close_where(|_| true);
         for index in 0..self.queues.len() {
-            self.let_go(index);
+            self.release(index);
         }
         for command in self.handle.take() {
             if let WorkerCommand::Notify { user, target, .. } = command {
-                self.unneeded(user, target);
+                self.close_later(user, target);
             }
         }
     }

@@ -1,14 +1,14 @@
-//! What a worker of the service moves bytes with: its CPU, and beside it a device for what is long.
+//! The engine of a worker: the CPU, and optionally a device for long transfers.
 //!
 //! ```text
-//! post ─┬─ the device does such, it is long, all its memory is registered ─► device ─┬─► EngineCompletion
-//!       └─ else ─► CPU ◄──────────────── the device failed: all of it again ◄────────┘
-//!           └─ memory that is not registered yet is wanted: who owns the worker has that done, and tells
+//! post ─┬─ supported by the device, long, memory registered ─► device ─┬─► EngineCompletion
+//!       └─ else ─► CPU ◄──── the device failed: repeat all of it ◄─────┘
+//!           └─ unregistered memory ─► take_wanted ─► the owner registers it ─► registered
 //! ```
 //!
-//! A device takes only what may be done twice, so that no failure of its is a client's: nothing that is read is written. It
-//! registers memory when that is first used in a long transfer, and not on this thread, for pinning takes as long as
-//! copying; until then the CPU moves it. Without a device this is the CPU engine.
+//! Device failures are retried on the CPU. Therefore the device gets only transfers that can be repeated: those that do not
+//! write what they read. Memory is registered when a long transfer first uses it, and not on this thread, because pinning
+//! takes as long as copying; until then the CPU moves the bytes. Without a device this is the CPU engine.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -25,160 +25,169 @@ use memferry_transfer::{
 use memferry_cpu::CpuEngine;
 use memferry_kmod::engine::touch;
 
-/// Set in the serials of what the device has, so that no ticket of a channel is given twice.
-const OF_DEVICE: u32 = 1 << 31;
+/// Set in the serials of the device's transfers, so that the tickets of a channel are unique.
+const DEVICE_SERIAL: u32 = 1 << 31;
 
-/// What the device has done.
+/// Statistics of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceCounts {
     pub transfers: u64,
-    /// Destination bytes of them.
+    /// Destination bytes of these transfers.
     pub bytes: u64,
-    /// Transfers it failed at, which the CPU did again.
+    /// Failed transfers, which the CPU repeated.
     pub redone: u64,
 }
 
-/// A CPU engine with a device beside it, or without.
+/// A CPU engine, optionally with a device beside it.
 pub struct WorkerEngine<E: Engine> {
     cpu: CpuEngine,
-    beside: Option<Beside<E>>,
+    device: Option<AttachedDevice<E>>,
 }
 
-struct Beside<E: Engine> {
+struct AttachedDevice<E: Engine> {
     engine: E,
-    /// Bytes below which the CPU is quicker.
+    /// Minimum length of the device's transfers; below it the CPU is faster.
     shortest_bytes: u64,
     operations: Operations,
-    /// By channel, what the device has or had.
+    /// By channel: the transfer that was posted to the device.
     jobs: Vec<Option<Job>>,
     /// By the key of the mapping.
-    known: BTreeMap<usize, Known<E::Memory>>,
+    requested: BTreeMap<usize, Requested<E::Memory>>,
     wanted: Vec<Mapping>,
     completions: Vec<EngineCompletion>,
     counts: DeviceCounts,
 }
 
-/// Memory that was asked for.
-struct Known<M> {
-    /// Its key is nobody else's as long as this is here.
+/// Memory whose registration was requested.
+struct Requested<M> {
+    /// Keeps the key from being reused.
     _mapping: Mapping,
-    /// `None` until it is registered, and when it cannot be.
+    /// `None` until it is registered, which may fail.
     registered: Option<M>,
 }
 
 #[derive(Debug)]
 struct Job {
-    /// As the caller knows it.
+    /// The ticket that the caller has.
     ticket: Ticket,
-    at: At,
-    /// For the CPU, should the device fail.
+    engine: JobEngine,
+    /// For the CPU if the device fails.
     descriptor: Descriptor<Mapping>,
     cancelled: bool,
 }
 
-/// Who has it, under which ticket.
+/// The engine that runs a job, and its ticket there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum At {
+enum JobEngine {
     Device(Ticket),
     Cpu(Ticket),
 }
 
 impl<E: Engine> WorkerEngine<E> {
-    /// Nothing but the CPU.
+    /// An engine without a device.
     pub fn new(cpu: CpuEngine) -> Self {
-        Self { cpu, beside: None }
+        Self { cpu, device: None }
     }
 
-    /// The same with `engine`, which has as many channels, for transfers of `shortest_bytes` and more.
+    /// Adds a device for transfers of at least `shortest_bytes`. It must have at least as many channels as the CPU engine.
     pub fn with_device(mut self, engine: E, shortest_bytes: u64) -> Self {
         let jobs = (0..self.cpu.capabilities().channels).map(|_| None).collect();
         let operations = engine.capabilities().operations;
-        let known = Default::default();
+        let requested = Default::default();
         let wanted = Default::default();
         let completions = Default::default();
         let counts = Default::default();
-        self.beside =
-            Some(Beside { engine, shortest_bytes, operations, jobs, known, wanted, completions, counts });
+        self.device = Some(AttachedDevice {
+            engine,
+            shortest_bytes,
+            operations,
+            jobs,
+            requested,
+            wanted,
+            completions,
+            counts,
+        });
         self
     }
 
     pub fn device(&self) -> Option<&E> {
-        self.beside.as_ref().map(|beside| &beside.engine)
+        self.device.as_ref().map(|device| &device.engine)
     }
 
-    /// What it has done.
+    /// Statistics of the device; `None` without one.
     pub fn counts(&self) -> Option<DeviceCounts> {
-        self.beside.as_ref().map(|beside| beside.counts)
+        self.device.as_ref().map(|device| device.counts)
     }
 
-    /// Memory that is to be registered with the device; the answer is [`registered`](Self::registered).
+    /// Takes the memory to be registered with the device. The owner reports each with [`registered`](Self::registered).
     pub fn take_wanted(&mut self) -> Vec<Mapping> {
-        self.beside.as_mut().map_or_else(Vec::new, |beside| std::mem::take(&mut beside.wanted))
+        self.device.as_mut().map_or_else(Vec::new, |device| std::mem::take(&mut device.wanted))
     }
 
-    /// Memory that was wanted is registered. It is given back when it was forgotten meanwhile, to be dropped where that may
-    /// take its time.
+    /// Reports that requested memory is registered. Returns it if it was forgotten meanwhile, to be dropped by a thread that
+    /// may block.
     pub fn registered(&mut self, mapping: &Mapping, memory: E::Memory) -> Option<E::Memory> {
-        match self.beside.as_mut().and_then(|beside| beside.known.get_mut(&mapping.key())) {
-            Some(known) => known.registered.replace(memory),
+        match self.device.as_mut().and_then(|device| device.requested.get_mut(&mapping.key())) {
+            Some(entry) => entry.registered.replace(memory),
             None => Some(memory),
         }
     }
 
-    /// No transfer will use the memory any more; what it was registered as, to be dropped where that may take its time.
+    /// Removes memory that no transfer will use any more. Returns its registration, to be dropped by a thread that may block.
     pub fn forget(&mut self, mapping: &Mapping) -> Option<E::Memory> {
-        self.beside.as_mut()?.known.remove(&mapping.key())?.registered
+        self.device.as_mut()?.requested.remove(&mapping.key())?.registered
     }
 
-    /// A ticket of the caller as the CPU knows it, when the CPU has it.
+    /// The CPU engine's ticket for a ticket of the caller, if the CPU runs the transfer.
     fn cpu_ticket(&self, ticket: Ticket) -> Option<Ticket> {
-        match self.beside.as_ref().and_then(|beside| beside.job(ticket)).map(|job| job.at) {
-            Some(At::Cpu(own)) => Some(own),
-            Some(At::Device(_)) => None,
+        match self.device.as_ref().and_then(|device| device.job(ticket)).map(|job| job.engine) {
+            Some(JobEngine::Cpu(own)) => Some(own),
+            Some(JobEngine::Device(_)) => None,
             None => Some(ticket),
         }
     }
 }
 
-impl<E: Engine> Beside<E> {
+impl<E: Engine> AttachedDevice<E> {
     fn job(&self, ticket: Ticket) -> Option<&Job> {
         self.jobs.get(ticket.channel as usize)?.as_ref().filter(|job| job.ticket == ticket)
     }
 
-    /// Gives the descriptor to the device, when it is one for it.
+    /// Posts the descriptor to the device if it suits and all its memory is registered.
     fn post(&mut self, descriptor: &Descriptor<Mapping>) -> Option<Ticket> {
         let operation = descriptor.operation();
         let suits = self.operations.contains(operation.kind())
             && operation.total_bytes() >= self.shortest_bytes.max(1)
-            && may_be_done_twice(operation);
-        if !suits || !self.knows(operation) {
+            && is_repeatable(operation);
+        if !suits || !self.is_registered(operation) {
             return None;
         }
         let named = operation.try_map(|_, region, _| {
-            let memory = self.known.get(&region.memory().key()).and_then(|known| known.registered.clone());
+            let memory =
+                self.requested.get(&region.memory().key()).and_then(|entry| entry.registered.clone());
             let named = memory.and_then(|memory| Region::new(memory, region.offset(), region.length()));
             named.map(|region| (region, 0)).ok_or(())
         });
         let own = Descriptor::new(descriptor.channel(), named.ok()?).ok()?;
-        let at = self.engine.post(own.with_hint(descriptor.hint())).ok()?;
-        let ticket = Ticket { serial: at.serial ^ OF_DEVICE, ..at };
-        let at = At::Device(at);
+        let device_ticket = self.engine.post(own.with_hint(descriptor.hint())).ok()?;
+        let ticket = Ticket { serial: device_ticket.serial ^ DEVICE_SERIAL, ..device_ticket };
+        let engine = JobEngine::Device(device_ticket);
         let descriptor = descriptor.clone();
         let cancelled = false;
-        *self.jobs.get_mut(ticket.channel as usize)? = Some(Job { ticket, at, descriptor, cancelled });
+        *self.jobs.get_mut(ticket.channel as usize)? = Some(Job { ticket, engine, descriptor, cancelled });
         Some(ticket)
     }
 
-    /// Whether all memory of the operation is registered; what was never asked for is wanted now.
-    fn knows(&mut self, operation: &Operation<Region<Mapping>>) -> bool {
+    /// Whether all memory of the operation is registered. Requests the registration of new memory.
+    fn is_registered(&mut self, operation: &Operation<Region<Mapping>>) -> bool {
         let mut all = true;
         let _ = operation.visit::<Infallible>(|_, region, _| {
-            match self.known.entry(region.memory().key()) {
-                Entry::Occupied(known) => all &= known.get().registered.is_some(),
+            match self.requested.entry(region.memory().key()) {
+                Entry::Occupied(entry) => all &= entry.get().registered.is_some(),
                 Entry::Vacant(place) => {
                     let mapping = region.memory().clone();
                     self.wanted.push(mapping.clone());
-                    place.insert(Known { _mapping: mapping, registered: None });
+                    place.insert(Requested { _mapping: mapping, registered: None });
                     all = false;
                 }
             }
@@ -187,31 +196,33 @@ impl<E: Engine> Beside<E> {
         all
     }
 
-    /// Gives completions of what the CPU did again the tickets that the caller knows.
+    /// Replaces the CPU's tickets by the caller's in completions of repeated transfers.
     fn rename(&mut self, completions: &mut [EngineCompletion]) {
         for completion in completions {
             if let Some(slot) = self.jobs.get_mut(completion.ticket.channel as usize)
-                && let Some(job) = slot.take_if(|job| job.at == At::Cpu(completion.ticket))
+                && let Some(job) = slot.take_if(|job| job.engine == JobEngine::Cpu(completion.ticket))
             {
                 completion.ticket = job.ticket;
             }
         }
     }
 
-    /// Passes on the device's completions. Returns whether the CPU was given something to do again.
+    /// Forwards the device's completions. Returns whether the CPU repeats a failed transfer.
     fn take_completions(&mut self, cpu: &mut CpuEngine, completions: &mut Vec<EngineCompletion>) -> bool {
-        let mut again = false;
+        let mut repeats = false;
         for EngineCompletion { ticket, outcome } in self.completions.drain(..) {
             let Some(slot) = self.jobs.get_mut(ticket.channel as usize) else { continue };
-            let Some(job) = slot.as_mut().filter(|job| job.at == At::Device(ticket)) else { continue };
-            let is_over = match outcome.result {
+            let Some(job) = slot.as_mut().filter(|job| job.engine == JobEngine::Device(ticket)) else {
+                continue;
+            };
+            let is_final = match outcome.result {
                 Ok(()) | Err(Failure::Cancelled | Failure::ChannelFaulted) => true,
                 Err(_) => job.cancelled,
             };
-            if !is_over && let Some(own) = cpu.start(job.descriptor.clone()) {
-                job.at = At::Cpu(own);
+            if !is_final && let Some(own) = cpu.start(job.descriptor.clone()) {
+                job.engine = JobEngine::Cpu(own);
                 self.counts.redone += 1;
-                again = true;
+                repeats = true;
                 continue;
             }
             self.counts.transfers += 1;
@@ -219,12 +230,12 @@ impl<E: Engine> Beside<E> {
             completions.push(EngineCompletion { ticket: job.ticket, outcome });
             *slot = None;
         }
-        again
+        repeats
     }
 }
 
-/// Whether nothing that is read is written, as far as that can be seen.
-fn may_be_done_twice(operation: &Operation<Region<Mapping>>) -> bool {
+/// Whether the operation provably writes nothing that it reads.
+fn is_repeatable(operation: &Operation<Region<Mapping>>) -> bool {
     match operation {
         Operation::Copy { source, destination, length } => {
             let from = source.offset();
@@ -246,13 +257,13 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     }
 
     fn post(&mut self, descriptor: Descriptor<Mapping>) -> Result<Ticket, Refused<Descriptor<Mapping>>> {
-        let Some(beside) = &mut self.beside else { return self.cpu.post(descriptor) };
+        let Some(device) = &mut self.device else { return self.cpu.post(descriptor) };
         let channel = descriptor.channel();
-        if let Some(Some(_)) = beside.jobs.get(channel as usize) {
+        if let Some(Some(_)) = device.jobs.get(channel as usize) {
             return Err(Refused { descriptor, reason: RefusalReason::Busy(channel) });
         }
         if self.cpu.refusal(&descriptor).is_none()
-            && let Some(ticket) = beside.post(&descriptor)
+            && let Some(ticket) = device.post(&descriptor)
         {
             return Ok(ticket);
         }
@@ -261,18 +272,18 @@ impl<E: Engine> Engine for WorkerEngine<E> {
 
     fn ring_doorbell(&mut self) {
         self.cpu.ring_doorbell();
-        if let Some(beside) = &mut self.beside {
-            beside.engine.ring_doorbell();
+        if let Some(device) = &mut self.device {
+            device.engine.ring_doorbell();
         }
     }
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         let first = completions.len();
         let more = self.cpu.poll(now, completions);
-        let Some(beside) = &mut self.beside else { return more };
-        beside.rename(&mut completions[first..]);
-        let of_device = beside.engine.poll(now, &mut beside.completions);
-        beside.take_completions(&mut self.cpu, completions) | more | of_device
+        let Some(device) = &mut self.device else { return more };
+        device.rename(&mut completions[first..]);
+        let of_device = device.engine.poll(now, &mut device.completions);
+        device.take_completions(&mut self.cpu, completions) | more | of_device
     }
 
     #[inline]
@@ -290,34 +301,34 @@ impl<E: Engine> Engine for WorkerEngine<E> {
 
     fn set_turns(&mut self, channel: u32, turns: u32) {
         self.cpu.set_turns(channel, turns);
-        if let Some(beside) = &mut self.beside {
-            beside.engine.set_turns(channel, turns);
+        if let Some(device) = &mut self.device {
+            device.engine.set_turns(channel, turns);
         }
     }
 
     fn is_at_rest(&self, channel: u32) -> bool {
         self.cpu.is_at_rest(channel)
-            && self.beside.as_ref().is_none_or(|beside| beside.engine.is_at_rest(channel))
+            && self.device.as_ref().is_none_or(|device| device.engine.is_at_rest(channel))
     }
 
     fn works_alone(&self) -> bool {
-        self.cpu.is_idle() && self.beside.as_ref().is_some_and(|beside| beside.engine.works_alone())
+        self.cpu.is_idle() && self.device.as_ref().is_some_and(|device| device.engine.works_alone())
     }
 
     fn cancel(&mut self, ticket: Ticket) {
-        let job = self.beside.as_mut().and_then(|beside| {
-            let job = beside.jobs.get_mut(ticket.channel as usize)?.as_mut()?;
-            (job.ticket == ticket).then_some((job, &mut beside.engine))
+        let job = self.device.as_mut().and_then(|device| {
+            let job = device.jobs.get_mut(ticket.channel as usize)?.as_mut()?;
+            (job.ticket == ticket).then_some((job, &mut device.engine))
         });
         let Some((job, engine)) = job else { return self.cpu.cancel(ticket) };
         job.cancelled = true;
-        match job.at {
-            At::Device(own) => engine.cancel(own),
-            At::Cpu(own) => self.cpu.cancel(own),
+        match job.engine {
+            JobEngine::Device(own) => engine.cancel(own),
+            JobEngine::Cpu(own) => self.cpu.cancel(own),
         }
     }
 
-    /// Who owns the worker waits for the device's descriptor, not for the time.
+    /// The device needs no wake-up by time: its descriptor becomes readable.
     fn next_wake(&self) -> Option<Instant> {
         self.cpu.next_wake()
     }

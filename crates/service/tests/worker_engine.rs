@@ -1,4 +1,4 @@
-//! The engine of a worker keeps the contract with a device beside its CPU.
+//! The engine suite over a worker's engine with a device beside its CPU.
 
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
@@ -7,7 +7,7 @@ use memferry_service::worker_engine::WorkerEngine;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Descriptor, Engine, Operation, Region};
 
-/// A CPU engine with another as its device, for all that has been used once.
+/// A CPU engine with another as its device, which gets every transfer of memory used before.
 struct Beside(WorkerEngine<CpuEngine>);
 
 impl EngineFixture for Beside {
@@ -37,7 +37,7 @@ impl EngineFixture for Beside {
 }
 
 #[test]
-fn an_engine_with_a_device_beside_it_passes_the_suite() {
+fn an_engine_with_a_device_passes_the_suite() {
     engine_suite(|setup: EngineSetup| {
         let make = || CpuEngine::new(setup.channels, setup.chunk_bytes);
         Beside(WorkerEngine::new(make()).with_device(make(), 1))
@@ -49,7 +49,7 @@ fn an_engine_with_a_device_beside_it_passes_the_suite() {
         worker.engine().ring_doorbell();
         worker.engine().poll(Instant::ORIGIN, &mut Vec::new());
     }
-    assert_eq!(worker.engine().counts().unwrap().transfers, 2, "the first finds the memory unknown");
+    assert_eq!(worker.engine().counts().unwrap().transfers, 2, "at the first one the memory is unregistered");
 }
 
 /// A copy of the first 64 bytes.

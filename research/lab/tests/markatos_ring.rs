@@ -1,7 +1,7 @@
 //! Compares the explored ring with the shipped one, step by step: equal words, equal answers.
 //!
 //! ```text
-//! random steps (write, publish, take) ──┬─► memferry-memory's Producer and Consumer over words on the heap
+//! random steps (write, publish, take) ──┬─► memferry-shm's Producer and Consumer over words on the heap
 //!                                       └─► the model's Slots, sequences modulo LAPS
 //! after every step: each slot's sequence and body, whether an element is visible, what was taken
 //! ```

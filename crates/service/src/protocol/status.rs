@@ -1,77 +1,77 @@
-//! What a service tells about itself and its clients. Numbers for people and programs; nothing is decided by them here.
+//! Statistics of a service and its clients, as sent in answers.
 
 use memferry_transfer::{Operations, PriorityClass, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// What tells one service from all others: made at random when it starts.
+/// Identifies a running service: a random number, chosen at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceId(pub u128);
 
-/// Whose a session is, by the service's own knowledge.
+/// User and process of a session, verified by the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
     pub service: ServiceId,
     pub user: u32,
-    /// Its process, as the service sees it: processes in a PID namespace of their own have another number there.
+    /// Process id in the service's PID namespace. In the process's own namespace it may differ.
     pub process: u32,
 }
 
-/// What the engines of a service can do for the asking client.
+/// Capabilities of the engines for the requesting client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EngineStatus {
-    /// Kinds of operations; a request of another kind completes as unsupported.
+    /// Supported kinds of operations. Requests of other kinds complete as unsupported.
     pub operations: Operations,
-    /// Longest transfer, bytes visited.
+    /// Maximum length of a transfer, bytes visited.
     pub longest_bytes: u64,
-    /// Transfers up to this many bytes are done at once, without a channel; 0: none are.
+    /// Transfers of up to this many bytes complete at once, without a channel; 0: none.
     pub immediate_bytes: u64,
-    /// Cancel and deadline are honoured after at most this many bytes; `None`: only between transfers.
+    /// Cancels and deadlines take effect after at most this many bytes; `None`: only between transfers.
     pub preemption_bytes: Option<u64>,
-    /// Channels of each engine.
+    /// Number of channels per engine.
     pub channels: u32,
     pub engines: u32,
     /// The highest priority class the client may use.
     pub class: PriorityClass,
 }
 
-/// How the service is doing.
+/// Statistics of the service.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// Process of the service.
+    /// Process id of the service.
     pub process: u32,
     /// Seconds since it started.
     pub uptime_seconds: u64,
-    /// The policy of its engine channels.
+    /// Name of the policy that assigns engine channels.
     pub policy: String,
-    /// Slices that the priority policy has begun.
+    /// Slices that the priority policy has started.
     pub slices: u64,
-    /// Bytes of suspended requests that moved within a slice: none, or something is wrong.
+    /// Bytes of suspended requests that moved during a slice. Any value but zero is a fault.
     pub strayed_bytes: u64,
-    /// Sessions open in all.
+    /// Total number of open sessions.
     pub open_sessions: u64,
-    /// What they hold: the asking one, then others as far as a message goes.
+    /// The requesting session first, then others up to [`STATUS_SESSIONS`].
     pub sessions: Vec<SessionStatus>,
     pub workers: Vec<WorkerStatus>,
-    /// Buffers of pools, zeroed in the background.
+    /// Buffers of pools that were zeroed in the background.
     pub zeroed: ZeroedStatus,
-    /// The Linux module, when the service uses it: part of what workers have done.
+    /// Work of the Linux module, if it is used. The workers' counts include it.
     pub module: Option<ModuleStatus>,
 }
 
-/// What was done to buffers of pools while nobody had them. Only a service in the pool's own process does that.
+/// Free buffers of pools that were zeroed. Only a service in the pool's own process does that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ZeroedStatus {
-    /// Buffers that the engine zeroed.
+    /// Buffers zeroed by the engine.
     pub buffers: u64,
     pub bytes: u64,
-    /// Buffers that the engine failed at or was not given, which the CPU cleared.
+    /// Buffers that the CPU cleared, because the engine failed or did not get them.
     pub failed: u64,
 }
 
-/// Sessions a [`Status`] names at most: with the most workers there can be, it still fits a message.
+/// Maximum number of sessions in a [`Status`], so that it fits a message also with the maximum number of workers.
 pub const STATUS_SESSIONS: usize = 100;
 
-/// What a session holds.
+/// Resources and statistics of a session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
     pub session: SessionId,
@@ -80,54 +80,54 @@ pub struct SessionStatus {
     pub queues: u32,
     pub frames: u32,
     pub bytes: u64,
-    /// Requests taken from its queue pairs.
+    /// Requests received from its queue pairs.
     pub requests: u64,
-    /// Of these, not completed yet.
+    /// Of these, requests not completed yet.
     pub outstanding: u64,
-    /// Of the outstanding ones, waiting for an engine channel when their worker last looked.
+    /// Of the outstanding ones, those that waited for an engine channel at the worker's latest sample.
     pub waiting: u64,
-    /// Of the requests, completed with a failure.
+    /// Of the requests, those that failed.
     pub failures: u64,
-    /// Destination bytes visited for it.
+    /// Destination bytes visited for this session.
     pub bytes_moved: u64,
 }
 
-/// What a worker has done.
+/// Statistics of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Queue pairs it serves.
+    /// Queue pairs served now.
     pub queues: u64,
     pub requests: u64,
-    /// Of these, completed with a failure.
+    /// Of these, requests that failed.
     pub failures: u64,
     pub bytes: u64,
-    /// Times it went to sleep.
+    /// Number of times it went to sleep.
     pub parks: u64,
-    /// Requests that waited for an engine channel when it last looked.
+    /// Requests that waited for an engine channel at the latest sample.
     pub waiting: u64,
-    /// Engine channels that were busy then.
+    /// Busy engine channels at that sample.
     pub busy: u64,
-    /// Engine channels it has.
+    /// Number of engine channels.
     pub channels: u32,
-    /// Bytes moved for requests of the classes low, normal and high, when it last looked.
+    /// Bytes moved for the classes low, normal and high, up to that sample.
     pub class_bytes: [u64; 3],
 }
 
-/// What the Linux module has done for a service.
+/// Statistics of the Linux module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ModuleStatus {
-    /// Transfers that it ended.
+    /// Completed transfers, including cancelled ones.
     pub transfers: u64,
-    /// Destination bytes of them.
+    /// Destination bytes of these transfers.
     pub bytes: u64,
-    /// Of these, moved by DMA engines; the kernel's CPU moved the others.
+    /// Of these, bytes moved by DMA engines. The CPU moved the others in the kernel.
     pub dma_bytes: u64,
-    /// Transfers that it failed at, which CPUs did again.
+    /// Failed transfers, which a worker's CPU repeated.
     pub redone: u64,
 }
 
 impl ModuleStatus {
-    /// That of two workers.
+    /// The sum of two workers' statistics.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             transfers: self.transfers.wrapping_add(other.transfers),

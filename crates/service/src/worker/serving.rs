@@ -1,16 +1,21 @@
-//! One turn of a worker for its clients: takes requests out of rings, writes completions and progress into them, and wakes
+//! A worker's turn with its clients: takes requests from rings, writes completions and progress into them, and wakes
 //! sleeping clients.
 //!
 //! ```text
-//! slot, copied once ─ decode ─┬─ short: done at once ─► completion
+//! slot, copied once ─ decode ─┬─ short: performed at once ─► completion
 //!                             └─ path ─ ... ─► completions, wake-ups
-//! client: raises its parked flag, looks once more ─► worker: changes the wake word, futex, and one signal ─► eventfd, io_uring
 //! ```
 //!
-//! What a client writes is checked here or in the path; the parent module reports a broken rule to the control side. The work for
-//! one client in a turn, under the lock that all workers share, is bounded: requests, the lists they name, and looks for cancels.
-//! A signal never blocks ([`crate::signal`]). Each queue has at most one on its way: while a client's own doing delays it, that
-//! client needs no second one.
+//! A sleeping client is woken by its wake word, and by its signal if it set one:
+//!
+//! ```text
+//! client: raises its parked flag, polls once more ─► worker: changes the wake word, futex, and one signal ─► eventfd, io_uring
+//! ```
+//!
+//! A signal never blocks ([`crate::signal`]). Each queue has at most one outstanding signal: while its client blocks one,
+//! it needs no second. All input from clients is checked here or in the path; the parent module reports violations to the
+//! control side. The work for one client per turn with the capability table locked is limited: number of requests, length
+//! of their lists, and scans for cancels.
 
 use std::os::fd::AsFd;
 
@@ -25,32 +30,32 @@ use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
 use super::{Queue, Worker};
 use crate::MonotonicClock;
 use crate::protocol::Violation;
-use crate::shared::{Notice, Target};
+use crate::shared::{Notice, SignalTarget};
 use crate::signal::Signaller;
 use crate::worker_engine::WorkerEngine;
 
-/// Requests taken from one queue before the next is looked at.
+/// Maximum number of requests taken from one queue before the next queue.
 pub(super) const BATCH: usize = 32;
-/// Signals that may be on their way before more have to wait: many times what one user has queues.
+/// Submission entries of the signaller: many times the default queue quota of a user.
 const ENTRIES: u32 = 1024;
-/// Turns from one look for a queue's cancels to the next: a client may tell of new ones in every turn.
-const TURNS_PER_LOOK: u32 = 16;
+/// Turns between scans for a queue's cancels, since a client can announce new ones in every turn.
+const TURNS_PER_SCAN: u32 = 16;
 
-/// Whether it is time again, in this turn, to look for cancels.
-const fn may_look(turn: u32, looked: u32) -> bool {
-    turn.wrapping_sub(looked) >= TURNS_PER_LOOK
+/// Whether a scan for cancels is due in this turn.
+const fn may_scan(turn: u32, scanned: u32) -> bool {
+    turn.wrapping_sub(scanned) >= TURNS_PER_SCAN
 }
 
-/// When a queue that is opened in this turn was looked at: so long ago that its first cancel is seen at once.
-pub(super) const fn never_looked(turn: u32) -> u32 {
-    turn.wrapping_sub(TURNS_PER_LOOK)
+/// The scan turn of a queue opened in this turn: long enough ago that its first cancel is seen at once.
+pub(super) const fn never_scanned(turn: u32) -> u32 {
+    turn.wrapping_sub(TURNS_PER_SCAN)
 }
 
 impl Worker {
-    /// Takes what one client asks for.
+    /// Takes a batch of requests from one queue.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
         self.take_cancels(index);
-        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return false };
+        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.closed) else { return false };
         if !queue.end.ready() {
             return false;
         }
@@ -68,32 +73,32 @@ impl Worker {
             }
             batch.taken += 1;
             let stopping = self.stopping.is_some();
-            let mut taking =
-                Taking { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
-            if let Err(broken) = taking.take(&slot, &mut batch) {
+            let mut intake =
+                Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
+            if let Err(broken) = intake.take(&slot, &mut batch) {
                 violation = Some(broken);
                 break;
             }
             if batch.taken == 1 && batch.done == 1 {
-                // Who waits for a single answer is not kept waiting for what may follow.
+                // A client that waits for this one completion does not wait for the rest of the batch.
                 queue.end.tell_consumed();
                 let flag = queue.end.publish_for();
                 if flag != 0 {
-                    // How long that takes is in part the client's doing: never with the lock that all workers share.
+                    // The client can influence how long this takes, so not with the capability table locked.
                     drop(capabilities);
-                    self.waking.wake(index, queue, flag);
+                    self.waker.wake(index, queue, flag);
                     capabilities = Self::capabilities(&self.shared);
                 }
             }
         }
         drop(capabilities);
-        // First that there is room, then what made it: a client that has its completion may submit at once.
+        // Room in the ring before completions, because a client that has its completion may submit at once.
         queue.end.tell_consumed();
         let flag = if batch.done > 0 { queue.end.publish_for() } else { 0 };
         if flag != 0 {
-            self.waking.wake(index, queue, flag);
+            self.waker.wake(index, queue, flag);
         }
-        queue.counters.took(batch.taken as u64);
+        queue.counters.add_taken(batch.taken as u64);
         queue.counters.completed(batch.done, batch.failed, batch.bytes);
         let counters = &self.handle.counters;
         counters.requests.add(batch.taken as u64);
@@ -103,19 +108,19 @@ impl Worker {
             self.shared.notify(Notice::MemoryFault);
         }
         if let Some(violation) = violation {
-            self.violate(index, violation);
+            self.close_violator(index, violation);
         }
         true
     }
 
-    /// Ends early what one client wants to end so.
+    /// Cancels requests and stops loops as the client requested.
     #[inline]
     fn take_cancels(&mut self, index: usize) {
-        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return };
-        if !queue.end.cancels_pending() || !may_look(self.turns, queue.looked) {
+        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.closed) else { return };
+        if !queue.end.cancels_pending() || !may_scan(self.turns, queue.scanned) {
             return;
         }
-        queue.looked = self.turns;
+        queue.scanned = self.turns;
         queue.end.cancels_changed();
         let key = QueueKey(index as u32);
         let mut capabilities = Self::capabilities(&self.shared);
@@ -123,19 +128,19 @@ impl Worker {
         self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
     }
 
-    /// Reports to clients how far their long requests have come.
+    /// Writes the progress of long requests into rings.
     pub(super) fn report_progress(&mut self) {
         let queues = &self.queues;
-        let waking = &mut self.waking;
+        let waker = &mut self.waker;
         self.path.report_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
-            if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
-                waking.wake(key.0 as usize, queue, 0);
+            if !queue.closed && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
+                waker.wake(key.0 as usize, queue, 0);
             }
         });
     }
 
-    /// Writes completions into rings and wakes who sleeps.
+    /// Writes completions into rings and wakes sleeping clients.
     pub(super) fn deliver(&mut self) {
         if !self.path.has_completions() {
             return;
@@ -158,7 +163,7 @@ impl Worker {
                 queue.end.clear_progress(completion.tag);
             }
             if queue.end.stage(&wire::encode_completion(&completion)).is_err() {
-                // Room was reserved, so this cannot be. Were it so, the session's end would tell; a lost completion would not.
+                // Cannot happen, because room was reserved. If it did, ending the session is better than losing a completion.
                 overruns.push(key.0 as usize);
             }
             if self.woken.last() != Some(&key) {
@@ -169,26 +174,26 @@ impl Worker {
             let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
             let flag = queue.end.publish_for();
             if flag != 0 {
-                self.waking.wake(key.0 as usize, queue, flag);
+                self.waker.wake(key.0 as usize, queue, flag);
             }
         }
         self.handle.counters.failures.add(failures);
         self.handle.counters.bytes.add(bytes);
         for index in overruns {
-            if self.queues[index].as_ref().is_some_and(|queue| !queue.dead) {
-                self.violate(index, Violation::RingCounts);
+            if self.queues[index].as_ref().is_some_and(|queue| !queue.closed) {
+                self.close_violator(index, Violation::RingCounts);
             }
         }
     }
 }
 
-/// What was taken from a queue in one turn.
+/// Requests taken from a queue in one turn.
 #[derive(Default)]
 struct Batch {
     taken: usize,
-    /// Words of the lists they name.
+    /// Words of the lists that they name.
     listed: usize,
-    /// Of these, done at once, how many of them failed, and their bytes.
+    /// Requests performed at once, how many of these failed, and their bytes.
     done: u64,
     failed: u64,
     bytes: u64,
@@ -196,15 +201,15 @@ struct Batch {
 }
 
 impl Batch {
-    /// Whether others come first now. Lists of a client that keeps to the rules are never longer than the area they lie in; one
-    /// that does not may name the same list in every request.
+    /// Whether the batch has reached its limit. A hostile client can name the same list in every request, so the total of the
+    /// lists is limited to the length of the list area.
     const fn is_full(&self) -> bool {
         self.taken == BATCH || self.listed > LIST_WORDS
     }
 }
 
-/// A queue whose requests are being taken, and what they are checked against.
-struct Taking<'a> {
+/// A queue whose requests are being taken, and the state needed to admit them.
+struct Intake<'a> {
     key: QueueKey,
     path: &'a mut Path<WorkerEngine<ModuleEngine>>,
     queue: &'a mut Queue,
@@ -212,8 +217,8 @@ struct Taking<'a> {
     stopping: bool,
 }
 
-impl Taking<'_> {
-    /// Takes one request: does it at once, or hands it to the path.
+impl Intake<'_> {
+    /// Takes one request: performs it at once, or submits it to the path.
     #[inline]
     fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
         let end = &mut self.queue.end;
@@ -221,7 +226,7 @@ impl Taking<'_> {
         let cancelled = end.cancels_asked() && end.cancel_requested(tag);
         let may_start = !self.stopping && !cancelled;
         let room = end.known_completion_room();
-        // Most requests are plain, and need no look at terms that nobody set.
+        // Most requests are plain: they have no terms to decode.
         let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
             Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: Terms::PLAIN }),
             None => wire::decode_request(slot, |first, words| {
@@ -262,7 +267,7 @@ impl Taking<'_> {
     }
 }
 
-/// Makes room for one completion, looking at the client's count only when the known room is used up.
+/// Reserves room for one completion. Reads the client's count only when the known room is used up.
 fn reserve(
     path: &mut Path<WorkerEngine<ModuleEngine>>,
     key: QueueKey,
@@ -275,20 +280,20 @@ fn reserve(
     path.reserve(key, room).ok_or(Violation::Overrun)
 }
 
-/// What wakes the clients of one worker.
-pub(super) struct Waking {
+/// Wakes the clients of one worker.
+pub(super) struct ClientWaker {
     signaller: Option<Signaller>,
-    /// By queue: the token of the signal that is on its way.
-    under_way: Vec<Option<u64>>,
-    /// Signals sent so far: a late report of one is told from that of a later one.
+    /// By queue: the token of the outstanding signal.
+    outstanding: Vec<Option<u64>>,
+    /// Signals sent so far. Part of the tokens, to distinguish signals of one queue.
     sent: u32,
 }
 
-impl Waking {
+impl ClientWaker {
     pub(super) fn new() -> Self {
         let signaller = Signaller::new(ENTRIES)
-            .inspect_err(|error| tracing::debug!("no io_uring, so no client can be signalled: {error}"));
-        Self { signaller: signaller.ok(), under_way: Vec::new(), sent: 0 }
+            .inspect_err(|error| tracing::debug!("clients cannot be signalled without io_uring: {error}"));
+        Self { signaller: signaller.ok(), outstanding: Vec::new(), sent: 0 }
     }
 
     /// Whether clients can be signalled.
@@ -296,7 +301,7 @@ impl Waking {
         self.signaller.is_some()
     }
 
-    /// Wakes the client of queue `index`, in the way its flag asks for.
+    /// Wakes the client of queue `index` as its flag requests.
     pub(super) fn wake(&mut self, index: usize, queue: &Queue, flag: u64) {
         queue.end.change_wake_word();
         futex::wake(queue.end.wake_word());
@@ -305,48 +310,48 @@ impl Waking {
         }
     }
 
-    /// Tells a client that no more will come, whether it asked for a signal or not.
-    pub(super) fn wake_for_good(&mut self, index: usize, queue: &Queue) {
+    /// Wakes a client for the last time, regardless of its flag.
+    pub(super) fn wake_closed(&mut self, index: usize, queue: &Queue) {
         queue.end.change_wake_word();
         futex::wake(queue.end.wake_word());
         self.signal(index, queue);
     }
 
-    /// Signals the client of queue `index`, when it asked for that and no signal is on its way.
+    /// Signals the client of queue `index` if it set a signal and none is outstanding.
     pub(super) fn signal(&mut self, index: usize, queue: &Queue) {
         self.reap();
         let (Some(signaller), Some(target)) = (&mut self.signaller, &queue.target) else { return };
-        if self.under_way.len() <= index {
-            self.under_way.resize(index + 1, None);
+        if self.outstanding.len() <= index {
+            self.outstanding.resize(index + 1, None);
         }
-        if self.under_way[index].is_some() {
+        if self.outstanding[index].is_some() {
             return;
         }
         self.sent = self.sent.wrapping_add(1);
         let token = u64::from(self.sent) << 32 | index as u64;
         let sent = match target {
-            Target::Event(event) => signaller.event(event.as_fd(), token),
-            Target::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), token),
+            SignalTarget::Event(event) => signaller.event(event.as_fd(), token),
+            SignalTarget::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), token),
         };
-        self.under_way[index] = sent.is_ok().then_some(token);
+        self.outstanding[index] = sent.is_ok().then_some(token);
     }
 
     fn reap(&mut self) {
-        let (Some(signaller), under_way) = (&mut self.signaller, &mut self.under_way) else { return };
+        let (Some(signaller), outstanding) = (&mut self.signaller, &mut self.outstanding) else { return };
         signaller.reap(|token, _| {
-            if let Some(of_queue) = under_way.get_mut(token as u32 as usize) {
-                of_queue.take_if(|under_way| *under_way == token);
+            if let Some(of_queue) = outstanding.get_mut(token as u32 as usize) {
+                of_queue.take_if(|sent| *sent == token);
             }
         });
     }
 
-    /// The queue is gone: a signal that its client holds up is called back, so that nobody can use up all there may be.
+    /// Cancels the outstanding signal of a released queue, so that a client that blocks signals cannot use up all entries.
     pub(super) fn forget(&mut self, index: usize) {
         self.reap();
-        if let Some(token) = self.under_way.get_mut(index).and_then(Option::take)
+        if let Some(token) = self.outstanding.get_mut(index).and_then(Option::take)
             && let Some(signaller) = &mut self.signaller
         {
-            let _ = signaller.call_back(token);
+            let _ = signaller.cancel(token);
         }
     }
 }

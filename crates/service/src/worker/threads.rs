@@ -1,10 +1,10 @@
-//! The workers' threads: started one after the other, each where and as it is to run, and ended together.
+//! The workers' threads: started one after the other, each with its CPU and scheduling class, and stopped together.
 //!
 //! ```text
-//! start ─► thread: keep on a CPU ─ scheduling class ─ "running" ─► Worker::run        stop ─► Stop to all ─► joined
+//! start ─► thread: pin to a CPU ─ scheduling class ─ report ─► Worker::run        stop ─► Stop to all ─► join
 //! ```
 //!
-//! What a worker does is its own business; which queue pairs it gets is the service's.
+//! The service decides which queue pairs a worker gets.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,12 +34,13 @@ pub(crate) struct Workers {
     registrar: Option<Registrar>,
 }
 
-type Running = std::io::Result<()>;
+/// Whether a worker's thread could be scheduled as configured.
+type ThreadStart = std::io::Result<()>;
 
 impl Workers {
     /// Starts a worker for each handle.
     ///
-    /// A thread still being set up needs system calls that the sandbox forbids later, so each is awaited.
+    /// Waits for each thread, because its set-up needs system calls that the sandbox forbids later.
     pub(crate) fn start(
         config: &ServiceConfig,
         shared: &Arc<Shared>,
@@ -47,10 +48,10 @@ impl Workers {
     ) -> Result<Self, StartError> {
         let registrar = config.module.as_deref().map(Registrar::start).transpose()?;
         let mut workers = Self { registrar, ..Self::default() };
-        let (tell, told) = channel();
+        let (reporter, reports) = channel();
         let places = config.pinning.plan(config.workers);
         for (handle, place) in handles.zip(places) {
-            if let Err(error) = workers.start_one(config, shared, handle, place, (&tell, &told)) {
+            if let Err(error) = workers.start_one(config, shared, handle, place, (&reporter, &reports)) {
                 workers.stop(Duration::ZERO);
                 return Err(error);
             }
@@ -64,7 +65,7 @@ impl Workers {
         shared: &Arc<Shared>,
         (handle, policy): (Arc<WorkerHandle>, Box<dyn Policy>),
         place: Option<usize>,
-        (tell, told): (&Sender<Running>, &Receiver<Running>),
+        (reporter, reports): (&Sender<ThreadStart>, &Receiver<ThreadStart>),
     ) -> Result<(), StartError> {
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         let number = self.handles.len();
@@ -74,31 +75,31 @@ impl Workers {
         let (engine, offload) = match &self.registrar {
             None => (WorkerEngine::new(engine), None),
             Some(registrar) => {
-                let (engine, offload) = registrar.beside(engine, &handle)?;
+                let (engine, offload) = registrar.worker_engine(engine, &handle)?;
                 (engine, Some(offload))
             }
         };
         let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
         let path = Path::new(engine, policy, limits);
-        // Spinners never exceed CPUs - 1: a spinning worker on the last CPU would take it from its own clients.
+        // At most CPUs - 1 workers spin: one on the last CPU would take it from its own clients.
         let spins = number + 1 < cpus() as usize;
         let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, spins)
             .map_err(|error| failed("epoll")(error.into()))?;
-        let tell = tell.clone();
+        let reporter = reporter.clone();
         let class = config.worker_class;
         let thread = std::thread::Builder::new().name(format!("memferry-worker-{number}")).spawn(move || {
-            // The CPU may have been taken away since it was looked for: then the worker runs anywhere.
+            // Fails if the CPU is not allowed any more: then the worker runs anywhere.
             let _ = place.map(keep_on);
             let scheduled = class.apply();
             let runs = scheduled.is_ok();
-            let _ = tell.send(scheduled);
+            let _ = reporter.send(scheduled);
             if runs {
                 worker.run();
             }
         });
         self.threads.push(thread.map_err(failed("starting a worker"))?);
         self.handles.push(handle);
-        match told.recv() {
+        match reports.recv() {
             Ok(Err(source)) => Err(StartError::Class { class: config.worker_class.name(), source }),
             _ => Ok(()),
         }
@@ -108,7 +109,7 @@ impl Workers {
         self.handles.len()
     }
 
-    /// The control side's end of one.
+    /// The control side's handle of a worker.
     pub(crate) fn get(&self, number: usize) -> &WorkerHandle {
         &self.handles[number]
     }
@@ -117,30 +118,30 @@ impl Workers {
         self.handles.iter().map(Arc::as_ref)
     }
 
-    /// Frames are gone: what was kept for transfers in them is given back. Gives those of which workers keep nothing.
+    /// Makes workers unpin released frames. Returns the frames that can be unmapped now: all, if there is no module.
     pub(crate) fn forget(&self, memory: Vec<Mapping>) -> Vec<Mapping> {
         if self.registrar.is_none() || memory.is_empty() {
             return memory;
         }
-        self.iter().for_each(|worker| worker.tell(WorkerCommand::Forget(memory.clone())));
+        self.iter().for_each(|worker| worker.send(WorkerCommand::Forget(memory.clone())));
         Vec::new()
     }
 
-    /// What the Linux module did for all of them.
+    /// Statistics of the Linux module for all workers.
     pub(crate) fn module_status(&self) -> Option<ModuleStatus> {
         let all = self.iter().map(|worker| worker.counters.module.status());
         self.registrar.as_ref().map(|_| all.fold(ModuleStatus::default(), ModuleStatus::plus))
     }
 
-    /// Ends all, which finish what runs within `grace`, and waits for them.
+    /// Stops all workers, which finish running requests within `grace`, and waits for them.
     pub(crate) fn stop(&mut self, grace: Duration) {
         let deadline = MonotonicClock.now().after(grace);
-        self.iter().for_each(|worker| worker.tell(WorkerCommand::Stop { deadline }));
+        self.iter().for_each(|worker| worker.send(WorkerCommand::Stop { deadline }));
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         if let Some(registrar) = self.registrar.take() {
-            registrar.end();
+            registrar.join();
         }
     }
 }
@@ -153,7 +154,7 @@ mod tests {
 
     use crate::{Pinning, Service, ServiceConfig};
 
-    /// The CPUs and the scheduling policy of this process's workers, each as the kernel writes it.
+    /// The CPU list and the scheduling policy of each worker thread of this process, from `/proc`.
     fn workers() -> Vec<(String, u32)> {
         let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
         let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
@@ -163,7 +164,7 @@ mod tests {
                 let status = read(task.path().join("status"));
                 let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
                 let stat = read(task.path().join("stat"));
-                // Fields after the name, which may hold blanks: the policy is the 41st of all.
+                // After the name, which may contain blanks. The policy is field 41 (proc(5)).
                 let policy = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(38)?.parse().ok());
                 (cpus.unwrap_or_default().trim().to_owned(), policy.unwrap_or(u32::MAX))
             })
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_run_where_and_as_they_are_configured() {
+    fn workers_have_their_cpu_and_class() {
         const SCHED_IDLE: u32 = 5;
         let config = ServiceConfig {
             workers: 1,
@@ -181,9 +182,9 @@ mod tests {
         };
         let planned = config.pinning.plan(1)[0];
         let service = Service::start(config).unwrap();
-        // Other tests of this process may have workers too, and the kernel's list has gaps while threads end.
-        let look = || workers().into_iter().find(|(_, policy)| *policy == SCHED_IDLE);
-        let mine = std::iter::repeat_with(look).take(10_000).flatten().next().expect("an idle worker");
+        // Other tests of this process may run workers too, and the kernel's list has gaps while threads end.
+        let find = || workers().into_iter().find(|(_, policy)| *policy == SCHED_IDLE);
+        let mine = std::iter::repeat_with(find).take(10_000).flatten().next().expect("an idle worker");
         if let Some(cpu) = planned {
             assert_eq!(mine.0, cpu.to_string());
         }

@@ -1,4 +1,4 @@
-//! What goes to the device and what to the CPU, and what becomes of what the device fails at.
+//! Which transfers go to the device and which to the CPU, and how failures of the device are handled.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use memferry_transfer::{EngineKind, Lists, Pattern, Segment, Side};
 
 use super::*;
 
-/// A device that ends what it is given as it was told, and moves nothing.
+/// A device that completes transfers with scripted outcomes and moves no bytes.
 #[derive(Debug, Default)]
 struct Scripted {
     outcomes: VecDeque<Result<(), Failure>>,
@@ -74,7 +74,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Two channels, a device for 100 bytes and more, and two memories that it knows.
+    /// Two channels, a device for transfers of at least 100 bytes, and two registered memories.
     fn new(outcomes: &[Result<(), Failure>]) -> Self {
         let device = Scripted { outcomes: outcomes.iter().copied().collect(), ..Scripted::default() };
         let engine = WorkerEngine::new(CpuEngine::new(2, 64)).with_device(device, 100);
@@ -132,7 +132,7 @@ const DEVICE: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Mod
 const CPU: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Cpu)];
 
 #[test]
-fn long_transfers_of_registered_memory_are_the_devices() {
+fn the_device_gets_long_registered_transfers() {
     let mut bed = Bed::new(&[]);
     assert_eq!(bed.run(&bed.copy(99)), CPU, "a short one");
     assert_eq!(bed.run(&bed.copy(100)), DEVICE);
@@ -141,7 +141,7 @@ fn long_transfers_of_registered_memory_are_the_devices() {
     let fill = Operation::Fill { destination, length, pattern: Pattern::Byte(1) };
     assert_eq!(bed.run(&fill), DEVICE);
     let crc = Operation::Crc { source: bed.region(0, 0, 100), length: 100, seed: 0 };
-    assert_eq!(bed.run(&crc), CPU, "what the device does not do");
+    assert_eq!(bed.run(&crc), CPU, "not supported by the device");
     let counts = DeviceCounts { transfers: 2, bytes: 200, redone: 0 };
     assert_eq!(bed.engine.counts(), Some(counts));
     let other = Mapping::owned(vec![0; 100]);
@@ -150,11 +150,11 @@ fn long_transfers_of_registered_memory_are_the_devices() {
     assert_eq!(bed.run(&copy), CPU);
     assert_eq!(bed.run(&copy), CPU);
     let wanted: Vec<_> = bed.engine.take_wanted().iter().map(Mapping::key).collect();
-    assert_eq!(wanted, [other.key()], "it is asked for once");
+    assert_eq!(wanted, [other.key()], "requested once");
 }
 
 #[test]
-fn what_cannot_be_done_twice_is_the_cpus() {
+fn unrepeatable_transfers_go_to_the_cpu() {
     let mut bed = Bed::new(&[]);
     let within = |bed: &Bed, from, to| Operation::Copy {
         source: bed.region(0, from, 100),
@@ -175,24 +175,24 @@ fn what_cannot_be_done_twice_is_the_cpus() {
 }
 
 #[test]
-fn what_the_device_fails_at_is_done_again() {
+fn the_cpu_repeats_the_devices_failures() {
     for failure in [Failure::MemoryFault, Failure::EngineTimedOut] {
         let mut bed = Bed::new(&[Err(failure)]);
         assert_eq!(bed.run(&bed.copy(LENGTH)), CPU);
         assert!(bed.is_copied(LENGTH as usize));
         assert_eq!(bed.engine.counts(), Some(DeviceCounts { redone: 1, ..DeviceCounts::default() }));
-        assert_eq!(bed.run(&bed.copy(LENGTH)), DEVICE, "the channel serves on");
+        assert_eq!(bed.run(&bed.copy(LENGTH)), DEVICE, "the channel works again");
     }
     let mut bed = Bed::new(&[Err(Failure::ChannelFaulted)]);
     let faulted = (Err(Failure::ChannelFaulted), EngineKind::Module);
-    assert_eq!(bed.run(&bed.copy(LENGTH)), [faulted], "an engine may still be at the memory");
+    assert_eq!(bed.run(&bed.copy(LENGTH)), [faulted], "an engine may still access the memory");
     assert!(!bed.is_copied(1));
 }
 
 #[test]
-fn a_cancel_reaches_whoever_has_the_transfer() {
+fn cancel_reaches_the_current_engine() {
     let mut bed = Bed::new(&[Err(Failure::MemoryFault), Err(Failure::Cancelled)]);
-    bed.engine.beside.as_mut().unwrap().engine.waits = true;
+    bed.engine.device.as_mut().unwrap().engine.waits = true;
     let ticket = bed.post(&bed.copy(LENGTH));
     assert!(bed.engine.works_alone());
     let other = bed.copy(LENGTH);
@@ -202,12 +202,12 @@ fn a_cancel_reaches_whoever_has_the_transfer() {
     assert!(bed.engine.device().unwrap().cancelled.is_empty());
     bed.engine.cancel(ticket);
     assert_eq!(bed.engine.device().unwrap().cancelled.len(), 1);
-    bed.engine.beside.as_mut().unwrap().engine.waits = false;
+    bed.engine.device.as_mut().unwrap().engine.waits = false;
     let completions = bed.poll();
     assert_eq!(
         (completions.len(), completions[0].ticket),
         (1, ticket),
-        "it is not begun again: {completions:?}"
+        "it is not repeated: {completions:?}"
     );
 
     let mut bed = Bed::new(&[Err(Failure::MemoryFault)]);
@@ -221,7 +221,7 @@ fn a_cancel_reaches_whoever_has_the_transfer() {
 }
 
 #[test]
-fn forgotten_memory_is_given_back_whenever_it_is_registered() {
+fn forgotten_memory_is_returned() {
     let mut bed = Bed::new(&[]);
     let known = bed.memory[0].clone();
     assert!(bed.engine.forget(&known).is_some_and(|memory| memory.key() == known.key()));
@@ -229,7 +229,7 @@ fn forgotten_memory_is_given_back_whenever_it_is_registered() {
     assert_eq!(bed.run(&bed.copy(100)), CPU);
     assert_eq!(bed.engine.take_wanted().len(), 1);
     assert!(bed.engine.forget(&known).is_none());
-    assert!(bed.engine.registered(&known, known.clone()).is_some(), "it came too late");
+    assert!(bed.engine.registered(&known, known.clone()).is_some(), "registered after it was forgotten");
     let mut alone = WorkerEngine::<Scripted>::new(CpuEngine::new(1, 64));
     assert!(alone.take_wanted().is_empty() && alone.counts().is_none() && !alone.works_alone());
     assert!(alone.registered(&known, known.clone()).is_some() && alone.forget(&known).is_none());

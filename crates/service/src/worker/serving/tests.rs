@@ -1,7 +1,7 @@
-//! One worker, turned by hand, whose client keeps to no rule.
+//! Tests of one worker, whose turns the tests run, with a client that violates the rules.
 //!
 //! ```text
-//! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► what was taken, and when it ended
+//! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► completions, and the turn of each
 //! ```
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::*;
 use crate::counters::QueueCounters;
 use crate::shared::Shared;
-use crate::shared::{Opened, WorkerCommand, WorkerHandle};
+use crate::shared::{NewQueue, WorkerCommand, WorkerHandle};
 
 const FRAME_BYTES: u64 = 1 << 20;
 
@@ -31,7 +31,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// A worker with one engine channel, which moves 64 bytes in a turn.
+    /// A worker with one engine channel that moves 64 bytes per turn.
     fn new() -> Self {
         let session = SessionId(1);
         let shared = Arc::new(Shared::new(8, Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
@@ -48,7 +48,7 @@ impl Bed {
         });
         let end = ServiceEnd::new(layout, of_client.clone(), of_service.clone(), Fences::Full).unwrap();
         let client = ClientEnd::new(layout, of_client, of_service, Fences::Full).unwrap();
-        handle.tell(WorkerCommand::Open(Opened {
+        handle.send(WorkerCommand::Open(NewQueue {
             session,
             number: 0,
             user: 0,
@@ -67,8 +67,8 @@ impl Bed {
         self.client.publish();
     }
 
-    /// Turns until a request has completed; returns its tag and the number of turns.
-    fn next_end(&mut self) -> (u64, u32) {
+    /// Runs turns until a request completes; returns its tag and the number of turns.
+    fn next_completed_tag(&mut self) -> (u64, u32) {
         let (completion, turns) = self.next_completion();
         (completion.tag, turns)
     }
@@ -80,12 +80,12 @@ impl Bed {
                 return (wire::decode_completion(&slot).unwrap(), turns);
             }
         }
-        panic!("nothing ends");
+        panic!("no request completes");
     }
 }
 
 #[test]
-fn the_first_cancel_is_seen_at_once_and_more_of_them_not_in_every_turn() {
+fn cancels_are_scanned_at_most_every_16_turns() {
     let mut bed = Bed::new();
     for tag in 0..4 {
         let request = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
@@ -95,17 +95,17 @@ fn the_first_cancel_is_seen_at_once_and_more_of_them_not_in_every_turn() {
         bed.submit(&slot);
     }
     bed.worker.turn();
-    for (tag, turns) in [(0, 1), (1, TURNS_PER_LOOK), (2, TURNS_PER_LOOK)] {
+    for (tag, turns) in [(0, 1), (1, TURNS_PER_SCAN), (2, TURNS_PER_SCAN)] {
         bed.client.cancel(tag);
-        assert_eq!(bed.next_end(), (tag, turns));
+        assert_eq!(bed.next_completed_tag(), (tag, turns));
     }
-    (0..TURNS_PER_LOOK).for_each(|_| assert!(bed.worker.turn()));
+    (0..TURNS_PER_SCAN).for_each(|_| assert!(bed.worker.turn()));
     bed.client.cancel(3);
-    assert_eq!(bed.next_end(), (3, 1), "when there was none for a while");
+    assert_eq!(bed.next_completed_tag(), (3, 1), "at once after turns without cancels");
 }
 
 #[test]
-fn a_batch_ends_when_its_lists_are_longer_than_a_client_has_room_for() {
+fn a_batch_is_limited_by_the_length_of_its_lists() {
     let mut bed = Bed::new();
     let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
     let lists = Box::new(Lists { source: empty(), destination: empty() });
@@ -113,7 +113,7 @@ fn a_batch_ends_when_its_lists_are_longer_than_a_client_has_room_for() {
     let mut list = Default::default();
     wire::encode_request(0, &Request::new(Operation::ScatterGather { lists }), &mut slot, &mut list).unwrap();
     wire::place_list(&mut slot, bed.client.stage_list(&list).unwrap());
-    // All name the same list.
+    // All requests name the same list.
     (0..BATCH).for_each(|_| bed.submit(&slot));
     let mut taken = || {
         let before = bed.worker.handle.counters.requests.get();
@@ -127,13 +127,13 @@ fn a_batch_ends_when_its_lists_are_longer_than_a_client_has_room_for() {
 fn hostile_xor_slots_are_refused_as_overlapping() {
     let mut bed = Bed::new();
     let at = |offset| Span::new(bed.frame, offset);
-    // Done at once and through a channel, as the last source of the most there may be, and right at the end of the frame.
-    let most = |last| (0..63).map(|_| at(0)).chain([at(last)]).collect::<Vec<_>>();
+    // Performed at once and through a channel, as the last of 64 sources, and at the end of the frame.
+    let with_last = |last| (0..63).map(|_| at(0)).chain([at(last)]).collect::<Vec<_>>();
     let end = FRAME_BYTES - 512;
     let slots = [
         (vec![at(1)], 0, 512, 0),
         (vec![at(0)], 1, 512, 0),
-        (most(4608), 4097, 512, 63),
+        (with_last(4608), 4097, 512, 63),
         (vec![at(8192), at(1)], 0, 65536, 0),
         (vec![at(end - 1)], end, 512, 0),
     ];

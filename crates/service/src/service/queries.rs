@@ -1,10 +1,10 @@
-//! What clients ask of a service and nothing changes by, but for the policy: engines, policy, status, whose a session is.
+//! Commands that query the service: engines, status, the identity of a session, and the policy, which can also be changed.
 //!
 //! ```text
 //! Engines, Policy, Status, Identify ─► sessions, workers' counters, policies ─► Answer
 //! ```
 //!
-//! Who may ask is everybody who has a session; what is done about requests is the parent module's.
+//! Every session may send them.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::MonotonicClock;
 use crate::protocol::{
     Answer, EngineStatus, Identity, Refusal, RefusalKind, STATUS_SESSIONS, Status, ZeroedStatus,
 };
-use crate::session::{gone, refusal};
+use crate::session::{refusal, session_closed};
 use crate::shared::WorkerCommand;
 
 impl Service {
-    /// What the engines can do for a session. All workers are alike.
+    /// Capabilities of the engines for a session. All workers have the same.
     pub(super) fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
-        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
         let engine = CpuEngine::new(self.config.channels_per_worker, self.config.chunk_bytes);
         let engine = engine.with_team(Arc::clone(&self.shared.team)).capabilities();
         Ok(EngineStatus {
@@ -38,16 +38,16 @@ impl Service {
         })
     }
 
-    /// What the policy is, after it was changed where that is asked for.
+    /// Changes the policy if `change` is set, and returns the settings.
     pub(super) fn policy(
         &self,
         session: SessionId,
         change: Option<PolicySettings>,
     ) -> Result<Answer, Refusal> {
-        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
         if let Some(settings) = change {
-            let tell = |worker, policy| self.workers.get(worker).tell(WorkerCommand::Policy(policy));
-            self.policies.change(user, settings, self.workers.count(), tell)?;
+            let send = |worker, policy| self.workers.get(worker).send(WorkerCommand::Policy(policy));
+            self.policies.change(user, settings, self.workers.count(), send)?;
         }
         Ok(Answer::Policy(Box::new(self.policies.settings())))
     }
@@ -74,12 +74,12 @@ impl Service {
         }
     }
 
-    /// Takes note of buffers that an embedded client had zeroed, or failed to.
+    /// Counts buffers that were zeroed for an embedded client, or could not be.
     pub fn count_zeroed(&self, more: ZeroedStatus) {
         self.zeroed.add(more);
     }
 
-    /// Whose a session is.
+    /// The user and process of a session.
     pub(super) fn identify(&self, session: SessionId) -> Result<Answer, Refusal> {
         let none = || refusal(RefusalKind::Argument, format!("session {session} is not open"));
         let sessions = self.sessions();
