@@ -59,7 +59,7 @@ fn deadlines_need_a_clock_and_time_left() {
 }
 
 #[test]
-fn a_class_that_was_not_granted_is_not_served() {
+fn an_ungranted_class_is_not_served() {
     let high = Terms { class: PriorityClass::High, ..Terms::PLAIN };
     assert!(!FREE.allows(&fill(1), &high));
     assert!(Immediate { class: PriorityClass::High, ..FREE }.allows(&fill(1), &high));

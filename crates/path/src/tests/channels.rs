@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
+fn a_refusal_counts_the_busy_channels() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -18,7 +18,7 @@ fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
 }
 
 #[test]
-fn waiting_requests_start_in_the_order_they_came() {
+fn waiting_requests_start_in_arrival_order() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -36,7 +36,7 @@ fn waiting_requests_start_in_the_order_they_came() {
 }
 
 #[test]
-fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
+fn a_request_does_not_overtake_in_its_queue() {
     let mut bed = Bed::new(1, Exclusive::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -56,7 +56,7 @@ fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
 }
 
 #[test]
-fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
+fn waiting_requests_do_not_block_other_queues() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -73,7 +73,7 @@ fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
 }
 
 #[test]
-fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
+fn the_waiting_quota_is_per_user() {
     let mut bed = Bed::new(1, Shared::new(), 2);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -102,7 +102,7 @@ fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
 }
 
 #[test]
-fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
+fn exclusive_clients_use_one_channel_each() {
     for (kind, ends) in [(PolicyKind::Exclusive, [2000, 4000]), (PolicyKind::Shared, [2000, 2000])] {
         let mut bed = Bed::over(FakeEngine::new(2, TIMING), kind.build(), 8);
         let frame = bed.frame(A, 100).0;
@@ -115,7 +115,7 @@ fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
 }
 
 #[test]
-fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
+fn exclusive_clients_wait_for_a_departure() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
     let frames = [A, B, C].map(|session| bed.frame(session, 100).0);
     let queues = [A, B, C].map(|session| bed.path.open_queue(session, 0));
@@ -150,7 +150,7 @@ impl Policy for Rogue {
 }
 
 #[test]
-fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
+fn choosing_a_busy_or_missing_channel_is_busy() {
     for (channel, first) in [(1, Ok(())), (2, Err(2)), (u32::MAX, Err(2))] {
         let mut bed = Bed::new(2, Rogue(Choice::Channel(channel)), 8);
         let frame = bed.frame(A, 100).0;
@@ -170,7 +170,7 @@ fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
 }
 
 #[test]
-fn a_policys_choice_of_a_failed_channel_counts_as_busy() {
+fn choosing_a_failed_channel_is_busy() {
     let mut bed = Bed::new(2, Rogue(Choice::Channel(0)), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -202,7 +202,7 @@ impl Policy for Hesitant {
 }
 
 #[test]
-fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
+fn a_changed_choice_cannot_reorder_a_queue() {
     // It is asked for 1 when that comes, for 1 again, and would then say yes to 2.
     let mut bed = Bed::new(1, Hesitant(3), 8);
     let frame = bed.frame(A, 100).0;
@@ -218,7 +218,7 @@ fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
 }
 
 #[test]
-fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
+fn one_of_several_users_gets_half_the_channels() {
     let mut bed = Bed::new(4, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(C, 100).0;
@@ -250,7 +250,7 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
 }
 
 #[test]
-fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
+fn a_single_user_leaves_an_eighth_free() {
     let mut bed = Bed::new(16, Shared::new(), 0);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 7);
@@ -265,7 +265,7 @@ fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
 }
 
 #[test]
-fn whoever_comes_finds_a_channel_though_others_keep_all_that_they_may() {
+fn new_users_get_a_channel_among_greedy_ones() {
     let mut bed = Bed::new(32, Shared::new(), 0);
     let frame = bed.frame(A, 100).0;
     // Users 0 and 1 share the engine from the beginning.

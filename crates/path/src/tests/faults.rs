@@ -5,7 +5,7 @@ use super::*;
 const FAILS: Fault = Fault::Fails { failure: Failure::ChannelFaulted, after_bytes: 10 };
 
 #[test]
-fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
+fn a_failed_channel_keeps_memory_until_reset() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     let other = bed.frame(A, 100).0;
@@ -48,7 +48,7 @@ fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
 }
 
 #[test]
-fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
+fn only_failed_channels_withhold_a_revocation() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let frame = bed.frame(A, 10_000).0;
     let queue = bed.path.open_queue(A, 0);
@@ -114,7 +114,7 @@ fn requests_fail_when_every_channel_has_failed() {
 }
 
 #[test]
-fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
+fn a_memory_fault_leaves_the_channel_in_use() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, _), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.path.engine_mut().inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 40 });
@@ -133,7 +133,7 @@ fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
 }
 
 #[test]
-fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
+fn a_hanging_request_completes_after_a_reset() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -189,7 +189,7 @@ fn a_closed_queue_stays_while_its_request_hangs() {
 }
 
 #[test]
-fn an_unknown_channel_can_be_said_to_be_reset() {
+fn resetting_an_unknown_channel_is_harmless() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     bed.path.channel_was_reset(7, &mut bed.capabilities);
     assert_eq!(bed.path.channel_states(), [ChannelState::Free]);

@@ -256,7 +256,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_request_of_an_open_queue_is_completed_exactly_once(
+    fn each_request_completes_exactly_once(
         exclusive in any::<bool>(),
         steps in proptest::collection::vec(step(), 1..250),
     ) {

@@ -48,7 +48,7 @@ impl Bed {
 const OK: Result<(), Failure> = Ok(());
 
 #[test]
-fn a_linked_request_starts_when_the_one_before_has_succeeded() {
+fn a_linked_request_starts_after_a_success() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &fill(frame, 10).linked());
     bed.submit(queue, 2, &fill(frame, 10).linked());
@@ -63,7 +63,7 @@ fn a_linked_request_starts_when_the_one_before_has_succeeded() {
 }
 
 #[test]
-fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
+fn an_endless_loop_yields_its_channel() {
     let (mut bed, queue, frame) = bed(1);
     bed.submit(queue, 1, &Request::repeat(0));
     bed.submit(queue, 2, &fill(frame, 10));
@@ -77,7 +77,7 @@ fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
 }
 
 #[test]
-fn a_failure_fails_all_that_is_linked_to_it_with_the_same_reason_and_nothing_else() {
+fn a_failure_fails_only_the_linked_requests() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     for late in [false, true] {
         let (mut bed, queue, frame) = bed(4);
@@ -98,7 +98,7 @@ fn a_failure_fails_all_that_is_linked_to_it_with_the_same_reason_and_nothing_els
 }
 
 #[test]
-fn what_is_linked_to_a_request_that_cannot_be_read_fails_with_it() {
+fn links_to_a_refused_request_fail_with_it() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &fill(frame, 10).linked());
     let reservation = bed.path.reserve(queue, 8).unwrap();
@@ -115,7 +115,7 @@ fn what_is_linked_to_a_request_that_cannot_be_read_fails_with_it() {
 }
 
 #[test]
-fn a_fence_waits_for_all_that_came_before_and_holds_what_comes_after() {
+fn a_fence_separates_earlier_from_later_requests() {
     let (mut bed, queue, frame) = bed(8);
     bed.submit(queue, 1, &fill(frame, 60));
     bed.submit(queue, 2, &fill(frame, 10));
@@ -130,7 +130,7 @@ fn a_fence_waits_for_all_that_came_before_and_holds_what_comes_after() {
 }
 
 #[test]
-fn a_fence_passes_failures_and_needs_nothing_to_wait_for() {
+fn a_fence_starts_after_failures_or_at_once() {
     let (mut bed, queue, frame) = bed(8);
     bed.submit(queue, 1, &fill(frame, 0).fenced());
     bed.submit(queue, 2, &fill(frame, 65));
@@ -142,7 +142,7 @@ fn a_fence_passes_failures_and_needs_nothing_to_wait_for() {
 }
 
 #[test]
-fn a_loop_repeats_its_members_in_order_and_tells_the_rounds() {
+fn a_loop_repeats_in_order_and_counts_rounds() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &Request::repeat(3));
     bed.submit(queue, 2, &fill(frame, 10).linked());
@@ -157,7 +157,7 @@ fn a_loop_repeats_its_members_in_order_and_tells_the_rounds() {
 }
 
 #[test]
-fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
+fn a_stopped_loop_completes_its_round() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &Request::repeat(0));
     bed.submit(queue, 2, &fill(frame, 10).linked());
@@ -181,7 +181,7 @@ fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
 }
 
 #[test]
-fn cancel_deadline_failure_and_revocation_end_a_loop_at_once() {
+fn early_ends_stop_a_loop_at_once() {
     for (case, reason) in
         [Failure::Cancelled, Failure::Cancelled, Failure::DeadlineExceeded, Failure::MemoryFault]
             .into_iter()
@@ -219,7 +219,7 @@ fn cancel_deadline_failure_and_revocation_end_a_loop_at_once() {
 }
 
 #[test]
-fn a_loop_that_cannot_be_is_refused_whole() {
+fn an_invalid_loop_is_refused_as_a_whole() {
     let (mut bed, queue, frame) = bed(4);
     let mut alone = Request::repeat(2);
     alone.terms.linked = false;
@@ -255,7 +255,7 @@ fn a_loop_that_cannot_be_is_refused_whole() {
 }
 
 #[test]
-fn held_requests_are_cancelled_with_what_is_linked_to_them_and_closed_without_a_word() {
+fn cancelling_a_held_request_ends_its_links() {
     let (mut bed, queue, frame) = bed(2);
     bed.submit(queue, 1, &fill(frame, 60).linked());
     bed.submit(queue, 2, &fill(frame, 10).linked());
@@ -275,7 +275,7 @@ fn held_requests_are_cancelled_with_what_is_linked_to_them_and_closed_without_a_
 }
 
 #[test]
-fn a_held_request_is_given_up_at_its_deadline_while_others_still_run() {
+fn a_held_request_fails_at_its_deadline() {
     let (mut bed, queue, frame) = bed(2);
     bed.submit(queue, 1, &fill(frame, 60));
     bed.submit(queue, 2, &fill(frame, 10).fenced().with_deadline(at(1200)));
@@ -285,7 +285,7 @@ fn a_held_request_is_given_up_at_its_deadline_while_others_still_run() {
 }
 
 #[test]
-fn higher_classes_get_channels_first_but_never_overtake_their_own_queue() {
+fn higher_classes_start_first_across_queues() {
     let (mut bed, queue, frame) = bed(1);
     let other = bed.path.open_queue(A, 0);
     let third = bed.path.open_queue(A, 0);
@@ -308,7 +308,7 @@ fn higher_classes_get_channels_first_but_never_overtake_their_own_queue() {
 }
 
 #[test]
-fn a_class_that_was_not_granted_is_refused() {
+fn an_ungranted_class_is_refused() {
     let (mut bed, queue, frame) = bed(1);
     let mut request = fill(frame, 1);
     request.terms.class = PriorityClass::High;
@@ -318,7 +318,7 @@ fn a_class_that_was_not_granted_is_refused() {
 }
 
 #[test]
-fn the_late_end_of_an_earlier_linked_request_does_not_start_what_waits_for_another() {
+fn a_late_end_does_not_release_a_later_link() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     for cancelled in [false, true] {
         let (mut bed, queue, frame) = bed(4);
@@ -339,7 +339,7 @@ fn the_late_end_of_an_earlier_linked_request_does_not_start_what_waits_for_anoth
 }
 
 #[test]
-fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor() {
+fn a_refused_successor_ends_the_chain() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     let cancelled = Failure::Cancelled;
     for of_loop in [false, true] {
@@ -366,7 +366,7 @@ fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor(
 }
 
 #[test]
-fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
+fn held_requests_count_in_the_waiting_quota() {
     let mut bed = Bed::new(4, Shared::new(), 4);
     let frame = bed.frame(A, 64).0;
     let theirs = bed.frame(B, 64).0;
@@ -403,7 +403,7 @@ fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
 }
 
 #[test]
-fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
+fn held_requests_passed_the_quota_already() {
     let mut bed = Bed::new(1, Shared::new(), 2);
     let frame = bed.frame(A, 64).0;
     let theirs = bed.frame(B, 64).0;
@@ -418,7 +418,7 @@ fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
 }
 
 #[test]
-fn a_list_counts_for_one_more_with_every_64_segments() {
+fn each_64_segments_count_as_one_more_request() {
     for fenced in [false, true] {
         let mut bed = Bed::new(1, Shared::new(), 4);
         let frame = bed.frame(A, 64).0;
@@ -446,7 +446,7 @@ fn a_list_counts_for_one_more_with_every_64_segments() {
 }
 
 #[test]
-fn deadlines_of_what_is_held_count_whichever_request_had_the_earliest() {
+fn each_deadline_of_held_requests_counts() {
     let (mut bed, queue, frame) = bed(2);
     bed.submit(queue, 1, &fill(frame, 60));
     bed.submit(queue, 2, &fill(frame, 10).fenced().with_deadline(at(1100)));

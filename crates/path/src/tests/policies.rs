@@ -141,7 +141,7 @@ fn close(found: &[f64], expected: &[f64], within: f64) {
 }
 
 #[test]
-fn weighted_shares_are_those_of_the_weights_whatever_requests_are_long() {
+fn weighted_shares_do_not_depend_on_lengths() {
     let low = Spec { class: PriorityClass::Low, bytes: 8 << 20, ..NORMAL };
     let high = Spec { class: PriorityClass::High, bytes: 100_000, ..NORMAL };
     let mut load = Load::new(PolicyKind::Weighted.build(), &[low, NORMAL, high]);
@@ -149,7 +149,7 @@ fn weighted_shares_are_those_of_the_weights_whatever_requests_are_long() {
 }
 
 #[test]
-fn weighted_users_share_evenly_however_many_sessions_they_open() {
+fn more_sessions_gain_no_weighted_share() {
     let other = Spec { user: 2, ..NORMAL };
     let mut load = Load::new(PolicyKind::Weighted.build(), &[NORMAL, NORMAL, NORMAL, other]);
     close(&load.run(SECOND).shares(), &[1.0 / 6.0, 1.0 / 6.0, 1.0 / 6.0, 0.5], 0.02);
@@ -159,7 +159,7 @@ fn weighted_users_share_evenly_however_many_sessions_they_open() {
 }
 
 #[test]
-fn equal_clients_share_evenly_under_shared_and_weighted() {
+fn equal_clients_share_evenly() {
     for (kind, within) in [(PolicyKind::Shared, 0.1), (PolicyKind::Weighted, 0.01)] {
         let mut load = Load::new(kind.build(), &[NORMAL; 5]);
         close(&load.run(SECOND).shares(), &[0.2; 5], within);
@@ -174,7 +174,7 @@ fn against_low(kind: PolicyKind) -> (u128, Vec<f64>) {
 }
 
 #[test]
-fn high_requests_are_much_sooner_done_in_slices_and_low_ones_do_not_starve() {
+fn slices_speed_up_high_requests() {
     let (shared, _) = against_low(PolicyKind::Shared);
     let (priority, shares) = against_low(PolicyKind::Priority);
     assert!(priority * 5 <= shared, "99 % within {priority} ps, under the shared policy {shared} ps");
@@ -182,7 +182,7 @@ fn high_requests_are_much_sooner_done_in_slices_and_low_ones_do_not_starve() {
 }
 
 #[test]
-fn suspended_requests_move_nothing_within_a_slice() {
+fn low_requests_move_nothing_within_a_slice() {
     let slices = Slices::new(Duration::from_micros(900), Duration::from_micros(300), 1);
     let policy = Box::new(crate::policy::Priority::new(slices.clone(), 0));
     let high = Spec { class: PriorityClass::High, ..NORMAL };
@@ -196,7 +196,7 @@ fn suspended_requests_move_nothing_within_a_slice() {
 }
 
 #[test]
-fn accepted_deadlines_are_met_and_others_refused_beside_them() {
+fn accepted_deadlines_are_met() {
     let spec = |milliseconds, bytes, depth| Spec {
         depth,
         bytes,
@@ -218,7 +218,7 @@ fn accepted_deadlines_are_met_and_others_refused_beside_them() {
 }
 
 #[test]
-fn deadlines_of_the_past_are_refused_as_such() {
+fn passed_deadlines_are_refused() {
     let late = Spec { deadline: Some(Duration::ZERO), depth: 1, ..NORMAL };
     let mut load = Load::new(PolicyKind::Deadline.build(), &[late, NORMAL]);
     load.run(Duration::from_millis(1));
@@ -228,7 +228,7 @@ fn deadlines_of_the_past_are_refused_as_such() {
 }
 
 #[test]
-fn no_user_moves_more_than_its_rate() {
+fn no_user_exceeds_its_rate() {
     let rate = 1_000_000_000u64;
     let burst = 16u64 << 20;
     let other = Spec { user: 2, bytes: 10_000, depth: 1, ..NORMAL };
@@ -244,7 +244,7 @@ fn no_user_moves_more_than_its_rate() {
 }
 
 #[test]
-fn nobody_starves_over_a_long_time_beside_a_flood_of_high_requests() {
+fn a_flood_of_high_requests_starves_no_client() {
     let flood = Spec { class: PriorityClass::High, depth: 64, bytes: 4 << 20, user: 2, ..NORMAL };
     let low = Spec { class: PriorityClass::Low, depth: 1, user: 3, ..NORMAL };
     for kind in [PolicyKind::Shared, PolicyKind::Priority, PolicyKind::Weighted, PolicyKind::RateLimit] {
@@ -258,7 +258,7 @@ fn nobody_starves_over_a_long_time_beside_a_flood_of_high_requests() {
 }
 
 #[test]
-fn policies_change_while_requests_run_and_none_is_lost() {
+fn changing_the_policy_loses_no_request() {
     let high = Spec { class: PriorityClass::High, ..NORMAL };
     let other = Spec { user: 2, bytes: 3 << 20, ..NORMAL };
     let mut load = Load::new(PolicyKind::Shared.build(), &[high, NORMAL, other]);
@@ -276,7 +276,7 @@ fn policies_change_while_requests_run_and_none_is_lost() {
 }
 
 #[test]
-fn a_class_may_have_a_policy_of_its_own() {
+fn a_class_may_have_a_separate_policy() {
     let settings = PolicySettings {
         classes: [Some(PolicyKind::RateLimit), None, Some(PolicyKind::Exclusive)],
         rate_bytes_per_second: 500_000_000,
@@ -294,7 +294,7 @@ fn a_class_may_have_a_policy_of_its_own() {
 }
 
 #[test]
-fn policies_on_top_of_one_another_never_suspend_everybody_for_good() {
+fn combined_policies_never_stop_all_requests() {
     let dated = Spec { deadline: Some(Duration::from_millis(500)), ..NORMAL };
     let low = Spec { class: PriorityClass::Low, user: 2, ..NORMAL };
     let high = Spec { class: PriorityClass::High, depth: 1, ..NORMAL };
@@ -322,7 +322,7 @@ fn policies_on_top_of_one_another_never_suspend_everybody_for_good() {
 }
 
 #[test]
-fn what_was_moved_before_is_not_charged_by_a_policy_that_takes_over() {
+fn a_new_policy_does_not_charge_earlier_bytes() {
     let long = Spec { depth: 2, bytes: 1 << 29, ..NORMAL };
     let mut load = Load::new(PolicyKind::Shared.build(), &[long]);
     load.run(Duration::from_millis(90));

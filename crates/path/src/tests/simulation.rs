@@ -341,7 +341,7 @@ fn check(seed: u64, policy: PolicyKind) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_thousand_transfers_are_the_same_twice_and_equal_the_oracle() {
+fn a_thousand_transfers_repeat_and_match_oracle() {
     for policy in PolicyKind::ALL {
         let mut seen = BTreeMap::new();
         for seed in 1..=6 {

@@ -131,7 +131,7 @@ fn the_source_is_checked_first() {
 }
 
 #[test]
-fn one_dimensional_ranges_end_within_their_capability() {
+fn ranges_end_within_their_capability() {
     let (mut table, handle) = with_middle();
     for (offset, length) in [(0, 0), (100, 0), (0, 100), (99, 1), (1, 99)] {
         assert_eq!(filled(&mut table, A, handle, (offset, length)), Ok((50 + offset, length)));
@@ -242,7 +242,7 @@ fn derived_and_granted_handles_show_overlap() {
 }
 
 #[test]
-fn overlap_is_judged_after_rights_and_bounds() {
+fn overlap_is_checked_after_rights_and_bounds() {
     let (mut table, handle) = with_middle();
     let write_only = table.derive(A, handle, (0, 100), Rights::WRITE).unwrap();
     let missing = Failure::MissingRight { side: Side::Source, handle: write_only };
@@ -335,7 +335,7 @@ fn a_walk_may_not_leave_by_one_byte() {
 }
 
 #[test]
-fn a_walks_region_is_exactly_what_it_touches() {
+fn a_walks_region_is_the_bytes_it_touches() {
     let (mut table, handle) = with_middle();
     for [x_step, y_step, start] in WALKS {
         for (offset, extra) in [(0, 0), (5, 0), (0, 7), (30, 42)] {

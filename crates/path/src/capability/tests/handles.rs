@@ -19,7 +19,7 @@ fn revoked(handle: Handle) -> Failure {
 }
 
 #[test]
-fn a_handle_is_good_in_its_own_session_only() {
+fn a_handle_is_valid_in_its_session_only() {
     let (mut table, root, _) = with_root();
     assert_eq!(failure_of(&mut table, B, root), unknown(root));
     assert_eq!(filled(&mut table, A, root, (0, 1)), Ok((0, 1)));
@@ -46,7 +46,7 @@ fn forged_handles_name_nothing() {
 }
 
 #[test]
-fn a_released_handle_is_stale_for_its_former_holder_even_when_its_slot_is_reused() {
+fn a_released_handle_is_stale() {
     let (mut table, old, _) = with_root();
     table.revoke(A, old).unwrap();
     assert_eq!(failure_of(&mut table, A, old), stale(old));
@@ -60,7 +60,7 @@ fn a_released_handle_is_stale_for_its_former_holder_even_when_its_slot_is_reused
 }
 
 #[test]
-fn a_slot_reused_by_another_session_gives_its_former_holder_nothing() {
+fn a_reused_slot_is_unknown_to_its_old_holder() {
     let (mut table, old, _) = with_root();
     table.revoke(A, old).unwrap();
     let new = table.register(B, Counted::new(5), ALL).unwrap();
@@ -72,7 +72,7 @@ fn a_slot_reused_by_another_session_gives_its_former_holder_nothing() {
 }
 
 #[test]
-fn every_reuse_of_a_slot_has_its_own_generation() {
+fn each_reuse_of_a_slot_has_a_new_generation() {
     let mut table = table();
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..100 {
@@ -84,7 +84,7 @@ fn every_reuse_of_a_slot_has_its_own_generation() {
 }
 
 #[test]
-fn a_peer_learns_that_it_was_revoked_until_it_forgets_the_handle() {
+fn a_tombstone_reports_revoked_until_released() {
     let (mut table, root, _) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     table.revoke(A, token).unwrap();

@@ -8,7 +8,7 @@ fn good(table: &mut Capabilities<Counted>, handles: &[(SessionId, Handle)]) -> V
 }
 
 #[test]
-fn revoking_takes_the_whole_subtree_away_across_sessions() {
+fn revoking_covers_the_subtree_across_sessions() {
     let (mut table, root, memory) = with_root();
     let derived = table.derive(A, root, (0, 50), ALL).unwrap();
     let (_, held) = pass(&mut table, (A, derived, 50), ALL, B);
@@ -31,7 +31,7 @@ fn revoking_takes_the_whole_subtree_away_across_sessions() {
 }
 
 #[test]
-fn a_revocation_waits_for_what_is_in_flight_below_it() {
+fn a_revocation_waits_for_requests_below_it() {
     let (mut table, root, memory) = with_root();
     let (_, held) = pass(&mut table, (A, root, 100), ALL, B);
     let child = table.derive(B, held, (0, 10), ALL).unwrap();
@@ -56,7 +56,7 @@ fn a_revocation_waits_for_what_is_in_flight_below_it() {
 }
 
 #[test]
-fn nested_revocations_each_wait_for_their_own_and_both_finish() {
+fn nested_revocations_wait_independently() {
     let (mut table, root, _) = with_root();
     let child = table.derive(A, root, (0, 10), ALL).unwrap();
     let on_root = admit_fill(&mut table, A, root, (0, 1)).unwrap();
@@ -88,7 +88,7 @@ fn one_release_can_finish_several_revocations() {
 }
 
 #[test]
-fn a_revocation_waits_for_what_an_earlier_one_below_it_still_awaits() {
+fn a_revocation_waits_for_earlier_ones_below() {
     let (mut table, root, _) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
@@ -101,7 +101,7 @@ fn a_revocation_waits_for_what_an_earlier_one_below_it_still_awaits() {
 }
 
 #[test]
-fn revoking_again_and_again_finishes_each_and_leaves_nothing_behind() {
+fn repeated_revocations_all_finish() {
     let (mut table, root, memory) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
@@ -120,7 +120,7 @@ fn revoking_again_and_again_finishes_each_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_request_that_names_one_capability_twice_holds_it_until_released() {
+fn one_capability_used_twice_stays_until_release() {
     let (mut table, root, _) = with_root();
     let copy = Request::copy(Span::new(root, 0), Span::new(root, 50), 50);
     let running = table.admit(A, &copy, u64::MAX).unwrap();
@@ -131,7 +131,7 @@ fn a_request_that_names_one_capability_twice_holds_it_until_released() {
 }
 
 #[test]
-fn memory_leaves_the_table_only_when_nothing_is_in_flight_on_it() {
+fn memory_in_flight_stays_in_the_table() {
     let (mut table, root, memory) = with_root();
     let (operation, claims) = admit_fill(&mut table, A, root, (0, 1)).unwrap().into_parts();
     let closing = table.close(A);
@@ -150,7 +150,7 @@ fn memory_leaves_the_table_only_when_nothing_is_in_flight_on_it() {
 }
 
 #[test]
-fn memory_that_a_failed_channel_may_write_outlives_the_table() {
+fn quarantined_memory_outlives_the_table() {
     let (mut table, root, memory) = with_root();
     let other = Counted::new(10);
     table.register(A, other.clone(), ALL).unwrap();
@@ -161,7 +161,7 @@ fn memory_that_a_failed_channel_may_write_outlives_the_table() {
 }
 
 #[test]
-fn closing_takes_away_all_a_session_holds_and_what_it_granted() {
+fn closing_revokes_what_a_session_holds_and_granted() {
     let (mut table, root, memory) = with_root();
     let other_memory = Counted::new(7);
     let other = table.register(B, other_memory.clone(), ALL).unwrap();
@@ -178,14 +178,14 @@ fn closing_takes_away_all_a_session_holds_and_what_it_granted() {
 }
 
 #[test]
-fn closing_a_session_that_holds_nothing_is_over_at_once() {
+fn closing_an_empty_session_finishes_at_once() {
     let mut table = table();
     let closing = table.close(C);
     assert_eq!(table.take_finished(), [closing]);
 }
 
 #[test]
-fn a_closed_sessions_handles_stay_bad_while_its_requests_end() {
+fn handles_of_a_closed_session_stay_invalid() {
     let (mut table, root, _) = with_root();
     let running = admit_fill(&mut table, A, root, (0, 1)).unwrap();
     table.close(A);
@@ -202,7 +202,7 @@ fn a_closed_sessions_handles_stay_bad_while_its_requests_end() {
 }
 
 #[test]
-fn owners_are_the_sessions_that_registered_such_memory() {
+fn owners_are_the_sessions_that_registered() {
     let (mut table, root, memory) = with_root();
     pass(&mut table, (A, root, 100), ALL, B);
     table.derive(A, root, (0, 1), ALL).unwrap();
