@@ -17,7 +17,8 @@
 //!
 //! let engine = FakeEngine::new(1, Timing { latency_ps: 0, ps_per_byte: 10, preemption_bytes: None });
 //! let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 8 });
-//! let (mut capabilities, session) = (Capabilities::new(16), SessionId(1));
+//! let mut capabilities = Capabilities::new(16);
+//! let session = SessionId(1);
 //! let memory = SimMemory::new(vec![0; 4]);
 //! let frame = capabilities.register(session, memory.clone(), Rights::WRITE)?;
 //! let queue = path.open_queue(session, 0);

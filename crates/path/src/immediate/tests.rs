@@ -1,4 +1,4 @@
-//! The rule, one term at a time.
+//! Tests of the rule, one term at a time.
 
 use memferry_transfer::{Count2d, Fill2d, Handle, Pattern, PixelSize, Plane};
 
@@ -7,7 +7,7 @@ use super::*;
 const NOW: Instant = Instant::from_nanoseconds(10);
 const LATER: Instant = Instant::from_nanoseconds(11);
 
-/// A queue of the normal class without anything before the request.
+/// A queue of the normal class without earlier requests.
 const FREE: Immediate = Immediate {
     longest_bytes: 8,
     except: Operations::empty(),

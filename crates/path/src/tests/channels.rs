@@ -1,4 +1,4 @@
-//! Placement: who gets a channel, who waits, who is refused, and policies that lie.
+//! Placement: requests that get a channel, wait or are refused, and policies with invalid choices.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn a_request_does_not_overtake_in_its_queue() {
     bed.run_for(5000);
     bed.submit(queue, 2, &fill(other, 100));
     bed.close(binding);
-    // The channel is nobody's now, but 2 was first.
+    // The channel is free now, but request 2 came first.
     assert_eq!(bed.path.channel_states(), [ChannelState::Free]);
     bed.submit(queue, 3, &fill(other, 8));
     bed.submit(queue, 4, &fill(other, 8).refuse_when_busy());
@@ -93,7 +93,7 @@ fn the_waiting_quota_is_per_user() {
     assert_eq!(bed.completion(8), refused(8, Failure::WaitingQuota { limit: 2 }));
     bed.submit(foreign, 6, &fill(other, 100));
     assert_eq!(bed.path.waiting(), 3);
-    // What leaves the list makes room.
+    // A cancelled request gives its place back.
     bed.cancel(two, 3);
     bed.submit(two, 7, &fill(frame, 100));
     bed.run_for(100_000);
@@ -124,7 +124,7 @@ fn exclusive_clients_wait_for_a_departure() {
     bed.submit(queues[2], 3, &fill(frames[2], 100).refuse_when_busy());
     assert_eq!(bed.completion(3), refused(3, Failure::ChannelsBusy { channels: 0 }));
     bed.submit(queues[2], 4, &fill(frames[2], 100));
-    // B has a second queue: closing the first does not end B.
+    // B has a second queue, so it keeps its channel when the first closes.
     let second = bed.path.open_queue(B, 0);
     bed.close(queues[1]);
     bed.run_for(100_000);
@@ -134,7 +134,7 @@ fn exclusive_clients_wait_for_a_departure() {
     assert_eq!(bed.completion(4).outcome.result, Ok(()));
 }
 
-/// Gives the same answer to everyone.
+/// Always makes the same choice.
 struct Rogue(Choice);
 
 impl Policy for Rogue {
@@ -185,7 +185,7 @@ fn choosing_a_failed_channel_is_busy() {
     assert_eq!(bed.completion(3), refused(3, Failure::DeadlineExceeded));
 }
 
-/// Has no channel for anybody until it was asked that often.
+/// Answers busy until it was asked this many times.
 struct Hesitant(u32);
 
 impl Policy for Hesitant {
@@ -203,7 +203,7 @@ impl Policy for Hesitant {
 
 #[test]
 fn a_changed_choice_cannot_reorder_a_queue() {
-    // It is asked for 1 when that comes, for 1 again, and would then say yes to 2.
+    // It is asked for request 1 twice, and would then choose a channel for request 2.
     let mut bed = Bed::new(1, Hesitant(3), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -227,7 +227,7 @@ fn one_of_several_users_gets_half_the_channels() {
     for tag in 1..=3 {
         bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
     }
-    assert!(bed.log.is_empty(), "alone, it may have all");
+    assert!(bed.log.is_empty(), "a single user may use all channels");
     bed.run_for(10_000);
     let foreign = bed.path.open_queue(C, 8);
     for tag in 11..=13 {
@@ -236,7 +236,7 @@ fn one_of_several_users_gets_half_the_channels() {
     bed.submit(queues[1], 14, &Request::new(Operation::Nop).refuse_when_busy());
     assert_eq!(bed.completion(14), refused(14, Failure::ChannelsBusy { channels: 2 }));
     assert_eq!(bed.path.waiting(), 1);
-    // Who waits for its share does not hold up the other user.
+    // A user at its limit does not delay the other user.
     bed.submit(foreign, 21, &fill(other, 100).refuse_when_busy());
     bed.run_for(100_000);
     assert_eq!((bed.completed_at(11), bed.completed_at(12), bed.completed_at(21)), (12_000, 12_000, 12_000));
@@ -246,7 +246,10 @@ fn one_of_several_users_gets_half_the_channels() {
         bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
     }
     bed.run_for(100_000);
-    assert!((31..=34).all(|tag| bed.completion(tag).outcome.result == Ok(())), "alone again");
+    assert!(
+        (31..=34).all(|tag| bed.completion(tag).outcome.result == Ok(())),
+        "the only user again, so all channels"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Early ends: cancels, deadlines and revocations, waiting or running, and which of several reasons counts.
+//! Early ends: cancels, deadlines and revocations of waiting and running requests, and the reason reported.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn a_deadline_ends_a_request_between_chunks() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1270)));
-    // The 27th byte is on its way; its chunk ends with the 32nd.
+    // The 27th byte is moving; its chunk ends with the 32nd.
     bed.run_until(at(1265));
     bed.run_for(10_000);
     let completion = bed.completion(1);
@@ -193,7 +193,7 @@ fn the_next_wake_is_the_earliest_end_or_deadline() {
     let queue = bed.path.open_queue(A, 0);
     assert_eq!(bed.path.next_wake(), None);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(5000)));
-    assert_eq!(bed.path.next_wake(), Some(at(5000)), "nothing was started yet");
+    assert_eq!(bed.path.next_wake(), Some(at(5000)), "no request has started yet");
     bed.turn();
     assert_eq!(bed.path.next_wake(), Some(at(2000)));
     bed.submit(queue, 2, &fill(frame, 100).with_deadline(at(1800)));

@@ -1,4 +1,4 @@
-//! Failed channels and failed memory: who is told, what stays in use, and what is held back until a reset.
+//! Failed channels and failed memory: reports, channels that stay in use, and memory kept until a reset.
 
 use super::*;
 
@@ -28,10 +28,10 @@ fn a_failed_channel_keeps_memory_until_reset() {
     assert_eq!([2, 3, 4].map(|tag| bed.completed_at(tag)), [7000, 9000, 11_000]);
     assert_eq!(bed.capabilities.take_finished(), []);
     assert_eq!(bed.capabilities.take_dropped(), []);
-    // Who waits is told, once, that this may take for ever.
+    // The revocation is reported, once, as withheld: the reset may never happen.
     assert_eq!(bed.capabilities.take_withheld(), [revocation]);
     assert_eq!(bed.capabilities.take_withheld(), []);
-    // Whoever revokes it again is told again, and the last of them stands for all.
+    // A repeated revocation is reported again, and the last one replaces the others.
     let again = [(); 3].map(|()| {
         let revocation = bed.capabilities.revoke(A, frame).unwrap();
         assert_eq!(bed.capabilities.take_withheld(), [revocation]);
@@ -60,7 +60,7 @@ fn only_failed_channels_withhold_a_revocation() {
     while bed.outcomes().is_empty() {
         bed.run_for(1000);
     }
-    // The other request runs on.
+    // The other request still runs.
     assert_eq!(bed.completion(1).outcome.result, Err(Failure::ChannelFaulted));
     assert_eq!(bed.capabilities.take_withheld(), []);
     bed.run_for(1_000_000);
@@ -69,7 +69,7 @@ fn only_failed_channels_withhold_a_revocation() {
         (bed.capabilities.take_withheld(), bed.capabilities.take_finished()),
         (vec![revocation], vec![])
     );
-    // So is one that comes afterwards.
+    // A revocation made after the failure is withheld too.
     let other = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
     bed.path.engine_mut().inject(1, FAILS);
@@ -145,10 +145,10 @@ fn a_hanging_request_completes_after_a_reset() {
     bed.path.cancel_revoked(&mut bed.capabilities);
     bed.run_for(100_000);
     assert_eq!((bed.log.len(), bed.path.idle()), (0, false));
-    // The path does not ask to be woken for a deadline it acted on.
+    // No wake for a deadline that the path has acted on.
     assert_eq!(bed.path.next_wake(), None);
 
-    // Told of the reset too early, the path believes the engine.
+    // If the reset is reported too early, the path relies on the engine's state.
     bed.path.channel_was_reset(0, &mut bed.capabilities);
     assert_eq!(bed.path.channel_states(), [ChannelState::Busy]);
     bed.path.engine_mut().reset(0);
@@ -182,7 +182,7 @@ fn a_closed_queue_stays_while_its_request_hangs() {
     assert_eq!(bed.capabilities.take_finished(), []);
     bed.path.channel_was_reset(0, &mut bed.capabilities);
     assert_eq!(bed.capabilities.take_finished(), [closing]);
-    // The channel was bound to A, which is gone.
+    // The channel was bound to A, which has departed.
     bed.submit(other_queue, 3, &fill(other, 100));
     bed.run_for(10_000);
     assert_eq!(bed.completion(3).outcome.result, Ok(()));

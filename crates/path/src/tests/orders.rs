@@ -1,7 +1,7 @@
-//! Links, fences, loops and classes: what starts when, and what fails with what.
+//! Links, fences, loops and classes: when requests start, and which failures others inherit.
 //!
 //! ```text
-//! requests with terms ─► Bed ─► the order in which they end, their outcomes, what they inherit
+//! requests with terms ─► Bed ─► the order in which they end, their outcomes, inherited failures
 //! ```
 
 use super::*;
@@ -14,7 +14,7 @@ fn bed(channels: u32) -> (Bed, QueueKey, Handle) {
     (bed, queue, frame)
 }
 
-/// Tag, outcome, inherited, value, in the order they ended.
+/// Tag, result, inherited and value of each completion, in the order of completion.
 type Ends = Vec<(u64, Result<(), Failure>, bool, u64)>;
 
 impl Bed {
@@ -25,7 +25,7 @@ impl Bed {
         self.log.iter().map(|(_, completed)| end(completed.completion)).collect()
     }
 
-    /// So many turns, each when the path asks for it.
+    /// Takes up to `count` turns, each at the time the path asks for.
     fn turns(&mut self, count: usize) {
         for _ in 0..count {
             self.turn();
@@ -36,12 +36,12 @@ impl Bed {
 
     fn drain(&mut self) {
         self.turns(1000);
-        assert!(self.path.idle(), "it never ends");
+        assert!(self.path.idle(), "requests are left after 1000 turns");
     }
 
     fn ended_at(&self, tag: u64) -> u128 {
         let of_tag = |(_, completed): &&(Instant, QueueCompletion)| completed.completion.tag == tag;
-        self.log.iter().find(of_tag).expect("it ended").0.picoseconds()
+        self.log.iter().find(of_tag).expect("no completion with this tag").0.picoseconds()
     }
 }
 
@@ -53,13 +53,13 @@ fn a_linked_request_starts_after_a_success() {
     bed.submit(queue, 1, &fill(frame, 10).linked());
     bed.submit(queue, 2, &fill(frame, 10).linked());
     bed.submit(queue, 3, &fill(frame, 10));
-    // Not linked, but nothing starts before what came earlier.
+    // Not linked, but requests start in submission order.
     bed.submit(queue, 4, &fill(frame, 0));
     bed.drain();
     assert_eq!(bed.ends(), [1, 2, 4, 3].map(|tag| (tag, OK, false, 0)));
     let times = [1, 2, 3].map(|tag| bed.ended_at(tag));
     assert_eq!(times, [1100, 2200, 3300]);
-    assert_eq!(bed.ended_at(4), 3200, "beside the third");
+    assert_eq!(bed.ended_at(4), 3200, "runs beside request 3");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn an_endless_loop_yields_its_channel() {
     bed.submit(foreign, 7, &fill(other, 10));
     bed.turns(20);
     assert_eq!(bed.completion(7).outcome.result, OK);
-    assert!(!bed.path.idle(), "the loop goes on");
+    assert!(!bed.path.idle(), "the loop must continue");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_failure_fails_only_the_linked_requests() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     for late in [false, true] {
         let (mut bed, queue, frame) = bed(4);
-        // At admission, or in the engine.
+        // The first request fails in the engine if late, else at admission.
         let first = if late { fill(frame, 60) } else { fill(frame, 65) };
         let reason = if late { Failure::MemoryFault } else { outside };
         if late {
@@ -121,7 +121,7 @@ fn a_fence_separates_earlier_from_later_requests() {
     bed.submit(queue, 2, &fill(frame, 10));
     bed.submit(queue, 3, &Request::new(Operation::Nop).fenced());
     bed.submit(queue, 4, &fill(frame, 10));
-    // Another queue is not concerned.
+    // The fence does not affect other queues.
     let other = bed.path.open_queue(A, 0);
     bed.submit(other, 5, &fill(frame, 10));
     bed.drain();
@@ -162,7 +162,7 @@ fn a_stopped_loop_completes_its_round() {
     bed.submit(queue, 1, &Request::repeat(0));
     bed.submit(queue, 2, &fill(frame, 10).linked());
     bed.submit(queue, 3, &fill(frame, 10));
-    // Others are served meanwhile.
+    // Other clients are served meanwhile.
     let other = bed.path.open_queue(B, 1);
     let (their, _) = bed.frame(B, 64);
     bed.submit(other, 4, &fill(their, 30));
@@ -170,7 +170,7 @@ fn a_stopped_loop_completes_its_round() {
     assert!(bed.ends().contains(&(4, OK, false, 0)) && bed.log.len() == 1);
     bed.path.stop_loops(queue, |tag| tag == 3);
     bed.turns(5);
-    assert_eq!(bed.log.len(), 1, "a member's name does not stop the loop");
+    assert_eq!(bed.log.len(), 1, "the tag of a member must not stop the loop");
     bed.path.stop_loops(queue, |tag| tag == 1);
     bed.drain();
     let ends = bed.ends();
@@ -211,10 +211,10 @@ fn early_ends_stop_a_loop_at_once() {
         assert_eq!(of(1).1, Err(reason), "case {case}");
         assert!(of(2).1 == Err(reason) || of(3).1 == Err(reason), "case {case}: {ends:?}");
         let after = if case == 3 { Err(Failure::MemoryFault) } else { OK };
-        assert_eq!(of(4).1, after, "what was behind the loop starts: case {case}");
+        assert_eq!(of(4).1, after, "the request behind the loop: case {case}");
         bed.capabilities.close(A);
         let freed = bed.capabilities.take_dropped().len();
-        assert_eq!(freed, 1, "its claims are released: case {case}");
+        assert_eq!(freed, 1, "the loop's claims must be released: case {case}");
     }
 }
 
@@ -228,7 +228,7 @@ fn an_invalid_loop_is_refused_as_a_whole() {
     bed.submit(queue, 3, &fill(frame, 10).linked());
     bed.submit(queue, 4, &Request::repeat(2));
     bed.submit(queue, 5, &fill(frame, 10));
-    // With a member that may not be.
+    // A loop with a member outside its memory.
     bed.submit(queue, 6, &Request::repeat(2));
     bed.submit(queue, 7, &fill(frame, 10).linked());
     bed.submit(queue, 8, &fill(frame, 65).linked());
@@ -268,7 +268,7 @@ fn cancelling_a_held_request_ends_its_links() {
     bed.submit(queue, 6, &fill(frame, 10).linked());
     bed.close(queue);
     bed.drain();
-    assert_eq!(bed.log.len(), 2, "nobody listens any more");
+    assert_eq!(bed.log.len(), 2, "a closed queue gets no completions");
     assert!(bed.path.queue_gone(queue) && bed.path.idle());
     bed.capabilities.close(A);
     assert_eq!(bed.capabilities.take_dropped().len(), 1);
@@ -323,7 +323,7 @@ fn a_late_end_does_not_release_a_later_link() {
     for cancelled in [false, true] {
         let (mut bed, queue, frame) = bed(4);
         bed.submit(queue, 1, &fill(frame, 10).linked());
-        // What depends on the first is gone before that has ended.
+        // The successor of the first is gone before the first has ended.
         bed.submit(queue, 2, &fill(frame, if cancelled { 1 } else { 65 }));
         if cancelled {
             bed.cancel(queue, 2);
@@ -334,7 +334,7 @@ fn a_late_end_does_not_release_a_later_link() {
         let gone = if cancelled { Failure::Cancelled } else { outside };
         let expected = [(2, Err(gone), false, 0), (1, OK, false, 0), (3, OK, false, 0), (4, OK, false, 0)];
         assert_eq!(bed.ends(), expected);
-        assert_eq!(bed.ended_at(4), 1600 + 1010, "after the third");
+        assert_eq!(bed.ended_at(4), 1600 + 1010, "starts after request 3");
     }
 }
 
@@ -346,10 +346,10 @@ fn a_refused_successor_ends_the_chain() {
         let (mut bed, queue, frame) = bed(4);
         bed.submit(queue, 1, &fill(frame, 60));
         bed.submit(queue, 2, &fill(frame, 10).fenced().linked());
-        // Refused when it comes, so it is not held behind the second.
+        // Refused on arrival, so it is not held behind the second.
         bed.submit(queue, 3, &fill(frame, 65));
         if of_loop {
-            // Its members are still to come when the second is given up.
+            // Its members have not arrived yet when the second is cancelled.
             bed.submit(queue, 4, &Request::repeat(2));
         }
         bed.cancel(queue, 2);
@@ -376,7 +376,7 @@ fn held_requests_count_in_the_waiting_quota() {
     bed.submit(queue, 2, &fill(frame, 10));
     bed.submit(queue, 3, &fill(frame, 10));
     bed.submit(queue, 4, &fill(frame, 10).linked());
-    // The loop, its member and two behind it: no more of this user, and of this user only.
+    // The loop, its member and two requests behind it fill the quota of this user; other users have their own.
     bed.submit(queue, 5, &fill(frame, 10));
     bed.submit(other, 6, &Request::repeat(0));
     bed.submit(other, 7, &fill(frame, 10));
@@ -392,7 +392,7 @@ fn held_requests_count_in_the_waiting_quota() {
     bed.drain();
     let left: Vec<_> = bed.ends()[5..].iter().map(|end| (end.0, end.1)).collect();
     assert_eq!(left, [(3, Err(Failure::Cancelled)), (2, OK), (1, OK), (4, OK), (10, OK)]);
-    // All places are free again.
+    // All places of the quota are free again.
     bed.submit(other, 20, &fill(frame, 60));
     for tag in 21..=25 {
         bed.submit(other, tag, &fill(frame, 0).fenced());

@@ -1,4 +1,4 @@
-//! Reservations and queues: no completion without room, none after closing, and nothing left behind.
+//! Reservations and queues: every completion has room, none follows a close, and no claim or quota place leaks.
 
 use memferry_transfer::Ticket;
 
@@ -38,7 +38,7 @@ fn a_completion_counts_until_taken() {
         let reservation = bed.path.reserve(queue, 2).unwrap();
         bed.path.refuse(reservation, tag, false, failure);
     }
-    assert!(bed.path.reserve(queue, 2).is_none(), "two completions are on their way to a ring of two");
+    assert!(bed.path.reserve(queue, 2).is_none(), "two completions are outstanding for a ring of two");
     bed.collect();
     assert_eq!(bed.outcomes(), [(1, Err(Failure::Cancelled)), (2, Err(Failure::Unsupported))]);
     let reservation = bed.path.reserve(queue, 1).unwrap();
@@ -62,7 +62,7 @@ fn a_closed_queue_delivers_no_completions() {
     }
     bed.run_for(1500);
     bed.close(queue);
-    assert!(!bed.path.queue_gone(queue), "one of its requests still runs");
+    assert!(!bed.path.queue_gone(queue), "a request of the queue still runs");
     assert!(bed.path.reserve(queue, 100).is_none());
     bed.close(queue);
     bed.run_for(10_000);
@@ -84,7 +84,7 @@ fn a_closed_queue_drops_its_completions() {
     }
     bed.path.close_queue(queue, &mut bed.capabilities);
     assert!(bed.path.queue_gone(queue));
-    // The next queue gets the name, and must not get the completion with it.
+    // The next queue reuses the key, and must not get the completion.
     assert_eq!(bed.path.open_queue(B, 0), queue);
     bed.collect();
     assert_eq!(bed.outcomes(), [(2, Err(Failure::Cancelled))]);
@@ -110,7 +110,7 @@ fn a_reservation_keeps_a_closed_queue() {
         assert!(bed.path.queue_gone(queue));
         bed.run_for(10_000);
         assert_eq!((bed.outcomes(), memory.contents()[10]), (vec![(1, Ok(()))], 0));
-        // The policy was told: another session gets the only channel.
+        // The policy released the channel, so another session gets it.
         let other = bed.frame(B, 10).0;
         let queue = bed.path.open_queue(B, 0);
         bed.submit(queue, 3, &fill(other, 10).refuse_when_busy());

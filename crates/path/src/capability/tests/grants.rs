@@ -1,4 +1,4 @@
-//! Grants: who may take one up, and what it gives.
+//! Grants: who may accept one, and the range and rights it gives.
 
 use super::*;
 
@@ -84,7 +84,7 @@ fn passing_on_needs_grant_at_each_step() {
     let (_, held) = pass(&mut table, (A, root, 100), Rights::READ | Rights::GRANT, B);
     let token = table.grant(B, held, (0, 100), Rights::READ, Grantee::Session(C)).unwrap();
     let passed = table.accept(C, BOB, token).unwrap();
-    assert_eq!(passed.grantor, B, "who passed it on, not whose memory it is");
+    assert_eq!(passed.grantor, B, "the session that passed it on, not the owner of the memory");
     let passed_on = passed.handle;
     let refused = table.grant(C, passed_on, (0, 8), Rights::READ, Grantee::Session(A));
     assert_eq!(refused, Err(CapabilityError::NotGrantable(passed_on)));

@@ -1,9 +1,9 @@
-//! Handles: what foreign, forged and outlived ones are called.
+//! Handles: failures of foreign, forged, stale and revoked ones.
 
 use super::*;
 
 fn failure_of(table: &mut Capabilities<Counted>, session: SessionId, handle: Handle) -> Failure {
-    filled(table, session, handle, (0, 1)).expect_err("the handle is good")
+    filled(table, session, handle, (0, 1)).expect_err("the handle is valid")
 }
 
 fn unknown(handle: Handle) -> Failure {
@@ -39,7 +39,7 @@ fn forged_handles_name_nothing() {
         assert_eq!(table.derive(A, forged, (0, 1), ALL), Err(CapabilityError::Unknown(forged)));
         assert_eq!(table.revoke(A, forged), Err(CapabilityError::Unknown(forged)));
     }
-    // The null handle has a generation before every slot's first.
+    // The generation of the null handle is below the first of every slot.
     let null = Handle::from_bits(0);
     assert_eq!(failure_of(&mut table, B, null), unknown(null));
     assert!(filled(&mut table, A, null, (0, 1)).is_err());
@@ -93,7 +93,7 @@ fn a_tombstone_reports_revoked_until_released() {
     let granted = table.grant(B, held, (0, 1), ALL, Grantee::Session(C));
     assert_eq!(granted, Err(CapabilityError::Revoked(held)));
     assert_eq!(table.count(B), 1);
-    // The grantor needs no tombstone, and keeps the rest.
+    // The grantor gets no tombstone, and keeps its root.
     assert_eq!(failure_of(&mut table, A, token), stale(token));
     assert_eq!(filled(&mut table, A, root, (0, 100)), Ok((0, 100)));
 

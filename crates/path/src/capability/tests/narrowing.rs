@@ -104,7 +104,7 @@ fn a_quota_counts_held_capabilities() {
     table.derive(A, root, (0, 8), ALL).unwrap();
     assert_eq!((table.count(A), table.count(B)), (3, 0));
 
-    // Another session's quota is its own; what it accepts counts there.
+    // Each session has its own quota; accepted capabilities count in the acceptor's.
     for accepted in 1..=3 {
         table.accept(B, BOB, token).unwrap();
         assert_eq!(table.count(B), accepted);

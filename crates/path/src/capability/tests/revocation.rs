@@ -1,4 +1,4 @@
-//! Revoking and closing: what they wait for, and when memory leaves the table.
+//! Revoking and closing: the requests they wait for, and when memory leaves the table.
 
 use super::*;
 
@@ -93,7 +93,7 @@ fn a_revocation_waits_for_earlier_ones_below() {
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
     let of_grant = table.revoke(A, token).unwrap();
-    // Nothing is in flight on the token itself, but on what was accepted under it.
+    // Nothing is in flight on the grant itself, only on the capability accepted under it.
     let of_root = table.revoke(A, root).unwrap();
     assert_eq!((table.take_finished(), table.count(A)), (vec![], 2));
     release(&mut table, running);
@@ -105,14 +105,14 @@ fn repeated_revocations_all_finish() {
     let (mut table, root, memory) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
-    let mut asked: Vec<_> = (0..20).map(|_| table.revoke(A, token).unwrap()).collect();
+    let mut expected: Vec<_> = (0..20).map(|_| table.revoke(A, token).unwrap()).collect();
     assert!(table.take_caught());
-    asked.extend((0..20).map(|_| table.revoke(A, root).unwrap()));
-    asked.push(table.close(A));
-    // Nothing more was caught in flight by those that came later.
+    expected.extend((0..20).map(|_| table.revoke(A, root).unwrap()));
+    expected.push(table.close(A));
+    // The later revocations affect no further requests.
     assert!(!table.take_caught());
     release(&mut table, running);
-    assert_eq!(table.take_finished(), asked);
+    assert_eq!(table.take_finished(), expected);
     table.take_dropped();
     assert_eq!((memory.holders(), table.count(A), table.count(B)), (0, 0, 1));
     table.revoke(B, held).unwrap();
@@ -135,7 +135,7 @@ fn memory_in_flight_stays_in_the_table() {
     let (mut table, root, memory) = with_root();
     let (operation, claims) = admit_fill(&mut table, A, root, (0, 1)).unwrap().into_parts();
     let closing = table.close(A);
-    // An engine that failed has let go of its region although the hardware may still write: the claim keeps the memory.
+    // A failed engine drops its region although the hardware may still write; the claim keeps the memory.
     drop(operation);
     assert_eq!(table.take_dropped(), []);
     assert_eq!(memory.holders(), 1);
@@ -192,7 +192,7 @@ fn handles_of_a_closed_session_stay_invalid() {
     assert_eq!(table.count(A), 1);
     let refused = Failure::Revoked { side: Side::Destination, handle: root };
     assert_eq!(filled(&mut table, A, root, (0, 1)), Err(refused));
-    // A new capability cannot take the place of one in flight.
+    // A slot with a request in flight is not reused.
     let new = table.register(A, Counted::new(1), ALL).unwrap();
     assert_ne!(new.index(), root.index());
     release(&mut table, running);
