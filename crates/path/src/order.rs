@@ -95,8 +95,7 @@ struct Chain<M> {
     members: Vec<Member<M>>,
     /// Index of the member that runs or is next.
     at: usize,
-    /// Complete rounds.
-    done: u64,
+    rounds_done: u64,
     running: bool,
     /// End it after the present round.
     stop: bool,
@@ -113,12 +112,25 @@ impl<M: Clone> Chain<M> {
         let members = Vec::new();
         let quarantine = None;
         let at = 0;
-        let done = 0;
+        let rounds_done = 0;
         let running = false;
         let stop = false;
         let ending = None;
         let engine = EngineKind::None;
-        Self { origin, terms, linked, rounds, members, at, done, running, stop, ending, quarantine, engine }
+        Self {
+            origin,
+            terms,
+            linked,
+            rounds,
+            members,
+            at,
+            rounds_done,
+            running,
+            stop,
+            ending,
+            quarantine,
+            engine,
+        }
     }
 
     fn add(&mut self, mut admitted: Admitted<M>, origin: Origin) {
@@ -129,7 +141,8 @@ impl<M: Clone> Chain<M> {
     }
 
     fn is_over(&self) -> bool {
-        let whole = self.at == 0 && (self.stop || self.rounds > 0 && self.done >= u64::from(self.rounds));
+        let whole =
+            self.at == 0 && (self.stop || self.rounds > 0 && self.rounds_done >= u64::from(self.rounds));
         self.ending.is_some() || whole
     }
 
@@ -146,7 +159,7 @@ impl<M: Clone> Chain<M> {
             Ok(()) => {
                 self.at += 1;
                 if self.at == self.members.len() {
-                    (self.at, self.done) = (0, self.done + 1);
+                    (self.at, self.rounds_done) = (0, self.rounds_done + 1);
                 }
             }
         }
@@ -161,7 +174,7 @@ impl<M: Clone> Chain<M> {
             claims: Claims::none(),
             quarantine: None,
             places: 1,
-            outcome: Outcome { result, bytes_done: 0, value: self.done, engine },
+            outcome: Outcome { result, bytes_done: 0, value: self.rounds_done, engine },
             inherited: result.is_err(),
             watermarked: false,
         };

@@ -54,7 +54,7 @@ impl PolicyKind {
 /// The policies of a service, with their settings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PolicySettings {
-    /// The general policy.
+    /// The general policy of the service.
     pub kind: PolicyKind,
     /// Separate policies for the classes low, normal and high.
     pub classes: [Option<PolicyKind>; 3],
@@ -92,7 +92,6 @@ impl Default for PolicySettings {
     }
 }
 
-/// An invalid setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PolicyError {
     /// The slice is empty, or leaves no time between slices.
