@@ -1,13 +1,13 @@
-//! The path of a request, one stage a module, as pure steps: no thread, no clock, no system call, no unsafe code.
+//! The path of a request as pure steps, one module for each stage: no thread, no clock, no system call, no unsafe code.
 //!
 //! ```text
 //! Request ─admit─► Admitted ─place─► Placed ─post─► Posted ─engine─► EngineCompletion ─settle─► QueueCompletion
 //!      capability  order   policy, channel        completion                      (exactly one)
 //! ```
 //!
-//! Each stage's output has private fields, so only that stage makes it and none can be skipped. [`Path`] joins them for
-//! one engine; the live worker and the simulations drive the same steps with their own clock. Fetching requests from rings
-//! and telling clients is the caller's.
+//! Each stage's output has private fields, so only that stage makes it and no stage can be skipped. [`Path`] joins the stages for
+//! one engine; live workers and simulations drive the same steps with their own clocks. The caller fetches requests from rings
+//! and notifies clients.
 //!
 //! ```
 //! use memferry_clock::Instant;
@@ -17,7 +17,8 @@
 //!
 //! let engine = FakeEngine::new(1, Timing { latency_ps: 0, ps_per_byte: 10, preemption_bytes: None });
 //! let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 8 });
-//! let (mut capabilities, session) = (Capabilities::new(16), SessionId(1));
+//! let mut capabilities = Capabilities::new(16);
+//! let session = SessionId(1);
 //! let memory = SimMemory::new(vec![0; 4]);
 //! let frame = capabilities.register(session, memory.clone(), Rights::WRITE)?;
 //! let queue = path.open_queue(session, 0);
@@ -42,7 +43,7 @@
 //!
 //! # What does not compile
 //!
-//! An engine takes descriptors over regions, which only admission makes out of a client's spans:
+//! An engine takes descriptors over regions, and only admission turns a client's spans into regions:
 //!
 //! ```compile_fail,E0308
 //! use memferry_conformance::SimMemory;
@@ -53,7 +54,7 @@
 //! }
 //! ```
 //!
-//! What was admitted for one session cannot be made another's, nor taken to an engine without a channel:
+//! A request admitted for one session cannot move to another session, nor reach an engine without a channel:
 //!
 //! ```compile_fail,E0451
 //! fn steal<M>(admitted: memferry_path::Admitted<M>) -> memferry_path::Admitted<M> {
@@ -67,7 +68,7 @@
 //! }
 //! ```
 //!
-//! What was placed on one channel cannot be moved to another, nor posted by anyone else:
+//! A request placed on one channel cannot move to another, and only [`Path`] can post it:
 //!
 //! ```compile_fail,E0451
 //! fn move_over<M>(placed: memferry_path::Placed<M>) -> memferry_path::Placed<M> {
@@ -81,7 +82,7 @@
 //! }
 //! ```
 //!
-//! Room for a completion is made by [`Path::reserve`] only, and is good for one request:
+//! Only [`Path::reserve`] reserves room for a completion, and a reservation is good for one request:
 //!
 //! ```compile_fail,E0451
 //! let forged = memferry_path::Reservation { queue: memferry_path::QueueKey(0) };

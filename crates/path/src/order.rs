@@ -1,17 +1,17 @@
-//! Between capability and channel, order: requests that may not start yet, because others of their queue have to end first.
+//! Order, between capability and channel: holds requests that must not start before others of their queue have ended.
 //!
 //! ```text
 //! accept ─► held, in order ─ next: link kept? fence passed? ─► placement
 //!    │            ▲                                                │
 //!    │            └──────────── ended: Ok frees the next, Err fails it with the same reason
-//!    └─ repeat: members are collected, then done by turns, round after round, until stopped
+//!    └─ repeat: collects the members, then runs them one by one, round after round, until stopped
 //! ```
 //!
-//! Only queues that use links, fences or loops have an [`Order`]; all others never come here. Requests start in the order
-//! they came, so what follows a held request waits behind it, and what follows a loop waits until it has ended. Links are
-//! io_uring's, fences those of a DSA batch, loops those of a DMA controller's linked channels (Wicki 2014, 2.3.2.4).
-//! Nothing here touches channels, engines or the table: what ended without an engine leaves as [`Retired`]. What is held has its
-//! places in the quota of its user from [`Orders::accept`] until it starts or leaves so.
+//! Only queues that use links, fences or loops have an [`Order`]. Requests start in submission order, so requests behind a held one
+//! wait, and requests behind a loop wait until it ends. Links are those of io_uring, fences those of a DSA batch, loops those of a
+//! DMA controller's linked channels (Wicki 2014, 2.3.2.4). Nothing here touches channels, engines or the capability table:
+//! requests that end without an engine leave as [`Retired`]. A held request takes its places in the quota of its user from
+//! [`Orders::accept`] until it starts or is retired.
 
 use std::collections::VecDeque;
 
@@ -21,21 +21,21 @@ use memferry_transfer::{EngineKind, Failure, Outcome, Terms};
 use crate::capability::{Admitted, Claims};
 use crate::request::{Origin, QueueKey, Retired};
 
-/// A request that failed here without having been started; `places` is 0 when it was not held.
+/// A request that failed before it started; `places` is 0 if it was not held.
 fn failed(origin: Origin, (claims, places): (Claims, usize), failure: Failure, inherited: bool) -> Retired {
     Retired { places, inherited, ..Retired::refused(origin, claims, failure) }
 }
 
-/// A request as it comes from admission.
+/// A request after admission.
 pub(crate) enum Arrived<M> {
     Refused(Failure),
     Transfer(Admitted<M>),
-    /// A loop over what follows.
+    /// A loop over the linked requests that follow, with its number of rounds; 0 is endless.
     Repeat(u32),
 }
 
 impl<M> Arrived<M> {
-    /// What it counts for in the quota of its user while it is held.
+    /// Places it takes in the quota of its user while it is held.
     pub(crate) fn places(&self) -> usize {
         match self {
             Self::Refused(_) => 0,
@@ -50,18 +50,18 @@ impl<M> Arrived<M> {
 enum Incoming {
     #[default]
     Nothing,
-    /// The one before it.
+    /// The request before it.
     Linked,
-    /// The one before it, which failed so.
+    /// The request before it, which failed with this.
     Broken(Failure),
 }
 
-/// How the request that was started last stands, when the next depends on it.
+/// The state of the latest started request that the next one may depend on.
 #[derive(Clone, Copy, Default)]
 enum Link {
     #[default]
     Kept,
-    /// It runs under this tag.
+    /// The request with this tag still runs.
     Running(u64),
     Broken(Failure),
 }
@@ -86,24 +86,24 @@ struct Member<M> {
     value: u64,
 }
 
-/// A loop: its members keep their claims until it ends.
+/// A loop. Its members keep their claims until it ends.
 struct Chain<M> {
     origin: Origin,
     terms: Terms,
     linked: bool,
     rounds: u32,
     members: Vec<Member<M>>,
+    /// Index of the member that runs or is next.
     at: usize,
-    /// Rounds that were whole.
-    done: u64,
+    rounds_done: u64,
     running: bool,
-    /// It is to end after the present round.
+    /// End it after the present round.
     stop: bool,
-    /// It is to end at once.
+    /// End it at once, with this failure.
     ending: Option<Failure>,
     /// The channel that failed under it.
     quarantine: Option<u32>,
-    /// What moved the bytes of its latest member that had an engine.
+    /// The engine of the latest member that reached one.
     engine: EngineKind,
 }
 
@@ -112,12 +112,25 @@ impl<M: Clone> Chain<M> {
         let members = Vec::new();
         let quarantine = None;
         let at = 0;
-        let done = 0;
+        let rounds_done = 0;
         let running = false;
         let stop = false;
         let ending = None;
         let engine = EngineKind::None;
-        Self { origin, terms, linked, rounds, members, at, done, running, stop, ending, quarantine, engine }
+        Self {
+            origin,
+            terms,
+            linked,
+            rounds,
+            members,
+            at,
+            rounds_done,
+            running,
+            stop,
+            ending,
+            quarantine,
+            engine,
+        }
     }
 
     fn add(&mut self, mut admitted: Admitted<M>, origin: Origin) {
@@ -128,7 +141,8 @@ impl<M: Clone> Chain<M> {
     }
 
     fn is_over(&self) -> bool {
-        let whole = self.at == 0 && (self.stop || self.rounds > 0 && self.done >= u64::from(self.rounds));
+        let whole =
+            self.at == 0 && (self.stop || self.rounds > 0 && self.rounds_done >= u64::from(self.rounds));
         self.ending.is_some() || whole
     }
 
@@ -145,13 +159,13 @@ impl<M: Clone> Chain<M> {
             Ok(()) => {
                 self.at += 1;
                 if self.at == self.members.len() {
-                    (self.at, self.done) = (0, self.done + 1);
+                    (self.at, self.rounds_done) = (0, self.rounds_done + 1);
                 }
             }
         }
     }
 
-    /// The end of all of it: with a failure, members before the failed one had succeeded in that round.
+    /// Retires the members, then the loop. After a failure, the members before the failed one count as successful.
     fn finish(self, retired: &mut Vec<Retired>) {
         let engine = self.engine;
         let result = self.ending.map_or(Ok(()), Err);
@@ -160,7 +174,7 @@ impl<M: Clone> Chain<M> {
             claims: Claims::none(),
             quarantine: None,
             places: 1,
-            outcome: Outcome { result, bytes_done: 0, value: self.done, engine },
+            outcome: Outcome { result, bytes_done: 0, value: self.rounds_done, engine },
             inherited: result.is_err(),
             watermarked: false,
         };
@@ -180,7 +194,7 @@ impl<M: Clone> Chain<M> {
         retired.push(whole);
     }
 
-    /// Nothing of it was started: all of it fails.
+    /// Fails the whole loop before it has started.
     fn fail(self, failure: Failure, inherited: bool, retired: &mut Vec<Retired>) {
         for member in self.members {
             retired.push(failed(member.origin, member.admitted.into_kept(), failure, inherited));
@@ -188,7 +202,7 @@ impl<M: Clone> Chain<M> {
         retired.push(failed(self.origin, (Claims::none(), 1), failure, inherited));
     }
 
-    /// The earliest of its own and its members', one of which ends all of it.
+    /// The earliest deadline of the loop and its members. The loop ends when any of them passes.
     fn deadline(&self) -> Option<Instant> {
         let members = self.members.iter().filter_map(|member| member.admitted.terms().deadline);
         members.chain(self.terms.deadline).min()
@@ -203,15 +217,17 @@ impl<M: Clone> Chain<M> {
     }
 }
 
-/// Names the failure a request is given up with.
+/// Returns the failure with which to end a request early, if any.
 pub(crate) type GivesUp<'a> = dyn FnMut(Origin, &Claims, &Terms) -> Option<Failure> + 'a;
 
-/// What one queue holds back.
+/// The held requests and the loop of one queue.
 pub(crate) struct Order<M> {
     incoming: Incoming,
     link: Link,
     held: VecDeque<Held<M>>,
+    /// The loop whose members are still being submitted.
     collecting: Option<Chain<M>>,
+    /// The loop that runs.
     looping: Option<Chain<M>>,
 }
 
@@ -223,13 +239,13 @@ impl<M: Clone> Order<M> {
         Self { incoming, link, held, collecting: None, looping: None }
     }
 
-    /// Whether the queue needs no order any more.
+    /// Whether the queue no longer needs an order.
     fn is_over(&self) -> bool {
         let nothing = matches!(self.incoming, Incoming::Nothing);
         nothing && self.held.is_empty() && self.collecting.is_none() && self.looping.is_none()
     }
 
-    /// Takes the queue's next request; returns whether it is held.
+    /// Holds the queue's next request, or retires it as failed. Returns whether it is held.
     fn accept(
         &mut self,
         origin: Origin,
@@ -256,7 +272,7 @@ impl<M: Clone> Order<M> {
         failed.is_none()
     }
 
-    /// Holds a request, or says why it fails; a request that inherits a failure is given back with any.
+    /// Holds a request, or returns its claims and why it fails. The caller replaces the failure if the request inherits one.
     fn try_accept(
         &mut self,
         origin: Origin,
@@ -272,7 +288,7 @@ impl<M: Clone> Order<M> {
             (Arrived::Repeat(_), Some(_)) => Err((Claims::none(), Failure::BadLoop)),
             (Arrived::Repeat(_), None) if broken || !origin.linked => Err((Claims::none(), Failure::BadLoop)),
             (Arrived::Repeat(rounds), None) => {
-                // What links to the loop's first member is the loop itself; nothing can link to its end.
+                // The link of a repeat request leads to its first member; no request can be linked to the end of a loop.
                 let origin = Origin { linked: false, ..origin };
                 self.collecting = Some(Chain::new(origin, *terms, linked, rounds));
                 Ok(())
@@ -296,7 +312,7 @@ impl<M: Clone> Order<M> {
         }
     }
 
-    /// The next request that may start, when `active` others of the queue run.
+    /// The next request that may start while `active` others of the queue run.
     pub(crate) fn next(&mut self, active: u32, retired: &mut Vec<Retired>) -> Option<(Admitted<M>, Origin)> {
         loop {
             if let Some(chain) = self.looping.take_if(|chain| !chain.running && chain.is_over()) {
@@ -331,7 +347,7 @@ impl<M: Clone> Order<M> {
         }
     }
 
-    /// Takes note of the end of a started request. Returns whether it is complete; a member of a loop is when the loop ends.
+    /// Records the end of a started request. Returns whether it is complete; a member of a loop completes with the loop.
     pub(crate) fn ended(&mut self, origin: Origin, outcome: &Outcome) -> bool {
         if origin.member {
             if let Some(chain) = &mut self.looping {
@@ -339,7 +355,7 @@ impl<M: Clone> Order<M> {
             }
             return false;
         }
-        // An earlier one may end late, when what was linked to it is gone and another one is awaited.
+        // An earlier linked request may end after its successor is gone, while the link is that of a later request.
         if let Link::Running(tag) = self.link
             && origin.linked
             && tag == origin.tag
@@ -349,14 +365,14 @@ impl<M: Clone> Order<M> {
         true
     }
 
-    /// The memory of the loop that runs is to be quarantined with a channel that failed.
+    /// Marks the memory of the running loop for quarantine with a failed channel.
     pub(crate) fn quarantine(&mut self, channel: u32) {
         if let Some(chain) = &mut self.looping {
             chain.quarantine = Some(channel);
         }
     }
 
-    /// Gives up requests that did not start, and what is linked to them.
+    /// Fails the held requests for which `gives_up` returns a failure, and the requests linked to them.
     pub(crate) fn give_up_held(&mut self, gives_up: &mut GivesUp<'_>, retired: &mut Vec<Retired>) {
         let mut carried = None;
         for held in std::mem::take(&mut self.held) {
@@ -377,8 +393,8 @@ impl<M: Clone> Order<M> {
         }
     }
 
-    /// Whether what is linked to the request held last is still to come, wholly or in part. One that was refused when it came
-    /// is not held, and what came after it is linked to nothing before it.
+    /// Whether the successor of the last held request has not arrived yet, or not completely. A successor that was refused on arrival
+    /// ends the chain: later requests are not linked to anything before it.
     fn awaits_successor(&self) -> bool {
         match &self.collecting {
             Some(chain) => chain.linked,
@@ -386,14 +402,15 @@ impl<M: Clone> Order<M> {
         }
     }
 
-    /// Ends the loop that runs when one of its requests is to end; its running member is the caller's to cancel.
+    /// Marks the running loop for its end if `gives_up` names a failure for any of its requests. The caller cancels the member that
+    /// runs.
     pub(crate) fn end_loop(&mut self, gives_up: &mut GivesUp<'_>) -> Option<Failure> {
         let chain = self.looping.as_mut()?;
         let failure = chain.given_up(gives_up)?;
         Some(*chain.ending.get_or_insert(failure))
     }
 
-    /// What comes next fails too.
+    /// Fails the loop that is being collected, and the next request to arrive.
     fn break_incoming(&mut self, failure: Failure, inherited: bool, retired: &mut Vec<Retired>) {
         if let Some(chain) = self.collecting.take() {
             chain.fail(failure, inherited, retired);
@@ -401,7 +418,7 @@ impl<M: Clone> Order<M> {
         self.incoming = Incoming::Broken(failure);
     }
 
-    /// Ends loops after their present round.
+    /// Ends the `named` loops after their present round.
     pub(crate) fn stop(&mut self, named: &dyn Fn(Origin) -> bool) {
         let held = self.held.iter_mut().filter_map(|held| match &mut held.step {
             Step::Loop(chain) => Some(chain),
@@ -440,11 +457,12 @@ impl<M: Clone> Held<M> {
     }
 }
 
-/// The orders of the queues that have one.
+/// The orders of all queues that need one.
 pub(crate) struct Orders<M> {
     queues: Vec<Option<Box<Order<M>>>>,
     count: usize,
-    /// No deadline of what is held is earlier. One that has left may have had it: that is found out when it has passed.
+    /// A lower bound of the deadlines of held requests. It may be that of a request that has left; once it has passed,
+    /// [`deadline_passed`](Self::deadline_passed) corrects it.
     earliest: Option<Instant>,
 }
 
@@ -453,7 +471,7 @@ impl<M: Clone> Orders<M> {
         Self { queues: Vec::new(), count: 0, earliest: None }
     }
 
-    /// Whether no queue holds anything back.
+    /// Whether no queue has an order.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -466,7 +484,7 @@ impl<M: Clone> Orders<M> {
         self.queues.get_mut(key.0 as usize)?.as_deref_mut()
     }
 
-    /// Takes a queue's next request; returns whether it is held.
+    /// Holds a queue's next request, or retires it as failed. Returns whether it is held.
     pub(crate) fn accept(
         &mut self,
         origin: Origin,
@@ -474,14 +492,14 @@ impl<M: Clone> Orders<M> {
         terms: &Terms,
         retired: &mut Vec<Retired>,
     ) -> bool {
-        let held = self.get_or_begin(origin.queue).accept(origin, arrived, terms, retired);
+        let held = self.get_or_create(origin.queue).accept(origin, arrived, terms, retired);
         if held {
             self.earliest = self.earliest.into_iter().chain(terms.deadline).min();
         }
         held
     }
 
-    fn get_or_begin(&mut self, key: QueueKey) -> &mut Order<M> {
+    fn get_or_create(&mut self, key: QueueKey) -> &mut Order<M> {
         let index = key.0 as usize;
         if index >= self.queues.len() {
             self.queues.resize_with(index + 1, || None);
@@ -491,7 +509,7 @@ impl<M: Clone> Orders<M> {
         slot.get_or_insert_with(|| Box::new(Order::new()))
     }
 
-    /// Ends an order that is over, or any when its queue is `gone`.
+    /// Removes an order that is over, or whose queue is `gone`.
     pub(crate) fn tidy(&mut self, key: QueueKey, gone: bool) {
         if let Some(slot) = self.queues.get_mut(key.0 as usize)
             && slot.take_if(|order| gone || order.is_over()).is_some()
@@ -501,18 +519,18 @@ impl<M: Clone> Orders<M> {
         }
     }
 
-    /// The queues that have one.
+    /// The queues that have an order.
     pub(crate) fn keys(&self) -> Vec<QueueKey> {
         let keys = (0..).zip(&self.queues).filter(|(_, order)| order.is_some());
         keys.map(|(key, _)| QueueKey(key)).collect()
     }
 
-    /// When to look for what is held beyond its deadline. Asked in every turn, so it is kept.
+    /// When to check for overdue held requests. Cached, because every turn reads it.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.earliest
     }
 
-    /// Looks for the earliest deadline anew, when one has passed.
+    /// Recomputes the earliest deadline after one has passed.
     pub(crate) fn deadline_passed(&mut self) {
         self.earliest = self.queues.iter().flatten().filter_map(|order| order.next_deadline()).min();
     }

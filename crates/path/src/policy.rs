@@ -1,20 +1,20 @@
-//! Stage 2, policy: which engine channel serves which client, and who moves on when several do.
+//! Stage 2, policy: chooses the engine channel of each request and shares the engine among the running ones.
 //!
 //! ```text
-//! request ──accept──► taken in, or refused      before it asks for a channel    (deadlines that cannot be met)
+//! request ──accept──► accepted, or refused      before it asks for a channel    (deadlines that cannot be met)
 //!         ──choose──► a free channel, or busy   when it asks for one
-//! waiting ──urgency─► who is next               when a channel becomes free
-//! running ──pace────► turns of each, a wake     before the engine moves on      (0 suspends)
-//!         ◄─moved──── bytes of each             after it did
+//! waiting ──urgency─► the next to start         when a channel becomes free
+//! running ──pace────► turns of each, a wake     before the engine moves bytes   (0 suspends)
+//!         ◄─moved──── bytes of each             afterwards
 //! ```
 //!
-//! A policy sees who asks, how much and until when, and the state of channels; never memory, never rights. What it answers is
-//! checked by the channel stage, so a faulty policy can delay a request, not make a channel serve two, nor one user hold so many
-//! that others find none. A policy only has what it needs: [`Policy::acts`] says which of the steps beyond `choose` it takes,
-//! and the others cost nothing. The same code runs in live workers and in virtual time: a policy has no clock of its own.
+//! A policy sees the client, the length and deadline of each request, and the state of each channel, but no memory and no rights.
+//! The channel stage checks its choices, so a faulty policy can delay a request, but cannot make two share a channel or let one
+//! user take the channels that are left to others. [`Policy::acts`] names the steps beyond `choose` that a policy takes; the
+//! others cost nothing. A policy gets the time from its caller, so the same code runs in live workers and in virtual time.
 //!
-//! After Papa 2014 (exclusive, shared, priority), and what its future work asks for (real-time policies). To write one: a file
-//! beside `shared.rs` that implements [`Policy`], and a line in `kinds.rs` to name it in configuration.
+//! Exclusive, shared and priority are those of Papa 2014; the real-time policies are its future work. To write one, see "Adding
+//! a policy" in ARCHITECTURE.md.
 //!
 //! ```
 //! use memferry_path::{Ask, ChannelState, Choice, Policy};
@@ -80,7 +80,7 @@ pub enum ChannelState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
     Channel(u32),
-    /// None is free of the `usable` channels this client may use.
+    /// All of the channels that this client may use are taken.
     Busy {
         /// How many channels the client may use.
         usable: u32,
@@ -93,10 +93,10 @@ pub struct Ask {
     pub client: SessionId,
     /// The user behind the client.
     pub user: u32,
-    /// Its class; admission has checked that the client may use it.
+    /// Its class; admission checked that the client may use it.
     pub class: PriorityClass,
     pub bytes: u64,
-    /// When it is given up.
+    /// The request fails if it is not complete by then.
     pub deadline: Option<Instant>,
 }
 
@@ -107,17 +107,17 @@ impl Ask {
     }
 }
 
-/// A request that was taken in and has not ended.
+/// A request that was accepted and has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outstanding {
     pub ask: Ask,
-    /// Bytes of it that are done, as far as the engine tells.
+    /// Bytes done, as far as the engine reported.
     pub done: u64,
-    /// It has a channel, which has come to rest. Without a channel it rests too.
+    /// Nothing of it is moving: its channel is at rest, or it has none.
     pub at_rest: bool,
 }
 
-/// Gathers all that was taken in and has not ended: for a policy that needs to know.
+/// Collects the outstanding requests. A function, because only some policies need them.
 pub type AllOutstanding<'a> = dyn Fn() -> Vec<Outstanding> + 'a;
 
 bitflags::bitflags! {
@@ -131,31 +131,31 @@ bitflags::bitflags! {
     }
 }
 
-/// Decides which channel serves which client, and who moves on.
+/// Chooses channels for requests, and paces the running ones.
 pub trait Policy: Send {
     /// Its name in configuration and status.
     fn name(&self) -> &'static str;
 
-    /// Picks a channel for a request; `channels` tells each channel's state by index.
+    /// Picks a channel for a request; `channels` holds each channel's state by index.
     fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice;
 
-    /// `client` is gone: what was kept for it is free.
+    /// Forgets `client`, which has closed its last queue, and frees the channels kept for it.
     fn departed(&mut self, client: SessionId);
 
-    /// The steps it takes besides; never changes.
+    /// The steps it takes besides `choose`. Must not change during its life.
     fn acts(&self) -> Acts {
         Acts::empty()
     }
 
-    /// Whether a channel is kept for somebody, so that no other policy beside this one may give it away.
+    /// Whether a channel is bound to a client, so that the policy of another class must not use it.
     fn keeps(&self, _channel: u32) -> bool {
         false
     }
 
-    /// Whether a request may be taken in, given all that was and has not ended.
+    /// Whether to accept a request, given the outstanding ones.
     ///
     /// # Errors
-    /// The [`Failure`] it completes with.
+    /// The [`Failure`] that the request completes with.
     fn accept(
         &mut self,
         _now: Instant,
@@ -165,18 +165,18 @@ pub trait Policy: Send {
         Ok(())
     }
 
-    /// Of requests that wait, those with less go first, whatever their class.
+    /// Waiting requests start in ascending order of this number, whatever their class.
     fn urgency(&self, _ask: &Ask) -> u64 {
         0
     }
 
-    /// How many chunks (or descriptors) of each request that runs may move until this is asked again: `turns` come as 1 for
-    /// each of `running`, 0 suspends. Gives when to ask again at the latest. Nothing runs: `running` is empty.
+    /// Sets how many chunks (or descriptors) each request of `running` may move before the next call. `turns` come as 1 for each;
+    /// 0 suspends. Returns the latest time of the next call. Also called with an empty `running` when the last request ended.
     fn pace(&mut self, _now: Instant, _running: &[Outstanding], _turns: &mut [u32]) -> Option<Instant> {
         None
     }
 
-    /// Bytes were moved for a request, since this was last told of it.
+    /// Charges the bytes moved for a request since the last call.
     fn moved(&mut self, _ask: &Ask, _bytes: u64) {}
 }
 
@@ -185,8 +185,8 @@ fn healthy(channels: &[ChannelState]) -> u32 {
     channels.iter().filter(|state| **state != ChannelState::Faulted).count() as u32
 }
 
-/// The choice of `inner` for a request that has to leave some channels, an eighth, to others: those of more importance never wait
-/// for all of the others' to end.
+/// The choice of `inner` for a less important request, which leaves an eighth of the channels free: a more important one then finds
+/// a channel without waiting for long transfers.
 fn leaving_an_eighth(inner: &mut Shared, ask: &Ask, channels: &[ChannelState]) -> Choice {
     let free = channels.iter().filter(|state| **state == ChannelState::Free).count();
     let healthy = healthy(channels) as usize;

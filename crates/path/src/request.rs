@@ -1,31 +1,30 @@
-//! What the stages know about one request: where it came from, and what is left of it when it is over.
+//! The types that all stages share: a request's origin, its end, and its completion.
 //!
 //! ```text
-//! Origin: queue, user, tag ─► carried by every stage ─► Retired: what is given back, and the outcome ─► QueueCompletion
+//! Origin: queue, user, tag ─► carried by every stage ─► Retired: claims and places to release, outcome ─► QueueCompletion
 //! ```
 //!
-//! Shared types only; the stages use this module, and it uses none of them but `capability`, whose claims a request holds.
+//! The stages use this module. It uses only `capability`, for the claims that a request holds.
 
 use memferry_transfer::{Completion, Failure, Outcome};
 
 use crate::capability::Claims;
 
-/// One client queue, as the path knows it.
+/// Names an open queue of a path. The path reuses the key once the queue is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct QueueKey(pub u32);
 
-/// A completion on its way to a queue.
+/// A completion, and the queue it is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueCompletion {
-    /// The queue it belongs to.
     pub queue: QueueKey,
-    /// What the queue's ring is to hold.
+    /// To be written into the queue's ring.
     pub completion: Completion,
-    /// The client saw the progress of this request before, so its progress entry has to be cleared.
+    /// The request's progress was reported to the client, so its progress entry must be cleared.
     pub watermarked: bool,
 }
 
-/// Where a request came from.
+/// The queue, user and tag of a request, and its part in an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     pub(crate) queue: QueueKey,
@@ -33,26 +32,26 @@ pub(crate) struct Origin {
     pub(crate) tag: u64,
     /// The next request of the queue depends on this one.
     pub(crate) linked: bool,
-    /// It is repeated in a loop.
+    /// It is a member of a loop.
     pub(crate) member: bool,
 }
 
-/// A request that is over, with everything it still holds.
+/// An ended request, with everything it still holds.
 pub(crate) struct Retired {
     pub(crate) origin: Origin,
     pub(crate) claims: Claims,
-    /// The channel that failed under the request and may still touch its memory: the claims are quarantined, not released.
+    /// The channel that failed under the request. It may still touch the memory, so the claims are quarantined, not released.
     pub(crate) quarantine: Option<u32>,
-    /// Places that the request still takes in the waiting quota of its user.
+    /// Places it still takes in its user's quota of waiting requests.
     pub(crate) places: usize,
     pub(crate) outcome: Outcome,
-    /// The failure is that of a request it was linked to.
+    /// The failure is that of another request, to which this one was linked.
     pub(crate) inherited: bool,
     pub(crate) watermarked: bool,
 }
 
 impl Retired {
-    /// A request that no engine had.
+    /// A request that failed before it reached an engine.
     pub(crate) fn refused(origin: Origin, claims: Claims, failure: Failure) -> Self {
         Self {
             origin,

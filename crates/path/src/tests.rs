@@ -1,10 +1,10 @@
-//! Tests of the stages joined, in virtual time.
+//! Tests of the whole path in virtual time.
 //!
 //! ```text
-//! Bed: VirtualClock, Capabilities, Path<FakeEngine> ─ turn ─► log of (instant, delivery)
+//! Bed: VirtualClock, Capabilities, Path<FakeEngine> ─ turn ─► log of (instant, completion)
 //! ```
 //!
-//! [`TIMING`] makes a transfer of `n` bytes take 1000 + 10 `n` picoseconds, and a cancel count at multiples of 8 bytes.
+//! With [`TIMING`], a transfer of `n` bytes takes 1000 + 10 `n` picoseconds, and a cancel takes effect at multiples of 8 bytes.
 
 mod channels;
 mod endings;
@@ -32,7 +32,7 @@ const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
 const C: SessionId = SessionId(3);
 
-/// A path with its surroundings.
+/// A path with a clock, a capability table and a log of completions.
 struct Bed {
     clock: VirtualClock,
     capabilities: Capabilities<SimMemory>,
@@ -54,7 +54,7 @@ impl Bed {
         }
     }
 
-    /// `length` zeroed bytes of `session`.
+    /// Registers `length` zeroed bytes for `session`.
     fn frame(&mut self, session: SessionId, length: usize) -> (Handle, SimMemory) {
         let memory = SimMemory::new(vec![0; length]);
         (self.capabilities.register(session, memory.clone(), Rights::all()).unwrap(), memory)
@@ -81,7 +81,7 @@ impl Bed {
         self.log.extend(self.path.take_completions().map(|completed| (now, completed)));
     }
 
-    /// What a worker does in one round.
+    /// One round of a worker.
     fn turn(&mut self) {
         let now = self.clock.now();
         self.path.ring_doorbell();
@@ -93,7 +93,7 @@ impl Bed {
         self.collect();
     }
 
-    /// Turns whenever the path asks for it, and at `end`.
+    /// Takes a turn at each time the path asks for, and at `end`.
     fn run_until(&mut self, end: Instant) {
         self.turn();
         for _ in 0..100_000 {
@@ -106,22 +106,22 @@ impl Bed {
             }
             self.turn();
         }
-        panic!("the path never stops asking for turns");
+        panic!("the path still asks for turns after 100,000");
     }
 
     fn run_for(&mut self, picoseconds: u128) {
         self.run_until(self.clock.now().after_picoseconds(picoseconds));
     }
 
-    /// Tags and outcomes of all deliveries so far.
+    /// Tags and results of all completions so far.
     fn outcomes(&self) -> Vec<(u64, Result<(), Failure>)> {
-        let told = |(_, completed): &(_, QueueCompletion)| {
+        let result = |(_, completed): &(_, QueueCompletion)| {
             (completed.completion.tag, completed.completion.outcome.result)
         };
-        self.log.iter().map(told).collect()
+        self.log.iter().map(result).collect()
     }
 
-    /// The one completion with this tag.
+    /// The only completion with this tag.
     fn completion(&self, tag: u64) -> Completion {
         let mut named = self.log.iter().map(|(_, completed)| completed.completion);
         let completion = named.find(|completion| completion.tag == tag).expect("no such completion");
@@ -143,7 +143,7 @@ fn at(picoseconds: u128) -> Instant {
     Instant::from_picoseconds(picoseconds)
 }
 
-/// A completion of a request that no engine had.
+/// The completion of a request that failed before it reached an engine.
 fn refused(tag: u64, failure: Failure) -> Completion {
     Completion { tag, inherited: false, outcome: Outcome::refused(failure) }
 }

@@ -26,7 +26,7 @@ pub use crate::side::Side;
 pub enum EngineKind {
     /// None: the request ended before it reached an engine.
     None,
-    /// A CPU worker.
+    /// The CPU, on a worker or on the client's own thread.
     Cpu,
     /// A model in virtual time.
     Simulated,
@@ -54,25 +54,25 @@ pub enum Failure {
     /// The session has no capability with this handle.
     #[error("{side} handle {handle} names nothing in this session; register or accept the memory first")]
     UnknownHandle {
-        /// Which operand.
+        /// The operand that names the handle.
         side: Side,
-        /// The handle as it came.
+        /// The handle in the request.
         handle: Handle,
     },
     /// The capability was released, and its slot freed or reused.
     #[error("{side} handle {handle} is stale: its capability was released")]
     StaleHandle {
-        /// Which operand.
+        /// The operand that names the handle.
         side: Side,
-        /// The handle as it came.
+        /// The handle in the request.
         handle: Handle,
     },
     /// The capability was revoked.
     #[error("{side} handle {handle} was revoked by its grantor")]
     Revoked {
-        /// Which operand.
+        /// The operand that names the handle.
         side: Side,
-        /// The handle as it came.
+        /// The handle in the request.
         handle: Handle,
     },
     /// The capability lacks the right that the operation needs.
@@ -82,13 +82,13 @@ pub enum Failure {
     MissingRight {
         /// Which operand: a source needs READ, a destination WRITE.
         side: Side,
-        /// The handle as it came.
+        /// The handle in the request.
         handle: Handle,
     },
     /// The transfer touches a byte outside the capability's range.
     #[error("the transfer leaves its {side}, which has {available} bytes")]
     OutOfBounds {
-        /// Which operand.
+        /// The operand that leaves its range.
         side: Side,
         /// Bytes the capability covers.
         available: u64,
@@ -96,7 +96,7 @@ pub enum Failure {
     /// The request would move more bytes than one request may.
     #[error("the transfer is longer than the {limit} bytes one request may move; split it")]
     TooLong {
-        /// The limit, bytes.
+        /// Maximum bytes of one request.
         limit: u64,
     },
     /// The length of a fill is not a multiple of its pattern's length.
@@ -135,7 +135,7 @@ pub enum Failure {
     /// The user has as many requests waiting or held as its quota allows.
     #[error("this user has {limit} requests waiting or held, its quota; wait for some to end")]
     WaitingQuota {
-        /// The quota.
+        /// Requests of one user that may wait or be held.
         limit: u64,
     },
     /// The client cancelled the request, its memory was revoked, or its session closed.
@@ -144,7 +144,7 @@ pub enum Failure {
     /// Meeting this deadline would break deadlines promised earlier, so the request was not started.
     #[error("the deadline cannot be met with those promised to others; set a later one, or none")]
     DeadlineUnreachable,
-    /// The deadline passed.
+    /// The deadline passed before the request was complete; a part may have been done.
     #[error("the deadline passed")]
     DeadlineExceeded,
     /// The memory failed while an engine used it: a bad page, an exhausted huge-page pool, or a memory limit.
@@ -199,12 +199,12 @@ pub struct Outcome {
     /// The operation's result: the CRC, the offset of the first difference (the length if there is none), or the complete rounds
     /// of a loop; else 0.
     pub value: u64,
-    /// What moved the bytes.
+    /// The kind of engine that moved the bytes.
     pub engine: EngineKind,
 }
 
 impl Outcome {
-    /// The outcome of a request that failed before any engine had it.
+    /// The outcome of a request that failed before it reached an engine.
     #[inline]
     pub const fn refused(failure: Failure) -> Self {
         Self { result: Err(failure), bytes_done: 0, value: 0, engine: EngineKind::None }

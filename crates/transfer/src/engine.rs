@@ -23,7 +23,7 @@ use crate::side::Side;
 
 /// Memory as an engine addresses it. A clone is cheap and keeps the memory alive.
 pub trait Memory: Clone {
-    /// Length in bytes.
+    /// Length in bytes. A [`Region`] is checked against it once, when it is made.
     fn length(&self) -> u64;
 }
 
@@ -60,7 +60,7 @@ impl<M> Region<M> {
         self.offset
     }
 
-    /// Length in bytes.
+    /// Length of the range in bytes.
     pub const fn length(&self) -> u64 {
         self.length
     }
@@ -100,12 +100,12 @@ impl<'a, M> Confined<'a, M> {
         Ok(Self { operation, hint })
     }
 
-    /// What is to be done.
+    /// The operation over checked regions.
     pub const fn operation(&self) -> &'a Operation<Region<M>> {
         self.operation
     }
 
-    /// What is wished for the caches.
+    /// How the operation should treat the CPU caches.
     pub const fn hint(&self) -> CacheHint {
         self.hint
     }
@@ -148,12 +148,12 @@ impl<M> Descriptor<M> {
         self.channel
     }
 
-    /// What is to be done.
+    /// The operation over checked regions.
     pub const fn operation(&self) -> &Operation<Region<M>> {
         &self.operation
     }
 
-    /// What is wished for the caches.
+    /// How the operation should treat the CPU caches.
     pub const fn hint(&self) -> CacheHint {
         self.hint
     }
@@ -185,7 +185,7 @@ pub struct EngineCapabilities {
 /// Names a posted descriptor by its channel and serial.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Ticket {
-    /// The engine channel.
+    /// The engine channel that holds the descriptor.
     pub channel: u32,
     /// Counts the channel's posts, so that a late report of an earlier descriptor is recognised.
     pub serial: u32,
@@ -208,7 +208,7 @@ pub enum RefusalReason {
 /// A refused descriptor, returned to the caller.
 #[derive(Debug)]
 pub struct Refused<D> {
-    /// The descriptor.
+    /// The descriptor that was posted, unchanged.
     pub descriptor: D,
     /// Why the engine refused it.
     pub reason: RefusalReason,
@@ -234,7 +234,7 @@ pub struct Watermark {
     pub downward: bool,
 }
 
-/// Moves bytes.
+/// Moves bytes: each channel carries out one posted descriptor at a time.
 pub trait Engine {
     /// Memory as this engine addresses it.
     type Memory: Memory;
@@ -251,7 +251,7 @@ pub trait Engine {
         descriptor: Descriptor<Self::Memory>,
     ) -> Result<Ticket, Refused<Descriptor<Self::Memory>>>;
 
-    /// Starts posted descriptors.
+    /// Starts all descriptors posted since the last doorbell.
     fn ring_doorbell(&mut self);
 
     /// Makes progress and appends completions. Returns whether there is more to do without waiting.

@@ -14,11 +14,11 @@ use thiserror::Error;
 /// Bits of one pixel (`data_type` of Wicki 2014, listing 2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PixelSize {
-    /// One byte.
+    /// 1 byte.
     Bits8,
-    /// Two bytes.
+    /// 2 bytes.
     Bits16,
-    /// Four bytes.
+    /// 4 bytes.
     Bits32,
 }
 
@@ -79,12 +79,12 @@ pub struct Count2d {
     pub pixel: PixelSize,
     /// Pixels of a row.
     pub x_count: u32,
-    /// Rows.
+    /// Rows of the walk.
     pub y_count: u32,
 }
 
 impl Count2d {
-    /// Pixels visited.
+    /// Pixels visited on one side.
     pub const fn pixels(&self) -> u64 {
         self.x_count as u64 * self.y_count as u64
     }

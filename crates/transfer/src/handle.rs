@@ -46,7 +46,7 @@ impl Handle {
         self.0
     }
 
-    /// The slot index.
+    /// Index of the slot in the capability table.
     #[inline]
     pub const fn index(self) -> u32 {
         self.0 as u32

@@ -20,7 +20,7 @@ pub struct Image {
     pub origin: u64,
     /// Pixels of a row.
     pub width: u32,
-    /// Rows.
+    /// Rows of the rectangle.
     pub height: u32,
     /// Bytes from one row to the next.
     pub pitch_bytes: u64,
@@ -31,7 +31,7 @@ pub struct Image {
 /// How a picture is turned while it is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Not turned.
+    /// A plain copy, not turned.
     Upright,
     /// Left and right exchanged.
     FlipHorizontal,
@@ -39,7 +39,7 @@ pub enum Turn {
     FlipVertical,
     /// A quarter turn clockwise.
     Rotate90,
-    /// A half turn.
+    /// A half turn, which exchanges opposite corners.
     Rotate180,
     /// A quarter turn counter-clockwise.
     Rotate270,
@@ -57,10 +57,10 @@ impl Turn {
 /// Why an image operation is impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ImageError {
-    /// Rows would overlap.
+    /// Rows would overlap, because the pitch is shorter than a row.
     #[error("a pitch of {pitch_bytes} bytes is shorter than the row's {row_bytes}")]
     PitchTooShort {
-        /// The pitch given.
+        /// Bytes from one row to the next, as given.
         pitch_bytes: u64,
         /// Bytes of a row's pixels.
         row_bytes: u64,
@@ -68,7 +68,7 @@ pub enum ImageError {
     /// A pitch beyond 2^63 bytes.
     #[error("a pitch of {pitch_bytes} bytes is beyond any memory")]
     PitchTooLong {
-        /// The pitch given.
+        /// Bytes from one row to the next, as given.
         pitch_bytes: u64,
     },
     /// The rectangle leaves the image.
@@ -78,9 +78,9 @@ pub enum ImageError {
         right: u64,
         /// The rectangle's bottom edge.
         bottom: u64,
-        /// The image's width.
+        /// Pixels of a row of the image.
         width: u32,
-        /// The image's height.
+        /// Rows of the image.
         height: u32,
     },
     /// Source and destination differ in pixel size.

@@ -25,11 +25,11 @@ pub const MAX_SOURCES: usize = 64;
 pub enum Pattern {
     /// One byte, as `memset` and `mem_fill` of Wicki 2014, listing 1.
     Byte(u8),
-    /// Two bytes, little-endian.
+    /// 2 bytes, little-endian.
     Half(u16),
     /// A 24-bit colour in four bytes, little-endian, the upper eight bits zero (Wicki 2014, 2.3.2.2).
     Color(crate::geometry::Color24),
-    /// Four bytes, little-endian.
+    /// 4 bytes, little-endian.
     Word(u32),
 }
 
@@ -60,7 +60,7 @@ impl Pattern {
 /// One piece of a scatter-gather list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<R> {
-    /// The first byte.
+    /// Where its first byte is.
     pub place: R,
     /// Length in bytes; 0 is allowed.
     pub length: u64,
@@ -70,7 +70,7 @@ pub struct Segment<R> {
 /// different segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lists<R> {
-    /// Segments to read.
+    /// Segments to read, at most [`MAX_SEGMENTS`].
     pub source: Box<[Segment<R>]>,
     /// Segments to write, with the same total of bytes.
     pub destination: Box<[Segment<R>]>,
@@ -149,20 +149,20 @@ pub enum Operation<R> {
     Nop,
     /// Copies `length` bytes; the ranges may overlap, as with `memmove`.
     Copy {
-        /// Where bytes are read.
+        /// The first byte to read.
         source: R,
-        /// Where they go.
+        /// The first byte to write.
         destination: R,
-        /// How many.
+        /// Bytes to copy; 0 is allowed.
         length: u64,
     },
     /// Repeats `pattern` over `length` bytes, a multiple of the pattern's length.
     Fill {
-        /// Where the first byte goes.
+        /// The first byte to write.
         destination: R,
-        /// How many bytes.
+        /// Bytes to write; 0 is allowed.
         length: u64,
-        /// What is repeated.
+        /// The repeated value of 1, 2 or 4 bytes.
         pattern: Pattern,
     },
     /// Moves pixels one by one in the order of Wicki 2014, listing 3.
@@ -184,62 +184,62 @@ pub enum Operation<R> {
     /// Moves the bytes of one list of segments to another, piece by piece in order, each piece as with `memmove`. A piece ends
     /// where a segment of either side ends.
     ScatterGather {
-        /// The lists.
+        /// The segments of both sides, with equal totals.
         lists: Box<Lists<R>>,
     },
     /// Byte by byte the exclusive or of all sources. The destination may be one of them; a source that overlaps it in part is
     /// refused by admission.
     Xor {
-        /// What is read, from 1 to [`MAX_SOURCES`] places of `length` bytes.
+        /// From 1 to [`MAX_SOURCES`] places to read.
         sources: Box<[R]>,
-        /// Where the result goes.
+        /// The first byte of the result.
         destination: R,
-        /// Bytes of each.
+        /// Bytes of each source and of the result.
         length: u64,
     },
     /// Finds the first difference. The completion's value is its offset, or `length` if the ranges are equal.
     Compare {
-        /// What is read.
+        /// The first byte of one range.
         first: R,
-        /// What it is compared with.
+        /// The first byte of the other range.
         second: R,
-        /// How many bytes.
+        /// Bytes of each range.
         length: u64,
     },
     /// Computes the CRC-32C (Castagnoli) of the source. It is the completion's value.
     Crc {
-        /// What is read.
+        /// The first byte to read.
         source: R,
-        /// How many bytes.
+        /// Bytes to read; 0 is allowed.
         length: u64,
-        /// The CRC of what came before, 0 to begin.
+        /// The CRC of the preceding bytes; 0 to begin.
         seed: u32,
     },
     /// Copies, and computes the CRC-32C of the bytes as written. It is the completion's value.
     CopyCrc {
-        /// Where bytes are read.
+        /// The first byte to read.
         source: R,
-        /// Where they go; may overlap as with `Copy`.
+        /// The first byte to write; the ranges may overlap as with `Copy`.
         destination: R,
-        /// How many.
+        /// Bytes to copy; 0 is allowed.
         length: u64,
-        /// The CRC of what came before, 0 to begin.
+        /// The CRC of the preceding bytes; 0 to begin.
         seed: u32,
     },
-    /// Copies one source to two destinations.
+    /// Copies one source to two destinations. Admission refuses ranges that overlap in part.
     DualCopy {
-        /// Where bytes are read, once.
+        /// The first byte to read. The source is read once.
         source: R,
-        /// Where they go.
+        /// The first byte to write, of each destination.
         destinations: [R; 2],
-        /// How many.
+        /// Bytes of each range.
         length: u64,
     },
     /// Moves one part between a device's data register and memory for each request of the device (Wicki 2014, 2.3.2.2).
     Synchronized {
-        /// Where elements are read: the register (repeatedly) or memory.
+        /// The register, which is read repeatedly, or memory.
         source: R,
-        /// Where they go: memory, or the register.
+        /// Memory, or the register.
         destination: R,
         /// Total size, and the part moved at each request.
         shape: Synchronized,
@@ -251,12 +251,12 @@ pub enum Operation<R> {
 pub enum Reach {
     /// Consecutive bytes from the first.
     Bytes(u64),
-    /// A 2-D walk.
+    /// A 2-D walk that starts relative to the place.
     Walk(Plane, Count2d),
 }
 
 impl<R> Operation<R> {
-    /// The operation's kind.
+    /// The operation's kind, as a set of one.
     #[inline]
     pub const fn kind(&self) -> Operations {
         match self {

@@ -17,7 +17,7 @@ use crate::operation::{Operation, Pattern};
 /// A place in a frame: `offset` bytes after the first byte that the capability covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// The capability.
+    /// The capability that covers the place.
     pub handle: Handle,
     /// Bytes from the start of the capability's range.
     pub offset: u64,
@@ -44,7 +44,7 @@ pub enum WhenBusy {
 /// How a transfer should treat the CPU caches. Engines that cannot control the caches ignore it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheHint {
-    /// The engine decides.
+    /// The engine decides for each transfer.
     #[default]
     Auto,
     /// The destination will be read soon: keep it in the caches.
@@ -59,12 +59,12 @@ pub enum CacheHint {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PriorityClass {
-    /// After all others.
+    /// Starts after waiting requests of all other classes.
     Low,
-    /// Granted to everyone.
+    /// The default, granted to every session.
     #[default]
     Normal,
-    /// Before all others.
+    /// Starts before waiting requests of all other classes.
     High,
 }
 
@@ -95,7 +95,7 @@ pub struct Terms {
     pub deadline: Option<Instant>,
     /// How to treat the caches.
     pub hint: CacheHint,
-    /// Priority class.
+    /// Priority class, which must be granted to the session.
     pub class: PriorityClass,
     /// The next request of this queue starts when this one has succeeded, and fails as this one did if it fails.
     pub linked: bool,
@@ -118,7 +118,7 @@ impl Terms {
 /// The work of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// A transfer.
+    /// One operation over the client's memory.
     Transfer(Operation<Span>),
     /// Repeats the linked requests that follow, `rounds` times, or until stopped if 0. All complete when the loop ends, this one
     /// with the number of complete rounds.
@@ -128,12 +128,12 @@ pub enum Task {
     },
 }
 
-/// A transfer and the terms on which it is to be served.
+/// A transfer or a loop, and the terms on which it is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// The work.
+    /// The transfer, or the start of a loop.
     pub task: Task,
-    /// The terms.
+    /// When and how the request is served.
     pub terms: Terms,
 }
 

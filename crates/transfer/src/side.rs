@@ -1,11 +1,11 @@
 //! The two sides of an operation: source and destination.
 
-/// A side of an operation.
+/// A side of an operation. Displays as `source` or `destination`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The memory read.
+    /// The memory that the operation reads.
     Source,
-    /// The memory written.
+    /// The memory that the operation writes.
     Destination,
 }
 

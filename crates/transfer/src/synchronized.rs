@@ -13,16 +13,16 @@ use crate::side::Side;
 /// The part that each request of the device moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncUnit {
-    /// One element.
+    /// One element of [`Synchronized::element`] size.
     Element,
-    /// One frame.
+    /// One frame of [`Synchronized::elements`] elements.
     Frame,
     /// This many elements, independent of the frame's size.
     Packet {
-        /// At least 1.
+        /// Elements of a packet, at least 1.
         elements: u16,
     },
-    /// The whole transfer.
+    /// The whole transfer, at the first request.
     Block,
 }
 

@@ -515,7 +515,7 @@ const fn engine_code(engine: EngineKind) -> u64 {
     }
 }
 
-/// Encodes a completion.
+/// Encodes a completion into the words of a ring slot.
 #[inline]
 pub fn encode_completion(completion: &Completion) -> CompletionSlot {
     let outcome = &completion.outcome;

@@ -1,4 +1,4 @@
-//! Revocations: they wait for requests in flight and for failed channels, which keep memory in the table.
+//! Revocations, which wait for requests in flight and for failed channels, because both keep memory in the table.
 //!
 //! ```text
 //! revoke, close ──► whole trees give no access ─┬─ nothing in flight: nodes are gone ──────────────► finished
@@ -6,8 +6,8 @@
 //!                                                     └─ only failed channels left ──► withheld, reported once
 //! ```
 //!
-//! A revoked node is gone when nothing is in flight on it and all below it is gone; a revocation is over when its roots are gone. So
-//! each node is marked once and removed once, however many revocations include it. The caller cancels running requests and
+//! A revoked node is gone when nothing is in flight on it and all nodes below it are gone; a revocation finishes when its roots are
+//! gone. So each node is marked once and removed once, however many revocations include it. The caller cancels running requests and
 //! reports revocations.
 
 use std::collections::BTreeSet;
@@ -17,11 +17,11 @@ use memferry_transfer::{Handle, Memory, SessionId};
 use super::{Capabilities, CapabilityError, Claims, Node, RevocationId};
 
 pub(super) struct Revocation {
-    /// The nodes that were revoked.
+    /// The nodes that the caller revoked, without those below.
     roots: Vec<u32>,
     /// How many of them are not gone yet.
     remaining: usize,
-    /// It was reported that only failed channels delay it.
+    /// Reported as delayed by failed channels only.
     withheld: bool,
 }
 
@@ -29,7 +29,7 @@ impl<M: Memory> Capabilities<M> {
     /// Revokes a capability of `session` and everything derived from it. From now on no request is admitted on them; the caller
     /// cancels those in flight ([`uses_revoked`](Self::uses_revoked)).
     ///
-    /// The revocation is over when [`take_finished`](Self::take_finished) names it.
+    /// The revocation has finished when [`take_finished`](Self::take_finished) returns it.
     ///
     /// # Errors
     /// [`CapabilityError::Unknown`]. Revoking a tombstone forgets it.
@@ -46,7 +46,7 @@ impl<M: Memory> Capabilities<M> {
         self.revoke_trees(&held, session)
     }
 
-    /// Whether something in flight was revoked since this was last called.
+    /// Whether a request in flight was revoked since the last call.
     pub fn take_caught(&mut self) -> bool {
         std::mem::take(&mut self.caught)
     }
@@ -170,10 +170,10 @@ impl<M: Memory> Capabilities<M> {
     fn forget_reported(&mut self, index: u32) {
         let Some(node) = self.table.at_mut(index) else { return };
         let revocations = &mut self.revocations;
-        let untold = &self.withheld;
+        let unreported = &self.withheld;
         node.waiters.retain(|id| {
             let replaced = revocations.get(id).is_some_and(|one| one.withheld && one.roots.len() == 1);
-            if replaced && !untold.contains(id) {
+            if replaced && !unreported.contains(id) {
                 revocations.remove(id);
                 return false;
             }

@@ -1,8 +1,8 @@
 //! Tests of the capability table.
 //!
 //! ```text
-//! narrowing    register, derive, quotas        admission   every failure of every operation
-//! grants       grant, accept, who may          revocation  what waits for what, what is dropped when
+//! narrowing    register, derive, quotas        admission   all failures of all operations
+//! grants       grant, accept, grantees         revocation  waiting for requests, dropping memory
 //! handles      foreign, forged and stale ones  model       random histories against a naive table
 //! operands     the right of each operand of each operation
 //! ```
@@ -29,7 +29,7 @@ const BOB: u32 = 1001;
 
 const ALL: Rights = Rights::all();
 
-/// Memory without bytes: a length, and who holds it.
+/// Memory without bytes: only a length, and a count of its holders.
 #[derive(Clone, Debug)]
 struct Counted(Rc<u64>);
 
@@ -74,7 +74,7 @@ fn fill(handle: Handle, offset: u64, length: u64) -> Request {
     Request::fill(Span::new(handle, offset), length, Pattern::Byte(1))
 }
 
-/// Admission of a fill, which needs a destination only.
+/// Admits a fill, which needs only a destination.
 fn admit_fill(
     table: &mut Capabilities<Counted>,
     session: SessionId,
@@ -84,7 +84,7 @@ fn admit_fill(
     table.admit(session, &fill(handle, offset, length), u64::MAX)
 }
 
-/// Where in its memory a fill was admitted; its claim is released.
+/// Admits a fill, releases its claim, and returns the range in its memory.
 fn filled(
     table: &mut Capabilities<Counted>,
     session: SessionId,
@@ -102,7 +102,7 @@ fn release(table: &mut Capabilities<Counted>, admitted: Admitted<Counted>) {
     table.release(claims);
 }
 
-/// Grants all of a capability to `to`, which accepts it. Returns the handles of the grant and of what was accepted.
+/// Grants a whole capability to `to`, which accepts it. Returns the handles of the grant and of the accepted capability.
 fn pass(
     table: &mut Capabilities<Counted>,
     from: (SessionId, Handle, u64),

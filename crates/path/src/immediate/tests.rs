@@ -1,4 +1,4 @@
-//! The rule, one term at a time.
+//! Tests of the rule, one term at a time.
 
 use memferry_transfer::{Count2d, Fill2d, Handle, Pattern, PixelSize, Plane};
 
@@ -7,7 +7,7 @@ use super::*;
 const NOW: Instant = Instant::from_nanoseconds(10);
 const LATER: Instant = Instant::from_nanoseconds(11);
 
-/// A queue of the normal class without anything before the request.
+/// A queue of the normal class without earlier requests.
 const FREE: Immediate = Immediate {
     longest_bytes: 8,
     except: Operations::empty(),
@@ -59,7 +59,7 @@ fn deadlines_need_a_clock_and_time_left() {
 }
 
 #[test]
-fn a_class_that_was_not_granted_is_not_served() {
+fn an_ungranted_class_is_not_served() {
     let high = Terms { class: PriorityClass::High, ..Terms::PLAIN };
     assert!(!FREE.allows(&fill(1), &high));
     assert!(Immediate { class: PriorityClass::High, ..FREE }.allows(&fill(1), &high));

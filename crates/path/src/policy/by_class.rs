@@ -1,8 +1,9 @@
-//! A policy of its own for some classes, beside that of the service.
+//! Separate policies for some classes, combined with the general policy of the service.
 //!
 //! ```text
-//! choose   the class's policy, else the service's; channels that another policy keeps count as busy
-//! accept   the class's, then the service's        pace  each class's over its own, then the service's over what may move
+//! choose   the class's policy, else the general one; channels that another policy keeps count as busy
+//! accept   the class's, then the general one
+//! pace     each class's policy over its requests, then the general one over all that may still move
 //! ```
 
 use memferry_clock::Instant;
@@ -10,15 +11,15 @@ use memferry_transfer::{Failure, SessionId};
 
 use super::{Acts, AllOutstanding, Ask, ChannelState, Choice, Outstanding, Policy};
 
-/// The policy of the service, and those of single classes.
+/// The general policy, and those of single classes.
 pub struct ByClass {
     general: Box<dyn Policy>,
-    /// Of low, normal, high.
+    /// Indexed by class: low, normal, high.
     own: [Option<Box<dyn Policy>>; 3],
 }
 
 impl ByClass {
-    /// `own` are those of the classes low, normal and high.
+    /// Combines `general` with the policies that the classes low, normal and high have in `own`.
     pub fn new(general: Box<dyn Policy>, own: [Option<Box<dyn Policy>>; 3]) -> Self {
         Self { general, own }
     }
@@ -35,18 +36,19 @@ impl Policy for ByClass {
 
     fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
         let asked = self.own[ask.class.index()].as_ref().map_or(3, |_| ask.class.index());
-        let others = |channel| {
-            let own = self.own.iter().map(Option::as_ref).chain([Some(&self.general)]).enumerate();
-            own.filter(|(at, _)| *at != asked).any(|(_, policy)| policy.is_some_and(|one| one.keeps(channel)))
+        let kept_by_other = |channel| {
+            let policies = self.own.iter().map(Option::as_ref).chain([Some(&self.general)]).enumerate();
+            let mut others = policies.filter(|(at, _)| *at != asked);
+            others.any(|(_, policy)| policy.is_some_and(|one| one.keeps(channel)))
         };
-        let kept: Vec<ChannelState> = (0..)
+        let seen: Vec<ChannelState> = (0..)
             .zip(channels)
             .map(|(channel, state)| match state {
-                ChannelState::Free if others(channel) => ChannelState::Busy,
+                ChannelState::Free if kept_by_other(channel) => ChannelState::Busy,
                 state => *state,
             })
             .collect();
-        self.own[ask.class.index()].as_mut().unwrap_or(&mut self.general).choose(ask, &kept)
+        self.own[ask.class.index()].as_mut().unwrap_or(&mut self.general).choose(ask, &seen)
     }
 
     fn departed(&mut self, client: SessionId) {
@@ -77,12 +79,12 @@ impl Policy for ByClass {
         for (class, own) in self.own.iter_mut().enumerate() {
             let Some(own) = own else { continue };
             let of_class = |one: &Outstanding, _| one.ask.class.index() == class;
-            wake = earlier(wake, among(own.as_mut(), now, (running, turns), of_class));
+            wake = earlier(wake, pace_some(own.as_mut(), now, (running, turns), of_class));
         }
-        // The general policy decides among those that may move: what it grants is granted, so that somebody always moves or
-        // somebody is to be asked again. It sees what is still coming to rest, too.
+        // The general policy sees only requests that may move, or are still coming to rest. No policy overrules its turns, so
+        // always a request moves or a policy has set a wake.
         let may_move = |one: &Outstanding, turns| turns > 0 || !one.at_rest;
-        earlier(wake, among(self.general.as_mut(), now, (running, turns), may_move))
+        earlier(wake, pace_some(self.general.as_mut(), now, (running, turns), may_move))
     }
 
     fn moved(&mut self, ask: &Ask, bytes: u64) {
@@ -97,8 +99,8 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
-/// Asks a policy about some of what runs; what may not move already does not.
-fn among(
+/// Lets a policy pace the `chosen` requests. Requests that are suspended already stay so.
+fn pace_some(
     policy: &mut dyn Policy,
     now: Instant,
     (running, turns): (&[Outstanding], &mut [u32]),

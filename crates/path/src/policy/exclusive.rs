@@ -1,21 +1,21 @@
-//! Exclusive channels: a channel is bound to one client (Papa 2014, "Exclusive Channel": private channels).
+//! Exclusive channels: binds each channel to one client (Papa 2014, "Exclusive Channel": private channels).
 //!
-//! The paper binds channels to CPUs, whose kernel threads are its clients; here the client is a session. A client gets its
-//! channel with its first request and keeps it until it departs. When all are bound, further clients find none; of eight channels
-//! and more an eighth is left to users who have bound fewer.
+//! The paper binds channels to CPUs, because its clients are kernel threads; here a client is a session. A client gets its channel
+//! with its first request and keeps it until it departs. Once all channels are bound, further clients get none; with eight
+//! channels or more, no user can bind the last eighth alone.
 
 use memferry_transfer::SessionId;
 
 use super::{Ask, ChannelState, Choice, Policy};
 
-/// Each channel belongs to one client.
+/// Binds each channel to one client.
 #[derive(Debug, Default)]
 pub struct Exclusive {
     owners: Vec<Option<(SessionId, u32)>>,
 }
 
 impl Exclusive {
-    /// A policy that has bound no channel yet.
+    /// A policy without any bound channel.
     pub const fn new() -> Self {
         Self { owners: Vec::new() }
     }
@@ -30,11 +30,11 @@ impl Policy for Exclusive {
         let client = ask.client;
         self.owners.resize(channels.len(), None);
         let healthy = |channel: &usize| channels[*channel] != ChannelState::Faulted;
-        let whose = |channel: usize| self.owners[channel].map(|(owner, _)| owner);
-        let find = |owner| (0..channels.len()).filter(healthy).find(|channel| whose(*channel) == owner);
+        let owner_of = |channel: usize| self.owners[channel].map(|(owner, _)| owner);
+        let find = |owner| (0..channels.len()).filter(healthy).find(|channel| owner_of(*channel) == owner);
         let is_free = |channel: &usize| channels[*channel] == ChannelState::Free;
-        let unbound = || (0..channels.len()).filter(is_free).find(|channel| whose(*channel).is_none());
-        // Of many channels no user binds all: an eighth is left to others.
+        let unbound = || (0..channels.len()).filter(is_free).find(|channel| owner_of(*channel).is_none());
+        // With eight channels or more, an eighth is left to other users.
         let of_user = self.owners.iter().flatten().filter(|(_, user)| *user == ask.user).count();
         let may_bind = of_user < channels.len() - channels.len() / 8;
         let Some(channel) = find(Some(client)).or_else(|| unbound().filter(|_| may_bind)) else {

@@ -1,10 +1,10 @@
-//! The policies that configuration can name, their numbers, and how workers get theirs.
+//! The policies that configuration can name, their settings, and the policy objects made for each worker.
 //!
 //! ```text
-//! PolicySettings ── check ──► for_workers(n) ──► n policies, which share what they have to (slices)
+//! PolicySettings ── check ──► for_workers(n) ──► n policies, which share one `Slices`
 //! ```
 //!
-//! A new policy is a variant, a name and an arm here. Reading files is the command line's.
+//! A new policy adds a variant, a name and an arm here. The command line reads the configuration files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl PolicyKind {
     pub const ALL: [Self; 6] =
         [Self::Shared, Self::Exclusive, Self::Priority, Self::Deadline, Self::Weighted, Self::RateLimit];
 
-    /// Its name in configuration.
+    /// The name in configuration and status.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -44,39 +44,39 @@ impl PolicyKind {
         }
     }
 
-    /// A policy of this kind with the default numbers, for one worker.
+    /// A policy of this kind with default settings, for one worker.
     pub fn build(self) -> Box<dyn Policy> {
         let settings = PolicySettings { kind: self, ..PolicySettings::default() };
         settings.build(self, 0, &settings.slices(1))
     }
 }
 
-/// A policy with its numbers, as a service is configured with it.
+/// The policies of a service, with their settings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PolicySettings {
-    /// The policy of the service.
+    /// The general policy of the service.
     pub kind: PolicyKind,
-    /// Policies of their own for the classes low, normal and high.
+    /// Separate policies for the classes low, normal and high.
     pub classes: [Option<PolicyKind>; 3],
-    /// Priority: how often slices begin.
+    /// Priority: time from the start of one slice to the next.
     pub period: Duration,
-    /// Priority: how long they are.
+    /// Priority: length of a slice.
     pub slice: Duration,
-    /// Deadline: bytes a worker can promise for a second.
+    /// Deadline: what a worker is assumed to move, of which nine tenths may be promised.
     pub capacity_bytes_per_second: u64,
     /// Weighted: weights of the classes low, normal and high.
     pub class_weights: [u32; 3],
-    /// Weighted: of single users, 1 for others.
+    /// Weighted: weights of single users, by user id. Others have 1.
     pub user_weights: BTreeMap<u32, u32>,
     /// Rate limit: bytes a user may move in a second on each worker.
     pub rate_bytes_per_second: u64,
-    /// Rate limit: bytes a user may move at once after a rest.
+    /// Rate limit: bytes a user may move at once after a pause.
     pub burst_bytes: u64,
 }
 
 impl Default for PolicySettings {
-    /// Slices of 9 ms in every 12 ms: a wake-up costs some 35 microseconds on the machines this was measured on, so the 30 of
-    /// every 90 microseconds of Papa 2014 are for hardware. A worker copies some GB/s there; one is promised.
+    /// Slices of 9 ms in every 12 ms: a wake-up cost about 35 microseconds where this was measured, so Papa 2014's 30 of every 90
+    /// microseconds are for hardware only. A worker there copies several GB/s; the default capacity is 1 GB/s.
     fn default() -> Self {
         Self {
             kind: PolicyKind::Shared,
@@ -92,34 +92,32 @@ impl Default for PolicySettings {
     }
 }
 
-/// Why settings are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PolicyError {
-    /// No slice, or no time between two.
-    #[error("a slice of {slice:?} in every {period:?}: it has to be above zero and shorter than the period")]
-    Slice {
-        /// How long slices are.
-        slice: Duration,
-        /// How often they begin.
-        period: Duration,
-    },
-    #[error("{name} is zero, so nothing would ever move: give it at least 1")]
+    /// The slice is empty, or leaves no time between slices.
+    #[error("a slice of {slice:?} in every {period:?}: make it longer than zero and shorter than the period")]
+    Slice { slice: Duration, period: Duration },
+    #[error("{name} is zero, so no request could progress: set it to at least 1")]
     Zero { name: &'static str },
-    /// A class has a policy that is for all or none.
-    #[error("class {class} cannot have the policy {} of its own: that, or deadline, is for all classes together", .kind.name())]
+    /// A policy that covers all classes was set for one class, or a class has a policy under `deadline`.
+    #[error(
+        "class {class} cannot have the separate policy {}: priority, deadline and weighted cover all classes, \
+         and deadline allows no policy beside it",
+        .kind.name()
+    )]
     OfClass { class: PriorityClass, kind: PolicyKind },
 }
 
 impl PolicySettings {
-    /// Settings with the default numbers.
+    /// Default settings with this general policy.
     pub fn of(kind: PolicyKind) -> Self {
         Self { kind, ..Self::default() }
     }
 
-    /// Checks every number, of policies that are not used too.
+    /// Checks all settings, also those of policies that are not used.
     ///
     /// # Errors
-    /// The first of [`PolicyError`] that they break.
+    /// The first [`PolicyError`] found.
     pub fn check(&self) -> Result<(), PolicyError> {
         if self.slice.is_zero() || self.slice >= self.period {
             return Err(PolicyError::Slice { slice: self.slice, period: self.period });
@@ -135,10 +133,10 @@ impl PolicySettings {
         }
         let classes = [PriorityClass::Low, PriorityClass::Normal, PriorityClass::High];
         for (class, kind) in classes.into_iter().zip(self.classes) {
-            // Slices suspend all other classes, weights are of all who share a worker, and deadlines are promised of all of it.
-            let of_all = [PolicyKind::Priority, PolicyKind::Deadline, PolicyKind::Weighted];
+            // Slices suspend all other classes, weights divide a whole worker, and deadlines are promised from its whole capacity.
+            let for_all = [PolicyKind::Priority, PolicyKind::Deadline, PolicyKind::Weighted];
             if let Some(kind) = kind
-                && (of_all.contains(&kind) || self.kind == PolicyKind::Deadline)
+                && (for_all.contains(&kind) || self.kind == PolicyKind::Deadline)
             {
                 return Err(PolicyError::OfClass { class, kind });
             }
@@ -146,7 +144,7 @@ impl PolicySettings {
         Ok(())
     }
 
-    /// A policy for each of so many workers, and the slices of them all.
+    /// One policy for each worker, and the slices they share.
     pub fn for_workers(&self, workers: usize) -> (Vec<Box<dyn Policy>>, Slices) {
         let slices = self.slices(workers);
         let policies = (0..workers).map(|worker| {
@@ -181,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_built_under_its_own_name() {
+    fn each_kind_is_built_under_its_name() {
         for kind in PolicyKind::ALL {
             assert_eq!(kind.build().name(), kind.name());
         }
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_under_which_nothing_would_move_are_refused() {
+    fn settings_that_stop_all_requests_are_refused() {
         let settings = PolicySettings::default;
         for (slice, period) in [(0, 5), (5, 5), (6, 5)] {
             let slice = Duration::from_millis(slice);

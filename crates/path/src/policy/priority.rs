@@ -1,13 +1,12 @@
-//! Priority channels: those of the high class have the engine to themselves for a slice of every period (Papa 2014, "Priority
-//! Channel").
+//! Priority channels: high requests have the engine to themselves for a slice of every period (Papa 2014, "Priority Channel").
 //!
 //! ```text
-//! choose  all but the high class leave channels free, so that a high request never waits for one of theirs
-//! pace    Slices ── low work suspended ── acknowledged by all workers ── slice ── everybody again
+//! choose  requests of other classes leave channels free, so that a high request need not wait for one of theirs
+//! pace    Slices ── low work suspended ── acknowledged by all workers ── slice ── all move again
 //! ```
 //!
-//! A request's class is checked at admission: a client uses the high class only when it was granted. Between slices everybody
-//! has equal turns, as in the paper.
+//! "Low work" is that of all classes but high. Admission checks that a client was granted the high class. Between slices all
+//! requests have equal turns, as in the paper.
 
 use memferry_clock::Instant;
 use memferry_transfer::{PriorityClass, SessionId};
@@ -15,7 +14,7 @@ use memferry_transfer::{PriorityClass, SessionId};
 use super::slices::View;
 use super::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Shared, Slices, leaving_an_eighth};
 
-/// High requests own the engines in slices.
+/// Suspends all but high requests in slices.
 #[derive(Debug)]
 pub struct Priority {
     channels: Shared,
@@ -24,7 +23,7 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// The policy of worker number `worker` of those that `slices` was made for.
+    /// The policy of worker number `worker`, below the count that `slices` was made for.
     pub const fn new(slices: Slices, worker: usize) -> Self {
         Self { channels: Shared::new(), slices, worker }
     }
@@ -59,12 +58,12 @@ impl Policy for Priority {
             low_rests: low.all(|one| one.at_rest),
             high: running.iter().any(|one| is_high(&one.ask)),
         };
-        let told = self.slices.step(self.worker, now, view);
-        if !told.low_moves {
+        let decision = self.slices.step(self.worker, now, view);
+        if !decision.low_moves {
             let low = running.iter().zip(turns).filter(|(one, _)| !is_high(&one.ask));
             low.for_each(|(_, turns)| *turns = 0);
         }
-        told.wake
+        decision.wake
     }
 
     fn moved(&mut self, ask: &Ask, bytes: u64) {
@@ -75,7 +74,7 @@ impl Policy for Priority {
 }
 
 impl Drop for Priority {
-    /// A worker that takes another policy has nothing that this one could suspend.
+    /// When a worker changes its policy, the other workers no longer wait for its low work to rest.
     fn drop(&mut self) {
         self.slices.leave(self.worker);
     }

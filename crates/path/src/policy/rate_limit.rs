@@ -1,12 +1,12 @@
-//! Rate limit: a token bucket for each user, of bytes.
+//! Rate limit: a token bucket of bytes for each user.
 //!
 //! ```text
-//! time ── bytes a second ──► bucket (at most the burst) ── bytes moved ──► empty: suspended until there is something in it
+//! time ── bytes a second ──► bucket (at most the burst) ── bytes moved ──► empty: suspended until it refills
 //! ```
 //!
-//! A chunk is moved as soon as the bucket is not empty, so it may fall below zero by a chunk of each of the user's requests, which is
-//! paid before the next: over time no user moves more than rate × time + burst + that on a worker. Users count, not clients: opening
-//! more sessions gives nothing beyond the workers they are spread over, each of which has its own buckets.
+//! A chunk moves whenever the bucket is not empty, so the bucket may fall below zero by a chunk of each of the user's requests.
+//! That debt is paid before the next chunk: on one worker, a user moves at most rate × time + burst + one chunk of each of its
+//! requests. Buckets belong to users, not clients, so more sessions gain nothing, except that each worker has its own buckets.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,15 @@ use super::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Shared};
 
 const PICOSECONDS: i128 = 1_000_000_000_000;
 
-/// What a user may move now, in bytes × picoseconds, and when that was counted.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
+    /// What the user may move, in bytes × 10¹².
     tokens: i128,
+    /// When `tokens` was last filled up.
     at: Instant,
 }
 
-/// Nobody moves more than so much a second.
+/// Limits the bytes per second of each user.
 #[derive(Debug)]
 pub struct RateLimit {
     channels: Shared,
@@ -35,7 +36,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// At most `bytes_per_second` (at least 1) for each user, and `burst_bytes` at once after a rest.
+    /// Limits each user to `bytes_per_second` (raised to 1 if 0), and to `burst_bytes` at once after a pause.
     pub fn new(bytes_per_second: u64, burst_bytes: u64) -> Self {
         let channels = Shared::new();
         let buckets = BTreeMap::new();
@@ -76,7 +77,7 @@ impl Policy for RateLimit {
     }
 
     fn departed(&mut self, _client: SessionId) {
-        // Debts stay, or a client could shed its own by coming again; a full bucket is what one who comes finds anyway.
+        // Debts stay, or a client could clear its own by reconnecting. Full buckets go: new users start with one.
         let now = self.now;
         let full = self.full();
         let rate = i128::from(self.bytes_per_second);

@@ -1,19 +1,19 @@
 //! Shared channels: every client may use every channel (Papa 2014, "Shared Channel": public channels).
 //!
-//! Channels are taken in turn, starting after the last one given.
+//! Channels are assigned round robin.
 
 use memferry_transfer::SessionId;
 
 use super::{Ask, ChannelState, Choice, Policy, healthy};
 
-/// Every channel is public.
+/// Every client may use every channel.
 #[derive(Debug, Default)]
 pub struct Shared {
     next: usize,
 }
 
 impl Shared {
-    /// A policy that has given no channel yet.
+    /// A policy that begins with channel 0.
     pub const fn new() -> Self {
         Self { next: 0 }
     }
@@ -48,7 +48,7 @@ mod tests {
     use ChannelState::{Busy, Faulted, Free};
 
     #[test]
-    fn gives_free_channels_in_turn_and_skips_the_rest() {
+    fn assigns_free_channels_round_robin() {
         let mut policy = Shared::new();
         let ask = Ask::of(SessionId(1), 0);
         assert_eq!(policy.choose(&ask, &[Free, Free]), Choice::Channel(0));

@@ -1,28 +1,27 @@
-//! The slices of the priority policy, for all workers of a service together: who may move, and since when.
+//! The slices of the priority policy: a state machine, shared by all workers of a service, that suspends low work.
 //!
 //! ```text
-//! Open ─ a period begins, high work was there lately ─► Suspending ─ every worker's low work rests ─► Slice ─ over ─► Open
+//! Open ─ a period begins, recent high work ─► Suspending ─ every worker's low work rests ─► Slice ─ over ─► Open
 //! ```
 //!
 //! Papa 2014, "Priority Channel": channels of low priority are suspended for e_s of every p_s, and those of high priority have the
-//! engine to themselves. Suspension is acknowledged: the slice is counted from the moment when the last low transfer has come
-//! to rest. While no high work was there for a period there are no slices, so that nothing is wasted (ours; the slides
-//! suspend always). Each worker steps this under one lock before it moves anything.
+//! engine to themselves. Workers acknowledge suspension: a slice is counted from the moment when the last low transfer has come
+//! to rest. After a period without high work there are no slices, so no time is wasted (the slides always suspend). Each worker
+//! calls `step` under one lock before it moves bytes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memferry_clock::Instant;
 
-/// How long a worker waits before it looks again whether the others rest.
-const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How long a worker waits before it checks again whether the others rest.
+const RECHECK_INTERVAL: Duration = Duration::from_micros(20);
 
-/// What is going on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Everybody may move, until the next period begins.
+    /// All work may move; the next period begins at `next`.
     Open { next: Instant },
-    /// Low work is to stop, and some has not come to rest.
+    /// Low work must stop, and some of it is not at rest yet.
     Suspending,
     /// Only high work moves.
     Slice { until: Instant },
@@ -31,12 +30,12 @@ enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SliceCounts {
     pub slices: u64,
-    /// Bytes of low work that moved within a slice: none, or something is wrong.
+    /// Bytes of low work that moved within a slice. More than 0 is a bug.
     pub strayed_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Board {
+struct State {
     period: Duration,
     slice: Duration,
     phase: Phase,
@@ -47,74 +46,74 @@ struct Board {
     counts: SliceCounts,
 }
 
-/// The slices of one service; clones are the same.
+/// The slices of one service; clones share one state.
 #[derive(Clone, Debug)]
-pub struct Slices(Arc<Mutex<Board>>);
+pub struct Slices(Arc<Mutex<State>>);
 
-/// What a worker is told.
+/// The answer to a worker's step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Told {
+pub(super) struct Decision {
     /// Low work may move.
     pub(super) low_moves: bool,
-    /// When that has to be asked again.
+    /// The latest time of the worker's next step.
     pub(super) wake: Option<Instant>,
 }
 
-/// What a worker tells.
+/// A worker's present work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     /// It has low work in its engine.
     pub(super) low: bool,
-    /// All of that has come to rest.
+    /// All of its low work has come to rest.
     pub(super) low_rests: bool,
     /// It has high work in its engine.
     pub(super) high: bool,
 }
 
 impl Slices {
-    /// Slices of `slice` in every `period`, for so many workers.
+    /// Slices of `slice` in every `period`, for workers numbered from 0.
     pub fn new(period: Duration, slice: Duration, workers: usize) -> Self {
         let phase = Phase::Open { next: Instant::ORIGIN.after(period) };
         let moving = vec![false; workers];
         let counts = SliceCounts::default();
-        Self(Arc::new(Mutex::new(Board { period, slice, phase, moving, high_at: None, counts })))
+        Self(Arc::new(Mutex::new(State { period, slice, phase, moving, high_at: None, counts })))
     }
 
-    /// What was counted so far.
+    /// The counts since the service started.
     pub fn counts(&self) -> SliceCounts {
-        self.with(|board| board.counts)
+        self.with_state(|state| state.counts)
     }
 
-    /// A worker tells what it has and asks what may move.
-    pub(super) fn step(&self, worker: usize, now: Instant, view: View) -> Told {
-        self.with(|board| board.step(worker, now, view))
+    /// Records a worker's work, advances the phase, and returns whether the worker's low work may move.
+    pub(super) fn step(&self, worker: usize, now: Instant, view: View) -> Decision {
+        self.with_state(|state| state.step(worker, now, view))
     }
 
-    /// A worker has another policy now.
+    /// Stops waiting for a worker's low work, because the worker changed its policy.
     pub(super) fn leave(&self, worker: usize) {
-        self.with(|board| {
-            if let Some(moving) = board.moving.get_mut(worker) {
+        self.with_state(|state| {
+            if let Some(moving) = state.moving.get_mut(worker) {
                 *moving = false;
             }
         });
     }
 
-    /// Low work of a worker has moved.
+    /// Records low work that moved, to detect movement within a slice.
     pub(super) fn low_moved(&self, bytes: u64) {
-        self.with(|board| {
-            if matches!(board.phase, Phase::Slice { .. }) {
-                board.counts.strayed_bytes += bytes;
+        self.with_state(|state| {
+            if matches!(state.phase, Phase::Slice { .. }) {
+                state.counts.strayed_bytes += bytes;
             }
         });
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Board) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+        action(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Board {
-    fn step(&mut self, worker: usize, now: Instant, view: View) -> Told {
+impl State {
+    fn step(&mut self, worker: usize, now: Instant, view: View) -> Decision {
         if view.high {
             self.high_at = Some(now);
         }
@@ -123,19 +122,22 @@ impl Board {
         }
         loop {
             match self.phase {
-                Phase::Open { next } if next <= now && self.high_lately(now) => {
+                Phase::Open { next } if next <= now && self.high_is_recent(now) => {
                     self.phase = Phase::Suspending
                 }
                 Phase::Open { next } if next <= now => self.phase = Phase::Open { next: self.boundary(now) },
                 Phase::Open { next } => {
-                    // It moves from now on, until it says that it rests.
+                    // It may move from now on, until a later step reports that it rests.
                     if let Some(moving) = self.moving.get_mut(worker) {
                         *moving = view.low;
                     }
-                    return Told { low_moves: true, wake: view.low.then_some(next) };
+                    return Decision { low_moves: true, wake: view.low.then_some(next) };
                 }
                 Phase::Suspending if self.moving.contains(&true) => {
-                    return Told { low_moves: false, wake: view.low.then(|| now.after(LOOK_AGAIN)) };
+                    return Decision {
+                        low_moves: false,
+                        wake: view.low.then(|| now.after(RECHECK_INTERVAL)),
+                    };
                 }
                 Phase::Suspending => {
                     self.counts.slices += 1;
@@ -145,17 +147,17 @@ impl Board {
                     self.phase = Phase::Open { next: self.boundary(until) };
                 }
                 Phase::Slice { until } => {
-                    return Told { low_moves: false, wake: view.low.then_some(until) };
+                    return Decision { low_moves: false, wake: view.low.then_some(until) };
                 }
             }
         }
     }
 
-    fn high_lately(&self, now: Instant) -> bool {
+    fn high_is_recent(&self, now: Instant) -> bool {
         self.high_at.is_some_and(|seen| now <= seen.after(self.period))
     }
 
-    /// The first beginning of a period after an instant.
+    /// When the first period after `now` begins.
     fn boundary(&self, now: Instant) -> Instant {
         let period = self.period.as_nanos().max(1) * 1000;
         Instant::from_picoseconds((now.picoseconds() / period + 1) * period)
@@ -179,34 +181,34 @@ mod tests {
     }
 
     #[test]
-    fn slice_begins_when_the_last_worker_rests_and_lasts_from_then() {
+    fn a_slice_begins_when_the_last_worker_rests() {
         let slices = slices(3);
-        assert_eq!(slices.step(0, at(1), LOW), Told { low_moves: true, wake: Some(at(90)) });
-        assert_eq!(slices.step(1, at(2), HIGH), Told { low_moves: true, wake: None });
+        assert_eq!(slices.step(0, at(1), LOW), Decision { low_moves: true, wake: Some(at(90)) });
+        assert_eq!(slices.step(1, at(2), HIGH), Decision { low_moves: true, wake: None });
         assert!(slices.step(2, at(3), LOW).low_moves);
-        // The period begins: both workers with low work have to rest first.
-        assert_eq!(slices.step(1, at(90), HIGH), Told { low_moves: false, wake: None });
-        assert_eq!(slices.step(0, at(95), LOW), Told { low_moves: false, wake: Some(at(115)) });
-        assert_eq!(slices.step(0, at(96), RESTS), Told { low_moves: false, wake: Some(at(116)) });
+        // The period begins: both workers with low work must rest first.
+        assert_eq!(slices.step(1, at(90), HIGH), Decision { low_moves: false, wake: None });
+        assert_eq!(slices.step(0, at(95), LOW), Decision { low_moves: false, wake: Some(at(115)) });
+        assert_eq!(slices.step(0, at(96), RESTS), Decision { low_moves: false, wake: Some(at(116)) });
         assert_eq!(slices.counts().slices, 0);
-        assert_eq!(slices.step(2, at(100), RESTS), Told { low_moves: false, wake: Some(at(130)) });
-        assert_eq!(slices.step(0, at(129), RESTS), Told { low_moves: false, wake: Some(at(130)) });
-        assert_eq!(slices.step(0, at(130), RESTS), Told { low_moves: true, wake: Some(at(180)) });
+        assert_eq!(slices.step(2, at(100), RESTS), Decision { low_moves: false, wake: Some(at(130)) });
+        assert_eq!(slices.step(0, at(129), RESTS), Decision { low_moves: false, wake: Some(at(130)) });
+        assert_eq!(slices.step(0, at(130), RESTS), Decision { low_moves: true, wake: Some(at(180)) });
         assert_eq!(slices.counts(), SliceCounts { slices: 1, strayed_bytes: 0 });
     }
 
     #[test]
-    fn worker_that_begins_low_work_within_a_slice_does_not_move_it() {
+    fn low_work_begun_within_a_slice_waits() {
         let slices = slices(2);
         slices.step(0, at(1), HIGH);
         assert!(!slices.step(0, at(91), HIGH).low_moves);
-        assert_eq!(slices.step(1, at(100), LOW), Told { low_moves: false, wake: Some(at(121)) });
+        assert_eq!(slices.step(1, at(100), LOW), Decision { low_moves: false, wake: Some(at(121)) });
         slices.low_moved(5);
         assert_eq!(slices.counts(), SliceCounts { slices: 1, strayed_bytes: 5 });
     }
 
     #[test]
-    fn without_high_work_for_a_period_there_are_no_slices() {
+    fn no_slices_after_a_period_without_high_work() {
         let slices = slices(1);
         slices.step(0, at(1), HIGH);
         for time in [100, 200, 300, 400, 500] {
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn worker_that_went_idle_keeps_nobody_waiting() {
+    fn an_idle_worker_does_not_delay_a_slice() {
         let slices = slices(2);
         slices.step(0, at(1), LOW);
         slices.step(0, at(2), View::default());

@@ -1,13 +1,13 @@
 //! Weighted fair sharing: deficit round robin over chunks (Shreedhar and Varghese 1995, with chunks for packets).
 //!
 //! ```text
-//! user's weight = its own × its highest class's ── divided among its clients by class ──► share of a client
-//! turn: credit += share ─► credit > 0: its requests move on ─► credit -= bytes moved
+//! user's weight = its configured weight × that of its highest class ── divided among its clients by class ──► share of a client
+//! turn: credit += share ─► credit > 0: its requests move ─► credit -= bytes moved
 //! ```
 //!
-//! Users share by weight, and the clients of a user share what it has: opening more sessions gains nothing. Credit is in bytes, so
-//! that requests of all lengths count as what they are. Who has nothing to do gathers no credit; debts are kept while a client stays. One worker
-//! moves for its own clients only, so shares hold among those.
+//! Users share by weight, and the clients of a user divide its share: opening more sessions gains nothing. Credit is in bytes, so
+//! long and short requests are charged alike. An idle client gains no credit, but keeps its debt until it departs. Shares hold
+//! among the clients of one worker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,37 +17,37 @@ use memferry_transfer::{PriorityClass, SessionId};
 
 use super::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Shared};
 
-/// Credit that the largest share gains in a turn, bytes: below an engine's chunk, so that chunks alternate finely.
+/// Bytes of credit that the largest share gains in a turn: less than an engine's chunk, so that clients alternate by chunks.
 const TURN_BYTES: i64 = 64 << 10;
-/// Shares are counted in such parts.
+/// Fixed-point unit in which shares are computed.
 const PARTS: u64 = 1 << 16;
-/// Chunks of one client in a turn at most.
-const MOST_TURNS: u32 = 4;
-/// How long nothing may move while somebody could, before the others go on.
+/// Maximum chunks of one client in a turn.
+const MAX_TURNS: u32 = 4;
+/// How long to wait for clients with credit that do not move, before the others gain credit.
 const STANDSTILL: Duration = Duration::from_millis(1);
-/// Credit that a client gathers at most, bytes.
-const MOST_CREDIT: i64 = 4 * TURN_BYTES;
+/// Maximum credit of a client, bytes.
+const MAX_CREDIT: i64 = 4 * TURN_BYTES;
 
-/// Everybody has its share.
+/// Weighted fair sharing among users and their clients.
 #[derive(Debug)]
 pub struct Weighted {
     channels: Shared,
-    /// Of the classes low, normal, high.
+    /// Weights of the classes low, normal and high.
     classes: [u32; 3],
-    /// Of users that have one of their own.
+    /// Weights of single users; others have 1.
     users: BTreeMap<u32, u32>,
     /// Credit of clients with work or debts, bytes.
     credit: BTreeMap<SessionId, i64>,
-    /// Channels of clients that have some or asked for one since they were counted.
+    /// Channels of each client that runs requests, or asked for a channel since the last `pace`.
     held: BTreeMap<SessionId, usize>,
-    /// Which of a client's requests goes first.
+    /// Turns so far; rotates the requests of a client.
     turn: usize,
-    /// The present, and when something was last moved.
+    /// The time of the last `pace`.
     now: Instant,
     moved_at: Instant,
 }
 
-/// A client that has work.
+/// A client with running requests, named by index.
 struct Active {
     user: u32,
     class: PriorityClass,
@@ -55,7 +55,7 @@ struct Active {
 }
 
 impl Weighted {
-    /// Weights, at least 1 each, of the classes low, normal and high, and of single users (others have 1).
+    /// Weights of the classes low, normal and high, and of single users (others have 1). Weights of 0 count as 1.
     pub fn new(classes: [u32; 3], users: BTreeMap<u32, u32>) -> Self {
         let classes = classes.map(|weight| weight.max(1));
         let now = Instant::ORIGIN;
@@ -65,7 +65,7 @@ impl Weighted {
         Self { channels: Shared::new(), classes, users, credit, held, turn: 0, now, moved_at }
     }
 
-    fn of_class(&self, class: PriorityClass) -> u64 {
+    fn class_weight(&self, class: PriorityClass) -> u64 {
         let [low, normal, high] = self.classes.map(u64::from);
         match class {
             PriorityClass::Low => low,
@@ -76,32 +76,33 @@ impl Weighted {
 
     /// The share of each client, in parts.
     fn shares(&self, active: &BTreeMap<SessionId, Active>) -> BTreeMap<SessionId, u64> {
-        // Of each user: the weights of its clients together, and the highest of them.
+        // For each user: the sum of its clients' weights, and the highest.
         let mut users: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for one in active.values() {
-            let weight = self.of_class(one.class);
+            let weight = self.class_weight(one.class);
             let (sum, highest) = users.entry(one.user).or_default();
             (*sum, *highest) = (*sum + weight, weight.max(*highest));
         }
         let share = |one: &Active| {
             let (sum, highest) = users.get(&one.user).copied().unwrap_or((1, 1));
             let own = u64::from(self.users.get(&one.user).copied().unwrap_or(1).max(1));
-            let share = [own, highest, self.of_class(one.class)].map(u128::from).iter().product::<u128>();
+            let share = [own, highest, self.class_weight(one.class)].map(u128::from).iter().product::<u128>();
             u64::try_from(u128::from(PARTS) * share / u128::from(sum.max(1))).unwrap_or(u64::MAX).max(1)
         };
         active.iter().map(|(client, one)| (*client, share(one))).collect()
     }
 
-    /// Gives credit by share until somebody may move. Who has some and does not move, for another policy's sake, holds up
-    /// nobody.
-    fn grow(&mut self, shares: &BTreeMap<SessionId, u64>) {
-        let rich = shares.keys().any(|client| self.credit.get(client).is_some_and(|credit| *credit > 0));
-        if rich && self.now < self.moved_at.after(STANDSTILL) {
+    /// Adds credit by share until at least one client may move. Clients that have credit but are suspended by another policy delay
+    /// the others by [`STANDSTILL`] at most.
+    fn add_credit(&mut self, shares: &BTreeMap<SessionId, u64>) {
+        let any_credit =
+            shares.keys().any(|client| self.credit.get(client).is_some_and(|credit| *credit > 0));
+        if any_credit && self.now < self.moved_at.after(STANDSTILL) {
             return;
         }
-        let most = shares.values().copied().max().unwrap_or(1);
+        let largest = shares.values().copied().max().unwrap_or(1);
         let gain = |share: u64| {
-            let gained = i128::from(TURN_BYTES) * i128::from(share) / i128::from(most);
+            let gained = i128::from(TURN_BYTES) * i128::from(share) / i128::from(largest);
             i64::try_from(gained).unwrap_or(TURN_BYTES).max(1)
         };
         let needed = shares.iter().map(|(client, share)| {
@@ -111,7 +112,7 @@ impl Weighted {
         let turns = needed.min().unwrap_or(1).max(1);
         for (client, share) in shares {
             let credit = self.credit.entry(*client).or_insert(0);
-            *credit = credit.saturating_add(gain(*share).saturating_mul(turns)).min(MOST_CREDIT);
+            *credit = credit.saturating_add(gain(*share).saturating_mul(turns)).min(MAX_CREDIT);
         }
     }
 }
@@ -122,13 +123,13 @@ impl Policy for Weighted {
     }
 
     fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
-        // Each has channels of its own: who has none could not use its share.
+        // Limits the channels of each client, because a client without a channel cannot use its share.
         let held = self.held.entry(ask.client).or_insert(0);
         let own = *held;
         let usable = channels.len() - channels.len() / 8;
-        let most = usable.div_ceil(self.held.len()).max(1);
-        if own >= most && self.held.len() > 1 {
-            return Choice::Busy { usable: most as u32 };
+        let limit = usable.div_ceil(self.held.len()).max(1);
+        if own >= limit && self.held.len() > 1 {
+            return Choice::Busy { usable: limit as u32 };
         }
         let choice = self.channels.choose(ask, channels);
         if let (Choice::Channel(_), Some(held)) = (choice, self.held.get_mut(&ask.client)) {
@@ -147,7 +148,7 @@ impl Policy for Weighted {
     }
 
     fn urgency(&self, ask: &Ask) -> u64 {
-        // Who has had least goes first: more credit is less urgency.
+        // The client with the most credit goes first.
         let credit = self.credit.get(&ask.client).copied().unwrap_or(0);
         u64::try_from(i128::from(i64::MAX) - i128::from(credit)).unwrap_or(u64::MAX)
     }
@@ -155,30 +156,30 @@ impl Policy for Weighted {
     fn pace(&mut self, now: Instant, running: &[Outstanding], turns: &mut [u32]) -> Option<Instant> {
         let mut active: BTreeMap<SessionId, Active> = BTreeMap::new();
         for (index, Outstanding { ask, .. }) in running.iter().enumerate() {
-            let fresh = || Active { user: ask.user, class: ask.class, requests: Vec::new() };
-            let one = active.entry(ask.client).or_insert_with(fresh);
+            let new_client = || Active { user: ask.user, class: ask.class, requests: Vec::new() };
+            let one = active.entry(ask.client).or_insert_with(new_client);
             one.class = one.class.max(ask.class);
             one.requests.push(index);
         }
         self.now = self.now.max(now);
         self.held = active.iter().map(|(client, one)| (*client, one.requests.len())).collect();
-        // Without work no credit is gathered; debts stay while a client does.
+        // Idle clients lose their credit and keep their debt.
         self.credit.retain(|client, credit| active.contains_key(client) || *credit < 0);
         if active.is_empty() {
             return None;
         }
         let shares = self.shares(&active);
-        self.grow(&shares);
+        self.add_credit(&shares);
         turns.fill(0);
         self.turn = self.turn.wrapping_add(1);
         for (client, one) in &active {
             let credit = self.credit.get(client).copied().unwrap_or(0);
-            let chunks = u32::try_from(credit / TURN_BYTES + 1).unwrap_or(MOST_TURNS).min(MOST_TURNS);
+            let chunks = u32::try_from(credit / TURN_BYTES + 1).unwrap_or(MAX_TURNS).min(MAX_TURNS);
             for chunk in 0..if credit > 0 { chunks as usize } else { 0 } {
                 turns[one.requests[(self.turn + chunk) % one.requests.len()]] += 1;
             }
         }
-        // Should nobody move after all, for another policy's sake, the others have their turn.
+        // If another policy suspends all clients with credit, those in debt gain some after the standstill.
         let in_debt = active.keys().any(|client| self.credit.get(client).is_none_or(|credit| *credit <= 0));
         in_debt.then(|| self.moved_at.max(self.now).after(STANDSTILL))
     }

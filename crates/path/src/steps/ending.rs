@@ -1,10 +1,10 @@
-//! How requests are ended before their time: cancelled, overdue, revoked, or because their queue or the service ends.
+//! Early ends: requests that are cancelled, overdue or revoked, or whose queue or service ends.
 //!
 //! ```text
-//! who is meant ─┬─ waits for a channel ─► given up at once
-//!               ├─ held by its queue's order ─► given up, with what is linked to it
-//!               ├─ runs ─► the engine is asked; its report says how it ended
-//!               └─ a loop ─► its running member is cancelled, and all of it ends with that
+//! the request ─┬─ waits for a channel ─► fails at once
+//!              ├─ held by its queue's order ─► fails, with the requests linked to it
+//!              ├─ runs ─► cancelled in the engine, whose report says how it ended
+//!              └─ a loop ─► its running member is cancelled, and the whole loop ends with it
 //! ```
 
 use memferry_clock::Instant;
@@ -15,8 +15,8 @@ use crate::capability::{Capabilities, Claims};
 use crate::request::{Origin, QueueKey};
 
 impl<E: Engine> Path<E> {
-    /// Stops listening to a queue: what waits is dropped, what runs is cancelled, no completion follows. The queue is gone
-    /// once nothing of it runs ([`queue_gone`](Self::queue_gone)).
+    /// Closes a queue: drops its waiting requests, cancels the running ones, and delivers no more completions. The queue is gone
+    /// once none of its requests runs ([`queue_gone`](Self::queue_gone)).
     pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
         let Some(queue) = self.ledger.queue(key) else { return };
         queue.closing = true;
@@ -28,13 +28,13 @@ impl<E: Engine> Path<E> {
         self.forget(key);
     }
 
-    /// Asks that the request a queue knows by `tag` end early.
+    /// Cancels the request that has `tag` in its queue.
     #[cfg(test)]
     pub(crate) fn cancel(&mut self, queue: QueueKey, tag: u64, capabilities: &mut Capabilities<E::Memory>) {
         self.cancel_where(queue, |candidate| candidate == tag, capabilities);
     }
 
-    /// Asks that the requests of a queue whose tag `named` accepts end early.
+    /// Cancels the requests of a queue for whose tag `named` returns true. Running ones end when the engine reports them.
     pub fn cancel_where(
         &mut self,
         queue: QueueKey,
@@ -46,21 +46,21 @@ impl<E: Engine> Path<E> {
         });
     }
 
-    /// Asks that loops of a queue whose tag `named` accepts end when their present round is whole.
+    /// Ends the loops of a queue for whose tag `named` returns true, after their present round.
     pub fn stop_loops(&mut self, queue: QueueKey, named: impl Fn(u64) -> bool) {
         if let Some(order) = self.orders.get(queue) {
             order.stop(&|origin| named(origin.tag));
         }
     }
 
-    /// Asks that requests which use revoked memory end early.
+    /// Cancels the requests that use revoked memory.
     pub fn cancel_revoked(&mut self, capabilities: &mut Capabilities<E::Memory>) {
         self.end_where(None, capabilities, |_, claims, _, capabilities| {
             capabilities.uses_revoked(claims).then_some(Failure::Cancelled)
         });
     }
 
-    /// Fails everything that did not start because the service stops; loops end after their present round.
+    /// Fails all requests that have not started, because the service stops. Loops end after their present round.
     pub fn stop(&mut self, capabilities: &mut Capabilities<E::Memory>) {
         let given_up =
             self.channels.give_up(|_, origin| (!origin.member).then_some(Failure::ServiceStopping));
@@ -74,13 +74,13 @@ impl<E: Engine> Path<E> {
         self.advance_orders(capabilities);
     }
 
-    /// Asks that everything that runs end early, and what waits.
+    /// Cancels all requests, running or not.
     pub fn cancel_all(&mut self, capabilities: &mut Capabilities<E::Memory>) {
         self.end_where(None, capabilities, |_, _, _, _| Some(Failure::Cancelled));
     }
 
-    /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed. What was behind
-    /// that is advanced by the caller.
+    /// Fails waiting and held requests that are overdue, and requests that wait although all channels have failed. The caller then
+    /// advances the orders.
     pub(super) fn give_up_overdue(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) {
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let all_faulted = self.channels.usable() == 0;
@@ -104,14 +104,15 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Ends what `ends` names a failure for, wherever it is; orders of `only` that queue are looked at, or all.
+    /// Ends the requests for which `ends` returns a failure, wherever they are. Looks only at the orders of the queue `only`, if
+    /// given.
     fn end_where(
         &mut self,
         only: Option<QueueKey>,
         capabilities: &mut Capabilities<E::Memory>,
         ends: impl Fn(Origin, &Claims, &Terms, &Capabilities<E::Memory>) -> Option<Failure>,
     ) {
-        // Everybody's are walked through, so not for a queue that has none among them.
+        // This visits the waiting requests of all queues, so it is skipped for a queue that has none.
         if only.is_none_or(|queue| self.channels.waits(queue)) {
             let given_up = self
                 .channels

@@ -1,11 +1,11 @@
-//! Who moves on: the policy's answer handed to the engine, and what was moved told to the policy.
+//! Pacing: passes the policy's turns to the engine, and charges the policy for the bytes moved.
 //!
 //! ```text
 //! run: pace ─ policy.pace(running) ─► engine.set_turns ─► engine.poll ─► charge ─ policy.moved(bytes of each)
 //! ```
 //!
-//! Taken only with policies that pace. What a device paces by its request line is left to it.
-//! One that may not move keeps its channel and its claims; a cancel ends it all the same.
+//! Only with policies that pace, and not for transfers that a device paces by its request line. A suspended request keeps its
+//! channel and its claims; a cancel still ends it.
 
 use memferry_clock::Instant;
 use memferry_transfer::Engine;
@@ -13,24 +13,24 @@ use memferry_transfer::Engine;
 use super::Path;
 use crate::policy::{Acts, Outstanding, Policy};
 
-/// What the policy said last.
+/// The policy's latest decisions.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
-    /// When it has to be asked again.
+    /// The latest time of the next `pace`.
     pub(super) wake: Option<Instant>,
-    /// Some request may move, or is being ended.
+    /// At least one request may move, or is being ended.
     moving: bool,
     running: Vec<Outstanding>,
     turns: Vec<u32>,
 }
 
 impl<E: Engine> Path<E> {
-    /// Another policy takes over. Requests that run keep their channels; what the old one knew is gone with it.
+    /// Replaces the policy. Running requests keep their channels; the state of the old policy is lost.
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
         self.acts = policy.acts();
         self.policy = policy;
         self.pacing = Pacing::default();
-        // What was moved before is not the new one's to charge.
+        // The new policy is not charged for bytes moved before.
         for running in self.ledger.running() {
             running.charged = self.engine.bytes_done(running.ticket);
         }
@@ -39,21 +39,21 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Whether the engine has work that wants to be polled: false while all that runs is suspended, or a device's.
+    /// Whether the engine must be polled: false while all running requests are suspended, or a device does the work.
     pub fn progresses(&self) -> bool {
         let suspended = !self.pacing.running.is_empty() && !self.pacing.moving;
         let rests = suspended || self.engine.works_alone();
         self.running() && (!rests || !self.reported.is_empty())
     }
 
-    /// What runs has changed: the policy is asked again at once.
+    /// Makes the next run ask the policy, because the set of running requests changed.
     pub(super) fn has_changed(&mut self) {
         if self.acts.contains(Acts::PACES) {
             self.pacing.wake = Some(self.now);
         }
     }
 
-    /// Asks the policy and tells the engine.
+    /// Asks the policy for turns and sets them in the engine.
     pub(super) fn pace(&mut self, now: Instant) {
         let Self { engine, ledger, policy, pacing, .. } = self;
         pacing.running.clear();
@@ -74,7 +74,7 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Tells the policy what was moved; when nothing runs any more, that too.
+    /// Charges the policy for the bytes moved, and calls it with no requests when the last one has ended.
     pub(super) fn charge(&mut self, now: Instant) {
         let Self { engine, ledger, policy, reported, .. } = self;
         for running in ledger.running() {

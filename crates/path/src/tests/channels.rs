@@ -1,9 +1,9 @@
-//! Placement: who gets a channel, who waits, who is refused, and policies that lie.
+//! Placement: requests that get a channel, wait or are refused, and policies with invalid choices.
 
 use super::*;
 
 #[test]
-fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
+fn a_refusal_counts_the_busy_channels() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -18,7 +18,7 @@ fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
 }
 
 #[test]
-fn waiting_requests_start_in_the_order_they_came() {
+fn waiting_requests_start_in_arrival_order() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -36,7 +36,7 @@ fn waiting_requests_start_in_the_order_they_came() {
 }
 
 #[test]
-fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
+fn a_request_does_not_overtake_in_its_queue() {
     let mut bed = Bed::new(1, Exclusive::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -46,7 +46,7 @@ fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
     bed.run_for(5000);
     bed.submit(queue, 2, &fill(other, 100));
     bed.close(binding);
-    // The channel is nobody's now, but 2 was first.
+    // The channel is free now, but request 2 came first.
     assert_eq!(bed.path.channel_states(), [ChannelState::Free]);
     bed.submit(queue, 3, &fill(other, 8));
     bed.submit(queue, 4, &fill(other, 8).refuse_when_busy());
@@ -56,7 +56,7 @@ fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
 }
 
 #[test]
-fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
+fn waiting_requests_do_not_block_other_queues() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -73,7 +73,7 @@ fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
 }
 
 #[test]
-fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
+fn the_waiting_quota_is_per_user() {
     let mut bed = Bed::new(1, Shared::new(), 2);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(B, 100).0;
@@ -93,7 +93,7 @@ fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
     assert_eq!(bed.completion(8), refused(8, Failure::WaitingQuota { limit: 2 }));
     bed.submit(foreign, 6, &fill(other, 100));
     assert_eq!(bed.path.waiting(), 3);
-    // What leaves the list makes room.
+    // A cancelled request gives its place back.
     bed.cancel(two, 3);
     bed.submit(two, 7, &fill(frame, 100));
     bed.run_for(100_000);
@@ -102,7 +102,7 @@ fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
 }
 
 #[test]
-fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
+fn exclusive_clients_use_one_channel_each() {
     for (kind, ends) in [(PolicyKind::Exclusive, [2000, 4000]), (PolicyKind::Shared, [2000, 2000])] {
         let mut bed = Bed::over(FakeEngine::new(2, TIMING), kind.build(), 8);
         let frame = bed.frame(A, 100).0;
@@ -115,7 +115,7 @@ fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
 }
 
 #[test]
-fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
+fn exclusive_clients_wait_for_a_departure() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
     let frames = [A, B, C].map(|session| bed.frame(session, 100).0);
     let queues = [A, B, C].map(|session| bed.path.open_queue(session, 0));
@@ -124,7 +124,7 @@ fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
     bed.submit(queues[2], 3, &fill(frames[2], 100).refuse_when_busy());
     assert_eq!(bed.completion(3), refused(3, Failure::ChannelsBusy { channels: 0 }));
     bed.submit(queues[2], 4, &fill(frames[2], 100));
-    // B has a second queue: closing the first does not end B.
+    // B has a second queue, so it keeps its channel when the first closes.
     let second = bed.path.open_queue(B, 0);
     bed.close(queues[1]);
     bed.run_for(100_000);
@@ -134,7 +134,7 @@ fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
     assert_eq!(bed.completion(4).outcome.result, Ok(()));
 }
 
-/// Gives the same answer to everyone.
+/// Always makes the same choice.
 struct Rogue(Choice);
 
 impl Policy for Rogue {
@@ -150,7 +150,7 @@ impl Policy for Rogue {
 }
 
 #[test]
-fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
+fn choosing_a_busy_or_missing_channel_is_busy() {
     for (channel, first) in [(1, Ok(())), (2, Err(2)), (u32::MAX, Err(2))] {
         let mut bed = Bed::new(2, Rogue(Choice::Channel(channel)), 8);
         let frame = bed.frame(A, 100).0;
@@ -170,7 +170,7 @@ fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
 }
 
 #[test]
-fn a_policys_choice_of_a_failed_channel_counts_as_busy() {
+fn choosing_a_failed_channel_is_busy() {
     let mut bed = Bed::new(2, Rogue(Choice::Channel(0)), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -185,7 +185,7 @@ fn a_policys_choice_of_a_failed_channel_counts_as_busy() {
     assert_eq!(bed.completion(3), refused(3, Failure::DeadlineExceeded));
 }
 
-/// Has no channel for anybody until it was asked that often.
+/// Answers busy until it was asked this many times.
 struct Hesitant(u32);
 
 impl Policy for Hesitant {
@@ -202,8 +202,8 @@ impl Policy for Hesitant {
 }
 
 #[test]
-fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
-    // It is asked for 1 when that comes, for 1 again, and would then say yes to 2.
+fn a_changed_choice_cannot_reorder_a_queue() {
+    // It is asked for request 1 twice, and would then choose a channel for request 2.
     let mut bed = Bed::new(1, Hesitant(3), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -218,7 +218,7 @@ fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
 }
 
 #[test]
-fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
+fn one_of_several_users_gets_half_the_channels() {
     let mut bed = Bed::new(4, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let other = bed.frame(C, 100).0;
@@ -227,7 +227,7 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
     for tag in 1..=3 {
         bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
     }
-    assert!(bed.log.is_empty(), "alone, it may have all");
+    assert!(bed.log.is_empty(), "a single user may use all channels");
     bed.run_for(10_000);
     let foreign = bed.path.open_queue(C, 8);
     for tag in 11..=13 {
@@ -236,7 +236,7 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
     bed.submit(queues[1], 14, &Request::new(Operation::Nop).refuse_when_busy());
     assert_eq!(bed.completion(14), refused(14, Failure::ChannelsBusy { channels: 2 }));
     assert_eq!(bed.path.waiting(), 1);
-    // Who waits for its share does not hold up the other user.
+    // A user at its limit does not delay the other user.
     bed.submit(foreign, 21, &fill(other, 100).refuse_when_busy());
     bed.run_for(100_000);
     assert_eq!((bed.completed_at(11), bed.completed_at(12), bed.completed_at(21)), (12_000, 12_000, 12_000));
@@ -246,11 +246,14 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
         bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
     }
     bed.run_for(100_000);
-    assert!((31..=34).all(|tag| bed.completion(tag).outcome.result == Ok(())), "alone again");
+    assert!(
+        (31..=34).all(|tag| bed.completion(tag).outcome.result == Ok(())),
+        "the only user again, so all channels"
+    );
 }
 
 #[test]
-fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
+fn a_single_user_leaves_an_eighth_free() {
     let mut bed = Bed::new(16, Shared::new(), 0);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 7);
@@ -265,7 +268,7 @@ fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
 }
 
 #[test]
-fn whoever_comes_finds_a_channel_though_others_keep_all_that_they_may() {
+fn new_users_get_a_channel_among_greedy_ones() {
     let mut bed = Bed::new(32, Shared::new(), 0);
     let frame = bed.frame(A, 100).0;
     // Users 0 and 1 share the engine from the beginning.

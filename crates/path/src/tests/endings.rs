@@ -1,9 +1,9 @@
-//! Early ends: cancels, deadlines and revocations, waiting or running, and which of several reasons counts.
+//! Early ends: cancels, deadlines and revocations of waiting and running requests, and the reason reported.
 
 use super::*;
 
 #[test]
-fn a_deadline_that_passed_already_starts_nothing() {
+fn a_passed_deadline_starts_nothing() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.run_for(500);
@@ -16,11 +16,11 @@ fn a_deadline_that_passed_already_starts_nothing() {
 }
 
 #[test]
-fn a_deadline_ends_a_running_request_between_chunks() {
+fn a_deadline_ends_a_request_between_chunks() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1270)));
-    // The 27th byte is on its way; its chunk ends with the 32nd.
+    // The 27th byte is moving; its chunk ends with the 32nd.
     bed.run_until(at(1265));
     bed.run_for(10_000);
     let completion = bed.completion(1);
@@ -34,7 +34,7 @@ fn a_deadline_ends_a_running_request_between_chunks() {
 }
 
 #[test]
-fn a_deadline_ends_a_waiting_request_on_time_and_leaves_the_others() {
+fn a_deadline_ends_a_waiting_request_on_time() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -47,7 +47,7 @@ fn a_deadline_ends_a_waiting_request_on_time_and_leaves_the_others() {
 }
 
 #[test]
-fn a_request_that_is_done_by_its_deadline_is_done() {
+fn a_request_done_by_its_deadline_succeeds() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -57,7 +57,7 @@ fn a_request_that_is_done_by_its_deadline_is_done() {
 }
 
 #[test]
-fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
+fn a_cancel_ends_waiting_and_running_requests() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -74,7 +74,7 @@ fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
 }
 
 #[test]
-fn a_cancel_names_requests_of_its_own_queue_only() {
+fn a_cancel_is_limited_to_its_queue() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -93,7 +93,7 @@ fn a_cancel_names_requests_of_its_own_queue_only() {
 }
 
 #[test]
-fn an_engine_that_cannot_be_interrupted_reports_what_it_did() {
+fn an_uninterruptible_engine_reports_success() {
     let engine = FakeEngine::new(1, Timing { preemption_bytes: None, ..TIMING });
     let mut bed = Bed::over(engine, Box::new(Shared::new()), 8);
     let frame = bed.frame(A, 100).0;
@@ -106,7 +106,7 @@ fn an_engine_that_cannot_be_interrupted_reports_what_it_did() {
 }
 
 #[test]
-fn the_first_reason_to_end_a_request_is_the_one_reported() {
+fn the_first_reason_to_end_is_reported() {
     for (deadline, reason) in [(1100, Failure::DeadlineExceeded), (1500, Failure::Cancelled)] {
         let engine = FakeEngine::new(1, Timing { preemption_bytes: Some(64), ..TIMING });
         let mut bed = Bed::over(engine, Box::new(Shared::new()), 8);
@@ -125,7 +125,7 @@ fn the_first_reason_to_end_a_request_is_the_one_reported() {
 }
 
 #[test]
-fn revoked_memory_ends_requests_that_run_or_wait_on_it() {
+fn revoked_memory_ends_its_requests() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, _), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     let other = bed.frame(A, 100).0;
@@ -145,7 +145,7 @@ fn revoked_memory_ends_requests_that_run_or_wait_on_it() {
 }
 
 #[test]
-fn a_grant_taken_back_ends_the_peers_requests() {
+fn revoking_a_grant_ends_the_peers_requests() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let (frame, memory) = bed.frame(A, 100);
     let token = bed.capabilities.grant(A, frame, (10, 50), Rights::WRITE, Grantee::Session(B)).unwrap();
@@ -167,7 +167,7 @@ fn a_grant_taken_back_ends_the_peers_requests() {
 }
 
 #[test]
-fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
+fn stop_fails_waiting_and_cancel_all_ends_running() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -193,7 +193,7 @@ fn the_next_wake_is_the_earliest_end_or_deadline() {
     let queue = bed.path.open_queue(A, 0);
     assert_eq!(bed.path.next_wake(), None);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(5000)));
-    assert_eq!(bed.path.next_wake(), Some(at(5000)), "nothing was started yet");
+    assert_eq!(bed.path.next_wake(), Some(at(5000)), "no request has started yet");
     bed.turn();
     assert_eq!(bed.path.next_wake(), Some(at(2000)));
     bed.submit(queue, 2, &fill(frame, 100).with_deadline(at(1800)));

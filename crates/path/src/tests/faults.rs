@@ -1,11 +1,11 @@
-//! Failed channels and failed memory: who is told, what stays in use, and what is held back until a reset.
+//! Failed channels and failed memory: reports, channels that stay in use, and memory kept until a reset.
 
 use super::*;
 
 const FAILS: Fault = Fault::Fails { failure: Failure::ChannelFaulted, after_bytes: 10 };
 
 #[test]
-fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
+fn a_failed_channel_keeps_memory_until_reset() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     let other = bed.frame(A, 100).0;
@@ -28,10 +28,10 @@ fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
     assert_eq!([2, 3, 4].map(|tag| bed.completed_at(tag)), [7000, 9000, 11_000]);
     assert_eq!(bed.capabilities.take_finished(), []);
     assert_eq!(bed.capabilities.take_dropped(), []);
-    // Who waits is told, once, that this may take for ever.
+    // The revocation is reported, once, as withheld: the reset may never happen.
     assert_eq!(bed.capabilities.take_withheld(), [revocation]);
     assert_eq!(bed.capabilities.take_withheld(), []);
-    // Whoever revokes it again is told again, and the last of them stands for all.
+    // A repeated revocation is reported again, and the last one replaces the others.
     let again = [(); 3].map(|()| {
         let revocation = bed.capabilities.revoke(A, frame).unwrap();
         assert_eq!(bed.capabilities.take_withheld(), [revocation]);
@@ -48,7 +48,7 @@ fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
 }
 
 #[test]
-fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
+fn only_failed_channels_withhold_a_revocation() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let frame = bed.frame(A, 10_000).0;
     let queue = bed.path.open_queue(A, 0);
@@ -60,7 +60,7 @@ fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
     while bed.outcomes().is_empty() {
         bed.run_for(1000);
     }
-    // The other request runs on.
+    // The other request still runs.
     assert_eq!(bed.completion(1).outcome.result, Err(Failure::ChannelFaulted));
     assert_eq!(bed.capabilities.take_withheld(), []);
     bed.run_for(1_000_000);
@@ -69,7 +69,7 @@ fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
         (bed.capabilities.take_withheld(), bed.capabilities.take_finished()),
         (vec![revocation], vec![])
     );
-    // So is one that comes afterwards.
+    // A revocation made after the failure is withheld too.
     let other = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
     bed.path.engine_mut().inject(1, FAILS);
@@ -114,7 +114,7 @@ fn requests_fail_when_every_channel_has_failed() {
 }
 
 #[test]
-fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
+fn a_memory_fault_leaves_the_channel_in_use() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, _), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.path.engine_mut().inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 40 });
@@ -133,7 +133,7 @@ fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
 }
 
 #[test]
-fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
+fn a_hanging_request_completes_after_a_reset() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -145,10 +145,10 @@ fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
     bed.path.cancel_revoked(&mut bed.capabilities);
     bed.run_for(100_000);
     assert_eq!((bed.log.len(), bed.path.idle()), (0, false));
-    // The path does not ask to be woken for a deadline it acted on.
+    // No wake for a deadline that the path has acted on.
     assert_eq!(bed.path.next_wake(), None);
 
-    // Told of the reset too early, the path believes the engine.
+    // If the reset is reported too early, the path relies on the engine's state.
     bed.path.channel_was_reset(0, &mut bed.capabilities);
     assert_eq!(bed.path.channel_states(), [ChannelState::Busy]);
     bed.path.engine_mut().reset(0);
@@ -182,14 +182,14 @@ fn a_closed_queue_stays_while_its_request_hangs() {
     assert_eq!(bed.capabilities.take_finished(), []);
     bed.path.channel_was_reset(0, &mut bed.capabilities);
     assert_eq!(bed.capabilities.take_finished(), [closing]);
-    // The channel was bound to A, which is gone.
+    // The channel was bound to A, which has departed.
     bed.submit(other_queue, 3, &fill(other, 100));
     bed.run_for(10_000);
     assert_eq!(bed.completion(3).outcome.result, Ok(()));
 }
 
 #[test]
-fn an_unknown_channel_can_be_said_to_be_reset() {
+fn resetting_an_unknown_channel_is_harmless() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     bed.path.channel_was_reset(7, &mut bed.capabilities);
     assert_eq!(bed.path.channel_states(), [ChannelState::Free]);

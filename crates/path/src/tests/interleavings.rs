@@ -1,7 +1,7 @@
-//! Random interleavings of everything that can happen to a path: exactly one completion each, and nothing left behind.
+//! Random interleavings of all events on a path: each request completes exactly once, and no claim or queue leaks.
 //!
 //! ```text
-//! Step (open, submit, cancel, close, revoke, run, settle, take, consume, fail, reset) ─► Ring bookkeeping as a client has it
+//! Step (open, submit, cancel, close, revoke, run, settle, take, consume, fail, reset) ─► World: rings as the clients see them
 //! ```
 
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl World {
         Self { bed, rings: Vec::new(), requests: Vec::new(), frames, revocations: 0 }
     }
 
-    fn take(&mut self, step: Step) {
+    fn do_step(&mut self, step: Step) {
         let now = self.bed.clock.now();
         match step {
             Step::Open { session } => self.open(session),
@@ -152,7 +152,7 @@ impl World {
     fn open(&mut self, session: usize) {
         let key = self.bed.path.open_queue(SESSIONS[session], 0);
         let taken = self.rings.iter().any(|ring| ring.open && ring.key == key);
-        assert!(!taken, "the name of an open queue was given again");
+        assert!(!taken, "{key:?} was assigned while its queue is open");
         self.rings.push(Ring { key, session, open: true, unread: 0 });
     }
 
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// The capability is replaced, so that later requests find one.
+    /// Revokes a session's frame and registers another for later requests.
     fn revoke(&mut self, session: usize) {
         let capabilities = &mut self.bed.capabilities;
         capabilities.revoke(SESSIONS[session], self.frames[session]).unwrap();
@@ -179,7 +179,7 @@ impl World {
         self.bed.path.channel_was_reset(channel, &mut self.bed.capabilities);
     }
 
-    /// Room for a completion of an open queue, if its ring has any left.
+    /// Reserves a completion of an open queue, if its ring has room.
     fn reserve(&mut self, queue: Index) -> Option<(usize, crate::Reservation, u64)> {
         let open: Vec<_> = (0..self.rings.len()).filter(|ring| self.rings[*ring].open).collect();
         if open.is_empty() {
@@ -192,19 +192,22 @@ impl World {
     }
 
     fn receive(&mut self) {
-        let deliveries: Vec<_> = self.bed.path.take_completions().collect();
-        for QueueCompletion { queue, completion, .. } in deliveries {
+        let delivered: Vec<_> = self.bed.path.take_completions().collect();
+        for QueueCompletion { queue, completion, .. } in delivered {
             let (ring, completions) = &mut self.requests[completion.tag as usize];
             *completions += 1;
             let ring = &mut self.rings[*ring];
-            assert!(ring.open && ring.key == queue, "{completion:?} came to a queue that is not its own");
+            assert!(
+                ring.open && ring.key == queue,
+                "{completion:?} was delivered to {queue:?}, not to its own queue"
+            );
             ring.unread += 1;
             assert!(ring.unread <= CAPACITY, "a ring overflowed");
-            assert!(*completions == 1, "{completion:?} came twice");
+            assert!(*completions == 1, "{completion:?} was delivered twice");
         }
     }
 
-    /// Everything is repaired, runs out, and is closed.
+    /// Resets all channels, lets everything complete, closes everything, and checks that nothing is left.
     fn finish(mut self) {
         for _ in 0..2 {
             for channel in 0..CHANNELS {
@@ -214,7 +217,7 @@ impl World {
             }
         }
         self.run_out();
-        // Loops go on until stopped, and what was linked to a request that never came waits for it.
+        // Endless loops continue, and a loop still waits for members that were never submitted: cancel them.
         for ring in self.rings.iter().filter(|ring| ring.open) {
             self.bed.path.cancel_where(ring.key, |_| true, &mut self.bed.capabilities);
         }
@@ -225,7 +228,7 @@ impl World {
                 owed.insert(tag, completions);
             }
         }
-        assert!(owed.is_empty() && self.bed.path.waiting() == 0, "{owed:?}");
+        assert!(owed.is_empty() && self.bed.path.waiting() == 0, "not completed exactly once: {owed:?}");
         for ring in self.rings.iter_mut().filter(|ring| ring.open) {
             self.bed.path.close_queue(ring.key, &mut self.bed.capabilities);
         }
@@ -256,13 +259,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_request_of_an_open_queue_is_completed_exactly_once(
+    fn each_request_completes_exactly_once(
         exclusive in any::<bool>(),
         steps in proptest::collection::vec(step(), 1..250),
     ) {
         let mut world = World::new(if exclusive { PolicyKind::Exclusive } else { PolicyKind::Shared });
         for step in steps {
-            world.take(step);
+            world.do_step(step);
         }
         world.finish();
     }

@@ -1,7 +1,7 @@
-//! Links, fences, loops and classes: what starts when, and what fails with what.
+//! Links, fences, loops and classes: when requests start, and which failures others inherit.
 //!
 //! ```text
-//! requests with terms ─► Bed ─► the order in which they end, their outcomes, what they inherit
+//! requests with terms ─► Bed ─► the order in which they end, their outcomes, inherited failures
 //! ```
 
 use super::*;
@@ -14,7 +14,7 @@ fn bed(channels: u32) -> (Bed, QueueKey, Handle) {
     (bed, queue, frame)
 }
 
-/// Tag, outcome, inherited, value, in the order they ended.
+/// Tag, result, inherited and value of each completion, in the order of completion.
 type Ends = Vec<(u64, Result<(), Failure>, bool, u64)>;
 
 impl Bed {
@@ -25,7 +25,7 @@ impl Bed {
         self.log.iter().map(|(_, completed)| end(completed.completion)).collect()
     }
 
-    /// So many turns, each when the path asks for it.
+    /// Takes up to `count` turns, each at the time the path asks for.
     fn turns(&mut self, count: usize) {
         for _ in 0..count {
             self.turn();
@@ -36,34 +36,34 @@ impl Bed {
 
     fn drain(&mut self) {
         self.turns(1000);
-        assert!(self.path.idle(), "it never ends");
+        assert!(self.path.idle(), "requests are left after 1000 turns");
     }
 
     fn ended_at(&self, tag: u64) -> u128 {
         let of_tag = |(_, completed): &&(Instant, QueueCompletion)| completed.completion.tag == tag;
-        self.log.iter().find(of_tag).expect("it ended").0.picoseconds()
+        self.log.iter().find(of_tag).expect("no completion with this tag").0.picoseconds()
     }
 }
 
 const OK: Result<(), Failure> = Ok(());
 
 #[test]
-fn a_linked_request_starts_when_the_one_before_has_succeeded() {
+fn a_linked_request_starts_after_a_success() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &fill(frame, 10).linked());
     bed.submit(queue, 2, &fill(frame, 10).linked());
     bed.submit(queue, 3, &fill(frame, 10));
-    // Not linked, but nothing starts before what came earlier.
+    // Not linked, but requests start in submission order.
     bed.submit(queue, 4, &fill(frame, 0));
     bed.drain();
     assert_eq!(bed.ends(), [1, 2, 4, 3].map(|tag| (tag, OK, false, 0)));
     let times = [1, 2, 3].map(|tag| bed.ended_at(tag));
     assert_eq!(times, [1100, 2200, 3300]);
-    assert_eq!(bed.ended_at(4), 3200, "beside the third");
+    assert_eq!(bed.ended_at(4), 3200, "runs beside request 3");
 }
 
 #[test]
-fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
+fn an_endless_loop_yields_its_channel() {
     let (mut bed, queue, frame) = bed(1);
     bed.submit(queue, 1, &Request::repeat(0));
     bed.submit(queue, 2, &fill(frame, 10));
@@ -73,15 +73,15 @@ fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
     bed.submit(foreign, 7, &fill(other, 10));
     bed.turns(20);
     assert_eq!(bed.completion(7).outcome.result, OK);
-    assert!(!bed.path.idle(), "the loop goes on");
+    assert!(!bed.path.idle(), "the loop must continue");
 }
 
 #[test]
-fn a_failure_fails_all_that_is_linked_to_it_with_the_same_reason_and_nothing_else() {
+fn a_failure_fails_only_the_linked_requests() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     for late in [false, true] {
         let (mut bed, queue, frame) = bed(4);
-        // At admission, or in the engine.
+        // The first request fails in the engine if late, else at admission.
         let first = if late { fill(frame, 60) } else { fill(frame, 65) };
         let reason = if late { Failure::MemoryFault } else { outside };
         if late {
@@ -98,7 +98,7 @@ fn a_failure_fails_all_that_is_linked_to_it_with_the_same_reason_and_nothing_els
 }
 
 #[test]
-fn what_is_linked_to_a_request_that_cannot_be_read_fails_with_it() {
+fn links_to_a_refused_request_fail_with_it() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &fill(frame, 10).linked());
     let reservation = bed.path.reserve(queue, 8).unwrap();
@@ -115,13 +115,13 @@ fn what_is_linked_to_a_request_that_cannot_be_read_fails_with_it() {
 }
 
 #[test]
-fn a_fence_waits_for_all_that_came_before_and_holds_what_comes_after() {
+fn a_fence_separates_earlier_from_later_requests() {
     let (mut bed, queue, frame) = bed(8);
     bed.submit(queue, 1, &fill(frame, 60));
     bed.submit(queue, 2, &fill(frame, 10));
     bed.submit(queue, 3, &Request::new(Operation::Nop).fenced());
     bed.submit(queue, 4, &fill(frame, 10));
-    // Another queue is not concerned.
+    // The fence does not affect other queues.
     let other = bed.path.open_queue(A, 0);
     bed.submit(other, 5, &fill(frame, 10));
     bed.drain();
@@ -130,7 +130,7 @@ fn a_fence_waits_for_all_that_came_before_and_holds_what_comes_after() {
 }
 
 #[test]
-fn a_fence_passes_failures_and_needs_nothing_to_wait_for() {
+fn a_fence_starts_after_failures_or_at_once() {
     let (mut bed, queue, frame) = bed(8);
     bed.submit(queue, 1, &fill(frame, 0).fenced());
     bed.submit(queue, 2, &fill(frame, 65));
@@ -142,7 +142,7 @@ fn a_fence_passes_failures_and_needs_nothing_to_wait_for() {
 }
 
 #[test]
-fn a_loop_repeats_its_members_in_order_and_tells_the_rounds() {
+fn a_loop_repeats_in_order_and_counts_rounds() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &Request::repeat(3));
     bed.submit(queue, 2, &fill(frame, 10).linked());
@@ -157,12 +157,12 @@ fn a_loop_repeats_its_members_in_order_and_tells_the_rounds() {
 }
 
 #[test]
-fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
+fn a_stopped_loop_completes_its_round() {
     let (mut bed, queue, frame) = bed(4);
     bed.submit(queue, 1, &Request::repeat(0));
     bed.submit(queue, 2, &fill(frame, 10).linked());
     bed.submit(queue, 3, &fill(frame, 10));
-    // Others are served meanwhile.
+    // Other clients are served meanwhile.
     let other = bed.path.open_queue(B, 1);
     let (their, _) = bed.frame(B, 64);
     bed.submit(other, 4, &fill(their, 30));
@@ -170,7 +170,7 @@ fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
     assert!(bed.ends().contains(&(4, OK, false, 0)) && bed.log.len() == 1);
     bed.path.stop_loops(queue, |tag| tag == 3);
     bed.turns(5);
-    assert_eq!(bed.log.len(), 1, "a member's name does not stop the loop");
+    assert_eq!(bed.log.len(), 1, "the tag of a member must not stop the loop");
     bed.path.stop_loops(queue, |tag| tag == 1);
     bed.drain();
     let ends = bed.ends();
@@ -181,7 +181,7 @@ fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
 }
 
 #[test]
-fn cancel_deadline_failure_and_revocation_end_a_loop_at_once() {
+fn early_ends_stop_a_loop_at_once() {
     for (case, reason) in
         [Failure::Cancelled, Failure::Cancelled, Failure::DeadlineExceeded, Failure::MemoryFault]
             .into_iter()
@@ -211,15 +211,15 @@ fn cancel_deadline_failure_and_revocation_end_a_loop_at_once() {
         assert_eq!(of(1).1, Err(reason), "case {case}");
         assert!(of(2).1 == Err(reason) || of(3).1 == Err(reason), "case {case}: {ends:?}");
         let after = if case == 3 { Err(Failure::MemoryFault) } else { OK };
-        assert_eq!(of(4).1, after, "what was behind the loop starts: case {case}");
+        assert_eq!(of(4).1, after, "the request behind the loop: case {case}");
         bed.capabilities.close(A);
         let freed = bed.capabilities.take_dropped().len();
-        assert_eq!(freed, 1, "its claims are released: case {case}");
+        assert_eq!(freed, 1, "the loop's claims must be released: case {case}");
     }
 }
 
 #[test]
-fn a_loop_that_cannot_be_is_refused_whole() {
+fn an_invalid_loop_is_refused_as_a_whole() {
     let (mut bed, queue, frame) = bed(4);
     let mut alone = Request::repeat(2);
     alone.terms.linked = false;
@@ -228,7 +228,7 @@ fn a_loop_that_cannot_be_is_refused_whole() {
     bed.submit(queue, 3, &fill(frame, 10).linked());
     bed.submit(queue, 4, &Request::repeat(2));
     bed.submit(queue, 5, &fill(frame, 10));
-    // With a member that may not be.
+    // A loop with a member outside its memory.
     bed.submit(queue, 6, &Request::repeat(2));
     bed.submit(queue, 7, &fill(frame, 10).linked());
     bed.submit(queue, 8, &fill(frame, 65).linked());
@@ -255,7 +255,7 @@ fn a_loop_that_cannot_be_is_refused_whole() {
 }
 
 #[test]
-fn held_requests_are_cancelled_with_what_is_linked_to_them_and_closed_without_a_word() {
+fn cancelling_a_held_request_ends_its_links() {
     let (mut bed, queue, frame) = bed(2);
     bed.submit(queue, 1, &fill(frame, 60).linked());
     bed.submit(queue, 2, &fill(frame, 10).linked());
@@ -268,14 +268,14 @@ fn held_requests_are_cancelled_with_what_is_linked_to_them_and_closed_without_a_
     bed.submit(queue, 6, &fill(frame, 10).linked());
     bed.close(queue);
     bed.drain();
-    assert_eq!(bed.log.len(), 2, "nobody listens any more");
+    assert_eq!(bed.log.len(), 2, "a closed queue gets no completions");
     assert!(bed.path.queue_gone(queue) && bed.path.idle());
     bed.capabilities.close(A);
     assert_eq!(bed.capabilities.take_dropped().len(), 1);
 }
 
 #[test]
-fn a_held_request_is_given_up_at_its_deadline_while_others_still_run() {
+fn a_held_request_fails_at_its_deadline() {
     let (mut bed, queue, frame) = bed(2);
     bed.submit(queue, 1, &fill(frame, 60));
     bed.submit(queue, 2, &fill(frame, 10).fenced().with_deadline(at(1200)));
@@ -285,7 +285,7 @@ fn a_held_request_is_given_up_at_its_deadline_while_others_still_run() {
 }
 
 #[test]
-fn higher_classes_get_channels_first_but_never_overtake_their_own_queue() {
+fn higher_classes_start_first_across_queues() {
     let (mut bed, queue, frame) = bed(1);
     let other = bed.path.open_queue(A, 0);
     let third = bed.path.open_queue(A, 0);
@@ -308,7 +308,7 @@ fn higher_classes_get_channels_first_but_never_overtake_their_own_queue() {
 }
 
 #[test]
-fn a_class_that_was_not_granted_is_refused() {
+fn an_ungranted_class_is_refused() {
     let (mut bed, queue, frame) = bed(1);
     let mut request = fill(frame, 1);
     request.terms.class = PriorityClass::High;
@@ -318,12 +318,12 @@ fn a_class_that_was_not_granted_is_refused() {
 }
 
 #[test]
-fn the_late_end_of_an_earlier_linked_request_does_not_start_what_waits_for_another() {
+fn a_late_end_does_not_release_a_later_link() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     for cancelled in [false, true] {
         let (mut bed, queue, frame) = bed(4);
         bed.submit(queue, 1, &fill(frame, 10).linked());
-        // What depends on the first is gone before that has ended.
+        // The successor of the first is gone before the first has ended.
         bed.submit(queue, 2, &fill(frame, if cancelled { 1 } else { 65 }));
         if cancelled {
             bed.cancel(queue, 2);
@@ -334,22 +334,22 @@ fn the_late_end_of_an_earlier_linked_request_does_not_start_what_waits_for_anoth
         let gone = if cancelled { Failure::Cancelled } else { outside };
         let expected = [(2, Err(gone), false, 0), (1, OK, false, 0), (3, OK, false, 0), (4, OK, false, 0)];
         assert_eq!(bed.ends(), expected);
-        assert_eq!(bed.ended_at(4), 1600 + 1010, "after the third");
+        assert_eq!(bed.ended_at(4), 1600 + 1010, "starts after request 3");
     }
 }
 
 #[test]
-fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor() {
+fn a_refused_successor_ends_the_chain() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     let cancelled = Failure::Cancelled;
     for of_loop in [false, true] {
         let (mut bed, queue, frame) = bed(4);
         bed.submit(queue, 1, &fill(frame, 60));
         bed.submit(queue, 2, &fill(frame, 10).fenced().linked());
-        // Refused when it comes, so it is not held behind the second.
+        // Refused on arrival, so it is not held behind the second.
         bed.submit(queue, 3, &fill(frame, 65));
         if of_loop {
-            // Its members are still to come when the second is given up.
+            // Its members have not arrived yet when the second is cancelled.
             bed.submit(queue, 4, &Request::repeat(2));
         }
         bed.cancel(queue, 2);
@@ -366,7 +366,7 @@ fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor(
 }
 
 #[test]
-fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
+fn held_requests_count_in_the_waiting_quota() {
     let mut bed = Bed::new(4, Shared::new(), 4);
     let frame = bed.frame(A, 64).0;
     let theirs = bed.frame(B, 64).0;
@@ -376,7 +376,7 @@ fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
     bed.submit(queue, 2, &fill(frame, 10));
     bed.submit(queue, 3, &fill(frame, 10));
     bed.submit(queue, 4, &fill(frame, 10).linked());
-    // The loop, its member and two behind it: no more of this user, and of this user only.
+    // The loop, its member and two requests behind it fill the quota of this user; other users have their own.
     bed.submit(queue, 5, &fill(frame, 10));
     bed.submit(other, 6, &Request::repeat(0));
     bed.submit(other, 7, &fill(frame, 10));
@@ -392,7 +392,7 @@ fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
     bed.drain();
     let left: Vec<_> = bed.ends()[5..].iter().map(|end| (end.0, end.1)).collect();
     assert_eq!(left, [(3, Err(Failure::Cancelled)), (2, OK), (1, OK), (4, OK), (10, OK)]);
-    // All places are free again.
+    // All places of the quota are free again.
     bed.submit(other, 20, &fill(frame, 60));
     for tag in 21..=25 {
         bed.submit(other, tag, &fill(frame, 0).fenced());
@@ -403,7 +403,7 @@ fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
 }
 
 #[test]
-fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
+fn held_requests_passed_the_quota_already() {
     let mut bed = Bed::new(1, Shared::new(), 2);
     let frame = bed.frame(A, 64).0;
     let theirs = bed.frame(B, 64).0;
@@ -418,7 +418,7 @@ fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
 }
 
 #[test]
-fn a_list_counts_for_one_more_with_every_64_segments() {
+fn each_64_segments_count_as_one_more_request() {
     for fenced in [false, true] {
         let mut bed = Bed::new(1, Shared::new(), 4);
         let frame = bed.frame(A, 64).0;
@@ -446,7 +446,7 @@ fn a_list_counts_for_one_more_with_every_64_segments() {
 }
 
 #[test]
-fn deadlines_of_what_is_held_count_whichever_request_had_the_earliest() {
+fn each_deadline_of_held_requests_counts() {
     let (mut bed, queue, frame) = bed(2);
     bed.submit(queue, 1, &fill(frame, 60));
     bed.submit(queue, 2, &fill(frame, 10).fenced().with_deadline(at(1100)));

@@ -1,4 +1,4 @@
-//! Reservations and queues: no completion without room, none after closing, and nothing left behind.
+//! Reservations and queues: every completion has room, none follows a close, and no claim or quota place leaks.
 
 use memferry_transfer::Ticket;
 
@@ -7,7 +7,7 @@ use crate::request::Origin;
 use crate::steps::{Ledger, Running};
 
 #[test]
-fn a_reservation_is_refused_when_its_completion_would_not_fit() {
+fn reservations_are_limited_by_the_ring() {
     let mut bed = Bed::new(4, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let queue = bed.path.open_queue(A, 0);
@@ -30,7 +30,7 @@ fn a_reservation_is_refused_when_its_completion_would_not_fit() {
 }
 
 #[test]
-fn a_completion_counts_until_it_was_taken() {
+fn a_completion_counts_until_taken() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let queue = bed.path.open_queue(A, 0);
     let nop = Request::new(Operation::Nop);
@@ -38,7 +38,7 @@ fn a_completion_counts_until_it_was_taken() {
         let reservation = bed.path.reserve(queue, 2).unwrap();
         bed.path.refuse(reservation, tag, false, failure);
     }
-    assert!(bed.path.reserve(queue, 2).is_none(), "two completions are on their way to a ring of two");
+    assert!(bed.path.reserve(queue, 2).is_none(), "two completions are outstanding for a ring of two");
     bed.collect();
     assert_eq!(bed.outcomes(), [(1, Err(Failure::Cancelled)), (2, Err(Failure::Unsupported))]);
     let reservation = bed.path.reserve(queue, 1).unwrap();
@@ -54,7 +54,7 @@ fn a_completion_counts_until_it_was_taken() {
 }
 
 #[test]
-fn a_closed_queue_delivers_nothing_and_releases_everything() {
+fn a_closed_queue_delivers_no_completions() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     for tag in 1..4 {
@@ -62,7 +62,7 @@ fn a_closed_queue_delivers_nothing_and_releases_everything() {
     }
     bed.run_for(1500);
     bed.close(queue);
-    assert!(!bed.path.queue_gone(queue), "one of its requests still runs");
+    assert!(!bed.path.queue_gone(queue), "a request of the queue still runs");
     assert!(bed.path.reserve(queue, 100).is_none());
     bed.close(queue);
     bed.run_for(10_000);
@@ -74,7 +74,7 @@ fn a_closed_queue_delivers_nothing_and_releases_everything() {
 }
 
 #[test]
-fn completions_not_taken_yet_die_with_their_queue() {
+fn a_closed_queue_drops_its_completions() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let queue = bed.path.open_queue(A, 0);
     let other = bed.path.open_queue(A, 0);
@@ -84,14 +84,14 @@ fn completions_not_taken_yet_die_with_their_queue() {
     }
     bed.path.close_queue(queue, &mut bed.capabilities);
     assert!(bed.path.queue_gone(queue));
-    // The next queue gets the name, and must not get the completion with it.
+    // The next queue reuses the key, and must not get the completion.
     assert_eq!(bed.path.open_queue(B, 0), queue);
     bed.collect();
     assert_eq!(bed.outcomes(), [(2, Err(Failure::Cancelled))]);
 }
 
 #[test]
-fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
+fn a_reservation_keeps_a_closed_queue() {
     for used in [true, false] {
         let mut bed = Bed::new(1, Exclusive::new(), 8);
         let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
@@ -110,7 +110,7 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
         assert!(bed.path.queue_gone(queue));
         bed.run_for(10_000);
         assert_eq!((bed.outcomes(), memory.contents()[10]), (vec![(1, Ok(()))], 0));
-        // The policy was told: another session gets the only channel.
+        // The policy released the channel, so another session gets it.
         let other = bed.frame(B, 10).0;
         let queue = bed.path.open_queue(B, 0);
         bed.submit(queue, 3, &fill(other, 10).refuse_when_busy());
@@ -120,7 +120,7 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
 }
 
 #[test]
-fn queues_of_one_session_end_apart() {
+fn queues_of_one_session_close_separately() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let frame = bed.frame(A, 100).0;
     let one = bed.path.open_queue(A, 0);
@@ -136,7 +136,7 @@ fn queues_of_one_session_end_apart() {
 }
 
 #[test]
-fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
+fn an_idle_path_has_no_work_and_no_wake() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     assert!(bed.path.idle() && !bed.path.must_settle());
     assert!(!bed.path.settle(at(5), &mut bed.capabilities));
@@ -149,7 +149,7 @@ fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
 }
 
 #[test]
-fn a_late_report_for_an_earlier_post_ends_nothing() {
+fn a_report_for_an_earlier_post_is_ignored() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let mut ledger = Ledger::new(2);
     let queue = ledger.open(A, 0);

@@ -1,12 +1,12 @@
-//! A thousand transfers of three sessions in virtual time: the same twice, and what the oracle says.
+//! A thousand random transfers of three sessions in virtual time: runs repeat exactly, and the oracle gets the same memory.
 //!
 //! ```text
-//! seed ─► Events (submit, cancel, grant anew, fail, repair) ─► Bed ─► log ─┬─ twice: byte-identical
+//! seed ─► Events (submit, cancel, grant anew, fail, repair) ─► Bed ─► log ─┬─ a second run: byte-identical
 //!                                                                        └─ replayed through the oracle: same memory
 //! ```
 //!
-//! The engine moves bytes in the order in which it reports ends, so replaying the log gives its memory exactly, requests
-//! that ended early included.
+//! The engine moves bytes in the order in which it reports completions, so replaying the log reproduces the memory exactly,
+//! including requests that ended early.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::*;
 const TRANSFERS: u64 = 1000;
 const SESSIONS: [SessionId; 3] = [A, B, C];
 const FRAME_BYTES: u64 = 512;
-/// Such that the channels are busy most of the time.
+/// Short enough that the channels are busy most of the time.
 const SPAN_PS: u64 = 300_000;
 
 struct Noise(fastrand::Rng);
@@ -46,7 +46,7 @@ enum Event {
         queue: QueueKey,
         tag: u64,
     },
-    /// A grant is taken back and given again.
+    /// A grant is revoked, and another range granted.
     GrantAnew {
         to: usize,
     },
@@ -72,14 +72,14 @@ struct Simulation {
     events: EventQueue<Event>,
     queues: Vec<(usize, QueueKey)>,
     memories: Vec<SimMemory>,
-    /// What each session holds or held.
+    /// Capabilities of each session, including revoked ones.
     held: [Vec<Named>; 3],
     tokens: [Option<GrantToken>; 3],
-    /// Operations in terms of places, by tag.
+    /// The submitted operations over places in memories, by tag.
     operations: BTreeMap<u64, Operation<Place>>,
 }
 
-/// What a run leaves.
+/// The results of a run, to compare with those of another.
 #[derive(PartialEq, Debug)]
 struct Traces {
     log: String,
@@ -138,7 +138,7 @@ impl Simulation {
     fn run(mut self) -> (Self, Traces) {
         while let Some((when, event)) = self.events.pop() {
             self.bed.run_until(when);
-            self.take(event);
+            self.handle(event);
         }
         self.bed.run_for(10_000_000);
         assert!(self.bed.path.idle());
@@ -147,7 +147,7 @@ impl Simulation {
         (self, Traces { log, contents })
     }
 
-    fn take(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Submit { tag } => self.submit(tag),
             Event::Cancel { queue, tag } => self.bed.cancel(queue, tag),
@@ -163,7 +163,7 @@ impl Simulation {
         }
     }
 
-    /// The session before `to` lends it half of its frame.
+    /// The session before `to` grants it half of its frame.
     fn grant_anew(&mut self, to: usize) {
         let from = (to + 2) % 3;
         let capabilities = &mut self.bed.capabilities;
@@ -200,10 +200,10 @@ impl Simulation {
         self.bed.submit(queue, tag, &request);
     }
 
-    /// An operation of a session, as it asks for it and as the oracle takes it.
+    /// A random operation of a session: as it is submitted, and over places for the oracle.
     fn operation(&mut self, session: usize) -> (Operation<Span>, Operation<Place>) {
         let held = self.held[session].clone();
-        // The newest capability most often, older ones now and then.
+        // Usually the newest capability, sometimes an older one.
         let recent = held.len() - 1;
         let mut choose = || {
             let choices = if self.noise.below(8) == 0 { &held[..] } else { &held[recent..] };
@@ -254,7 +254,7 @@ impl Simulation {
         (operation, placed)
     }
 
-    /// The log's operations done by the oracle, one after the other.
+    /// The memories after the oracle did the operations of the log, one after the other.
     fn replay(&self, initial: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut memories = initial;
         for (_, QueueCompletion { completion, .. }) in &self.bed.log {
@@ -289,13 +289,13 @@ fn plane(noise: &mut Noise, count: &Count2d) -> Plane {
     Plane { start: noise.below(100), x_step, y_step }
 }
 
-/// The operation over whole capabilities' places, offsets worked in.
+/// Translates an operation from spans to places, with the spans' offsets added.
 fn placed(operation: &Operation<Span>, operands: &[(Named, u64); 2]) -> Operation<Place> {
     let [from, to] = operands.map(|(named, offset)| {
         let Place { memory, offset: base, length } = named.place;
         Place { memory, offset: base + offset, length: length - offset }
     });
-    // A walk may go back before its span's offset, as far as the capability goes.
+    // A walk may touch bytes before its span's offset, within the capability.
     let [all_of_from, all_of_to] = operands.map(|(named, _)| named.place);
     let moved = |plane: &Plane, offset| Plane { start: plane.start + offset, ..*plane };
     match *operation {
@@ -316,7 +316,7 @@ fn placed(operation: &Operation<Span>, operands: &[(Named, u64); 2]) -> Operatio
             let shape = Fill2d { destination: moved(&shape.destination, operands[1].1), ..shape };
             Operation::Fill2d { destination: all_of_to, shape }
         }
-        ref other => unreachable!("the simulation asks for no {}", other.name()),
+        ref other => unreachable!("the simulation submitted a {}", other.name()),
     }
 }
 
@@ -333,15 +333,15 @@ fn check(seed: u64, policy: PolicyKind) -> BTreeMap<String, usize> {
     assert_eq!(tags, (0..TRANSFERS).collect::<Vec<_>>());
     let mut seen = BTreeMap::new();
     for (_, outcome) in simulation.bed.outcomes() {
-        let told = format!("{outcome:?}");
-        let name = told.split([' ', '{']).next().unwrap_or_default().to_owned();
+        let text = format!("{outcome:?}");
+        let name = text.split([' ', '{']).next().unwrap_or_default().to_owned();
         *seen.entry(name).or_default() += 1;
     }
     seen
 }
 
 #[test]
-fn a_thousand_transfers_are_the_same_twice_and_equal_the_oracle() {
+fn a_thousand_transfers_repeat_and_match_oracle() {
     for policy in PolicyKind::ALL {
         let mut seen = BTreeMap::new();
         for seed in 1..=6 {
@@ -350,8 +350,8 @@ fn a_thousand_transfers_are_the_same_twice_and_equal_the_oracle() {
             }
         }
         println!("{seen:?}");
-        // A mixture that never ends in some way says nothing about it.
-        // Where deadlines are promised, few are missed.
+        // Each kind of failure must occur, or the test does not cover it. The deadline policy refuses most requests that would
+        // miss their deadline.
         let missed =
             if policy == PolicyKind::Deadline { "DeadlineUnreachable)" } else { "DeadlineExceeded)" };
         for outcome in ["Cancelled)", missed, "MemoryFault)", "ChannelFaulted)", "ChannelsBusy", "Revoked"] {

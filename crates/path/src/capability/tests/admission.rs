@@ -1,4 +1,4 @@
-//! Admission: each failure it can give, on both sides of each operation, with integers at their limits.
+//! Admission: each failure, on both sides of each operation, with integers at their limits.
 
 use memferry_clock::Instant;
 use memferry_transfer::{Color24, Copy2d, Count2d, Descriptor, Fill2d, Plane, WhenBusy};
@@ -35,7 +35,7 @@ fn reading(source: Span, destination: Span) -> [Request; 2] {
     [copy, copy_2d(source, destination, COUNT, [PLANE; 2])]
 }
 
-/// What is refused leaves nothing in flight: revoking everything is over at once.
+/// The failure of a refused request, which leaves nothing in flight: a revocation finishes at once.
 fn refused(table: &mut Capabilities<Counted>, session: SessionId, request: &Request) -> Failure {
     let failure = table
         .admit(session, request, MAX)
@@ -131,7 +131,7 @@ fn the_source_is_checked_first() {
 }
 
 #[test]
-fn one_dimensional_ranges_end_within_their_capability() {
+fn ranges_end_within_their_capability() {
     let (mut table, handle) = with_middle();
     for (offset, length) in [(0, 0), (100, 0), (0, 100), (99, 1), (1, 99)] {
         assert_eq!(filled(&mut table, A, handle, (offset, length)), Ok((50 + offset, length)));
@@ -196,7 +196,11 @@ fn xor_sources_may_not_overlap_in_part() {
     }
     let sources: Vec<_> = [0, 40, 40, 41, 20, 30].map(at).into();
     let overlap = Failure::Overlap { operand: 3 };
-    assert_eq!(refused(&mut table, A, &xor(&sources, at(40), 10)), overlap, "the first of them is named");
+    assert_eq!(
+        refused(&mut table, A, &xor(&sources, at(40), 10)),
+        overlap,
+        "must name the first overlapping source"
+    );
 }
 
 #[test]
@@ -224,7 +228,7 @@ fn derived_and_granted_handles_show_overlap() {
     let higher = table.derive(A, high, (5, 20), ALL).unwrap();
     let overlap = Failure::Overlap { operand: 0 };
     let one = |from, at, to, start| xor(&[Span::new(from, at)], Span::new(to, start), 8);
-    // Bytes 45 to 53 of the middle, by three names.
+    // Bytes 45 to 53 of the middle, through four handles.
     for (handle, offset) in [(middle, 45), (low, 45), (high, 5), (higher, 0)] {
         let same = table.admit(A, &one(low, 45, handle, offset), MAX).unwrap();
         release(&mut table, same);
@@ -233,7 +237,7 @@ fn derived_and_granted_handles_show_overlap() {
         let apart = table.admit(A, &one(handle, offset, middle, 53), MAX).unwrap();
         release(&mut table, apart);
     }
-    // B's halves of one grant and of another.
+    // The same through two grants that B accepted.
     let (_, first) = pass(&mut table, (A, low, 60), ALL, B);
     let (_, second) = pass(&mut table, (A, higher, 20), ALL, B);
     assert_eq!(refused(&mut table, B, &one(first, 44, second, 0)), overlap);
@@ -242,7 +246,7 @@ fn derived_and_granted_handles_show_overlap() {
 }
 
 #[test]
-fn overlap_is_judged_after_rights_and_bounds() {
+fn overlap_is_checked_after_rights_and_bounds() {
     let (mut table, handle) = with_middle();
     let write_only = table.derive(A, handle, (0, 100), Rights::WRITE).unwrap();
     let missing = Failure::MissingRight { side: Side::Source, handle: write_only };
@@ -278,7 +282,7 @@ fn requests_longer_than_the_limit_are_refused() {
         let admitted = table.admit(A, &request, 8).unwrap();
         release(&mut table, admitted);
     }
-    // 2^66 bytes count as the most that can be counted.
+    // 2^66 bytes saturate to u64::MAX.
     let count = Count2d { pixel: PixelSize::Bits32, x_count: u32::MAX, y_count: u32::MAX };
     let endless = fill_2d(known, count, Plane { start: 0, x_step: 0, y_step: 0 });
     assert_eq!(table.admit(A, &endless, MAX - 1).unwrap_err(), Failure::TooLong { limit: MAX - 1 });
@@ -318,7 +322,7 @@ fn a_walk_may_not_leave_by_one_byte() {
         let plane = Plane { start: start as u64, x_step, y_step };
         let fits = table.admit(A, &copy_2d(span, span, WALKED, [plane; 2]), MAX).unwrap();
         release(&mut table, fits);
-        // Before the first byte; from the first byte on there is no start before it.
+        // One byte too early, unless the walk starts at byte 0, and one too late.
         let below = start.checked_sub(1).filter(|start| *start >= 0);
         for start in below.into_iter().chain([start + 1]) {
             let leaving = Plane { start: start as u64, ..plane };
@@ -335,7 +339,7 @@ fn a_walk_may_not_leave_by_one_byte() {
 }
 
 #[test]
-fn a_walks_region_is_exactly_what_it_touches() {
+fn a_walks_region_is_the_bytes_it_touches() {
     let (mut table, handle) = with_middle();
     for [x_step, y_step, start] in WALKS {
         for (offset, extra) in [(0, 0), (5, 0), (0, 7), (30, 42)] {
@@ -346,7 +350,9 @@ fn a_walks_region_is_exactly_what_it_touches() {
             let request = copy_2d(source, destination, WALKED, [plane, other]);
             let (operation, claims) = table.admit(A, &request, MAX).unwrap().into_parts();
             table.release(claims);
-            let Operation::Copy2d { source, destination, shape } = &operation else { panic!("it changed") };
+            let Operation::Copy2d { source, destination, shape } = &operation else {
+                panic!("a 2-D copy became {}", operation.name())
+            };
             assert_eq!((source.offset(), source.length()), (50 + offset + extra, 28));
             assert_eq!((destination.offset(), destination.length()), (50, 28));
             assert_eq!((shape.source, shape.destination), (other, other));

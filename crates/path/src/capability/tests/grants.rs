@@ -1,4 +1,4 @@
-//! Grants: who may take one up, and what it gives.
+//! Grants: who may accept one, and the range and rights it gives.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn a_grant_gives_its_range_and_rights() {
 }
 
 #[test]
-fn a_grant_to_a_session_is_none_to_others() {
+fn only_the_named_session_accepts_a_grant() {
     let (mut table, root, _) = with_root();
     let token = table.grant(A, root, (0, 8), Rights::READ, Grantee::Session(B)).unwrap();
     let none = Err(CapabilityError::NoSuchGrant(token));
@@ -71,7 +71,7 @@ fn a_token_is_no_handle_for_transfers() {
 }
 
 #[test]
-fn passing_on_needs_grant_at_every_step() {
+fn passing_on_needs_grant_at_each_step() {
     let (mut table, root, _) = with_root();
     let private = table.derive(A, root, (0, 100), Rights::READ | Rights::WRITE).unwrap();
     let refused = table.grant(A, private, (0, 8), Rights::READ, Grantee::Session(B));
@@ -84,7 +84,7 @@ fn passing_on_needs_grant_at_every_step() {
     let (_, held) = pass(&mut table, (A, root, 100), Rights::READ | Rights::GRANT, B);
     let token = table.grant(B, held, (0, 100), Rights::READ, Grantee::Session(C)).unwrap();
     let passed = table.accept(C, BOB, token).unwrap();
-    assert_eq!(passed.grantor, B, "who passed it on, not whose memory it is");
+    assert_eq!(passed.grantor, B, "the session that passed it on, not the owner of the memory");
     let passed_on = passed.handle;
     let refused = table.grant(C, passed_on, (0, 8), Rights::READ, Grantee::Session(A));
     assert_eq!(refused, Err(CapabilityError::NotGrantable(passed_on)));

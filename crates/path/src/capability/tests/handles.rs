@@ -1,9 +1,9 @@
-//! Handles: what foreign, forged and outlived ones are called.
+//! Handles: failures of foreign, forged, stale and revoked ones.
 
 use super::*;
 
 fn failure_of(table: &mut Capabilities<Counted>, session: SessionId, handle: Handle) -> Failure {
-    filled(table, session, handle, (0, 1)).expect_err("the handle is good")
+    filled(table, session, handle, (0, 1)).expect_err("the handle is valid")
 }
 
 fn unknown(handle: Handle) -> Failure {
@@ -19,7 +19,7 @@ fn revoked(handle: Handle) -> Failure {
 }
 
 #[test]
-fn a_handle_is_good_in_its_own_session_only() {
+fn a_handle_is_valid_in_its_session_only() {
     let (mut table, root, _) = with_root();
     assert_eq!(failure_of(&mut table, B, root), unknown(root));
     assert_eq!(filled(&mut table, A, root, (0, 1)), Ok((0, 1)));
@@ -39,14 +39,14 @@ fn forged_handles_name_nothing() {
         assert_eq!(table.derive(A, forged, (0, 1), ALL), Err(CapabilityError::Unknown(forged)));
         assert_eq!(table.revoke(A, forged), Err(CapabilityError::Unknown(forged)));
     }
-    // The null handle has a generation before every slot's first.
+    // The generation of the null handle is below the first of every slot.
     let null = Handle::from_bits(0);
     assert_eq!(failure_of(&mut table, B, null), unknown(null));
     assert!(filled(&mut table, A, null, (0, 1)).is_err());
 }
 
 #[test]
-fn a_released_handle_is_stale_for_its_former_holder_even_when_its_slot_is_reused() {
+fn a_released_handle_is_stale() {
     let (mut table, old, _) = with_root();
     table.revoke(A, old).unwrap();
     assert_eq!(failure_of(&mut table, A, old), stale(old));
@@ -60,7 +60,7 @@ fn a_released_handle_is_stale_for_its_former_holder_even_when_its_slot_is_reused
 }
 
 #[test]
-fn a_slot_reused_by_another_session_gives_its_former_holder_nothing() {
+fn a_reused_slot_is_unknown_to_its_old_holder() {
     let (mut table, old, _) = with_root();
     table.revoke(A, old).unwrap();
     let new = table.register(B, Counted::new(5), ALL).unwrap();
@@ -72,7 +72,7 @@ fn a_slot_reused_by_another_session_gives_its_former_holder_nothing() {
 }
 
 #[test]
-fn every_reuse_of_a_slot_has_its_own_generation() {
+fn each_reuse_of_a_slot_has_a_new_generation() {
     let mut table = table();
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..100 {
@@ -84,7 +84,7 @@ fn every_reuse_of_a_slot_has_its_own_generation() {
 }
 
 #[test]
-fn a_peer_learns_that_it_was_revoked_until_it_forgets_the_handle() {
+fn a_tombstone_reports_revoked_until_released() {
     let (mut table, root, _) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     table.revoke(A, token).unwrap();
@@ -93,7 +93,7 @@ fn a_peer_learns_that_it_was_revoked_until_it_forgets_the_handle() {
     let granted = table.grant(B, held, (0, 1), ALL, Grantee::Session(C));
     assert_eq!(granted, Err(CapabilityError::Revoked(held)));
     assert_eq!(table.count(B), 1);
-    // The grantor needs no tombstone, and keeps the rest.
+    // The grantor gets no tombstone, and keeps its root.
     assert_eq!(failure_of(&mut table, A, token), stale(token));
     assert_eq!(filled(&mut table, A, root, (0, 100)), Ok((0, 100)));
 

@@ -1,4 +1,4 @@
-//! Random histories against a naive table: a list of records with parents, searched anew for every question.
+//! Random histories against a naive table: a list of records with parents, searched from scratch for each question.
 //!
 //! ```text
 //! Step ──► Capabilities ──► answer ─┐
@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Mostly all of them, so that chains grow long.
+/// Usually all rights, so that long chains of capabilities arise.
 fn rights() -> impl Strategy<Value = u8> + Clone {
     prop_oneof![3 => Just(7_u8), 1 => 0..8_u8]
 }
@@ -71,7 +71,7 @@ struct Record {
     grantee: Option<Grantee>,
     in_flight: usize,
     revoked: bool,
-    /// Its holder need not be told that it was revoked.
+    /// Its holder gets no tombstone.
     forgotten: bool,
 }
 
@@ -98,7 +98,7 @@ impl Model {
         Self { table: Capabilities::new(QUOTA), memories, records, running, revocations }
     }
 
-    fn take(&mut self, step: Step) {
+    fn do_step(&mut self, step: Step) {
         match step {
             Step::Register { session, length, rights } => self.register(SESSIONS[session], length, rights),
             Step::Derive { session, of, range, rights } => {
@@ -127,7 +127,7 @@ impl Model {
         std::iter::successors(Some(index), |index| self.records[*index].parent)
     }
 
-    /// Whether its handle names it: until its holder need not be told, and nothing is in flight on it and below.
+    /// Whether its handle still names it: it is live, a tombstone, or has something in flight on it or below.
     fn present(&self, index: usize) -> bool {
         let record = &self.records[index];
         let in_use =
@@ -142,7 +142,7 @@ impl Model {
 
     fn add(&mut self, handle: Handle, record: Record) {
         let clash = self.records.iter().any(|other| other.handle == handle);
-        assert!(!clash, "handle {handle} was given twice");
+        assert!(!clash, "handle {handle} was assigned twice");
         self.records.push(Record { handle, ..record });
     }
 
@@ -207,12 +207,12 @@ impl Model {
     fn accept(&mut self, session: SessionId, token: Index) {
         let Some(token) = self.pick(token) else { return };
         let grant = &self.records[token];
-        let meant = match grant.grantee {
+        let is_grantee = match grant.grantee {
             None => false,
             Some(Grantee::Session(to)) => to == session,
             Some(Grantee::User(to)) => to == user_of(session),
         };
-        let expected = if grant.revoked || !meant {
+        let expected = if grant.revoked || !is_grantee {
             Some(CapabilityError::NoSuchGrant(GrantToken::from_handle(grant.handle)))
         } else if self.held_by(session) >= QUOTA {
             Some(CapabilityError::Quota { limit: QUOTA })
@@ -254,7 +254,7 @@ impl Model {
         let reached: Vec<_> = (0..self.records.len()).filter(|index| below(*index)).collect();
         for &index in &reached {
             let record = &mut self.records[index];
-            // What was revoked before stays a tombstone until its own handle is given up.
+            // A node revoked earlier stays a tombstone until its own handle is released.
             if !record.revoked || targets.contains(&index) {
                 record.forgotten |= record.session == by || record.grantee.is_some();
             }
@@ -268,8 +268,8 @@ impl Model {
         let span = |index: usize, offset| Span::new(self.records[index].handle, offset);
         let request = Request::copy(span(source, offset), span(destination, 0), length);
         let expected = self
-            .judged(session, Side::Source, source, (offset, length))
-            .and_then(|()| self.judged(session, Side::Destination, destination, (0, length)));
+            .expected(session, Side::Source, source, (offset, length))
+            .and_then(|()| self.expected(session, Side::Destination, destination, (0, length)));
         let answer = self.table.admit(session, &request, u64::MAX);
         assert_eq!(answer.as_ref().map(|_| ()).map_err(|failure| *failure), expected);
         self.admit_xor(session, [source, destination], (offset, length), expected);
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// An xor of the operands of a copy that was judged already.
+    /// Admits an xor of a copy's operands; `expected` is the answer to the copy.
     fn admit_xor(
         &mut self,
         session: SessionId,
@@ -323,8 +323,8 @@ impl Model {
         records.iter().for_each(|index| self.records[*index].in_flight -= 1);
     }
 
-    /// What admission says about one operand.
-    fn judged(
+    /// The expected answer of admission for one operand.
+    fn expected(
         &self,
         session: SessionId,
         side: Side,
@@ -338,8 +338,8 @@ impl Model {
             let same_slot = |other: &usize| self.records[*other].handle.index() == handle.index();
             let at = (0..self.records.len()).rev().find(same_slot).expect("the record itself");
             let latest = &self.records[at];
-            let outlived = latest.handle != handle || !self.present(at);
-            Err(if outlived && latest.session == session {
+            let is_stale = latest.handle != handle || !self.present(at);
+            Err(if is_stale && latest.session == session {
                 Failure::StaleHandle { side, handle }
             } else {
                 Failure::UnknownHandle { side, handle }
@@ -362,7 +362,7 @@ impl Model {
                 let record = &self.records[index];
                 let handle = record.handle;
                 let place = (record.offset, record.length);
-                let expected = self.judged(session, Side::Destination, index, (0, record.length));
+                let expected = self.expected(session, Side::Destination, index, (0, record.length));
                 let admitted = filled(&mut self.table, session, handle, (0, place.1));
                 assert_eq!(admitted, expected.map(|()| place));
             }
@@ -383,8 +383,7 @@ impl Model {
         self.check_memories();
     }
 
-    /// Memory is held by capabilities that give access or have something in flight, by what is in flight, and by no
-    /// other.
+    /// Memory is held only by capabilities that give access or have requests in flight, and by these requests.
     fn check_memories(&self) {
         for (index, memory) in self.memories.iter().enumerate() {
             let kept = |record: &&Record| record.memory == index && (!record.revoked || record.in_flight > 0);
@@ -424,7 +423,7 @@ proptest! {
     fn every_history_agrees_with_the_naive_table(steps in proptest::collection::vec(step(), 1..80)) {
         let mut model = Model::new();
         for step in steps {
-            model.take(step);
+            model.do_step(step);
         }
         for session in SESSIONS {
             model.close(session);

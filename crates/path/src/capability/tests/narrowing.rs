@@ -31,7 +31,7 @@ fn ranges_that_leave_the_parent_are_refused() {
 }
 
 #[test]
-fn an_empty_memory_gives_only_empty_ranges() {
+fn empty_memory_gives_only_empty_ranges() {
     let mut table = table();
     let root = table.register(A, Counted::new(0), ALL).unwrap();
     let empty = table.derive(A, root, (0, 0), ALL).unwrap();
@@ -41,7 +41,7 @@ fn an_empty_memory_gives_only_empty_ranges() {
 }
 
 #[test]
-fn the_largest_memory_is_narrowed_without_overflow() {
+fn narrowing_the_largest_memory_fits() {
     let mut table = table();
     let root = table.register(A, Counted::new(u64::MAX), ALL).unwrap();
     let last = table.derive(A, root, (u64::MAX - 1, 1), ALL).unwrap();
@@ -52,7 +52,7 @@ fn the_largest_memory_is_narrowed_without_overflow() {
 }
 
 #[test]
-fn rights_can_be_given_only_by_who_has_them() {
+fn only_held_rights_can_be_given() {
     let (mut table, root, _) = with_root();
     for bits in 1..8 {
         let held = Rights::from_bits_truncate(bits);
@@ -88,7 +88,7 @@ fn narrower_rights_hold_at_admission() {
 }
 
 #[test]
-fn a_quota_counts_everything_held_and_is_given_back() {
+fn a_quota_counts_held_capabilities() {
     let mut table: Capabilities<Counted> = Capabilities::new(3);
     let quota = CapabilityError::Quota { limit: 3 };
     let root = table.register(A, Counted::new(8), ALL).unwrap();
@@ -104,7 +104,7 @@ fn a_quota_counts_everything_held_and_is_given_back() {
     table.derive(A, root, (0, 8), ALL).unwrap();
     assert_eq!((table.count(A), table.count(B)), (3, 0));
 
-    // Another session's quota is its own; what it accepts counts there.
+    // Each session has its own quota; accepted capabilities count in the acceptor's.
     for accepted in 1..=3 {
         table.accept(B, BOB, token).unwrap();
         assert_eq!(table.count(B), accepted);
@@ -116,7 +116,7 @@ fn a_quota_counts_everything_held_and_is_given_back() {
 }
 
 #[test]
-fn a_quota_of_nothing_refuses_everything() {
+fn a_zero_quota_refuses_all() {
     let mut table = Capabilities::new(0);
     let refused = table.register(A, Counted::new(1), ALL);
     assert_eq!(refused, Err(CapabilityError::Quota { limit: 0 }));

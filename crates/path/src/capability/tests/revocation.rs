@@ -1,4 +1,4 @@
-//! Revoking and closing: what they wait for, and when memory leaves the table.
+//! Revoking and closing: the requests they wait for, and when memory leaves the table.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn good(table: &mut Capabilities<Counted>, handles: &[(SessionId, Handle)]) -> V
 }
 
 #[test]
-fn revoking_takes_the_whole_subtree_away_across_sessions() {
+fn revoking_covers_the_subtree_across_sessions() {
     let (mut table, root, memory) = with_root();
     let derived = table.derive(A, root, (0, 50), ALL).unwrap();
     let (_, held) = pass(&mut table, (A, derived, 50), ALL, B);
@@ -31,7 +31,7 @@ fn revoking_takes_the_whole_subtree_away_across_sessions() {
 }
 
 #[test]
-fn a_revocation_waits_for_what_is_in_flight_below_it() {
+fn a_revocation_waits_for_requests_below_it() {
     let (mut table, root, memory) = with_root();
     let (_, held) = pass(&mut table, (A, root, 100), ALL, B);
     let child = table.derive(B, held, (0, 10), ALL).unwrap();
@@ -56,7 +56,7 @@ fn a_revocation_waits_for_what_is_in_flight_below_it() {
 }
 
 #[test]
-fn nested_revocations_each_wait_for_their_own_and_both_finish() {
+fn nested_revocations_wait_independently() {
     let (mut table, root, _) = with_root();
     let child = table.derive(A, root, (0, 10), ALL).unwrap();
     let on_root = admit_fill(&mut table, A, root, (0, 1)).unwrap();
@@ -88,12 +88,12 @@ fn one_release_can_finish_several_revocations() {
 }
 
 #[test]
-fn a_revocation_waits_for_what_an_earlier_one_below_it_still_awaits() {
+fn a_revocation_waits_for_earlier_ones_below() {
     let (mut table, root, _) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
     let of_grant = table.revoke(A, token).unwrap();
-    // Nothing is in flight on the token itself, but on what was accepted under it.
+    // Nothing is in flight on the grant itself, only on the capability accepted under it.
     let of_root = table.revoke(A, root).unwrap();
     assert_eq!((table.take_finished(), table.count(A)), (vec![], 2));
     release(&mut table, running);
@@ -101,18 +101,18 @@ fn a_revocation_waits_for_what_an_earlier_one_below_it_still_awaits() {
 }
 
 #[test]
-fn revoking_again_and_again_finishes_each_and_leaves_nothing_behind() {
+fn repeated_revocations_all_finish() {
     let (mut table, root, memory) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
-    let mut asked: Vec<_> = (0..20).map(|_| table.revoke(A, token).unwrap()).collect();
+    let mut expected: Vec<_> = (0..20).map(|_| table.revoke(A, token).unwrap()).collect();
     assert!(table.take_caught());
-    asked.extend((0..20).map(|_| table.revoke(A, root).unwrap()));
-    asked.push(table.close(A));
-    // Nothing more was caught in flight by those that came later.
+    expected.extend((0..20).map(|_| table.revoke(A, root).unwrap()));
+    expected.push(table.close(A));
+    // The later revocations affect no further requests.
     assert!(!table.take_caught());
     release(&mut table, running);
-    assert_eq!(table.take_finished(), asked);
+    assert_eq!(table.take_finished(), expected);
     table.take_dropped();
     assert_eq!((memory.holders(), table.count(A), table.count(B)), (0, 0, 1));
     table.revoke(B, held).unwrap();
@@ -120,7 +120,7 @@ fn revoking_again_and_again_finishes_each_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_request_that_names_one_capability_twice_holds_it_until_released() {
+fn one_capability_used_twice_stays_until_release() {
     let (mut table, root, _) = with_root();
     let copy = Request::copy(Span::new(root, 0), Span::new(root, 50), 50);
     let running = table.admit(A, &copy, u64::MAX).unwrap();
@@ -131,11 +131,11 @@ fn a_request_that_names_one_capability_twice_holds_it_until_released() {
 }
 
 #[test]
-fn memory_leaves_the_table_only_when_nothing_is_in_flight_on_it() {
+fn memory_in_flight_stays_in_the_table() {
     let (mut table, root, memory) = with_root();
     let (operation, claims) = admit_fill(&mut table, A, root, (0, 1)).unwrap().into_parts();
     let closing = table.close(A);
-    // An engine that failed has let go of its region although the hardware may still write: the claim keeps the memory.
+    // A failed engine drops its region although the hardware may still write; the claim keeps the memory.
     drop(operation);
     assert_eq!(table.take_dropped(), []);
     assert_eq!(memory.holders(), 1);
@@ -150,7 +150,7 @@ fn memory_leaves_the_table_only_when_nothing_is_in_flight_on_it() {
 }
 
 #[test]
-fn memory_that_a_failed_channel_may_write_outlives_the_table() {
+fn quarantined_memory_outlives_the_table() {
     let (mut table, root, memory) = with_root();
     let other = Counted::new(10);
     table.register(A, other.clone(), ALL).unwrap();
@@ -161,7 +161,7 @@ fn memory_that_a_failed_channel_may_write_outlives_the_table() {
 }
 
 #[test]
-fn closing_takes_away_all_a_session_holds_and_what_it_granted() {
+fn closing_revokes_what_a_session_holds_and_granted() {
     let (mut table, root, memory) = with_root();
     let other_memory = Counted::new(7);
     let other = table.register(B, other_memory.clone(), ALL).unwrap();
@@ -178,21 +178,21 @@ fn closing_takes_away_all_a_session_holds_and_what_it_granted() {
 }
 
 #[test]
-fn closing_a_session_that_holds_nothing_is_over_at_once() {
+fn closing_an_empty_session_finishes_at_once() {
     let mut table = table();
     let closing = table.close(C);
     assert_eq!(table.take_finished(), [closing]);
 }
 
 #[test]
-fn a_closed_sessions_handles_stay_bad_while_its_requests_end() {
+fn handles_of_a_closed_session_stay_invalid() {
     let (mut table, root, _) = with_root();
     let running = admit_fill(&mut table, A, root, (0, 1)).unwrap();
     table.close(A);
     assert_eq!(table.count(A), 1);
     let refused = Failure::Revoked { side: Side::Destination, handle: root };
     assert_eq!(filled(&mut table, A, root, (0, 1)), Err(refused));
-    // A new capability cannot take the place of one in flight.
+    // A slot with a request in flight is not reused.
     let new = table.register(A, Counted::new(1), ALL).unwrap();
     assert_ne!(new.index(), root.index());
     release(&mut table, running);
@@ -202,7 +202,7 @@ fn a_closed_sessions_handles_stay_bad_while_its_requests_end() {
 }
 
 #[test]
-fn owners_are_the_sessions_that_registered_such_memory() {
+fn owners_are_the_sessions_that_registered() {
     let (mut table, root, memory) = with_root();
     pass(&mut table, (A, root, 100), ALL, B);
     table.derive(A, root, (0, 1), ALL).unwrap();
