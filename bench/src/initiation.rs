@@ -44,7 +44,7 @@ const TABLE_1_US: [(&str, f64); 4] = [
     ("extended shadow addressing", 1.5),
 ];
 /// Lowest ratio in table 1: kernel-level against repeated passing.
-const LEAST_RATIO: f64 = 5.5;
+const MIN_RATIO: f64 = 5.5;
 
 /// Nanoseconds per start in a round.
 struct Measured {
@@ -122,13 +122,13 @@ pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> 
         Row::new(
             "the system call against the ring",
             "ratio",
-            Target::AtLeast(LEAST_RATIO),
+            Target::AtLeast(MIN_RATIO),
             &of(|m| m.call / m.ring),
         ),
         Row::new(
             "the socket against the ring",
             "ratio",
-            Target::AtLeast(LEAST_RATIO),
+            Target::AtLeast(MIN_RATIO),
             &of(|m| m.socket / m.ring),
         ),
     ]);

@@ -19,7 +19,7 @@ use crate::run::Run;
 use crate::{BenchError, placement};
 
 /// Maximum nanoseconds added to a short call.
-const MOST_ADDED: f64 = 1.4;
+const MAX_ADDED: f64 = 1.4;
 /// Required speed-ups over the C library from a size on: copies between cold memory, and zeroing it.
 const COLD: [(u64, f64); 4] = [(64 << 10, 0.95), (2 << 20, 1.45), (4 << 20, 1.6), (32 << 20, 1.7)];
 const ZERO: [(u64, f64); 2] = [(64 << 10, 0.95), (256 << 10, 2.3)];
@@ -85,7 +85,7 @@ fn rows(lines: &Lines) -> Vec<Row> {
     };
     let row = |((kind, bytes), values): (&(String, u64), &Vec<f64>)| {
         let (name, unit, target) = match kind.as_str() {
-            "added" => ("added to a call of", "ns", Target::AtMost(MOST_ADDED)),
+            "added" => ("added to a call of", "ns", Target::AtMost(MAX_ADDED)),
             "cold" => ("cold copy, against the C library:", "x", least(&COLD, *bytes)),
             "zero" => ("zeroing cold memory, against the C library:", "x", least(&ZERO, *bytes)),
             "new" => ("to new memory, against the C library:", "x", Target::AtLeast(NEVER_SLOWER)),

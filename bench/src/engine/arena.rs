@@ -17,7 +17,7 @@ const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 const LINE: usize = 64;
 /// Maximum number of places; a run does not use more.
-const MOST_SLOTS: usize = 1 << 18;
+const MAX_SLOTS: usize = 1 << 18;
 /// Room behind the last place, for misaligned pieces.
 const SLACK: usize = PAGE;
 
@@ -120,7 +120,7 @@ impl Slots {
     /// Places for pieces of `piece` bytes in `length` bytes.
     pub(crate) fn new(length: usize, piece: usize, rng: &mut Rng) -> Self {
         let stride = piece.next_multiple_of(PAGE);
-        let count = (length / stride).clamp(1, MOST_SLOTS);
+        let count = (length / stride).clamp(1, MAX_SLOTS);
         let mut order: Vec<_> = (0..count as u32).collect();
         rng.shuffle(&mut order);
         Self { order, next: 0, stride, piece }

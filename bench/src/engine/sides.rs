@@ -26,7 +26,7 @@ use crate::timing::{median, since_ns};
 const HOT_BLOCK: usize = 512 << 10;
 const COLD_BLOCK: usize = 256 << 10;
 /// Maximum calls per timed cold block, so that places are not used up.
-const MOST_COLD: usize = 1024;
+const MAX_COLD: usize = 1024;
 /// From this size on a call is timed alone, and n times this size is measured in every n-th round only.
 const LONG: usize = 16 << 20;
 /// Number of worst points that are measured again, and how many times more often.
@@ -154,7 +154,7 @@ impl Point {
         match self.heat {
             Heat::Hot if bytes >= LONG => vec![0],
             Heat::Hot => vec![0; (HOT_BLOCK / bytes).max(2)],
-            Heat::Cold => (0..(COLD_BLOCK / bytes).clamp(1, MOST_COLD)).map(|_| self.slots.next()).collect(),
+            Heat::Cold => (0..(COLD_BLOCK / bytes).clamp(1, MAX_COLD)).map(|_| self.slots.next()).collect(),
         }
     }
 }

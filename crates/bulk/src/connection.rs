@@ -38,7 +38,7 @@ const MAGIC: [u8; 8] = *b"MFERBLK2";
 const HELLO_BYTES: usize = 56;
 const ASYMMETRIC: u64 = 1;
 /// Accepted connections without a greeting at which the listener stops accepting more.
-const MOST_SILENT: usize = 16;
+const MAX_SILENT: usize = 16;
 
 /// Limits of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,7 +199,7 @@ impl Listener {
         let silent = &mut turn.silent;
         loop {
             let mut entries: Vec<_> = silent.iter().map(|(socket, _)| readable(socket)).collect();
-            if silent.len() < MOST_SILENT {
+            if silent.len() < MAX_SILENT {
                 entries.push(readable(&self.socket));
             }
             let patience = silent.iter().filter_map(|(_, until)| *until).chain(deadline).min();

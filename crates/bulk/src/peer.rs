@@ -167,13 +167,13 @@ impl Peer {
         while Instant::now() < until {
             for _ in 0..32 {
                 if ready() {
-                    spin.was_worth_it();
+                    spin.record_success();
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
         }
-        spin.was_in_vain();
+        spin.record_failure();
         loop {
             let word = self.theirs.word(sleep.wake);
             let expected = word.load(Ordering::Acquire);

@@ -21,7 +21,7 @@ use memferry_transfer::{CacheHint, Region};
 
 use super::kernels::{self, OutsideRegion};
 use super::manner::Manner;
-use super::tuning::{LEAST_HINTED_BYTES, Tuning};
+use super::tuning::{MIN_HINTED_BYTES, Tuning};
 
 /// The kind of operation, as far as the choice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ pub(super) fn by_hint_and_size(work: Work, hint: CacheHint, bytes: u64, tuning: 
     };
     match hint {
         CacheHint::Keep => Some(Manner::Cached),
-        CacheHint::Stream if bytes >= LEAST_HINTED_BYTES => Some(Manner::Flushing),
+        CacheHint::Stream if bytes >= MIN_HINTED_BYTES => Some(Manner::Flushing),
         CacheHint::Stream => Some(Manner::Cached),
         CacheHint::Auto if bytes < least => Some(Manner::Cached),
         CacheHint::Auto if work == Work::Copy && bytes >= tuning.stream_always_bytes => {
@@ -134,7 +134,7 @@ mod tests {
         for (hint, bytes, manner) in [
             (Keep, u64::MAX, Some(Manner::Cached)),
             (Stream, 1, Some(Manner::Cached)),
-            (Stream, LEAST_HINTED_BYTES, Some(Manner::Flushing)),
+            (Stream, MIN_HINTED_BYTES, Some(Manner::Flushing)),
             (Auto, (64 << 10) - 1, Some(Manner::Cached)),
             (Auto, 64 << 10, None),
             (Auto, (16 << 20) - 1, None),

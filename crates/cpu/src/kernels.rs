@@ -29,7 +29,7 @@ pub(super) use raw::{own_load_ticks, untouched_ticks};
 
 const PAGE_BYTES: usize = 4096;
 /// Ranges shorter than this are not timed: timing loads takes as long as copying this much.
-pub(super) const LEAST_TIMED_BYTES: u64 = 8 << 10;
+pub(super) const MIN_TIMED_BYTES: u64 = 8 << 10;
 
 /// The call would have left its region or written read-only memory; nothing was touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,7 +167,7 @@ pub(super) unsafe fn distance(
     soon: *const u8,
 ) -> Distance {
     const ONE_LOAD_BYTES: usize = 1 << 20;
-    if far_ticks == 0 || length < LEAST_TIMED_BYTES as usize {
+    if far_ticks == 0 || length < MIN_TIMED_BYTES as usize {
         return Distance::Near;
     }
     raw::ask_for_lines(soon);

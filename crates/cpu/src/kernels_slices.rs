@@ -60,7 +60,7 @@ pub fn copy(destination: &mut [u8], source: &[u8], hint: CacheHint) -> Result<()
 /// Whether the length is below all thresholds: one comparison for the most common lengths.
 #[inline]
 fn is_plain(length: usize, hint: CacheHint) -> bool {
-    let least = if hint == CacheHint::Stream { tuning::LEAST_HINTED_BYTES } else { tuning::LEAST_BYTES };
+    let least = if hint == CacheHint::Stream { tuning::MIN_HINTED_BYTES } else { tuning::MIN_BYTES };
     length < least as usize
 }
 

@@ -26,7 +26,7 @@ use super::kernels2d::{self, Rectangle, Stores};
 use super::manner::Manner;
 use super::state::address;
 use super::tiling::Tiling;
-use super::tuning::LEAST_BYTES;
+use super::tuning::MIN_BYTES;
 
 /// Larger pictures bypass the caches, unless a hint says otherwise. Measured on Zen 4: from here on
 /// that is faster even if both sides would fit the caches.
@@ -83,7 +83,7 @@ pub(super) fn copy<M: Borrow<Mapping>>(
 fn stores(hint: CacheHint, bytes: u64) -> Stores {
     match hint {
         CacheHint::Keep => Stores::Cached,
-        CacheHint::Stream if bytes >= LEAST_BYTES => Stores::Streaming,
+        CacheHint::Stream if bytes >= MIN_BYTES => Stores::Streaming,
         CacheHint::Auto if bytes >= STREAM_BYTES => Stores::Streaming,
         _ => Stores::Cached,
     }

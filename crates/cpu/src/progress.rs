@@ -179,7 +179,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
 /// Bytes per piece of a copy of `length` bytes shared with `sharing` other threads.
 pub(super) fn piece_bytes(length: u64, sharing: u64) -> u64 {
     let share = length.div_ceil(1 + sharing);
-    (share / 2).clamp(LEAST_PIECE, MOST_PIECE).min(share).next_multiple_of(64)
+    (share / 2).clamp(MIN_PIECE, MAX_PIECE).min(share).next_multiple_of(64)
 }
 
 /// Copies one chunk per sharing thread if a thread shares and enough is left. Returns the bytes copied.
@@ -266,9 +266,9 @@ impl<'a, M> Cursor<'a, M> {
 }
 
 /// Minimum piece of a shared copy: taking a piece moves a cache line between cores.
-const LEAST_PIECE: u64 = 64 << 10;
+const MIN_PIECE: u64 = 64 << 10;
 /// Maximum piece: the last one delays the end of the copy.
-const MOST_PIECE: u64 = 1 << 20;
+const MAX_PIECE: u64 = 1 << 20;
 
 /// Shorter pieces of a list stay in the caches: the fence would cost more than bypassing saves.
 const SHORT_PIECE: u64 = 16 << 10;

@@ -56,14 +56,14 @@ pub enum TuningError {
 }
 
 /// Minimum of the thresholds: timing loads takes as long as copying this much.
-pub const LEAST_BYTES: u64 = kernels::LEAST_TIMED_BYTES;
+pub const MIN_BYTES: u64 = kernels::MIN_TIMED_BYTES;
 /// Minimum for bypassing the caches on a hint: a fence takes as long as copying this much.
-pub const LEAST_HINTED_BYTES: u64 = 2 << 10;
+pub const MIN_HINTED_BYTES: u64 = 2 << 10;
 
 /// Maximum of `inline_bytes`.
-pub const MOST_INLINE_BYTES: u64 = 64 << 10;
+pub const MAX_INLINE_BYTES: u64 = 64 << 10;
 /// Longer than any load takes.
-const MOST_FAR_TICKS: u64 = 1 << 20;
+const MAX_FAR_TICKS: u64 = 1 << 20;
 
 static CURRENT: OnceLock<Tuning> = OnceLock::new();
 
@@ -100,12 +100,12 @@ impl Tuning {
             ("share_asleep_cold_bytes", self.share_asleep_cold_bytes),
             ("share_asleep_hot_bytes", self.share_asleep_hot_bytes),
         ];
-        if let Some((name, value)) = named.into_iter().find(|(_, value)| *value < LEAST_BYTES) {
-            return Err(TuningError::TooShort { name, value, least: LEAST_BYTES });
+        if let Some((name, value)) = named.into_iter().find(|(_, value)| *value < MIN_BYTES) {
+            return Err(TuningError::TooShort { name, value, least: MIN_BYTES });
         }
         for (name, value, most) in [
-            ("inline_bytes", self.inline_bytes, MOST_INLINE_BYTES),
-            ("far_ticks", self.far_ticks, MOST_FAR_TICKS),
+            ("inline_bytes", self.inline_bytes, MAX_INLINE_BYTES),
+            ("far_ticks", self.far_ticks, MAX_FAR_TICKS),
         ] {
             if value > most {
                 return Err(TuningError::TooLong { name, value, most });

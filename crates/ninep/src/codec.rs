@@ -29,7 +29,7 @@ pub const NO_TAG: u16 = u16::MAX;
 pub const NO_FID: u32 = u32::MAX;
 pub const NO_USER: u32 = u32::MAX;
 /// Maximum number of names in a Twalk.
-pub const MOST_NAMES: usize = 16;
+pub const MAX_NAMES: usize = 16;
 
 /// Message numbers checked before decoding.
 pub const TVERSION: u8 = 100;

@@ -42,7 +42,7 @@ const RESOLVE: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// Maximum bytes of a name (`NAME_MAX`).
-const MOST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// Why a directory cannot be exported.
 #[derive(Debug, Error)]
@@ -271,7 +271,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Errno> {
     match name {
         b"" => Err(Errno::NOENT),
         b"." | b".." => Err(Errno::INVAL),
-        _ if name.len() > MOST_NAME => Err(Errno::NAMETOOLONG),
+        _ if name.len() > MAX_NAME => Err(Errno::NAMETOOLONG),
         _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(Errno::INVAL),
         _ => Ok(name),
     }

@@ -20,7 +20,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use crate::open_file::OpenFile;
 
 /// Maximum number of pipes kept for reuse.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE: usize = 64;
 /// A pipe size that every user may have.
 const LEAST: usize = 64 << 10;
 
@@ -129,7 +129,7 @@ impl Drop for Handover {
     fn drop(&mut self) {
         let mut spare = self.home.spare.borrow_mut();
         // A pipe that still holds bytes cannot be reused.
-        if self.left == 0 && spare.len() < MOST_SPARE {
+        if self.left == 0 && spare.len() < MAX_SPARE {
             spare.extend(self.pipe.take());
         }
     }

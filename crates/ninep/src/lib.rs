@@ -28,6 +28,6 @@ mod worker;
 
 pub use client::{Client, ClientError};
 pub use export::ExportError;
-pub use options::{Access, Engine, Key, Limits, MOST_OUTSTANDING, Options, OptionsError};
+pub use options::{Access, Engine, Key, Limits, MAX_OUTSTANDING, Options, OptionsError};
 pub use server::{Listener, Server, ServerError};
 pub use statistics::{Statistics, WAYS, WHYS, Way, Why};

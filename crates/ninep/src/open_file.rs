@@ -32,9 +32,9 @@ const SMALL: u64 = 256 << 10;
 /// A shorter first read means that the client reads in pieces.
 const SHORT_READ: usize = 16 << 10;
 /// Maximum alignment: buffers have that much room on both sides.
-const MOST_ALIGN: usize = 4096;
+const MAX_ALIGN: usize = 4096;
 /// Maximum number of blocks read ahead of one file.
-const MOST_AHEAD: usize = 8;
+const MAX_AHEAD: usize = 8;
 
 /// Size and change time of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +146,7 @@ impl OpenFile {
         let open = || {
             let align = direct_alignments(self.file.as_fd());
             let align = align.0.max(align.1).max(512);
-            let file = reopen_direct(self.file.as_fd()).ok().filter(|_| align <= MOST_ALIGN)?;
+            let file = reopen_direct(self.file.as_fd()).ok().filter(|_| align <= MAX_ALIGN)?;
             Some(DirectWay { file: Arc::new(file), align })
         };
         self.direct.get_or_init(open).as_ref()
@@ -275,7 +275,7 @@ impl OpenFile {
         if left * 2 > window {
             return 0;
         }
-        self.window.set((window * 2).min(MOST_AHEAD));
+        self.window.set((window * 2).min(MAX_AHEAD));
         window.saturating_sub(left)
     }
 
@@ -305,7 +305,7 @@ impl OpenFile {
         {
             start = ahead.start + ahead.length as u64;
         }
-        if aheads.len() >= MOST_AHEAD {
+        if aheads.len() >= MAX_AHEAD {
             return None;
         }
         let stamp = Stamp::of(&self.file).ok().filter(|stamp| stamp.settled() && start < stamp.size)?;

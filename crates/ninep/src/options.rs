@@ -32,7 +32,7 @@ pub enum Engine {
 }
 
 /// Maximum of [`Limits::outstanding`]: it bounds the lists that are searched per request.
-pub const MOST_OUTSTANDING: usize = 4096;
+pub const MAX_OUTSTANDING: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -42,7 +42,7 @@ pub struct Limits {
     pub fids: usize,
     /// Nodes per client, including the directories on the way to each; every node is an open descriptor.
     pub nodes: usize,
-    /// Unanswered requests per client, including unread answers; at most [`MOST_OUTSTANDING`].
+    /// Unanswered requests per client, including unread answers; at most [`MAX_OUTSTANDING`].
     pub outstanding: usize,
     /// How long a client may read nothing, leave a message unfinished, or be connected before it
     /// attaches; not zero. Applies to each 64 KiB of a block.
@@ -134,7 +134,7 @@ impl Options {
         if [clients, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero() {
             return Err(OptionsError::None);
         }
-        if outstanding > MOST_OUTSTANDING {
+        if outstanding > MAX_OUTSTANDING {
             return Err(OptionsError::Outstanding { outstanding });
         }
         Ok(())
@@ -167,7 +167,7 @@ pub enum OptionsError {
     #[error("a limit, the number of threads or the stall time is zero; make all at least one")]
     None,
     /// Too many outstanding requests per client.
-    #[error("{outstanding} outstanding requests per client are too many; use at most {MOST_OUTSTANDING}")]
+    #[error("{outstanding} outstanding requests per client are too many; use at most {MAX_OUTSTANDING}")]
     Outstanding { outstanding: usize },
 }
 
@@ -303,8 +303,8 @@ mod tests {
             assert_eq!(refused, Err(OptionsError::None));
         }
         assert_eq!(with(|options| options.limits.stall = Duration::from_millis(1)), Ok(()));
-        assert_eq!(with(|options| options.limits.outstanding = MOST_OUTSTANDING), Ok(()));
-        let refused = with(|options| options.limits.outstanding = MOST_OUTSTANDING + 1).unwrap_err();
+        assert_eq!(with(|options| options.limits.outstanding = MAX_OUTSTANDING), Ok(()));
+        let refused = with(|options| options.limits.outstanding = MAX_OUTSTANDING + 1).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "4097 outstanding requests per client are too many; use at most 4096"

@@ -30,9 +30,9 @@ use crate::statistics::Counters;
 
 /// Minimum for the negotiated message size: every request but a write fits, and a directory's longest entry.
 /// The longest link targets do not.
-const LEAST_MESSAGE: u32 = 4096;
+const MIN_MESSAGE: u32 = 4096;
 /// Maximum number of names in an attach name.
-const MOST_NAMES_ATTACHED: usize = 64;
+const MAX_NAMES_ATTACHED: usize = 64;
 /// `unlinkat`'s flag for directories.
 const REMOVE_DIRECTORY: u32 = 0x200;
 const LOCKED: u8 = 0;
@@ -123,7 +123,7 @@ impl Session {
 
     /// Maximum size of a message from the client.
     pub(crate) fn message_bytes(&self) -> u32 {
-        self.msize.unwrap_or(LEAST_MESSAGE)
+        self.msize.unwrap_or(MIN_MESSAGE)
     }
 
     /// Limits `count` to what one answer carries.
@@ -262,7 +262,7 @@ impl Session {
         self.fids.clear();
         self.trusted = false;
         self.msize = None;
-        if msize < LEAST_MESSAGE {
+        if msize < MIN_MESSAGE {
             return Err(Errno::INVAL);
         }
         let msize = msize.min(self.shared.options.message_bytes());
@@ -308,7 +308,7 @@ impl Session {
         let within =
             name.strip_prefix(own).filter(|rest| rest.is_empty() || rest.starts_with(b"/")).unwrap_or(name);
         let mut names = within.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-        if names.clone().count() > MOST_NAMES_ATTACHED {
+        if names.clone().count() > MAX_NAMES_ATTACHED {
             return Err(Errno::NAMETOOLONG);
         }
         names.try_fold(self.export().root(&self.budget)?, |node, name| node.walk(name))

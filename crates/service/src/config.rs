@@ -13,7 +13,7 @@ use crate::pinning::Pinning;
 use crate::scheduling::SchedulingClass;
 
 /// Maximum number of workers of a service.
-pub const MOST_WORKERS: u32 = 64;
+pub const MAX_WORKERS: u32 = 64;
 
 /// Limits on one user, over all its sessions, and on one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -109,9 +109,9 @@ impl Display for Bounds {
 
 /// Valid ranges of the numbers in a [`ServiceConfig`].
 pub mod bounds {
-    use super::{Bounds, MOST_WORKERS};
+    use super::{Bounds, MAX_WORKERS};
 
-    pub const WORKERS: Bounds = Bounds::new(1, MOST_WORKERS as u64);
+    pub const WORKERS: Bounds = Bounds::new(1, MAX_WORKERS as u64);
     pub const CHANNELS_PER_WORKER: Bounds = Bounds::new(1, 1024);
     pub const CHUNK_BYTES: Bounds = Bounds::new(64, 1 << 30);
     pub const QUOTA_SESSIONS: Bounds = Bounds::new(1, 65536);

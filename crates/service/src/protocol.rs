@@ -362,7 +362,7 @@ pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MOST_WORKERS;
+    use crate::config::MAX_WORKERS;
 
     #[test]
     fn handshakes_agree_on_the_newest_version() {
@@ -453,7 +453,7 @@ mod tests {
             strayed_bytes: max,
             open_sessions: max,
             sessions: vec![session; STATUS_SESSIONS],
-            workers: vec![worker; MOST_WORKERS as usize],
+            workers: vec![worker; MAX_WORKERS as usize],
             zeroed: ZeroedStatus { buffers: max, bytes: max, failed: max },
             module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
         };

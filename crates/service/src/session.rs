@@ -62,7 +62,7 @@ pub(crate) struct Sessions {
 }
 
 /// Maximum number of incomplete revocations per session.
-const MOST_REVOCATIONS: u32 = 256;
+const MAX_REVOCATIONS: u32 = 256;
 
 pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
     Refusal { kind, message: message.to_string() }
@@ -129,9 +129,9 @@ impl Sessions {
 
     /// Checks that a session may start another revocation.
     pub(crate) fn room_for_revocation(&self, id: SessionId) -> Result<(), Refusal> {
-        let full = self.get(id).is_some_and(|session| session.revoking >= MOST_REVOCATIONS);
+        let full = self.get(id).is_some_and(|session| session.revoking >= MAX_REVOCATIONS);
         let message =
-            || format!("{MOST_REVOCATIONS} revocations of this client are still running; wait for one");
+            || format!("{MAX_REVOCATIONS} revocations of this client are still running; wait for one");
         if full { Err(refusal(RefusalKind::Quota, message())) } else { Ok(()) }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         let [a, b] = [1, 2].map(|process| sessions.open(client(7, process), &Quotas::default()).unwrap());
         let mut table: memferry_path::Capabilities<memferry_shm::mapping::Mapping> =
             memferry_path::Capabilities::new(1);
-        let ids: Vec<_> = (0..MOST_REVOCATIONS).map(|_| table.close(a)).collect();
+        let ids: Vec<_> = (0..MAX_REVOCATIONS).map(|_| table.close(a)).collect();
         for id in &ids {
             sessions.room_for_revocation(a).unwrap();
             sessions.add_revocation(*id, a);

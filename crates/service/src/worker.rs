@@ -452,7 +452,7 @@ impl Worker {
         self.reap();
         self.sample_counters();
         for queue in self.queues.iter_mut().flatten() {
-            queue.end.tell_all_consumed();
+            queue.end.publish_all_consumed();
         }
         // Deadlines of waiting requests pass although no event arrives. So does the deadline of a stop while requests are
         // suspended.

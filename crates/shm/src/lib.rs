@@ -8,7 +8,7 @@
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! storage      the words of a queue pair: mapped, or on the heap
 //! parking      park and wake without a fence on the publishing side
-//! berth        one atomic word through which threads take the pieces of one job
+//! team_word    one atomic word through which threads take the pieces of one job
 //! queue_pair   the two rings, hints and flags of one client queue, one memfd per direction
 //! conduit      messages and descriptors over a Unix socket
 //! bus_error    turns SIGBUS on client memory into an error
@@ -25,7 +25,6 @@
 
 #[cfg(not(loom))]
 pub mod arena;
-pub mod berth;
 #[cfg(not(loom))]
 pub mod bus_error;
 #[cfg(not(loom))]
@@ -42,6 +41,7 @@ pub mod placement;
 pub mod queue_pair;
 pub mod ring;
 pub mod storage;
+pub mod team_word;
 
 /// Atomics that loom can interleave when it checks this crate.
 mod sync {

@@ -128,12 +128,12 @@ impl Spin {
 
     /// Records that the spin found something.
     #[inline]
-    pub fn was_worth_it(&mut self) {
+    pub fn record_success(&mut self) {
         self.next = self.full;
     }
 
     /// Records that the spin found nothing.
-    pub fn was_in_vain(&mut self) {
+    pub fn record_failure(&mut self) {
         self.next /= 2;
     }
 }
@@ -162,13 +162,13 @@ mod tests {
         assert_eq!(spin.time(), full);
         let mut times = Vec::new();
         for _ in 0..2 * Spin::TRIAL {
-            spin.was_in_vain();
+            spin.record_failure();
             times.push(spin.time());
         }
         assert_eq!((times[0], times[1]), (full / 2, full / 4));
         assert_eq!(times.iter().filter(|time| **time == full).count(), 2, "one wait in {}", Spin::TRIAL);
         assert!(times.last().is_some_and(|time| *time < Duration::from_nanos(10)));
-        spin.was_worth_it();
+        spin.record_success();
         assert_eq!(spin.time(), full);
     }
 }

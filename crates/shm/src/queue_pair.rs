@@ -428,15 +428,15 @@ impl<S: RingStorage> ServiceEnd<S> {
 
     /// Stores the count of taken requests for the client once it lags by more than a quarter of the capacity.
     #[inline]
-    pub fn tell_consumed(&mut self) {
+    pub fn publish_consumed(&mut self) {
         let count = self.submissions.count();
         if count.wrapping_sub(self.stored) > self.layout.capacity / 4 {
-            self.tell_all_consumed();
+            self.publish_all_consumed();
         }
     }
 
     /// Stores the count of taken requests for the client.
-    pub fn tell_all_consumed(&mut self) {
+    pub fn publish_all_consumed(&mut self) {
         self.stored = self.submissions.count();
         self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.stored), Ordering::Release);
     }
@@ -522,7 +522,7 @@ impl<S: RingStorage> ServiceEnd<S> {
 
     /// Stores the progress of the request with `tag`. A client that reads it sees the bytes moved so far. Returns whether a
     /// client thread sleeps until progress comes and must be woken.
-    pub fn tell_progress(&self, tag: u64, bytes: u64, downward: bool) -> bool {
+    pub fn publish_progress(&self, tag: u64, bytes: u64, downward: bool) -> bool {
         let bytes = bytes.min((1 << PROGRESS_BITS) - 1);
         let down = if downward { DOWNWARD } else { 0 };
         let word = progress_name(tag) << PROGRESS_BITS | bytes | down;

@@ -17,12 +17,12 @@ use memferry_clock::Instant;
 use memferry_transfer::{Engine, Memory};
 
 /// Minimum number of channels of an engine under test.
-pub const LEAST_CHANNELS: u32 = 4;
+pub const MIN_CHANNELS: u32 = 4;
 
 /// Configuration of the engine under test.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineSetup {
-    /// Minimum number of channels; an engine whose device has fewer provides all, at least [`LEAST_CHANNELS`].
+    /// Minimum number of channels; an engine whose device has fewer provides all, at least [`MIN_CHANNELS`].
     pub channels: u32,
     /// Chunk size for engines that split transfers; others ignore it.
     pub chunk_bytes: u64,

@@ -218,7 +218,7 @@ impl Rig {
     }
 
     fn update_flags(&mut self) {
-        self.service.tell_consumed();
+        self.service.publish_consumed();
         self.service.set_parked(u64::from(self.taken % 2));
         self.service.change_wake_word();
     }

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use memferry_cpu::slices;
-use memferry_cpu::tuning::LEAST_BYTES;
+use memferry_cpu::tuning::MIN_BYTES;
 use memferry_recording::{Alignment, Distance, Kind, Operation, size_class, ticks};
 
 use crate::{caller, real, state};
@@ -146,7 +146,7 @@ impl Call {
     unsafe fn record(&self, run: impl FnOnce() -> *mut c_void) -> *mut c_void {
         let Some(recorder) = state::recorder() else { return run() };
         let is_timed = self.bytes >= TIMED_FROM && state::clock_works();
-        let distance = if is_timed && self.bytes >= LEAST_BYTES as usize {
+        let distance = if is_timed && self.bytes >= MIN_BYTES as usize {
             // SAFETY: the caller's promise.
             unsafe { self.distance() }
         } else {

@@ -1,30 +1,30 @@
 //! Shares one copy among several threads: its owner publishes it, and idle threads take pieces.
 //!
 //! ```text
-//! owner:  CopyTeam::copy ─ open a berth ─ pieces from the front ─┐ until they meet ─ close ─ wait for helpers to finish
-//! helper: CopyTeam::help ─────────────── pieces from the back ───┘
+//! owner:  CopyTeam::copy ─ open a slot ─ pieces from the front ─┐ until they meet ─ close ─ wait for members to finish
+//! member: CopyTeam::help ─────────────── pieces from the back ───┘
 //! ```
 //!
-//! The owner never waits for a piece that no helper has started: without helpers it copies all. Helpers take from the back, so
+//! The owner never waits for a piece that no member has started: without members it copies all. Members take from the back, so
 //! that repeated copies of the same buffers find each part in the same core's caches. This module starts no thread and puts
 //! none to sleep: members publish their activity, and `wake` wakes one.
 //!
-//! M5: a berth's description of a copy is valid while its word is open or has helpers; the owner returns only after both ended.
+//! M5: a slot's description of a copy is valid while its word is open or has members; the owner returns only after both ended.
 
 use std::borrow::Borrow;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use memferry_shm::berth::{self, MOST_PIECES};
 use memferry_shm::bus_error::{MemoryFault, guarded};
 use memferry_shm::mapping::Mapping;
+use memferry_shm::team_word::{self, MAX_PIECES};
 use memferry_transfer::Region;
 
 use super::super::manner::Manner;
 use super::{OutsideRegion, contiguous, move_bytes, writable};
 
 /// Copies that can be shared at the same time.
-const BERTHS: usize = 4;
+const TEAM_SLOTS: usize = 4;
 
 /// Activity of a team member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,15 +42,15 @@ struct Member(AtomicU8);
 
 /// The threads of a service that copy together.
 pub struct CopyTeam {
-    berths: [Berth; BERTHS],
+    slots: [TeamSlot; TEAM_SLOTS],
     members: Box<[Member]>,
     wake: Box<dyn Fn(usize) + Send + Sync>,
 }
 
-/// A shared copy. What helpers read first shares a line with the word they poll.
+/// A shared copy. What members read first shares a line with the word they poll.
 #[repr(align(128))]
 #[derive(Default)]
-struct Berth {
+struct TeamSlot {
     word: AtomicU64,
     from: AtomicPtr<u8>,
     to: AtomicPtr<u8>,
@@ -62,7 +62,7 @@ struct Berth {
     failed: AtomicBool,
 }
 
-/// The copy that a berth describes.
+/// The copy that a slot describes.
 #[derive(Clone, Copy)]
 struct Shared {
     from: *mut u8,
@@ -95,10 +95,10 @@ impl Shared {
     }
 }
 
-impl Berth {
-    /// Publishes a copy to helpers; `None` if another copy occupies the berth.
+impl TeamSlot {
+    /// Publishes a copy to members; `None` if another copy occupies the slot.
     fn open(&self, shared: &Shared) -> Option<&Self> {
-        if !berth::claim(&self.word) {
+        if !team_word::claim(&self.word) {
             return None;
         }
         // Not read yet: the word is not open.
@@ -110,47 +110,47 @@ impl Berth {
         self.destination.store(shared.mappings[1].cast_mut(), Ordering::Relaxed);
         self.manner.store(shared.manner as u8, Ordering::Relaxed);
         self.failed.store(false, Ordering::Relaxed);
-        berth::open(&self.word, shared.pieces());
+        team_word::open(&self.word, shared.pieces());
         Some(self)
     }
 
-    /// Admits no more helpers, waits for the present ones, and reports whether memory failed under one.
+    /// Admits no more members, waits for the present ones, and reports whether memory failed under one.
     fn close(&self) -> Result<(), MemoryFault> {
         let mut polls = 0u32;
-        berth::close(&self.word, || {
+        team_word::close(&self.word, || {
             polls += 1;
-            // A helper that was preempted needs this CPU more than the loop does.
+            // A member that was preempted needs this CPU more than the loop does.
             if polls.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
         });
         let failed = self.failed.load(Ordering::Relaxed);
-        berth::free(&self.word);
+        team_word::free(&self.word);
         if failed { Err(MemoryFault) } else { Ok(()) }
     }
 
     /// Copies pieces from the end until none is left or `enough` returns true. Returns whether any was copied.
     fn help(&self, enough: &mut dyn FnMut() -> bool) -> bool {
-        if !berth::has_work(&self.word) {
+        if !team_word::has_work(&self.word) {
             return false;
         }
-        let Some(mut number) = berth::join(&self.word) else { return false };
-        // SAFETY: M5: this helper is counted, and the word was open when it was.
+        let Some(mut number) = team_word::join(&self.word) else { return false };
+        // SAFETY: M5: this member is counted, and the word was open when it was.
         let shared = unsafe { self.read() };
         loop {
             // SAFETY: M1 to M4 by M5; `number` was among the pieces left.
             if unsafe { shared.copy(number) }.is_err() {
                 self.failed.store(true, Ordering::Relaxed);
             }
-            match if enough() { None } else { berth::take_back(&self.word) } {
+            match if enough() { None } else { team_word::take_back(&self.word) } {
                 Some(next) => number = next,
                 None => break,
             }
         }
-        berth::leave(&self.word);
+        team_word::leave(&self.word);
         true
     }
 
     /// # Safety
-    /// The caller is counted among the helpers of an open word (M5).
+    /// The caller is counted among the members of an open word (M5).
     unsafe fn read(&self) -> Shared {
         const MANNERS: [Manner; 3] = [Manner::Cached, Manner::Streaming, Manner::Flushing];
         Shared {
@@ -169,7 +169,7 @@ impl CopyTeam {
     /// A team of `members` threads, all busy at first; `wake` wakes the sleeping member of the given number.
     pub fn new(members: usize, wake: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let members = (0..members).map(|_| Member(AtomicU8::new(Activity::Busy as u8))).collect();
-        Self { berths: Default::default(), members, wake: Box::new(wake) }
+        Self { slots: Default::default(), members, wake: Box::new(wake) }
     }
 
     pub fn members(&self) -> usize {
@@ -201,16 +201,16 @@ impl CopyTeam {
     /// Whether a shared copy has pieces left.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.berths.iter().any(|berth| berth::has_work(&berth.word))
+        self.slots.iter().any(|slot| team_word::has_work(&slot.word))
     }
 
     /// Copies pieces of shared copies until none is left or `enough` returns true. Returns whether any was copied.
     pub fn help(&self, mut enough: impl FnMut() -> bool) -> bool {
-        self.berths.iter().any(|berth| berth.help(&mut enough))
+        self.slots.iter().any(|slot| slot.help(&mut enough))
     }
 
     /// Copies `length` bytes between disjoint ranges, in pieces of `piece` bytes (at least one), together with
-    /// helpers.
+    /// members.
     pub(crate) fn copy<M: Borrow<Mapping>>(
         &self,
         manner: Manner,
@@ -227,17 +227,17 @@ impl CopyTeam {
         };
         let mappings = [source, destination].map(|region| ptr::from_ref(region.memory().borrow()));
         let length = length as usize;
-        let piece = (piece as usize).max(length.div_ceil(MOST_PIECES as usize)).max(1);
+        let piece = (piece as usize).max(length.div_ceil(MAX_PIECES as usize)).max(1);
         let shared = Shared { from, to, length, piece, mappings, manner };
-        let berth = self.berths.iter().find_map(|berth| berth.open(&shared));
+        let slot = self.slots.iter().find_map(|slot| slot.open(&shared));
         let mut alone = 0..shared.pieces();
         let mut outcome = Ok(());
-        while let Some(number) = berth.map_or_else(|| alone.next(), |berth| berth::take_front(&berth.word)) {
+        while let Some(number) = slot.map_or_else(|| alone.next(), |slot| team_word::take_front(&slot.word)) {
             // SAFETY: M1 to M4: the ranges were just checked, and are apart; `number` is below the pieces.
             outcome = outcome.and(unsafe { shared.copy(number) });
         }
         // M5: nothing returns before this.
-        let others = berth.map_or(Ok(()), Berth::close);
+        let others = slot.map_or(Ok(()), TeamSlot::close);
         outcome.and(others).map(Ok)
     }
 }
@@ -271,7 +271,7 @@ mod tests {
         Region::new(mapping, 0, mapping.length_bytes() as u64).unwrap()
     }
 
-    /// Stops the helpers, also on panic.
+    /// Stops the members, also on panic.
     struct Ending<'a>(&'a AtomicBool);
 
     impl Drop for Ending<'_> {
@@ -280,12 +280,12 @@ mod tests {
         }
     }
 
-    /// Runs `work` while `helpers` threads help.
-    fn with_helpers(team: &CopyTeam, helpers: usize, work: impl FnOnce()) {
+    /// Runs `work` while `members` threads help.
+    fn with_helpers(team: &CopyTeam, members: usize, work: impl FnOnce()) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _ending = Ending(&over);
-            for _ in 0..helpers {
+            for _ in 0..members {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
                         if !team.help(|| false) {
@@ -355,16 +355,16 @@ mod tests {
         let from = source.pointer();
         let to = destination.pointer();
         let shared = Shared { from, to, length: 100, piece: 10, mappings, manner: Manner::Cached };
-        let berth = team.berths[0].open(&shared).unwrap();
-        assert!(team.has_work() && berth.open(&shared).is_none());
+        let slot = team.slots[0].open(&shared).unwrap();
+        assert!(team.has_work() && slot.open(&shared).is_none());
         assert!(team.help(|| true));
         assert!(
             contents(&destination)[..90] == [0; 90]
                 && contents(&destination)[90..] == contents(&source)[90..]
         );
         assert!(team.help(|| false), "the rest");
-        assert!(!team.help(|| false) && berth::take_front(&berth.word).is_none());
-        assert_eq!(berth.close(), Ok(()));
+        assert!(!team.help(|| false) && team_word::take_front(&slot.word).is_none());
+        assert_eq!(slot.close(), Ok(()));
         assert!(contents(&destination) == contents(&source));
     }
 

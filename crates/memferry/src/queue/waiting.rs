@@ -322,13 +322,13 @@ impl Queue {
         loop {
             for _ in 0..32 {
                 if let Some(completion) = self.poll_ring() {
-                    self.spin.was_worth_it();
+                    self.spin.record_success();
                     return Some(completion);
                 }
                 std::hint::spin_loop();
             }
             if Instant::now() >= until {
-                self.spin.was_in_vain();
+                self.spin.record_failure();
                 return None;
             }
         }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
-use super::{Data, MOST_NAMES, Qid, Text};
+use super::{Data, MAX_NAMES, Qid, Text};
 
 /// Why a message cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -29,7 +29,7 @@ pub enum Malformed {
     #[error("9P2000.L has no message number {kind}")]
     Kind { kind: u8 },
     /// A list has too many items.
-    #[error("a list has {count} items; at most {MOST_NAMES} are allowed")]
+    #[error("a list has {count} items; at most {MAX_NAMES} are allowed")]
     List { count: usize },
     /// The count of a write differs from the bytes that follow.
     #[error("a write of {count} bytes is followed by {follow}")]
@@ -125,7 +125,7 @@ impl<'a> Field<'a> for Qid {
 impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
     fn take(input: &mut Input<'a>) -> Result<Self, Malformed> {
         let count = usize::from(u16::take(input)?);
-        if count > MOST_NAMES {
+        if count > MAX_NAMES {
             return Err(Malformed::List { count });
         }
         (0..count).map(|_| T::take(input)).collect()

@@ -15,7 +15,7 @@ use super::{Node, own_path};
 
 const PREFIX: &[u8] = b"user.";
 /// Maximum bytes of a value (`XATTR_SIZE_MAX`).
-const MOST_VALUE: usize = 65_536;
+const MAX_VALUE: usize = 65_536;
 
 /// A value, or the zero-terminated names.
 pub(crate) struct XattrValue(pub(crate) Vec<u8>);
@@ -43,7 +43,7 @@ impl Node {
             return if name.is_empty() { Ok(XattrValue(Vec::new())) } else { Err(Errno::NODATA) };
         }
         let path = own_path(self.descriptor());
-        let mut bytes = vec![0; MOST_VALUE];
+        let mut bytes = vec![0; MAX_VALUE];
         if !name.is_empty() {
             check(name)?;
             let length = rustix::fs::getxattr(path, name, &mut bytes[..])?;
@@ -61,7 +61,7 @@ impl XattrWriter {
     /// Prepares to write a value of `size` bytes; size 0 removes the attribute, unless it is to be created.
     pub(crate) fn new(node: Rc<Node>, name: &[u8], size: u64, flags: u32) -> Result<Self, Errno> {
         check(name)?;
-        let size = usize::try_from(size).ok().filter(|size| *size <= MOST_VALUE).ok_or(Errno::TOOBIG)?;
+        let size = usize::try_from(size).ok().filter(|size| *size <= MAX_VALUE).ok_or(Errno::TOOBIG)?;
         // Protocol and Linux use the same numbers: 1 to create, 2 to replace.
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         Ok(Self { node, name: name.to_vec(), flags, size, value: Vec::with_capacity(size) })

@@ -13,7 +13,7 @@ use super::{Export, Node, RESOLVE, checked, own_path, permissions};
 use crate::codec::Qid;
 
 /// Maximum bytes of a link's target (`PATH_MAX`).
-const MOST_TARGET: usize = 4095;
+const MAX_TARGET: usize = 4095;
 
 impl Node {
     fn qid_of(&self, export: &Export, name: &[u8]) -> Result<Qid, Errno> {
@@ -31,7 +31,7 @@ impl Node {
 
     pub(crate) fn make_link(&self, export: &Export, name: &[u8], target: &[u8]) -> Result<Qid, Errno> {
         let name = checked(name)?;
-        if target.len() > MOST_TARGET {
+        if target.len() > MAX_TARGET {
             return Err(Errno::NAMETOOLONG);
         }
         rustix::fs::symlinkat(target, self.descriptor(), name)?;

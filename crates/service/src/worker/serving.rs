@@ -81,7 +81,7 @@ impl Worker {
             }
             if batch.taken == 1 && batch.done == 1 {
                 // A client that waits for this one completion does not wait for the rest of the batch.
-                queue.end.tell_consumed();
+                queue.end.publish_consumed();
                 let flag = queue.end.publish_for();
                 if flag != 0 {
                     // The client can influence how long this takes, so not with the capability table locked.
@@ -93,7 +93,7 @@ impl Worker {
         }
         drop(capabilities);
         // Room in the ring before completions, because a client that has its completion may submit at once.
-        queue.end.tell_consumed();
+        queue.end.publish_consumed();
         let flag = if batch.done > 0 { queue.end.publish_for() } else { 0 };
         if flag != 0 {
             self.waker.wake(index, queue, flag);
@@ -134,7 +134,7 @@ impl Worker {
         let waker = &mut self.waker;
         self.path.report_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
-            if !queue.closed && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
+            if !queue.closed && queue.end.publish_progress(tag, watermark.bytes, watermark.downward) {
                 waker.wake(key.0 as usize, queue, 0);
             }
         });

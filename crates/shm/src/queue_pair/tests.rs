@@ -25,7 +25,7 @@ fn requests_and_completions_cross() {
         client.stage(&request(tag)).unwrap();
         assert!(!client.publish(), "a worker that does not sleep is woken");
         assert_eq!(service.pop().unwrap()[1], tag);
-        service.tell_consumed();
+        service.publish_consumed();
         // The client stores its count only now and then, but there is always room for its outstanding requests.
         assert!((4..=8).contains(&service.completion_room().unwrap()));
         service.stage(&[0, tag, 0, 0]).unwrap();
@@ -45,7 +45,7 @@ fn a_taken_completion_needs_no_signal() {
         client.stage(&request(tag)).unwrap();
         client.publish();
         service.pop().unwrap();
-        service.tell_consumed();
+        service.publish_consumed();
         service.completion_room().unwrap();
         service.stage(&[0, tag, 0, 0]).unwrap();
         let flag = service.publish_for();
@@ -90,7 +90,7 @@ fn a_list_is_freed_when_its_request_is_taken() {
         client.publish();
         let slot = service.pop().unwrap();
         assert_eq!(service.fetch_list(slot[1], list.len()), Some(list));
-        service.tell_all_consumed();
+        service.publish_all_consumed();
     }
     for (first, words) in [(LIST_WORDS as u64, 1), (u64::MAX, 1), (1, LIST_WORDS), (0, usize::MAX)] {
         assert_eq!(service.fetch_list(first, words), None);
@@ -102,14 +102,14 @@ fn a_list_is_freed_when_its_request_is_taken() {
 fn progress_belongs_to_one_request() {
     let (client, service, client_memory, _) = pair();
     assert_eq!(client.progress(5), None);
-    assert!(!service.tell_progress(5, 1 << 20, false), "a client that does not sleep is woken");
+    assert!(!service.publish_progress(5, 1 << 20, false), "a client that does not sleep is woken");
     assert_eq!(
         (client.progress(5), client.progress(1)),
         (Some((1 << 20, false)), None),
         "request 1 has the same word, one lap earlier"
     );
     client_memory.word(CLIENT_PARKED).store(PARKED_FOR_PROGRESS, Ordering::Relaxed);
-    assert!(service.tell_progress(5, u64::MAX, true));
+    assert!(service.publish_progress(5, u64::MAX, true));
     assert_eq!(client.progress(5), Some(((1 << 40) - 1, true)));
     service.clear_progress(5);
     assert_eq!(client.progress(5), None);

@@ -17,10 +17,10 @@
 
 #![cfg(loom)]
 
-mod berth;
 mod parking;
 mod queue_pair;
 mod ring;
+mod team_word;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering as TallyOrdering};

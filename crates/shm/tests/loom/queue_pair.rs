@@ -53,7 +53,7 @@ fn take_request(
 ) -> [u64; SUBMISSION_WORDS] {
     loop {
         if let Some(slot) = service.pop() {
-            service.tell_consumed();
+            service.publish_consumed();
             return slot;
         }
         sleeps.record(park_worker(service, token));

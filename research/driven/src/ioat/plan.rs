@@ -10,7 +10,7 @@
 //! Each step counts the bytes of the operation that it completes, so that the sum over finished steps is the progress.
 //! Steps that belong together count with the last of them. No register is accessed here.
 
-use memferry_registers::ioat::descriptor::MOST_SOURCES;
+use memferry_registers::ioat::descriptor::MAX_SOURCES;
 use memferry_transfer::{Lists, Operation, Pattern, Region};
 
 use super::super::copies::{Chunks, Cuts, Part};
@@ -175,7 +175,7 @@ impl Xor {
         let at = |first: &u64| first + self.done;
         let destination = at(&self.destination);
         let before = (self.seen > 0).then_some(destination);
-        let room = MOST_SOURCES - usize::from(before.is_some());
+        let room = MAX_SOURCES - usize::from(before.is_some());
         let fresh = self.sources.get(self.seen..)?.iter().take(room).map(at);
         let sources: Vec<u64> = before.into_iter().chain(fresh).collect();
         self.seen += sources.len() - usize::from(before.is_some());

@@ -15,7 +15,7 @@ use memferry_drivers::ioat::{
     Channel, Ioat, Notice, OpenError, Operation, Request, RingConfig, RingError, StopError, TakeError,
     WriteError,
 };
-use memferry_registers::ioat::{TransferState, descriptor::MOST_SOURCES};
+use memferry_registers::ioat::{TransferState, descriptor::MAX_SOURCES};
 use memferry_registers::{Device, NarrowIo};
 use proptest::prelude::*;
 
@@ -145,7 +145,7 @@ fn test_request() -> impl Strategy<Value = TestRequest> {
         4 => (sides(), bytes.clone()).prop_map(|((from, to), bytes)| TestRequest::Copy { from, to, bytes }),
         2 => (any::<u64>(), sides(), bytes.clone())
             .prop_map(|(pattern, (_, to), bytes)| TestRequest::Fill { pattern, to, bytes }),
-        3 => (sides(), prop::collection::vec(0..half - 700, 2..=MOST_SOURCES), any::<bool>(), bytes).prop_map(
+        3 => (sides(), prop::collection::vec(0..half - 700, 2..=MAX_SOURCES), any::<bool>(), bytes).prop_map(
             move |((from, to), mut sources, in_place, bytes)| {
                 let base = if from < half { 0 } else { half };
                 sources.iter_mut().for_each(|source| *source += base);

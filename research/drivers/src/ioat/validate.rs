@@ -6,7 +6,7 @@
 //!
 //! Validation reports the first broken rule. It does not check the client's rights to the memory.
 
-use memferry_registers::ioat::descriptor::{LEAST_SOURCES, MOST_SOURCES};
+use memferry_registers::ioat::descriptor::{MAX_SOURCES, MIN_SOURCES};
 use memferry_registers::ioat::{COMPLETION_ALIGNMENT, DESCRIPTOR_BYTES};
 use thiserror::Error;
 
@@ -14,9 +14,9 @@ use super::request::{Operation, Request, RingConfig};
 
 /// Minimum number of descriptors in a ring: one slot stays empty, one may hold an extension that is not done yet, and an
 /// XOR needs two.
-const LEAST_SLOTS: u16 = 4;
+const MIN_SLOTS: u16 = 4;
 /// Maximum number of descriptors in a ring: half the range of the 16-bit DMACOUNT, so that the order of two counts is clear.
-const MOST_SLOTS: u16 = 1 << 15;
+const MAX_SLOTS: u16 = 1 << 15;
 
 /// Limits and operations of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,9 +36,9 @@ pub enum RingError {
     CompletionMisaligned { address: u64 },
     #[error("the completion word's address is zero: give the channel a completion word")]
     NoCompletion,
-    #[error("a ring of {slots} descriptors is too small: use at least {LEAST_SLOTS}")]
+    #[error("a ring of {slots} descriptors is too small: use at least {MIN_SLOTS}")]
     TooSmall { slots: u16 },
-    #[error("a ring of {slots} descriptors is too large: use at most {MOST_SLOTS}")]
+    #[error("a ring of {slots} descriptors is too large: use at most {MAX_SLOTS}")]
     TooLarge { slots: u16 },
     /// The ring's end exceeds 64 bits.
     #[error("the ring at {address:#x} leaves the address space: place it lower")]
@@ -58,9 +58,9 @@ pub enum RequestError {
     NoBytes,
     #[error("{bytes} bytes exceed one descriptor's limit of {limit}: split the request")]
     TooLong { bytes: u64, limit: u64 },
-    #[error("an xor of {sources} sources: it needs at least {LEAST_SOURCES}, use a copy for one")]
+    #[error("an xor of {sources} sources: it needs at least {MIN_SOURCES}, use a copy for one")]
     TooFewSources { sources: usize },
-    #[error("an xor of {sources} sources: it takes at most {MOST_SOURCES}, use several requests")]
+    #[error("an xor of {sources} sources: it takes at most {MAX_SOURCES}, use several requests")]
     TooManySources { sources: usize },
     /// The end of a source or destination exceeds 64 bits.
     #[error("{bytes} bytes at {address:#x} leave the address space: make the request shorter")]
@@ -83,10 +83,10 @@ impl RingConfig {
         if completion == 0 {
             return Err(RingError::NoCompletion);
         }
-        if slots < LEAST_SLOTS {
+        if slots < MIN_SLOTS {
             return Err(RingError::TooSmall { slots });
         }
-        if slots > MOST_SLOTS {
+        if slots > MAX_SLOTS {
             return Err(RingError::TooLarge { slots });
         }
         let Some(end) = address.checked_add(u64::from(slots) * DESCRIPTOR_BYTES) else {
@@ -135,8 +135,8 @@ fn check_request(operation: &Operation<'_>, limits: &Limits) -> Result<(), Reque
         Operation::Xor { sources, destination, bytes } => {
             length(bytes)?;
             match sources.len() {
-                count if count < LEAST_SOURCES => Err(RequestError::TooFewSources { sources: count }),
-                count if count > MOST_SOURCES => Err(RequestError::TooManySources { sources: count }),
+                count if count < MIN_SOURCES => Err(RequestError::TooFewSources { sources: count }),
+                count if count > MAX_SOURCES => Err(RequestError::TooManySources { sources: count }),
                 _ => {
                     sources.iter().try_for_each(|source| inside(*source, bytes))?;
                     inside(destination, bytes)

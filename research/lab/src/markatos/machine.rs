@@ -28,7 +28,7 @@ pub const PAGE_UNITS: u8 = 4;
 pub const PAGES: usize = 6;
 
 /// Maximum number of processes explored together.
-pub const MOST_PROCESSES: usize = 3;
+pub const MAX_PROCESSES: usize = 3;
 
 /// A physical page; printed as a letter, as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,7 +12,7 @@
 //! a conclusion ([`Breach`]). [`super::explore`] searches.
 
 use super::machine::{
-    Access, Answer, Caller, Held, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
+    Access, Answer, Caller, Held, Idle, Kind, MAX_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
     Transfer, Word,
 };
 
@@ -78,7 +78,7 @@ type Buffer = [Option<(Place, Word)>; 2];
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State<E> {
     pub engine: E,
-    actors: [Actor; MOST_PROCESSES],
+    actors: [Actor; MAX_PROCESSES],
     running: [u8; 2],
     buffers: [Buffer; 2],
 }

@@ -30,7 +30,7 @@ const CLIENT_BYTES: u64 = 128 << 20;
 /// Channels of the device.
 const CHANNELS: u32 = 32;
 /// Largest number of elements in a frame of the thesis's benchmark.
-const MOST_ELEMENTS: u64 = (1 << 24) - 1;
+const MAX_ELEMENTS: u64 = (1 << 24) - 1;
 
 /// Memory without contents, since only time matters here.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,7 +86,7 @@ impl Call {
                 Operation::ScatterGather { lists: lists.into() }
             }
             Self::TwoDimensional => {
-                let rows = length.div_ceil(MOST_ELEMENTS).next_power_of_two();
+                let rows = length.div_ceil(MAX_ELEMENTS).next_power_of_two();
                 let x_count = (length / rows) as u32;
                 let y_count = rows as u32;
                 let count = Count2d { pixel: PixelSize::Bits8, x_count, y_count };

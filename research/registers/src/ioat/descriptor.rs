@@ -23,9 +23,9 @@ pub const WORDS: usize = 8;
 /// Largest number of sources of an XOR without an extension.
 pub const PLAIN_SOURCES: usize = 5;
 /// Largest number of sources of an XOR.
-pub const MOST_SOURCES: usize = 8;
+pub const MAX_SOURCES: usize = 8;
 /// Smallest number of sources of an XOR.
-pub const LEAST_SOURCES: usize = 2;
+pub const MIN_SOURCES: usize = 2;
 
 const _: () = assert!(WORDS as u64 * 8 == super::DESCRIPTOR_BYTES);
 
@@ -90,18 +90,18 @@ const NULL: u8 = 1;
 /// Addresses of the sources of an XOR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
-    addresses: [u64; MOST_SOURCES],
+    addresses: [u64; MAX_SOURCES],
     count: u8,
 }
 
 impl Sources {
-    /// Returns `None` unless there are [`LEAST_SOURCES`] to [`MOST_SOURCES`] addresses.
+    /// Returns `None` unless there are [`MIN_SOURCES`] to [`MAX_SOURCES`] addresses.
     pub fn new(addresses: &[u64]) -> Option<Self> {
         let count = addresses.len();
-        if !(LEAST_SOURCES..=MOST_SOURCES).contains(&count) {
+        if !(MIN_SOURCES..=MAX_SOURCES).contains(&count) {
             return None;
         }
-        let mut all = [0; MOST_SOURCES];
+        let mut all = [0; MAX_SOURCES];
         all.iter_mut().zip(addresses).for_each(|(to, from)| *to = *from);
         Some(Self { addresses: all, count: count as u8 })
     }
@@ -166,7 +166,7 @@ impl fmt::Display for Undecodable {
         match self {
             Self::Opcode(code) => write!(f, "opcode {code:#04x} is not a copy, fill or XOR"),
             Self::PageBreak => f.write_str("page breaks are not supported"),
-            Self::TooManySources => write!(f, "an XOR has at most {MOST_SOURCES} sources"),
+            Self::TooManySources => write!(f, "an XOR has at most {MAX_SOURCES} sources"),
         }
     }
 }
@@ -188,7 +188,7 @@ impl Descriptor {
             Body::Null => (opcode::COPY, NULL),
             Body::Copy { .. } => (opcode::COPY, 0),
             Body::Fill { .. } => (opcode::FILL, 0),
-            Body::Xor { sources, .. } => (opcode::XOR, sources.count - LEAST_SOURCES as u8),
+            Body::Xor { sources, .. } => (opcode::XOR, sources.count - MIN_SOURCES as u8),
         };
         let control = self.control.with_opcode(code).with_variant(variant);
         let mut words = [0; WORDS];
@@ -231,7 +231,7 @@ impl Descriptor {
             (opcode::FILL, _) => return Err(Undecodable::PageBreak),
             (opcode::XOR, variant) => {
                 let all = [first, words[4], words[5], words[6], words[7], 0, 0, 0];
-                let count = usize::from(variant) + LEAST_SOURCES;
+                let count = usize::from(variant) + MIN_SOURCES;
                 let addresses = all.get(..count).ok_or(Undecodable::TooManySources)?;
                 let sources = Sources::new(addresses).ok_or(Undecodable::TooManySources)?;
                 Body::Xor { sources, destination }

@@ -11,7 +11,7 @@ use memferry_transfer::{
     CacheHint, Confined, Descriptor, Engine, EngineCompletion, Operation, Outcome, Refused, Region, Ticket,
 };
 
-use super::{EngineFixture, EngineSetup, LEAST_CHANNELS};
+use super::{EngineFixture, EngineSetup, MIN_CHANNELS};
 use crate::oracle::{self, Place};
 
 /// Polls after which a transfer counts as hanging. Chunks may be single bytes; memories are a few kilobytes.
@@ -32,7 +32,7 @@ impl<X: EngineFixture> Bench<X> {
     pub(super) fn new(make: &impl Fn(EngineSetup) -> X, setup: EngineSetup, memories: &[Vec<u8>]) -> Self {
         let mut fixture = make(setup);
         let available = fixture.engine().capabilities().channels;
-        let required = setup.channels.min(LEAST_CHANNELS);
+        let required = setup.channels.min(MIN_CHANNELS);
         assert!(available >= required, "{available} channels, the suite needs {required}");
         let loaded = memories.iter().map(|bytes| fixture.allocate(bytes)).collect();
         Self { fixture, memories: loaded, expected: memories.to_vec(), now: Instant::ORIGIN }

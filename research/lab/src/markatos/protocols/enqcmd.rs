@@ -11,7 +11,7 @@
 //! PASID; Intel SDM, ENQCMD.
 
 use crate::markatos::machine::{
-    Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
+    Access, Answer, Caller, FAIL, Idle, Kind, MAX_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
     Transfer, Word, tried_transfers,
 };
 
@@ -25,8 +25,8 @@ const FAULT: Word = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     queue: [Option<(u8, Transfer)>; 2],
-    records: [Word; MOST_PROCESSES],
-    tables: [PageTable; MOST_PROCESSES],
+    records: [Word; MAX_PROCESSES],
+    tables: [PageTable; MAX_PROCESSES],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ impl Protocol for Enqcmd {
     }
 
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
-        let pasids = if self.trusted { caller.who..caller.who + 1 } else { 0..MOST_PROCESSES as u8 };
+        let pasids = if self.trusted { caller.who..caller.who + 1 } else { 0..MAX_PROCESSES as u8 };
         let asks = |pasid, asked: &Transfer| Access::exchange(Place::Portal(pasid), asked.encoded());
         let all = tried_transfers(caller);
         pasids.flat_map(|pasid| all.iter().map(move |asked| vec![Step::plain(asks(pasid, asked))])).collect()

@@ -12,7 +12,7 @@
 //! the slot again. Parking and batches are not explored here; loom runs the shipped code for these.
 
 use crate::markatos::machine::{
-    Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
+    Access, Answer, Caller, FAIL, Idle, Kind, MAX_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
     Transfer, Word, tried_transfers,
 };
 
@@ -92,9 +92,9 @@ struct InHand {
 /// The rings and the worker that reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
-    pairs: [Pair; MOST_PROCESSES],
+    pairs: [Pair; MAX_PROCESSES],
     hand: Option<InHand>,
-    tables: [PageTable; MOST_PROCESSES],
+    tables: [PageTable; MAX_PROCESSES],
 }
 
 impl Engine {

@@ -1,4 +1,4 @@
-//! One job shared by an owner and a helper: each piece is done once, and no thread reads a description that changes. Each
+//! One job shared by an owner and a member: each piece is done once, and no thread reads a description that changes. Each
 //! rule has a broken variant.
 //!
 //! Description and pieces are cells: loom checks every access, as if they were memory behind raw pointers.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use memferry_shm::berth::{claim, close, free, join, leave, open, take_back, take_front};
+use memferry_shm::team_word::{claim, close, free, join, leave, open, take_back, take_front};
 
 use crate::explore;
 
@@ -34,12 +34,12 @@ impl Shared {
     }
 
     fn set_description(&self, job: u64) {
-        // SAFETY: only the owner calls this, while no helper is counted; loom checks that.
+        // SAFETY: only the owner calls this, while no member is counted; loom checks that.
         self.description.with_mut(|description| unsafe { *description = job });
     }
 
     fn description(&self) -> u64 {
-        // SAFETY: the owner or a counted helper calls this; loom checks that no thread writes at the same time.
+        // SAFETY: the owner or a counted member calls this; loom checks that no thread writes at the same time.
         self.description.with(|description| unsafe { *description })
     }
 
@@ -50,7 +50,7 @@ impl Shared {
     }
 
     fn done(&self) -> [u64; PIECES] {
-        // SAFETY: the owner calls this after all helpers left; loom checks that.
+        // SAFETY: the owner calls this after all members left; loom checks that.
         [0, 1].map(|piece: usize| self.pieces[piece].with(|done| unsafe { *done }))
     }
 }
@@ -66,10 +66,10 @@ struct Rules {
 const SHIPPED: Rules =
     Rules { join: |shared| join(&shared.word), leave, close: |word| close(word, thread::yield_now) };
 
-/// Runs two jobs one after the other, with one helper that tries to join twice.
+/// Runs two jobs one after the other, with one member that tries to join twice.
 fn two_jobs(rules: Rules) {
     let shared = Shared::new();
-    let helper = {
+    let member = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
             for _ in 0..2 {
@@ -96,7 +96,7 @@ fn two_jobs(rules: Rules) {
         assert_eq!(shared.done(), [job; PIECES]);
         free(&shared.word);
     }
-    helper.join().unwrap();
+    member.join().unwrap();
 }
 
 #[test]

@@ -1,42 +1,42 @@
 //! Distributes the pieces of one job among threads through one atomic word.
 //!
 //! ```text
-//! owner:    claim ─ write description ─ open ─ take_front, take_front, ... ─ close: waits for the helpers ─ free
-//! helpers:                                   join ─ read description ─ take_back, ... ─ leave
+//! owner:    claim ─ write description ─ open ─ take_front, take_front, ... ─ close: waits for the members ─ free
+//! members:                                   join ─ read description ─ take_back, ... ─ leave
 //!
-//! word:     open:1 │ claimed:1 │ helpers:14 │ unused:16 │ end of remaining pieces:16 │ front:16            0: free
+//! word:     open:1 │ claimed:1 │ members:14 │ unused:16 │ end of remaining pieces:16 │ front:16            0: free
 //! ```
 //!
-//! A helper is counted before it reads the description, and only while the word is open. The owner changes the description,
-//! or returns, only when no helper is counted. Each piece is taken by exactly one thread. The caller provides the job, its
+//! A member is counted before it reads the description, and only while the word is open. The owner changes the description,
+//! or returns, only when no member is counted. Each piece is taken by exactly one thread. The caller provides the job, its
 //! description and the threads.
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// Unit of the front of the remaining pieces, where the owner takes.
 const FRONT: u64 = 1;
-/// Unit of the end of the remaining pieces, where helpers take.
+/// Unit of the end of the remaining pieces, where members take.
 const END: u64 = 1 << 16;
-/// Unit of the count of helpers.
-const HELPER: u64 = 1 << 48;
+/// Unit of the count of members.
+const MEMBER: u64 = 1 << 48;
 /// Set from [`claim`] to [`free`].
 const CLAIMED: u64 = 1 << 62;
-/// Set while helpers may join.
+/// Set while members may join.
 const OPEN: u64 = 1 << 63;
 
 /// Limit on the pieces of one job.
-pub const MOST_PIECES: u64 = END - 1;
+pub const MAX_PIECES: u64 = END - 1;
 
 /// The pieces that no thread has taken.
 fn left(word: u64) -> std::ops::Range<u64> {
-    word & MOST_PIECES..(word / END) & MOST_PIECES
+    word & MAX_PIECES..(word / END) & MAX_PIECES
 }
 
 fn has_pieces(word: u64) -> bool {
     word & OPEN != 0 && !left(word).is_empty()
 }
 
-/// Whether a helper could join now. This is a hint: the answer may be outdated at once.
+/// Whether a member could join now. This is a hint: the answer may be outdated at once.
 #[inline]
 pub fn has_work(word: &AtomicU64) -> bool {
     has_pieces(word.load(Ordering::Relaxed))
@@ -47,9 +47,9 @@ pub fn claim(word: &AtomicU64) -> bool {
     word.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// The owner lets helpers join, with `pieces` pieces to take, at most [`MOST_PIECES`]. The description is complete.
+/// The owner lets members join, with `pieces` pieces to take, at most [`MAX_PIECES`]. The description is complete.
 pub fn open(word: &AtomicU64, pieces: u64) {
-    word.store(OPEN | CLAIMED | (pieces.min(MOST_PIECES) * END), Ordering::Release);
+    word.store(OPEN | CLAIMED | (pieces.min(MAX_PIECES) * END), Ordering::Release);
 }
 
 /// The owner takes the piece at the front.
@@ -58,28 +58,28 @@ pub fn take_front(word: &AtomicU64) -> Option<u64> {
     word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|word| left(word).start)
 }
 
-/// A thread becomes a helper and takes the piece at the end. It may read the description until it [leaves](leave).
+/// A thread becomes a member and takes the piece at the end. It may read the description until it [leaves](leave).
 pub fn join(word: &AtomicU64) -> Option<u64> {
-    let take = |word: u64| has_pieces(word).then_some(word.wrapping_add(HELPER).wrapping_sub(END));
+    let take = |word: u64| has_pieces(word).then_some(word.wrapping_add(MEMBER).wrapping_sub(END));
     word.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok().map(|word| left(word).end - 1)
 }
 
-/// A helper takes the next piece at the end.
+/// A member takes the next piece at the end.
 pub fn take_back(word: &AtomicU64) -> Option<u64> {
     let take = |word: u64| has_pieces(word).then_some(word.wrapping_sub(END));
     word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|word| left(word).end - 1)
 }
 
-/// A helper has finished its pieces and reads the description no more.
+/// A member has finished its pieces and reads the description no more.
 pub fn leave(word: &AtomicU64) {
-    word.fetch_sub(HELPER, Ordering::Release);
+    word.fetch_sub(MEMBER, Ordering::Release);
 }
 
-/// The owner stops further helpers from joining and waits until all have left, calling `wait` between checks. It then sees
-/// the helpers' stores.
+/// The owner stops further members from joining and waits until all have left, calling `wait` between checks. It then sees
+/// the members' stores.
 pub fn close(word: &AtomicU64, mut wait: impl FnMut()) {
     let mut value = word.fetch_and(!OPEN, Ordering::Acquire) & !OPEN;
-    while value >= CLAIMED + HELPER {
+    while value >= CLAIMED + MEMBER {
         wait();
         value = word.load(Ordering::Acquire);
     }
@@ -106,7 +106,7 @@ mod tests {
         );
         assert_eq!((take_front(&word), take_back(&word), join(&word)), (None, None, None));
         leave(&word);
-        close(&word, || panic!("no helper is left"));
+        close(&word, || panic!("no member is left"));
         free(&word);
         assert!(claim(&word));
     }
@@ -115,8 +115,8 @@ mod tests {
     fn close_refuses_and_awaits_helpers() {
         let word = AtomicU64::new(0);
         claim(&word);
-        open(&word, MOST_PIECES + 9);
-        assert_eq!(join(&word), Some(MOST_PIECES - 1), "open exceeds MOST_PIECES");
+        open(&word, MAX_PIECES + 9);
+        assert_eq!(join(&word), Some(MAX_PIECES - 1), "open exceeds MAX_PIECES");
         let mut waits = 0;
         close(&word, || {
             waits += 1;
