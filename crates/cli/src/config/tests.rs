@@ -245,13 +245,13 @@ fn policy_numbers_are_checked_alone_and_together() {
     }
     // A mistake of several options together is reported at the section's line.
     for (lines, expected) in [
-        ("slice-us = 0", "above zero"),
+        ("slice-us = 0", "longer than zero"),
         ("slice-us = 500\nperiod-us = 500", "shorter than the period"),
         ("rate = 0", "the rate is zero"),
         ("capacity = 0", "the capacity is zero"),
         ("class-weights = [1, 0, 1]", "weight is zero"),
         ("user-weights = [\"7=0\"]", "weight is zero"),
-        ("high-policy = \"priority\"", "for all classes together"),
+        ("high-policy = \"priority\"", "cover all classes"),
     ] {
         assert_mistake(&format!("[service]\nworkers = 1\n[policy]\n{lines}\n"), 3, &[expected]);
     }

@@ -399,4 +399,11 @@ mod tests {
         assert!(line.contains("RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu'"), "{line}");
         assert!(line.contains("--target aarch64-unknown-linux-gnu --lib --tests -- --skip "), "{line}");
     }
+
+    #[test]
+    fn skipped_test_exists() {
+        let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/cpu/tests/conformance.rs");
+        let tests = std::fs::read_to_string(tests).unwrap();
+        assert!(tests.contains(&format!("fn {}()", test::FORCES_KERNELS)), "{}", test::FORCES_KERNELS);
+    }
 }
