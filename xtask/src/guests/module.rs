@@ -424,7 +424,8 @@ mod tests {
 
     #[test]
     fn tools_of_the_build_are_of_this_machine() {
-        let headers = "  Depends: linux-headers-6.1.0-41-common\n  Depends: linux-kbuild-6.1:arm64\n";
+        let headers = "  Depends: <linux-headers-6.1.0-41-common:arm64>\n    linux-headers-6.1.0-41-common\n  \
+                       Depends: linux-kbuild-6.1:arm64\n    linux-kbuild-6.1\n";
         assert_eq!(
             wanted_packages("6.1.0-41-arm64", "arm64", headers),
             [

@@ -115,12 +115,14 @@ fn configuration(folder: &Path, host: &str, debian: &str, settings: &str) -> Str
     )
 }
 
-/// The packages with this prefix in the output of `apt-cache depends`, without architectures.
+/// The packages with this prefix in the output of `apt-cache depends`, without architectures. Names in angle brackets are those that
+/// have no package of the same architecture.
 pub(crate) fn dependencies<'a>(output: &'a str, beginning: &'a str) -> impl Iterator<Item = &'a str> {
     output
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("Depends: "))
-        .map(|name| name.split([':', ' ']).next().unwrap_or(name))
+        .map(|name| name.trim_start_matches('<'))
+        .map(|name| name.split([':', ' ', '>']).next().unwrap_or(name))
         .filter(move |name| name.starts_with(beginning))
 }
 
