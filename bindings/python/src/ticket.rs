@@ -79,6 +79,12 @@ impl Ticket {
         Ok(())
     }
 
+    /// Cancels a transfer whose end nobody waits for any more, so that its queue does not keep the end.
+    fn _abandon(&self) -> PyResult<()> {
+        self.running.take();
+        self.cancel()
+    }
+
     /// Whether the transfer has ended; else the bell is rung when it has.
     fn _signal(&self, bell: &Bell) -> PyResult<bool> {
         let home = self.running.home();

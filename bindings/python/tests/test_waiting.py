@@ -287,6 +287,18 @@ class Held:
 
         asyncio.run(main())
 
+    def test_a_cancelled_wait_leaves_no_end_in_the_queue(self):
+        async def main():
+            with self.held():
+                copy = self.copies(1)[0]
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(awaits(copy), 0.001)
+            while not copy.done():
+                await asyncio.sleep(0)
+            self.assertIsNone(self.queue.poll())
+
+        asyncio.run(main())
+
     def test_other_threads_run_during_a_wait(self):
         with self.held() as go:
             with self.in_another_thread(self.copies(4)[-1].wait) as ended:

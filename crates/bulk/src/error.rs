@@ -55,6 +55,9 @@ pub enum SendError {
         "the message has {length} bytes and this connection takes up to {longest}; send it in parts or lend a frame"
     )]
     TooLong { length: u64, longest: u64 },
+    /// The region ends before it begins.
+    #[error("the slice {start}..{end} ends before it begins")]
+    Inverted { start: u64, end: u64 },
     /// The range exceeds its frame.
     #[error("{length} bytes at offset {offset} exceed the frame's {available} bytes")]
     OutOfRange {

@@ -14,6 +14,7 @@
 //! ends with [`Sender::forget`] or the sender. Mapped memory stays mapped in the other process until that process unmaps it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -290,6 +291,10 @@ impl Sender {
         deadline: Option<Instant>,
     ) -> Result<(u32, u64), SendError> {
         self.check()?;
+        let Range { start, end } = range.bounds();
+        if start > end {
+            return Err(SendError::Inverted { start, end });
+        }
         let offset = range.offset();
         let length = range.length();
         let available = range.frame().length();

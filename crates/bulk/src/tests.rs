@@ -143,6 +143,15 @@ fn the_sender_refuses_too_long_messages() {
 }
 
 #[test]
+fn an_inverted_slice_is_not_lent() {
+    let ((ours, mut sender, _), _other) = ends(Options::default());
+    let frame = ours.frame(4096).alloc().unwrap();
+    let _loan = sender.lend(9, frame.slice(..), SOON).unwrap();
+    let inverted = sender.lend(9, frame.slice(4097..), SOON).unwrap_err();
+    assert_eq!(inverted.to_string(), "the slice 4097..4096 ends before it begins");
+}
+
+#[test]
 fn lent_ranges_are_pulled_whole() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = ours.frame(1 << 20).alloc().unwrap();

@@ -26,6 +26,7 @@ pub use segment::{SegmentFrame, Segments};
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memferry_service::protocol::Command;
@@ -79,6 +80,8 @@ struct Inner {
     length: u64,
     rights: Rights,
     backing: Backing,
+    /// The program has revoked it, and nothing touches its memory any more.
+    revoked: AtomicBool,
 }
 
 /// How this process reaches and keeps the bytes of a frame.
@@ -106,7 +109,7 @@ impl Frame {
         mapping: Option<Mapping>,
     ) -> Self {
         let backing = mapping.map_or(Backing::Unmapped, Backing::Mapped);
-        Self(Arc::new(Inner { session, handle, length, rights, backing }))
+        Self(Arc::new(Inner::new(session, handle, length, rights, backing)))
     }
 
     /// Registers a memfd as a frame of the session.
@@ -128,14 +131,14 @@ impl Frame {
         (length, rights): (u64, Rights),
         grantor: SessionId,
     ) -> Self {
-        Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Granted(grantor) }))
+        Self(Arc::new(Inner::new(session, handle, length, rights, Backing::Granted(grantor))))
     }
 
     /// A frame derived from `of`. It keeps `of`, because revoking that would end the derived capability.
     pub(crate) fn derived(of: &Self, handle: Handle, length: u64, rights: Rights) -> Self {
         let session = Arc::clone(&of.0.session);
         let backing = Backing::Derived(of.clone());
-        Self(Arc::new(Inner { session, handle, length, rights, backing }))
+        Self(Arc::new(Inner::new(session, handle, length, rights, backing)))
     }
 
     /// The window of a block, under the capability of its segment.
@@ -145,7 +148,7 @@ impl Frame {
         let handle = segment.handle;
         let rights = segment.rights;
         let length = block.length_bytes();
-        Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Block(block) }))
+        Self(Arc::new(Inner::new(session, handle, length, rights, Backing::Block(block))))
     }
 
     /// The window of `length` bytes at `offset` of a segment, which the caller promised to keep.
@@ -154,7 +157,7 @@ impl Frame {
         let handle = segment.0.handle;
         let rights = segment.0.rights;
         let backing = Backing::Promised(offset, segment);
-        Self(Arc::new(Inner { session, handle, length, rights, backing }))
+        Self(Arc::new(Inner::new(session, handle, length, rights, backing)))
     }
 
     /// The offset in its segment, if the frame is a window.
@@ -329,7 +332,9 @@ impl Frame {
         if self.is_window() {
             return Err(CallError::PartOfArena);
         }
-        self.0.session.revoke(self.0.handle)
+        self.0.session.revoke(self.0.handle)?;
+        self.0.revoked.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
@@ -338,13 +343,18 @@ impl Frame {
 }
 
 impl Inner {
+    fn new(session: Arc<Session>, handle: Handle, length: u64, rights: Rights, backing: Backing) -> Self {
+        Self { session, handle, length, rights, backing, revoked: AtomicBool::new(false) }
+    }
+
     /// Revokes the capability if the frame has its own. Returns the backing, which the caller releases.
     fn revoke_own(&mut self) -> Option<Backing> {
         if matches!(self.backing, Backing::Block(_) | Backing::Promised(..) | Backing::Ended) {
             return None;
         }
         // Errors are expected: a lost service has no capability left, and in a forked child it belongs to the parent.
-        let revoked = self.session.revoke(self.handle);
+        let is_revoked = *self.revoked.get_mut();
+        let revoked = if is_revoked { Ok(()) } else { self.session.revoke(self.handle) };
         if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
             of.abandon();
         }

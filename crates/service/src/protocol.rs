@@ -27,7 +27,7 @@ pub use status::{
 /// The first eight bytes of a handshake.
 pub const MAGIC: [u8; 8] = *b"MEMFERRY";
 /// Oldest and newest protocol version that this code supports.
-pub const VERSIONS: (u16, u16) = (3, 3);
+pub const VERSIONS: (u16, u16) = (4, 4);
 /// Feature: the process is registered for membarrier's expedited commands, so parking flags need no full fence.
 pub const FEATURE_ASYMMETRIC_FENCES: u64 = 1;
 
@@ -366,10 +366,11 @@ mod tests {
 
     #[test]
     fn handshakes_agree_on_the_newest_version() {
-        let hello = Hello { versions: (1, 7), features: 5 };
+        let (oldest, newest) = VERSIONS;
+        let hello = Hello { versions: (1, newest + 4), features: 5 };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        assert_eq!(hello.agree(), Ok(3));
-        for versions in [(4, 5), (0, 2), (5, 3)] {
+        assert_eq!(hello.agree(), Ok(newest));
+        for versions in [(newest + 1, newest + 2), (0, oldest - 1), (newest + 2, newest)] {
             let hello = Hello { versions, features: 0 };
             assert!(matches!(hello.agree(), Err(Violation::Version { .. })), "{versions:?}");
         }

@@ -64,7 +64,7 @@ async def until_done(ticket):
         try:
             await future
         except asyncio.CancelledError:
-            ticket.cancel()
+            ticket._abandon()
             raise
         finally:
             waiting.forget(future)

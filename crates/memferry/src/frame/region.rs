@@ -50,7 +50,7 @@ impl Region {
     }
 
     /// The bounds as given, which may be inverted.
-    pub(crate) fn bounds(&self) -> Range<u64> {
+    pub fn bounds(&self) -> Range<u64> {
         self.start..self.end
     }
 

@@ -87,6 +87,18 @@ fn buffers_of_a_dropped_queue_are_not_reused() {
 }
 
 #[test]
+fn a_revoked_part_of_a_buffer_is_reused() {
+    let client = client();
+    let arena = arena(&client);
+    let buffer = arena.buffer(4096).expect("room");
+    let derived = client.derive(buffer.slice(..), Rights::READ).expect("part of it");
+    derived.revoke().expect("its own capability");
+    drop((buffer, derived));
+    let statistics = arena.statistics();
+    assert_eq!((statistics.live_bytes, statistics.abandoned_bytes), (0, 0));
+}
+
+#[test]
 fn a_transfer_cannot_leave_its_buffer() {
     let client = client();
     let arena = arena(&client);
