@@ -105,8 +105,7 @@ fn fids_tags_and_users_are_limited() {
         assert_eq!(refused(client.call(&Request::Clunk { fid })), Errno::BADF);
     }
     client.call(&Request::Clunk { fid: 4 }).unwrap();
-    let claims =
-        Request::Attach { fid: 4, afid: NO_FID, uname: b"".into(), aname: b"".into(), user: 12_345 };
+    let claims = Request::Attach { fid: 4, afid: NO_FID, uname: b"".into(), aname: b"".into(), user: 12_345 };
     let own = rustix::process::geteuid().as_raw();
     assert!(own == 0 || matches!(client.call(&claims), Err(ClientError::Refused(Errno::PERM))));
 }
