@@ -186,7 +186,11 @@ impl<'a> Mover<'a> {
             };
             // A request outside its frame would end a loop.
             let looped = matches!(order, Order::Loop { .. });
-            if transfers::is_even(&draft) && (!looped || oracle::fits(&placed(&draft, bytes)).is_ok()) {
+            let is_admitted = || {
+                let operation = placed(&draft, bytes);
+                oracle::fits(&operation).is_ok() && oracle::overlapping_operand(&operation).is_none()
+            };
+            if transfers::is_even(&draft) && (!looped || is_admitted()) {
                 drafts.push(draft);
             }
         }
