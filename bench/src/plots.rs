@@ -37,7 +37,7 @@ pub(crate) fn frame(title: &str, x: Axis, values: &str, scale: Scale) -> Frame {
 /// Lines over sizes in bytes.
 ///
 /// # Errors
-/// Nothing to show.
+/// [`DrawError`] when the chart has nothing to show.
 pub(crate) fn sweep(title: &str, values: &str, lines: &[Line]) -> Result<String, DrawError> {
     let words = "bytes (line: median, band: the middle eight tenths)".to_owned();
     let x = Axis { words, in_bytes: true, scale: Scale::Log2 };
@@ -47,7 +47,7 @@ pub(crate) fn sweep(title: &str, values: &str, lines: &[Line]) -> Result<String,
 /// Bars in groups, each with a stroke from minimum to maximum.
 ///
 /// # Errors
-/// Nothing to show.
+/// [`DrawError`] when the chart has nothing to show.
 pub(crate) fn bars(
     title: &str,
     (values, scale): (&str, Scale),

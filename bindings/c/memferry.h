@@ -308,8 +308,8 @@ typedef struct mf_completion {
   uint32_t inherited;
   // Bytes visited, also by a transfer that failed; in a loop the sum of all rounds.
   uint64_t bytes_done;
-  // The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 of a
-  // transfer that failed.
+  // The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 if
+  // the transfer failed.
   uint64_t value;
   // The number in the failure's message: the limit, the available bytes or the handle; else 0.
   uint64_t detail;
@@ -531,8 +531,7 @@ enum mf_error mf_frame_free(struct mf_frame frame);
 // MF_ERROR_BAD_HANDLE. Any thread.
 MF_MUST_USE enum mf_error mf_frame_describe(struct mf_frame frame, uint64_t *length, uint32_t *rights);
 
-// Gives the session that granted the frame. Compare it with the session of the peer you expect: a token does not identify its
-// grantor.
+// Gives the session that granted the frame. Compare it with the session of the expected peer: a token does not identify its grantor.
 //
 // MF_ERROR_ARGUMENT for a frame that mf_accept did not give. Any thread.
 MF_MUST_USE
@@ -653,8 +652,7 @@ enum mf_error mf_wait_any(struct mf_queue queue,
                           struct mf_completion *completion);
 
 // Waits until the bytes from `first` up to `end` of the transfer's destination are in place, often long before it ends.
-// `ended` may be null. It becomes 1 when the transfer has ended, with its completion still to be taken, and 0 when the transfer
-// continues.
+// `ended` may be null. It becomes 1 when the transfer has ended, with its completion still to be taken, and 0 while it continues.
 //
 // From 100: how the transfer failed, with `ended` 1. Below 100 `ended` is not set: MF_ERROR_TIMED_OUT, MF_ERROR_UNKNOWN_TICKET,
 // MF_ERROR_ARGUMENT (`end` before `first`), MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.

@@ -5,8 +5,8 @@
 //!                                       glibc: memset(0xa7)   against slices::fill
 //! ```
 //!
-//! Ours chooses itself (hint auto), or is told that the zeros are not read soon (hint stream). The byte is unknown at
-//! compile time. Zeroing cold memory must be faster than glibc's; in a cache memset writes a line per cycle, so there ours
+//! `slices::fill` chooses the stores itself (hint auto), or streams because the zeros are not read soon (hint stream). The byte is
+//! unknown at compile time. Zeroing cold memory must be faster than glibc's; in a cache memset writes a line per cycle, so there ours
 //! must only not be slower.
 
 use std::hint::black_box;

@@ -149,8 +149,7 @@ pub unsafe extern "C" fn mf_frame_describe(frame: mf_frame, length: *mut u64, ri
     })
 }
 
-/// Gives the session that granted the frame. Compare it with the session of the peer you expect: a token does not identify its
-/// grantor.
+/// Gives the session that granted the frame. Compare it with the session of the expected peer: a token does not identify its grantor.
 ///
 /// MF_ERROR_ARGUMENT for a frame that mf_accept did not give. Any thread.
 #[must_use]

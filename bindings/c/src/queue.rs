@@ -129,8 +129,7 @@ pub unsafe extern "C" fn mf_wait_any(
 }
 
 /// Waits until the bytes from `first` up to `end` of the transfer's destination are in place, often long before it ends.
-/// `ended` may be null. It becomes 1 when the transfer has ended, with its completion still to be taken, and 0 when the transfer
-/// continues.
+/// `ended` may be null. It becomes 1 when the transfer has ended, with its completion still to be taken, and 0 while it continues.
 ///
 /// From 100: how the transfer failed, with `ended` 1. Below 100 `ended` is not set: MF_ERROR_TIMED_OUT, MF_ERROR_UNKNOWN_TICKET,
 /// MF_ERROR_ARGUMENT (`end` before `first`), MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.

@@ -268,8 +268,8 @@ pub struct mf_completion {
     pub inherited: u32,
     /// Bytes visited, also by a transfer that failed; in a loop the sum of all rounds.
     pub bytes_done: u64,
-    /// The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 of a
-    /// transfer that failed.
+    /// The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 if
+    /// the transfer failed.
     pub value: u64,
     /// The number in the failure's message: the limit, the available bytes or the handle; else 0.
     pub detail: u64,

@@ -77,6 +77,21 @@ fn check(fixture: &mut impl RequestFixture, drafts: &[Draft], seed: u64) {
     }
 }
 
+/// The failure with which admission refuses an operation over frames of `available` bytes.
+pub fn refusal(operation: &Operation<Place>, available: u64) -> Option<Failure> {
+    if let Operation::ScatterGather { lists } = operation {
+        let source_bytes = lists.total_bytes(Side::Source);
+        if source_bytes != lists.total_bytes(Side::Destination) {
+            return Some(Failure::SegmentTotals { source_bytes });
+        }
+    }
+    if let Err(left) = oracle::fits(operation) {
+        return Some(Failure::OutOfBounds { side: left.side, available });
+    }
+    let operand = oracle::overlapping_operand(operation)? as u64;
+    Some(Failure::Overlap { operand })
+}
+
 /// The expected result of a request; applies it to `memories`, which are frames of equal length.
 ///
 /// # Panics
@@ -84,18 +99,8 @@ fn check(fixture: &mut impl RequestFixture, drafts: &[Draft], seed: u64) {
 pub fn judged(draft: &Draft, memories: &mut [Vec<u8>]) -> Served {
     let available = memories.first().map_or(0, |memory| memory.len() as u64);
     let operation = placed(draft, available);
-    let refused = |failure| Served { outcome: Err(failure), bytes_done: 0, value: 0 };
-    if let Operation::ScatterGather { lists } = &operation {
-        let source_bytes = lists.total_bytes(Side::Source);
-        if source_bytes != lists.total_bytes(Side::Destination) {
-            return refused(Failure::SegmentTotals { source_bytes });
-        }
-    }
-    if let Err(left) = oracle::fits(&operation) {
-        return refused(Failure::OutOfBounds { side: left.side, available });
-    }
-    if let Some(operand) = oracle::overlapping_operand(&operation) {
-        return refused(Failure::Overlap { operand: operand as u64 });
+    if let Some(failure) = refusal(&operation, available) {
+        return Served { outcome: Err(failure), bytes_done: 0, value: 0 };
     }
     let value = oracle::value(&operation, memories);
     let bytes_done = oracle::apply(&operation, memories).unwrap_or(0);

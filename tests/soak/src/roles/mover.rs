@@ -15,8 +15,7 @@ use memferry::{
     Armed, CacheHint, Client, Failure, PriorityClass, Queue, SubmitReason, Ticket, TicketId, Transfer,
     TransferError, nop, repeat,
 };
-use memferry_conformance::oracle;
-use memferry_conformance::requests::{Draft, placed};
+use memferry_conformance::requests::{self, Draft, placed};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::PATIENCE;
@@ -184,12 +183,9 @@ impl<'a> Mover<'a> {
                     self.drafts.small().ok_or_else(|| Stop::Finding("no request could be drawn".into()))?
                 }
             };
-            // A request outside its frame would end a loop.
+            // A request that is refused would end a loop.
             let looped = matches!(order, Order::Loop { .. });
-            let is_admitted = || {
-                let operation = placed(&draft, bytes);
-                oracle::fits(&operation).is_ok() && oracle::overlapping_operand(&operation).is_none()
-            };
+            let is_admitted = || requests::refusal(&placed(&draft, bytes), bytes).is_none();
             if transfers::is_even(&draft) && (!looped || is_admitted()) {
                 drafts.push(draft);
             }
