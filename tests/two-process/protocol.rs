@@ -11,6 +11,7 @@ use memferry_service::protocol::{
 };
 use memferry_shm::conduit::{self, MAXIMUM_BYTES};
 use memferry_shm::frame::{self, Pages};
+use memferry_shm::queue_pair::Layout;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -220,10 +221,16 @@ fn every_quota_is_enforced() {
 fn invalid_queues_are_refused() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
+    let memory = memferry_shm::frame::allocate_half(1 << 20).unwrap().0;
     for capacity in [0, 1, 3, 5000, 8192, u32::MAX] {
-        let refused = raw.command(Command::OpenQueue { capacity }, &[]).0.unwrap_err();
+        let refused = raw.command(Command::OpenQueue { capacity }, &[memory.as_fd()]).0.unwrap_err();
         assert_eq!(refused.kind, RefusalKind::Argument, "{refused}");
     }
+    let refused = raw.command(Command::OpenQueue { capacity: 64 }, &[memory.as_fd()]).0.unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::Frame, "the length is that of another capacity: {refused}");
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let refused = raw.command(Command::OpenQueue { capacity: 64 }, &[null.as_fd()]).0.unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::Frame, "no memfd: {refused}");
     let refused = raw.command(Command::CloseQueue { queue: 9 }, &[]).0.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Argument);
     service.assert_serves();
@@ -322,15 +329,18 @@ fn memory_of_closed_queues_is_reused() {
         let started = std::time::Instant::now();
         // The worker releases a closed queue some time later; until then the quota is used up.
         let (queue, descriptors) = loop {
-            let (answer, descriptors) = raw.command(Command::OpenQueue { capacity: 64 }, &[]);
+            let length = Layout::new(64).unwrap().client_bytes();
+            let half = memferry_shm::frame::allocate_half(length).unwrap().0;
+            let (answer, descriptors) =
+                raw.command(Command::OpenQueue { capacity: 64 }, &[half.as_fd()]);
             if let Ok(Answer::Queue { queue, .. }) = answer {
                 break (queue, descriptors);
             }
             assert!(started.elapsed() < harness::SOON);
         };
-        inodes.extend(descriptors.iter().take(2).map(|memory| rustix::fs::fstat(memory).unwrap().st_ino));
+        inodes.insert(rustix::fs::fstat(&descriptors[0]).unwrap().st_ino);
         held.push(descriptors);
         raw.command(Command::CloseQueue { queue }, &[]).0.unwrap();
     }
-    assert!(inodes.len() <= 4, "{} memories are in use with a quota of two queues", inodes.len());
+    assert!(inodes.len() <= 2, "{} memories are in use with a quota of two queues", inodes.len());
 }

@@ -1,41 +1,51 @@
 //! The daemon: a socket, signals and an event loop in front of the service.
 //!
 //! ```text
-//! listener ─ accept ─► Connection ─ handshake ─► session ─ commands ─► Service::execute ─► replies
-//! pidfd, hang-up ─► disconnect        notifier ─► Service::process_events ─► late replies, violations
-//! SIGTERM, SIGINT ─► Service::stop, remove the socket (an inherited one stays)
+//! listener ─ accept ─► the user's attendant (a process) ◄─ packets ─► client
+//! attendant ─ commands, admitted memory ─► Service::execute ─► answers ─► attendant
+//! notifier ─► Service::process_events ─► late answers, violations       SIGTERM, SIGINT ─► Service::stop
 //! ```
 //!
-//! One thread, which never waits for a client. A session ends when the client's socket hangs up or its process exits: a
-//! forked child may keep the socket open. The service's workers move the bytes.
+//! One thread, which makes no system call that a client can make slow: [`attendants`] have the clients' sockets, descriptors and
+//! processes. A session ends when the client's socket hangs up or its process exits: a forked child may keep the socket open. The
+//! service's workers move the bytes.
 
-mod closer;
-mod connection;
+mod attendant;
+mod attendants;
 mod listener;
+mod messages;
+mod refusals;
 mod sandbox;
+mod spawner;
 mod supervisor;
+mod unmapper;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use memferry_path::RevocationId;
-use memferry_shm::conduit;
+use memferry_shm::conduit::{self, PeerProcess};
+use memferry_shm::frame::Candidate;
+use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::SessionId;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use rustix::pipe::PipeFlags;
 use thiserror::Error;
 
-use closer::Closer;
-use connection::{Connection, Received};
-use memferry_service::ServiceConfig;
-use memferry_service::protocol::{self, Answer, Envelope, Violation};
-use memferry_service::{Executed, Service, StartError};
+use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal, RefusalKind, Violation};
+use memferry_service::{Clients, Executed, Introduced, Service, ServiceConfig, StartError};
+
+use attendants::{Attendants, Happened};
+use messages::{ClientId, FromAttendant, ToAttendant};
+use refusals::Refusals;
 use supervisor::Supervisor;
+use unmapper::Unmapper;
 
 pub use listener::{ListenError, Listener};
 
@@ -46,10 +56,8 @@ static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const LISTENER: u64 = 0;
 const NOTIFIER: u64 = 1;
 const SIGNALS: u64 = 2;
-/// Stands for an unknown user, and for memory without one.
+/// Stands for an unknown user. Its attendant closes the sockets of clients that are turned away.
 const NO_USER: u32 = u32::MAX;
-/// Tokens of connections begin here, two each: socket (even) and process (odd).
-const FIRST_CONNECTION: u64 = 4;
 
 /// Options of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +68,7 @@ pub struct DaemonOptions {
     pub service: ServiceConfig,
     /// Time for which running requests may continue after a stop.
     pub grace: Duration,
-    /// Whether to install the seccomp filter.
+    /// Whether to confine the processes of the service by seccomp and Landlock.
     pub sandbox: bool,
 }
 
@@ -73,7 +81,7 @@ pub enum ServeError {
     /// The service did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The seccomp filter could not be installed.
+    /// The process could not be confined.
     #[error(transparent)]
     Sandbox(#[from] sandbox::SandboxError),
     /// The event loop failed.
@@ -101,20 +109,14 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
         std::process::abort();
     }));
     raise_descriptor_limit();
-    let supervisor = Supervisor::connect();
-    let mut daemon = match Daemon::new(options, &listener) {
-        Ok(daemon) => daemon,
+    let started = start(&listener, options);
+    let (mut daemon, supervisor) = match started {
+        Ok(started) => started,
         Err(error) => {
             listener.close();
             return Err(error);
         }
     };
-    if options.sandbox
-        && let Err(error) = sandbox::enter(options.service.module.is_some())
-    {
-        listener.close();
-        return Err(error.into());
-    }
     let address = listener.address();
     let workers = options.service.workers;
     tracing::info!(socket = address, workers, "ready");
@@ -124,9 +126,27 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
     tracing::info!("stopping");
     supervisor.notify("STOPPING=1\nSTATUS=Finishing running requests\n");
     daemon.service.stop(options.grace);
-    listener.close();
+    daemon.attendants.remove_traces();
     tracing::info!("stopped");
     ended
+}
+
+/// Starts everything in the order that confinement needs: the spawner first, because it must be a process without threads; then
+/// Landlock, which threads inherit; then the service with its threads; the seccomp filter last.
+fn start(listener: &Listener, options: &DaemonOptions) -> Result<(Daemon, Supervisor), ServeError> {
+    let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
+    // Kept by the library; a confined process could not find it out.
+    let _ = rustix::param::page_size();
+    let attendants = Attendants::start(listener.traces(), options.sandbox).map_err(failed("forking"))?;
+    let supervisor = Supervisor::connect();
+    if options.sandbox {
+        sandbox::take_file_systems(options.service.module.as_deref())?;
+    }
+    let daemon = Daemon::new(options, listener, attendants)?;
+    if options.sandbox {
+        sandbox::enter(options.service.module.is_some(), supervisor.number())?;
+    }
+    Ok((daemon, supervisor))
 }
 
 fn raise_descriptor_limit() {
@@ -135,52 +155,60 @@ fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
-/// Interval at which the daemon checks whether it can resume paused or muted connections.
-const PAUSE_NANOSECONDS: i64 = 10_000_000;
-/// Sent to a client for which the process has no descriptor.
-const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
-/// Number of closing threads. Closes of other users are delayed only while this many users block one thread each.
-const CLOSING_THREADS: u32 = 8;
-/// Maximum number of pending closes per user. Above it, new connections of the user are refused and present ones muted.
-const USER_PENDING_LIMIT: usize = 256;
-/// Share (1/n) of the descriptor limit allowed for pending closes. Above it, no connection is accepted, so that present clients
-/// keep the rest. At a limit of 1,024, a single user whose closes block stays below it.
-const PENDING_SHARE: u64 = 2;
+/// Interval at which the daemon checks whether it can accept again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A connected client.
+struct Connection {
+    user: u32,
+    process: u32,
+    session: Option<SessionId>,
+    /// Its command whose memory is being sealed.
+    pending: Option<Pending>,
+}
+
+/// A command that waits for its memory to be sealed.
+struct Pending {
+    serial: u32,
+    command: Command,
+    memory: Mapping,
+}
 
 struct Daemon {
     service: Service,
-    /// Closes descriptors of clients, since that may block.
-    closer: Closer,
-    /// Unmaps unused memory. Separate, so that no client can delay it.
-    unmapper: Closer,
+    attendants: Attendants,
+    unmapper: Unmapper,
     epoll: OwnedFd,
-    signals: UnixStream,
-    /// A reserved descriptor, closed when descriptors run out to accept and refuse a client instead of spinning.
-    spare: Option<OwnedFd>,
-    /// Whether accepting is paused, without a spare descriptor or with too many pending closes.
+    /// Readable when a signal to end has arrived. Kept open.
+    _signals: OwnedFd,
+    /// Whether accepting is paused, because descriptors ran out.
     paused: bool,
-    /// Maximum number of pending closes of all users.
-    pending_limit: usize,
-    /// Connections that are not read until more of their users' closes are done.
-    muted: BTreeSet<u64>,
-    connections: BTreeMap<u64, Connection>,
-    by_session: BTreeMap<SessionId, u64>,
-    /// Connection and serial of the command that waits for a revocation.
-    waiting: BTreeMap<RevocationId, (u64, u32)>,
+    connections: BTreeMap<ClientId, Connection>,
+    by_session: BTreeMap<SessionId, ClientId>,
+    /// Sessions that the service ended and whose process may still read their queues, with their user.
+    leaving: BTreeMap<ClientId, (SessionId, u32)>,
+    /// Client and serial of the command that waits for a revocation.
+    waiting: BTreeMap<RevocationId, (ClientId, u32)>,
+    refusals: Refusals,
     next: u64,
 }
 
 impl Daemon {
-    fn new(options: &DaemonOptions, listener: &Listener) -> Result<Self, ServeError> {
+    fn new(
+        options: &DaemonOptions,
+        listener: &Listener,
+        mut attendants: Attendants,
+    ) -> Result<Self, ServeError> {
         let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
-        let (signals, handler_end) = UnixStream::pair().map_err(failed("signals"))?;
+        // A pipe: the confined process may write to it in a signal handler, but not send.
+        let (signals, handler_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|error| failed("signals")(error.into()))?;
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             let end = handler_end.try_clone().map_err(failed("signals"))?;
             signal_hook::low_level::pipe::register(signal, end).map_err(failed("signals"))?;
         }
-        let service = Service::start(options.service.clone())?;
-        let closer = Closer::start(CLOSING_THREADS).map_err(failed("starting the closing threads"))?;
-        let unmapper = Closer::start(1).map_err(failed("starting the closing threads"))?;
+        let service = Service::start(options.service.clone(), Clients::Elsewhere)?;
+        let unmapper = Unmapper::start().map_err(failed("starting the unmapping thread"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed("epoll")(e.into()))?;
         let add = |fd: std::os::fd::BorrowedFd<'_>, token| {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
@@ -189,43 +217,21 @@ impl Daemon {
         add(listener.socket(), LISTENER)?;
         add(service.notifier(), NOTIFIER)?;
         add(signals.as_fd(), SIGNALS)?;
-        let connections = Default::default();
-        let by_session = Default::default();
-        let waiting = Default::default();
-        let muted = Default::default();
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let pending_limit =
-            descriptors.map_or(usize::MAX, |all| usize::try_from(all / PENDING_SHARE).unwrap_or(usize::MAX));
-        let mut daemon = Self {
+        attendants.watch(&epoll).map_err(failed("starting an attendant"))?;
+        Ok(Self {
             service,
-            closer,
+            attendants,
             unmapper,
             epoll,
-            signals,
-            spare: None,
+            _signals: signals,
             paused: false,
-            pending_limit,
-            muted,
-            connections,
-            by_session,
-            waiting,
-            next: FIRST_CONNECTION,
-        };
-        daemon.keep_spare();
-        Ok(daemon)
-    }
-
-    /// Whether a client can be accepted or refused: there is a spare descriptor, and pending closes are within the limit.
-    fn may_accept(&mut self) -> bool {
-        self.closer.all_pending() <= self.pending_limit && self.keep_spare()
-    }
-
-    /// Reserves the spare descriptor; whether there is one.
-    fn keep_spare(&mut self) -> bool {
-        if self.spare.is_none() {
-            self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
-        }
-        self.spare.is_some()
+            connections: BTreeMap::new(),
+            by_session: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            refusals: Refusals::default(),
+            next: 0,
+        })
     }
 
     /// Pauses or resumes accepting.
@@ -237,27 +243,33 @@ impl Daemon {
 
     /// The event loop; ends at SIGTERM or SIGINT.
     fn run(&mut self, listener: &Listener) -> Result<(), ServeError> {
+        let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let waits = self.paused || !self.muted.is_empty();
-            let limit = waits.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE_NANOSECONDS });
+            let pause = self.paused.then_some(PAUSE);
+            let limit = [pause, self.attendants.time_left(), self.refusals.time_left()].into_iter().flatten().min();
+            let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(ServeError::Loop { step: "epoll_wait", source: error.into() }),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(failed("epoll_wait")(error.into())),
             };
-            if self.paused && self.may_accept() {
+            if self.paused {
                 self.set_paused(listener, false);
             }
-            self.unmute();
+            self.attendants.let_go(&self.epoll);
+            self.refusals.report_suppressed();
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(listener),
                     NOTIFIER => self.process_events(),
                     SIGNALS => return Ok(()),
-                    // A muted connection reports only hang-ups. Its unread messages are closed with the socket.
-                    token if self.muted.contains(&token) => self.drop_connection(token, "the socket hung up"),
-                    token if token % 2 == 1 => self.drop_connection(token - 1, "the process exited"),
+                    attendants::SPAWNER => {
+                        self.attendants.spawned(&self.epoll).map_err(failed("starting attendants"))?;
+                    }
+                    token if Attendants::is_process(token) => {
+                        self.attendants.process_ended(&self.epoll, token);
+                    }
                     token => self.receive(token),
                 }
             }
@@ -265,257 +277,335 @@ impl Daemon {
     }
 
     fn accept(&mut self, listener: &Listener) {
-        if !self.may_accept() {
-            // Without a spare descriptor the client could be neither accepted nor refused.
-            return self.set_paused(listener, true);
-        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(listener.socket(), flags) {
             Ok(socket) => socket,
-            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-                self.spare = None;
-                if let Ok(socket) = rustix::net::accept_with(listener.socket(), flags) {
-                    self.reject(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
-                }
-                return;
-            }
+            // The client waits in the backlog until there are descriptors again.
+            Err(Errno::MFILE | Errno::NFILE) => return self.set_paused(listener, true),
             Err(_) => return,
         };
-        let connection = match Connection::new(socket) {
-            Ok(connection) => connection,
-            Err((socket, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
-                return self.reject(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
-            }
-            Err((socket, error)) => {
+        let PeerProcess { descriptor: process, number, user } = match conduit::peer_process(socket.as_fd()) {
+            Ok(peer) => peer,
+            Err(error) => {
                 let reason = format!(
                     "cannot watch the client's process ({error}); is it in the service's PID namespace?"
                 );
-                return self.reject(user_of(&socket), socket, &reason);
+                let user = conduit::peer_user(socket.as_fd()).unwrap_or(NO_USER);
+                return self.turn_away(user, socket, &reason);
             }
         };
-        if let Some(reason) = self.rejection(connection.user()) {
-            return self.reject(connection.user(), connection.into_socket(), &reason);
+        let refused = self.rejection(user).map_or(Ok(()), Err);
+        if let Err(reason) = refused.and_then(|()| self.attendants.need(&self.epoll, user)) {
+            return self.turn_away(user, socket, &reason);
         }
-        let token = self.next;
-        self.next += 2;
-        let data = EventData::new_u64;
-        let socket_added = epoll::add(&self.epoll, connection.socket(), data(token), EventFlags::IN);
-        let process_added = epoll::add(&self.epoll, connection.process(), data(token + 1), EventFlags::IN);
-        if socket_added.is_ok() && process_added.is_ok() {
-            self.connections.insert(token, connection);
-        } else {
-            let reason = "the service cannot watch another connection; try again later";
-            self.reject(connection.user(), connection.into_socket(), reason);
+        let client = ClientId(self.next);
+        self.next += 1;
+        if !self.attendants.send(user, &ToAttendant::Adopt { client }, &[&socket, &process]) {
+            self.lose(user);
+            return self.turn_away(user, socket, "the service cannot keep up with this user; try again later");
         }
+        self.attendants.add_client(user);
+        self.connections.insert(client, Connection { user, process: number, session: None, pending: None });
     }
 
-    /// Refuses a client, and sends it the reason.
-    fn reject(&self, user: u32, socket: OwnedFd, reason: &str) {
-        let user_known = (user != NO_USER).then_some(user);
-        tracing::warn!(user = user_known, reason, "refused");
+    /// Refuses a client, and sends it the reason. An attendant does it: closing the socket closes the descriptors that the client
+    /// has sent already.
+    fn turn_away(&mut self, user: u32, socket: OwnedFd, reason: &str) {
+        self.refusals.refused(user, reason);
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
-        let _ = conduit::send(socket.as_fd(), &farewell, &[], false);
-        // Leaves no pending close if possible, so that repeated connections do not add up while closes are blocked.
-        let shut = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
-        if !(shut && conduit::is_drained(socket.as_fd())) {
-            self.closer.close(user, socket);
+        // Its own attendant if it has one, so that it delays only itself.
+        let message = ToAttendant::TurnAway { farewell };
+        if !self.attendants.send(user, &message, &[&socket]) && !self.attendants.send(NO_USER, &message, &[&socket])
+        {
+            // Both are stuck. The last way out: nothing is left to close once the socket is shut down and drained.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+            if !conduit::is_drained(socket.as_fd()) {
+                self.unmapper.drop_later(Box::new(socket));
+            }
         }
     }
 
     /// Reason for which a user may not have another connection; `None` if it may.
     fn rejection(&self, user: u32) -> Option<String> {
         let limit = self.service.config().quotas.sessions as usize;
-        if self.connections.values().filter(|other| other.user() == user).count() >= limit {
-            return Some(format!("user {user} has reached its quota of {limit} sessions"));
-        }
-        let pending = self.closer.pending(user);
-        let busy = format!("{pending} descriptors of user {user} are still being closed; try again later");
-        (pending > USER_PENDING_LIMIT).then_some(busy)
+        let connected = self.connections.values().filter(|other| other.user == user).count();
+        (connected >= limit).then(|| format!("user {user} has reached its quota of {limit} sessions"))
     }
 
-    /// Reads one message of a connection; only one, so that no connection delays the others.
+    /// Handles one message of an attendant; only one, so that no user delays the others.
     fn receive(&mut self, token: u64) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
-        let user = connection.user();
-        let mut descriptors = Vec::new();
-        let received = connection.receive(&mut descriptors);
-        match received {
-            Ok(Received::Nothing) => {}
-            Ok(Received::Gone) => self.drop_connection(token, "the socket hung up"),
-            Ok(Received::Hello(hello)) => {
-                if let Err(violation) = self.welcome(token, &hello) {
-                    self.refuse_connection(token, &violation);
+        let Some(user) = Attendants::user_of(token) else { return };
+        let (message, descriptors) = match self.attendants.receive(user) {
+            Happened::Message(message, descriptors) => (message, descriptors),
+            Happened::Nothing => return,
+            Happened::Lost => {
+                tracing::warn!(user, "the attendant ended");
+                return self.lose(user);
+            }
+        };
+        if let FromAttendant::Panicked { message } = &message {
+            tracing::error!(user, reason = message, "an attendant failed");
+            return self.lose(user);
+        }
+        if let FromAttendant::Left { client } = &message {
+            return self.client_left(*client, user);
+        }
+        // A client that ended a moment ago, or one of another user, which only a compromised attendant would name.
+        let Some(client) = message.client() else { return };
+        if self.connections.get(&client).is_none_or(|connection| connection.user != user) {
+            return;
+        }
+        match message {
+            FromAttendant::Hello { versions, features, .. } => {
+                if let Err(violation) = self.welcome(client, &Hello { versions, features }) {
+                    self.refuse_connection(client, &violation);
                 }
             }
-            Ok(Received::Command(session, serial, command)) => {
-                let process = connection.process_id();
-                match self.service.execute(session, command, &descriptors) {
-                    Executed::Done(answer, ours) => {
-                        if let Err(refusal) = &answer {
-                            tracing::debug!(session = session.0, user, process, reason = %refusal, "refused");
-                        }
-                        self.reply(token, serial, answer, &ours);
-                    }
-                    Executed::Later(revocation) => {
-                        self.waiting.insert(revocation, (token, serial));
-                    }
+            FromAttendant::Command { serial, command, .. } => self.execute(client, serial, command, None),
+            FromAttendant::Memory { serial, command, .. } => {
+                if let Err(refusal) = self.map(client, serial, command, &descriptors) {
+                    self.reply(client, serial, Err(refusal), (&[], None));
                 }
             }
-            Err(violation) => self.refuse_connection(token, &violation),
+            FromAttendant::Sealed { .. } => {
+                if let Some(Pending { serial, command, memory }) = self.take_pending(client) {
+                    self.execute(client, serial, command, Some(memory));
+                }
+            }
+            FromAttendant::Refused { .. } => {
+                if let Some(pending) = self.take_pending(client) {
+                    self.unmapper.drop_later(Box::new(pending.memory));
+                }
+            }
+            FromAttendant::Undelivered { queue, .. } => {
+                let session = self.connections.get(&client).and_then(|connection| connection.session);
+                if let Some(session) = session {
+                    let _ = self.service.execute(session, Command::CloseQueue { queue }, None, &[]);
+                }
+            }
+            FromAttendant::Ended { violation: None, .. } => self.drop_connection(client),
+            FromAttendant::Ended { violation: Some(violation), .. } => {
+                self.refuse_connection(client, &violation);
+            }
+            FromAttendant::Left { .. } | FromAttendant::Panicked { .. } => {}
         }
-        let had_descriptors = !descriptors.is_empty();
-        descriptors.into_iter().for_each(|descriptor| self.closer.close(user, descriptor));
-        // Otherwise descriptors could pile up behind a blocked close until the process has none left.
-        if had_descriptors && self.closer.pending(user) > USER_PENDING_LIMIT && self.set_reading(token, false)
-        {
-            self.muted.insert(token);
+    }
+
+    fn take_pending(&mut self, client: ClientId) -> Option<Pending> {
+        self.connections.get_mut(&client).and_then(|connection| connection.pending.take())
+    }
+
+    /// Maps the memory of a command, which its attendant then seals.
+    fn map(
+        &mut self,
+        client: ClientId,
+        serial: u32,
+        command: Command,
+        descriptors: &[OwnedFd],
+    ) -> Result<(), Refusal> {
+        let refused = |why: &dyn std::fmt::Display| Refusal { kind: RefusalKind::Frame, message: why.to_string() };
+        let closed = || refused(&"the session is closed; connect again");
+        let connection = self.connections.get_mut(&client).ok_or_else(closed)?;
+        let session = connection.session.ok_or_else(closed)?;
+        let (Some(length), [descriptor]) = (command.memory_bytes(), descriptors) else {
+            return Err(refused(&"the command has no memory"));
+        };
+        self.service.check_room(session, &command)?;
+        let candidate = Candidate::examine(descriptor.as_fd(), length, connection.user);
+        let candidate = candidate.map_err(|error| refused(&error))?;
+        // The service only reads what a client writes into a queue.
+        let access =
+            if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
+        let memory = candidate.map(descriptor.as_fd(), access).map_err(|error| refused(&error))?;
+        connection.pending = Some(Pending { serial, command, memory });
+        let user = connection.user;
+        self.send(user, &ToAttendant::Mapped { client }, &[]);
+        Ok(())
+    }
+
+    fn execute(&mut self, client: ClientId, serial: u32, command: Command, memory: Option<Mapping>) {
+        let Some(connection) = self.connections.get(&client) else { return };
+        let Some(session) = connection.session else { return };
+        let user = connection.user;
+        let process = connection.process;
+        let notified = if let Command::Notify { queue, .. } = command { Some(queue) } else { None };
+        match self.service.execute(session, command, memory, &[]) {
+            Executed::Done(answer, ours) => {
+                if let Err(refusal) = &answer {
+                    tracing::debug!(session = session.0, user, process, reason = %refusal, "refused");
+                }
+                self.reply(client, serial, answer, (&ours, notified));
+            }
+            Executed::Later(revocation) => {
+                self.waiting.insert(revocation, (client, serial));
+            }
         }
     }
 
-    /// Starts or stops reading a connection; false if there is none.
-    fn set_reading(&self, token: u64, reading: bool) -> bool {
-        let events = if reading { EventFlags::IN } else { EventFlags::empty() };
-        let data = EventData::new_u64(token);
-        let connection = self.connections.get(&token);
-        connection
-            .is_some_and(|connection| epoll::modify(&self.epoll, connection.socket(), data, events).is_ok())
-    }
-
-    /// Reads muted connections again if enough of their users' closes are done.
-    fn unmute(&mut self) {
-        let mut muted = std::mem::take(&mut self.muted);
-        muted.retain(|token| {
-            let user = self.connections.get(token).map(Connection::user);
-            let closed = user.is_some_and(|user| self.closer.pending(user) <= USER_PENDING_LIMIT / 2);
-            user.is_some() && !(closed && self.set_reading(*token, true))
-        });
-        self.muted = muted;
-    }
-
-    fn welcome(&mut self, token: u64, hello: &protocol::Hello) -> Result<(), Violation> {
+    fn welcome(&mut self, client: ClientId, hello: &Hello) -> Result<(), Violation> {
         let version = hello.agree()?;
-        let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+        let Some(connection) = self.connections.get_mut(&client) else { return Ok(()) };
         let asymmetric = self.service.fences() == memferry_shm::parking::Fences::Asymmetric;
         let ours = if asymmetric { protocol::FEATURE_ASYMMETRIC_FENCES } else { 0 };
         let features = hello.features & ours;
-        let both = features & protocol::FEATURE_ASYMMETRIC_FENCES != 0;
-        let session = self
-            .service
-            .connect(connection.introduced(both))
-            .map_err(|refused| Violation::Unwelcome(refused.message))?;
-        self.by_session.insert(session, token);
-        let user = connection.user();
-        let process = connection.process_id();
+        let asymmetric_fences = features & protocol::FEATURE_ASYMMETRIC_FENCES != 0;
+        let user = connection.user;
+        let process = connection.process;
+        let introduced = Introduced { user, process, asymmetric_fences };
+        let session =
+            self.service.connect(introduced).map_err(|refused| Violation::Unwelcome(refused.message))?;
+        connection.session = Some(session);
+        self.by_session.insert(session, client);
         tracing::info!(session = session.0, user, process, "connected");
-        connection.welcome(protocol::Welcome { version, features, session })
+        let bytes = protocol::Welcome { version, features, session }.encode();
+        self.send(user, &ToAttendant::Answer { client, bytes }, &[]);
+        Ok(())
     }
 
     fn reply(
         &mut self,
-        token: u64,
+        client: ClientId,
         serial: u32,
-        body: Result<Answer, protocol::Refusal>,
-        descriptors: &[OwnedFd],
+        body: Result<Answer, Refusal>,
+        (descriptors, notified): (&[OwnedFd], Option<u32>),
     ) {
-        let Some(connection) = self.connections.get(&token) else { return };
-        let count = descriptors.len() as u8;
+        let Some(connection) = self.connections.get(&client) else { return };
+        let user = connection.user;
         let opened = if let Ok(Answer::Queue { queue, .. }) = &body { Some(*queue) } else { None };
+        // A client gets the first of the two descriptors of a signal; the attendant keeps both.
+        let notified = notified.filter(|_| body == Ok(Answer::Notified));
+        let count = if notified.is_some() { 1 } else { descriptors.len() as u8 };
         let bytes = protocol::encode(&Envelope { serial, descriptors: count, body });
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        match conduit::send(connection.socket(), &bytes, &descriptors, false) {
+        let message = match (opened, notified) {
+            (Some(queue), _) => ToAttendant::Opened { client, serial, queue, bytes },
+            (_, Some(queue)) => ToAttendant::Notified { client, queue, bytes },
+            _ => ToAttendant::Answer { client, bytes },
+        };
+        let descriptors: Vec<_> = descriptors.iter().collect();
+        match self.attendants.try_send(user, &message, &descriptors) {
             Ok(()) => {}
-            Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
             // Too many descriptors are in flight to clients that do not read, which is not this client's fault.
-            Err(rustix::io::Errno::TOOMANYREFS) if count > 0 => self.refuse_executed(token, serial, opened),
-            // The peer is gone or the answer cannot be sent: the session is out of sequence and must end.
-            Err(error) => {
-                let reason = format!("cannot send the answer: {error}");
-                let left = matches!(error, rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET);
-                self.end_connection(token, &reason, left);
-            }
+            Err(Errno::TOOMANYREFS) if !descriptors.is_empty() => self.refuse_executed(client, serial, opened),
+            Err(_) => self.lose(user),
         }
     }
 
     /// Undoes an opened queue, and refuses the command, because its descriptors cannot be sent. The signal of a queue stays
     /// set: setting it again is refused.
-    fn refuse_executed(&mut self, token: u64, serial: u32, opened: Option<u32>) {
-        let session = self.connections.get(&token).and_then(Connection::session);
+    fn refuse_executed(&mut self, client: ClientId, serial: u32, opened: Option<u32>) {
+        let session = self.connections.get(&client).and_then(|connection| connection.session);
         if let (Some(session), Some(queue)) = (session, opened) {
-            let _ = self.service.execute(session, protocol::Command::CloseQueue { queue }, &[]);
+            let _ = self.service.execute(session, Command::CloseQueue { queue }, None, &[]);
         }
         let message = "too many descriptors of the service are in flight to clients; try again later";
-        let kind = protocol::RefusalKind::System;
-        let message = message.to_owned();
-        self.reply(token, serial, Err(protocol::Refusal { kind, message }), &[]);
+        let refusal = Refusal { kind: RefusalKind::System, message: message.to_owned() };
+        self.reply(client, serial, Err(refusal), (&[], None));
+    }
+
+    /// Sends a message to a user's attendant, and gives it up if it does not take it.
+    fn send(&mut self, user: u32, message: &ToAttendant, descriptors: &[&OwnedFd]) {
+        if !self.attendants.send(user, message, descriptors) {
+            self.lose(user);
+        }
     }
 
     fn process_events(&mut self) {
         let events = self.service.process_events();
-        for (user, descriptor) in events.to_close {
-            self.closer.close(user, descriptor);
+        for item in events.to_drop {
+            self.unmapper.drop_later(item);
         }
-        if !events.to_unmap.is_empty() {
-            self.unmapper.close(NO_USER, events.to_unmap);
+        for (session, queue) in events.released {
+            let client = self.by_session.get(&session).copied();
+            let user = client.and_then(|client| self.connections.get(&client)).map(|connection| connection.user);
+            if let (Some(client), Some(user)) = (client, user) {
+                self.send(user, &ToAttendant::Release { client, queue }, &[]);
+            }
         }
         for (session, violation) in events.closed {
-            if let Some(token) = self.by_session.get(&session).copied() {
-                self.refuse_connection(token, &violation);
+            if let Some(client) = self.by_session.get(&session).copied() {
+                self.refuse_connection(client, &violation);
             }
         }
         for (revocation, answer) in events.revoked {
-            if let Some((token, serial)) = self.waiting.remove(&revocation) {
-                self.reply(token, serial, answer, &[]);
+            if let Some((client, serial)) = self.waiting.remove(&revocation) {
+                self.reply(client, serial, answer, (&[], None));
             }
         }
     }
 
     /// Ends the connection of a client that violated the protocol, and sends it the violation.
-    fn refuse_connection(&mut self, token: u64, violation: &Violation) {
-        if let Some(connection) = self.connections.get(&token) {
-            tracing::warn!(
-                session = connection.session().map(|session| session.0),
-                user = connection.user(),
-                process = connection.process_id(),
-                reason = %violation,
-                "violation"
-            );
-            connection.send_violation(violation);
+    fn refuse_connection(&mut self, client: ClientId, violation: &Violation) {
+        let Some(connection) = self.forget(client, &violation.to_string()) else { return };
+        let user = connection.user;
+        self.refusals.violated(user, connection.process, connection.session, violation);
+        let mut watch = false;
+        if let Some(session) = connection.session {
+            self.service.end(session);
+            watch = self.service.waits_for_client(session);
+            if watch {
+                self.leaving.insert(client, (session, user));
+            }
         }
-        self.end_connection(token, "violation", false);
+        if !watch {
+            self.attendants.remove_client(user);
+        }
+        let farewell = protocol::encode_violation(violation);
+        self.send(user, &ToAttendant::End { client, farewell, watch }, &[]);
     }
 
     /// Ends the connection of a client that is gone.
-    fn drop_connection(&mut self, token: u64, reason: &str) {
-        self.end_connection(token, reason, true);
+    fn drop_connection(&mut self, client: ClientId) {
+        let Some(connection) = self.forget(client, "the client left") else { return };
+        if let Some(session) = connection.session {
+            self.service.disconnect(session);
+        }
+        self.attendants.remove_client(connection.user);
     }
 
-    fn end_connection(&mut self, token: u64, reason: &str, left: bool) {
-        let Some(connection) = self.connections.remove(&token) else { return };
-        let _ = epoll::delete(&self.epoll, connection.socket());
-        let _ = epoll::delete(&self.epoll, connection.process());
-        self.waiting.retain(|_, (waiting, _)| *waiting != token);
-        if let Some(session) = connection.session() {
+    /// The process of a client whose session ended before has exited.
+    fn client_left(&mut self, client: ClientId, user: u32) {
+        if let Some((session, _)) = self.leaving.get(&client).filter(|(_, of)| *of == user) {
+            self.service.client_left(*session);
+            self.leaving.remove(&client);
+            self.attendants.remove_client(user);
+        }
+    }
+
+    /// Removes a connection; its session is still open.
+    fn forget(&mut self, client: ClientId, reason: &str) -> Option<Connection> {
+        let mut connection = self.connections.remove(&client)?;
+        self.waiting.retain(|_, (waiting, _)| *waiting != client);
+        if let Some(pending) = connection.pending.take() {
+            self.unmapper.drop_later(Box::new(pending.memory));
+        }
+        if let Some(session) = connection.session {
             self.by_session.remove(&session);
-            if left {
-                self.service.disconnect(session)
-            } else {
-                self.service.end(session)
-            }
-            let user = connection.user();
-            let process = connection.process_id();
+            let Connection { user, process, .. } = connection;
             tracing::info!(session = session.0, user, process, reason, "disconnected");
         }
-        self.closer.close(connection.user(), connection);
+        Some(connection)
+    }
+
+    /// Gives up a user's attendant, and with it all connections of the user.
+    fn lose(&mut self, user: u32) {
+        self.attendants.give_up(&self.epoll, user);
+        let of_user = |connection: &Connection| connection.user == user;
+        let clients: Vec<_> =
+            self.connections.iter().filter(|(_, connection)| of_user(connection)).map(|(id, _)| *id).collect();
+        for client in clients {
+            self.drop_connection(client);
+        }
+        // Nobody watches their processes any more. Their sockets are closed, so they know that their sessions are over.
+        let left: Vec<_> =
+            self.leaving.iter().filter(|(_, (_, of))| *of == user).map(|(id, _)| *id).collect();
+        for client in left {
+            self.client_left(client, user);
+        }
+        if user == NO_USER
+            && let Err(reason) = self.attendants.need(&self.epoll, NO_USER)
+        {
+            tracing::warn!(reason, "clients that are turned away cannot be told why");
+        }
     }
 }
 
-/// The user at the other end of a connection.
-fn user_of(socket: &OwnedFd) -> u32 {
-    conduit::peer_user(socket.as_fd()).unwrap_or(NO_USER)
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.signals.shutdown(std::net::Shutdown::Both);
-    }
-}

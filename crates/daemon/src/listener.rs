@@ -152,13 +152,29 @@ impl Listener {
 
     /// Stops listening and removes the files created here.
     pub fn close(self) {
+        let traces = self.traces();
         drop(self.socket);
-        let Some(bound) = self.bound else { return };
+        traces.remove();
+    }
+
+    /// The files created here, for a process that removes them.
+    pub(crate) fn traces(&self) -> Traces {
+        Traces(self.bound.as_ref().map(|bound| (bound.path.clone(), bound.file, bound.lock.path.clone())))
+    }
+}
+
+/// Socket and lock file of a listener: their paths, and device and inode of the socket. Only the holder of the lock removes them.
+pub(crate) struct Traces(Option<(PathBuf, Option<(u64, u64)>, PathBuf)>);
+
+impl Traces {
+    /// Removes the files.
+    pub(crate) fn remove(&self) {
+        let Some((socket, file, lock)) = &self.0 else { return };
         // The path may name another process's socket by now.
-        if bound.file.is_some() && identity(&bound.path) == bound.file {
-            let _ = std::fs::remove_file(&bound.path);
+        if file.is_some() && identity(socket) == *file {
+            let _ = std::fs::remove_file(socket);
         }
-        bound.lock.remove();
+        let _ = std::fs::remove_file(lock);
     }
 }
 
@@ -228,6 +244,7 @@ impl Lock {
         }
     }
 
+    #[cfg(test)]
     fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
     }

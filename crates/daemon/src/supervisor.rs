@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -30,6 +30,11 @@ impl Supervisor {
                 Self(None)
             }
         }
+    }
+
+    /// Number of the socket's descriptor, if there is one.
+    pub(super) fn number(&self) -> Option<RawFd> {
+        self.0.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// Sends lines such as `READY=1`.

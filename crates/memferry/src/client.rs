@@ -10,7 +10,9 @@ use memferry_service::protocol::{
 };
 use memferry_service::{PolicySettings, ServiceConfig};
 use memferry_shm::fork_guard::Forked;
+use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Lent, Mapping};
+use memferry_shm::queue_pair::Layout;
 use memferry_transfer::{GrantToken, Rights, SessionId};
 
 use crate::arena::{ArenaOptions, FrameArena};
@@ -246,11 +248,17 @@ impl Client {
     /// # Errors
     /// [`OpenError::Call`], with a refusal for another capacity or when a quota is used up; [`OpenError::Map`].
     pub fn queue(&self, capacity: u32) -> Result<Queue, OpenError> {
-        let (answer, descriptors) = self.session.call(Command::OpenQueue { capacity }, Vec::new())?;
-        let Answer::Queue { queue, capacity } = answer else {
+        let layout = Layout::new(capacity).map_err(|error| {
+            CallError::from(Refusal { kind: RefusalKind::Argument, message: error.to_string() })
+        })?;
+        let (sent, own) = frame::allocate_half(layout.client_bytes())
+            .map_err(|error| OpenError::Map(std::io::Error::other(error)))?;
+        own.do_not_fork().map_err(OpenError::Map)?;
+        let (answer, descriptors) = self.session.call(Command::OpenQueue { capacity }, vec![sent])?;
+        let Answer::Queue { queue, .. } = answer else {
             return Err(CallError::UNEXPECTED.into());
         };
-        Queue::open(Arc::clone(&self.session), queue, capacity, descriptors).inspect_err(|_| {
+        Queue::open(Arc::clone(&self.session), queue, (layout, own), descriptors).inspect_err(|_| {
             // No `Queue` exists whose drop would close it.
             let _ = self.session.call(Command::CloseQueue { queue }, Vec::new());
         })

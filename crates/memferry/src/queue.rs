@@ -191,15 +191,16 @@ impl Queue {
     pub(crate) fn open(
         session: Arc<Session>,
         number: u32,
-        capacity: u32,
+        (layout, own): (Layout, Mapping),
         descriptors: Vec<OwnedFd>,
     ) -> Result<Self, OpenError> {
+        let capacity = layout.capacity();
         let protocol = |what| OpenError::Call(CallError::Protocol(what));
-        let Ok([client, service, doorbell]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-            return Err(protocol("a new queue needs three descriptors"));
+        let Ok([service, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            return Err(protocol("a new queue needs two descriptors"));
         };
-        let layout =
-            Layout::new(capacity).map_err(|_| protocol("the capacity of the new queue is invalid"))?;
+        let unaligned = || OpenError::Map(std::io::Error::other("the queue's memory is not aligned"));
+        let own = MappedWords::new(own).ok_or_else(unaligned)?;
         let map = |fd: &OwnedFd, words: usize, access| {
             let size = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size as u64;
             if size < words as u64 * 8 {
@@ -210,7 +211,6 @@ impl Queue {
             MappedWords::new(mapping)
                 .ok_or_else(|| std::io::Error::other("the queue's memory is not aligned"))
         };
-        let own = map(&client, layout.client_words(), Access::ReadWrite).map_err(OpenError::Map)?;
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
         let end = ClientEnd::new(layout, own, peer, session.fences)
             .map_err(|_| protocol("the queue's memory is too small"))?;

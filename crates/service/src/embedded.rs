@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::config::ServiceConfig;
 use crate::protocol::{Answer, Command, Refusal};
 use crate::service::{Events, Executed, Service};
+use crate::shared::Clients;
 use crate::start_error::StartError;
 
 /// The service of one process. A forked child inherits its parent's slot, whose lock may be held by a thread that does not
@@ -95,7 +96,7 @@ impl Embedded {
         config.high_users.push(rustix::process::geteuid().as_raw());
         let failed = |step| move |source| StartError::System { step, source };
         let guard = ForkGuard::new().map_err(failed("the fork guard"))?;
-        let service = Service::start(config)?;
+        let service = Service::start(config, Clients::Here)?;
         let completed = Default::default();
         let changed = Default::default();
         let stopping = Default::default();
@@ -127,7 +128,8 @@ impl Embedded {
         command: Command,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
-        match self.control.service.execute(session, command, &descriptors) {
+        let memory = self.control.service.admit(session, &command, &descriptors)?;
+        match self.control.service.execute(session, command, memory, &descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             Executed::Later(revocation) => {
                 let mut completed = self.control.completed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,9 +149,9 @@ impl Control {
         while !self.stopping.load(Ordering::Acquire) {
             let notifier = self.service.notifier();
             let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
-            let Events { revoked, to_unmap, .. } = self.service.process_events();
+            let Events { revoked, to_drop, .. } = self.service.process_events();
             // Before the answers: a caller of revoke may rely on the memory being free.
-            drop(to_unmap);
+            drop(to_drop);
             if !revoked.is_empty() {
                 let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
                 completed.extend(revoked);
@@ -187,7 +189,7 @@ mod tests {
         let embedded = Embedded::start(ServiceConfig { workers: 1, ..ServiceConfig::default() }).unwrap();
         let user = rustix::process::geteuid().as_raw();
         let client =
-            Introduced { user, process: std::process::id(), asymmetric_fences: false, watched: None };
+            Introduced { user, process: std::process::id(), asymmetric_fences: false };
         let session = embedded.service().connect(client).unwrap();
         let call = |command| embedded.call(session, command, Vec::new());
         let (opened, _) = call(Command::OpenQueue { capacity: 2 }).unwrap();

@@ -34,7 +34,7 @@ pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use pinning::Pinning;
 pub use service::{Events, Executed, Service};
 pub use session::Introduced;
-pub use shared::Notice;
+pub use shared::{Clients, Notice, Remains, SignalTarget};
 pub use start_error::StartError;
 
 use memferry_clock::{Clock, Instant};

@@ -13,6 +13,7 @@
 
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
+use memferry_shm::queue_pair::Layout;
 use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
@@ -149,6 +150,7 @@ pub enum Command {
     Revoke {
         handle: Handle,
     },
+    /// Open a queue. One descriptor: a memfd of [`Command::memory_bytes`], which becomes the client's half of the queue pair.
     OpenQueue {
         capacity: u32,
     },
@@ -202,7 +204,7 @@ pub enum Answer {
     },
     /// The revocation is complete.
     Revoked,
-    /// A queue pair. Descriptors: client memory, service memory, doorbell.
+    /// A queue pair. Descriptors: the service's half, doorbell.
     Queue {
         /// Its number in this session.
         queue: u32,
@@ -279,6 +281,12 @@ pub enum Violation {
     /// Access to the client's memory failed in a worker, for instance because of a truncated file.
     #[error("memory of this session failed under the service")]
     MemoryFault,
+    /// A descriptor from the client could not be admitted in time, because somebody holds its inode.
+    #[error("the memfd could not be sealed within {milliseconds} ms; no thread may write, punch or resize it while it is registered")]
+    Admission { milliseconds: u64 },
+    /// So many descriptors from this user cannot be closed that the service takes no more.
+    #[error("the service cannot go on for this user: {0}")]
+    Stuck(String),
 }
 
 /// A message with its serial.
@@ -297,7 +305,18 @@ pub type Reply = Envelope<Result<Answer, Refusal>>;
 impl Command {
     /// Number of descriptors that the command requires.
     pub const fn descriptors(&self) -> u8 {
-        matches!(self, Self::Register { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. }) as u8
+        let one =
+            matches!(self, Self::Register { .. } | Self::OpenQueue { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. });
+        one as u8
+    }
+
+    /// Length in bytes of the memfd that the command brings; `None` if it brings none, also for a capacity that no queue has.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Register { length, .. } => Some(*length),
+            Self::OpenQueue { capacity } => Layout::new(*capacity).ok().map(Layout::client_bytes),
+            _ => None,
+        }
     }
 }
 

@@ -1,45 +1,42 @@
-//! Pool of queue-pair memory, which the service allocates and therefore limits per user.
+//! Pool of the service's halves of queue pairs, which the service allocates and therefore limits per user.
 //!
 //! ```text
-//! OpenQueue ─ take ─► a wiped ring that the user had before, or a new one ─ lend ─► worker and client
-//! the client closes the queue, disconnects, or exits ─► it writes no more ───┐
-//! the worker releases the ring ─ give_back ──────────────────────────────────────┴─► free for the same user
+//! OpenQueue ─ take ─► a wiped half that the user had before, or a new one ─ lend ─► worker writes, client reads
+//! the client closes the queue, disconnects, or exits ─► it reads no more ────┐
+//! the worker releases the queue ─ give_back ─────────────────────────────────────┴─► free for the same user
 //! ```
 //!
-//! A client can keep the descriptors, so memory that was handed out is never freed. It is reused only for the same user, and
-//! only after its client closed the queue, disconnected or exited: a client whose session the service ended may not know yet
-//! and still write. A process of that user that keeps the old mapping can write into the new ring; that is allowed, because
-//! the user id is the protection boundary. There are two sizes, and the user's queue quota applies to each.
+//! A client can keep the descriptor, so memory that was handed out is never freed. It is reused only for the same user, and
+//! only after its client closed the queue, disconnected or exited: a client whose session the service ended may not know yet,
+//! and would take the completions of another queue for its own. No client can write to this memory or punch holes into it, so
+//! wiping it waits for nobody. There are two sizes, and the user's queue quota applies to each.
+//!
+//! The client allocates the other half, and the service admits it like a frame.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 
 use memferry_shm::frame::{self, AllocateError};
-use memferry_shm::mapping::{Access, Mapping};
+use memferry_shm::mapping::Mapping;
 use memferry_shm::queue_pair::{Layout, MAXIMUM_CAPACITY};
 use memferry_transfer::SessionId;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::FallocateFlags;
 
 /// Queues of at most this capacity use the smaller size.
 const SMALL_CAPACITY: u32 = 256;
 
-/// The two shared memories of a queue pair.
+/// The service's half of a queue pair, sealed so that the client can only read it.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct Half {
     user: u32,
     large: bool,
-    /// Written by the client, mapped read-only here.
-    pub(crate) client: (OwnedFd, Mapping),
-    /// Written by the service. Sealed, so that the client cannot map it writable.
-    pub(crate) service: (OwnedFd, Mapping),
+    pub(crate) descriptor: OwnedFd,
+    pub(crate) mapping: Mapping,
 }
 
 /// Reason for which there is no memory for a queue pair.
 #[derive(Debug)]
 pub(crate) enum TakeError {
-    /// The user has reached its limit of this size and no ring is free.
+    /// The user has reached its limit of this size and no half is free.
     Quota,
     /// A system call failed.
     System(std::io::Error),
@@ -51,123 +48,94 @@ impl From<AllocateError> for TakeError {
     }
 }
 
-impl Ring {
+impl Half {
     fn allocate(user: u32, large: bool) -> Result<Self, TakeError> {
         let capacity = if large { MAXIMUM_CAPACITY } else { SMALL_CAPACITY };
         let layout =
             Layout::new(capacity).map_err(|error| TakeError::System(std::io::Error::other(error)))?;
-        let (client, writable) = frame::allocate_sealed(layout.client_words() as u64 * 8, true)?;
-        let service = frame::allocate_sealed(layout.service_words() as u64 * 8, false)?;
-        let length = writable.length_bytes();
-        let page = writable.page_bytes();
-        let read_only =
-            Mapping::shared(client.as_fd(), length, Access::ReadOnly, page).map_err(TakeError::System)?;
-        Ok(Self { user, large, client: (client, read_only), service })
+        let (descriptor, mapping) = frame::allocate_sealed(layout.service_words() as u64 * 8, false)?;
+        Ok(Self { user, large, descriptor, mapping })
     }
 
-    /// Fills both memories with zeros.
+    /// Fills it with zeros.
     fn wipe(&self) -> Result<(), TakeError> {
-        let failed = |error: rustix::io::Errno| TakeError::System(error.into());
-        let length = self.client.1.length_bytes() as u64;
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.client.0, punch, 0, length).map_err(failed)?;
-        rustix::fs::fallocate(&self.client.0, FallocateFlags::empty(), 0, length).map_err(failed)?;
-        let zeros = vec![0; self.service.1.length_bytes()];
-        self.service.1.write(0, &zeros).map_err(|error| TakeError::System(std::io::Error::other(error)))
+        let zeros = vec![0; self.mapping.length_bytes()];
+        self.mapping.write(0, &zeros).map_err(|error| TakeError::System(std::io::Error::other(error)))
     }
 }
 
 /// Identifies a queue for the lifetime of the service.
 pub(crate) type QueueId = (SessionId, u32);
 
-/// Who may still write into a ring.
-#[derive(Clone)]
-pub(crate) enum Writer {
-    /// A process that did not close the queue.
-    Process(Arc<OwnedFd>),
-    /// A client in the service's own process.
-    Embedded,
-    /// The client closed the queue, disconnected or exited.
-    None,
-}
-
-struct LentRing {
-    ring: Ring,
-    writer: Writer,
+struct LentHalf {
+    half: Half,
+    /// A client may still read it: it did not close the queue, disconnect or exit.
+    is_read: bool,
     /// The worker has released it.
     is_returned: bool,
 }
 
-impl LentRing {
-    /// Whether no client writes into it. Checks also whether the client's process has exited.
-    fn is_unused(&mut self) -> bool {
-        if let Writer::Process(process) = &self.writer {
-            let mut ended = [PollFd::new(process, PollFlags::IN)];
-            if rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-                self.writer = Writer::None;
-            }
-        }
-        matches!(self.writer, Writer::None)
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct RingPool {
-    lent: BTreeMap<QueueId, LentRing>,
-    /// Number of rings allocated, by user and whether large.
+    lent: BTreeMap<QueueId, LentHalf>,
+    /// Number of halves allocated, by user and whether large.
     allocated: BTreeMap<(u32, bool), u32>,
 }
 
 impl RingPool {
-    /// Returns zeroed memory for a queue pair of `capacity`. A user may have `limit` rings of each size.
-    pub(crate) fn take(&mut self, user: u32, capacity: u32, limit: u32) -> Result<Ring, TakeError> {
+    /// Returns zeroed memory for a queue pair of `capacity`. A user may have `limit` halves of each size.
+    pub(crate) fn take(&mut self, user: u32, capacity: u32, limit: u32) -> Result<Half, TakeError> {
         let large = capacity > SMALL_CAPACITY;
-        let kept = self.lent.iter_mut().find_map(|(id, lent)| {
-            let fits = lent.is_returned && (lent.ring.user, lent.ring.large) == (user, large);
-            (fits && lent.is_unused()).then_some(*id)
+        let kept = self.lent.iter().find_map(|(id, lent)| {
+            let free = lent.is_returned && !lent.is_read;
+            (free && (lent.half.user, lent.half.large) == (user, large)).then_some(*id)
         });
         if let Some(id) = kept
             && let Some(lent) = self.lent.remove(&id)
         {
-            if let Err(error) = lent.ring.wipe() {
+            if let Err(error) = lent.half.wipe() {
                 self.lent.insert(id, lent);
                 return Err(error);
             }
-            return Ok(lent.ring);
+            return Ok(lent.half);
         }
         let allocated = self.allocated.entry((user, large)).or_default();
         if *allocated >= limit {
             return Err(TakeError::Quota);
         }
-        let ring = Ring::allocate(user, large)?;
+        let half = Half::allocate(user, large)?;
         *allocated += 1;
-        Ok(ring)
+        Ok(half)
     }
 
-    /// Records that the ring is used by a worker and the client of queue `id`.
-    pub(crate) fn lend(&mut self, id: QueueId, ring: Ring, writer: Writer) {
-        self.lent.insert(id, LentRing { ring, writer, is_returned: false });
+    /// Records that a worker and the client of queue `id` use the half.
+    pub(crate) fn lend(&mut self, id: QueueId, half: Half) {
+        self.lent.insert(id, LentHalf { half, is_read: true, is_returned: false });
     }
 
-    /// The client of a session disconnected and writes no more.
+    /// The client of a session disconnected or exited, so it reads no more.
     pub(crate) fn client_left(&mut self, session: SessionId) {
         for (_, lent) in self.lent.range_mut((session, 0)..=(session, u32::MAX)) {
-            lent.writer = Writer::None;
+            lent.is_read = false;
         }
     }
 
-    /// The client closed a queue and writes no more.
+    /// Whether halves of a session are lent to its client.
+    pub(crate) fn is_read(&self, session: SessionId) -> bool {
+        self.lent.range((session, 0)..=(session, u32::MAX)).any(|(_, lent)| lent.is_read)
+    }
+
+    /// The client closed a queue and reads no more.
     pub(crate) fn queue_closed(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
-            lent.writer = Writer::None;
+            lent.is_read = false;
         }
     }
 
-    /// The worker of a queue has released its ring.
+    /// The worker of a queue has released it.
     pub(crate) fn give_back(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
             lent.is_returned = true;
-            let _ = lent.is_unused();
         }
     }
 }
@@ -179,61 +147,58 @@ mod tests {
     const FIRST: QueueId = (SessionId(1), 1);
     const SECOND: QueueId = (SessionId(2), 1);
 
-    fn inode(ring: &Ring) -> u64 {
-        rustix::fs::fstat(&ring.client.0).unwrap().st_ino
+    fn inode(half: &Half) -> u64 {
+        rustix::fs::fstat(&half.descriptor).unwrap().st_ino
     }
 
     #[test]
     fn reused_memory_is_zeroed_and_the_same_users() {
         let mut pool = RingPool::default();
-        let ring = pool.take(7, 64, 1).unwrap();
+        let half = pool.take(7, 64, 1).unwrap();
         assert!(matches!(pool.take(7, 2, 1), Err(TakeError::Quota)));
         let other = pool.take(8, 64, 1).unwrap();
         let large = pool.take(7, 4096, 1).unwrap();
-        ring.service.1.write(64, &[9; 8]).unwrap();
-        rustix::io::pwrite(&ring.client.0, &[9; 8], 64).unwrap();
-        let before = inode(&ring);
-        pool.lend(FIRST, ring, Writer::None);
+        half.mapping.write(64, &[9; 8]).unwrap();
+        let before = inode(&half);
+        pool.lend(FIRST, half);
+        pool.client_left(FIRST.0);
         assert!(matches!(pool.take(7, 256, 1), Err(TakeError::Quota)), "the worker uses it");
         pool.give_back(FIRST);
         assert!(matches!(pool.take(7, 4096, 1), Err(TakeError::Quota)), "another size");
         let again = pool.take(7, 256, 1).unwrap();
         assert_eq!(inode(&again), before);
-        for mapping in [&again.service.1, &again.client.1] {
-            let mut bytes = [1; 8];
-            mapping.read(64, &mut bytes).unwrap();
-            assert_eq!(bytes, [0; 8]);
-        }
+        let mut bytes = [1; 8];
+        again.mapping.read(64, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 8]);
         drop((other, large));
     }
 
     #[test]
-    fn a_ring_is_kept_while_its_client_may_write() {
-        let alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        drop(alone);
-        let number = rustix::process::Pid::from_child(&child);
-        let process = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty()).unwrap();
+    fn a_half_is_kept_while_its_client_may_read() {
         let mut pool = RingPool::default();
-        let ring = pool.take(7, 64, 2).unwrap();
-        let embedded = pool.take(7, 64, 2).unwrap();
-        let inodes = [&ring, &embedded].map(inode);
-        pool.lend(FIRST, ring, Writer::Process(Arc::new(process)));
-        pool.lend(SECOND, embedded, Writer::Embedded);
-        pool.give_back(FIRST);
-        pool.give_back(SECOND);
+        let halves = [FIRST, SECOND].map(|id| (id, pool.take(7, 64, 2).unwrap()));
+        let inodes = [&halves[0].1, &halves[1].1].map(inode);
+        for (id, half) in halves {
+            pool.lend(id, half);
+            pool.give_back(id);
+        }
+        assert!(pool.is_read(FIRST.0));
         assert!(matches!(pool.take(7, 64, 2), Err(TakeError::Quota)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[0], "its process has exited");
         pool.client_left(FIRST.0);
+        assert!(!pool.is_read(FIRST.0));
+        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[0], "its client left");
         assert!(matches!(pool.take(7, 64, 2), Err(TakeError::Quota)));
         pool.queue_closed(SECOND);
-        let ring = pool.take(7, 64, 2).unwrap();
-        assert_eq!(inode(&ring), inodes[1], "its client closed it");
-        pool.lend(SECOND, ring, Writer::Embedded);
-        pool.client_left(SECOND.0);
-        pool.give_back(SECOND);
-        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[1], "its client disconnected");
+        assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[1], "its client closed it");
+    }
+
+    #[test]
+    fn a_client_cannot_write_or_punch_its_half() {
+        let mut pool = RingPool::default();
+        let half = pool.take(7, 64, 1).unwrap();
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&half.descriptor, punch, 0, 4096).is_err());
+        assert!(rustix::io::pwrite(&half.descriptor, &[1], 0).is_err());
+        assert!(rustix::fs::ftruncate(&half.descriptor, 0).is_err());
     }
 }

@@ -30,7 +30,7 @@ use memferry_shm::{bus_error, frame};
 use memferry_transfer::{
     Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
 };
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, epoll};
 
 use crate::MonotonicClock;
 use crate::config::ServiceConfig;
@@ -38,9 +38,9 @@ use crate::counters::{QueueCounters, ZeroedCounters};
 use crate::policies::Policies;
 use crate::profile;
 use crate::protocol::{Answer, Command, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
-use crate::ring_pool::{RingPool, TakeError, Writer};
+use crate::ring_pool::{RingPool, TakeError};
 use crate::session::{Introduced, Sessions, refusal, session_closed};
-use crate::shared::{NewQueue, Notice, Shared, SignalTarget, WorkerCommand, WorkerHandle};
+use crate::shared::{Clients, NewQueue, Notice, Shared, SignalTarget, WorkerCommand, WorkerHandle};
 use crate::start_error::StartError;
 use crate::worker::threads::Workers;
 
@@ -54,16 +54,16 @@ pub enum Executed {
 }
 
 /// Result of [`Service::process_events`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Events {
     /// Answers of pending revocations: complete, or prevented by a failed engine channel.
     pub revoked: Vec<(RevocationId, Result<Answer, Refusal>)>,
     /// Sessions closed for a violation or because their memory failed.
     pub closed: Vec<(SessionId, Violation)>,
-    /// Descriptors from clients of these users, to be closed by a thread that may block.
-    pub to_close: Vec<(u32, OwnedFd)>,
-    /// Unused memory. Unmapping it may take seconds.
-    pub to_unmap: Vec<Mapping>,
+    /// Queues that no worker uses any more.
+    pub released: Vec<(SessionId, u32)>,
+    /// Unused memory and queues. Unmapping may take seconds, and removing a doorbell as long as its client's watches take.
+    pub to_drop: Vec<Box<dyn Send>>,
 }
 
 /// The refusal of a revocation that may never complete.
@@ -77,6 +77,7 @@ const SHORT_BYTES: u64 = 16 << 10;
 pub struct Service {
     id: ServiceId,
     config: ServiceConfig,
+    clients: Clients,
     shared: Arc<Shared>,
     workers: Workers,
     policies: Policies,
@@ -92,7 +93,7 @@ impl Service {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(config: ServiceConfig) -> Result<Self, StartError> {
+    pub fn start(config: ServiceConfig, clients: Clients) -> Result<Self, StartError> {
         config.check()?;
         level::forced()?;
         if let Some(thresholds) = profile::load()? {
@@ -114,7 +115,7 @@ impl Service {
         let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let fences = Fences::register();
         let (policies, for_workers) = Policies::new(&config.policy, handles.len());
-        let workers = Workers::start(&config, &shared, handles.into_iter().zip(for_workers))?;
+        let workers = Workers::start(&config, clients, &shared, handles.into_iter().zip(for_workers))?;
         let sessions = Mutex::default();
         let rings = Mutex::default();
         let started = MonotonicClock.now();
@@ -122,6 +123,7 @@ impl Service {
         Ok(Self {
             id,
             config,
+            clients,
             shared,
             workers,
             policies,
@@ -171,10 +173,20 @@ impl Service {
         self.sessions().open(client, &self.config.quotas)
     }
 
-    /// Ends the session of a client that disconnected or exited, and so writes no more.
+    /// Ends the session of a client that disconnected or exited, and so reads its queues no more.
     pub fn disconnect(&self, session: SessionId) {
-        self.rings().client_left(session);
+        self.client_left(session);
         self.end(session);
+    }
+
+    /// The client of an ended session disconnected or exited. Its user may have the memory of its queues again.
+    pub fn client_left(&self, session: SessionId) {
+        self.rings().client_left(session);
+    }
+
+    /// Whether the service keeps memory until [`client_left`](Self::client_left) is called for an ended session.
+    pub fn waits_for_client(&self, session: SessionId) -> bool {
+        self.rings().is_read(session)
     }
 
     /// Ends a session: cancels its requests, closes its queue pairs, and releases its memory when no transfer uses it.
@@ -189,16 +201,55 @@ impl Service {
         self.shared.notify(Notice::Settled);
     }
 
-    /// Executes a command of `session` with the descriptors that it requires. The caller closes the descriptors, in a
-    /// thread that may block.
-    pub fn execute(&self, session: SessionId, command: Command, descriptors: &[OwnedFd]) -> Executed {
+    /// Checks that a command that brings memory is within the quotas, before that is mapped.
+    ///
+    /// # Errors
+    /// [`RefusalKind::Quota`]; [`RefusalKind::Argument`] for a closed session.
+    pub fn check_room(&self, session: SessionId, command: &Command) -> Result<(), Refusal> {
+        match command {
+            Command::Register { length, .. } => {
+                self.sessions().room_for_frame(session, *length, &self.config.quotas)
+            }
+            Command::OpenQueue { .. } => self.sessions().room_for_queue(session, &self.config.quotas),
+            _ => Ok(()),
+        }
+    }
+
+    /// Admits the memory that a command brings. It may block as long as the client likes: for embedded clients only.
+    pub(crate) fn admit(
+        &self,
+        session: SessionId,
+        command: &Command,
+        descriptors: &[OwnedFd],
+    ) -> Result<Option<Mapping>, Refusal> {
+        let Some(length) = command.memory_bytes() else { return Ok(None) };
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
+        let descriptor = descriptors
+            .first()
+            .ok_or_else(|| refusal(RefusalKind::Frame, "the command has no descriptor"))?;
+        self.check_room(session, command)?;
+        let mapping = frame::admit(descriptor.as_fd(), length, user);
+        mapping.map(Some).map_err(|error| refusal(RefusalKind::Frame, error))
+    }
+
+    /// Executes a command of `session`. `memory` is what it [brings](Command::memory_bytes), mapped and admitted;
+    /// `descriptors` are the others that it requires.
+    pub fn execute(
+        &self,
+        session: SessionId,
+        command: Command,
+        memory: Option<Mapping>,
+        descriptors: &[OwnedFd],
+    ) -> Executed {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
-            Command::OpenQueue { capacity } => match self.open_queue(session, capacity) {
+            Command::OpenQueue { capacity } => match self.open_queue(session, capacity, memory) {
                 Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
                 Err(refused) => Err(refused),
             },
-            Command::Register { length, rights } => self.register(session, descriptors, length, rights),
+            Command::Register { rights, .. } => memory
+                .ok_or_else(no_memory)
+                .and_then(|memory| self.register_mapping(session, memory, rights)),
             Command::Derive { handle, offset, length, rights } => self
                 .capabilities()
                 .derive(session, handle, (offset, length), rights)
@@ -224,24 +275,7 @@ impl Service {
         Executed::Done(answer, Vec::new())
     }
 
-    fn register(
-        &self,
-        session: SessionId,
-        descriptors: &[OwnedFd],
-        length: u64,
-        rights: Rights,
-    ) -> Result<Answer, Refusal> {
-        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
-        let descriptor = descriptors
-            .first()
-            .ok_or_else(|| refusal(RefusalKind::Frame, "the command has no descriptor"))?;
-        self.sessions().room_for_frame(session, length, &self.config.quotas)?;
-        let mapping = frame::admit(descriptor.as_fd(), length, user)
-            .map_err(|error| refusal(RefusalKind::Frame, error))?;
-        self.register_mapping(session, mapping, rights)
-    }
-
-    /// Registers memory of this process as a frame of `session`. For embedded clients only.
+    /// Registers admitted memory, or memory of this process, as a frame of `session`.
     ///
     /// # Errors
     /// [`RefusalKind::Quota`], [`RefusalKind::Capability`]; [`RefusalKind::Argument`] for rights without read and write, and for
@@ -342,53 +376,54 @@ impl Service {
         }
     }
 
-    fn open_queue(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+    fn open_queue(
+        &self,
+        session: SessionId,
+        capacity: u32,
+        memory: Option<Mapping>,
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
         let layout = Layout::new(capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
-        let system = |error: &dyn std::fmt::Display| {
-            let message = format!(
-                "the service has no memory or descriptors for another queue ({error}); close some, or try again later"
-            );
-            refusal(RefusalKind::System, message)
-        };
+        let memory = memory.ok_or_else(no_memory)?;
+        if memory.page_bytes() != rustix::param::page_size() {
+            let why = "the memory of a queue must not consist of huge pages, whose holes cannot be prevented on every Linux";
+            return Err(refusal(RefusalKind::Frame, why));
+        }
         let mut sessions = self.sessions();
-        let Introduced { user, asymmetric_fences, watched, .. } =
+        let Introduced { user, asymmetric_fences, .. } =
             sessions.get(session).map(|open| open.client.clone()).ok_or_else(session_closed)?;
         let loads = sessions.worker_loads(self.workers.count());
         let worker = (0..loads.len()).min_by_key(|worker| loads[*worker]).unwrap_or(0);
-        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| system(&error))?;
-        let for_client = doorbell.try_clone().map_err(|error| system(&error))?;
+        let (doorbell, rung) = doorbell().map_err(|error| no_resources(&error))?;
         let queue = sessions.add_queue(session, worker, &self.config.quotas)?;
         let mut rings = self.rings();
-        let ring = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
+        let half = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
             sessions.remove_queue(session, queue);
             match refused {
                 TakeError::Quota => refusal(RefusalKind::Quota, format!(
                     "user {user} has reached its quota of {} queues of this size, some still closing; try again",
                     self.config.quotas.queues
                 )),
-                TakeError::System(error) => system(&error),
+                TakeError::System(error) => no_resources(&error),
             }
         })?;
         let fences = if asymmetric_fences { self.fences } else { Fences::Full };
-        let memories = MappedWords::new(ring.client.1.clone()).zip(MappedWords::new(ring.service.1.clone()));
+        let memories = MappedWords::new(memory).zip(MappedWords::new(half.mapping.clone()));
         let end = memories.and_then(|(client, own)| ServiceEnd::new(layout, client, own, fences).ok());
-        let descriptors =
-            ring.client.0.try_clone().and_then(|client| Ok((client, ring.service.0.try_clone()?)));
-        let (Some(end), Ok((client, service))) = (end, descriptors) else {
+        let descriptor = half.descriptor.try_clone();
+        rings.lend((session, queue), half);
+        let (Some(end), Ok(descriptor)) = (end, descriptor) else {
             sessions.remove_queue(session, queue);
-            rings.lend((session, queue), ring, Writer::None);
+            rings.queue_closed((session, queue));
             rings.give_back((session, queue));
-            return Err(system(&"its memory cannot be shared"));
+            return Err(no_resources(&"its memory cannot be shared"));
         };
-        rings.lend((session, queue), ring, watched.map_or(Writer::Embedded, Writer::Process));
         let counters = Arc::new(QueueCounters::default());
         sessions.add_counters(session, queue, &counters);
         let end = Box::new(end);
         let class = self.config.class_of(user);
-        let opened = NewQueue { session, number: queue, user, class, end, doorbell, counters };
+        let opened = NewQueue { session, number: queue, user, class, end, doorbell: rung, counters };
         self.workers.get(worker).send(WorkerCommand::Open(opened));
-        Ok((Answer::Queue { queue, capacity }, vec![client, service, for_client]))
+        Ok((Answer::Queue { queue, capacity }, vec![descriptor, doorbell]))
     }
 
     fn close_queue(&self, session: SessionId, queue: u32) -> Result<Answer, Refusal> {
@@ -400,7 +435,8 @@ impl Service {
         Ok(Answer::Closed)
     }
 
-    /// Sets the signal of a queue. Returns the eventfd, if it is one.
+    /// Sets the signal of a queue. If it is an eventfd, returns it, followed for clients [elsewhere](Clients::Elsewhere) by
+    /// the eventfd that the worker writes to.
     fn notify_client(
         &self,
         session: SessionId,
@@ -411,19 +447,20 @@ impl Service {
         let unknown = || refusal(RefusalKind::Argument, format!("queue {queue} is not open"));
         let mut sessions = self.sessions();
         let worker = sessions.worker_of(session, queue).ok_or_else(unknown)?;
-        let (user, process) =
-            sessions.get(session).map(|open| (open.client.user, open.client.process)).ok_or_else(unknown)?;
-        if !self.workers.get(worker).signals() {
-            let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
+        if matches!(by, NotifyBy::Ring { .. })
+            && self.clients == Clients::Here
+            && !self.workers.get(worker).signals_rings()
+        {
+            let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); use an eventfd, wait or poll";
             return Err(refusal(RefusalKind::System, why));
         }
-        let (target, given) = signal_target(by, process, descriptors)?;
+        let (target, given) = signal_target(by, self.clients, descriptors)?;
         // Last, so that a refused or failed command does not use up the queue's only signal.
         if !sessions.set_notified(session, queue) {
             let why = format!("queue {queue} is signalled already; open another");
             return Err(refusal(RefusalKind::Argument, why));
         }
-        self.workers.get(worker).send(WorkerCommand::Notify { session, number: queue, user, target });
+        self.workers.get(worker).send(WorkerCommand::Notify { session, number: queue, target });
         Ok(given)
     }
 
@@ -437,10 +474,12 @@ impl Service {
                 Notice::Settled => {}
                 Notice::Violation(session, violation) => events.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
-                Notice::Close(user, descriptor) => events.to_close.push((user, descriptor)),
-                Notice::QueueReleased(session, queue) => {
-                    self.sessions().queue_released(session, queue);
-                    self.rings().give_back((session, queue));
+                Notice::Discarded(signal) => events.to_drop.push(Box::new(signal)),
+                Notice::QueueReleased { session, number, remains } => {
+                    self.sessions().queue_released(session, number);
+                    self.rings().give_back((session, number));
+                    events.released.push((session, number));
+                    events.to_drop.push(Box::new(remains));
                 }
             }
         }
@@ -459,7 +498,8 @@ impl Service {
             let ended = (capabilities.take_finished(), capabilities.take_withheld());
             (ended, capabilities.take_dropped())
         };
-        events.to_unmap = self.workers.forget(dropped);
+        let unused = self.workers.forget(dropped);
+        events.to_drop.extend(unused.into_iter().map(|memory| Box::new(memory) as Box<dyn Send>));
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
@@ -484,27 +524,60 @@ impl Drop for Service {
     }
 }
 
-/// The descriptor that a worker signals, and those returned to the client, which is of `process`.
+/// A doorbell for the client, and a descriptor for the worker that becomes readable when it rings.
+///
+/// The worker does not watch the doorbell itself: its client can watch it as well, with hundreds of thousands of watches, and
+/// the kernel goes through all of them whenever it rings. Adding or removing a watch waits for that. So the worker watches an
+/// epoll instance of which the doorbell is the only member, and nothing else knows that.
+fn doorbell() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let rung = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&rung, &doorbell, epoll::EventData::new_u64(0), flags)?;
+    Ok((doorbell, rung))
+}
+
+fn no_resources(error: &dyn std::fmt::Display) -> Refusal {
+    let message = format!(
+        "the service has no memory or descriptors for another queue ({error}); close some, or try again later"
+    );
+    refusal(RefusalKind::System, message)
+}
+
+fn no_memory() -> Refusal {
+    refusal(RefusalKind::Frame, "the command has no memory")
+}
+
+/// The descriptor that a worker signals, and those returned.
 fn signal_target(
     by: NotifyBy,
-    process: u32,
+    clients: Clients,
     descriptors: &[OwnedFd],
 ) -> Result<(SignalTarget, Vec<OwnedFd>), Refusal> {
     let system = |error: std::io::Error| refusal(RefusalKind::System, error);
-    match by {
-        NotifyBy::Event => {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            let event = rustix::event::eventfd(0, flags).map_err(|error| system(error.into()))?;
+    let eventfd = || {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        rustix::event::eventfd(0, flags).map_err(|error| system(error.into()))
+    };
+    match (by, clients) {
+        (NotifyBy::Event, Clients::Here) => {
+            let event = eventfd()?;
             let given = event.try_clone().map_err(system)?;
             Ok((SignalTarget::Event(event), vec![given]))
         }
+        (NotifyBy::Event, Clients::Elsewhere) => {
+            let event = eventfd()?;
+            let relayed = event.try_clone().map_err(system)?;
+            Ok((SignalTarget::Event(event), vec![eventfd()?, relayed]))
+        }
         // Current Linux does not pass io_uring descriptors between processes, and closing any other descriptor may block.
-        NotifyBy::Ring { .. } if process != std::process::id() => {
+        (NotifyBy::Ring { .. }, Clients::Elsewhere) => {
             let why =
                 "only embedded clients can be signalled by their io_uring; poll an eventfd with it instead";
             Err(refusal(RefusalKind::Argument, why))
         }
-        NotifyBy::Ring { user_data } => {
+        (NotifyBy::Ring { user_data }, Clients::Here) => {
             let none = || refusal(RefusalKind::Argument, "the command has no descriptor");
             let ring = descriptors.first().ok_or_else(none)?.try_clone().map_err(system)?;
             Ok((SignalTarget::Ring(ring, user_data), Vec::new()))

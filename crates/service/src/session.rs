@@ -3,7 +3,6 @@
 //! Pure data: no access to sockets, workers or memory. Quotas count by user id, which is the protection boundary.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memferry_path::RevocationId;
@@ -20,8 +19,6 @@ pub struct Introduced {
     pub process: u32,
     /// Whether membarrier may order its parking flags.
     pub asymmetric_fences: bool,
-    /// A pidfd, readable when the process has exited; `None` for a client in the service's process.
-    pub watched: Option<Arc<OwnedFd>>,
 }
 
 pub(crate) struct Session {
@@ -164,6 +161,13 @@ impl Sessions {
         Ok(())
     }
 
+    /// Checks that another queue is within the quotas.
+    pub(crate) fn room_for_queue(&self, id: SessionId, quotas: &Quotas) -> Result<(), Refusal> {
+        let user = self.get(id).ok_or_else(session_closed)?.client.user;
+        let queues = self.users.get(&user).map_or(0, |usage| usage.queues);
+        if queues >= quotas.queues { Err(quota_reached("queues", user, quotas.queues)) } else { Ok(()) }
+    }
+
     pub(crate) fn add_frame(&mut self, id: SessionId, handle: Handle, bytes: u64) {
         let Some(session) = self.open.get_mut(&id) else { return };
         session.frames.insert(handle, bytes);
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
 
     fn client(user: u32, process: u32) -> Introduced {
-        Introduced { user, process, asymmetric_fences: true, watched: None }
+        Introduced { user, process, asymmetric_fences: true }
     }
 
     #[test]

@@ -22,6 +22,16 @@ use rustix::event::EventfdFlags;
 use crate::counters::{QueueCounters, WorkerCounters};
 use crate::protocol::Violation;
 
+/// Where the clients of a service run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clients {
+    /// In the service's own process: workers write to their eventfds and io_urings.
+    Here,
+    /// In other processes. They are hostile: an eventfd's owner can make each write to it take long, so another process
+    /// passes signals on to it.
+    Elsewhere,
+}
+
 /// State that the control side shares with all workers.
 pub(crate) struct Shared {
     pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
@@ -57,7 +67,6 @@ impl Shared {
 }
 
 /// A worker's report to the control side.
-#[derive(Debug)]
 pub enum Notice {
     /// Revocations may be complete and memory may be released.
     Settled,
@@ -65,10 +74,17 @@ pub enum Notice {
     Violation(SessionId, Violation),
     /// Access to some client's memory failed.
     MemoryFault,
-    /// A worker has released a queue pair.
-    QueueReleased(SessionId, u32),
-    /// A descriptor from a client of that user is to be closed.
-    Close(u32, OwnedFd),
+    /// A worker has released a queue.
+    QueueReleased { session: SessionId, number: u32, remains: Box<Remains> },
+    /// A signal of a queue that is gone.
+    Discarded(SignalTarget),
+}
+
+/// What is left of a released queue, for a thread that may wait.
+pub struct Remains {
+    pub(crate) _end: Box<ServiceEnd<MappedWords>>,
+    pub(crate) _doorbell: OwnedFd,
+    pub(crate) _target: Option<SignalTarget>,
 }
 
 /// A command of the control side to a worker.
@@ -78,7 +94,6 @@ pub(crate) enum WorkerCommand {
     Notify {
         session: SessionId,
         number: u32,
-        user: u32,
         target: SignalTarget,
     },
     CloseQueue {
@@ -101,10 +116,10 @@ pub(crate) enum WorkerCommand {
 }
 
 /// The descriptor by which a client is signalled.
-pub(crate) enum SignalTarget {
-    /// An eventfd that the service created.
+pub enum SignalTarget {
+    /// An eventfd that the service created and no hostile client has.
     Event(OwnedFd),
-    /// The client's io_uring, and the user data of the completion.
+    /// An embedded client's io_uring, and the user data of the completion.
     Ring(OwnedFd, u64),
 }
 
@@ -116,6 +131,7 @@ pub(crate) struct NewQueue {
     /// The highest class that its requests may have.
     pub(crate) class: PriorityClass,
     pub(crate) end: Box<ServiceEnd<MappedWords>>,
+    /// Readable when the doorbell rings.
     pub(crate) doorbell: OwnedFd,
     pub(crate) counters: Arc<QueueCounters>,
 }
@@ -127,7 +143,8 @@ pub(crate) struct WorkerHandle {
     /// Set to cancel requests that use revoked memory. A flag, so that many revocations cost one pass per turn.
     pub(crate) revoked: AtomicBool,
     pub(crate) wake: OwnedFd,
-    pub(crate) signals: AtomicBool,
+    /// Whether the worker can post to io_urings.
+    pub(crate) rings: AtomicBool,
     pub(crate) counters: WorkerCounters,
 }
 
@@ -138,13 +155,13 @@ impl WorkerHandle {
         let counters = Default::default();
         let pending = Default::default();
         let revoked = Default::default();
-        let signals = Default::default();
-        Ok(Self { commands, pending, revoked, wake, signals, counters })
+        let rings = Default::default();
+        Ok(Self { commands, pending, revoked, wake, rings, counters })
     }
 
-    /// Whether the worker can signal clients by descriptors.
-    pub(crate) fn signals(&self) -> bool {
-        self.signals.load(Ordering::Relaxed)
+    /// Whether the worker can signal clients by their io_urings.
+    pub(crate) fn signals_rings(&self) -> bool {
+        self.rings.load(Ordering::Relaxed)
     }
 
     pub(crate) fn send(&self, command: WorkerCommand) {

@@ -35,7 +35,7 @@ use crate::MonotonicClock;
 use crate::counters::QueueCounters;
 use crate::module::Offload;
 use crate::protocol::Violation;
-use crate::shared::{NewQueue, Notice, Shared, SignalTarget, WorkerCommand, WorkerHandle};
+use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
 use serving::ClientWaker;
 
 /// Time for which an idle worker spins: about the cost of a wake-up across cores.
@@ -51,12 +51,10 @@ const MODULE: u64 = u64::MAX - 1;
 struct Queue {
     session: SessionId,
     number: u32,
-    user: u32,
     end: Box<ServiceEnd<MappedWords>>,
     /// The client's signal, if set.
     target: Option<SignalTarget>,
-    /// Kept open so that the client's writes reach the worker's epoll. Never read, because the client shares the file
-    /// description and could make a read block.
+    /// Readable when the doorbell rings. Never read.
     doorbell: OwnedFd,
     /// Closed: takes no requests and gets no completions. Released when its requests have ended.
     closed: bool,
@@ -102,7 +100,7 @@ impl Worker {
         shared: Arc<Shared>,
         path: Path<WorkerEngine<ModuleEngine>>,
         offload: Option<Offload>,
-        spins: bool,
+        (spins, clients): (bool, Clients),
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
@@ -115,8 +113,8 @@ impl Worker {
         let stopping = None;
         let closing = 0;
         let turns = 0;
-        let waker = ClientWaker::new();
-        handle.signals.store(waker.signals(), Ordering::Relaxed);
+        let waker = ClientWaker::new(clients);
+        handle.rings.store(waker.signals_rings(), Ordering::Relaxed);
         Ok(Self {
             number,
             handle,
@@ -303,7 +301,7 @@ impl Worker {
         for index in closed {
             let Some(queue) = &self.queues[index] else { continue };
             // The client can influence how long this takes, so not with the capability table locked.
-            self.waker.wake_closed(index, queue);
+            self.waker.wake_closed(queue);
             // The client may keep the doorbell open, which must not wake this worker for a closed queue.
             let _ = epoll::delete(&self.epoll, &queue.doorbell);
         }
@@ -330,11 +328,11 @@ impl Worker {
                     let closed = false;
                     let scanned = serving::never_scanned(self.turns);
                     let queue =
-                        Queue { session, number, user, end, target, doorbell, closed, scanned, counters };
+                        Queue { session, number, end, target, doorbell, closed, scanned, counters };
                     self.open(key, queue);
                 }
-                WorkerCommand::Notify { session, number, user, target } => {
-                    self.set_signal(session, number, user, target);
+                WorkerCommand::Notify { session, number, target } => {
+                    self.set_signal(session, number, target);
                 }
                 WorkerCommand::CloseQueue { session, number } => {
                     self.close_where(|queue| queue.session == session && queue.number == number);
@@ -372,17 +370,17 @@ impl Worker {
 
     /// Sets the signal of a queue. Signals at once if completions arrived since the client raised its flag, or if the queue
     /// is closed.
-    fn set_signal(&mut self, session: SessionId, number: u32, user: u32, target: SignalTarget) {
+    fn set_signal(&mut self, session: SessionId, number: u32, target: SignalTarget) {
         let matches = |queue: &Option<Queue>| {
             queue.as_ref().is_some_and(|queue| queue.session == session && queue.number == number)
         };
         let index = self.queues.iter().position(matches);
-        let Some((index, queue)) = index.and_then(|index| Some((index, self.queues[index].as_mut()?))) else {
-            return self.close_later(user, target);
+        let Some(queue) = index.and_then(|index| self.queues[index].as_mut()) else {
+            return self.shared.notify(Notice::Discarded(target));
         };
         queue.target = Some(target);
         if queue.closed || queue.end.wants_signal(queue.end.client_flag()) {
-            self.waker.signal(index, queue);
+            self.waker.signal(queue);
         }
     }
 
@@ -393,18 +391,11 @@ impl Worker {
         }
     }
 
-    /// Passes a client's descriptor to the control side, since closing it may block.
-    fn close_later(&self, user: u32, target: SignalTarget) {
-        if let SignalTarget::Ring(ring, _) = target {
-            self.shared.notify(Notice::Close(user, ring));
-        }
-    }
-
     fn open(&mut self, key: QueueKey, queue: Queue) {
         let index = key.0 as usize;
         let session = queue.session;
         let number = queue.number;
-        // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
+        // Edge-triggered: every ring is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(key.0));
         let added = epoll::add(&self.epoll, &queue.doorbell, data, flags);
@@ -419,20 +410,14 @@ impl Worker {
         }
     }
 
-    /// Unmaps a queue and notifies the control side, which may reuse its memory.
+    /// Gives up a queue. The control side may reuse its memory, and has the rest dropped where nobody waits for it.
     fn release(&mut self, index: usize) {
-        let Some(mut queue) = self.queues[index].take() else { return };
+        let Some(queue) = self.queues[index].take() else { return };
         self.closing -= usize::from(queue.closed);
-        let session = queue.session;
-        let number = queue.number;
-        queue.counters.close();
-        self.waker.forget(index);
-        let user = queue.user;
-        if let Some(target) = queue.target.take() {
-            self.close_later(user, target);
-        }
-        drop(queue);
-        self.shared.notify(Notice::QueueReleased(session, number));
+        let Queue { session, number, end, target, doorbell, counters, .. } = queue;
+        counters.close();
+        let remains = Box::new(Remains { _end: end, _doorbell: doorbell, _target: target });
+        self.shared.notify(Notice::QueueReleased { session, number, remains });
     }
 
     /// Releases closed queues that have no running requests.
@@ -500,8 +485,8 @@ impl Worker {
             self.release(index);
         }
         for command in self.handle.take() {
-            if let WorkerCommand::Notify { user, target, .. } = command {
-                self.close_later(user, target);
+            if let WorkerCommand::Notify { target, .. } = command {
+                self.shared.notify(Notice::Discarded(target));
             }
         }
     }

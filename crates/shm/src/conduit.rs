@@ -82,7 +82,20 @@ pub fn receive_introduced(
     wait: bool,
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<(Vec<u8>, Option<u32>), ReceiveError> {
-    let mut bytes = vec![0; MAXIMUM_BYTES];
+    receive_up_to(socket, wait, MAXIMUM_BYTES, descriptors)
+}
+
+/// As [`receive_introduced`], for packets of up to `limit` bytes.
+///
+/// # Errors
+/// [`ReceiveError`].
+pub fn receive_up_to(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+    limit: usize,
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<(Vec<u8>, Option<u32>), ReceiveError> {
+    let mut bytes = vec![0; limit];
     let mut control = [0u64; CONTROL_BYTES.div_ceil(8)];
     let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
     let mut attempt = || {
@@ -123,6 +136,19 @@ pub fn is_drained(socket: BorrowedFd<'_>) -> bool {
     match receive_message(socket, &mut [], &mut [], flags, &mut Vec::new()) {
         Ok(received) => received.bytes == 0 && received.flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0,
         Err(error) => error == Errno::AGAIN,
+    }
+}
+
+/// Bytes sent on `socket` that the peer has not received yet, with the kernel's own for each packet; 0: it has received all.
+///
+/// # Errors
+/// Those of `ioctl`.
+pub fn unread_bytes(socket: BorrowedFd<'_>) -> rustix::io::Result<u32> {
+    let mut unread: libc::c_int = 0;
+    // SAFETY: Linux writes one integer, which is borrowed here.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) } {
+        0 => Ok(unread.unsigned_abs()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 

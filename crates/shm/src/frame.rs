@@ -68,6 +68,14 @@ pub fn allocate_placed(length: u64, placement: Placement) -> Result<(OwnedFd, Ma
     allocate_named("memferry-frame", length, placement)
 }
 
+/// Makes the memfd of a client's half of a queue pair, which the service seals later, and its mapping.
+///
+/// # Errors
+/// [`AllocateError`].
+pub fn allocate_half(length: u64) -> Result<(OwnedFd, Mapping), AllocateError> {
+    allocate_named("memferry-ring", length, Placement::default())
+}
+
 /// As [`allocate_placed`], with a name to show in `/proc/PID/maps`.
 fn allocate_named(
     name: &str,
@@ -125,35 +133,82 @@ pub enum FrameRefused {
 
 /// Checks, maps and seals `descriptor` as a frame of `announced` bytes sent by user `client`.
 ///
-/// A memfd that is sealed against writing, or opened read-only, becomes a read-only mapping.
+/// A memfd that is sealed against writing, or opened read-only, becomes a read-only mapping. It may [block](Candidate::seal)
+/// as long as the client likes.
 ///
 /// # Errors
 /// [`FrameRefused`]. The seals may already have been added to a refused memfd.
 pub fn admit(descriptor: BorrowedFd<'_>, announced: u64, client: u32) -> Result<Mapping, FrameRefused> {
-    let failed = |step| move |source: rustix::io::Errno| FrameRefused::System { step, source: source.into() };
-    let length = usize::try_from(announced).map_err(|_| FrameRefused::SizeDiffers { announced, size: 0 })?;
-    if length == 0 {
-        return Err(FrameRefused::Empty);
-    }
-    // This check is first because it never blocks: only memory file systems implement it. Any other call may go to a file
-    // system that the client itself serves (FUSE) and can stall without limit.
-    rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
-    let before = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
-    let huge = memfd_kind(descriptor, &before)?;
-    if before.st_uid != client {
-        return Err(FrameRefused::Foreign { owner: before.st_uid, client });
-    }
-    if before.st_size as u64 != announced {
-        return Err(FrameRefused::SizeDiffers { announced, size: before.st_size as u64 });
-    }
-    let page = page_bytes(descriptor).map_err(failed("fstatfs"))?;
-    let mapping = Mapping::shared(descriptor, length, Access::ReadWrite, page)
-        .or_else(|_| Mapping::shared(descriptor, length, Access::ReadOnly, page))
-        .map_err(|source| FrameRefused::System { step: "mmap", source })?;
-    seal(descriptor, if huge { REQUIRED_HUGE } else { REQUIRED })?;
-    let after = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
-    check_allocated(descriptor, &after, announced, page)?;
+    let candidate = Candidate::examine(descriptor, announced, client)?;
+    let mapping = candidate.map(descriptor, Access::ReadWrite)?;
+    candidate.seal(descriptor)?;
     Ok(mapping)
+}
+
+/// A memfd on its way to become a frame. The steps are apart because only the last one may block: [`admit`] takes all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    announced: u64,
+    length: usize,
+    page: usize,
+    huge: bool,
+}
+
+impl Candidate {
+    /// The first step: whether `descriptor` is a memfd of user `client` with `announced` bytes. Never blocks.
+    ///
+    /// # Errors
+    /// [`FrameRefused`].
+    pub fn examine(
+        descriptor: BorrowedFd<'_>,
+        announced: u64,
+        client: u32,
+    ) -> Result<Self, FrameRefused> {
+        let failed =
+            |step| move |source: rustix::io::Errno| FrameRefused::System { step, source: source.into() };
+        let length =
+            usize::try_from(announced).map_err(|_| FrameRefused::SizeDiffers { announced, size: 0 })?;
+        if length == 0 {
+            return Err(FrameRefused::Empty);
+        }
+        // This check is first because it never blocks: only memory file systems implement it. Any other call may go to a file
+        // system that the client itself serves (FUSE) and can stall without limit.
+        rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
+        let before = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
+        let huge = memfd_kind(descriptor, &before)?;
+        if before.st_uid != client {
+            return Err(FrameRefused::Foreign { owner: before.st_uid, client });
+        }
+        if before.st_size as u64 != announced {
+            return Err(FrameRefused::SizeDiffers { announced, size: before.st_size as u64 });
+        }
+        let page = page_bytes(descriptor).map_err(failed("fstatfs"))?;
+        Ok(Self { announced, length, page, huge })
+    }
+
+    /// The second step: maps the memfd, for writing if `access` asks for it and the memfd allows it. Never waits for the client.
+    /// Nothing may touch the mapping before the memfd is [sealed](Self::seal), because it can still be truncated.
+    ///
+    /// # Errors
+    /// [`FrameRefused::System`].
+    pub fn map(&self, descriptor: BorrowedFd<'_>, access: Access) -> Result<Mapping, FrameRefused> {
+        Mapping::shared(descriptor, self.length, access, self.page)
+            .or_else(|_| Mapping::shared(descriptor, self.length, Access::ReadOnly, self.page))
+            .map_err(|source| FrameRefused::System { step: "mmap", source })
+    }
+
+    /// The last step, after the memfd was mapped: adds the seals, then checks size and allocation. Each of these calls takes the
+    /// lock of the memfd's inode. The client can hold that for any time, for instance by a write(2) from memory that it
+    /// serves itself.
+    ///
+    /// # Errors
+    /// [`FrameRefused`]. The seals may already have been added.
+    pub fn seal(&self, descriptor: BorrowedFd<'_>) -> Result<(), FrameRefused> {
+        seal(descriptor, if self.huge { REQUIRED_HUGE } else { REQUIRED })?;
+        let after = rustix::fs::fstat(descriptor)
+            .map_err(|source| FrameRefused::System { step: "fstat", source: source.into() })?;
+        check_allocated(descriptor, &after, self.announced, self.page)
+    }
 }
 
 /// Whether the descriptor is a memfd of huge pages. Refuses a descriptor that is not a memfd.

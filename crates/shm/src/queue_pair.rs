@@ -121,6 +121,11 @@ impl Layout {
         self.list_area() + LIST_WORDS
     }
 
+    /// Bytes of the client's memory, in whole pages of this machine: the exact length of the memfd that the client sends.
+    pub fn client_bytes(self) -> u64 {
+        (self.client_words() as u64 * 8).next_multiple_of(rustix::param::page_size() as u64)
+    }
+
     fn progress_words(self) -> usize {
         COMPLETION_SLOTS + 2 * self.capacity as usize * COMPLETION_WORDS
     }

@@ -274,17 +274,19 @@ impl Raw {
         (reply.body, packet.descriptors)
     }
 
-    /// Opens a queue pair and maps both memories, the client's twice, so that a test can write anything into it.
+    /// Opens a queue pair. A test can write anything into the client's half.
     pub fn queue(&mut self, capacity: u32) -> RawQueue {
-        let (answer, descriptors) = self.command(protocol::Command::OpenQueue { capacity }, &[]);
-        assert!(matches!(answer, Ok(Answer::Queue { .. })), "{answer:?}");
-        let [client, service, doorbell] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
         let layout = Layout::new(capacity).unwrap();
+        let (client, whole) = memferry_shm::frame::allocate_half(layout.client_bytes()).unwrap();
+        let scribble = MappedWords::new(whole).unwrap();
+        let own = scribble.clone();
+        let command = protocol::Command::OpenQueue { capacity };
+        let (answer, descriptors) = self.command(command, &[client.as_fd()]);
+        assert!(matches!(answer, Ok(Answer::Queue { .. })), "{answer:?}");
+        let [service, doorbell] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
         let map = |fd: &OwnedFd, words: usize, access| {
             MappedWords::new(Mapping::shared(fd.as_fd(), words * 8, access, 4096).unwrap()).unwrap()
         };
-        let own = map(&client, layout.client_words(), Access::ReadWrite);
-        let scribble = map(&client, layout.client_words(), Access::ReadWrite);
         let peer = map(&service, layout.service_words(), Access::ReadOnly);
         let end = ClientEnd::new(layout, own, peer, Fences::Full).unwrap();
         RawQueue { end, scribble, client, service, doorbell }

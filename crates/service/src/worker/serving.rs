@@ -12,8 +12,8 @@
 //! client: raises its parked flag, polls once more ─► worker: changes the wake word, futex, and one signal ─► eventfd, io_uring
 //! ```
 //!
-//! A signal never blocks ([`crate::signal`]). Each queue has at most one outstanding signal: while its client blocks one,
-//! it needs no second. All input from clients is checked here or in the path; the parent module reports violations to the
+//! A signal never blocks: the eventfd is one that only the service and its processes have, and an embedded client's io_uring is
+//! signalled by [`crate::signal`]. All input from clients is checked here or in the path; the parent module reports violations to the
 //! control side. The work for one client per turn with the capability table locked is limited: number of requests, length
 //! of their lists, and scans for cancels.
 
@@ -30,14 +30,14 @@ use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
 use super::{Queue, Worker};
 use crate::MonotonicClock;
 use crate::protocol::Violation;
-use crate::shared::{Notice, SignalTarget};
+use crate::shared::{Clients, Notice, SignalTarget};
 use crate::signal::Signaller;
 use crate::worker_engine::WorkerEngine;
 
 /// Maximum number of requests taken from one queue before the next queue.
 pub(super) const BATCH: usize = 32;
-/// Submission entries of the signaller: many times the default queue quota of a user.
-const ENTRIES: u32 = 1024;
+/// Submission entries of the signaller.
+const ENTRIES: u32 = 64;
 /// Turns between scans for a queue's cancels, since a client can announce new ones in every turn.
 const TURNS_PER_SCAN: u32 = 16;
 
@@ -86,7 +86,7 @@ impl Worker {
                 if flag != 0 {
                     // The client can influence how long this takes, so not with the capability table locked.
                     drop(capabilities);
-                    self.waker.wake(index, queue, flag);
+                    self.waker.wake(queue, flag);
                     capabilities = Self::capabilities(&self.shared);
                 }
             }
@@ -96,7 +96,7 @@ impl Worker {
         queue.end.publish_consumed();
         let flag = if batch.done > 0 { queue.end.publish_for() } else { 0 };
         if flag != 0 {
-            self.waker.wake(index, queue, flag);
+            self.waker.wake(queue, flag);
         }
         queue.counters.add_taken(batch.taken as u64);
         queue.counters.completed(batch.done, batch.failed, batch.bytes);
@@ -135,7 +135,7 @@ impl Worker {
         self.path.report_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
             if !queue.closed && queue.end.publish_progress(tag, watermark.bytes, watermark.downward) {
-                waker.wake(key.0 as usize, queue, 0);
+                waker.wake(queue, 0);
             }
         });
     }
@@ -174,7 +174,7 @@ impl Worker {
             let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
             let flag = queue.end.publish_for();
             if flag != 0 {
-                self.waker.wake(key.0 as usize, queue, flag);
+                self.waker.wake(queue, flag);
             }
         }
         self.handle.counters.failures.add(failures);
@@ -283,75 +283,46 @@ fn reserve(
 /// Wakes the clients of one worker.
 pub(super) struct ClientWaker {
     signaller: Option<Signaller>,
-    /// By queue: the token of the outstanding signal.
-    outstanding: Vec<Option<u64>>,
-    /// Signals sent so far. Part of the tokens, to distinguish signals of one queue.
-    sent: u32,
 }
 
 impl ClientWaker {
-    pub(super) fn new() -> Self {
-        let signaller = Signaller::new(ENTRIES)
-            .inspect_err(|error| tracing::debug!("clients cannot be signalled without io_uring: {error}"));
-        Self { signaller: signaller.ok(), outstanding: Vec::new(), sent: 0 }
+    pub(super) fn new(clients: Clients) -> Self {
+        let signaller = (clients == Clients::Here).then(|| Signaller::new(ENTRIES));
+        Self { signaller: signaller.and_then(Result::ok) }
     }
 
-    /// Whether clients can be signalled.
-    pub(super) fn signals(&self) -> bool {
+    /// Whether io_urings can be signalled.
+    pub(super) fn signals_rings(&self) -> bool {
         self.signaller.is_some()
     }
 
-    /// Wakes the client of queue `index` as its flag requests.
-    pub(super) fn wake(&mut self, index: usize, queue: &Queue, flag: u64) {
+    /// Wakes the client of a queue as its flag requests.
+    pub(super) fn wake(&mut self, queue: &Queue, flag: u64) {
         queue.end.change_wake_word();
         futex::wake(queue.end.wake_word());
         if queue.end.wants_signal(flag) {
-            self.signal(index, queue);
+            self.signal(queue);
         }
     }
 
     /// Wakes a client for the last time, regardless of its flag.
-    pub(super) fn wake_closed(&mut self, index: usize, queue: &Queue) {
+    pub(super) fn wake_closed(&mut self, queue: &Queue) {
         queue.end.change_wake_word();
         futex::wake(queue.end.wake_word());
-        self.signal(index, queue);
+        self.signal(queue);
     }
 
-    /// Signals the client of queue `index` if it set a signal and none is outstanding.
-    pub(super) fn signal(&mut self, index: usize, queue: &Queue) {
-        self.reap();
-        let (Some(signaller), Some(target)) = (&mut self.signaller, &queue.target) else { return };
-        if self.outstanding.len() <= index {
-            self.outstanding.resize(index + 1, None);
-        }
-        if self.outstanding[index].is_some() {
-            return;
-        }
-        self.sent = self.sent.wrapping_add(1);
-        let token = u64::from(self.sent) << 32 | index as u64;
-        let sent = match target {
-            SignalTarget::Event(event) => signaller.event(event.as_fd(), token),
-            SignalTarget::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), token),
-        };
-        self.outstanding[index] = sent.is_ok().then_some(token);
-    }
-
-    fn reap(&mut self) {
-        let (Some(signaller), outstanding) = (&mut self.signaller, &mut self.outstanding) else { return };
-        signaller.reap(|token, _| {
-            if let Some(of_queue) = outstanding.get_mut(token as u32 as usize) {
-                of_queue.take_if(|sent| *sent == token);
+    /// Signals the client of a queue if it set a signal.
+    pub(super) fn signal(&mut self, queue: &Queue) {
+        match (&queue.target, &mut self.signaller) {
+            (Some(SignalTarget::Event(event)), _) => {
+                // It cannot block. When the counter is full, its reader has been woken.
+                let _ = rustix::io::write(event, &1u64.to_ne_bytes());
             }
-        });
-    }
-
-    /// Cancels the outstanding signal of a released queue, so that a client that blocks signals cannot use up all entries.
-    pub(super) fn forget(&mut self, index: usize) {
-        self.reap();
-        if let Some(token) = self.outstanding.get_mut(index).and_then(Option::take)
-            && let Some(signaller) = &mut self.signaller
-        {
-            let _ = signaller.cancel(token);
+            (Some(SignalTarget::Ring(ring, user_data)), Some(signaller)) => {
+                signaller.post(ring.as_fd(), *user_data);
+            }
+            _ => {}
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::config::{ServiceConfig, cpus};
 use crate::module::Registrar;
 use crate::pinning::keep_on;
 use crate::protocol::ModuleStatus;
-use crate::shared::{Shared, WorkerCommand, WorkerHandle};
+use crate::shared::{Clients, Shared, WorkerCommand, WorkerHandle};
 use crate::start_error::StartError;
 use crate::worker_engine::WorkerEngine;
 
@@ -43,6 +43,7 @@ impl Workers {
     /// Waits for each thread, because its set-up needs system calls that the sandbox forbids later.
     pub(crate) fn start(
         config: &ServiceConfig,
+        clients: Clients,
         shared: &Arc<Shared>,
         handles: impl Iterator<Item = (Arc<WorkerHandle>, Box<dyn Policy>)>,
     ) -> Result<Self, StartError> {
@@ -51,7 +52,7 @@ impl Workers {
         let (reporter, reports) = channel();
         let places = config.pinning.plan(config.workers);
         for (handle, place) in handles.zip(places) {
-            if let Err(error) = workers.start_one(config, shared, handle, place, (&reporter, &reports)) {
+            if let Err(error) = workers.start_one((config, clients), shared, handle, place, (&reporter, &reports)) {
                 workers.stop(Duration::ZERO);
                 return Err(error);
             }
@@ -61,7 +62,7 @@ impl Workers {
 
     fn start_one(
         &mut self,
-        config: &ServiceConfig,
+        (config, clients): (&ServiceConfig, Clients),
         shared: &Arc<Shared>,
         (handle, policy): (Arc<WorkerHandle>, Box<dyn Policy>),
         place: Option<usize>,
@@ -83,7 +84,7 @@ impl Workers {
         let path = Path::new(engine, policy, limits);
         // At most CPUs - 1 workers spin: one on the last CPU would take it from its own clients.
         let spins = number + 1 < cpus() as usize;
-        let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, spins)
+        let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, (spins, clients))
             .map_err(|error| failed("epoll")(error.into()))?;
         let reporter = reporter.clone();
         let class = config.worker_class;
@@ -181,7 +182,7 @@ mod tests {
             ..ServiceConfig::default()
         };
         let planned = config.pinning.plan(1)[0];
-        let service = Service::start(config).unwrap();
+        let service = Service::start(config, Clients::Here).unwrap();
         // Other tests of this process may run workers too, and the kernel's list has gaps while threads end.
         let find = || workers().into_iter().find(|(_, policy)| *policy == SCHED_IDLE);
         let mine = std::iter::repeat_with(find).take(10_000).flatten().next().expect("an idle worker");

@@ -1,0 +1,486 @@
+//! The attendant of one user: a process that does for its clients what may block.
+//!
+//! ```text
+//! clients' sockets ─ packets ─► serial, decoding, descriptors ─► commands ─► control thread
+//!                               memory: examine ─ mapped there ─ seal (jobs) ┘
+//! control thread ─ answers, farewells ─► clients        worker ─ eventfd ─► the client's eventfd
+//! ```
+//!
+//! A client can make many system calls on what is its own take any time: closing what it sent, sealing its memory, writing to
+//! an eventfd that it watches. They happen here, so they delay this user only. The jobs that can block for good run in threads
+//! of their own and have a deadline. The attendant holds no socket but its own channel and those of its user's clients. It ends
+//! with its channel, and nobody waits for that: even if it is stuck in the kernel, the service and the clients of others are not.
+//!
+//! It decides nothing about rights, quotas or queues.
+
+mod client;
+mod jobs;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use memferry_service::protocol::{self, Refusal, RefusalKind, Violation};
+use memferry_shm::frame::Candidate;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::Timespec;
+use rustix::io::Errno;
+
+use crate::messages::{self, ClientId, FromAttendant, Received, ToAttendant};
+use client::{Client, Incoming, State};
+use jobs::{Jobs, Sealing};
+
+/// Time for the memory of one command to be sealed. Far above what it takes, unless somebody holds its inode.
+const SEALING_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum number of descriptors that are not closed yet. Above it, no client of this user is read.
+const PENDING_LIMIT: usize = 256;
+
+/// Tokens of epoll: these two, then a number for each watched descriptor.
+const CHANNEL: u64 = 0;
+const FINISHED: u64 = 1;
+const FIRST: u64 = 2;
+
+/// What a watched descriptor is.
+#[derive(Clone, Copy)]
+enum Watched {
+    Socket(ClientId),
+    Process(ClientId),
+    Relay(ClientId, u32),
+}
+
+/// A worker's signals for a client, which are passed on to the client's eventfd.
+struct Relay {
+    token: u64,
+    from: OwnedFd,
+    to: OwnedFd,
+}
+
+/// The loop has to end: the control thread is gone, or a system call failed that cannot.
+struct Ended;
+
+pub(crate) struct Attendant {
+    user: u32,
+    channel: OwnedFd,
+    epoll: OwnedFd,
+    jobs: Jobs,
+    clients: BTreeMap<ClientId, Client>,
+    /// Processes of clients whose connection the service ended.
+    leaving: BTreeMap<ClientId, (u64, OwnedFd)>,
+    relays: BTreeMap<(ClientId, u32), Relay>,
+    /// Doorbells of open queues. While they are held here, the service is never the last to close one.
+    doorbells: BTreeMap<(ClientId, u32), OwnedFd>,
+    watched: BTreeMap<u64, Watched>,
+    next: u64,
+    muted: bool,
+}
+
+impl Attendant {
+    /// Starts the threads for what blocks.
+    ///
+    /// # Errors
+    /// Those of epoll, eventfd and clone.
+    pub(crate) fn new(channel: OwnedFd, user: u32) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let jobs = Jobs::start()?;
+        epoll::add(&epoll, &channel, EventData::new_u64(CHANNEL), EventFlags::IN)?;
+        epoll::add(&epoll, jobs.finished(), EventData::new_u64(FINISHED), EventFlags::IN)?;
+        Ok(Self {
+            user,
+            channel,
+            epoll,
+            jobs,
+            clients: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            relays: BTreeMap::new(),
+            doorbells: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            next: FIRST,
+            muted: false,
+        })
+    }
+
+    /// Serves until the control thread is gone.
+    pub(crate) fn run(mut self) {
+        while self.turn().is_ok() {}
+    }
+
+    fn turn(&mut self) -> Result<(), Ended> {
+        let mut space = [std::mem::MaybeUninit::uninit(); 64];
+        let limit = self.time_left().map(|left| Timespec::try_from(left).unwrap_or_default());
+        let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
+            Err(_) => return Err(Ended),
+        };
+        for event in events {
+            match event.data.u64() {
+                CHANNEL => self.receive()?,
+                FINISHED => self.finish_jobs()?,
+                token => match self.watched.get(&token).copied() {
+                    Some(Watched::Socket(client)) => self.read_client(client)?,
+                    Some(Watched::Process(client)) => self.process_exited(client)?,
+                    Some(Watched::Relay(client, queue)) => self.relay(client, queue),
+                    None => {}
+                },
+            }
+        }
+        self.end_overdue()?;
+        self.mute_or_unmute();
+        Ok(())
+    }
+
+    /// Time until the next deadline of a sealing.
+    fn time_left(&self) -> Option<Duration> {
+        let deadlines = self.clients.values().filter_map(Client::deadline);
+        let left = deadlines.min()?.saturating_duration_since(Instant::now());
+        // One more millisecond, so that the deadline has passed then.
+        Some(left.saturating_add(Duration::from_millis(1)))
+    }
+
+    fn report(&self, message: &FromAttendant, descriptors: &[&OwnedFd]) -> Result<(), Ended> {
+        // It may wait: the control thread never waits for an attendant.
+        messages::send(self.channel.as_fd(), message, descriptors, true).map_err(|_| Ended)
+    }
+
+    fn watch(&mut self, descriptor: BorrowedFd<'_>, what: Watched, events: EventFlags) -> Option<u64> {
+        let token = self.next;
+        self.next += 1;
+        epoll::add(&self.epoll, descriptor, EventData::new_u64(token), events).ok()?;
+        self.watched.insert(token, what);
+        Some(token)
+    }
+
+    fn unwatch(&mut self, descriptor: BorrowedFd<'_>, token: u64) {
+        let _ = epoll::delete(&self.epoll, descriptor);
+        self.watched.remove(&token);
+    }
+
+    /// Handles one message of the control thread.
+    fn receive(&mut self) -> Result<(), Ended> {
+        let (message, descriptors) = match messages::receive(self.channel.as_fd()) {
+            Received::Message(message, descriptors) => (message, descriptors),
+            Received::Nothing => return Ok(()),
+            Received::Lost => return Err(Ended),
+        };
+        match message {
+            ToAttendant::Adopt { client } => self.adopt(client, descriptors),
+            ToAttendant::TurnAway { farewell } => {
+                for socket in descriptors {
+                    client::say_farewell(&socket, &farewell);
+                    self.jobs.close(socket);
+                }
+                Ok(())
+            }
+            ToAttendant::Answer { client, bytes } => self.answer(client, &bytes, &[]),
+            ToAttendant::Opened { client, serial, queue, bytes } => {
+                self.opened(client, (serial, queue), &bytes, descriptors)
+            }
+            ToAttendant::Notified { client, queue, bytes } => {
+                self.notified(client, queue, &bytes, descriptors)
+            }
+            ToAttendant::Mapped { client } => {
+                self.seal(client);
+                Ok(())
+            }
+            ToAttendant::End { client, farewell, watch } => {
+                self.end(client, Some(&farewell), watch);
+                Ok(())
+            }
+            ToAttendant::Release { client, queue } => {
+                self.release(client, queue);
+                Ok(())
+            }
+        }
+    }
+
+    fn adopt(&mut self, id: ClientId, descriptors: Vec<OwnedFd>) -> Result<(), Ended> {
+        let Ok([socket, process]) = <[OwnedFd; 2]>::try_from(descriptors) else { return Err(Ended) };
+        let socket_token = self.watch(socket.as_fd(), Watched::Socket(id), EventFlags::IN);
+        let process_token = self.watch(process.as_fd(), Watched::Process(id), EventFlags::IN);
+        if let (Some(socket_token), Some(process_token)) = (socket_token, process_token) {
+            self.clients.insert(id, Client::new((socket, socket_token), (process, process_token)));
+            self.set_reading(id, !self.muted);
+            return Ok(());
+        }
+        let why = "the service cannot watch another connection of this user; try again later";
+        let violation = Violation::Unwelcome(why.to_owned());
+        client::say_farewell(&socket, &protocol::encode_violation(&violation));
+        self.jobs.close(socket);
+        self.report(&FromAttendant::Ended { client: id, violation: Some(violation) }, &[])
+    }
+
+    /// Reads one message of a client.
+    fn read_client(&mut self, id: ClientId) -> Result<(), Ended> {
+        let mut descriptors = Vec::new();
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        let incoming = client.receive(&mut descriptors);
+        let done = match incoming {
+            Ok(Incoming::Nothing) => Ok(()),
+            Ok(Incoming::Gone) => self.client_gone(id),
+            Ok(Incoming::Hello(hello)) => {
+                self.set_reading(id, false);
+                self.report(&FromAttendant::hello(id, &hello), &[])
+            }
+            Ok(Incoming::Command(serial, command)) => {
+                self.set_reading(id, false);
+                match (command.memory_bytes(), descriptors.len()) {
+                    (Some(length), 1) => {
+                        let descriptor = descriptors.remove(0);
+                        self.examine(id, (serial, command), length, descriptor)
+                    }
+                    _ => self.report(&FromAttendant::Command { client: id, serial, command }, &[]),
+                }
+            }
+            Err(violation) => self.violated(id, violation),
+        };
+        descriptors.into_iter().for_each(|descriptor| self.jobs.close(descriptor));
+        done
+    }
+
+    /// Begins to admit the memory of a command.
+    fn examine(
+        &mut self,
+        id: ClientId,
+        (serial, command): (u32, protocol::Command),
+        length: u64,
+        descriptor: OwnedFd,
+    ) -> Result<(), Ended> {
+        match Candidate::examine(descriptor.as_fd(), length, self.user) {
+            Ok(candidate) => {
+                let message = FromAttendant::Memory { client: id, serial, command };
+                let sent = self.report(&message, &[&descriptor]);
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.state = State::Mapping(Sealing { client: id, serial, candidate, descriptor });
+                }
+                sent
+            }
+            Err(refused) => {
+                self.jobs.close(descriptor);
+                self.refuse(id, serial, RefusalKind::Frame, &refused)
+            }
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        id: ClientId,
+        serial: u32,
+        kind: RefusalKind,
+        why: &dyn std::fmt::Display,
+    ) -> Result<(), Ended> {
+        let refusal = Refusal { kind, message: why.to_string() };
+        let reply: protocol::Reply = protocol::Envelope { serial, descriptors: 0, body: Err(refusal) };
+        self.answer(id, &protocol::encode(&reply), &[])
+    }
+
+    /// The control thread has mapped the memory of a client's command.
+    fn seal(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if let State::Mapping(sealing) = std::mem::replace(&mut client.state, State::Waiting) {
+            client.state = State::Sealing { serial: sealing.serial, deadline: Instant::now() + SEALING_LIMIT };
+            self.jobs.seal(sealing);
+        }
+    }
+
+    fn finish_jobs(&mut self) -> Result<(), Ended> {
+        self.jobs.acknowledge();
+        for sealed in self.jobs.take_sealed() {
+            let id = sealed.client;
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            // A job that outlived its deadline belongs to a client that is gone.
+            if !matches!(client.state, State::Sealing { serial, .. } if serial == sealed.serial) {
+                continue;
+            }
+            client.state = State::Waiting;
+            match sealed.result {
+                Ok(()) => self.report(&FromAttendant::Sealed { client: id }, &[])?,
+                Err(refused) => {
+                    self.report(&FromAttendant::Refused { client: id }, &[])?;
+                    self.refuse(id, sealed.serial, RefusalKind::Frame, &refused)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends connections whose memory could not be sealed in time.
+    fn end_overdue(&mut self) -> Result<(), Ended> {
+        let now = Instant::now();
+        let overdue = |client: &Client| client.deadline().is_some_and(|deadline| deadline <= now);
+        let overdue: Vec<_> =
+            self.clients.iter().filter(|(_, client)| overdue(client)).map(|(id, _)| *id).collect();
+        for id in overdue {
+            let milliseconds = SEALING_LIMIT.as_millis() as u64;
+            self.violated(id, Violation::Admission { milliseconds })?;
+        }
+        Ok(())
+    }
+
+    /// Sends an answer, after which the client may send its next message.
+    fn answer(&mut self, id: ClientId, bytes: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Ended> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        if let State::Mapping(sealing) = std::mem::replace(&mut client.state, State::Idle) {
+            // The control thread has refused the command before it mapped the memory.
+            self.jobs.close(sealing.descriptor);
+        }
+        match client.send(bytes, descriptors) {
+            Ok(()) => {
+                self.set_reading(id, !self.muted);
+                Ok(())
+            }
+            Err(Errno::AGAIN) => self.violated(id, Violation::NotReading),
+            Err(_) => self.client_gone(id),
+        }
+    }
+
+    /// Delivers a new queue and keeps its doorbell.
+    fn opened(
+        &mut self,
+        id: ClientId,
+        (serial, queue): (u32, u32),
+        bytes: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Ended> {
+        let Ok([half, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else { return Err(Ended) };
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        match client.send(bytes, &[&half, &doorbell]) {
+            Ok(()) => {
+                client.state = State::Idle;
+                self.set_reading(id, !self.muted);
+                self.doorbells.insert((id, queue), doorbell);
+                Ok(())
+            }
+            // Linux limits the descriptors that this system user has sent and nobody has received, which is not this client's fault.
+            Err(Errno::TOOMANYREFS) => {
+                self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;
+                let why = "too many descriptors of the service are in flight to clients; try again later";
+                self.refuse(id, serial, RefusalKind::System, &why)
+            }
+            Err(Errno::AGAIN) => self.violated(id, Violation::NotReading),
+            Err(_) => self.client_gone(id),
+        }
+    }
+
+    /// Delivers a new signal, and begins to pass it on.
+    fn notified(
+        &mut self,
+        id: ClientId,
+        queue: u32,
+        bytes: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Ended> {
+        let Ok([to, from]) = <[OwnedFd; 2]>::try_from(descriptors) else { return Err(Ended) };
+        self.answer(id, bytes, &[&to])?;
+        if self.clients.contains_key(&id)
+            && let Some(token) = self.watch(from.as_fd(), Watched::Relay(id, queue), EventFlags::IN)
+        {
+            self.relays.insert((id, queue), Relay { token, from, to });
+        }
+        Ok(())
+    }
+
+    /// Passes a worker's signal on. The client pays for its watches: they delay this process only.
+    fn relay(&self, id: ClientId, queue: u32) {
+        if let Some(relay) = self.relays.get(&(id, queue)) {
+            let _ = rustix::io::read(&relay.from, &mut [0; 8]);
+            // If the client filled the counter and made it blocking, this blocks its user's signals.
+            let _ = rustix::io::write(&relay.to, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn release(&mut self, id: ClientId, queue: u32) {
+        if let Some(doorbell) = self.doorbells.remove(&(id, queue)) {
+            self.jobs.close(doorbell);
+        }
+        if let Some(relay) = self.relays.remove(&(id, queue)) {
+            self.relay_last(relay);
+        }
+    }
+
+    /// Passes a closing queue's last signal on and ends the relay.
+    fn relay_last(&mut self, relay: Relay) {
+        if rustix::io::read(&relay.from, &mut [0; 8]).is_ok() {
+            let _ = rustix::io::write(&relay.to, &1u64.to_ne_bytes());
+        }
+        self.unwatch(relay.from.as_fd(), relay.token);
+        self.jobs.close(relay.to);
+    }
+
+    fn process_exited(&mut self, id: ClientId) -> Result<(), Ended> {
+        if let Some((token, process)) = self.leaving.remove(&id) {
+            self.unwatch(process.as_fd(), token);
+            self.jobs.close(process);
+            return self.report(&FromAttendant::Left { client: id }, &[]);
+        }
+        self.client_gone(id)
+    }
+
+    /// The client closed its socket or exited.
+    fn client_gone(&mut self, id: ClientId) -> Result<(), Ended> {
+        self.end(id, None, false);
+        self.report(&FromAttendant::Ended { client: id, violation: None }, &[])
+    }
+
+    /// Ends the connection of a client that violated the protocol.
+    fn violated(&mut self, id: ClientId, violation: Violation) -> Result<(), Ended> {
+        // Its process is watched until the control thread answers with the same order.
+        self.end(id, Some(&protocol::encode_violation(&violation)), true);
+        self.report(&FromAttendant::Ended { client: id, violation: Some(violation) }, &[])
+    }
+
+    /// Closes a connection, with a farewell. If `watch`, reports when the client's process has exited.
+    fn end(&mut self, id: ClientId, farewell: Option<&[u8]>, watch: bool) {
+        let queues: Vec<_> = self.queues_of(id);
+        let Some(client) = self.clients.remove(&id) else {
+            // It is over already. The control thread says whether the end of its process matters.
+            if !watch && let Some((token, process)) = self.leaving.remove(&id) {
+                self.unwatch(process.as_fd(), token);
+                self.jobs.close(process);
+            }
+            return;
+        };
+        let Client { socket, socket_token, process, process_token, state, .. } = client;
+        if let Some(farewell) = farewell {
+            client::say_farewell(&socket, farewell);
+        }
+        if let State::Mapping(sealing) = state {
+            self.jobs.close(sealing.descriptor);
+        }
+        self.unwatch(socket.as_fd(), socket_token);
+        self.jobs.close(socket);
+        if watch {
+            self.leaving.insert(id, (process_token, process));
+        } else {
+            self.unwatch(process.as_fd(), process_token);
+            self.jobs.close(process);
+        }
+        queues.into_iter().for_each(|queue| self.release(id, queue));
+    }
+
+    /// Queues with a doorbell or a signal.
+    fn queues_of(&self, id: ClientId) -> Vec<u32> {
+        let range = (id, 0)..=(id, u32::MAX);
+        let doorbells = self.doorbells.range(range.clone()).map(|((_, queue), _)| *queue);
+        doorbells.chain(self.relays.range(range).map(|((_, queue), _)| *queue)).collect()
+    }
+
+    /// Starts or stops reading a client. Its end is seen in both cases.
+    fn set_reading(&self, id: ClientId, reading: bool) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let reading = reading && matches!(client.state, State::Idle);
+        let events = if reading { EventFlags::IN } else { EventFlags::empty() };
+        let data = EventData::new_u64(client.socket_token);
+        let _ = epoll::modify(&self.epoll, &client.socket, data, events);
+    }
+
+    /// Stops reading all clients while too many descriptors are not closed: they would pile up behind a blocked close.
+    fn mute_or_unmute(&mut self) {
+        let pending = self.jobs.pending();
+        let mute = if self.muted { pending > PENDING_LIMIT / 2 } else { pending > PENDING_LIMIT };
+        if mute != self.muted {
+            self.muted = mute;
+            let ids: Vec<_> = self.clients.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.set_reading(id, !mute));
+        }
+    }
+}

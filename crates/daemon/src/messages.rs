@@ -1,0 +1,119 @@
+//! Messages between the control thread and the attendants of users.
+//!
+//! ```text
+//! control ─ Adopt, Answer, Mapped, End ─► attendant        packets with descriptors, as on a client's socket
+//! control ◄─ Hello, Command, Memory, Sealed, Ended ─ attendant
+//! ```
+//!
+//! Both ends are the same program, so there is no version. An attendant handles descriptors of hostile clients: the control thread
+//! believes it nothing about other users, and examines memory again.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use memferry_service::protocol::{self, Command, Hello, Violation};
+use memferry_shm::conduit::{self, ReceiveError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Identifies a client's connection for the lifetime of the service.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct ClientId(pub(crate) u64);
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToAttendant {
+    /// The user has connected once more. Descriptors: the socket and the pidfd of the client.
+    Adopt { client: ClientId },
+    /// Send `farewell` and close. Descriptor: the socket of a client that was not accepted.
+    TurnAway { farewell: Vec<u8> },
+    /// The answer to the client's last message.
+    Answer { client: ClientId, bytes: Vec<u8> },
+    /// The answer about a new queue. Descriptors for the client: the service's half, the doorbell.
+    Opened { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },
+    /// The answer about a new signal. Descriptors: the client's eventfd, and the one that a worker writes to.
+    Notified { client: ClientId, queue: u32, bytes: Vec<u8> },
+    /// The memory of the client's command is mapped and can be sealed.
+    Mapped { client: ClientId },
+    /// Send `farewell` and close. If `watch`, report when the client's process has exited.
+    End { client: ClientId, farewell: Vec<u8>, watch: bool },
+    /// A worker has released a queue: drop what belongs to it.
+    Release { client: ClientId, queue: u32 },
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromAttendant {
+    Hello { client: ClientId, versions: (u16, u16), features: u64 },
+    /// A command that brings no memory.
+    Command { client: ClientId, serial: u32, command: Command },
+    /// A command that brings memory. Descriptor: the memfd, examined but not sealed.
+    Memory { client: ClientId, serial: u32, command: Command },
+    /// The memory of the client's command is sealed.
+    Sealed { client: ClientId },
+    /// The memory of the client's command was refused, and the client has the answer.
+    Refused { client: ClientId },
+    /// A new queue could not be delivered, and the client has a refusal.
+    Undelivered { client: ClientId, queue: u32 },
+    /// The connection is closed: by the client, or for a violation, which the client knows.
+    Ended { client: ClientId, violation: Option<Violation> },
+    /// The process of a client whose connection the service ended has exited.
+    Left { client: ClientId },
+    /// The attendant failed.
+    Panicked { message: String },
+}
+
+impl FromAttendant {
+    /// The client that the message is about.
+    pub(crate) fn client(&self) -> Option<ClientId> {
+        match self {
+            Self::Hello { client, .. }
+            | Self::Command { client, .. }
+            | Self::Memory { client, .. }
+            | Self::Sealed { client }
+            | Self::Refused { client }
+            | Self::Undelivered { client, .. }
+            | Self::Ended { client, .. }
+            | Self::Left { client } => Some(*client),
+            Self::Panicked { .. } => None,
+        }
+    }
+
+    pub(crate) fn hello(client: ClientId, hello: &Hello) -> Self {
+        Self::Hello { client, versions: hello.versions, features: hello.features }
+    }
+}
+
+/// Room for the longest message of a client with what is added here.
+const MAX_BYTES: usize = conduit::MAXIMUM_BYTES + 256;
+
+/// Sends a message, waiting for room if `wait`.
+///
+/// # Errors
+/// Those of [`conduit::send`].
+pub(crate) fn send(
+    channel: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptors: &[&OwnedFd],
+    wait: bool,
+) -> rustix::io::Result<()> {
+    let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+    conduit::send(channel, &protocol::encode(message), &descriptors, wait)
+}
+
+/// Result of [`receive`].
+pub(crate) enum Received<T> {
+    Message(T, Vec<OwnedFd>),
+    Nothing,
+    /// The other end is gone, or what it sends makes no sense.
+    Lost,
+}
+
+/// Receives a message; never waits.
+pub(crate) fn receive<T: DeserializeOwned>(channel: BorrowedFd<'_>) -> Received<T> {
+    let mut descriptors = Vec::new();
+    match conduit::receive_up_to(channel, false, MAX_BYTES, &mut descriptors) {
+        Ok((bytes, _)) => {
+            protocol::decode(&bytes).map_or(Received::Lost, |message| Received::Message(message, descriptors))
+        }
+        Err(ReceiveError::WouldBlock) => Received::Nothing,
+        Err(_) => Received::Lost,
+    }
+}

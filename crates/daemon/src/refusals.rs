@@ -1,0 +1,117 @@
+//! Log lines about refused clients and violations, a few for each user: a flood of connections must not become a flood of lines.
+//!
+//! ```text
+//! refused, violated ─► a line, or a count once the user has had its lines of this period ─► one line with the count
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memferry_service::protocol::Violation;
+use memferry_transfer::SessionId;
+
+/// Lines of one user in a period.
+const MAX_LINES: u32 = 8;
+const PERIOD: Duration = Duration::from_secs(10);
+/// Users whose lines are counted. Lines about others are counted together.
+const MAX_USERS: usize = 256;
+
+#[derive(Default)]
+struct Lines {
+    written: u32,
+    suppressed: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Refusals {
+    /// By user; `None`: all users beyond the limit.
+    users: BTreeMap<Option<u32>, Lines>,
+    since: Option<Instant>,
+}
+
+impl Refusals {
+    /// A client was not accepted.
+    pub(crate) fn refused(&mut self, user: u32, reason: &str) {
+        if self.may_write(user) {
+            tracing::warn!(user, reason, "refused");
+        }
+    }
+
+    /// A client violated the protocol.
+    pub(crate) fn violated(
+        &mut self,
+        user: u32,
+        process: u32,
+        session: Option<SessionId>,
+        violation: &Violation,
+    ) {
+        if self.may_write(user) {
+            let session = session.map(|session| session.0);
+            tracing::warn!(session, user, process, reason = %violation, "violation");
+        }
+    }
+
+    fn may_write(&mut self, user: u32) -> bool {
+        self.since.get_or_insert_with(Instant::now);
+        let known = self.users.contains_key(&Some(user)) || self.users.len() < MAX_USERS;
+        let lines = self.users.entry(known.then_some(user)).or_default();
+        if lines.written < MAX_LINES {
+            lines.written += 1;
+            return true;
+        }
+        lines.suppressed += 1;
+        false
+    }
+
+    /// Time until the end of the period.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        Some((self.since? + PERIOD).saturating_duration_since(Instant::now()))
+    }
+
+    /// At the end of a period, says how many lines were left out.
+    pub(crate) fn report_suppressed(&mut self) {
+        if self.since.is_none_or(|since| since.elapsed() < PERIOD) {
+            return;
+        }
+        self.since = None;
+        for (user, lines) in std::mem::take(&mut self.users) {
+            if lines.suppressed > 0 {
+                let count = lines.suppressed;
+                tracing::warn!(user, count, "more refusals and violations, not logged one by one");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_user_hides_no_line_of_another() {
+        let mut refusals = Refusals::default();
+        let written = (0..1000).filter(|_| refusals.may_write(1)).count();
+        assert_eq!(written, MAX_LINES as usize);
+        assert!(refusals.may_write(2));
+        assert_eq!(refusals.users[&Some(1)].suppressed, 1000 - u64::from(MAX_LINES));
+    }
+
+    #[test]
+    fn many_users_share_one_count() {
+        let mut refusals = Refusals::default();
+        let written = (0..10_000).filter(|user| refusals.may_write(*user)).count();
+        assert_eq!(written, MAX_USERS + MAX_LINES as usize);
+        assert_eq!(refusals.users.len(), MAX_USERS + 1);
+    }
+
+    #[test]
+    fn the_period_begins_with_the_first_line() {
+        let mut refusals = Refusals::default();
+        assert_eq!(refusals.time_left(), None);
+        refusals.may_write(1);
+        assert!(refusals.time_left().is_some_and(|left| left <= PERIOD));
+        refusals.since = Instant::now().checked_sub(PERIOD);
+        refusals.report_suppressed();
+        assert!(refusals.users.is_empty() && refusals.time_left().is_none());
+    }
+}
