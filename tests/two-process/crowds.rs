@@ -18,7 +18,7 @@ use harness::{
     Raw, Role, Service, assert_moves_bytes, endless, fresh_directory, next_order, report, role_socket,
     wait_until,
 };
-use memferry::{CallError, Client, ConnectError, Failure, FrameError, OpenError, Queue, fill, nop};
+use memferry::{CallError, Client, Failure, FrameError, OpenError, Queue, fill, nop};
 use memferry_service::protocol::{RefusalKind, Violation};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
@@ -53,7 +53,7 @@ fn role_opens_many_sessions() {
 }
 
 fn descriptors(service: &Service) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count()
+    service.descriptors()
 }
 
 #[test]
@@ -151,60 +151,37 @@ fn leave_descriptors(service: &Service, spare: usize) {
 }
 
 #[test]
-fn without_descriptors_clients_are_refused() {
-    // With an even and an odd number left: a connection costs two.
-    for spare in [6, 7] {
-        let service = Service::start(&[]);
-        let first = service.client();
-        let mut others = Vec::new();
-        // No descriptor is pending to be closed yet.
-        let before = descriptors(&service);
-        leave_descriptors(&service, spare);
-        let refused = loop {
-            match Client::connect(&service.socket) {
-                Ok(client) => others.push(client),
-                Err(refused) => break refused,
-            }
-            assert!(others.len() < 20);
-        };
-        assert!(
-            matches!(&refused, ConnectError::Handshake { violation: Violation::Unwelcome(_), .. }),
-            "{refused:?}"
-        );
-        assert!(refused.to_string().contains("out of descriptors; try again later"), "{refused}");
-        for _ in 0..20 {
-            let again = Client::connect(&service.socket).err().expect("still no descriptors");
-            assert!(again.to_string().contains("out of descriptors"), "{again}");
-        }
-        // Connected clients continue; a request that needs descriptors is refused without ending the session.
-        let open = first.queue(4);
-        assert!(
-            matches!(&open, Err(OpenError::Call(CallError::Refused(refusal))) if refusal.kind == RefusalKind::System),
-            "{:?}",
-            open.err()
-        );
-        assert!(open.err().unwrap().to_string().contains("try again later"));
-        first.status().unwrap();
-        let count = others.len();
-        others.clear();
-        service.wait_for_sessions(&first, 1);
-        wait_until("descriptors closed", || descriptors(&service) <= before);
-        assert_eq!(count, 3);
-        assert_moves_bytes(&first);
-        service.assert_idle();
-    }
-}
-
-#[test]
-fn a_lost_frame_descriptor_ends_the_session() {
+fn without_descriptors_queues_and_frames_are_refused() {
     let service = Service::start(&[]);
-    let client = service.client();
+    let first = service.client();
+    let before = descriptors(&service);
+    leave_descriptors(&service, 3);
+    // The attendant has the sockets of clients, so connections take none of the service's descriptors.
+    let others: Vec<_> = (0..20).map(|_| Client::connect(&service.socket).unwrap()).collect();
+    let frame = first.frame(4096).alloc().unwrap();
+    let mut queues = Vec::new();
+    let refused = loop {
+        match first.queue(4) {
+            Ok(queue) => queues.push(queue),
+            Err(refused) => break refused,
+        }
+        assert!(queues.len() < 20);
+    };
+    assert!(
+        matches!(&refused, OpenError::Call(CallError::Refused(refusal)) if refusal.kind == RefusalKind::System),
+        "{refused:?}",
+    );
+    assert!(refused.to_string().contains("try again later"), "{refused}");
     leave_descriptors(&service, 0);
-    let refused = client.frame(4096).alloc().err().unwrap();
-    assert!(matches!(&refused, FrameError::Call(CallError::Ended(Violation::Unwelcome(_)))), "{refused:?}");
+    let refused = first.frame(4096).alloc().err().unwrap();
     assert!(refused.to_string().contains("out of descriptors"), "{refused}");
-    // The session's resources are free again.
-    wait_until("room again", || Client::connect(&service.socket).is_ok_and(|client| client.status().is_ok()));
+    // The sessions continue.
+    first.status().unwrap();
+    drop((others, frame, queues));
+    service.wait_for_sessions(&first, 1);
+    wait_until("descriptors closed", || descriptors(&service) <= before + 1);
+    assert_moves_bytes(&first);
+    service.assert_idle();
 }
 
 #[test]

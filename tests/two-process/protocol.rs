@@ -82,8 +82,8 @@ fn unannounced_descriptors_end_the_session() {
     let service = Service::start(&[]);
     let (memfd, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
     let register = Command::Register { length: 4096, rights: Rights::all() };
-    let open_descriptors = || std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
-    let before = open_descriptors();
+    let _observer = service.client();
+    let before = service.descriptors();
     for (announced, body, sent) in [
         (1, register.clone(), 2),
         (1, register.clone(), 0),
@@ -97,7 +97,7 @@ fn unannounced_descriptors_end_the_session() {
         let violation = raw.farewell();
         assert!(matches!(violation, Violation::Descriptors { .. }), "{violation}");
     }
-    harness::wait_until("descriptors closed", || open_descriptors() == before);
+    harness::wait_until("descriptors closed", || service.descriptors() == before);
     service.assert_serves();
 }
 
@@ -254,7 +254,7 @@ fn send_last(service: &Service, raw: &Raw, bytes: &[u8], descriptor: std::net::T
     service.stop();
     raw.send(bytes, &[descriptor.as_fd()]);
     drop(descriptor);
-    service.signal(rustix::process::Signal::CONT);
+    service.resume();
 }
 
 #[test]
@@ -282,9 +282,15 @@ fn pending_closes_are_bounded() {
     // A small send buffer, so that fewer commands wait than replies fit: a client that does not read replies is disconnected.
     rustix::net::sockopt::set_socket_send_buffer_size(&raw.socket, 16 << 10).unwrap();
     let register = Command::Register { length: 4096, rights: Rights::all() };
-    let (sender, receiver) = lingering();
-    let bytes = raw.encode(register.clone());
-    send_last(&service, &raw, &bytes, sender);
+    // As many as threads close descriptors of a user. All at once: a signal would end a slow close.
+    service.stop();
+    let receivers = [(); 4].map(|()| {
+        let (sender, receiver) = lingering();
+        let bytes = raw.encode(register.clone());
+        raw.send(&bytes, &[sender.as_fd()]);
+        receiver
+    });
+    service.resume();
     let nothing = std::fs::File::open("/dev/null").unwrap();
     let mut next = raw.encode(register.clone());
     let mut sent = 0;
@@ -302,19 +308,19 @@ fn pending_closes_are_bounded() {
         while conduit::receive(raw.socket.as_fd(), false).is_ok() {}
     }
     assert!(sent < MAX, "the service took all {sent} commands");
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    let descriptors = service.descriptors();
     assert!(descriptors < 600, "{descriptors} descriptors in the service");
-    observer.status().unwrap();
     // Clients that are refused meanwhile do not pile up either.
     for _ in 0..MAX {
         assert!(matches!(Raw::connect(&service.socket).farewell(), Violation::Unwelcome(_)));
     }
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    let descriptors = service.descriptors();
     assert!(descriptors < 600, "{descriptors} descriptors in the service");
     // After the slow close the service reads again.
-    drop(receiver);
+    drop(receivers);
     raw.send(&next, &[nothing.as_fd()]);
-    let last = 2 + sent as u32;
+    observer.status().unwrap();
+    let last = 5 + sent as u32;
     let answered = |packet: conduit::Packet| protocol::decode::<Reply>(&packet.bytes).unwrap().serial == last;
     assert!(std::iter::from_fn(|| raw.receive()).any(answered));
 }

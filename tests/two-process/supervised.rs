@@ -260,7 +260,7 @@ fn requests_end_once_across_restarts() {
             })
             .collect();
         service.signal(signal);
-        service.signal(Signal::CONT);
+        service.resume();
         let ended = service.0.wait().unwrap();
         assert_eq!(ended.success(), signal == Signal::TERM, "{ended:?}");
         for (queue, tickets) in loads {

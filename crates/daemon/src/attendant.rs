@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use memferry_service::protocol::{self, Refusal, RefusalKind, Violation};
+use memferry_shm::conduit;
 use memferry_shm::frame::Candidate;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
@@ -34,6 +35,8 @@ use jobs::{Jobs, Sealing};
 const SEALING_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of descriptors that are not closed yet. Above it, no client of this user is read.
 const PENDING_LIMIT: usize = 256;
+
+const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors for this user; try again later";
 
 /// Tokens of epoll: these two, then a number for each watched descriptor.
 const CHANNEL: u64 = 0;
@@ -165,18 +168,15 @@ impl Attendant {
         match message {
             ToAttendant::Adopt { client } => self.adopt(client, descriptors),
             ToAttendant::TurnAway { farewell } => {
-                for socket in descriptors {
-                    client::say_farewell(&socket, &farewell);
-                    self.jobs.close(socket);
-                }
+                descriptors.into_iter().for_each(|socket| self.turn_away(socket, &farewell));
                 Ok(())
             }
             ToAttendant::Answer { client, bytes } => self.answer(client, &bytes, &[]),
             ToAttendant::Opened { client, serial, queue, bytes } => {
                 self.opened(client, (serial, queue), &bytes, descriptors)
             }
-            ToAttendant::Notified { client, queue, bytes } => {
-                self.notified(client, queue, &bytes, descriptors)
+            ToAttendant::Notified { client, serial, queue, bytes } => {
+                self.notified(client, (serial, queue), &bytes, descriptors)
             }
             ToAttendant::Mapped { client } => {
                 self.seal(client);
@@ -194,19 +194,40 @@ impl Attendant {
     }
 
     fn adopt(&mut self, id: ClientId, descriptors: Vec<OwnedFd>) -> Result<(), Ended> {
-        let Ok([socket, process]) = <[OwnedFd; 2]>::try_from(descriptors) else { return Err(Ended) };
+        let Ok([socket, process]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            // This process had no room for them, so they are closed.
+            return self.report(&FromAttendant::Ended { client: id, violation: None }, &[]);
+        };
+        if self.muted {
+            let pending = self.jobs.pending();
+            let user = self.user;
+            let why = format!("{pending} descriptors of user {user} are still being closed; try again later");
+            return self.not_adopted(id, socket, why);
+        }
         let socket_token = self.watch(socket.as_fd(), Watched::Socket(id), EventFlags::IN);
         let process_token = self.watch(process.as_fd(), Watched::Process(id), EventFlags::IN);
         if let (Some(socket_token), Some(process_token)) = (socket_token, process_token) {
             self.clients.insert(id, Client::new((socket, socket_token), (process, process_token)));
-            self.set_reading(id, !self.muted);
             return Ok(());
         }
         let why = "the service cannot watch another connection of this user; try again later";
-        let violation = Violation::Unwelcome(why.to_owned());
-        client::say_farewell(&socket, &protocol::encode_violation(&violation));
-        self.jobs.close(socket);
+        self.not_adopted(id, socket, why.to_owned())
+    }
+
+    fn not_adopted(&self, id: ClientId, socket: OwnedFd, why: String) -> Result<(), Ended> {
+        let violation = Violation::Unwelcome(why);
+        self.turn_away(socket, &protocol::encode_violation(&violation));
         self.report(&FromAttendant::Ended { client: id, violation: Some(violation) }, &[])
+    }
+
+    /// Sends a farewell and closes the socket, at once if nothing is left in it: so that repeated connections do not pile up behind
+    /// closes that are blocked.
+    fn turn_away(&self, socket: OwnedFd, farewell: &[u8]) {
+        client::say_farewell(&socket, farewell);
+        let shut = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
+        if !(shut && conduit::is_drained(socket.as_fd())) {
+            self.jobs.close(socket);
+        }
     }
 
     /// Reads one message of a client.
@@ -341,7 +362,10 @@ impl Attendant {
         bytes: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Ended> {
-        let Ok([half, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else { return Err(Ended) };
+        let Ok([half, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;
+            return self.refuse(id, serial, RefusalKind::System, &OUT_OF_DESCRIPTORS);
+        };
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         match client.send(bytes, &[&half, &doorbell]) {
             Ok(()) => {
@@ -365,11 +389,13 @@ impl Attendant {
     fn notified(
         &mut self,
         id: ClientId,
-        queue: u32,
+        (serial, queue): (u32, u32),
         bytes: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Ended> {
-        let Ok([to, from]) = <[OwnedFd; 2]>::try_from(descriptors) else { return Err(Ended) };
+        let Ok([to, from]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            return self.refuse(id, serial, RefusalKind::System, &OUT_OF_DESCRIPTORS);
+        };
         self.answer(id, bytes, &[&to])?;
         if self.clients.contains_key(&id)
             && let Some(token) = self.watch(from.as_fd(), Watched::Relay(id, queue), EventFlags::IN)

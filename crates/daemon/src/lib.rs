@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use memferry_path::RevocationId;
 use memferry_shm::conduit::{self, PeerProcess};
-use memferry_shm::frame::Candidate;
+use memferry_shm::frame::{Candidate, FrameRefused};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::SessionId;
 use rustix::event::Timespec;
@@ -131,17 +131,19 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
     ended
 }
 
-/// Starts everything in the order that confinement needs: the spawner first, because it must be a process without threads; then
-/// Landlock, which threads inherit; then the service with its threads; the seccomp filter last.
+/// Starts everything in the order that confinement needs: Landlock first, which processes and threads inherit (outside of it
+/// the spawner would not even get the signal that ends it with the service); then the spawner, which must be forked from a process
+/// without threads; then the service with its threads; the seccomp filter last.
 fn start(listener: &Listener, options: &DaemonOptions) -> Result<(Daemon, Supervisor), ServeError> {
     let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
     // Kept by the library; a confined process could not find it out.
     let _ = rustix::param::page_size();
-    let attendants = Attendants::start(listener.traces(), options.sandbox).map_err(failed("forking"))?;
     let supervisor = Supervisor::connect();
+    let traces = listener.traces();
     if options.sandbox {
-        sandbox::take_file_systems(options.service.module.as_deref())?;
+        sandbox::take_file_systems(options.service.module.as_deref(), traces.directory())?;
     }
+    let attendants = Attendants::start(traces, options.sandbox).map_err(failed("forking"))?;
     let daemon = Daemon::new(options, listener, attendants)?;
     if options.sandbox {
         sandbox::enter(options.service.module.is_some(), supervisor.number())?;
@@ -403,20 +405,23 @@ impl Daemon {
         command: Command,
         descriptors: &[OwnedFd],
     ) -> Result<(), Refusal> {
-        let refused = |why: &dyn std::fmt::Display| Refusal { kind: RefusalKind::Frame, message: why.to_string() };
-        let closed = || refused(&"the session is closed; connect again");
+        let closed = || Refusal {
+            kind: RefusalKind::Argument,
+            message: "the session is closed; connect again".to_owned(),
+        };
         let connection = self.connections.get_mut(&client).ok_or_else(closed)?;
         let session = connection.session.ok_or_else(closed)?;
         let (Some(length), [descriptor]) = (command.memory_bytes(), descriptors) else {
-            return Err(refused(&"the command has no memory"));
+            let message = "the service is out of descriptors; close some, or try again later".to_owned();
+            return Err(Refusal { kind: RefusalKind::System, message });
         };
         self.service.check_room(session, &command)?;
-        let candidate = Candidate::examine(descriptor.as_fd(), length, connection.user);
-        let candidate = candidate.map_err(|error| refused(&error))?;
+        let refused = |error: FrameRefused| Service::refused_memory(&command, &error);
+        let candidate = Candidate::examine(descriptor.as_fd(), length, connection.user).map_err(refused)?;
         // The service only reads what a client writes into a queue.
         let access =
             if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
-        let memory = candidate.map(descriptor.as_fd(), access).map_err(|error| refused(&error))?;
+        let memory = candidate.map(descriptor.as_fd(), access).map_err(refused)?;
         connection.pending = Some(Pending { serial, command, memory });
         let user = connection.user;
         self.send(user, &ToAttendant::Mapped { client }, &[]);
@@ -478,7 +483,7 @@ impl Daemon {
         let bytes = protocol::encode(&Envelope { serial, descriptors: count, body });
         let message = match (opened, notified) {
             (Some(queue), _) => ToAttendant::Opened { client, serial, queue, bytes },
-            (_, Some(queue)) => ToAttendant::Notified { client, queue, bytes },
+            (_, Some(queue)) => ToAttendant::Notified { client, serial, queue, bytes },
             _ => ToAttendant::Answer { client, bytes },
         };
         let descriptors: Vec<_> = descriptors.iter().collect();

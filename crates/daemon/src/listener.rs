@@ -167,6 +167,12 @@ impl Listener {
 pub(crate) struct Traces(Option<(PathBuf, Option<(u64, u64)>, PathBuf)>);
 
 impl Traces {
+    /// The directory of the files.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        let (socket, ..) = self.0.as_ref()?;
+        socket.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+    }
+
     /// Removes the files.
     pub(crate) fn remove(&self) {
         let Some((socket, file, lock)) = &self.0 else { return };

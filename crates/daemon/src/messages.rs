@@ -30,7 +30,7 @@ pub(crate) enum ToAttendant {
     /// The answer about a new queue. Descriptors for the client: the service's half, the doorbell.
     Opened { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },
     /// The answer about a new signal. Descriptors: the client's eventfd, and the one that a worker writes to.
-    Notified { client: ClientId, queue: u32, bytes: Vec<u8> },
+    Notified { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },
     /// The memory of the client's command is mapped and can be sealed.
     Mapped { client: ClientId },
     /// Send `farewell` and close. If `watch`, report when the client's process has exited.
@@ -106,13 +106,12 @@ pub(crate) enum Received<T> {
     Lost,
 }
 
-/// Receives a message; never waits.
+/// Receives a message; never waits. Descriptors for which this process has no room are missing.
 pub(crate) fn receive<T: DeserializeOwned>(channel: BorrowedFd<'_>) -> Received<T> {
     let mut descriptors = Vec::new();
     match conduit::receive_up_to(channel, false, MAX_BYTES, &mut descriptors) {
-        Ok((bytes, _)) => {
-            protocol::decode(&bytes).map_or(Received::Lost, |message| Received::Message(message, descriptors))
-        }
+        Ok(packet) => protocol::decode(&packet.bytes)
+            .map_or(Received::Lost, |message| Received::Message(message, descriptors)),
         Err(ReceiveError::WouldBlock) => Received::Nothing,
         Err(_) => Received::Lost,
     }

@@ -1,7 +1,7 @@
 //! What the service's processes may still do once they have started: a second line of defence.
 //!
 //! ```text
-//! Landlock   before threads start:  no file written, created or removed; no TCP; no abstract socket or signal outside
+//! Landlock   before anything starts: no file written, created or removed; no TCP; no abstract socket or signal outside
 //! seccomp    after the start:       the system calls listed here, some with fixed arguments; all others fail with EPERM
 //! ```
 //!
@@ -42,6 +42,7 @@ impl SandboxError {
 /// Calls of every process, in every state.
 const ALWAYS: &[i64] = &[
     libc::SYS_recvmsg,
+    libc::SYS_shutdown,
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_writev,
@@ -82,7 +83,6 @@ const SERVICE: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_socketpair,
     libc::SYS_getsockopt,
-    libc::SYS_shutdown,
     libc::SYS_epoll_create1,
     libc::SYS_eventfd2,
     libc::SYS_pidfd_open,
@@ -127,11 +127,14 @@ const SPAWNER: &[i64] = &[
 ];
 
 /// Takes the file systems and networks from this thread and those that it starts, as far as the kernel has Landlock. Files can still
-/// be read, and `device` used.
+/// be read, `device` used, and files of `directory` removed.
 ///
 /// # Errors
 /// [`SandboxError`].
-pub(crate) fn take_file_systems(device: Option<&Path>) -> Result<(), SandboxError> {
+pub(crate) fn take_file_systems(
+    device: Option<&Path>,
+    directory: Option<&Path>,
+) -> Result<(), SandboxError> {
     let failed = SandboxError::new("Landlock");
     let abi = ABI::V6;
     let mut rules = ruleset(abi).map_err(|error| failed(&error))?.create().map_err(|error| failed(&error))?;
@@ -141,6 +144,10 @@ pub(crate) fn take_file_systems(device: Option<&Path>) -> Result<(), SandboxErro
     if let Some(device) = device.and_then(|device| PathFd::new(device).ok()) {
         let using = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
         rules = rules.add_rule(PathBeneath::new(device, using)).map_err(|error| failed(&error))?;
+    }
+    if let Some(directory) = directory.and_then(|directory| PathFd::new(directory).ok()) {
+        let removing = PathBeneath::new(directory, AccessFs::RemoveFile);
+        rules = rules.add_rule(removing).map_err(|error| failed(&error))?;
     }
     rules.restrict_self().map(drop).map_err(|error| failed(&error))
 }
@@ -174,8 +181,6 @@ pub(crate) fn enter(module: bool, supervisor: Option<RawFd>) -> Result<(), Sandb
 pub(crate) fn confine_attendant() -> Result<(), SandboxError> {
     let failed = SandboxError::new("seccomp");
     let mut rules = listed(&[ALWAYS, ATTENDANT]);
-    let unread = condition(1, SeccompCmpOp::Eq, libc::TIOCOUTQ).and_then(|is| SeccompRule::new(vec![is]));
-    rules.insert(libc::SYS_ioctl, vec![unread.map_err(|error| failed(&error))?]);
     common_arguments(&mut rules).map_err(|error| failed(&error))?;
     seccompiler::apply_filter_all_threads(&program(rules)?).map_err(|error| failed(&error))
 }
@@ -187,8 +192,7 @@ pub(crate) fn confine_attendant() -> Result<(), SandboxError> {
 pub(crate) fn confine_spawner() -> Result<(), SandboxError> {
     let failed = SandboxError::new("seccomp");
     let mut rules = listed(&[ALWAYS, SPAWNER]);
-    let unread = condition(1, SeccompCmpOp::Eq, libc::TIOCOUTQ).and_then(|is| SeccompRule::new(vec![is]));
-    rules.insert(libc::SYS_ioctl, vec![unread.map_err(|error| failed(&error))?]);
+    sockets(&mut rules).map_err(|error| failed(&error))?;
     no_executable_memory(&mut rules).map_err(|error| failed(&error))?;
     // The attendants' own process ids are not known here, so only the signal is fixed.
     let abort = condition(2, SeccompCmpOp::Eq, libc::SIGABRT as u64).and_then(|is| SeccompRule::new(vec![is]));
@@ -228,12 +232,6 @@ fn condition(argument: u8, is: SeccompCmpOp, value: u64) -> Result<SeccompCondit
 /// The calls of the service that are allowed with certain arguments only.
 fn arguments(rules: &mut Rules, module: bool, supervisor: Option<RawFd>) -> Result<(), BackendError> {
     common_arguments(rules)?;
-    // SO_PASSCRED serves to check that a socket is drained.
-    let passing_credentials = vec![
-        condition(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
-        condition(2, SeccompCmpOp::Eq, libc::SO_PASSCRED as u64)?,
-    ];
-    rules.insert(libc::SYS_setsockopt, vec![SeccompRule::new(passing_credentials)?]);
     // A datagram socket could reach any other one in the system by its address. The only one is that of the supervisor: it may
     // send without an address, and nothing else.
     match supervisor {
@@ -252,7 +250,8 @@ fn arguments(rules: &mut Rules, module: bool, supervisor: Option<RawFd>) -> Resu
         let calls = device::CALLS.iter().map(|call| {
             SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, u64::from(*call))?])
         });
-        rules.insert(libc::SYS_ioctl, calls.collect::<Result<_, _>>()?);
+        let calls = calls.collect::<Result<Vec<_>, _>>()?;
+        rules.entry(libc::SYS_ioctl).or_default().extend(calls);
     }
     Ok(())
 }
@@ -260,11 +259,24 @@ fn arguments(rules: &mut Rules, module: bool, supervisor: Option<RawFd>) -> Resu
 /// No executable memory, and no signal but the own end by a panic.
 fn common_arguments(rules: &mut Rules) -> Result<(), BackendError> {
     no_executable_memory(rules)?;
+    sockets(rules)?;
     let own_end = vec![
         condition(0, SeccompCmpOp::Eq, u64::from(std::process::id()))?,
         condition(2, SeccompCmpOp::Eq, libc::SIGABRT as u64)?,
     ];
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(own_end)?]);
+    Ok(())
+}
+
+/// The calls that see whether a socket is drained, and whether its peer reads.
+fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
+    let passing_credentials = vec![
+        condition(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
+        condition(2, SeccompCmpOp::Eq, libc::SO_PASSCRED as u64)?,
+    ];
+    rules.insert(libc::SYS_setsockopt, vec![SeccompRule::new(passing_credentials)?]);
+    let unread = SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, libc::TIOCOUTQ)?])?;
+    rules.insert(libc::SYS_ioctl, vec![unread]);
     Ok(())
 }
 

@@ -26,7 +26,8 @@ use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
-use memferry_shm::{bus_error, frame};
+use memferry_shm::frame::{self, FrameRefused};
+use memferry_shm::bus_error;
 use memferry_transfer::{
     Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
 };
@@ -215,6 +216,14 @@ impl Service {
         }
     }
 
+    /// The refusal of a command whose memory was refused.
+    pub fn refused_memory(command: &Command, error: &FrameRefused) -> Refusal {
+        match (command, error) {
+            (Command::OpenQueue { .. }, FrameRefused::System { .. }) => no_resources(error),
+            _ => refusal(RefusalKind::Frame, error),
+        }
+    }
+
     /// Admits the memory that a command brings. It may block as long as the client likes: for embedded clients only.
     pub(crate) fn admit(
         &self,
@@ -229,7 +238,7 @@ impl Service {
             .ok_or_else(|| refusal(RefusalKind::Frame, "the command has no descriptor"))?;
         self.check_room(session, command)?;
         let mapping = frame::admit(descriptor.as_fd(), length, user);
-        mapping.map(Some).map_err(|error| refusal(RefusalKind::Frame, error))
+        mapping.map(Some).map_err(|error| Self::refused_memory(command, &error))
     }
 
     /// Executes a command of `session`. `memory` is what it [brings](Command::memory_bytes), mapped and admitted;

@@ -82,10 +82,24 @@ pub fn receive_introduced(
     wait: bool,
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<(Vec<u8>, Option<u32>), ReceiveError> {
-    receive_up_to(socket, wait, MAXIMUM_BYTES, descriptors)
+    let received = receive_up_to(socket, wait, MAXIMUM_BYTES, descriptors)?;
+    if received.lost_descriptors {
+        return Err(ReceiveError::TooManyDescriptors);
+    }
+    Ok((received.bytes, received.process))
 }
 
-/// As [`receive_introduced`], for packets of up to `limit` bytes.
+/// Result of [`receive_up_to`].
+#[derive(Debug)]
+pub struct ReceivedPacket {
+    pub bytes: Vec<u8>,
+    /// The PID of the sender, as in [`receive_introduced`].
+    pub process: Option<u32>,
+    /// There were more descriptors than [`MAXIMUM_DESCRIPTORS`], or than this process had room for.
+    pub lost_descriptors: bool,
+}
+
+/// As [`receive_introduced`], for packets of up to `limit` bytes. It is no error if descriptors were lost.
 ///
 /// # Errors
 /// [`ReceiveError`].
@@ -94,7 +108,7 @@ pub fn receive_up_to(
     wait: bool,
     limit: usize,
     descriptors: &mut Vec<OwnedFd>,
-) -> Result<(Vec<u8>, Option<u32>), ReceiveError> {
+) -> Result<ReceivedPacket, ReceiveError> {
     let mut bytes = vec![0; limit];
     let mut control = [0u64; CONTROL_BYTES.div_ceil(8)];
     let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
@@ -114,14 +128,13 @@ pub fn receive_up_to(
     if received.flags & libc::MSG_TRUNC != 0 {
         return Err(ReceiveError::TooLong);
     }
-    if received.flags & libc::MSG_CTRUNC != 0 || received.descriptors > MAXIMUM_DESCRIPTORS {
-        return Err(ReceiveError::TooManyDescriptors);
-    }
-    if received.bytes == 0 && received.descriptors == 0 {
+    let lost_descriptors =
+        received.flags & libc::MSG_CTRUNC != 0 || received.descriptors > MAXIMUM_DESCRIPTORS;
+    if received.bytes == 0 && received.descriptors == 0 && !lost_descriptors {
         return Err(ReceiveError::Closed);
     }
     bytes.truncate(received.bytes);
-    Ok((bytes, received.process))
+    Ok(ReceivedPacket { bytes, process: received.process, lost_descriptors })
 }
 
 /// Whether the receive queue is empty. Closing the socket then cannot block on queued descriptors. After a shutdown the queue

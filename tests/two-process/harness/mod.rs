@@ -85,16 +85,46 @@ impl Service {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops the service and waits until no thread runs: the signal reaches the threads one after the other.
+    /// The service's process, its spawner, and the attendants.
+    pub fn processes(&self) -> Vec<u32> {
+        let mut found = vec![self.child.id()];
+        let mut next = 0;
+        while let Some(parent) = found.get(next).copied() {
+            let of_parent = |number: &u32| parent_of(*number) == Some(parent);
+            found.extend(numbers().filter(of_parent));
+            next += 1;
+        }
+        found
+    }
+
+    /// Number of descriptors of these processes.
+    pub fn descriptors(&self) -> usize {
+        let open = |number: &u32| std::fs::read_dir(format!("/proc/{number}/fd")).map_or(0, Iterator::count);
+        self.processes().iter().map(open).sum()
+    }
+
+    /// Stops all processes of the service and waits until no thread runs: the signal reaches the threads one after the other.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
+        let processes = self.processes();
+        for number in &processes {
+            kill_process(Pid::from_raw(number.cast_signed()).unwrap(), Signal::STOP).unwrap();
+        }
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
             stat.is_ok_and(|stat| state(&stat) == 'T')
         };
-        wait_until("the service stopped", || {
-            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().all(is_stopped)
-        });
+        for number in processes {
+            wait_until("the service stopped", || {
+                std::fs::read_dir(format!("/proc/{number}/task")).unwrap().all(is_stopped)
+            });
+        }
+    }
+
+    /// Lets all processes go on after [`stop`](Self::stop).
+    pub fn resume(&self) {
+        for number in self.processes() {
+            kill_process(Pid::from_raw(number.cast_signed()).unwrap(), Signal::CONT).unwrap();
+        }
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -150,6 +180,17 @@ impl Drop for Service {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// All process numbers.
+fn numbers() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn parent_of(number: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The state of a process or a thread from its `stat`, after the name, which may contain spaces.
