@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use memferry_service::Introduced;
 use memferry_service::embedded::Embedded;
-use memferry_service::protocol::{Answer, Command, FEATURE_ASYMMETRIC_FENCES, Hello, VERSIONS, Welcome};
+use memferry_service::protocol::{Answer, Command, FEATURE_ASYMMETRIC_FENCES, Hello, VERSIONS, Violation, Welcome};
 use memferry_shm::parking::Fences;
 use memferry_transfer::SessionId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -96,10 +96,11 @@ pub(crate) fn connect(path: &Path, options: ConnectOptions) -> Result<Opened, Co
 fn connect_once(path: &Path, deadline: &Deadline) -> Result<Opened, ConnectError> {
     let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let late = || ConnectError::TimedOut { path: path.to_owned(), after: deadline.limit() };
+    let ended = |violation| ConnectError::Handshake { path: path.to_owned(), violation };
     let of_wait = |error| match error {
         WaitError::TimedOut => late(),
         WaitError::Closed => failed(Errno::CONNRESET),
-        WaitError::TooLong => failed(Errno::MSGSIZE),
+        WaitError::TooLong => ended(Violation::NotHello),
         WaitError::System(error) => failed(error),
     };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
@@ -116,10 +117,8 @@ fn connect_once(path: &Path, deadline: &Deadline) -> Result<Opened, ConnectError
         (Ok(packet), _) => packet,
         (Err(WaitError::Closed), Err(error)) | (Err(error), _) => return Err(of_wait(error)),
     };
-    let welcome = Welcome::decode(&packet.bytes).map_err(|violation| ConnectError::Handshake {
-        path: path.to_owned(),
-        violation: exchange::cleaned_violation(violation),
-    })?;
+    let welcome = Welcome::decode(&packet.bytes)
+        .map_err(|violation| ended(exchange::cleaned_violation(violation)))?;
     let agreed = welcome.features & features & FEATURE_ASYMMETRIC_FENCES != 0;
     let fences = if agreed { fences } else { Fences::Full };
     let link = Link::Socket {
@@ -236,6 +235,3 @@ impl Link {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

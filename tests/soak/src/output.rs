@@ -56,6 +56,9 @@ impl From<CallError> for Stop {
             CallError::ServiceLost => Self::Lost,
             // A process short of descriptors cannot receive those that come with a reply.
             CallError::Send(_) | CallError::Protocol(_) => Self::Refused("own", error.to_string()),
+            CallError::TimedOut { .. } | CallError::RevocationPending { .. } => {
+                Self::Refused("own", error.to_string())
+            }
             CallError::PartOfArena | CallError::Forked(_) => Self::Finding(error.to_string()),
         }
     }

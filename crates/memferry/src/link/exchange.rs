@@ -24,6 +24,8 @@ const MAX_OWED: usize = 1024;
 /// Ends of late revocations that are kept for whoever revokes again.
 const MAX_ENDED: usize = 256;
 
+const TOO_LONG: CallError = CallError::Protocol("its answer is longer than the protocol allows");
+
 /// What to do with an answer that comes after its caller stopped waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owed {
@@ -64,7 +66,7 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// Whether the service has not answered earlier commands yet.
     pub(super) fn is_late(&self) -> bool {
-        !self.owed.is_empty()
+        !self.owed.is_empty() || !self.releases.is_empty()
     }
 
     /// Whether it owes so many answers that the connection is not worth keeping.
@@ -80,7 +82,10 @@ impl Exchange {
         command: Command,
         descriptors: &[OwnedFd],
     ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
-        self.take_late_answers(socket)?;
+        if self.is_late() {
+            self.take_late_answers(socket)?;
+            self.send_releases(socket);
+        }
         let too_late = timed_out(&command, deadline);
         let owed = Owed::of(&command);
         if let Owed::Revocation(handle) = owed
@@ -102,9 +107,7 @@ impl Exchange {
                     self.owed.insert(serial, owed);
                     return Err(too_late);
                 }
-                Err(WaitError::TooLong) => {
-                    return Err(CallError::Protocol("its answer is longer than the protocol allows"));
-                }
+                Err(WaitError::TooLong) => return Err(TOO_LONG),
                 Err(WaitError::Closed | WaitError::System(_)) => return Err(CallError::ServiceLost),
             };
             let (reply, descriptors) = decode(packet)?;
@@ -147,22 +150,28 @@ impl Exchange {
         self.take_late_answers(socket).err().unwrap_or(CallError::ServiceLost)
     }
 
-    /// Takes the answers that came meanwhile, and gives back what they made.
+    /// Takes the answers that are there. More than were owed are a violation, so this ends.
     fn take_late_answers(&mut self, socket: BorrowedFd<'_>) -> Result<(), CallError> {
         let now = Deadline::after(Duration::ZERO);
-        // More packets than answers owed are a violation, so this ends.
-        while let Ok(packet) = now.receive(socket) {
-            let (reply, _) = decode(packet)?;
-            self.settle(reply)?;
+        loop {
+            match now.receive(socket) {
+                Ok(packet) => self.settle(decode(packet)?.0)?,
+                Err(WaitError::TooLong) => return Err(TOO_LONG),
+                Err(WaitError::TimedOut | WaitError::Closed | WaitError::System(_)) => return Ok(()),
+            }
         }
+    }
+
+    /// Gives back what late answers made.
+    fn send_releases(&mut self, socket: BorrowedFd<'_>) {
+        let now = Deadline::after(Duration::ZERO);
         while let Some(command) = self.releases.pop() {
             let Ok(serial) = self.send(socket, &now, command.clone(), &[]) else {
                 self.releases.push(command);
-                break;
+                return;
             };
             self.owed.insert(serial, Owed::Ignored);
         }
-        Ok(())
     }
 
     /// Uses up an answer whose caller stopped waiting.
