@@ -145,11 +145,7 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    fn new(
-        mover: Mover,
-        expected: Option<u64>,
-        destination: Destination<'a>,
-    ) -> Result<Self, CommandError> {
+    fn new(mover: Mover, expected: Option<u64>, destination: Destination<'a>) -> Result<Self, CommandError> {
         // A file may grow while it is read, so no buffer is empty.
         let piece = expected.unwrap_or(PIECE_BYTES).clamp(4096, PIECE_BYTES);
         let length = piece * SLOTS as u64;

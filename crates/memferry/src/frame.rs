@@ -366,8 +366,11 @@ impl Inner {
         }
         // Errors are expected: a lost service has no capability left, and in a forked child it belongs to the parent.
         let is_revoked = *self.revoked.get_mut();
-        let revoked =
-            if is_revoked { Ok(()) } else { self.session.release(Command::Revoke { handle: self.handle }).map(drop) };
+        let revoked = if is_revoked {
+            Ok(())
+        } else {
+            self.session.release(Command::Revoke { handle: self.handle }).map(drop)
+        };
         if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
             of.abandon();
         }

@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use memferry_service::Introduced;
 use memferry_service::embedded::Embedded;
-use memferry_service::protocol::{Answer, Command, FEATURE_ASYMMETRIC_FENCES, Hello, VERSIONS, Violation, Welcome};
+use memferry_service::protocol::{
+    Answer, Command, FEATURE_ASYMMETRIC_FENCES, Hello, VERSIONS, Violation, Welcome,
+};
 use memferry_shm::parking::Fences;
 use memferry_transfer::SessionId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -117,8 +119,8 @@ fn connect_once(path: &Path, deadline: &Deadline) -> Result<Opened, ConnectError
         (Ok(packet), _) => packet,
         (Err(WaitError::Closed), Err(error)) | (Err(error), _) => return Err(of_wait(error)),
     };
-    let welcome = Welcome::decode(&packet.bytes)
-        .map_err(|violation| ended(exchange::cleaned_violation(violation)))?;
+    let welcome =
+        Welcome::decode(&packet.bytes).map_err(|violation| ended(exchange::cleaned_violation(violation)))?;
     let agreed = welcome.features & features & FEATURE_ASYMMETRIC_FENCES != 0;
     let fences = if agreed { fences } else { Fences::Full };
     let link = Link::Socket {

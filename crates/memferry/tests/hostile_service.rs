@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    CallError, Client, ConnectError, ConnectOptions, FrameError, GrantToken, Handle, OpenError, Refusal, RefusalKind,
-    SessionId, Status, UnsafeMemory, Violation,
+    CallError, Client, ConnectError, ConnectOptions, FrameError, GrantToken, Handle, OpenError, Refusal,
+    RefusalKind, SessionId, Status, UnsafeMemory, Violation,
 };
 use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Welcome};
 use memferry_shm::conduit;

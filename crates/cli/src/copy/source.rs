@@ -55,7 +55,9 @@ impl Source {
         let (file, about) = files::open_source(path)?;
         if !has_size(&file, &about).map_err(|error| format!("cannot read {}: {error}", path.display()))? {
             let name = path.display();
-            return Err(format!("{name} has contents without a size, as files of /proc have; {remedy}").into());
+            return Err(
+                format!("{name} has contents without a size, as files of /proc have; {remedy}").into()
+            );
         }
         Ok(Self { file, about, position: 0, kind: Kind::Regular { data_until: 0 }, ended: false })
     }
@@ -70,7 +72,13 @@ impl Source {
             .map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
         if about.is_file() && has_size(&file, &about).map_err(failed)? {
-            return Ok(Self { file, about, position: 0, kind: Kind::Regular { data_until: 0 }, ended: false });
+            return Ok(Self {
+                file,
+                about,
+                position: 0,
+                kind: Kind::Regular { data_until: 0 },
+                ended: false,
+            });
         }
         // A read that waits for data could not be interrupted. Poll waits instead.
         rustix::fs::fcntl_setfl(&file, OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;

@@ -176,7 +176,8 @@ impl Exchange {
 
     /// Uses up an answer whose caller stopped waiting.
     fn settle(&mut self, reply: Reply) -> Result<(), CallError> {
-        let owed = self.owed.remove(&reply.serial).ok_or(CallError::Protocol("it answered another command"))?;
+        let owed =
+            self.owed.remove(&reply.serial).ok_or(CallError::Protocol("it answered another command"))?;
         match (owed, reply.body) {
             (Owed::Released, Ok(Answer::Handle(handle) | Answer::Accepted { handle, .. })) => {
                 self.releases.push(Command::Revoke { handle });

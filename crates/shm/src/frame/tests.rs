@@ -160,7 +160,8 @@ fn refuses_unsealed_memory_of_a_peer() {
     let all = [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL];
     for absent in all {
         let descriptor = memfd(MemfdFlags::ALLOW_SEALING, 8192, 8192);
-        let seals = all.into_iter().filter(|seal| *seal != absent).fold(SealFlags::empty(), |all, seal| all | seal);
+        let seals =
+            all.into_iter().filter(|seal| *seal != absent).fold(SealFlags::empty(), |all, seal| all | seal);
         rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
         let refused = check_sealed(descriptor.as_fd(), 4096);
         let missing = absent.bits();
