@@ -79,6 +79,7 @@ impl From<OpenError> for Stop {
         match error {
             OpenError::Call(error) => error.into(),
             OpenError::Map(_) => Self::Refused("own", error.to_string()),
+            OpenError::Memory(_) => Self::Finding(error.to_string()),
         }
     }
 }
@@ -89,6 +90,7 @@ impl From<ConnectError> for Stop {
             ConnectError::Socket { .. } => Self::Lost,
             ConnectError::Handshake { violation, .. } => Self::Ended(violation.to_string()),
             ConnectError::Refused(refusal) => refused(&refusal),
+            ConnectError::TimedOut { .. } => Self::Refused("own", error.to_string()),
             ConnectError::Start(_) | ConnectError::Setup(_) => Self::Refused("own", error.to_string()),
         }
     }
