@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_shm::frame::{self, Pages};
+use memferry_shm::frame;
 use memferry_shm::queue_pair::{Layout, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{EngineKind, Failure, Outcome, wire};
@@ -33,12 +33,12 @@ impl ScriptedWorker {
     pub(crate) fn with_queue(client: &Client, capacity: u32) -> (Queue, Self) {
         let session = Arc::clone(client.queue(2).unwrap().session());
         let layout = Layout::new(capacity).unwrap();
-        let allocate = |words: usize| {
-            let (descriptor, mapping) = frame::allocate(words as u64 * 8, Pages::Ordinary).unwrap();
+        let allocate = |words: usize, peer_writes| {
+            let (descriptor, mapping) = frame::allocate_sealed(words as u64 * 8, peer_writes).unwrap();
             (descriptor, MappedWords::new(mapping).unwrap())
         };
-        let (own, own_words) = allocate(layout.client_words());
-        let (peer, peer_words) = allocate(layout.service_words());
+        let (own, own_words) = allocate(layout.client_words(), true);
+        let (peer, peer_words) = allocate(layout.service_words(), false);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let end = ServiceEnd::new(layout, own_words, peer_words, session.fences).unwrap();
         let queue = Queue::open(session, u32::MAX, capacity, vec![own, peer, doorbell]).unwrap();
