@@ -51,7 +51,7 @@ pub struct ConnectOptions {
 }
 
 impl Default for ConnectOptions {
-    /// Five seconds.
+    /// Five seconds: longer than a busy service takes, and short enough for a person who waits.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(5) }
     }

@@ -59,7 +59,7 @@ impl Deadline {
         }
     }
 
-    /// Sends one packet.
+    /// Sends one packet, again and again while the service does not read.
     pub(super) fn send(
         &self,
         socket: BorrowedFd<'_>,
