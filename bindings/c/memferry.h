@@ -12,8 +12,9 @@
  * a function of this library.
  *
  * Waiting: mf_connect, mf_queue_open and _close, mf_eventfd, mf_accept, mf_derive, mf_revoke and the mf_frame_ and mf_grant_
- * functions that make or end something ask the service and wait for its answer without a limit; so does taking the last completion
- * that keeps a freed frame. The wait ends when the service is gone, but not while it is stopped, as by SIGSTOP.
+ * functions that make or end something ask the service and wait for its answer for five seconds, or the limit of mf_connect_with;
+ * so does taking the last completion that keeps a freed frame. A service that is stopped or overloaded gives MF_ERROR_NO_ANSWER
+ * then, or MF_ERROR_REVOCATION_PENDING; the session stays usable.
  *
  * Overview: memferry(7). */
 
@@ -95,6 +96,10 @@ typedef enum mf_error {
   MF_ERROR_SYSTEM = 30,
   // Only a client of mf_embed can do that.
   MF_ERROR_NOT_EMBEDDED = 31,
+  // The service did not answer within the client's time limit.
+  MF_ERROR_NO_ANSWER = 32,
+  // A revocation was not complete within the client's time limit: a transfer may still use the memory. Revoke again to wait.
+  MF_ERROR_REVOCATION_PENDING = 33,
   // The handle belongs to the process that this one was forked from.
   MF_ERROR_FORKED = 40,
   // Another thread is using the queue.
@@ -389,13 +394,22 @@ uint32_t mf_version(void);
 // MF_ERROR_VERSION when it does not. Any thread, any time.
 MF_MUST_USE enum mf_error mf_check_version(uint32_t version);
 
-// Opens a session with the service that listens on `path`, and waits for its answer without a limit.
+// Opens a session with the service that listens on `path`. The service has five seconds to answer, here and in each later call.
 //
-// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. A forked child cannot use its parent's
+// MF_ERROR_NO_SERVICE, MF_ERROR_NO_ANSWER, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. A forked child cannot use its parent's
 // handles and opens its own session.
 MF_MUST_USE
 enum mf_error mf_connect(const char *path,
                          struct mf_client *client);
+
+// As mf_connect, but the service has `limit_ns` nanoseconds to answer, here and in each later call; MF_FOREVER for no limit. Waits
+// for transfers have limits of their own.
+//
+// As mf_connect; MF_ERROR_ARGUMENT for another negative limit. Any thread.
+MF_MUST_USE
+enum mf_error mf_connect_with(const char *path,
+                              int64_t limit_ns,
+                              struct mf_client *client);
 
 // Opens a session with the service inside this process, which starts with the first session and needs no daemon. The service
 // starts threads and installs a SIGBUS handler for the process: memory that fails under a transfer becomes that transfer's error;

@@ -11,6 +11,7 @@
 mod harness;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -147,6 +148,149 @@ fn copy_refuses_other_than_regular_files() {
     assert_fails(memferry!["copy", &source, "/dev/full"], "No space left");
     assert_eq!(std::fs::read(&source).unwrap(), b"precious");
     assert!(!place.path("x").exists());
+}
+
+/// Bytes that a file occupies.
+fn allocated(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+#[test]
+fn copy_keeps_holes() {
+    let place = Place::new();
+    let service = Service::start(&[]);
+    let source = place.path("sparse");
+    let file = std::fs::File::create(&source).unwrap();
+    // 4 TiB, where the file system has files as long.
+    let length = if file.set_len(4 << 40).is_ok() { 4 << 40 } else { 4 << 30 };
+    file.set_len(length).unwrap();
+    let data = noise(100_000, 3);
+    for offset in [1 << 20, length / 2] {
+        file.write_all_at(&data, offset).unwrap();
+    }
+    let reads = |path: &Path, offset| {
+        let mut bytes = vec![1; data.len()];
+        std::fs::File::open(path).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    };
+    let served = memferry!["copy", &source, place.path("served"), "--socket", &service.socket];
+    for (command, name) in
+        [(memferry!["copy", &source, place.path("embedded")], "embedded"), (served, "served")]
+    {
+        let printed = succeed(command);
+        assert!(
+            printed.contains(&format!("copied {length} bytes")) && printed.contains("and holes"),
+            "{printed}"
+        );
+        let copy = place.path(name);
+        assert_eq!(std::fs::metadata(&copy).unwrap().len(), length);
+        assert!(allocated(&copy) < 4 << 20, "{}", allocated(&copy));
+        assert!(reads(&copy, 1 << 20) == data && reads(&copy, length / 2) == data);
+        assert!(reads(&copy, 0) == vec![0; data.len()]);
+    }
+}
+
+#[test]
+fn copy_keeps_a_file_of_one_hole() {
+    let place = Place::new();
+    let source = place.path("hole");
+    std::fs::File::create(&source).unwrap().set_len(1 << 30).unwrap();
+    let target = place.file("target", b"longer");
+    let printed = succeed(memferry!["copy", &source, &target]);
+    assert!(printed.contains("copied 1073741824 bytes") && printed.contains("a hole"), "{printed}");
+    assert_eq!(std::fs::metadata(&target).unwrap().len(), 1 << 30);
+    assert!(allocated(&target) < 1 << 20);
+}
+
+fn pipe(place: &Place, name: &str) -> PathBuf {
+    let path = place.path(name);
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    path
+}
+
+#[test]
+fn copy_to_a_pipe_writes_holes_as_zeros() {
+    let place = Place::new();
+    let source = place.path("sparse");
+    let file = std::fs::File::create(&source).unwrap();
+    file.set_len(3 << 20).unwrap();
+    file.write_all_at(b"middle", 1 << 20).unwrap();
+    let target = pipe(&place, "pipe");
+    let reader = std::thread::spawn({
+        let target = target.clone();
+        move || std::fs::read(target).unwrap()
+    });
+    succeed(memferry!["copy", &source, &target]);
+    assert!(reader.join().unwrap() == std::fs::read(&source).unwrap());
+}
+
+#[test]
+fn copy_of_a_file_without_a_size_is_asked_for() {
+    let place = Place::new();
+    let source = pipe(&place, "pipe");
+    for (endless, why) in [
+        (source.to_str().unwrap(), "is not a regular file; --copy-contents"),
+        ("/proc/version", "has contents without a size"),
+        ("/proc/kmsg", if Path::new("/proc/kmsg").exists() { "--copy-contents" } else { "No such file" }),
+    ] {
+        // An unprivileged user may not open all of them.
+        let printed = fail(memferry!["copy", endless, place.path("x")]);
+        assert!(printed.contains(why) || printed.contains("ermi"), "{printed}");
+    }
+    assert!(!place.path("x").exists());
+    succeed(memferry!["copy", "/proc/version", place.path("version"), "--copy-contents"]);
+    assert_eq!(std::fs::read(place.path("version")).unwrap(), std::fs::read("/proc/version").unwrap());
+    let bytes = noise(20 << 20, 5);
+    let writer = std::thread::spawn({
+        let bytes = bytes.clone();
+        move || std::fs::write(source, bytes).unwrap()
+    });
+    let copied = succeed(memferry!["copy", place.path("pipe"), place.path("copy"), "--copy-contents"]);
+    assert!(copied.contains("copied 20971520 bytes"), "{copied}");
+    assert!(std::fs::read(place.path("copy")).unwrap() == bytes);
+    writer.join().unwrap();
+    let regular = place.file("regular", b"as without it");
+    succeed(memferry!["copy", &regular, place.path("copy"), "--copy-contents"]);
+    assert_eq!(std::fs::read(place.path("copy")).unwrap(), b"as without it");
+}
+
+#[test]
+fn copy_of_an_endless_source_is_interrupted() {
+    let place = Place::new();
+    let idle = pipe(&place, "pipe");
+    // Keeps it open, and writes less than a piece.
+    let mut writer = std::fs::OpenOptions::new().read(true).write(true).open(&idle).unwrap();
+    writer.write_all(b"the first words").unwrap();
+    for source in [Path::new("/dev/zero"), &idle] {
+        let target = place.path("copy");
+        let _ = std::fs::remove_file(&target);
+        let mut command = memferry!["copy", source, &target, "--copy-contents"];
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Until the destination exists, the signal ends the command as any other.
+        wait_until("the copy runs", || {
+            let length = target.metadata().map_or(0, |about| about.len());
+            if source == idle { drained(&writer) } else { length > 0 }
+        });
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(1) && errors.contains("interrupted"),
+            "{:?} {errors}",
+            output.status
+        );
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.contains("copied "), "{printed}");
+        if source == idle {
+            assert_eq!(std::fs::read(&target).unwrap(), b"the first words");
+        }
+    }
+}
+
+/// Whether nothing is left to read in a pipe.
+fn drained(pipe: &std::fs::File) -> bool {
+    rustix::io::ioctl_fionread(pipe).unwrap() == 0
 }
 
 #[test]

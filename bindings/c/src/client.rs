@@ -1,17 +1,18 @@
 //! Clients: opening and closing sessions, and their names.
 //!
 //! ```text
-//! mf_connect(path), mf_embed ─► mf_client ─► frames, queues ─► mf_disconnect; the session ends with the last of these
+//! mf_connect(path), mf_connect_with, mf_embed ─► mf_client ─► frames, queues ─► mf_disconnect; the session ends with the last of these
 //! ```
 
 use std::ffi::c_char;
+use std::time::Duration;
 
-use memferry::Client;
+use memferry::{Client, ConnectOptions};
 
 use crate::boundary::{Out, call, text};
 use crate::error::{Fault, mf_error};
 use crate::table;
-use crate::types::{MF_VERSION, mf_client};
+use crate::types::{MF_FOREVER, MF_VERSION, mf_client};
 
 /// The version of the loaded library, as MF_VERSION is that of the header.
 ///
@@ -51,14 +52,39 @@ fn open(client: *mut mf_client, connect: impl FnOnce() -> Result<Client, Fault>)
     })
 }
 
-/// Opens a session with the service that listens on `path`, and waits for its answer without a limit.
+/// Opens a session with the service that listens on `path`. The service has five seconds to answer, here and in each later call.
 ///
-/// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. A forked child cannot use its parent's
+/// MF_ERROR_NO_SERVICE, MF_ERROR_NO_ANSWER, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. A forked child cannot use its parent's
 /// handles and opens its own session.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_connect(path: *const c_char, client: *mut mf_client) -> mf_error {
     open(client, || Ok(Client::connect(text("path", path)?)?))
+}
+
+/// As mf_connect, but the service has `limit_ns` nanoseconds to answer, here and in each later call; MF_FOREVER for no limit. Waits
+/// for transfers have limits of their own.
+///
+/// As mf_connect; MF_ERROR_ARGUMENT for another negative limit. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_connect_with(
+    path: *const c_char,
+    limit_ns: i64,
+    client: *mut mf_client,
+) -> mf_error {
+    open(client, || {
+        let timeout = match (limit_ns, u64::try_from(limit_ns)) {
+            (MF_FOREVER, _) => Duration::MAX,
+            (_, Ok(nanoseconds)) => Duration::from_nanos(nanoseconds),
+            (_, Err(_)) => {
+                let message = format!("limit_ns is {limit_ns}; it must be MF_FOREVER, 0 or more");
+                return Err(Fault::new(mf_error::Argument, message));
+            }
+        };
+        let options = ConnectOptions { timeout };
+        Ok(Client::connect_with(text("path", path)?, options)?)
+    })
 }
 
 /// Opens a session with the service inside this process, which starts with the first session and needs no daemon. The service

@@ -65,6 +65,10 @@ pub enum mf_error {
     System = 30,
     /// Only a client of mf_embed can do that.
     NotEmbedded = 31,
+    /// The service did not answer within the client's time limit.
+    NoAnswer = 32,
+    /// A revocation was not complete within the client's time limit: a transfer may still use the memory. Revoke again to wait.
+    RevocationPending = 33,
     /// The handle belongs to the process that this one was forked from.
     Forked = 40,
     /// Another thread is using the queue.
@@ -161,6 +165,11 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::RefusedSystem, c"refused: the service's system lacks a resource"),
     (mf_error::System, c"the system lacks a resource"),
     (mf_error::NotEmbedded, c"only a client of mf_embed can do that"),
+    (mf_error::NoAnswer, c"the service did not answer in time; it is stopped or overloaded"),
+    (
+        mf_error::RevocationPending,
+        c"the revocation is not complete: a transfer may still use the memory; revoke again to wait longer",
+    ),
     (mf_error::Forked, c"the handle belongs to the process this one was forked from; open a client here"),
     (mf_error::InUse, c"another thread is using the queue"),
     (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the queue"),
@@ -303,6 +312,8 @@ fn of_call(error: &CallError) -> mf_error {
         CallError::Refused(refusal) => refused(refusal.kind),
         CallError::Ended(_) => mf_error::SessionEnded,
         CallError::ServiceLost => mf_error::ServiceLost,
+        CallError::TimedOut { .. } => mf_error::NoAnswer,
+        CallError::RevocationPending { .. } => mf_error::RevocationPending,
         CallError::PartOfArena => mf_error::Argument,
         CallError::Send(_) => mf_error::System,
         CallError::Protocol(_) => mf_error::Protocol,
@@ -320,6 +331,7 @@ impl From<ConnectError> for Fault {
     fn from(error: ConnectError) -> Self {
         let number = match &error {
             ConnectError::Socket { .. } => mf_error::NoService,
+            ConnectError::TimedOut { .. } => mf_error::NoAnswer,
             ConnectError::Handshake {
                 violation: Violation::Version { .. } | Violation::NotHello, ..
             } => mf_error::Version,
@@ -336,6 +348,7 @@ impl From<FrameError> for Fault {
     fn from(error: FrameError) -> Self {
         let number = match &error {
             FrameError::Allocate(_) | FrameError::Guard(_) => mf_error::System,
+            FrameError::Memory(_) => mf_error::Protocol,
             FrameError::Call(call) => of_call(call),
             FrameError::NotEmbedded(_) | FrameError::LentToService => mf_error::NotEmbedded,
         };
@@ -347,6 +360,7 @@ impl From<OpenError> for Fault {
     fn from(error: OpenError) -> Self {
         let number = match &error {
             OpenError::Call(call) => of_call(call),
+            OpenError::Memory(_) => mf_error::Protocol,
             OpenError::Map(_) => mf_error::System,
         };
         Self::new(number, error.to_string())

@@ -162,6 +162,8 @@ static void values(void) {
     EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_nop(queue, NULL, &ticket), ticket)); /* the loop binds it */
     EXPECT(MF_ERROR_NO_SERVICE, mf_connect("/nonexistent/memferry.sock", &client));
     EXPECT(MF_ERROR_TEXT, mf_connect("\xff", &client));
+    EXPECT(MF_ERROR_NO_SERVICE, mf_connect_with("/nonexistent/memferry.sock", MF_FOREVER, &client));
+    EXPECT(MF_ERROR_ARGUMENT, mf_connect_with("/nonexistent/memferry.sock", -2, &client));
 }
 
 /* Contradictory lengths are errors at submission, and nothing is submitted. */

@@ -1,7 +1,9 @@
-//! A killed service is detected by a program that polls rarely, and by one that arms its eventfd again.
+//! A killed service is detected by a program that polls rarely, and by one that arms its eventfd again. A silent one is an error in
+//! time.
 //!
 //! ```text
 //! this test ─ the service in another process ─ killed ─► mf_poll 60 times a second, mf_arm ─► OutcomeUnknown
+//! this test ─ a socket that nobody accepts from ─► mf_connect_with ─► NoAnswer
 //! ```
 
 #![allow(unsafe_code, reason = "the C interface takes pointers")]
@@ -90,4 +92,22 @@ fn poll_and_arm_detect_a_killed_service() {
         assert_eq!(arm(armed), 1, "armed again");
         assert_eq!(poll(armed), Some(mf_error::OutcomeUnknown));
     }
+}
+
+#[test]
+fn a_silent_service_is_an_error_in_time() {
+    let path = harness::socket("silent");
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let listener = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
+    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let mut client = Default::default();
+    // SAFETY: the result goes to a variable of its type, and the path is terminated.
+    let connected = unsafe { mf_connect_with(name.as_ptr(), 50_000_000, &mut client) };
+    assert_eq!(connected, mf_error::NoAnswer);
+    // SAFETY: a constant or this thread's message, which is terminated.
+    let message = unsafe { std::ffi::CStr::from_ptr(mf_last_message()) }.to_string_lossy();
+    assert!(message.contains("did not answer within 50ms"), "{message}");
+    let _ = std::fs::remove_file(&path);
 }

@@ -8,8 +8,9 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use memferry::{ForkGuard, Grantee, SessionId};
+use memferry::{ConnectOptions, ForkGuard, Grantee, SessionId};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
@@ -28,14 +29,20 @@ pub struct Client {
     session: Arc<Session>,
 }
 
-/// Opens a session with the service that listens on `path`, or with the one inside this process.
+/// Opens a session with the service that listens on `path`, or with the one inside this process. The service has `timeout`
+/// seconds to answer this and each later call, `None` for no limit.
 #[pyfunction]
-#[pyo3(signature = (path=None))]
-pub(crate) fn connect(py: Python<'_>, path: Option<std::path::PathBuf>) -> PyResult<Client> {
+#[pyo3(signature = (path=None, *, timeout=5.0))]
+pub(crate) fn connect(
+    py: Python<'_>,
+    path: Option<std::path::PathBuf>,
+    timeout: Option<f64>,
+) -> PyResult<Client> {
+    let timeout = timeout.map_or(Ok(Duration::MAX), arguments::seconds)?;
     let guard = ForkGuard::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
     // A service that is stopped in a debugger, or starts, answers late: other threads go on meanwhile.
     let client = py.detach(|| match path {
-        Some(path) => memferry::Client::connect(path),
+        Some(path) => memferry::Client::connect_with(path, ConnectOptions { timeout }),
         None => memferry::Client::embedded(),
     });
     let client = client.map_err(errors::of_connect)?;

@@ -1,7 +1,7 @@
 //! Exceptions: the errors of the client library, as classes.
 //!
 //! ```text
-//! ConnectError, FrameError, CallError, SubmitReason, Failure ─► Error ─┬ ConnectError, RefusedError, ServiceLostError
+//! ConnectError, FrameError, CallError, SubmitReason, Failure ─► Error ─┬ ConnectError, RefusedError, ServiceLostError, NoAnswerError
 //!                                                                      └ ForkedError, QueueFullError, TransferError
 //! lengths and shapes ─► ValueError      read-only or strided memory ─► BufferError      a timeout ─► TimeoutError
 //! ```
@@ -22,6 +22,12 @@ pyo3::create_exception!(
 pyo3::create_exception!(memferry, ServiceLostError, Error, "The service is gone; connect again.");
 pyo3::create_exception!(
     memferry,
+    NoAnswerError,
+    Error,
+    "The service did not answer within the time limit of `connect`; the session stays usable."
+);
+pyo3::create_exception!(
+    memferry,
     ForkedError,
     Error,
     "The client belongs to the process this one was forked from."
@@ -40,7 +46,11 @@ pyo3::create_exception!(
 );
 
 pub(crate) fn of_connect(error: memferry::ConnectError) -> PyErr {
-    ConnectError::new_err(error.to_string())
+    let message = error.to_string();
+    match error {
+        memferry::ConnectError::TimedOut { .. } => NoAnswerError::new_err(message),
+        _ => ConnectError::new_err(message),
+    }
 }
 
 pub(crate) fn forked() -> PyErr {
@@ -52,6 +62,7 @@ pub(crate) fn of_call(error: CallError) -> PyErr {
     match error {
         CallError::Refused(_) | CallError::PartOfArena => RefusedError::new_err(message),
         CallError::Ended(_) | CallError::ServiceLost => ServiceLostError::new_err(message),
+        CallError::TimedOut { .. } | CallError::RevocationPending { .. } => NoAnswerError::new_err(message),
         CallError::Send(_) | CallError::Protocol(_) => Error::new_err(message),
         CallError::Forked(_) => ForkedError::new_err(message),
     }
@@ -60,6 +71,7 @@ pub(crate) fn of_call(error: CallError) -> PyErr {
 pub(crate) fn of_frame(error: FrameError) -> PyErr {
     match error {
         FrameError::Call(error) => of_call(error),
+        FrameError::Memory(_) => Error::new_err(error.to_string()),
         other => RefusedError::new_err(other.to_string()),
     }
 }

@@ -34,7 +34,8 @@ mod _memferry {
     use super::client::{Client, connect};
     #[pymodule_export]
     use super::errors::{
-        ConnectError, Error, ForkedError, QueueFullError, RefusedError, ServiceLostError, TransferError,
+        ConnectError, Error, ForkedError, NoAnswerError, QueueFullError, RefusedError, ServiceLostError,
+        TransferError,
     };
     #[pymodule_export]
     use super::frame::{Frame, Region};

@@ -145,6 +145,18 @@ class Served(Serving):
             drops_all()
             self.assertTrue((numpy.frombuffer(frame, numpy.uint8) == 3).all())
 
+    def test_a_silent_service_is_an_exception(self):
+        client = memferry.connect(self.path, timeout=0.5)
+        with self.stopped():
+            with self.assertRaisesRegex(memferry.NoAnswerError, "did not answer within 500ms"):
+                client.frame(4096)
+            with self.assertRaises(memferry.NoAnswerError):
+                memferry.connect(self.path, timeout=0.1)
+        with client, memferry.connect(self.path, timeout=None) as other:
+            self.assertEqual(len(client.frame(4096)), len(other.frame(4096)))
+        for wrong in (-1, float("nan")):
+            self.assertRaises(ValueError, memferry.connect, self.path, timeout=wrong)
+
     def test_a_lost_service_is_an_exception(self):
         client = memferry.connect(self.path)
         queue = client.queue()

@@ -6,11 +6,15 @@
 //! ```
 //!
 //! The engine only moves memory. This thread reads and writes the files and copies in and out of the frames. A measurement is
-//! the transfer of one piece with nothing else in flight, compared with a memcpy of the same bytes.
+//! the transfer of one piece with nothing else in flight, compared with a memcpy of the same bytes. Holes of the source are not
+//! read; they become holes of the destination, or zeros if that is no regular file.
+
+mod source;
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +26,7 @@ use crate::measure::{Bytes, Rate, Samples, Time, rounds_for, thread_cpu};
 use crate::mover::Mover;
 use crate::output::say;
 use crate::{CommandError, files};
+use source::Source;
 
 /// Bytes of a piece.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -39,6 +44,9 @@ pub(crate) struct Arguments {
     source: PathBuf,
     /// File to write; an existing file is overwritten.
     destination: PathBuf,
+    /// Copy what a pipe, a device or a file of /proc yields, until its end or until a signal.
+    #[arg(long)]
+    copy_contents: bool,
     /// Socket of the service to use; by default the engine is embedded.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -47,13 +55,77 @@ pub(crate) struct Arguments {
 /// Runs `memferry copy`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
-    let (source, about) = files::open_source(&arguments.source)?;
+    let mut source = Source::open(&arguments.source, arguments.copy_contents)?;
     // Connect before the destination is truncated.
     let mover = Mover::open(arguments.socket.as_deref())?;
-    let destination = files::open_destination(&arguments.destination, &about)?;
-    let mut copy = Copy::new(mover, about.len(), destination, &arguments.destination)?;
-    copy.copy_all(source, &arguments.source)?;
-    copy.report(started.elapsed())
+    let file = files::open_destination(&arguments.destination, source.about())?;
+    let destination = Destination::new(file, &arguments.destination)?;
+    let mut copy = Copy::new(mover, source.expected(), destination)?;
+    copy.copy_all(&mut source, &arguments.source)?;
+    copy.report(started.elapsed())?;
+    if source.was_interrupted() {
+        return Err("interrupted; the destination has what was read until then".into());
+    }
+    Ok(())
+}
+
+/// The file to write.
+struct Destination<'a> {
+    file: File,
+    path: &'a Path,
+    /// Whether it can have holes.
+    is_regular: bool,
+    /// Bytes so far, with holes.
+    length: u64,
+}
+
+impl<'a> Destination<'a> {
+    fn new(file: File, path: &'a Path) -> Result<Self, CommandError> {
+        let is_regular = file.metadata()?.is_file();
+        Ok(Self { file, path, is_regular, length: 0 })
+    }
+
+    /// Writes a piece at its offset, which is not before earlier ones.
+    fn write(&mut self, piece: &[u8], offset: u64) -> Result<(), String> {
+        let written = if self.is_regular {
+            self.file.write_all_at(piece, offset)
+        } else {
+            self.write_zeros(offset).and_then(|()| self.file.write_all(piece))
+        };
+        self.length = offset + piece.len() as u64;
+        written.map_err(|error| self.failed(&error))
+    }
+
+    /// Gives the file its length if the source ends with a hole.
+    fn finish(&mut self, length: u64) -> Result<(), String> {
+        let grown = match length > self.length {
+            true if self.is_regular => self.file.set_len(length),
+            true => self.write_zeros(length),
+            false => Ok(()),
+        };
+        self.length = self.length.max(length);
+        grown.map_err(|error| self.failed(&error))
+    }
+
+    /// Writes what has no holes up to `offset`.
+    fn write_zeros(&mut self, offset: u64) -> io::Result<()> {
+        let missing = offset.saturating_sub(self.length);
+        io::copy(&mut io::repeat(0).take(missing), &mut self.file).map(drop)
+    }
+
+    fn failed(&self, error: &io::Error) -> String {
+        format!("cannot write {}: {error}; the file is incomplete", self.path.display())
+    }
+}
+
+/// A piece in flight.
+struct Piece {
+    ticket: Ticket,
+    /// Its place in the frames.
+    slot: u64,
+    /// Its place in the files.
+    offset: u64,
+    length: usize,
 }
 
 struct Copy<'a> {
@@ -61,10 +133,9 @@ struct Copy<'a> {
     frames: (Frame, Frame),
     /// The piece read last, and a buffer for the piece to write and for the measured memcpy.
     buffers: (Vec<u8>, Vec<u8>),
-    /// Tickets with the offset and length of each piece, oldest first.
-    in_flight: VecDeque<(Ticket, u64, usize)>,
-    destination: File,
-    path: &'a Path,
+    /// Oldest first.
+    in_flight: VecDeque<Piece>,
+    destination: Destination<'a>,
     bar: Bar,
     samples: Samples,
     pieces: u64,
@@ -74,9 +145,9 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    fn new(mover: Mover, expected: u64, destination: File, path: &'a Path) -> Result<Self, CommandError> {
-        // A file may grow while it is read, or report length 0 and have contents, so no buffer is empty.
-        let piece = expected.clamp(4096, PIECE_BYTES);
+    fn new(mover: Mover, expected: Option<u64>, destination: Destination<'a>) -> Result<Self, CommandError> {
+        // A file may grow while it is read, so no buffer is empty.
+        let piece = expected.unwrap_or(PIECE_BYTES).clamp(4096, PIECE_BYTES);
         let length = piece * SLOTS as u64;
         let frames = (mover.client().frame(length).alloc()?, mover.client().frame(length).alloc()?);
         let buffer = vec![0; usize::try_from(piece)?];
@@ -86,7 +157,6 @@ impl<'a> Copy<'a> {
             buffers: (buffer.clone(), buffer),
             in_flight: VecDeque::new(),
             destination,
-            path,
             bar: Bar::new(expected),
             samples: Samples::default(),
             pieces: 0,
@@ -96,29 +166,26 @@ impl<'a> Copy<'a> {
         })
     }
 
-    fn copy_all(&mut self, mut source: File, path: &Path) -> Result<(), CommandError> {
-        loop {
-            let length = read_piece(&mut source, &mut self.buffers.0)
-                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-            if length == 0 {
-                break;
-            }
+    fn copy_all(&mut self, source: &mut Source, path: &Path) -> Result<(), CommandError> {
+        let failed = |error| format!("cannot read {}: {error}", path.display());
+        while let Some((offset, length)) = source.read_piece(&mut self.buffers.0).map_err(failed)? {
             if self.in_flight.len() == SLOTS {
                 self.finish_oldest()?;
             }
-            self.start(length)?;
+            self.start(offset, length)?;
         }
         while !self.in_flight.is_empty() {
             self.finish_oldest()?;
         }
+        self.destination.finish(source.length())?;
         Ok(())
     }
 
     /// Submits the piece that was read.
-    fn start(&mut self, length: usize) -> Result<(), CommandError> {
-        let offset = (self.pieces % SLOTS as u64) * self.buffers.0.len() as u64;
-        self.frames.0.write(offset, &self.buffers.0[..length])?;
-        let range = |frame: &Frame| frame.slice(offset..offset + length as u64);
+    fn start(&mut self, offset: u64, length: usize) -> Result<(), CommandError> {
+        let slot = (self.pieces % SLOTS as u64) * self.buffers.0.len() as u64;
+        self.frames.0.write(slot, &self.buffers.0[..length])?;
+        let range = |frame: &Frame| frame.slice(slot..slot + length as u64);
         let transfer = copy(range(&self.frames.0), range(&self.frames.1));
         // The shorter last piece is not measured.
         if self.pieces.is_multiple_of(MEASURE_EVERY) && self.samples.have_length(length as u64) {
@@ -128,7 +195,7 @@ impl<'a> Copy<'a> {
         let cpu = thread_cpu();
         let ticket = self.mover.submit(transfer)?;
         self.cpu += thread_cpu().saturating_sub(cpu);
-        self.in_flight.push_back((ticket, offset, length));
+        self.in_flight.push_back(Piece { ticket, slot, offset, length });
         Ok(())
     }
 
@@ -146,33 +213,35 @@ impl<'a> Copy<'a> {
 
     /// Waits for the oldest piece in flight and writes it.
     fn finish_oldest(&mut self) -> Result<(), CommandError> {
-        let Some((ticket, offset, length)) = self.in_flight.pop_front() else { return Ok(()) };
+        let Some(Piece { ticket, slot, offset, length }) = self.in_flight.pop_front() else { return Ok(()) };
         let cpu = thread_cpu();
         let completion = self.mover.wait(ticket)?;
         self.cpu += thread_cpu().saturating_sub(cpu);
         self.engine = completion.engine;
         let piece = &mut self.buffers.1[..length];
-        self.frames.1.read(offset, piece)?;
-        self.destination.write_all(piece).map_err(|error| {
-            format!("cannot write {}: {error}; the file is incomplete", self.path.display())
-        })?;
+        self.frames.1.read(slot, piece)?;
+        self.destination.write(piece, offset)?;
         self.written += length as u64;
-        self.bar.advance(self.written);
+        self.bar.advance(self.destination.length);
         Ok(())
     }
 
     fn report(self, elapsed: Duration) -> Result<(), CommandError> {
         self.bar.end();
         let written = self.written;
+        let length = self.destination.length;
         let seconds = elapsed.as_secs_f64();
         if written == 0 {
-            say!("copied 0 bytes in {seconds:.3} s: the source is empty");
+            let why = if length == 0 { "the source is empty" } else { "all of them are a hole" };
+            say!("copied {length} bytes in {seconds:.3} s: {why}");
             return Ok(());
         }
-        say!(
-            "copied {written} bytes in {seconds:.3} s, {} including reading and writing",
-            Rate(written, elapsed)
-        );
+        let rate = Rate(written, elapsed);
+        if written < length {
+            say!("copied {length} bytes in {seconds:.3} s: {written} bytes of data, {rate}, and holes");
+        } else {
+            say!("copied {written} bytes in {seconds:.3} s, {rate} including reading and writing");
+        }
         say!("engine: {}", self.mover.describe(self.engine));
         say!("measured: {}", self.samples.comparison());
         say!(
@@ -184,45 +253,28 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Reads until the piece is full or the file ends.
-fn read_piece(source: &mut File, piece: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < piece.len() {
-        match source.read(&mut piece[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
 /// A progress bar, shown on terminals only.
 struct Bar {
     started: Instant,
-    expected: u64,
+    /// `None` for a stream.
+    expected: Option<u64>,
     shown: Option<ProgressBar>,
 }
 
 impl Bar {
-    fn new(expected: u64) -> Self {
+    fn new(expected: Option<u64>) -> Self {
         Self { started: Instant::now(), expected, shown: None }
     }
 
     fn advance(&mut self, done: u64) {
         if self.shown.is_none() && self.started.elapsed() > BAR_AFTER && std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(self.expected), ProgressDrawTarget::stderr());
+            let bar = ProgressBar::with_draw_target(self.expected, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{wide_bar} {msg}");
             self.shown = Some(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())));
         }
         if let Some(bar) = &self.shown {
-            bar.set_message(format!(
-                "{} of {}, {}",
-                Bytes(done),
-                Bytes(self.expected),
-                Rate(done, self.started.elapsed())
-            ));
+            let of = self.expected.map_or(String::new(), |expected| format!(" of {}", Bytes(expected)));
+            bar.set_message(format!("{}{of}, {}", Bytes(done), Rate(done, self.started.elapsed())));
             bar.set_position(done);
         }
     }

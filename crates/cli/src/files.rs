@@ -7,6 +7,8 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use crate::CommandError;
 
 /// Opens a regular file for reading.
@@ -19,8 +21,13 @@ pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), CommandError>
     if !about.is_file() {
         return Err(format!("{} is not a regular file", path.display()).into());
     }
-    let file = File::open(path).map_err(failed)?;
+    // If a pipe took its place meanwhile, opening that must not wait for a writer.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
+    if !about.is_file() {
+        return Err(format!("{} is not a regular file", path.display()).into());
+    }
     Ok((file, about))
 }
 

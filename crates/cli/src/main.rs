@@ -36,6 +36,7 @@ mod turn;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use memferry_service::printable::printable_lines;
 use output::AlreadyLogged;
 
 /// User-level DMA: hand memory-to-memory transfers to an engine and compute meanwhile.
@@ -104,7 +105,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::reader_is_gone(&error) || error.is::<AlreadyLogged>() => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("memferry: {error}");
+            // It may name files and quote texts of other users.
+            eprintln!("memferry: {}", printable_lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

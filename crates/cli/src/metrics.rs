@@ -8,6 +8,7 @@
 //! The exporter is a separate process that needs only the permission to connect, so HTTP clients never reach the service's
 //! process. An unreachable service is reported as `memferry_up 0`.
 
+mod connections;
 mod exporter;
 mod exposition;
 mod request;

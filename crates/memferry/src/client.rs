@@ -19,7 +19,7 @@ use crate::arena::{ArenaOptions, FrameArena};
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
 use crate::frame::{Frame, FrameBuilder, Region};
 use crate::future::AsyncQueue;
-use crate::link::{self, Link, Opened};
+use crate::link::{self, ConnectOptions, Link, Opened};
 use crate::queue::Queue;
 use crate::session::{Session, expect_handle};
 
@@ -46,12 +46,21 @@ impl Client {
         Self::open(link::embed(Arc::new(Embedded::start(config)?))?)
     }
 
-    /// Connects to the service that listens on the Unix socket at `path`.
+    /// Connects to the service that listens on the Unix socket at `path`. The service has five seconds to answer this and each
+    /// later call; [`connect_with`](Self::connect_with) sets another limit.
     ///
     /// # Errors
-    /// [`ConnectError::Socket`], [`ConnectError::Handshake`], [`ConnectError::Setup`].
+    /// [`ConnectError::Socket`], [`ConnectError::TimedOut`], [`ConnectError::Handshake`], [`ConnectError::Setup`].
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ConnectError> {
-        Self::open(link::connect(path.as_ref())?)
+        Self::connect_with(path, ConnectOptions::default())
+    }
+
+    /// Connects as [`connect`](Self::connect), with `options`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(path: impl AsRef<Path>, options: ConnectOptions) -> Result<Self, ConnectError> {
+        Self::open(link::connect(path.as_ref(), options)?)
     }
 
     fn open(opened: Opened) -> Result<Self, ConnectError> {
@@ -375,7 +384,8 @@ impl Grant {
     /// use them, and returns when none touches the memory any more.
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::Refused`] also if a transfer on the memory ended with
+    /// [`CallError`]; [`CallError::RevocationPending`] if that takes longer than the client's time limit: call
+    /// [`Client::revoke`] to wait again. [`CallError::Refused`] also if a transfer on the memory ended with
     /// [`Failure::ChannelFaulted`](memferry_transfer::Failure): the grant is revoked, but the failed channel may still write there.
     pub fn revoke(self) -> Result<(), CallError> {
         self.client.revoke(self.token)

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use memferry_service::StartError;
 use memferry_service::protocol::{Refusal, RefusalKind, Violation};
 use memferry_shm::fork_guard::Forked;
-use memferry_shm::frame::AllocateError;
+use memferry_shm::frame::{AllocateError, UnsafeMemory};
 use thiserror::Error;
 
 /// Why [`Client::connect`](crate::Client::connect) or [`Client::embedded`](crate::Client::embedded) failed.
@@ -19,6 +20,18 @@ pub enum ConnectError {
         path: PathBuf,
         /// The error of the system call.
         source: io::Error,
+    },
+    /// The service did not answer in time, or did not even accept the connection.
+    #[error(
+        "the service at {} did not answer within {after:?}: it is stopped or overloaded, or another program listens there; try \
+         again, or allow more time",
+        path.display()
+    )]
+    TimedOut {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The time limit of [`ConnectOptions`](crate::ConnectOptions).
+        after: Duration,
     },
     /// The service ended the handshake, for example because the protocol versions differ.
     #[error("the service at {} ended the handshake: {violation}", path.display())]
@@ -51,6 +64,29 @@ pub enum CallError {
     /// The service ended or was killed. Connect again.
     #[error("the service was lost; connect again")]
     ServiceLost,
+    /// The service did not answer a command in time. The session stays usable. Whether the command takes effect is not known;
+    /// what it makes is given back when its answer arrives.
+    #[error(
+        "the service did not answer within {after:?} when asked to {command}: it is stopped or overloaded; try again, or \
+         connect with a longer time limit"
+    )]
+    TimedOut {
+        /// What the command asks for.
+        command: &'static str,
+        /// The time limit of [`ConnectOptions`](crate::ConnectOptions).
+        after: Duration,
+    },
+    /// A revocation was not complete in time: running transfers of others, or a stopped service. No new transfer can use the
+    /// memory once the service executes the command, but a running one may still touch it. The session stays usable, and
+    /// revoking again waits for the same revocation.
+    #[error(
+        "the revocation was not complete within {after:?}: a running transfer may still use the memory; revoke again to wait \
+         longer"
+    )]
+    RevocationPending {
+        /// The time limit of [`ConnectOptions`](crate::ConnectOptions).
+        after: Duration,
+    },
     /// Memory of an arena cannot be granted or revoked, because its capability covers the whole segment.
     #[error(
         "memory of an arena cannot be granted or revoked; derive a frame from it, and grant or revoke that"
@@ -99,6 +135,9 @@ pub enum FrameError {
     /// Memory that its owner keeps can be lent to an embedded service only.
     #[error("only an embedded client may be lent memory of its own process; allocate a frame instead")]
     LentToService,
+    /// The service accepted the memory without sealing it, so it could truncate it. The connection was ended.
+    #[error("the service broke the protocol: it did not seal the memory of a frame: {0}")]
+    Memory(UnsafeMemory),
     /// The arena's guard against use in a forked child could not be created.
     #[error("cannot set up the arena's fork guard: {0}")]
     Guard(io::Error),
@@ -110,6 +149,9 @@ pub enum OpenError {
     /// The call to the service failed.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The service sent memory that it could still truncate. The connection was ended.
+    #[error("the service broke the protocol: the memory of the queue is not safe to map: {0}")]
+    Memory(UnsafeMemory),
     /// The shared memory that the service sent could not be mapped.
     #[error("cannot map the queue: {0}")]
     Map(io::Error),

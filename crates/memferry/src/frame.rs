@@ -24,7 +24,7 @@ pub use region::Region;
 pub use segment::{SegmentFrame, Segments};
 
 use std::ops::{Bound, RangeBounds};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ use memferry_transfer::{Handle, Rights, SessionId};
 use thiserror::Error;
 
 use crate::error::{CallError, FrameError};
+use crate::link::Link;
 use crate::session::{Session, expect_handle};
 use segment::SegmentBlock;
 
@@ -120,8 +121,18 @@ impl Frame {
         rights: Rights,
         mapping: Option<Mapping>,
     ) -> Result<Self, FrameError> {
+        let checked = matches!(session.link, Link::Socket { .. });
+        let kept = checked.then(|| descriptor.try_clone()).transpose().map_err(CallError::Send)?;
         let (answer, _) = session.call(Command::Register { length, rights }, vec![descriptor])?;
-        Ok(Self::new(Arc::clone(session), expect_handle(answer)?, length, rights, mapping))
+        let frame = Self::new(Arc::clone(session), expect_handle(answer)?, length, rights, mapping);
+        // A service that did not seal the memory could truncate it, and the next access would end this process.
+        if let Some(kept) = kept
+            && let Err(unsafe_memory) = memferry_shm::frame::check_admitted(kept.as_fd(), length)
+        {
+            session.link.give_up();
+            return Err(FrameError::Memory(unsafe_memory));
+        }
+        Ok(frame)
     }
 
     /// The frame of an accepted grant: its length and rights, and the session that granted it.
@@ -324,7 +335,8 @@ impl Frame {
     /// returns when none touches the memory any more. Transfers on this frame and its clones fail afterwards.
     ///
     /// # Errors
-    /// [`CallError::PartOfArena`]; [`CallError::Refused`] if the frame was revoked before, or if a transfer on it ended with
+    /// [`CallError::PartOfArena`]; [`CallError::RevocationPending`] if that takes longer than the client's time limit: call this
+    /// again to wait longer. [`CallError::Refused`] if the frame was revoked before, or if a transfer on it ended with
     /// [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted): then the capability is revoked, but the failed channel may
     /// still write there.
     pub fn revoke(&self) -> Result<(), CallError> {
@@ -354,7 +366,11 @@ impl Inner {
         }
         // Errors are expected: a lost service has no capability left, and in a forked child it belongs to the parent.
         let is_revoked = *self.revoked.get_mut();
-        let revoked = if is_revoked { Ok(()) } else { self.session.revoke(self.handle) };
+        let revoked = if is_revoked {
+            Ok(())
+        } else {
+            self.session.release(Command::Revoke { handle: self.handle }).map(drop)
+        };
         if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
             of.abandon();
         }

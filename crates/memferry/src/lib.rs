@@ -57,6 +57,7 @@ pub use copier::{
 pub use error::{CallError, ConnectError, FrameError, OpenError};
 pub use frame::{Frame, FrameBuilder, Region, SegmentFrame, Segments, TakeBackError};
 pub use future::{AsyncQueue, Pending};
+pub use link::ConnectOptions;
 pub use memferry_pool::Pool;
 pub use memferry_service::StartError;
 pub use memferry_service::module::ModuleStatus;
@@ -67,7 +68,7 @@ pub use memferry_service::protocol::{
 pub use memferry_service::{PolicyKind, PolicySettings, Quotas, ServiceConfig};
 pub use memferry_shm::arena::{ArenaError, Promised, SegmentError, Statistics as ArenaStatistics};
 pub use memferry_shm::fork_guard::{ForkGuard, Forked};
-pub use memferry_shm::frame::{AllocateError, Pages};
+pub use memferry_shm::frame::{AllocateError, Pages, UnsafeMemory};
 pub use memferry_shm::mapping::{Access, AccessError, Lent, Mapping};
 pub use memferry_shm::placement::{BindError, Placement, online_nodes};
 pub use memferry_transfer::geometry::{Addr2d, GeometryError};

@@ -1,23 +1,28 @@
 //! The connection to the service's control side: a socket, or calls of the embedded service.
 //!
 //! ```text
-//! call(command, descriptors) ─► Answer, descriptors        one at a time
+//! call(command, descriptors) ─► Answer, descriptors        one at a time, within the time limit
 //! lost() ─► whether the service is gone                    never blocks
 //! ```
 //!
-//! Transfers do not use this link.
+//! Transfers do not use this link. The service is not trusted: it may be silent, answer late or wrongly, or send texts that
+//! would control a terminal. `deadline` bounds each wait, `exchange` matches answers with commands and cleans texts.
+
+mod deadline;
+mod exchange;
+mod turn;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use memferry_service::Introduced;
 use memferry_service::embedded::Embedded;
 use memferry_service::protocol::{
-    self, Answer, Command, Envelope, FEATURE_ASYMMETRIC_FENCES, Hello, Reply, VERSIONS, Violation, Welcome,
+    Answer, Command, FEATURE_ASYMMETRIC_FENCES, Hello, VERSIONS, Violation, Welcome,
 };
-use memferry_shm::conduit::{self, ReceiveError};
 use memferry_shm::parking::Fences;
 use memferry_transfer::SessionId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -25,13 +30,40 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{CallError, ConnectError};
+use deadline::{Deadline, WaitError};
+use exchange::Exchange;
+use turn::Turn;
+
+/// How a client connects to a service in another process.
+///
+/// ```
+/// use memferry::{Client, ConnectOptions};
+/// use std::time::Duration;
+///
+/// let options = ConnectOptions { timeout: Duration::from_millis(200), ..ConnectOptions::default() };
+/// assert!(Client::connect_with("/nonexistent/memferry.sock", options).is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectOptions {
+    /// How long the service may take to accept the connection with its handshake, and to answer each later call. Waits for
+    /// transfers have limits of their own. [`Duration::MAX`]: no limit.
+    pub timeout: Duration,
+}
+
+impl Default for ConnectOptions {
+    /// Five seconds: longer than a busy service takes, and short enough for a person who waits.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(5) }
+    }
+}
 
 pub(crate) enum Link {
     Socket {
         socket: OwnedFd,
-        /// Serial of the last command; locked while a command is in progress.
-        serial: Mutex<u32>,
+        /// Commands are sent one at a time.
+        exchange: Turn<Exchange>,
         lost: AtomicBool,
+        timeout: Duration,
     },
     Embedded(Arc<Embedded>),
 }
@@ -47,10 +79,11 @@ pub(crate) struct Opened {
 const ATTEMPTS: u32 = 3;
 
 /// Connects. A stopping service may accept the connection and end before it answers. It has done nothing for the client then,
-/// so this tries again: with a supervisor that holds the socket, the next service answers.
-pub(crate) fn connect(path: &Path) -> Result<Opened, ConnectError> {
+/// so this tries again: with a supervisor that holds the socket, the next service answers. The attempts share the time limit.
+pub(crate) fn connect(path: &Path, options: ConnectOptions) -> Result<Opened, ConnectError> {
+    let deadline = Deadline::after(options.timeout);
     for _ in 1..ATTEMPTS {
-        match connect_once(path) {
+        match connect_once(path, &deadline) {
             Err(ConnectError::Socket { source, .. })
                 if matches!(
                     source.kind(),
@@ -59,31 +92,43 @@ pub(crate) fn connect(path: &Path) -> Result<Opened, ConnectError> {
             result => return result,
         }
     }
-    connect_once(path)
+    connect_once(path, &deadline)
 }
 
-fn connect_once(path: &Path) -> Result<Opened, ConnectError> {
-    let failed =
-        |source: rustix::io::Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
+fn connect_once(path: &Path, deadline: &Deadline) -> Result<Opened, ConnectError> {
+    let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
+    let late = || ConnectError::TimedOut { path: path.to_owned(), after: deadline.limit() };
     let ended = |violation| ConnectError::Handshake { path: path.to_owned(), violation };
+    let of_wait = |error| match error {
+        WaitError::TimedOut => late(),
+        WaitError::Closed => failed(Errno::CONNRESET),
+        WaitError::TooLong => ended(Violation::NotHello),
+        WaitError::System(error) => failed(error),
+    };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let kind = SocketType::SEQPACKET;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(failed)?;
-    rustix::net::connect(&socket, &address).map_err(failed)?;
+    deadline.connect(socket.as_fd(), &address).map_err(of_wait)?;
     let fences = Fences::register();
     let features = if fences == Fences::Asymmetric { FEATURE_ASYMMETRIC_FENCES } else { 0 };
     let hello = Hello { versions: VERSIONS, features };
     // Even if the send fails, the service may have written the reason why it refused the connection: read it.
-    let sent = conduit::send(socket.as_fd(), &hello.encode(), &[], true);
-    let packet = conduit::receive(socket.as_fd(), true).map_err(|error| match error {
-        ReceiveError::System(error) => failed(error),
-        _ => failed(sent.err().unwrap_or(rustix::io::Errno::CONNRESET)),
-    })?;
-    let welcome = Welcome::decode(&packet.bytes).map_err(ended)?;
+    let sent = deadline.send(socket.as_fd(), &hello.encode(), &[]);
+    let packet = match (deadline.receive(socket.as_fd()), sent) {
+        (Ok(packet), _) => packet,
+        (Err(WaitError::Closed), Err(error)) | (Err(error), _) => return Err(of_wait(error)),
+    };
+    let welcome =
+        Welcome::decode(&packet.bytes).map_err(|violation| ended(exchange::cleaned_violation(violation)))?;
     let agreed = welcome.features & features & FEATURE_ASYMMETRIC_FENCES != 0;
     let fences = if agreed { fences } else { Fences::Full };
-    let link = Link::Socket { socket, serial: Mutex::new(0), lost: AtomicBool::new(false) };
+    let link = Link::Socket {
+        socket,
+        exchange: Turn::new(Exchange::default()),
+        lost: AtomicBool::new(false),
+        timeout: deadline.limit(),
+    };
     Ok(Opened { link, session: welcome.session, fences })
 }
 
@@ -98,6 +143,7 @@ pub(crate) fn embed(embedded: Arc<Embedded>) -> Result<Opened, ConnectError> {
 }
 
 impl Link {
+    /// Sends a command and waits for its answer.
     pub(crate) fn call(
         &self,
         session: SessionId,
@@ -106,22 +152,54 @@ impl Link {
     ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
         match self {
             Self::Embedded(embedded) => Ok(embedded.call(session, command, descriptors)?),
-            Self::Socket { socket, serial, lost } => {
-                let mut serial = serial.lock().unwrap_or_else(PoisonError::into_inner);
-                if lost.load(Ordering::Acquire) {
-                    return Err(CallError::ServiceLost);
-                }
-                let next = serial.wrapping_add(1);
-                let answered = exchange(socket, next, command, &descriptors);
-                if matches!(answered, Err(CallError::Send(_))) {
-                    return answered;
-                }
-                *serial = next;
-                if !matches!(answered, Ok(_) | Err(CallError::Refused(_))) {
-                    lost.store(true, Ordering::Release);
-                }
-                answered
+            Self::Socket { timeout, .. } => self.exchange(&Deadline::after(*timeout), command, &descriptors),
+        }
+    }
+
+    /// As [`call`](Self::call), but does not wait for a service that has not answered earlier commands yet.
+    pub(crate) fn release(&self, session: SessionId, command: Command) -> Result<Answer, CallError> {
+        let deadline = match self {
+            Self::Socket { exchange, timeout, .. } => {
+                let is_late = exchange.peek(Exchange::is_late);
+                Deadline::after(if is_late { Duration::ZERO } else { *timeout })
             }
+            Self::Embedded(_) => return self.call(session, command, Vec::new()).map(|(answer, _)| answer),
+        };
+        self.exchange(&deadline, command, &[]).map(|(answer, _)| answer)
+    }
+
+    fn exchange(
+        &self,
+        deadline: &Deadline,
+        command: Command,
+        descriptors: &[OwnedFd],
+    ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
+        let Self::Socket { socket, exchange, lost, .. } = self else { return Err(CallError::ServiceLost) };
+        let Some(mut exchange) = exchange.take(deadline) else {
+            return Err(exchange::timed_out(&command, deadline));
+        };
+        if lost.load(Ordering::Acquire) {
+            return Err(CallError::ServiceLost);
+        }
+        let answered = exchange.call(socket.as_fd(), deadline, command, descriptors);
+        // The session survives what the service refused, what was not sent, and an answer that can still come.
+        let usable = matches!(
+            answered,
+            Ok(_)
+                | Err(CallError::Refused(_) | CallError::Send(_))
+                | Err(CallError::TimedOut { .. } | CallError::RevocationPending { .. })
+        );
+        if !usable || exchange.is_overdue() {
+            self.give_up();
+        }
+        answered
+    }
+
+    /// Ends the connection with a service that broke the protocol or owes too many answers.
+    pub(crate) fn give_up(&self) {
+        if let Self::Socket { socket, lost, .. } = self {
+            lost.store(true, Ordering::Release);
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
 
@@ -158,43 +236,4 @@ impl Link {
             embedded.service().disconnect(session);
         }
     }
-}
-
-fn exchange(
-    socket: &OwnedFd,
-    serial: u32,
-    command: Command,
-    descriptors: &[OwnedFd],
-) -> Result<(Answer, Vec<OwnedFd>), CallError> {
-    let count = descriptors.len() as u8;
-    let bytes = protocol::encode(&Envelope { serial, descriptors: count, body: command });
-    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    let sent = conduit::send(socket.as_fd(), &bytes, &borrowed, true);
-    // If the peer closed the socket, its reason may still be readable. After any other error the service did not receive the
-    // command and will not answer.
-    if let Err(error) = sent
-        && !matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
-    {
-        return Err(CallError::Send(error.into()));
-    }
-    let packet = match conduit::receive(socket.as_fd(), true) {
-        Ok(packet) => packet,
-        Err(ReceiveError::TooLong | ReceiveError::TooManyDescriptors) => {
-            return Err(CallError::Protocol("its answer is longer than the protocol allows"));
-        }
-        Err(_) => return Err(CallError::ServiceLost),
-    };
-    if let Some(violation) = protocol::decode_violation(&packet.bytes) {
-        return Err(CallError::Ended(violation));
-    }
-    sent.map_err(|_| CallError::ServiceLost)?;
-    let malformed = |_: Violation| CallError::Protocol("its answer is malformed");
-    let reply: Reply = protocol::decode(&packet.bytes).map_err(malformed)?;
-    if reply.serial != serial {
-        return Err(CallError::Protocol("it answered another command"));
-    }
-    if usize::from(reply.descriptors) != packet.descriptors.len() {
-        return Err(CallError::Protocol("its answer announced another number of descriptors than it sent"));
-    }
-    Ok((reply.body?, packet.descriptors))
 }

@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use memferry_service::protocol::Command;
 use memferry_shm::fork_guard::Forked;
+use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
@@ -199,13 +200,13 @@ impl Queue {
         let Ok([service, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
             return Err(protocol("a new queue needs two descriptors"));
         };
+        // A service that sent other memory could end this process by truncating it, so the connection ends here.
+        frame::check_sealed(service.as_fd(), layout.service_words() * 8)
+            .inspect_err(|_| session.link.give_up())
+            .map_err(OpenError::Memory)?;
         let unaligned = || OpenError::Map(std::io::Error::other("the queue's memory is not aligned"));
         let own = MappedWords::new(own).ok_or_else(unaligned)?;
         let map = |fd: &OwnedFd, words: usize, access| {
-            let size = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size as u64;
-            if size < words as u64 * 8 {
-                return Err(std::io::Error::other("the queue's memory is too small"));
-            }
             let mapping = Mapping::shared(fd.as_fd(), words * 8, access, 4096)?;
             mapping.do_not_fork()?;
             MappedWords::new(mapping)
@@ -518,7 +519,7 @@ impl Drop for Queue {
         // The service answers before running transfers have stopped, so their memory must not be reused yet.
         self.slots.iter().filter(|slot| slot.tag != NO_TAG).for_each(Slot::abandon);
         // Errors are expected: a lost service has no queue to close, and in a forked child the queue belongs to the parent.
-        let _ = self.session.call(Command::CloseQueue { queue: self.number }, Vec::new());
+        let _ = self.session.release(Command::CloseQueue { queue: self.number });
     }
 }
 

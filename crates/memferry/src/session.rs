@@ -37,6 +37,13 @@ impl Session {
         self.link.call(self.id, command, descriptors)
     }
 
+    /// Gives something back to the service when its owner is dropped. Does not wait for a service that is behind with its
+    /// answers, so that a program with many frames does not wait for each of them.
+    pub(crate) fn release(&self, command: Command) -> Result<Answer, CallError> {
+        self.check_fork()?;
+        self.link.release(self.id, command)
+    }
+
     /// Revokes a capability. Returns when no transfer uses it.
     pub(crate) fn revoke(&self, handle: Handle) -> Result<(), CallError> {
         match self.call(Command::Revoke { handle }, Vec::new())?.0 {

@@ -36,9 +36,10 @@ use rustix::event::{EventfdFlags, epoll};
 use crate::MonotonicClock;
 use crate::config::ServiceConfig;
 use crate::counters::{QueueCounters, ZeroedCounters};
+use crate::overflow::OverflowUser;
 use crate::policies::Policies;
 use crate::profile;
-use crate::protocol::{Answer, Command, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
+use crate::protocol::{Answer, Command, Grantee, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
 use crate::ring_pool::{RingPool, TakeError};
 use crate::session::{Introduced, Sessions, refusal, session_closed};
 use crate::shared::{Clients, NewQueue, Notice, Shared, SignalTarget, WorkerCommand, WorkerHandle};
@@ -87,6 +88,7 @@ pub struct Service {
     started: Instant,
     fences: Fences,
     zeroed: ZeroedCounters,
+    overflow: OverflowUser,
 }
 
 impl Service {
@@ -133,6 +135,7 @@ impl Service {
             started,
             fences,
             zeroed: ZeroedCounters::default(),
+            overflow: OverflowUser::of_this_process(),
         })
     }
 
@@ -169,8 +172,11 @@ impl Service {
     /// Opens a session for a client.
     ///
     /// # Errors
-    /// [`RefusalKind::Quota`].
+    /// [`RefusalKind::Quota`]; [`RefusalKind::Argument`] for a client of another process whose user has no id here.
     pub fn connect(&self, client: Introduced) -> Result<SessionId, Refusal> {
+        if self.clients == Clients::Elsewhere && self.overflow.refuses(client.user) {
+            return Err(refusal(RefusalKind::Argument, OverflowUser::reason(client.user)));
+        }
         self.sessions().open(client, &self.config.quotas)
     }
 
@@ -264,6 +270,9 @@ impl Service {
                 .derive(session, handle, (offset, length), rights)
                 .map(Answer::Handle)
                 .map_err(|error| refused_capability(&error)),
+            Command::Grant { to: Grantee::User(user), .. } if self.overflow.refuses(user) => {
+                Err(refusal(RefusalKind::Argument, OverflowUser::reason(user)))
+            }
             Command::Grant { handle, offset, length, rights, to } => {
                 let granted = self.capabilities().grant(session, handle, (offset, length), rights, to);
                 granted

@@ -3,6 +3,7 @@
 //! ```text
 //! client    memfd_create ─ ftruncate ─ mmap (─ mbind) ─ fallocate ─ send descriptor
 //! service   is it a memfd of that user? ─ mmap ─ add seals ─ size? allocated? ─ Mapping
+//! either    memory of the other side: is it sealed? ─ size? ─ mmap, which then cannot fail under this process
 //! ```
 //!
 //! The service adds the seals before it checks size and allocation, so the result stays true: no process can then shrink
@@ -68,12 +69,17 @@ pub fn allocate_placed(length: u64, placement: Placement) -> Result<(OwnedFd, Ma
     allocate_named("memferry-frame", length, placement)
 }
 
-/// Makes the memfd of a client's half of a queue pair, which the service seals later, and its mapping.
+/// Makes the memfd of a client's half of a queue pair, and its mapping. Its size is sealed, so that the service cannot end this
+/// process by truncating it; the service adds the other seals.
 ///
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate_half(length: u64) -> Result<(OwnedFd, Mapping), AllocateError> {
-    allocate_named("memferry-ring", length, Placement::default())
+    let (descriptor, mapping) = allocate_named("memferry-ring", length, Placement::default())?;
+    rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW).map_err(|source| {
+        AllocateError::System { length, step: "fcntl(F_ADD_SEALS)", source: source.into() }
+    })?;
+    Ok((descriptor, mapping))
 }
 
 /// As [`allocate_placed`], with a name to show in `/proc/PID/maps`.
@@ -293,6 +299,64 @@ fn check_allocated(
             .map_err(failed("fallocate"))?;
     }
     Ok(())
+}
+
+/// Why a process does not map memory that its peer sent, or does not use memory that its peer should have sealed.
+#[derive(Debug, Error)]
+pub enum UnsafeMemory {
+    #[error("it is not a memfd of ordinary pages")]
+    NotMemfd,
+    /// Without these seals its owner can shorten it, which ends a process that reads it.
+    #[error("it lacks seals {missing:#x}")]
+    Unsealed { missing: u32 },
+    #[error("it has {size} bytes instead of at least {needed}")]
+    TooSmall { needed: u64, size: u64 },
+    #[error("its size cannot be read: {0}")]
+    System(io::Error),
+}
+
+/// Seals of memory that a peer may not resize any more.
+const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Checks memory of a peer that is not trusted, before it is mapped: a memfd of ordinary pages, sealed against any change
+/// of its size, with at least `at_least` bytes. Returns its size, which is then final. An access to a mapping of that
+/// size cannot raise SIGBUS because the peer truncated the memory.
+///
+/// # Errors
+/// [`UnsafeMemory`].
+pub fn check_sealed(descriptor: BorrowedFd<'_>, at_least: usize) -> Result<usize, UnsafeMemory> {
+    check_seals(descriptor, FIXED_SIZE)?;
+    let stat = fixed_stat(descriptor, at_least as u64)?;
+    // Pages of the huge page pool may be missing when they are touched, which no seal prevents.
+    match memfd_kind(descriptor, &stat) {
+        Ok(false) => {}
+        _ => return Err(UnsafeMemory::NotMemfd),
+    }
+    let size = stat.st_size as u64;
+    usize::try_from(size).map_err(|_| UnsafeMemory::TooSmall { needed: at_least as u64, size: 0 })
+}
+
+/// Checks that the service sealed a frame of this process, so that no holder of its descriptor can shorten it.
+///
+/// # Errors
+/// [`UnsafeMemory`].
+pub fn check_admitted(descriptor: BorrowedFd<'_>, length: u64) -> Result<(), UnsafeMemory> {
+    check_seals(descriptor, SealFlags::SHRINK)?;
+    fixed_stat(descriptor, length).map(drop)
+}
+
+fn check_seals(descriptor: BorrowedFd<'_>, required: SealFlags) -> Result<(), UnsafeMemory> {
+    // Only memory file systems have seals, and only a memfd can have these.
+    let present = rustix::fs::fcntl_get_seals(descriptor).map_err(|_| UnsafeMemory::NotMemfd)?;
+    let missing = required.difference(present);
+    if missing.is_empty() { Ok(()) } else { Err(UnsafeMemory::Unsealed { missing: missing.bits() }) }
+}
+
+/// The state of sealed memory, read after its seals, so that its size cannot shrink any more.
+fn fixed_stat(descriptor: BorrowedFd<'_>, needed: u64) -> Result<Stat, UnsafeMemory> {
+    let stat = rustix::fs::fstat(descriptor).map_err(|error| UnsafeMemory::System(error.into()))?;
+    let size = stat.st_size as u64;
+    if size < needed { Err(UnsafeMemory::TooSmall { needed, size }) } else { Ok(stat) }
 }
 
 fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {

@@ -56,6 +56,9 @@ impl From<CallError> for Stop {
             CallError::ServiceLost => Self::Lost,
             // A process short of descriptors cannot receive those that come with a reply.
             CallError::Send(_) | CallError::Protocol(_) => Self::Refused("own", error.to_string()),
+            CallError::TimedOut { .. } | CallError::RevocationPending { .. } => {
+                Self::Refused("own", error.to_string())
+            }
             CallError::PartOfArena | CallError::Forked(_) => Self::Finding(error.to_string()),
         }
     }
@@ -76,6 +79,7 @@ impl From<OpenError> for Stop {
         match error {
             OpenError::Call(error) => error.into(),
             OpenError::Map(_) => Self::Refused("own", error.to_string()),
+            OpenError::Memory(_) => Self::Finding(error.to_string()),
         }
     }
 }
@@ -86,6 +90,7 @@ impl From<ConnectError> for Stop {
             ConnectError::Socket { .. } => Self::Lost,
             ConnectError::Handshake { violation, .. } => Self::Ended(violation.to_string()),
             ConnectError::Refused(refusal) => refused(&refusal),
+            ConnectError::TimedOut { .. } => Self::Refused("own", error.to_string()),
             ConnectError::Start(_) | ConnectError::Setup(_) => Self::Refused("own", error.to_string()),
         }
     }

@@ -35,12 +35,13 @@ pub(crate) enum Part {
 impl Part {
     const ALL: [Self; 3] = [Self::Service, Self::A, Self::B];
 
-    /// The unprivileged user of this role, if there are three.
+    /// The unprivileged user of this role, if there are three. None is 65534: in a container that does not map all users, the
+    /// service refuses that id, because it stands for every other user.
     pub(crate) const fn user(self) -> u32 {
         match self {
-            Self::Service => 65532,
-            Self::A => 65533,
-            Self::B => 65534,
+            Self::Service => 65531,
+            Self::A => 65532,
+            Self::B => 65533,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The exporter: a listening socket and one thread per connection, up to a limit, until a signal.
 //!
 //! ```text
-//! listen ─ accept ─► connection thread: request ─ Scraper ─► response       all threads busy: 503
+//! listen ─ accept ─► connection thread: request ─ Scraper ─► response
+//!                └ no place free: the oldest idle connection is dropped; if none is idle, 503
 //! SIGINT, SIGTERM ─► exit, the socket's file is removed
 //! ```
 
@@ -11,20 +12,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memferry_daemon::Listener;
+use memferry_shm::conduit;
 
+use super::connections::{Connections, Peer, Shut};
 use super::request::{self, Timed};
 use super::scrape::Scraper;
 use crate::CommandError;
 use crate::interrupt::Interrupt;
 use crate::output::say;
 
-/// Connections served at a time.
-const MAX_CONNECTIONS: usize = 16;
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -84,13 +83,20 @@ impl Endpoint {
         }
     }
 
-    fn accept(&self) -> io::Result<Stream> {
-        let stream = match self {
-            Self::Internet(listener) => Stream::Internet(listener.accept()?.0),
-            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
+    fn accept(&self) -> io::Result<(Stream, Peer)> {
+        let (stream, peer) = match self {
+            Self::Internet(listener) => {
+                let (stream, address) = listener.accept()?;
+                (Stream::Internet(stream), Peer::Address(address.ip().to_canonical()))
+            }
+            Self::Unix(listener, _) => {
+                let stream = listener.accept()?.0;
+                let peer = conduit::peer_user(stream.as_fd()).map_or(Peer::Unknown, Peer::User);
+                (Stream::Unix(stream), peer)
+            }
         };
         stream.block()?;
-        Ok(stream)
+        Ok((stream, peer))
     }
 }
 
@@ -108,32 +114,35 @@ pub(super) fn run(address: &Address, socket: &Path) -> Result<(), CommandError> 
     let interrupt = Interrupt::new()?;
     let endpoint = Endpoint::open(address)?;
     let scraper = Scraper::start(socket)?;
-    let busy = Arc::new(AtomicUsize::new(0));
+    let connections = Connections::new();
     say!("serving metrics on {}", endpoint.name());
     while !interrupt.wait(Some(endpoint.as_fd()), None)? {
-        let Ok(mut stream) = endpoint.accept() else {
+        let Ok((mut stream, peer)) = endpoint.accept() else {
             // The client is gone, or no descriptor is free: wait for one.
             if interrupt.wait(None, Some(Duration::from_millis(10)))? {
                 break;
             }
             continue;
         };
-        if busy.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            busy.fetch_sub(1, Ordering::Relaxed);
+        let place = stream.try_clone().ok().and_then(|handle| connections.admit(peer, handle));
+        let Some(place) = place else {
             refuse(&mut stream);
             continue;
-        }
+        };
         let scraper = scraper.clone();
-        let connections = Arc::clone(&busy);
-        let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
+        // Without a thread, the connection and its place are dropped.
+        let _ = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
             if let Some(request) = request::read(&mut stream, Instant::now() + PATIENCE) {
-                request::respond(&mut stream, request, || scraper.scrape());
+                let metrics = || {
+                    place.set_idle(false);
+                    let metrics = scraper.scrape();
+                    place.set_idle(true);
+                    metrics
+                };
+                request::respond(&mut stream, request, metrics);
             }
-            connections.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
         });
-        if started.is_err() {
-            busy.fetch_sub(1, Ordering::Relaxed);
-        }
     }
     if let Endpoint::Unix(_, bound) = endpoint {
         bound.close();
@@ -153,7 +162,23 @@ enum Stream {
     Unix(UnixStream),
 }
 
+impl Shut for Stream {
+    fn shut(&self) -> io::Result<()> {
+        match self {
+            Self::Internet(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        }
+    }
+}
+
 impl Stream {
+    fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Internet(stream) => stream.try_clone().map(Self::Internet),
+            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
+        }
+    }
+
     fn block(&self) -> io::Result<()> {
         match self {
             Self::Internet(stream) => stream.set_nonblocking(false),

@@ -1,17 +1,17 @@
-//! Queries the service's status in a thread that a stopped service can block.
+//! Queries the service's status in a thread of its own.
 //!
 //! ```text
 //! scrape, with a timeout ─► thread: connect, status, exposition ─► the text, or `memferry_up 0`
 //! ```
 //!
-//! A stopped or hanging service blocks this thread, never the caller.
+//! A stopped service delays this thread, never the caller.
 
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use memferry::Client;
+use memferry::{Client, ConnectOptions};
 
 use super::exposition;
 use crate::CommandError;
@@ -23,7 +23,7 @@ const WAITING: usize = 16;
 
 /// Queries the metrics of the service on `socket` once.
 pub(super) fn once(socket: &Path) -> Result<String, CommandError> {
-    let client = Client::connect(socket)?;
+    let client = Client::connect_with(socket, ConnectOptions { timeout: PATIENCE })?;
     Ok(exposition::of(&client.status()?, client.session()))
 }
 

@@ -143,3 +143,62 @@ fn admits_huge_pages_where_available() {
         Err(error) => println!("no huge pages on this machine: {error}"),
     }
 }
+
+#[test]
+fn accepts_sealed_memory_of_a_peer() {
+    for peer_writes in [false, true] {
+        let (descriptor, _) = allocate_sealed(5000, peer_writes).unwrap();
+        assert_eq!(check_sealed(descriptor.as_fd(), 5000).unwrap(), 8192);
+        assert_eq!(check_sealed(descriptor.as_fd(), 8192).unwrap(), 8192);
+        let small = check_sealed(descriptor.as_fd(), 8193);
+        assert!(matches!(small, Err(UnsafeMemory::TooSmall { needed: 8193, size: 8192 })), "{small:?}");
+    }
+}
+
+#[test]
+fn refuses_unsealed_memory_of_a_peer() {
+    let all = [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL];
+    for absent in all {
+        let descriptor = memfd(MemfdFlags::ALLOW_SEALING, 8192, 8192);
+        let seals =
+            all.into_iter().filter(|seal| *seal != absent).fold(SealFlags::empty(), |all, seal| all | seal);
+        rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
+        let refused = check_sealed(descriptor.as_fd(), 4096);
+        let missing = absent.bits();
+        assert!(matches!(refused, Err(UnsafeMemory::Unsealed { missing: m }) if m == missing), "{refused:?}");
+    }
+    // A memfd without MFD_ALLOW_SEALING has the seal SEAL only.
+    let refused = check_sealed(memfd(MemfdFlags::empty(), 8192, 8192).as_fd(), 4096);
+    assert!(matches!(refused, Err(UnsafeMemory::Unsealed { .. })), "{refused:?}");
+}
+
+#[test]
+fn refuses_memory_that_was_truncated_before_its_seals() {
+    let descriptor = memfd(MemfdFlags::ALLOW_SEALING, 8192, 8192);
+    rustix::fs::ftruncate(&descriptor, 100).unwrap();
+    rustix::fs::fcntl_add_seals(&descriptor, FIXED_SIZE).unwrap();
+    let refused = check_sealed(descriptor.as_fd(), 8192);
+    assert!(matches!(refused, Err(UnsafeMemory::TooSmall { needed: 8192, size: 100 })), "{refused:?}");
+}
+
+#[test]
+fn refuses_other_objects_as_memory_of_a_peer() {
+    let regular = std::fs::File::open("/proc/self/exe").unwrap();
+    let (pipe, _) = rustix::pipe::pipe().unwrap();
+    let zero = std::fs::File::open("/dev/zero").unwrap();
+    for descriptor in [regular.as_fd(), pipe.as_fd(), zero.as_fd()] {
+        assert!(matches!(check_sealed(descriptor, 1), Err(UnsafeMemory::NotMemfd)));
+        assert!(matches!(check_admitted(descriptor, 1), Err(UnsafeMemory::NotMemfd)));
+    }
+}
+
+#[test]
+fn an_admitted_frame_passes_the_owners_check() {
+    let (descriptor, _) = allocate(8192, Pages::Ordinary).unwrap();
+    let unsealed = check_admitted(descriptor.as_fd(), 8192);
+    assert!(matches!(unsealed, Err(UnsafeMemory::Unsealed { .. })), "{unsealed:?}");
+    admit(descriptor.as_fd(), 8192, me()).unwrap();
+    check_admitted(descriptor.as_fd(), 8192).unwrap();
+    let short = check_admitted(descriptor.as_fd(), 8193);
+    assert!(matches!(short, Err(UnsafeMemory::TooSmall { .. })), "{short:?}");
+}

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_shm::frame::{self, Pages};
+use memferry_shm::frame;
 use memferry_shm::queue_pair::{Layout, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{EngineKind, Failure, Outcome, wire};
@@ -33,15 +33,13 @@ impl ScriptedWorker {
     pub(crate) fn with_queue(client: &Client, capacity: u32) -> (Queue, Self) {
         let session = Arc::clone(client.queue(2).unwrap().session());
         let layout = Layout::new(capacity).unwrap();
-        let allocate = |words: usize| {
-            let (descriptor, mapping) = frame::allocate(words as u64 * 8, Pages::Ordinary).unwrap();
-            (descriptor, MappedWords::new(mapping).unwrap())
-        };
-        let (own, own_words) = allocate(layout.client_words());
-        let (peer, peer_words) = allocate(layout.service_words());
+        let own = frame::allocate_half(layout.client_bytes()).unwrap().1;
+        let own_words = MappedWords::new(own.clone()).unwrap();
+        let (peer, mapping) = frame::allocate_sealed(layout.service_words() as u64 * 8, false).unwrap();
+        let peer_words = MappedWords::new(mapping).unwrap();
         let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let end = ServiceEnd::new(layout, own_words, peer_words, session.fences).unwrap();
-        let queue = Queue::open(session, u32::MAX, capacity, vec![own, peer, doorbell]).unwrap();
+        let queue = Queue::open(session, u32::MAX, (layout, own), vec![peer, doorbell]).unwrap();
         (queue, Self(end))
     }
 
