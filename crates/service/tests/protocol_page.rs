@@ -19,8 +19,9 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ClientEnd, LIST_WORDS, Layout, MAXIMUM_CAPACITY, ServiceEnd};
 use memferry_shm::storage::{HeapWords, RingStorage};
 use memferry_transfer::{
-    Failure, Handle, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations, PriorityClass, Request, Rights,
-    SessionId, Span, Task, wire,
+    CacheHint, Color24, Completion, Copy2d, Count2d, Failure, Handle, MAX_SEGMENTS, MAX_SOURCES, Operation,
+    Operations, Outcome, Pattern, PixelSize, Plane, PriorityClass, Request, Rights, SessionId, Side, Span,
+    Task, Terms, WhenBusy, wire,
 };
 use serde::de::DeserializeOwned;
 
@@ -142,6 +143,64 @@ fn opcodes() {
     let bits: Vec<_> = Operations::all().iter().map(|kind| kind.bits()).collect();
     assert_eq!(bits, (0..12).map(|bit| 1 << bit).collect::<Vec<u32>>());
     assert_eq!((Operations::DUAL_COPY.bits(), Operations::SYNCHRONIZED.bits()), (1 << 10, 1 << 11));
+}
+
+/// The place of the lowest bit of a header that differs between two requests.
+fn differing_bit(one: &Request, other: &Request) -> u32 {
+    let [one, other] = [one, other].map(|request| {
+        let mut slot = [0; wire::SUBMISSION_WORDS];
+        wire::encode_request(0, request, &mut slot, &mut Vec::new()).expect("a request");
+        slot[0]
+    });
+    (one ^ other).trailing_zeros()
+}
+
+#[test]
+fn bits_of_headers() {
+    let page = page();
+    let of_terms = |change: fn(&mut Terms)| {
+        let plain = Request::new(Operation::Nop);
+        let mut changed = plain.clone();
+        change(&mut changed.terms);
+        differing_bit(&plain, &changed)
+    };
+    let place = Span::new(Handle::new(1, 1), 0);
+    let fill = |pattern| Request::fill(place, 0, pattern);
+    let color = Pattern::Color(Color24::new(0).expect("black"));
+    let plane = Plane::contiguous(0, PixelSize::Bits8);
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1, y_count: 1 };
+    let copy_2d = |transparent| {
+        Request::copy_2d(place, place, Copy2d { count, source: plane, destination: plane, transparent })
+    };
+    let places = [
+        ("opcode", differing_bit(&Request::new(Operation::Nop), &Request::copy(place, place, 0))),
+        ("refuse", of_terms(|terms| terms.when_busy = WhenBusy::Refuse)),
+        ("transparent", differing_bit(&copy_2d(None), &copy_2d(Color24::new(0)))),
+        ("linked", of_terms(|terms| terms.linked = true)),
+        ("fenced", of_terms(|terms| terms.fenced = true)),
+        ("cache", of_terms(|terms| terms.hint = CacheHint::Keep)),
+        ("class", of_terms(|terms| terms.class = PriorityClass::Low)),
+        ("width", differing_bit(&fill(Pattern::Half(0)), &fill(color))),
+        ("long", wire::LONG.trailing_zeros()),
+    ];
+    let listed = rows(&page, "| header bits |");
+    for (name, place) in places {
+        let row = listed.iter().find(|row| row[1].starts_with(name)).expect("a row for each part");
+        let lowest = row[0].rsplit(':').next().expect("bits");
+        assert_eq!(lowest.parse(), Ok(place), "{name}");
+    }
+    // The header of a completion, in the page's words.
+    let header = |inherited, side| {
+        let failure = Failure::OutOfBounds { side, available: 0 };
+        let completion = Completion { tag: 0, inherited, outcome: Outcome::refused(failure) };
+        wire::encode_completion(&completion)[0]
+    };
+    let plain = header(false, Side::Source);
+    let side = (header(false, Side::Destination) ^ plain).trailing_zeros();
+    let inherited = (header(true, Side::Source) ^ plain).trailing_zeros();
+    let text = format!("side ({side}), inherited ({inherited}), 63:{} are 0", inherited + 1);
+    assert_eq!(plain, 6 << 32);
+    assert!(page.contains(&format!("sequence (31:0), status (47:32), engine (55:48), {text} |")));
 }
 
 /// The failure of a status, decoded with a detail that every status accepts.
