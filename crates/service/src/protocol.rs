@@ -219,7 +219,7 @@ pub enum Answer {
     /// The signal is set. One descriptor if it is an eventfd.
     Notified = 5,
     Engines(EngineStatus) = 6,
-    Status(Status) = 7,
+    Status(Box<Status>) = 7,
     Policy(Box<PolicySettings>) = 8,
     Identity(Identity) = 9,
 }
@@ -469,7 +469,8 @@ mod tests {
             zeroed: ZeroedStatus { buffers: max, bytes: max, failed: max },
             module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
         };
-        let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
+        let reply: Reply =
+            Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(Box::new(status))) };
         assert!(encode(&reply).len() <= memferry_shm::conduit::MAXIMUM_BYTES);
     }
 

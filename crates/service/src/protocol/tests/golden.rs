@@ -75,11 +75,11 @@ fn settings() -> (PolicySettings, Vec<u8>) {
         // Seconds and nanoseconds of period and slice.
         &[1, 0x80, 0xb6, 0xdc, 0x05],
         &[0, 0xc0, 0xa8, 0xa5, 0x04],
-        // Capacity and weights.
+        // Capacity, and the weights of the classes low, normal and high.
         &[2, 1, 0xac, 0x02, 4],
         // Two users in ascending order, each with a weight.
         &[2, 7, 5, 0xe8, 0x07, 3],
-        // Rate and burst.
+        // The rate in bytes a second, and the burst in bytes.
         &[0x80, 0x94, 0xeb, 0xdc, 0x03],
         &[0x80, 0x80, 0x80, 0x08],
     ]);
@@ -210,10 +210,10 @@ fn status_bytes() {
     let before = join(&[&[7, 1, 2, 6], b"shared", &[3, 4, 5, 1], &numbers(6, 16)]);
     let workers = join(&[&[2], &numbers(17, 27), &numbers(17, 27)]);
     let rest = numbers(28, 30);
-    pin_variant(Answer::Status(status(None)), &join(&[&before, &workers, &rest, &[0]]));
+    pin_variant(Answer::Status(Box::new(status(None))), &join(&[&before, &workers, &rest, &[0]]));
     let module = ModuleStatus { transfers: 31, bytes: 32, dma_bytes: 33, redone: 34 };
     let with = join(&[&before, &workers, &rest, &[1], &numbers(31, 34)]);
-    pin_variant(Answer::Status(status(Some(module))), &with);
+    pin_variant(Answer::Status(Box::new(status(Some(module)))), &with);
 }
 
 #[test]
