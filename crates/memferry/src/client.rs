@@ -349,7 +349,7 @@ impl Client {
     /// [`CallError`].
     pub fn status(&self) -> Result<Status, CallError> {
         match self.session.call(Command::Status, Vec::new())?.0 {
-            Answer::Status(status) => Ok(status),
+            Answer::Status(status) => Ok(*status),
             _ => Err(CallError::UNEXPECTED),
         }
     }

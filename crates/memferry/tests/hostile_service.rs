@@ -19,7 +19,6 @@ use memferry::{
 };
 use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Welcome};
 use memferry_shm::conduit;
-use memferry_shm::frame::allocate_sealed;
 use memferry_shm::queue_pair::Layout;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

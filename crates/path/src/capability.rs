@@ -24,12 +24,13 @@ use thiserror::Error;
 
 use revocation::Revocation;
 
-/// Who may accept a grant.
+/// Who may accept a grant. The numbers are those of the protocol between client and service, which sends positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[repr(u8)]
 pub enum Grantee {
-    Session(SessionId),
+    Session(SessionId) = 0,
     /// Every session of a user.
-    User(u32),
+    User(u32) = 1,
 }
 
 /// Names one revocation until it is finished.

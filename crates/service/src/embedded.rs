@@ -192,7 +192,9 @@ mod tests {
             Introduced { user, process: std::process::id(), asymmetric_fences: false };
         let session = embedded.service().connect(client).unwrap();
         let call = |command| embedded.call(session, command, Vec::new());
-        let (opened, _) = call(Command::OpenQueue { capacity: 2 }).unwrap();
+        let bytes = memferry_shm::queue_pair::Layout::new(2).unwrap().client_bytes();
+        let half = memferry_shm::frame::allocate_half(bytes).unwrap().0;
+        let (opened, _) = embedded.call(session, Command::OpenQueue { capacity: 2 }, vec![half]).unwrap();
         let Answer::Queue { queue, .. } = opened else { panic!("{opened:?}") };
         let notify = |by| call(Command::Notify { queue, by });
         let refused = notify(NotifyBy::Ring { user_data: 1 }).unwrap_err();

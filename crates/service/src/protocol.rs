@@ -10,6 +10,10 @@
 //! Serials count up from 1, so a replayed or lost message is detected. The announced number of descriptors must match the
 //! number received. A message that breaks the protocol ends the session ([`Violation`]). A command that cannot be executed
 //! is refused and the session continues ([`Refusal`]). Transfer requests use the queue pairs, not this protocol.
+//!
+//! The number behind each variant is its number on the wire. Postcard sends the variant's position, so the variants stay in the
+//! order of their numbers, and a number is never reused. `tests::golden` pins the bytes of every message; `docs/protocol.md`
+//! describes them for clients in other languages.
 
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
@@ -120,20 +124,21 @@ impl Welcome {
 
 /// A request of a client to the control side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
 pub enum Command {
     /// Register the attached memfd as a frame. One descriptor.
     Register {
         length: u64,
         /// Upper bound of the rights on this frame.
         rights: Rights,
-    },
+    } = 0,
     /// Derive a capability with a narrower range or fewer rights.
     Derive {
         handle: Handle,
         offset: u64,
         length: u64,
         rights: Rights,
-    },
+    } = 1,
     /// Grant a range to another client.
     Grant {
         handle: Handle,
@@ -141,99 +146,102 @@ pub enum Command {
         length: u64,
         rights: Rights,
         to: Grantee,
-    },
+    } = 2,
     Accept {
         token: GrantToken,
-    },
+    } = 3,
     /// Revoke a capability, or a grant by its token's handle, and everything derived from it. The answer follows when no
     /// transfer uses it any more.
     Revoke {
         handle: Handle,
-    },
+    } = 4,
     /// Open a queue. One descriptor: a memfd of [`Command::memory_bytes`], which becomes the client's half of the queue pair.
     OpenQueue {
         capacity: u32,
-    },
+    } = 5,
     CloseQueue {
         queue: u32,
-    },
+    } = 6,
     /// Signal the client by a descriptor for completions while its ring's flag asks for signals.
     Notify {
         /// The queue pair. Its signal can be set only once.
         queue: u32,
         by: NotifyBy,
-    },
+    } = 7,
     /// Get the capabilities of the engines.
-    Engines,
+    Engines = 8,
     /// Get the statistics of the service.
-    Status,
+    Status = 9,
     /// Change the policy if `change` is set, and get the settings.
     Policy {
         /// The new settings. Only root and the service's own user may change them.
         change: Option<Box<PolicySettings>>,
-    },
+    } = 10,
     /// Get the user and process of a session.
     Identify {
         session: SessionId,
-    },
+    } = 11,
 }
 
 /// The way a client is signalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
 pub enum NotifyBy {
     /// By an eventfd that the service creates.
-    Event,
+    Event = 0,
     /// By a completion with result 0 in the client's io_uring, whose descriptor is attached.
     Ring {
         /// The completion's user data.
         user_data: u64,
-    },
+    } = 1,
 }
 
 /// The control side's answer to a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
 pub enum Answer {
     /// A new capability. For a grant: the handle in its token.
-    Handle(Handle),
+    Handle(Handle) = 0,
     Accepted {
         handle: Handle,
         length: u64,
         rights: Rights,
         /// The session that granted it.
         grantor: SessionId,
-    },
+    } = 1,
     /// The revocation is complete.
-    Revoked,
+    Revoked = 2,
     /// A queue pair. Descriptors: the service's half, doorbell.
     Queue {
         /// Its number in this session.
         queue: u32,
         capacity: u32,
-    },
-    Closed,
+    } = 3,
+    Closed = 4,
     /// The signal is set. One descriptor if it is an eventfd.
-    Notified,
-    Engines(EngineStatus),
-    Status(Status),
-    Policy(Box<PolicySettings>),
-    Identity(Identity),
+    Notified = 5,
+    Engines(EngineStatus) = 6,
+    Status(Box<Status>) = 7,
+    Policy(Box<PolicySettings>) = 8,
+    Identity(Identity) = 9,
 }
 
 /// The class of a refusal, for programs. The message is for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
 pub enum RefusalKind {
     /// The descriptor cannot be used as a frame.
-    Frame,
+    Frame = 0,
     /// The capability does not exist, is revoked, or lacks the right.
-    Capability,
+    Capability = 1,
     /// A quota is reached.
-    Quota,
+    Quota = 2,
     /// An argument is outside its range.
-    Argument,
+    Argument = 3,
     /// The service is stopping.
-    Stopping,
+    Stopping = 4,
     /// A system call failed, or a resource of the machine ran out.
-    System,
+    System = 5,
 }
 
 /// A command that was not executed. The session continues.
@@ -247,46 +255,47 @@ pub struct Refusal {
 
 /// A violation of the protocol, which ends the session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
+#[repr(u8)]
 pub enum Violation {
     /// The first message is not a handshake.
     #[error("the peer does not speak the memferry protocol")]
-    NotHello,
+    NotHello = 0,
     /// The sides support no common version.
     #[error("no common protocol version: the client supports {} to {}, the service {} to {}", client.0, client.1, service.0, service.1)]
-    Version { client: (u16, u16), service: (u16, u16) },
+    Version { client: (u16, u16), service: (u16, u16) } = 1,
     /// The service refused to open a session.
     #[error("the service refused the session: {0}")]
-    Unwelcome(String),
+    Unwelcome(String) = 2,
     /// The message cannot be decoded, or bytes are left over.
     #[error("the message is malformed")]
-    Malformed,
+    Malformed = 3,
     /// A message out of sequence: one was lost or replayed.
     #[error("the message has serial {got}, expected {expected}")]
-    Serial { expected: u32, got: u32 },
+    Serial { expected: u32, got: u32 } = 4,
     /// The number of descriptors differs from the announced or required one.
     #[error("the message has {got} descriptors; it must have and announce {expected}")]
-    Descriptors { expected: u32, got: u32 },
+    Descriptors { expected: u32, got: u32 } = 5,
     /// The packet exceeds the maximum length of a message.
     #[error("the packet is longer than any message")]
-    TooLong,
+    TooLong = 6,
     /// The client's socket buffer is full.
     #[error("the client does not read its answers")]
-    NotReading,
+    NotReading = 7,
     /// The ring's counts contradict each other.
     #[error("the client's ring counts are impossible")]
-    RingCounts,
+    RingCounts = 8,
     /// More requests than the completion ring has room for.
     #[error("the client has more requests outstanding than its queue holds")]
-    Overrun,
+    Overrun = 9,
     /// Access to the client's memory failed in a worker, for instance because of a truncated file.
     #[error("memory of this session failed under the service")]
-    MemoryFault,
+    MemoryFault = 10,
     /// A descriptor from the client could not be admitted in time, because somebody holds its inode.
     #[error("the memfd could not be sealed within {milliseconds} ms; no thread may write, punch or resize it while it is registered")]
-    Admission { milliseconds: u64 },
+    Admission { milliseconds: u64 } = 11,
     /// So many descriptors from this user cannot be closed that the service takes no more.
     #[error("the service cannot go on for this user: {0}")]
-    Stuck(String),
+    Stuck(String) = 12,
 }
 
 /// A message with its serial.
@@ -380,6 +389,8 @@ pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
 
 #[cfg(test)]
 mod tests {
+    mod golden;
+
     use super::*;
     use crate::config::MAX_WORKERS;
 
@@ -477,7 +488,8 @@ mod tests {
             zeroed: ZeroedStatus { buffers: max, bytes: max, failed: max },
             module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
         };
-        let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
+        let reply: Reply =
+            Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(Box::new(status))) };
         assert!(encode(&reply).len() <= memferry_shm::conduit::MAXIMUM_BYTES);
     }
 

@@ -286,7 +286,7 @@ impl Service {
                 Err(refused) => Err(refused),
             },
             Command::Engines => self.engines(session).map(Answer::Engines),
-            Command::Status => Ok(Answer::Status(self.status(session))),
+            Command::Status => Ok(Answer::Status(Box::new(self.status(session)))),
             Command::Policy { change } => self.policy(session, change.map(|change| *change)),
             Command::Identify { session } => self.identify(session),
         };

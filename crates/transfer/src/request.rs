@@ -54,18 +54,21 @@ pub enum CacheHint {
 }
 
 /// The order in which waiting requests get engine channels. A session may use the classes granted to it.
+///
+/// The numbers are those in messages, which send positions. The header of a request has codes of its own ([`crate::wire`]).
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
+#[repr(u8)]
 pub enum PriorityClass {
     /// Starts after waiting requests of all other classes.
-    Low,
+    Low = 0,
     /// The default, granted to every session.
     #[default]
-    Normal,
+    Normal = 1,
     /// Starts before waiting requests of all other classes.
-    High,
+    High = 2,
 }
 
 impl PriorityClass {

@@ -15,17 +15,19 @@ use thiserror::Error;
 
 use super::{ByClass, Deadline, Exclusive, Policy, Priority, RateLimit, Shared, Slices, Weighted};
 
-/// The policies that can be named in configuration.
+/// The policies that can be named in configuration. The numbers are those of the protocol between client and service, which
+/// sends positions: keep the variants in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[repr(u8)]
 pub enum PolicyKind {
     #[default]
-    Shared,
-    Exclusive,
-    Priority,
-    Deadline,
-    Weighted,
-    RateLimit,
+    Shared = 0,
+    Exclusive = 1,
+    Priority = 2,
+    Deadline = 3,
+    Weighted = 4,
+    RateLimit = 5,
 }
 
 impl PolicyKind {

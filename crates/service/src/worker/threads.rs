@@ -153,7 +153,7 @@ mod tests {
 
     use crate::scheduling::SchedulingClass;
 
-    use crate::{Pinning, Service, ServiceConfig};
+    use crate::{Clients, Pinning, Service, ServiceConfig};
 
     /// The CPU list and the scheduling policy of each worker thread of this process, from `/proc`.
     fn workers() -> Vec<(String, u32)> {

@@ -1,5 +1,7 @@
 //! Tests of the queue pair against honest and hostile peers, on heap storage.
 
+mod golden;
+
 use super::*;
 use crate::storage::HeapWords;
 

@@ -1,5 +1,7 @@
 //! Tests of the slot encoding: round trips of every request and completion, and refusal of every other slot.
 
+mod golden;
+
 use proptest::prelude::*;
 
 use super::*;
