@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 use std::io::{Read, Write};
 
 use harness::{MESSAGE, Served, pattern, wait_until};
-use memferry_ninep::Client;
 use memferry_ninep::codec::{Change, Data, NO_FID, NO_TAG, NO_USER, Request, VERSION, change};
+use memferry_ninep::{Client, Engine};
 
 const CLIENTS: usize = 6;
 /// Far above what an honest request takes beside the random ones.
@@ -44,7 +44,11 @@ impl Random {
     }
 
     fn fid(&mut self) -> u32 {
-        if self.0.u8(..) < 8 { self.0.u32(..) } else { self.0.u32(..16) }
+        match self.0.u8(..) {
+            0..4 => self.0.u32(..),
+            4..64 => self.0.u32(..16),
+            _ => self.0.u32(..6),
+        }
     }
 
     fn count(&mut self) -> u32 {
@@ -135,6 +139,23 @@ impl Random {
         bytes
     }
 
+    /// Requests that make and open a file as fids 1 and 2, and list the directory as fid 3, so that random ones find them.
+    fn opened(&mut self) -> Vec<u8> {
+        let file = || Cow::Borrowed(NAMES[0]);
+        let walk = |newfid, names| Request::Walk { fid: 0, newfid, names };
+        let requests = [
+            walk(1, vec![]),
+            Request::Lcreate { fid: 1, name: file(), flags: 2, mode: 0o600, gid: 0 },
+            Request::Write { fid: 1, offset: self.number() % (1 << 22), data: Data(vec![3; 60_000].into()) },
+            walk(2, vec![file()]),
+            Request::Lopen { fid: 2, flags: 2 },
+            walk(3, vec![]),
+            Request::Lopen { fid: 3, flags: 0 },
+            walk(4, vec![]),
+        ];
+        requests.iter().zip(100..).flat_map(|(request, tag)| request.encode(tag)).collect()
+    }
+
     /// One connection: sends random messages, and reads answers fast, slowly or never.
     fn session(&mut self, socket: &Path, messages: &AtomicU64) -> std::io::Result<()> {
         let mut stream = UnixStream::connect(socket)?;
@@ -146,6 +167,9 @@ impl Random {
             let attach = Request::Attach { fid: 0, afid: NO_FID, uname: b"".into(), aname, user: NO_USER };
             let version = Request::Version { msize: MESSAGE, version: VERSION.into() }.encode(NO_TAG);
             stream.write_all(&[version, attach.encode(1)].concat())?;
+            if self.0.u8(..8) > 0 {
+                stream.write_all(&self.opened())?;
+            }
         }
         let mut answers = vec![0; 1 << 16];
         stream.set_read_timeout(Some(Duration::from_millis(1)))?;
@@ -205,8 +229,11 @@ fn random_messages_harm_no_other_client() {
     let time = Duration::from_secs(variable("MEMFERRY_9P_SOAK").unwrap_or(4));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = variable("MEMFERRY_9P_SEED").unwrap_or(now.as_nanos() as u64);
-    println!("MEMFERRY_9P_SEED={seed}");
+    let engine =
+        [Engine::Auto, Engine::Copying, Engine::Pool, Engine::Cached][(seed / CLIENTS as u64 % 4) as usize];
+    println!("MEMFERRY_9P_SEED={seed} (engine {engine:?})");
     let Some(served) = Served::with(|options| {
+        options.engine = engine;
         options.pool_bytes = 4 << 20;
         options.threads = 2;
         options.limits.stall = Duration::from_secs(5);
