@@ -160,7 +160,7 @@ impl Drop for Listener {
     }
 }
 
-/// An accepted connection.
+/// A client that connected and is not counted yet.
 struct Caller {
     socket: OwnedFd,
     peer: Peer,

@@ -80,6 +80,10 @@ impl Shared {
     /// Whether a client that holds `own` buffers, of a user that holds `of_user`, may take one more. With more than a few it
     /// must leave half of the pool to others, and a user with an eighth of the pool must leave a quarter.
     pub(crate) fn may_take(&self, own: u64, of_user: u64) -> bool {
+        // The usual case, without the pool's lock.
+        if of_user < 2 {
+            return true;
+        }
         let counts = self.pool.statistics();
         let all = self.pool.options().buffers_within(counts.limit_bytes);
         let free = all.saturating_sub(counts.in_use);

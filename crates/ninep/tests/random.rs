@@ -248,7 +248,9 @@ fn random_messages_harm_no_other_client() {
     let messages = AtomicU64::new(0);
     let (rounds, longest) = std::thread::scope(|scope| {
         for index in 0..CLIENTS {
-            let (socket, running, messages) = (&served.socket, &running, &messages);
+            let socket = &served.socket;
+            let running = &running;
+            let messages = &messages;
             scope.spawn(move || {
                 let mut random = Random(fastrand::Rng::with_seed(seed.wrapping_add(index as u64)));
                 while running.load(Ordering::Relaxed) {
