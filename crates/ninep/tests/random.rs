@@ -262,7 +262,10 @@ fn random_messages_harm_no_other_client() {
         let honest = scope.spawn(|| witness(&served, &running));
         let started = Instant::now();
         while started.elapsed() < time && !honest.is_finished() {
-            std::thread::sleep(Duration::from_millis(20));
+            // Random requests move, replace and remove the directory and its files.
+            let _ = std::fs::remove_dir_all(served.export.at("den"));
+            let _ = std::fs::create_dir_all(served.export.at("den"));
+            std::thread::sleep(Duration::from_millis(500));
         }
         running.store(false, Ordering::Relaxed);
         honest.join().unwrap()
