@@ -229,7 +229,7 @@ pub fn refuses_descriptors(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Copies the bytes that wait in a stream socket without receiving them; returns their number, at most `bytes.len()`, and
-/// whether a descriptor comes with them. Bytes that arrive later are not covered.
+/// whether a descriptor comes with them or directly behind them. Bytes that arrive later are not covered.
 ///
 /// # Errors
 /// Those of `recvmsg`: `AGAIN` when nothing waits.
@@ -409,6 +409,28 @@ mod tests {
             assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
             rustix::net::sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
             assert_eq!(receive(theirs.as_fd(), false).unwrap_err(), ReceiveError::TooManyDescriptors);
+        }
+    }
+
+    #[test]
+    fn descriptors_are_seen_before_they_are_received() {
+        let kind = rustix::net::SocketType::STREAM;
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, flags, None).unwrap();
+        let mut bytes = [0; 100];
+        assert_eq!(peek(ours.as_fd(), &mut bytes), Err(Errno::AGAIN));
+        send(theirs.as_fd(), b"plain", &[], false).unwrap();
+        assert_eq!(peek(ours.as_fd(), &mut bytes), Ok((5, false)));
+        send(theirs.as_fd(), b"with", &[ours.as_fd()], false).unwrap();
+        assert!(matches!(peek(ours.as_fd(), &mut bytes), Ok((_, true))));
+        assert!(!refuses_descriptors(ours.as_fd()));
+        match refuse_descriptors(ours.as_fd()) {
+            Err(error) => assert_eq!(error, Errno::NOPROTOOPT),
+            Ok(()) => {
+                assert!(refuses_descriptors(ours.as_fd()));
+                assert_eq!(send(theirs.as_fd(), b"x", &[ours.as_fd()], false), Err(Errno::PERM));
+            }
         }
     }
 }
