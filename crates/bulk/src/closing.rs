@@ -11,10 +11,10 @@
 //! each open connection.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::ConnectError;
+use crate::tally::Tally;
 
 /// Pending descriptors with which a connection may still start: more than one packet brings.
 const MOST: u32 = 256;
@@ -22,24 +22,8 @@ const MOST: u32 = 256;
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(5);
 
-/// Pending descriptors in the low half, the process in the high half. A forked child inherits its parent's batches without the
-/// threads that close them, so it counts from zero.
-static PENDING: AtomicU64 = AtomicU64::new(0);
-
-fn of_this_process(counted: u64) -> u32 {
-    if (counted >> 32) as u32 == std::process::id() { counted as u32 } else { 0 }
-}
-
-fn count(change: impl Fn(u32) -> u32) {
-    let mut counted = PENDING.load(Ordering::Relaxed);
-    loop {
-        let next = u64::from(std::process::id()) << 32 | u64::from(change(of_this_process(counted)));
-        match PENDING.compare_exchange_weak(counted, next, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => counted = now,
-        }
-    }
-}
+/// Received descriptors that are not closed yet.
+static PENDING: Tally = Tally::new();
 
 /// Descriptors that count as pending until each is closed, on the thread that drops the batch.
 struct Batch(Vec<OwnedFd>);
@@ -47,7 +31,7 @@ struct Batch(Vec<OwnedFd>);
 impl Batch {
     fn new(descriptors: Vec<OwnedFd>) -> Self {
         let more = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
-        count(|pending| pending.saturating_add(more));
+        PENDING.add(more);
         Self(descriptors)
     }
 }
@@ -56,7 +40,7 @@ impl Drop for Batch {
     fn drop(&mut self) {
         for descriptor in self.0.drain(..) {
             drop(descriptor);
-            count(|pending| pending.saturating_sub(1));
+            PENDING.subtract(1);
         }
     }
 }
@@ -75,7 +59,7 @@ pub(crate) fn wait_for_room(deadline: Option<Instant>) -> Result<(), ConnectErro
     let patience = Instant::now() + PATIENCE;
     let until = deadline.map_or(patience, |deadline| deadline.min(patience));
     loop {
-        let pending = of_this_process(PENDING.load(Ordering::Relaxed));
+        let pending = PENDING.get();
         if pending <= MOST {
             return Ok(());
         }

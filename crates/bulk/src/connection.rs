@@ -19,6 +19,7 @@ use memferry::{CallError, Client, Identity, ServiceId, SessionId};
 use memferry_shm::bus_error;
 use memferry_shm::conduit::{self, ReceiveError};
 use memferry_shm::frame;
+use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::Fences;
 use memferry_shm::storage::MappedWords;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -26,10 +27,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::admission::{self, Admitter, MOST_LEFT};
 use crate::closing::{close_elsewhere, wait_for_room};
 use crate::error::ConnectError;
 use crate::peer::Peer;
-use crate::receiver::{Receiver, map};
+use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::socket::{NoDescriptor, Socket, is_shortage};
 use crate::wire::{MEMORY_BYTES, Violation};
@@ -45,14 +47,18 @@ const MAX_SILENT: usize = 16;
 pub struct Options {
     /// Bytes of the longest message to receive; the other end learns it. Lent frames may be longer.
     pub longest: u64,
-    /// How long the other process may take for the handshake.
+    /// How long the other process may take for the handshake, and hold the memory that it sends with it.
     pub handshake: Duration,
+    /// How long the other process may hold the memory of a frame that it lends mapped, before the connection ends with
+    /// [`ReceiveError::Held`](crate::ReceiveError::Held).
+    pub admission: Duration,
 }
 
 impl Default for Options {
-    /// 64 MiB, 5 seconds.
+    /// 64 MiB, 5 seconds, 5 seconds.
     fn default() -> Self {
-        Self { longest: 64 << 20, handshake: Duration::from_secs(5) }
+        let patience = Duration::from_secs(5);
+        Self { longest: 64 << 20, handshake: patience, admission: patience }
     }
 }
 
@@ -178,6 +184,8 @@ impl Listener {
 
     /// Waits up to `limit` for a process to connect and shakes hands with it. Of several, the first to send a greeting is
     /// accepted; one that sends none within the time of `options` is disconnected. Concurrent calls take turns.
+    ///
+    /// The process that is accepted can hold this call for the time of `options` beyond `limit`: accept on a thread of its own.
     ///
     /// # Errors
     /// [`ConnectError`]; [`ConnectError::TimedOut`] if no process connected or another thread had the turn. The listener stays usable.
@@ -315,12 +323,16 @@ fn shake_hands(
     let (descriptor, own) = frame::allocate_sealed(MEMORY_BYTES, false)?;
     conduit::send(socket.as_fd(), &hello.encode(), &[descriptor.as_fd()], false)
         .map_err(failed("sendmsg"))?;
-    let (theirs, memory, process) = receive_hello(&socket, after(options.handshake))?;
-    let user = conduit::peer_user(socket.as_fd()).map_err(failed("getsockopt"))?;
-    let mapped = map(&memory, MEMORY_BYTES, user).map_err(|error| {
-        close_elsewhere(vec![memory]);
-        no_memory("mmap", error)
-    })?;
+    let until = after(options.handshake);
+    let (theirs, memory, process) = receive_hello(&socket, until)?;
+    let user = match conduit::peer_user(socket.as_fd()) {
+        Ok(user) => user,
+        Err(error) => {
+            close_elsewhere(vec![memory]);
+            return Err(failed("getsockopt")(error));
+        }
+    };
+    let mapped = admit(memory, user, (until, options.handshake))?;
     // The other process's memory may fail while this CPU reads it.
     bus_error::install().map_err(|source| ConnectError::System { step: "sigaction", source })?;
     for mapping in [&own, &mapped] {
@@ -335,7 +347,29 @@ fn shake_hands(
     let words = words.ok_or(ConnectError::Handshake("its memory is not aligned"))?;
     let peer = Arc::new(Peer::new(words, agreed, (socket, watched), user));
     let sender = Sender::new(Arc::clone(&peer), client.clone(), session, theirs.longest);
-    Ok((sender, Receiver::new(peer, client.clone(), session, options.longest)))
+    Ok((sender, Receiver::new(peer, client.clone(), session, (options.longest, options.admission))))
+}
+
+/// Admits the other end's memory. The other process can delay that, but not beyond `until`.
+fn admit(
+    memory: OwnedFd,
+    user: u32,
+    (until, limit): (Option<Instant>, Duration),
+) -> Result<Mapping, ConnectError> {
+    let stuck = admission::stuck(user);
+    if stuck >= MOST_LEFT {
+        close_elsewhere(vec![memory]);
+        return Err(ConnectError::Holding { user, stuck });
+    }
+    let mut admitter = Admitter::new(user);
+    let answer = match admitter.begin(memory, MEMORY_BYTES) {
+        Ok(()) => admitter.wait(until).ok_or(ConnectError::Held { limit })?,
+        Err(refused) => Err(refused),
+    };
+    answer.map_err(|refused| {
+        close_elsewhere(refused.memory.into_iter().collect());
+        no_memory("mmap", refused.why)
+    })
 }
 
 /// The other end's session if both are clients of one service. It must belong to the process that the kernel names as the

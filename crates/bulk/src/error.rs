@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use memferry::{AccessError, CallError, Failure, Forked, OpenError, SubmitReason};
 use memferry_shm::frame::AllocateError;
@@ -39,6 +40,14 @@ pub enum ConnectError {
     /// socket's directory to trusted users.
     #[error("{pending} descriptors from other processes are not closed yet; connect again later")]
     Closing { pending: u32 },
+    /// The other process holds the memory that it sent, so that it could not be sealed and mapped in time.
+    #[error("the other process holds the memory that it sent: it could not be admitted within {limit:?}")]
+    Held { limit: Duration },
+    /// Earlier memory of this user still holds threads of this process. The user's processes are refused until it is released.
+    #[error(
+        "user {user} holds memory that {stuck} threads of this process are admitting; end the processes that hold it"
+    )]
+    Holding { user: u32, stuck: u32 },
     /// The other process sent memory that is not safe to map, or made a false statement.
     #[error("the other process broke the handshake: {0}")]
     Violation(#[from] Violation),
@@ -121,6 +130,14 @@ pub enum ReceiveError {
         "message of kind {kind} lends a frame that cannot be mapped: {source}; release descriptors or memory"
     )]
     Shortage { kind: u32, source: io::Error },
+    /// The other process holds memory that it sent, so that it could not be sealed and mapped within [`Options::admission`], or
+    /// eight threads of this process are stuck in memory of its user already. The connection is unusable.
+    ///
+    /// [`Options::admission`]: crate::Options::admission
+    #[error(
+        "the other process holds memory that it sent: it could not be admitted within {limit:?}; the connection has ended"
+    )]
+    Held { limit: Duration },
     /// The other end's memory failed under a message; the connection is unusable.
     #[error("the other process's memory failed while a message was read; connect again")]
     MemoryFault,

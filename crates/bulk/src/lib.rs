@@ -41,12 +41,23 @@
 //! ```
 //!
 //! The other process is not trusted: its data is copied before it is checked, and it cannot write to this process's memory.
+//!
+//! # What the other process can delay
+//!
+//! No call waits for the other process beyond the call's own limit, but for two milliseconds while memory that it sent is
+//! admitted (checked, sealed and mapped). The other process can hold that memory so that admitting it takes as long as it likes:
+//! it then runs on a helper thread, and after [`Options::admission`] the connection ends with [`ReceiveError::Held`].
+//! [`connect`], [`over`] and [`Listener::accept`] wait up to [`Options::handshake`] for the process that they connect to, so
+//! accept on a thread of its own. A helper that is stuck is left behind and counted; a user whose memory holds eight of them is
+//! refused. While one is stuck this process cannot end, not even by SIGKILL.
+//!
 //! A sender or a receiver may move to another thread but serves one thread at a time. A forked child can use neither. There is
 //! no discovery and no encryption. The permissions of the socket's directory decide who may connect.
 
 // Documentation examples must not ignore a `Result`.
 #![doc(test(attr(deny(unused_must_use))))]
 
+mod admission;
 mod area;
 mod buffer;
 mod bulk;
@@ -61,6 +72,7 @@ mod receiver;
 mod retirement;
 mod sender;
 mod socket;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod wire;

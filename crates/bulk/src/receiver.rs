@@ -10,7 +10,8 @@
 //!
 //! The other end is not trusted: a slot is copied before it is decoded, numbers are checked against their bounds, and the buffer
 //! grows only as a message's bytes arrive. A protocol violation ends the connection with a [`Violation`]. A refused, revoked or
-//! late frame is an error of one message.
+//! late frame is an error of one message. Memory is admitted by a helper thread (`admission`), since the other end can hold it:
+//! a slot that needs it waits there while calls return, and ends the connection after its time.
 //!
 //! Slots are retired in order: holding a lent frame stops the sender once 64 slots are behind it. A receiver serves one thread
 //! at a time; the sender of the same end may be on another.
@@ -23,20 +24,19 @@ use std::time::{Duration, Instant};
 
 use memferry::{Armed, CallError, Client, Frame, GrantToken, Queue, Region, SessionId, Ticket, copy};
 use memferry_shm::bus_error::guarded;
-use memferry_shm::frame::{self, FrameRefused};
-use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::Spin;
 use memferry_shm::ring::Consumer;
 use memferry_shm::storage::RingStorage;
 use rustix::io::Errno;
 
+use crate::admission::{self, Admitter, Answer, MOST_LEFT, Refused};
 use crate::buffer::Buffer;
 use crate::closing::close_elsewhere;
 use crate::error::{FinishError, PullReason, ReceiveError};
 use crate::lent::{Import, LentFrame, PullError};
 use crate::peer::{Peer, SPIN, Sleep, Unready};
 use crate::retirement::{FOR_ROOM, Retirement, Unretired};
-use crate::socket::{NoDescriptor, is_shortage};
+use crate::socket::NoDescriptor;
 use crate::wire::{
     AREA_AT, EXPORTS, INLINE_BYTES, MESSAGE_WAKE, RECEIVER_CLOSED, RECEIVER_PARKED, RING, SENDER_CLOSED,
     SLOT_WORDS, SLOTS, Slot, Violation,
@@ -44,6 +44,8 @@ use crate::wire::{
 
 /// How long a dropped receiver waits for each of its cancelled pulls to end.
 const CANCEL_WAIT: Duration = Duration::from_secs(1);
+/// How long a call waits for the admission of memory beyond its limit: ordinary admissions end within it.
+const GRACE: Duration = Duration::from_millis(2);
 
 /// The contents of a message.
 #[derive(Debug)]
@@ -67,6 +69,16 @@ enum Arrived {
     Range(LentFrame),
 }
 
+/// A slot that waits for the admission of the memory that it names.
+struct Admitting {
+    slot: Slot,
+    index: u32,
+    once: bool,
+    length: u64,
+    unretired: Unretired,
+    until: Option<Instant>,
+}
+
 /// A range that has been pulled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pulled {
@@ -83,6 +95,10 @@ pub struct Receiver {
     longest: u64,
     ring: Consumer<SLOT_WORDS>,
     taken: u64,
+    admitter: Admitter,
+    /// How long the admission of a frame may take.
+    patience: Duration,
+    admitting: Option<Admitting>,
     retirement: Arc<Retirement>,
     /// By export number, and whether each is for one message only.
     imports: [Option<(Arc<Import>, bool)>; EXPORTS],
@@ -96,8 +112,16 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(peer: Arc<Peer>, client: Client, grantor: Option<SessionId>, longest: u64) -> Self {
+    pub(crate) fn new(
+        peer: Arc<Peer>,
+        client: Client,
+        grantor: Option<SessionId>,
+        (longest, patience): (u64, Duration),
+    ) -> Self {
         Self {
+            admitter: Admitter::new(peer.user),
+            patience,
+            admitting: None,
             retirement: Arc::new(Retirement::new(Arc::clone(&peer))),
             peer,
             client,
@@ -115,7 +139,9 @@ impl Receiver {
         }
     }
 
-    /// Waits up to `limit` for the next message.
+    /// Waits up to `limit` for the next message, and up to 2 ms longer for memory that the other end lends mapped. If the other
+    /// end holds that memory, calls time out until [`Options::admission`](crate::Options::admission) has passed, then the
+    /// connection ends with [`ReceiveError::Held`].
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -132,7 +158,7 @@ impl Receiver {
 
     /// Whether a slot waits to be received. Does not block.
     pub fn ready(&self) -> bool {
-        self.peer.check_fork().is_ok() && self.ring.ready(&self.peer.theirs)
+        self.peer.check_fork().is_ok() && (self.admitting.is_some() || self.ring.ready(&self.peer.theirs))
     }
 
     /// Makes the [descriptor](Self::as_fd) readable with the next message or the end of the connection; returns
@@ -145,7 +171,7 @@ impl Receiver {
         self.check()?;
         // A shortage is reported with the message that it concerns.
         let lacking = match self.peer.socket.take_in() {
-            Ok(()) => false,
+            Ok(_) => false,
             Err(NoDescriptor::Shortage(_)) => true,
             Err(NoDescriptor::Broken(violation)) => return Err(self.end(violation)),
         };
@@ -153,7 +179,7 @@ impl Receiver {
         let room = self.peer.socket.had_room();
         let closed = self.peer.theirs.word(SENDER_CLOSED).load(Ordering::Acquire) != 0;
         // The descriptor's wake-up was for this side's sender; its wake-up is consumed, so report ready.
-        let ready = lacking || room || closed || self.ring.ready(&self.peer.theirs) || self.peer.lost();
+        let ready = lacking || room || closed || self.ready() || self.peer.lost();
         Ok(if ready { Armed::Ready } else { Armed::Waiting })
     }
 
@@ -169,28 +195,42 @@ impl Receiver {
 
     fn next(&mut self, deadline: Option<Instant>) -> Result<Arrived, ReceiveError> {
         self.check()?;
+        let over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let mut waited = false;
         loop {
-            let Some(words) = self.ring.pop(&self.peer.theirs) else {
-                self.wait(deadline)?;
-                continue;
+            let arrived = if let Some(admitting) = self.admitting.take() {
+                self.admitted(admitting, deadline)
+            } else {
+                let Some(words) = self.ring.pop(&self.peer.theirs) else {
+                    // A peer can take back slots while this end wakes.
+                    if waited && over() {
+                        return Err(ReceiveError::TimedOut);
+                    }
+                    self.wait(deadline)?;
+                    waited = true;
+                    continue;
+                };
+                if self.taken - self.retirement.count() >= u64::from(SLOTS) {
+                    return Err(self.end(Violation::Overrun));
+                }
+                let unretired = Unretired::new(&self.retirement, self.taken);
+                self.taken += 1;
+                let taken = Slot::decode(&words).map_err(ReceiveError::Broken);
+                taken.and_then(|slot| self.take(slot, unretired))
             };
-            if self.taken - self.retirement.count() >= u64::from(SLOTS) {
-                return Err(self.end(Violation::Overrun));
-            }
-            let unretired = Unretired::new(&self.retirement, self.taken);
-            self.taken += 1;
-            let taken = Slot::decode(&words).map_err(ReceiveError::Broken);
-            match taken.and_then(|slot| self.take(slot, unretired)) {
+            match arrived {
                 Ok(None) => {}
                 Ok(Some(arrived)) => return Ok(arrived),
                 Err(error) => {
-                    self.broken |= matches!(error, ReceiveError::Broken(_) | ReceiveError::MemoryFault);
+                    self.broken |= matches!(
+                        error,
+                        ReceiveError::Broken(_) | ReceiveError::MemoryFault | ReceiveError::Held { .. }
+                    );
                     return Err(error);
                 }
             }
             // A peer can send slots without messages endlessly.
-            let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if over && self.taken.is_multiple_of(u64::from(SLOTS)) {
+            if self.admitting.is_none() && over() && self.taken.is_multiple_of(u64::from(SLOTS)) {
                 return Err(ReceiveError::TimedOut);
             }
         }
@@ -213,11 +253,20 @@ impl Receiver {
                 Ok(None)
             }
             Slot::Descriptor { index, once, length } => {
-                let import = self.announced(index, length).map_err(ReceiveError::Broken)?;
-                self.imports[index as usize] = Some((Arc::new(import), once));
+                match self.peer.socket.descriptor(index) {
+                    Ok(memory) => self.admit(memory, (slot, unretired), (index, once, length))?,
+                    Err(NoDescriptor::Shortage(_)) => {
+                        self.imports[index as usize] = Some((Arc::new(Import::Unmapped(None, length)), once));
+                    }
+                    Err(NoDescriptor::Broken(violation)) => return Err(ReceiveError::Broken(violation)),
+                }
                 Ok(None)
             }
             Slot::Lent { kind, index, offset, length } => {
+                if let Some((memory, whole, once)) = self.unmapped(kind, index)? {
+                    self.admit(memory, (slot, unretired), (index, once, whole))?;
+                    return Ok(None);
+                }
                 let import = self.import(kind, index)?;
                 Ok(Some(Arrived::Range(LentFrame { kind, import, offset, length, _unretired: unretired })))
             }
@@ -271,14 +320,9 @@ impl Receiver {
                 let frame = frame.map_err(|source| ReceiveError::Refused { kind, source })?;
                 *import = Arc::new(Import::Granted(frame));
             }
-            Import::Unmapped(memory, length) => {
-                let none = Err(NoDescriptor::Shortage(Errno::MFILE));
-                let mapped = memory.as_ref().map_or(none, |memory| map(memory, *length, self.peer.user));
-                let mapping = mapped.map_err(|error| match error {
-                    NoDescriptor::Broken(violation) => ReceiveError::Broken(violation),
-                    NoDescriptor::Shortage(error) => ReceiveError::Shortage { kind, source: error.into() },
-                })?;
-                *import = Arc::new(Import::Mapped(mapping));
+            // Memory to be mapped was taken before.
+            Import::Unmapped(..) => {
+                return Err(ReceiveError::Shortage { kind, source: Errno::MFILE.into() });
             }
             Import::Granted(_) | Import::Mapped(_) => {}
         }
@@ -290,20 +334,82 @@ impl Receiver {
         Ok(import)
     }
 
-    /// Maps the memory of the next descriptor on the socket. If a resource is lacking, the mapping is left to later.
-    fn announced(&self, index: u32, length: u64) -> Result<Import, Violation> {
-        let memory = match self.peer.socket.descriptor(index) {
-            Ok(memory) => memory,
-            Err(NoDescriptor::Shortage(_)) => return Ok(Import::Unmapped(None, length)),
-            Err(NoDescriptor::Broken(violation)) => return Err(violation),
-        };
-        match map(&memory, length, self.peer.user) {
-            Ok(mapping) => Ok(Import::Mapped(mapping)),
-            Err(NoDescriptor::Shortage(_)) => Ok(Import::Unmapped(Some(memory), length)),
-            Err(NoDescriptor::Broken(violation)) => {
-                close_elsewhere(vec![memory]);
-                Err(violation)
+    /// Takes the memory of an export that a lack of resources left unmapped: its descriptor, length, and use for one message.
+    fn unmapped(&mut self, kind: u32, index: u32) -> Result<Option<(OwnedFd, u64, bool)>, ReceiveError> {
+        let Some((import, once)) = &mut self.imports[index as usize] else { return Ok(None) };
+        let once = *once;
+        match Arc::get_mut(import) {
+            Some(Import::Unmapped(memory, length)) => match memory.take() {
+                Some(memory) => Ok(Some((memory, *length, once))),
+                None => Err(ReceiveError::Shortage { kind, source: Errno::MFILE.into() }),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// Starts to admit the memory of export `index` for a slot.
+    fn admit(
+        &mut self,
+        memory: OwnedFd,
+        (slot, unretired): (Slot, Unretired),
+        (index, once, length): (u32, bool, u64),
+    ) -> Result<(), ReceiveError> {
+        if admission::stuck(self.peer.user) >= MOST_LEFT {
+            close_elsewhere(vec![memory]);
+            return Err(ReceiveError::Held { limit: self.patience });
+        }
+        let until = Instant::now().checked_add(self.patience);
+        let admitting = Admitting { slot, index, once, length, unretired, until };
+        match self.admitter.begin(memory, length) {
+            Ok(()) => {
+                self.admitting = Some(admitting);
+                Ok(())
             }
+            Err(refused) => self.mapped(&admitting, Err(refused)),
+        }
+    }
+
+    /// Continues a slot whose memory is being admitted.
+    fn admitted(
+        &mut self,
+        admitting: Admitting,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Arrived>, ReceiveError> {
+        let call = deadline.map(|deadline| deadline.max(Instant::now() + GRACE));
+        let until = [call, admitting.until].into_iter().flatten().min();
+        let Some(answer) = self.admitter.wait(until) else {
+            if admitting.until.is_some_and(|until| until <= Instant::now()) {
+                self.admitter.give_up();
+                return Err(ReceiveError::Held { limit: self.patience });
+            }
+            self.admitting = Some(admitting);
+            return Err(ReceiveError::TimedOut);
+        };
+        self.mapped(&admitting, answer)?;
+        match admitting.slot {
+            Slot::Lent { .. } => self.take(admitting.slot, admitting.unretired),
+            _ => Ok(None),
+        }
+    }
+
+    /// Stores the memory of an export. If a resource is lacking, the next message that lends it tries again.
+    fn mapped(&mut self, admitting: &Admitting, answer: Answer) -> Result<(), ReceiveError> {
+        let Admitting { slot, index, once, length, .. } = *admitting;
+        let (import, lacking) = match answer {
+            Ok(mapping) => (Import::Mapped(mapping), None),
+            Err(Refused { why: NoDescriptor::Broken(violation), .. }) => {
+                return Err(ReceiveError::Broken(violation));
+            }
+            Err(Refused { why: NoDescriptor::Shortage(error), memory }) => {
+                (Import::Unmapped(memory, length), Some(error))
+            }
+        };
+        self.imports[index as usize] = Some((Arc::new(import), once));
+        match (slot, lacking) {
+            (Slot::Lent { kind, .. }, Some(error)) => {
+                Err(ReceiveError::Shortage { kind, source: error.into() })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -401,17 +507,6 @@ fn accept(
     }
 }
 
-/// Maps memory that a process of `user` sent. A shortage of this process is no violation of the peer.
-pub(crate) fn map(memory: &OwnedFd, length: u64, user: u32) -> Result<Mapping, NoDescriptor> {
-    frame::admit(memory.as_fd(), length, user).map_err(|refused| match &refused {
-        FrameRefused::System { source, .. } => match Errno::from_io_error(source) {
-            Some(error) if is_shortage(error) => NoDescriptor::Shortage(error),
-            _ => Violation::from(refused).into(),
-        },
-        _ => Violation::from(refused).into(),
-    })
-}
-
 #[cfg(test)]
 impl Receiver {
     pub(crate) fn peer(&self) -> &Peer {
@@ -423,6 +518,7 @@ impl Drop for Receiver {
     /// Tells the other end that this one takes no more messages.
     fn drop(&mut self) {
         if self.peer.check_fork().is_err() {
+            self.admitter.forget();
             return;
         }
         // Before the other end learns that its frames are no longer read.

@@ -232,8 +232,14 @@ impl Sender {
     /// this connection (a process that mapped it may); [`SendError::Broken`], [`SendError::Forked`].
     pub fn settle(&mut self, loan: Loan, limit: Option<Duration>) -> Result<(), SendError> {
         let deadline = deadline(limit);
+        let mut waited = false;
         while !self.settled(loan)? {
+            // A peer can take back its count while this end wakes.
+            if waited && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(SendError::TimedOut);
+            }
             self.wait(deadline)?;
+            waited = true;
         }
         Ok(())
     }
@@ -367,6 +373,7 @@ impl Sender {
         if self.peer.known_lost() || self.staged.is_multiple_of(u64::from(SLOTS)) && self.peer.lost() {
             return Err(SendError::PeerLost);
         }
+        let mut waited = false;
         loop {
             if self.ring.free() > 0
                 && let Some(taken) = take(&mut self.area)
@@ -374,7 +381,11 @@ impl Sender {
                 return Ok(taken);
             }
             if !self.refresh()? {
+                if waited && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Err(SendError::TimedOut);
+                }
                 self.wait(deadline)?;
+                waited = true;
             }
         }
     }

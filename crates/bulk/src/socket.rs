@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use memferry::{ForkGuard, Forked};
 use memferry_shm::conduit::{self, ReceiveError};
@@ -23,6 +24,11 @@ use crate::wire::{EXPORTS, ROOM_NEWS, Violation};
 
 /// Packets received per call if the system does not report how many wait.
 const UNKNOWN: u64 = 2 * EXPORTS as u64;
+
+/// How long a call receives packets.
+const BRIEFLY: Duration = Duration::from_millis(10);
+/// How often that is repeated for a descriptor. An honest peer has sent a few wake-ups before it.
+const MOST_ROUNDS: u32 = 8;
 
 /// Why a descriptor is missing.
 #[derive(Debug)]
@@ -77,8 +83,11 @@ impl Socket {
         let _ = conduit::send(self.as_fd(), &news.to_le_bytes(), &[], false);
     }
 
-    /// Receives the packets that wait now. Later ones are left, so that a fast peer cannot hold the caller.
-    pub(crate) fn take_in(&self) -> Result<(), NoDescriptor> {
+    /// Receives the packets that wait now, as long as that takes little time. Later ones are left, so that a fast peer cannot
+    /// hold the caller. Returns whether it stopped early: a peer whose socket is watched by very many epoll instances makes each
+    /// packet slow to receive.
+    pub(crate) fn take_in(&self) -> Result<bool, NoDescriptor> {
+        let until = Instant::now() + BRIEFLY;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Each valid packet is one number. The first packet is received even if it is empty.
         let waiting = rustix::io::ioctl_fionread(self.as_fd()).map(|bytes| bytes / size_of::<u32>() as u64);
@@ -87,7 +96,7 @@ impl Socket {
             let received = conduit::receive_into(self.as_fd(), false, &mut came);
             let number = received.map(|bytes| bytes.try_into().ok().map(u32::from_le_bytes));
             match (number, <[OwnedFd; 1]>::try_from(came)) {
-                (Err(ReceiveError::WouldBlock | ReceiveError::Closed), _) => return Ok(()),
+                (Err(ReceiveError::WouldBlock | ReceiveError::Closed), _) => return Ok(false),
                 (Err(ReceiveError::System(error)), _) if is_shortage(error) => {
                     return Err(NoDescriptor::Shortage(error));
                 }
@@ -108,8 +117,11 @@ impl Socket {
                     return Err(Violation::NoDescriptor.into());
                 }
             }
+            if Instant::now() >= until {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether a wake-up for room was received since the last call.
@@ -120,13 +132,17 @@ impl Socket {
     /// The descriptor that was sent for an export. It is sent before the slot that announces it.
     pub(crate) fn descriptor(&self, index: u32) -> Result<OwnedFd, NoDescriptor> {
         let next = || self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let kept = match next() {
-            Some(kept) => Some(kept),
-            None => {
-                self.take_in()?;
-                next()
+        let mut kept = next();
+        for _ in 0..MOST_ROUNDS {
+            if kept.is_some() {
+                break;
             }
-        };
+            let more = self.take_in()?;
+            kept = next();
+            if !more {
+                break;
+            }
+        }
         match kept {
             Some(Some((named, descriptor))) if named == index => Ok(descriptor),
             Some(None) => Err(NoDescriptor::Shortage(Errno::MFILE)),

@@ -79,6 +79,9 @@ struct ServeArguments {
     /// Maximum number of clients.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients)]
     max_clients: usize,
+    /// Maximum number of clients of one user over Unix sockets, or of one address over TCP.
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients_per_user)]
+    max_clients_per_user: usize,
     /// Maximum number of fids per client.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().fids)]
     max_fids: usize,
@@ -120,6 +123,7 @@ impl ServeArguments {
         options.threads = self.threads.unwrap_or(options.threads);
         options.limits = Limits {
             clients: self.max_clients,
+            clients_per_user: self.max_clients_per_user,
             fids: self.max_fids,
             nodes: self.max_fids.saturating_mul(2),
             outstanding: self.max_outstanding,

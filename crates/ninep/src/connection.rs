@@ -13,19 +13,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use memferry_pool::Buffer;
 use memferry_pool::uring::{Done, Held, Ring};
+use memferry_shm::conduit;
 use rustix::io::Errno;
 
+use crate::closing::close_elsewhere;
 use crate::codec::{HEADER, Header, Malformed, Reply, Request, TVERSION, TWRITE, WRITE_HEAD, WriteHead};
 use crate::handover::Pipes;
 use crate::open_file::{OpenFile, Span};
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Body, Outgoing};
 use crate::session::{Outcome, Session};
 use crate::shared::{Arrival, Connected, Shared};
 use crate::statistics::{Counters, Way};
@@ -36,6 +39,10 @@ const INBOX: usize = 16 << 10;
 const RECEIVE: usize = 4096;
 /// Bytes per send or payload receive; the stall limit applies to each.
 pub(crate) const PIECE: usize = 64 << 10;
+/// Bytes of queued answers without file data at which a client's further requests wait.
+const MAX_QUEUED: usize = 1 << 20;
+/// Answers that pass on pages of the page cache at a time: each uses a pipe, which is two descriptors.
+pub(crate) const MAX_HANDOVERS: usize = 16;
 
 /// Resources of a serving thread, used by its connections.
 pub(crate) struct Tools {
@@ -63,11 +70,21 @@ pub(crate) struct Ticket {
 /// An operation in flight.
 pub(crate) enum Pending {
     Receive,
-    /// The rest of a Twrite's data.
+    /// Waits for bytes to examine before they are received.
+    Readable,
+    /// The next `part` bytes of a Twrite's data.
     Payload {
         ticket: Ticket,
         head: WriteHead,
         left: usize,
+        part: usize,
+    },
+    /// Waits for a Twrite's data to examine before it is received.
+    PayloadReadable {
+        ticket: Ticket,
+        head: WriteHead,
+        left: usize,
+        buffer: Buffer,
     },
     Read {
         ticket: Ticket,
@@ -126,7 +143,12 @@ pub(crate) struct Connection {
     aheads: Vec<Weak<OpenFile>>,
     pub(crate) progress: Instant,
     since: Instant,
-    _connected: Connected,
+    /// Whether messages may carry descriptors. They are looked at before they are received: a descriptor that is received
+    /// unseen is closed by the serving thread, which can take as long as the client likes.
+    examined: bool,
+    connected: Connected,
+    /// Buffers counted in the user's account.
+    counted: u64,
 }
 
 impl Connection {
@@ -134,7 +156,7 @@ impl Connection {
         Self {
             index,
             socket: Arc::new(arrival.socket),
-            session: Session::new(shared, arrival.peer),
+            session: Session::new(shared, arrival.peer, Arc::clone(&arrival.connected.account)),
             inbox: vec![0; INBOX],
             filled: 0,
             receiving: false,
@@ -152,8 +174,51 @@ impl Connection {
             aheads: Vec::new(),
             progress: Instant::now(),
             since: Instant::now(),
-            _connected: arrival.connected,
+            examined: arrival.examined,
+            connected: arrival.connected,
+            counted: 0,
         }
+    }
+
+    /// Releases what a closed connection has. Its socket may hold descriptors that are slow to close.
+    pub(crate) fn finish(mut self) {
+        self.close();
+        self.count_buffers();
+        let Self { socket, connected, examined, .. } = self;
+        if examined && let Some(socket) = Arc::into_inner(socket) {
+            close_elsewhere(socket, Some(connected));
+        }
+    }
+
+    /// Buffers with data or answers of this client.
+    fn buffers(&self) -> u64 {
+        let operations = self.pending.iter().flatten().filter(|pending| {
+            !matches!(
+                pending,
+                Pending::Receive
+                    | Pending::Readable
+                    | Pending::Send
+                    | Pending::Writable
+                    | Pending::Sync { .. }
+            )
+        });
+        let answers = self.outgoing.iter().filter(|outgoing| matches!(outgoing.body, Body::View(_)));
+        operations.count() as u64 + answers.count() as u64 + u64::from(self.sending)
+    }
+
+    /// Updates the count of buffers in the user's account.
+    fn count_buffers(&mut self) {
+        let buffers = if self.is_gone() { 0 } else { self.buffers() };
+        let account = &self.connected.account.buffers;
+        account.fetch_add(buffers.wrapping_sub(self.counted), Ordering::Relaxed);
+        self.counted = buffers;
+    }
+
+    /// Whether this client may take another buffer, or must leave those that are free to others.
+    pub(crate) fn may_take(&self, shared: &Shared) -> bool {
+        let own = self.buffers();
+        let of_user = self.connected.account.buffers.load(Ordering::Relaxed);
+        shared.may_take(own, of_user.saturating_sub(self.counted).saturating_add(own))
     }
 
     /// Starts an operation with a token; forgets it if the kernel refused it.
@@ -237,8 +302,9 @@ impl Connection {
 
     /// Whether a file operation is in flight. Tversion waits for these, so that a client never exceeds its limit.
     fn has_file_operations(&self) -> bool {
-        let of_socket =
-            |pending: &Pending| matches!(pending, Pending::Receive | Pending::Send | Pending::Writable);
+        let of_socket = |pending: &Pending| {
+            matches!(pending, Pending::Receive | Pending::Readable | Pending::Send | Pending::Writable)
+        };
         !self.pending.iter().flatten().all(of_socket)
     }
 
@@ -267,6 +333,7 @@ impl Connection {
             tracing::debug!(client = self.index, %error, "session ended");
             self.close();
         }
+        self.count_buffers();
     }
 
     fn try_advance(&mut self, tools: &mut Tools) -> io::Result<()> {
@@ -283,10 +350,38 @@ impl Connection {
             return Ok(());
         }
         self.receiving = true;
+        if self.examined {
+            return self.wait_for_bytes(tools, Pending::Readable);
+        }
+        self.receive(tools, room.min(RECEIVE))
+    }
+
+    /// Receives up to `count` bytes into the inbox.
+    fn receive(&mut self, tools: &mut Tools, count: usize) -> io::Result<()> {
         let inbox = std::mem::take(&mut self.inbox);
         let socket = Arc::clone(&self.socket);
-        let part = (self.filled, room.min(RECEIVE));
+        let part = (self.filled, count);
         self.launch(Pending::Receive, |token| tools.ring.receive(socket, inbox, part, token))
+    }
+
+    fn wait_for_bytes(&mut self, tools: &mut Tools, pending: Pending) -> io::Result<()> {
+        let socket = Arc::clone(&self.socket);
+        let ready = libc::POLLIN as u32;
+        self.launch(pending, |token| tools.ring.poll(socket, ready, token))
+    }
+
+    /// How many of the next `most` bytes can be received without a descriptor; `None` if there are none yet.
+    fn examine(&mut self, tools: &Tools, most: usize) -> io::Result<Option<usize>> {
+        match conduit::peek(self.socket.as_fd(), &mut vec![0; most]) {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+            Ok((_, true)) => {
+                self.violation(tools, &"a message carries descriptors");
+                Err(io::ErrorKind::InvalidData.into())
+            }
+            Ok((0, false)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((bytes, false)) => Ok(Some(bytes)),
+        }
     }
 
     /// Whether messages must wait, whatever is in the inbox.
@@ -297,7 +392,9 @@ impl Connection {
     }
 
     fn is_full(&self, tools: &Tools) -> bool {
+        let queued = || self.outgoing.iter().map(|outgoing| outgoing.head.len()).sum::<usize>();
         self.tags.len() + self.outgoing.len() >= tools.shared.options.limits.outstanding
+            || self.outgoing.len() > 8 && queued() >= MAX_QUEUED
     }
 
     /// Handles whole messages and heads of writes in the inbox; returns whether it stopped for lack of bytes.
@@ -428,10 +525,15 @@ impl Connection {
         let Some(start) = here.get(HEADER..wanted) else { return Ok(0) };
         let most = tools.shared.options.block_bytes;
         let head = WriteHead::decode(start, header.size).ok().filter(|head| head.count as usize <= most);
+        let fed = self.fed.take();
         let prepared = head.ok_or(Errno::INVAL).and_then(|head| {
             // Checked first: a client without permission to write gets no buffer.
             self.session.target(head.fid)?;
-            let buffer = self.fed.take().map_or_else(|| tools.buffer(), |fed| fed.map(Some))?;
+            let buffer = match fed {
+                Some(fed) => fed.map(Some)?,
+                None if self.may_take(&tools.shared) => tools.buffer()?,
+                None => None,
+            };
             Ok((head, buffer))
         });
         let (head, mut buffer) = match prepared {
@@ -470,10 +572,23 @@ impl Connection {
     ) -> io::Result<()> {
         self.receiving_payload = true;
         self.progress = Instant::now();
-        let part = (head.count as usize - left, left.min(PIECE));
+        if self.examined {
+            return self.wait_for_bytes(tools, Pending::PayloadReadable { ticket, head, left, buffer });
+        }
+        self.receive_part(tools, (ticket, head, left), left.min(PIECE), buffer)
+    }
+
+    fn receive_part(
+        &mut self,
+        tools: &mut Tools,
+        (ticket, head, left): (Ticket, WriteHead, usize),
+        part: usize,
+        buffer: Buffer,
+    ) -> io::Result<()> {
+        let place = (head.count as usize - left, part);
         let socket = Arc::clone(&self.socket);
-        self.launch(Pending::Payload { ticket, head, left }, |token| {
-            tools.ring.receive_buffer(socket, buffer, part, token)
+        self.launch(Pending::Payload { ticket, head, left, part }, |token| {
+            tools.ring.receive_buffer(socket, buffer, place, token)
         })
     }
 
@@ -506,10 +621,26 @@ impl Connection {
                 self.filled += received as usize;
                 self.progress = Instant::now();
             }
-            (Pending::Payload { ticket, head, left }, Held::Buffer(buffer)) => {
+            (Pending::Readable, _) => {
+                self.receiving = false;
+                result?;
+                if let Some(bytes) = self.examine(tools, RECEIVE.min(INBOX - self.filled))? {
+                    self.receiving = true;
+                    self.receive(tools, bytes)?;
+                }
+            }
+            (Pending::PayloadReadable { ticket, head, left, buffer }, _) => {
+                result?;
+                let payload = (ticket, head, left);
+                match self.examine(tools, left.min(PIECE))? {
+                    Some(part) => self.receive_part(tools, payload, part, buffer)?,
+                    None => self.receive_payload(tools, payload, buffer)?,
+                }
+            }
+            (Pending::Payload { ticket, head, left, part }, Held::Buffer(buffer)) => {
                 self.receiving_payload = false;
                 let received = result? as usize;
-                if received != left.min(PIECE) {
+                if received != part {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 match left - received {

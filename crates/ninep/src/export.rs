@@ -35,6 +35,7 @@ pub(crate) use extended::XattrWriter;
 pub(crate) use listing::Listing;
 pub(crate) use locks::{Lock, LockKind, lock, would_lock};
 
+use crate::accounts::Account;
 use crate::codec::{Qid, qid_kind};
 
 /// Resolution flags of every name from a client.
@@ -86,7 +87,7 @@ impl Export {
 
     /// A client's node of the root, counted in its `budget`.
     pub(crate) fn root(&self, budget: &Budget) -> Result<Rc<Node>, Errno> {
-        let counted = budget.one()?;
+        let counted = budget.one_without_descriptor()?;
         let parent = None;
         let name = Vec::new();
         let id = self.root_id;
@@ -112,28 +113,46 @@ impl Export {
     }
 }
 
-/// Nodes a client may still have: each is an open descriptor.
+/// Nodes a client may still have: each is an open descriptor, and counts for the client's user as well.
 #[derive(Clone, Debug)]
-pub(crate) struct Budget(Rc<Cell<usize>>);
+pub(crate) struct Budget {
+    left: Rc<Cell<usize>>,
+    account: Arc<Account>,
+    /// Nodes that the user may have.
+    most: u64,
+}
 
 impl Budget {
-    pub(crate) fn new(nodes: usize) -> Self {
-        Self(Rc::new(Cell::new(nodes)))
+    pub(crate) fn new(nodes: usize, account: Arc<Account>, most: u64) -> Self {
+        Self { left: Rc::new(Cell::new(nodes)), account, most }
     }
 
     fn one(&self) -> Result<Counted, Errno> {
-        self.0.set(self.0.get().checked_sub(1).ok_or(Errno::MFILE)?);
-        Ok(Counted(self.clone()))
+        let mut counted = self.one_without_descriptor()?;
+        counted.of_user = self.account.add_node(self.most);
+        if counted.of_user { Ok(counted) } else { Err(Errno::MFILE) }
+    }
+
+    fn one_without_descriptor(&self) -> Result<Counted, Errno> {
+        self.left.set(self.left.get().checked_sub(1).ok_or(Errno::MFILE)?);
+        Ok(Counted { budget: self.clone(), of_user: false })
     }
 }
 
 /// A node's share of the budget, returned on drop.
 #[derive(Debug)]
-struct Counted(Budget);
+struct Counted {
+    budget: Budget,
+    /// Whether it counts for the user.
+    of_user: bool,
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.0.set(self.0.0.get() + 1);
+        self.budget.left.set(self.budget.left.get() + 1);
+        if self.of_user {
+            self.budget.account.remove_node();
+        }
     }
 }
 
@@ -201,7 +220,7 @@ impl Node {
             return Ok(Rc::clone(self.parent.as_ref().unwrap_or(self)));
         }
         let name = checked(name)?;
-        let counted = self.counted.0.one()?;
+        let counted = self.counted.budget.one()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = rustix::fs::openat2(self.descriptor(), name, flags, Mode::empty(), RESOLVE)?;
         self.of(found, name, counted)
@@ -258,7 +277,7 @@ impl Node {
         mode: u32,
     ) -> Result<(Rc<Self>, OwnedFd), Errno> {
         let name = checked(name)?;
-        let counted = self.counted.0.one()?;
+        let counted = self.counted.budget.one()?;
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = rustix::fs::openat2(self.descriptor(), name, flags, permissions(mode), RESOLVE)?;
         let own = rustix::io::fcntl_dupfd_cloexec(&opened, 0)?;

@@ -9,8 +9,10 @@
 //! [`Server::start`] serves a directory over Unix and TCP sockets; [`Client`] is a small client for tests and measurements.
 //! All file access uses the server's own user; docs/fileserver.md describes the consequences. This crate has no unsafe code.
 
+mod accounts;
 mod answers;
 mod client;
+mod closing;
 pub mod codec;
 mod connection;
 mod export;

@@ -9,6 +9,7 @@
 //! loopback addresses unless told otherwise. The key travels unencrypted in the attach name: it keeps strangers out
 //! of a trusted network, but does not protect against eavesdroppers.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,9 +39,13 @@ pub const MAX_OUTSTANDING: usize = 4096;
 pub struct Limits {
     /// Clients at a time.
     pub clients: usize,
+    /// Clients at a time of one user over Unix sockets, of one address over TCP (of IPv6: one network of 64 bits), and of all
+    /// users together who may not attach.
+    pub clients_per_user: usize,
     /// Maximum number of fids per client.
     pub fids: usize,
-    /// Nodes per client, including the directories on the way to each; every node is an open descriptor.
+    /// Nodes per client, including the directories on the way to each; every node is an open descriptor. All clients of one user
+    /// have at most a quarter of the process's limit on descriptors.
     pub nodes: usize,
     /// Unanswered requests per client, including unread answers; at most [`MAX_OUTSTANDING`].
     pub outstanding: usize,
@@ -51,7 +56,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { clients: 1024, fids: 4096, nodes: 8192, outstanding: 64, stall: Duration::from_secs(30) }
+        Self {
+            clients: 1024,
+            clients_per_user: 256,
+            fids: 4096,
+            nodes: 8192,
+            outstanding: 64,
+            stall: Duration::from_secs(30),
+        }
     }
 }
 
@@ -129,9 +141,10 @@ impl Options {
         if self.pool_bytes < 2 * (block as u64 + 8192) {
             return Err(OptionsError::Pool { pool: self.pool_bytes, block });
         }
-        let Limits { clients, fids, nodes, outstanding, stall } = self.limits;
+        let Limits { clients, clients_per_user, fids, nodes, outstanding, stall } = self.limits;
         // A zero stall limit would disconnect every client at once.
-        if [clients, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero() {
+        if [clients, clients_per_user, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero()
+        {
             return Err(OptionsError::None);
         }
         if outstanding > MAX_OUTSTANDING {
@@ -207,7 +220,8 @@ impl Key {
 pub(crate) enum Peer {
     /// A process of this user, as the kernel reports.
     User(u32),
-    Remote,
+    /// A machine at this address.
+    Remote(IpAddr),
 }
 
 /// What an admitted client may attach.
@@ -220,18 +234,22 @@ pub(crate) struct Admitted<'a> {
 }
 
 impl Access {
+    /// Whether a process of this user may attach over a Unix socket.
+    pub(crate) fn may_attach(&self, uid: u32) -> bool {
+        is_trusted(uid) || self.users.contains(&uid)
+    }
+
     /// Checks whether a peer may attach as `user`. The attach name is `PATH`, or `key=KEY` or `key=KEY:PATH` over TCP.
     pub(crate) fn admit<'a>(&self, peer: &Peer, user: u32, name: &'a [u8]) -> Result<Admitted<'a>, Errno> {
         match peer {
             Peer::User(uid) => {
-                let own = rustix::process::geteuid().as_raw();
-                let trusted = *uid == own || *uid == 0;
+                let trusted = is_trusted(*uid);
                 // Root acts for all users of its machine, as a kernel client does.
                 let speaks_for = *uid == 0 || user == *uid || user == crate::codec::NO_USER;
-                let may = (trusted || self.users.contains(uid)) && speaks_for;
+                let may = self.may_attach(*uid) && speaks_for;
                 if may { Ok(Admitted { name, trusted }) } else { Err(Errno::PERM) }
             }
-            Peer::Remote => match &self.key {
+            Peer::Remote(_) => match &self.key {
                 None => Ok(Admitted { name, trusted: false }),
                 Some(key) => {
                     let rest = name.strip_prefix(b"key=").ok_or(Errno::ACCESS)?;
@@ -248,8 +266,15 @@ impl Access {
     }
 }
 
+/// Root and the server's own user.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use memferry_pool::Pool;
 
     use super::*;
@@ -271,17 +296,19 @@ mod tests {
         assert!(!access.admit(&Peer::User(4242), 4242, b"/").unwrap().trusted);
     }
 
+    const REMOTE: Peer = Peer::Remote(IpAddr::V4(Ipv4Addr::LOCALHOST));
+
     #[test]
     fn tcp_needs_the_key() {
         let access = Access { users: vec![], key: Some(Key::new(b"open sesame")) };
-        let admit = |name: &'static [u8]| access.admit(&Peer::Remote, u32::MAX, name);
+        let admit = |name: &'static [u8]| access.admit(&REMOTE, u32::MAX, name);
         assert_eq!(admit(b"key=open sesame:/pool").map(|admitted| admitted.name), Ok(&b"/pool"[..]));
         assert_eq!(admit(b"key=open sesame"), Ok(Admitted { name: b"", trusted: true }));
         for name in [&b""[..], b"/", b"key=", b"key=open", b"key=open sesame2", b"key=:open sesame"] {
             assert_eq!(admit(name), Err(Errno::ACCESS), "{name:?}");
         }
         let open = Access::default();
-        assert_eq!(open.admit(&Peer::Remote, 0, b"/x"), Ok(Admitted { name: b"/x", trusted: false }));
+        assert_eq!(open.admit(&REMOTE, 0, b"/x"), Ok(Admitted { name: b"/x", trusted: false }));
     }
 
     #[test]
@@ -298,6 +325,7 @@ mod tests {
         for refused in [
             with(|options| options.limits.fids = 0),
             with(|options| options.threads = 0),
+            with(|options| options.limits.clients_per_user = 0),
             with(|options| options.limits.stall = Duration::ZERO),
         ] {
             assert_eq!(refused, Err(OptionsError::None));

@@ -1,7 +1,7 @@
 //! The server: listening sockets, serving threads, and their start and stop.
 //!
 //! ```text
-//! Listener ─ accept ─ too many clients? ─► refused
+//! Listener ─ accept ─ too many clients, or of its user? ─► refused
 //!                   └ peer's user, from the kernel ─► one of the threads, round-robin (`worker`)
 //! Server dropped ─► stop accepting ─► close every connection ─► threads end
 //! ```
@@ -27,6 +27,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::accounts::Holder;
+use crate::closing::close_elsewhere;
 use crate::export::{Export, ExportError};
 use crate::options::{Options, OptionsError, Peer};
 use crate::shared::{Arrival, Connected, Shared};
@@ -79,6 +81,8 @@ impl Listener {
             std::fs::remove_file(path).map_err(failed)?;
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
+        // Linux before 6.16 cannot refuse descriptors; clients' messages are examined then.
+        let _ = conduit::refuse_descriptors(listener.as_fd());
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
         Ok(Self::Unix(listener, Some(path.to_owned())))
     }
@@ -127,23 +131,24 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<(OwnedFd, Peer)> {
-        let (socket, peer): (OwnedFd, Peer) = match self {
+    fn accept(&self) -> io::Result<Caller> {
+        let (socket, peer, examined): (OwnedFd, Peer, bool) = match self {
             Self::Unix(listener, _) => {
                 let socket = OwnedFd::from(listener.accept()?.0);
                 let uid = conduit::peer_user(socket.as_fd())?;
-                (socket, Peer::User(uid))
+                let examined = !conduit::refuses_descriptors(socket.as_fd());
+                (socket, Peer::User(uid), examined)
             }
             Self::Tcp(listener) => {
-                let (socket, _) = listener.accept()?;
+                let (socket, address) = listener.accept()?;
                 socket.set_nodelay(true)?;
                 // Keepalive detects machines that vanished.
                 rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
-                (socket.into(), Peer::Remote)
+                (socket.into(), Peer::Remote(address.ip()), false)
             }
         };
         rustix::fs::fcntl_setfl(&socket, rustix::fs::fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
-        Ok((socket, peer))
+        Ok(Caller { socket, peer, examined })
     }
 }
 
@@ -153,6 +158,14 @@ impl Drop for Listener {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// A client that connected and is not counted yet.
+struct Caller {
+    socket: OwnedFd,
+    peer: Peer,
+    /// Whether its messages may carry descriptors.
+    examined: bool,
 }
 
 /// Checks the options, and opens the export and the pool.
@@ -326,15 +339,35 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Passes a client to the next thread; drops threads that have ended.
-fn assign(shared: &Arc<Shared>, threads: &mut VecDeque<Thread>, (socket, peer): (OwnedFd, Peer)) {
-    let counters = &shared.counters;
-    if counters.connected.load(Ordering::Relaxed) >= shared.options.limits.clients as u64 {
-        Counters::add(&counters.turned_away, 1);
-        return;
+/// Closes the connection of a client that is not served.
+fn turn_away(Caller { socket, examined, .. }: Caller) {
+    if examined {
+        close_elsewhere(socket, None);
     }
+}
+
+/// Passes a client to the next thread; drops threads that have ended.
+fn assign(shared: &Arc<Shared>, threads: &mut VecDeque<Thread>, caller: Caller) {
+    let counters = &shared.counters;
+    let limits = &shared.options.limits;
+    if counters.connected.load(Ordering::Relaxed) >= limits.clients as u64 {
+        Counters::add(&counters.turned_away, 1);
+        return turn_away(caller);
+    }
+    let holder = Holder::of(&caller.peer, &shared.options.access);
+    let Some(connected) = Connected::new(shared, holder) else {
+        Counters::add(&counters.turned_away_by_user, 1);
+        if shared.may_log() {
+            let most = limits.clients_per_user;
+            tracing::warn!(
+                "client refused: {holder} has {most} connections already; close some, or raise --max-clients-per-user"
+            );
+        }
+        return turn_away(caller);
+    };
     Counters::add(&counters.clients, 1);
-    let mut arrival = Arrival { socket, peer, connected: Connected::new(shared) };
+    let Caller { socket, peer, examined } = caller;
+    let mut arrival = Arrival { socket, peer, examined, connected };
     while let Some(thread) = threads.pop_front() {
         match thread.serve(arrival) {
             Ok(()) => return threads.push_back(thread),
@@ -370,7 +403,8 @@ mod tests {
         let mut threads = VecDeque::from(places);
         let connect = |threads: &mut _| {
             let (socket, _) = UnixStream::pair().unwrap();
-            assign(&shared, threads, (socket.into(), Peer::Remote));
+            let peer = Peer::Remote(std::net::Ipv4Addr::LOCALHOST.into());
+            assign(&shared, threads, Caller { socket: socket.into(), peer, examined: false });
         };
         (0..3).for_each(|_| connect(&mut threads));
         assert_eq!((connected(), inboxes[1].try_iter().count()), (3, 1));

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
+use crate::accounts::Account;
 use crate::codec::{Change, Data, HEADER, NO_FID, Qid, READ_HEAD, Reply, Request, VERSION, change};
 use crate::export::{
     Budget, Export, Listing, Lock, LockKind, Node, XattrWriter, allowed_flags, lock, would_lock,
@@ -33,6 +34,8 @@ use crate::statistics::Counters;
 const MIN_MESSAGE: u32 = 4096;
 /// Maximum number of names in an attach name.
 const MAX_NAMES_ATTACHED: usize = 64;
+/// Bytes of extended attributes with which a client may open another.
+const MAX_XATTR_BYTES: usize = 1 << 20;
 /// `unlinkat`'s flag for directories.
 const REMOVE_DIRECTORY: u32 = 0x200;
 const LOCKED: u8 = 0;
@@ -106,8 +109,8 @@ fn done(reply: Reply<'static>) -> Answer {
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, peer: Peer) -> Self {
-        let budget = Budget::new(shared.options.limits.nodes);
+    pub(crate) fn new(shared: Arc<Shared>, peer: Peer, account: Arc<Account>) -> Self {
+        let budget = Budget::new(shared.options.limits.nodes, account, shared.nodes_per_user);
         Self { shared, peer, fids: BTreeMap::new(), budget, msize: None, trusted: false, attached: false }
     }
 
@@ -462,13 +465,25 @@ impl Session {
         if newfid != fid {
             self.vacant(newfid)?;
         }
+        self.room_for_xattr()?;
         let value = self.node(fid)?.xattr(name)?.0;
         let size = value.len() as u64;
         self.fids.insert(newfid, Fid::Xattr(value));
         done(Reply::Xattrwalk { size })
     }
 
+    /// Fails if the client's fids hold too many bytes of extended attributes.
+    fn room_for_xattr(&self) -> Result<(), Errno> {
+        let held = self.fids.values().map(|fid| match fid {
+            Fid::Xattr(bytes) => bytes.len(),
+            Fid::XattrWriter(writer) => writer.size(),
+            _ => 0,
+        });
+        if held.sum::<usize>() < MAX_XATTR_BYTES { Ok(()) } else { Err(Errno::NOMEM) }
+    }
+
     fn xattr_create(&mut self, fid: u32, name: &[u8], size: u64, flags: u32) -> Answer {
+        self.room_for_xattr()?;
         let writer = XattrWriter::new(Rc::clone(self.changing(fid)?), name, size, flags)?;
         self.fids.insert(fid, Fid::XattrWriter(writer));
         done(Reply::Xattrcreate {})

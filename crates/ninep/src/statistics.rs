@@ -127,6 +127,8 @@ counters! {
     connected,
     /// Clients refused because there were too many.
     turned_away,
+    /// Clients refused because their user or address had too many.
+    turned_away_by_user,
     /// Sessions ended by protocol violations.
     violations,
     /// Clients disconnected because they stalled.

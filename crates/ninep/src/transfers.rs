@@ -22,7 +22,7 @@ use memferry_pool::Buffer;
 use rustix::io::Errno;
 
 use crate::codec::{Reply, WriteHead, read_head};
-use crate::connection::{Connection, Pending, Starved, Ticket, Tools, errno};
+use crate::connection::{Connection, MAX_HANDOVERS, Pending, Starved, Ticket, Tools, errno};
 use crate::open_file::{Found, OpenFile, Span};
 use crate::outgoing::{Body, Outgoing};
 use crate::session::Target;
@@ -57,6 +57,10 @@ impl Connection {
         file: &OpenFile,
         (offset, count): (u64, usize),
     ) -> bool {
+        let handovers = self.outgoing.iter().filter(|outgoing| matches!(outgoing.body, Body::Handover(_)));
+        if handovers.count() >= MAX_HANDOVERS {
+            return false;
+        }
         let Some(handover) = tools.pipes.take(file, offset, count) else { return false };
         let bytes = handover.left();
         tools.shared.counters.read(Way::Cached, bytes);
@@ -97,7 +101,8 @@ impl Connection {
                 _ => {}
             }
         }
-        match tools.buffer().transpose() {
+        let buffer = if self.may_take(&tools.shared) { tools.buffer().transpose() } else { None };
+        match buffer {
             Some(buffer) => self.read_into(tools, ticket, &file, (offset, count), buffer),
             None => {
                 self.starve(tools, Starved::Read { ticket, file, offset, count });

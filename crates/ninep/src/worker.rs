@@ -10,7 +10,7 @@
 //! attached, blocks read ahead may become too old, or a request waits for a buffer that another thread may
 //! return. Metadata requests are handled inline and block the thread while the file system works.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -149,17 +149,31 @@ impl Worker {
             self.connections.values_mut().for_each(Connection::drop_old_aheads);
         }
         self.feed();
-        self.connections.retain(|_, connection| !connection.is_gone());
+        self.remove_gone();
     }
 
-    /// Gives buffers to waiting requests, in order.
+    fn remove_gone(&mut self) {
+        let gone = self.connections.extract_if(.., |_, connection| connection.is_gone());
+        gone.for_each(|(_, connection)| connection.finish());
+    }
+
+    /// Gives buffers to waiting requests, in order, except those of clients that must leave what is free to others.
     fn feed(&mut self) {
-        while let Some(index) = self.tools.awaiting_buffer.front().copied() {
-            let Some(buffer) = self.tools.shared.buffer().transpose() else { return };
-            self.tools.awaiting_buffer.pop_front();
-            if let Some(connection) = self.connections.get_mut(&index) {
-                connection.feed(&mut self.tools, buffer);
+        let mut passed = BTreeSet::new();
+        let mut at = 0;
+        while let Some(index) = self.tools.awaiting_buffer.get(at).copied() {
+            let Some(connection) = self.connections.get_mut(&index) else {
+                self.tools.awaiting_buffer.remove(at);
+                continue;
+            };
+            if passed.contains(&index) || !connection.may_take(&self.tools.shared) {
+                passed.insert(index);
+                at += 1;
+                continue;
             }
+            let Some(buffer) = self.tools.shared.buffer().transpose() else { return };
+            self.tools.awaiting_buffer.remove(at);
+            connection.feed(&mut self.tools, buffer);
         }
     }
 
@@ -173,5 +187,6 @@ impl Worker {
             }
             done.drain(..).for_each(|done| self.dispatch(done));
         }
+        self.remove_gone();
     }
 }

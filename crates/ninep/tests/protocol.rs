@@ -392,6 +392,7 @@ fn requests_wait_for_buffers() {
 fn excess_clients_are_refused() {
     let Some(served) = Served::with(|options| {
         options.limits.clients = 500;
+        options.limits.clients_per_user = 500;
         options.threads = 2;
     }) else {
         return;

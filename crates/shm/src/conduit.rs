@@ -24,6 +24,8 @@ const CONTROL_BYTES: usize = unsafe {
         + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
 } as usize;
 
+/// `SO_PASSRIGHTS` (Linux 6.16); the same number on all supported architectures.
+const SO_PASSRIGHTS: libc::c_int = 83;
 /// `SO_PEERPIDFD` (Linux 6.5); the same number on all supported architectures.
 const SO_PEERPIDFD: libc::c_int = 77;
 
@@ -235,6 +237,47 @@ pub struct PeerProcess {
     pub user: u32,
 }
 
+/// Makes Linux refuse messages with descriptors to this Unix socket, and to the sockets that it accepts. Receiving or closing
+/// such a message can block for as long as its sender likes.
+///
+/// # Errors
+/// `NOPROTOOPT` before Linux 6.16.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let none: libc::c_int = 0;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: Linux reads `length` bytes of an integer that lives during the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const none).cast(),
+            length,
+        )
+    };
+    match set {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Whether Linux refuses messages with descriptors to this socket.
+pub fn refuses_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let mut passes: libc::c_int = 1;
+    socket_option(socket, SO_PASSRIGHTS, &mut passes).is_ok() && passes == 0
+}
+
+/// Copies the bytes that wait in a stream socket without receiving them; returns their number, at most `bytes.len()`, and
+/// whether a descriptor comes with them or directly behind them. Bytes that arrive later are not covered.
+///
+/// # Errors
+/// Those of `recvmsg`: `AGAIN` when nothing waits.
+pub fn peek(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let seen = receive_message(socket, bytes, &mut [], flags, &mut Vec::new())?;
+    Ok((seen.bytes, seen.flags & libc::MSG_CTRUNC != 0))
+}
+
 /// The process that made the connection.
 ///
 /// # Errors
@@ -405,6 +448,28 @@ mod tests {
             assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
             rustix::net::sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
             assert_eq!(receive(theirs.as_fd(), false).unwrap_err(), ReceiveError::TooManyDescriptors);
+        }
+    }
+
+    #[test]
+    fn descriptors_are_seen_before_they_are_received() {
+        let kind = rustix::net::SocketType::STREAM;
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, flags, None).unwrap();
+        let mut bytes = [0; 100];
+        assert_eq!(peek(ours.as_fd(), &mut bytes), Err(Errno::AGAIN));
+        send(theirs.as_fd(), b"plain", &[], false).unwrap();
+        assert_eq!(peek(ours.as_fd(), &mut bytes), Ok((5, false)));
+        send(theirs.as_fd(), b"with", &[ours.as_fd()], false).unwrap();
+        assert!(matches!(peek(ours.as_fd(), &mut bytes), Ok((_, true))));
+        assert!(!refuses_descriptors(ours.as_fd()));
+        match refuse_descriptors(ours.as_fd()) {
+            Err(error) => assert_eq!(error, Errno::NOPROTOOPT),
+            Ok(()) => {
+                assert!(refuses_descriptors(ours.as_fd()));
+                assert_eq!(send(theirs.as_fd(), b"x", &[ours.as_fd()], false), Err(Errno::PERM));
+            }
         }
     }
 }

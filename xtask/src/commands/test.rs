@@ -94,6 +94,13 @@ fn long_soak(work: &Work, time: Duration) -> Result<(), Failure> {
     run_soak(work, time, has_python)
 }
 
+/// Sends random messages to the 9P server.
+fn random_messages(work: &Work, time: Duration) -> Result<(), Failure> {
+    let line =
+        PRODUCT_WORKSPACE.cargo(&["test", "-p", "memferry-ninep", "--test", "random", "--", "--nocapture"]);
+    work.stages.run("random 9P messages", &line.env("MEMFERRY_9P_SOAK", time.as_secs().to_string()))
+}
+
 /// Builds the whole product at once, so that programs and libraries share their crates with the tests.
 fn build() -> Line {
     PRODUCT_WORKSPACE.cargo(&["build", "--workspace", "--all-targets"])

@@ -67,6 +67,11 @@ impl XattrWriter {
         Ok(Self { node, name: name.to_vec(), flags, size, value: Vec::with_capacity(size) })
     }
 
+    /// Bytes of the whole value.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
     /// Appends bytes; `offset` must be the end of the value.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         if offset != self.value.len() as u64 || self.value.len() + bytes.len() > self.size {

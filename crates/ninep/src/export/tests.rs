@@ -24,7 +24,7 @@ impl Tree {
     }
 
     fn root(&self) -> Rc<Node> {
-        self.export.root(&Budget::new(100)).unwrap()
+        self.export.root(&budget(100)).unwrap()
     }
 }
 
@@ -32,6 +32,10 @@ impl Drop for Tree {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.outside);
     }
+}
+
+fn budget(nodes: usize) -> Budget {
+    Budget::new(nodes, Arc::default(), 1000)
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn owner_u32_max_is_refused() {
 #[test]
 fn nodes_are_counted_against_the_budget() {
     let tree = Tree::new("budget");
-    let budget = Budget::new(3);
+    let budget = budget(3);
     let root = tree.export.root(&budget).unwrap();
     let nodes: Vec<_> = (0..2).map(|_| root.walk(b"sub").unwrap()).collect();
     assert_eq!(root.walk(b"sub").unwrap_err(), Errno::MFILE);

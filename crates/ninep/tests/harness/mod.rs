@@ -9,6 +9,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -55,13 +56,22 @@ pub(crate) struct Served {
 impl Served {
     /// Serves an empty directory with changed options; without io_uring prints that and returns `None`.
     pub(crate) fn with(change: impl FnOnce(&mut Options)) -> Option<Self> {
+        Self::over(|path| Listener::unix(path).unwrap(), change)
+    }
+
+    /// As [`with`](Self::with), on a socket that passes descriptors, as all do before Linux 6.16.
+    pub(crate) fn passing(change: impl FnOnce(&mut Options)) -> Option<Self> {
+        Self::over(|path| Listener::Unix(UnixListener::bind(path).unwrap(), Some(path.to_owned())), change)
+    }
+
+    fn over(listen: impl FnOnce(&Path) -> Listener, change: impl FnOnce(&mut Options)) -> Option<Self> {
         let export = Folder::new();
         let outside = Folder::new();
         let socket = outside.at("socket");
         let mut options = Options::new(&export.0);
         options.threads = 1;
         change(&mut options);
-        let server = match Server::start(options, vec![Listener::unix(&socket).unwrap()]) {
+        let server = match Server::start(options, vec![listen(&socket)]) {
             Ok(server) => Some(server),
             Err(memferry_ninep::ServerError::Ring(error)) => {
                 println!("not run: no io_uring here ({error})");

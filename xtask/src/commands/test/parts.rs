@@ -36,6 +36,7 @@ pub(crate) struct Part {
 const ORDINARY: &str = "tests";
 /// Durations of the soak and of each fuzz target without a limit.
 const SOAK: Duration = Duration::from_secs(600);
+const RANDOM_MESSAGES: Duration = Duration::from_secs(240);
 const FUZZ_SECONDS: u32 = 60;
 
 pub(crate) const PARTS: &[Part] = &[
@@ -93,11 +94,15 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "soak",
-        about: "ten minutes of random clients against services that are killed and starved",
-        minutes: 11,
+        about: "ten minutes of random clients against services that are killed and starved, four of random 9P messages",
+        minutes: 15,
         is_default: true,
         rotation: Some(150),
-        run: |work, limit| super::long_soak(work, bounded(SOAK, limit, Duration::from_secs(90))),
+        run: |work, limit| {
+            super::long_soak(work, bounded(SOAK, limit, Duration::from_secs(90)))?;
+            // With a limit the few seconds of the ordinary tests suffice.
+            if limit.is_none() { super::random_messages(work, RANDOM_MESSAGES) } else { Ok(()) }
+        },
     },
     Part {
         name: "fuzz",

@@ -19,8 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 use crate::counters::QueueCounters;
-use crate::shared::Shared;
-use crate::shared::{Clients, NewQueue, WorkerCommand, WorkerHandle};
+use crate::shared::{Clients, NewQueue, Shared, WorkerCommand, WorkerHandle};
 
 const FRAME_BYTES: u64 = 1 << 20;
 
