@@ -7,10 +7,10 @@
 //!                   service 2, at the same path: attacked ─► SIGKILL ─► service 3 answers
 //! ```
 //!
-//! The victim copies 4 KiB every 500 us, then allocates and frees a frame of 64 KiB every 5 ms. Service, victim and attacker are
-//! processes of three users, so this needs root. Attacks with more busy threads than CPUs run at nice 19: the scheduler divides CPUs
-//! between threads, and a site that wants it to divide them between users sets up control groups. Nothing is waited for without a
-//! deadline, and a deadline that passes is a row that misses its target.
+//! The victim copies 4 KiB every 2 ms, then allocates and frees a frame of 64 KiB every 5 ms. Service, victim and attacker are
+//! processes of three users, so this needs root. Attackers and the honest client run at nice 19, because the scheduler divides CPUs
+//! between threads, not between users. Nothing is waited for without a deadline, and a deadline that passes is a row that misses its
+//! target.
 
 mod rows;
 pub(crate) mod service;
@@ -122,7 +122,7 @@ impl Bench<'_> {
         drop(service);
         let (terminated, killed) = match second {
             Ok(second) => (terminated, self.killed(attack, &place, second)?),
-            Err(error) => (Gone::NoSuccessor(error.to_string()), None),
+            Err(error) => (terminated.without_successor(&error), None),
         };
         Ok(Ok(Beside { copy, allocate, terminated: Some(terminated), killed }))
     }
@@ -144,7 +144,7 @@ impl Bench<'_> {
             .and_then(|third| Connection::open(third.socket()).map_err(|error| error as BenchError));
         Ok(Some(match third {
             Ok(_) => gone,
-            Err(error) => Gone::NoSuccessor(error.to_string()),
+            Err(error) => gone.without_successor(&error),
         }))
     }
 

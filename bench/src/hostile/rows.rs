@@ -2,6 +2,7 @@
 
 use memferry_attackers::Figures;
 
+use crate::BenchError;
 use crate::rows::{Row, Target};
 
 /// Latencies of a phase, or the error that ended it.
@@ -15,6 +16,13 @@ pub(super) enum Gone {
     NotAfter(f64),
     /// Another service could not take its place.
     NoSuccessor(String),
+}
+
+impl Gone {
+    /// Adds that another service could not start. One that is still there explains that.
+    pub(super) fn without_successor(self, error: &BenchError) -> Self {
+        if let Self::After(_) = self { Self::NoSuccessor(error.to_string()) } else { self }
+    }
 }
 
 /// What was measured beside one attack, or without one.

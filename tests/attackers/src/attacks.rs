@@ -29,25 +29,19 @@ pub struct Attack {
     pub name: &'static str,
     pub about: &'static str,
     pub needs: Needs,
-    /// Whether it runs more busy threads than there are CPUs, and therefore with a low priority.
-    pub crowd: bool,
     pub(crate) run: fn(&Stage) -> Result<(), Failed>,
 }
 
 const fn plain(name: &'static str, run: fn(&Stage) -> Result<(), Failed>, about: &'static str) -> Attack {
-    Attack { name, about, needs: Needs::Nothing, crowd: false, run }
-}
-
-const fn crowd(name: &'static str, run: fn(&Stage) -> Result<(), Failed>, about: &'static str) -> Attack {
-    Attack { name, about, needs: Needs::Nothing, crowd: true, run }
+    Attack { name, about, needs: Needs::Nothing, run }
 }
 
 const fn fuse(name: &'static str, run: fn(&Stage) -> Result<(), Failed>, about: &'static str) -> Attack {
-    Attack { name, about, needs: Needs::Fuse, crowd: false, run }
+    Attack { name, about, needs: Needs::Fuse, run }
 }
 
 pub const ATTACKS: &[Attack] = &[
-    crowd("seal-writers", memory::seal_writers, "registers a memfd while 64 threads write(2) to it"),
+    plain("seal-writers", memory::seal_writers, "registers a memfd while 64 threads write(2) to it"),
     fuse("seal-fuse-writer", memory::seal_fuse_writer, "the same with one write(2) that never ends"),
     plain("queue-maps", queues::maps, "queue memory mapped 360,000 times, and queues opened and closed"),
     plain("queue-holes", queues::holes, "punches holes into queue memory while the worker reads it"),
@@ -63,18 +57,18 @@ pub const ATTACKS: &[Attack] = &[
     plain("malformed-flood", requests::malformed, "requests that are all refused, on 64 queues"),
     plain("endless-work", requests::endless, "endless loops, and 2-D walks of 2^38 pixels"),
     plain("cancel-storm", requests::cancel_storm, "cancels and cancel words that change all the time"),
-    crowd("grant-trees", commands::grant_trees, "deep and wide trees of capabilities, revoked at the root"),
+    plain("grant-trees", commands::grant_trees, "deep and wide trees of capabilities, revoked at the root"),
     plain("register-storm", commands::register_storm, "registers and revokes frames"),
-    crowd("status-flood", commands::status_flood, "status, engines and policy commands on 8 connections"),
-    crowd("connect-flood", connections::connect_flood, "connects and leaves, with and without a handshake"),
+    plain("status-flood", commands::status_flood, "status, engines and policy commands on 8 connections"),
+    plain("connect-flood", connections::connect_flood, "connects and leaves, with and without a handshake"),
     plain("session-quota", connections::session_quota, "handshakes beyond the quota of sessions"),
     plain("lingering-sockets", connections::lingering_sockets, "sends TCP sockets whose close lingers"),
     fuse("fuse-files", connections::fuse_files, "sends files whose close waits for a FLUSH"),
     fuse("fuse-pipes", connections::fuse_pipes, "sends pipes whose lock a writer holds for ever"),
     plain("no-reads", commands::no_reads, "sends commands and reads no answer"),
-    crowd("pipelined-commands", commands::pipelined, "sends commands in bursts before it reads"),
-    crowd("sleepers", queues::sleepers, "2,000 threads sleep on the wake word of a busy queue"),
-    crowd(
+    plain("pipelined-commands", commands::pipelined, "sends commands in bursts before it reads"),
+    plain("sleepers", queues::sleepers, "2,000 threads sleep on the wake word of a busy queue"),
+    plain(
         "descriptors-in-flight",
         connections::descriptors_in_flight,
         "messages of 4 sockets, never accepted",

@@ -96,6 +96,7 @@ impl Connection {
         let Packet { bytes, descriptors } = match conduit::receive(self.socket.as_fd(), wait) {
             Ok(packet) => packet,
             Err(ReceiveError::WouldBlock) if !wait => return Ok(None),
+            Err(ReceiveError::WouldBlock) => return Err(format!("no answer in {CALL_LIMIT:?}").into()),
             Err(error) => return Err(error.into()),
         };
         if let Some(violation) = protocol::decode_violation(&bytes) {

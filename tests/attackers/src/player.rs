@@ -13,6 +13,8 @@ use crate::roles::PREFIX;
 
 /// How long to wait for a killed child. One that a device or a file system holds is left to Linux.
 const REAP_LIMIT: Duration = Duration::from_secs(5);
+/// Set to see the errors of children, which attacks cause all the time.
+pub(crate) const LOG: &str = "MEMFERRY_HOSTILE_LOG";
 const POLL: Duration = Duration::from_millis(1);
 
 pub struct Player {
@@ -35,6 +37,9 @@ impl Player {
     /// Those of starting it.
     pub fn start(mut command: Command) -> Result<Self, Failed> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        if std::env::var_os(LOG).is_none() {
+            command.stderr(Stdio::null());
+        }
         let mut child = command.spawn()?;
         let input = child.stdin.take();
         let output = child.stdout.take().ok_or("no output of a child")?;

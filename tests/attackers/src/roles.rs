@@ -115,11 +115,7 @@ fn attack(name: &str, socket: &Path, user: &str, short: bool, arguments: &[Strin
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
-    if attack.crowd {
-        // The scheduler shares CPUs between threads, not between users. Without this, the figures of many threads would be the
-        // scheduler's.
-        let _ = rustix::process::nice(19);
-    }
+    step_back();
     std::thread::spawn(|| {
         std::thread::sleep(LIFETIME);
         std::process::exit(1);
@@ -133,17 +129,22 @@ fn attack(name: &str, socket: &Path, user: &str, short: bool, arguments: &[Strin
             report(format_args!("refused {error}"));
             return Ok(());
         }
-        if std::env::var_os("MEMFERRY_HOSTILE_LOG").is_some() {
-            eprintln!("{name}: {error}");
-        }
+        eprintln!("{name}: {error}");
         // The service ended the connection, or another service has started.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
+/// Gives this process the lowest priority. The scheduler divides CPUs between threads, not between users, and the figures beside
+/// many or busy threads would be the scheduler's. A site that wants CPUs divided between users sets up control groups.
+fn step_back() {
+    let _ = rustix::process::nice(19);
+}
+
 /// Copies 1 MiB again and again, with a few copies outstanding.
 fn honest(socket: &Path) -> Result<(), Failed> {
     const LENGTH: u64 = 1 << 20;
+    step_back();
     let client = Client::connect(socket)?;
     let source = client.frame(LENGTH).alloc()?;
     let destination = client.frame(LENGTH).alloc()?;

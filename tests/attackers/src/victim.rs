@@ -1,7 +1,7 @@
 //! The victim: a client that works at a steady pace and measures how long it waits.
 //!
 //! ```text
-//! parent ─ "copy 1200" ─► victim ─ an operation every 500 us, for 1200 ms ─► "done COUNT P50 P99 MIN MAX", in ns
+//! parent ─ "copy 1200" ─► victim ─ an operation every 2 ms, for 1200 ms ─► "done COUNT P50 P99 MIN MAX", in ns
 //! ```
 //!
 //! An operation that waits delays those behind it, and their latency counts from the time at which they were due. Without that, a
@@ -40,7 +40,7 @@ impl Task {
 
     const fn interval(self) -> Duration {
         match self {
-            Self::Copy => Duration::from_micros(500),
+            Self::Copy => Duration::from_millis(2),
             Self::Allocate => Duration::from_millis(5),
         }
     }
