@@ -78,12 +78,12 @@ pub(super) fn baseline(workers: u32, of: &str, beside: &Beside) -> Vec<Row> {
 }
 
 /// Rows of one attack.
-pub(super) fn of_attack(workers: u32, attack: &str, beside: &Beside, honest_p50: f64) -> Vec<Row> {
+pub(super) fn of_attack(workers: u32, attack: &str, beside: &Beside, usual_p50: f64) -> Vec<Row> {
     let of = |what: &str| name(workers, attack, what);
     let ratio = match &beside.copy {
         Ok(figures) => {
             let target = Target::AtMost(COPY_P50_TO_HONEST);
-            Row::new(of("copy p50 to honest"), "x", target, &[figures.p50 / honest_p50])
+            Row::new(of("copy p50 to honest"), "x", target, &[figures.p50 / usual_p50])
         }
         Err(error) => Row::broken(&of("copy p50 to honest"), error),
     };

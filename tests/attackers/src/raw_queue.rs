@@ -24,7 +24,6 @@ pub(crate) struct RawQueue {
     pub(crate) end: ClientEnd<MappedWords>,
     /// The client's memory, mapped again.
     pub(crate) scribble: MappedWords,
-    pub(crate) memory: OwnedFd,
     pub(crate) doorbell: OwnedFd,
     outstanding: u32,
     /// Counts submissions: the next tag.
@@ -33,12 +32,24 @@ pub(crate) struct RawQueue {
 
 impl RawQueue {
     pub(crate) fn open(connection: &mut Connection, capacity: u32) -> Result<Self, Failed> {
+        Self::open_with(connection, capacity, |_| Ok(()))
+    }
+
+    /// As [`open`](Self::open). `prepare` gets the client's memory as early as the protocol gives it to a client: an attack on that
+    /// memory begins there.
+    pub(crate) fn open_with(
+        connection: &mut Connection,
+        capacity: u32,
+        prepare: impl FnOnce(&OwnedFd) -> Result<(), Failed>,
+    ) -> Result<Self, Failed> {
         let (answer, descriptors) = connection.call(Command::OpenQueue { capacity }, &[])?;
         let Answer::Queue { queue: number, .. } = answer else {
             return Err(format!("a strange answer to an open: {answer:?}").into());
         };
+        // The service makes all of a queue's memory, so the answer is the earliest time.
         let [memory, service, doorbell] =
             <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| "a queue without its descriptors")?;
+        prepare(&memory)?;
         let layout = Layout::new(capacity)?;
         let map = |descriptor: &OwnedFd, words: usize, access| -> Result<MappedWords, Failed> {
             let mapping = Mapping::shared(descriptor.as_fd(), words * 8, access, 4096)?;
@@ -48,7 +59,7 @@ impl RawQueue {
         let scribble = map(&memory, layout.client_words(), Access::ReadWrite)?;
         let peer = map(&service, layout.service_words(), Access::ReadOnly)?;
         let end = ClientEnd::new(layout, own, peer, Fences::Full)?;
-        Ok(Self { number, end, scribble, memory, doorbell, outstanding: 0, submitted: 0 })
+        Ok(Self { number, end, scribble, doorbell, outstanding: 0, submitted: 0 })
     }
 
     /// Opens `count` queues, or as many as the service allows, but at least one.

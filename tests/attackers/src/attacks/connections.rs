@@ -12,7 +12,7 @@ use memferry_transfer::{Operation, Request, Rights};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::connection::dial;
+use crate::connection::{Connection, dial};
 use crate::raw_queue::{self, RawQueue};
 use crate::stage::{self, MOMENT, Stage, repeat_on};
 use crate::{Failed, system};
@@ -52,6 +52,18 @@ pub(super) fn session_quota(stage: &Stage) -> Result<(), Failed> {
     }
 }
 
+/// Sends a descriptor, so that the service has the last reference to it. The commands before it keep the service busy until the close
+/// here. If the service is faster all the same, the close here is the one that waits, on its own thread.
+fn give_away(connection: &mut Connection, descriptor: OwnedFd) -> Result<(), Failed> {
+    const COMMANDS_BEFORE: usize = 16;
+    for _ in 0..COMMANDS_BEFORE {
+        connection.send(Command::Engines, &[])?;
+    }
+    connection.send(REGISTER, &[descriptor.as_fd()])?;
+    std::thread::Builder::new().stack_size(64 << 10).spawn(move || drop(descriptor))?;
+    Ok(())
+}
+
 /// A socket whose last close lingers for as long as its other end lives and does not read.
 fn lingering() -> Result<(TcpStream, TcpStream), Failed> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -70,9 +82,7 @@ pub(super) fn lingering_sockets(stage: &Stage) -> Result<(), Failed> {
     loop {
         if receivers.len() < SOCKETS {
             let (sender, receiver) = lingering()?;
-            // The last reference is then the one in the message.
-            connection.send(REGISTER, &[sender.as_fd()])?;
-            drop(sender);
+            give_away(&mut connection, sender.into())?;
             receivers.push(receiver);
         } else {
             std::thread::sleep(Duration::from_millis(10));
@@ -116,7 +126,7 @@ pub(super) fn fuse_pipes(stage: &Stage) -> Result<(), Failed> {
                 .stack_size(64 << 10)
                 .spawn(move || system::write_mapping(write.as_fd(), &source, at, 4096))?;
             std::thread::sleep(Duration::from_millis(2));
-            connection.send(REGISTER, &[read.as_fd()])?;
+            give_away(&mut connection, read)?;
             sent += 1;
         } else {
             std::thread::sleep(Duration::from_millis(10));

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memferry_service::protocol::{Command, NotifyBy};
@@ -27,23 +28,24 @@ pub(super) fn maps(stage: &Stage) -> Result<(), Failed> {
     let processes = stage.size(6, 1);
     let maps = stage.size(60_000, 5_000);
     let mut connection = stage.connect()?;
-    let first = RawQueue::open(&mut connection, 2)?;
     let (done, mapped) = rustix::pipe::pipe()?;
-    for _ in 0..processes {
-        system::fork(|| {
-            let map = |_| Mapping::shared(first.memory.as_fd(), 4096, Access::ReadWrite, 4096);
-            let held: Vec<_> = (0..maps).map_while(|index| map(index).ok()).collect();
-            // Reads put the page into the page tables.
-            let _ = held.iter().try_for_each(|mapping| mapping.read(0, &mut [0]));
-            let _ = rustix::io::write(&mapped, &[1]);
-            std::mem::forget(held);
-        })?;
-    }
+    let mut queue = RawQueue::open_with(&mut connection, 2, |memory| {
+        for _ in 0..processes {
+            system::fork(|| {
+                let map = |_| Mapping::shared(memory.as_fd(), 4096, Access::ReadWrite, 4096);
+                let held: Vec<_> = (0..maps).map_while(|index| map(index).ok()).collect();
+                // Reads put the page into the page tables.
+                let _ = held.iter().try_for_each(|mapping| mapping.read(0, &mut [0]));
+                let _ = rustix::io::write(&mapped, &[1]);
+                std::mem::forget(held);
+            })?;
+        }
+        Ok(())
+    })?;
     for _ in 0..processes {
         rustix::io::read(&done, &mut [0])?;
     }
     stage.running();
-    let mut queue = first;
     loop {
         connection.call(Command::CloseQueue { queue: queue.number }, &[])?;
         queue = reopen(&mut connection)?;
@@ -65,25 +67,31 @@ fn reopen(connection: &mut Connection) -> Result<RawQueue, Failed> {
 }
 
 pub(super) fn holes(stage: &Stage) -> Result<(), Failed> {
-    let mut connection = stage.connect()?;
-    let mut queues = RawQueue::open_many(&mut connection, 4, 256)?;
-    let files: Vec<OwnedFd> =
-        queues.iter().map(|queue| queue.memory.try_clone()).collect::<Result<_, _>>()?;
+    const QUEUES: usize = 4;
+    let files: Mutex<Vec<Arc<OwnedFd>>> = Mutex::default();
+    let held = || files.lock().unwrap_or_else(PoisonError::into_inner);
     let punch = |index: usize| {
-        for file in files.iter().skip(index).step_by(2) {
-            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            if rustix::fs::fallocate(file, how, 0, 1 << 20).is_err() {
-                // Sealed: nothing can be done here.
-                std::thread::sleep(Duration::from_millis(1));
-            }
+        let files: Vec<_> = held().iter().skip(index).step_by(2).cloned().collect();
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punched = |file: &Arc<OwnedFd>| rustix::fs::fallocate(&**file, how, 0, 1 << 20).is_ok();
+        if !files.iter().any(punched) {
+            // Sealed, or not there yet.
+            std::thread::sleep(Duration::from_millis(1));
         }
     };
     let slots = nops()?;
-    stage.running();
+    let mut connection = stage.connect()?;
     crowd(2, punch, || {
+        let mut queues = Vec::new();
+        for _ in 0..QUEUES {
+            queues.push(RawQueue::open_with(&mut connection, 256, |memory| {
+                held().push(Arc::new(memory.try_clone()?));
+                Ok(())
+            })?);
+        }
+        stage.running();
         loop {
             for queue in &mut queues {
-                // A hole takes requests and counts with it, so this may write off what the service never sees.
                 queue.refill(&slots)?;
                 queue.ring();
             }
@@ -95,9 +103,11 @@ pub(super) fn holes(stage: &Stage) -> Result<(), Failed> {
 pub(super) fn fuse_writer(stage: &Stage) -> Result<(), Failed> {
     let mut connection = stage.connect()?;
     loop {
-        let queue = RawQueue::open(&mut connection, 2)?;
-        hold_lock(stage, queue.memory.try_clone()?)?;
-        stage.running();
+        let queue = RawQueue::open_with(&mut connection, 2, |memory| {
+            hold_lock(stage, memory.try_clone()?)?;
+            stage.running();
+            Ok(())
+        })?;
         connection.call(Command::CloseQueue { queue: queue.number }, &[])?;
         reopen(&mut connection)?;
     }
@@ -190,7 +200,6 @@ pub(super) fn storm(stage: &Stage) -> Result<(), Failed> {
         let mut connection = stage.connect()?;
         for _ in 0..100 {
             let queue = reopen(&mut connection)?;
-            queue.scribble.mapping().key();
             queue.end.parked().store(0, Ordering::Relaxed);
             connection.call(Command::CloseQueue { queue: queue.number }, &[])?;
         }
