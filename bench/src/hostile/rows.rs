@@ -64,7 +64,7 @@ fn end(name: &str, gone: Option<&Gone>, limit: f64) -> Row {
     }
 }
 
-/// Rows without targets.
+/// Rows without targets, of a victim that nobody attacks.
 pub(super) fn baseline(workers: u32, of: &str, beside: &Beside) -> Vec<Row> {
     let row = |what: &str, figure: &Figure, value: fn(&Figures) -> f64| {
         latency(&name(workers, of, what), figure, Target::None, value)

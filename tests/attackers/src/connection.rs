@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal, Reply, VERSIONS, Welcome};
+use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal, VERSIONS, Welcome};
 use memferry_shm::conduit::{self, Packet, ReceiveError};
 use memferry_transfer::{Handle, Rights, SessionId};
 use rustix::io::Errno;
@@ -17,6 +17,9 @@ use crate::Failed;
 
 /// Limit on a connect, a send and a receive.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// An answer or a refusal, and the descriptors that came with it.
+type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
 
 pub struct Connection {
     socket: OwnedFd,
@@ -89,10 +92,7 @@ impl Connection {
     }
 
     /// Takes the next answer. `None` if there is none and `wait` is false.
-    pub(crate) fn answer(
-        &mut self,
-        wait: bool,
-    ) -> Result<Option<(Result<Answer, Refusal>, Vec<OwnedFd>)>, Failed> {
+    pub(crate) fn answer(&mut self, wait: bool) -> Result<Option<Reply>, Failed> {
         let Packet { bytes, descriptors } = match conduit::receive(self.socket.as_fd(), wait) {
             Ok(packet) => packet,
             Err(ReceiveError::WouldBlock) if !wait => return Ok(None),
@@ -102,7 +102,7 @@ impl Connection {
         if let Some(violation) = protocol::decode_violation(&bytes) {
             return Err(violation.into());
         }
-        let reply: Reply = protocol::decode(&bytes)?;
+        let reply: protocol::Reply = protocol::decode(&bytes)?;
         Ok(Some((reply.body, descriptors)))
     }
 

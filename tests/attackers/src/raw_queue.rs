@@ -86,7 +86,7 @@ impl RawQueue {
         self.submitted - u64::from(self.outstanding)..self.submitted
     }
 
-    /// Takes all completions.
+    /// Takes all completions, and frees as many slots.
     pub(crate) fn collect(&mut self) -> Result<(), Failed> {
         while self.end.pop().is_some() {
             self.outstanding = self.outstanding.saturating_sub(1);

@@ -115,7 +115,7 @@ impl Victim {
     }
 }
 
-/// Plays the victim.
+/// Plays the victim: does what the parent's lines say.
 pub(crate) fn play(socket: &Path) -> Result<(), Failed> {
     let client = Client::connect(socket)?;
     let mut copies = Copies::new(&client)?;
@@ -206,6 +206,7 @@ fn report(samples: Option<Vec<u64>>) {
     let Some(mut samples) = samples else { return roles::report("stuck") };
     samples.sort_unstable();
     let at = |part: f64| samples[((samples.len() as f64 * part) as usize).min(samples.len() - 1)];
-    let (min, max) = (samples[0], samples[samples.len() - 1]);
+    let min = samples[0];
+    let max = samples[samples.len() - 1];
     roles::report(format_args!("done {} {} {} {min} {max}", samples.len(), at(0.5), at(0.99)));
 }

@@ -162,7 +162,7 @@ pub(super) fn sleepers(stage: &Stage) -> Result<(), Failed> {
     let mut queue = RawQueue::open(&mut connection, 256)?;
     let sleeper = queue.end.sleeper();
     let sleep = |index: usize| {
-        if index % 8 == 0 {
+        if index.is_multiple_of(8) {
             system::sleep_many_times_on(sleeper.wake_word());
         } else {
             system::sleep_on(sleeper.wake_word());
