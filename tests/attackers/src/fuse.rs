@@ -19,7 +19,6 @@ use memferry_shm::mapping::{Access, Mapping};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::Failed;
 use crate::{roles, system};
@@ -48,8 +47,8 @@ pub(crate) struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts the file over `directory`. Needs root; the mount is open to all users.
-    pub(crate) fn mount(directory: &Path, arguments: &[String]) -> Result<Self, Failed> {
+    /// Mounts the file over `directory`, served by `user`. Needs root; the mount is open to all users.
+    pub(crate) fn mount(directory: &Path, arguments: &[String], user: &str) -> Result<Self, Failed> {
         let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| format!("cannot open /dev/fuse: {error}"))?;
         let denied = |step| move |error: Errno| format!("cannot mount a FUSE file system ({step}): {error}");
@@ -63,7 +62,7 @@ impl Fuse {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         rustix::mount::mount("memferry-hostile", directory, "fuse", flags, data.as_c_str())
             .map_err(denied("mount"))?;
-        let mut server = roles::role(arguments, &["fuse-server"]);
+        let mut server = roles::role(arguments, &["fuse-server", user]);
         // The process group is the attacker's, so that both are killed at once.
         server.stdin(Stdio::from(device)).stdout(Stdio::null()).arg0("memferry-fuse");
         server.spawn()?;
@@ -86,7 +85,6 @@ impl Fuse {
 
 /// Serves the connection on the standard input until Linux ends it.
 pub(crate) fn serve() -> Result<(), Failed> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     let device = rustix::stdio::stdin();
     let mut request = vec![0; 1 << 20];
     loop {

@@ -67,7 +67,8 @@ pub fn play_role(arguments: &[String]) -> Option<ExitCode> {
     let words = std::env::var(ROLE).ok()?;
     let words: Vec<&str> = words.lines().collect();
     let played = match words.as_slice() {
-        ["fuse-server"] => fuse::serve(),
+        // The attacker's user: Linux sends the signal at its end with its rights.
+        ["fuse-server", user] => drop_to(user).and_then(|()| fuse::serve()),
         ["attack", name, socket, user, size] => {
             attack(name, Path::new(socket), user, *size == "short", arguments)
         }
@@ -102,7 +103,7 @@ fn attack(name: &str, socket: &Path, user: &str, short: bool, arguments: &[Strin
         Needs::Nothing => None,
         Needs::Fuse => {
             let directory = socket.with_file_name("fuse");
-            match Fuse::mount(&directory, arguments) {
+            match Fuse::mount(&directory, arguments, user) {
                 Ok(fuse) => Some(fuse),
                 Err(error) => {
                     report(format_args!("unavailable {error}"));
