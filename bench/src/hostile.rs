@@ -15,7 +15,7 @@
 mod rows;
 pub(crate) mod service;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry_attackers::{ATTACKS, Attack, Connection, Failed, Started, Task, Users, Victim};
 use rustix::process::Signal;
@@ -31,6 +31,9 @@ const WORKERS: [(&str, u32); 2] = [("one-worker", 1), ("two-workers", 2)];
 
 /// Time that a started attack gets before the victim is measured.
 const RAMP: Duration = Duration::from_millis(200);
+
+/// Time in which another service must be able to start.
+const SUCCESSOR_LIMIT: Duration = Duration::from_secs(2);
 
 /// Durations of the victim's phases.
 struct Times {
@@ -125,19 +128,39 @@ impl Bench<'_> {
         let (copy, allocate) = self.latencies(&mut victim);
         let terminated = service.ends(Signal::TERM, &watcher);
         drop(victim);
-        // Another service at the path of the one that may still hang there.
-        let second = Service::start(&place, self.workers);
+        // At the path of a service that may still hang there.
+        let (terminated, second) = self.successor(&place, terminated);
         drop(attacker);
         drop(service);
-        let (terminated, killed) = match second {
-            Ok(second) => (terminated, self.killed(attack, &place, second)?),
-            Err(error) => {
+        let killed = match second {
+            Some(second) => self.killed(attack, &place, second)?,
+            None => {
                 let elsewhere = service::Place::new(self.run, self.users)?;
                 let second = Service::start(&elsewhere, self.workers)?;
-                (terminated.without_successor(&error), self.killed(attack, &elsewhere, second)?)
+                self.killed(attack, &elsewhere, second)?
             }
         };
         Ok(Ok(Beside { copy, allocate, terminated: Some(terminated), killed }))
+    }
+
+    /// Starts another service at the path of one that has ended, while the attack goes on. If only a later attempt succeeds, the end
+    /// took until then.
+    fn successor(&self, place: &service::Place, gone: Gone) -> (Gone, Option<Service>) {
+        let since = Instant::now();
+        loop {
+            let late = since.elapsed();
+            let started = Service::start(place, self.workers).and_then(|service| {
+                Connection::open(service.socket()).map_err(|error| error as BenchError)?;
+                Ok(service)
+            });
+            match started {
+                Ok(service) => return (gone.later_by(late), Some(service)),
+                Err(error) if !gone.is_over() || late > SUCCESSOR_LIMIT => {
+                    return (gone.without_successor(&error), None);
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 
     /// Kills the service while it is attacked. `None` if the attack did not begin.
@@ -153,12 +176,7 @@ impl Bench<'_> {
         let Started::Running(_attacker) = self.attack(attack, &service)? else { return Ok(None) };
         std::thread::sleep(RAMP);
         let gone = service.ends(Signal::KILL, &watcher);
-        let third = Service::start(place, self.workers)
-            .and_then(|third| Connection::open(third.socket()).map_err(|error| error as BenchError));
-        Ok(Some(match third {
-            Ok(_) => gone,
-            Err(error) => gone.without_successor(&error),
-        }))
+        Ok(Some(self.successor(place, gone).0))
     }
 
     fn victim(&self, service: &Service) -> Result<Victim, BenchError> {

@@ -1,5 +1,7 @@
 //! The rows of group `hostile`.
 
+use std::time::Duration;
+
 use memferry_attackers::Figures;
 
 use crate::BenchError;
@@ -19,6 +21,14 @@ pub(super) enum Gone {
 }
 
 impl Gone {
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(self, Self::After(_))
+    }
+
+    pub(super) fn later_by(self, late: Duration) -> Self {
+        if let Self::After(seconds) = self { Self::After(seconds + late.as_secs_f64()) } else { self }
+    }
+
     /// Adds that another service could not start. One that is still there explains that.
     pub(super) fn without_successor(self, error: &BenchError) -> Self {
         if let Self::After(_) = self { Self::NoSuccessor(error.to_string()) } else { self }

@@ -83,14 +83,20 @@ pub(super) fn holes(stage: &Stage) -> Result<(), Failed> {
     let mut connection = stage.connect()?;
     crowd(2, punch, || {
         let mut queues = Vec::new();
-        for _ in 0..QUEUES {
-            queues.push(RawQueue::open_with(&mut connection, 256, |memory| {
-                held().push(Arc::new(memory.try_clone()?));
-                Ok(())
-            })?);
-        }
         stage.running();
         loop {
+            // A service that finds a hole refuses the queue.
+            if queues.len() < QUEUES {
+                let hold = |memory: &OwnedFd| -> Result<(), Failed> {
+                    held().push(Arc::new(memory.try_clone()?));
+                    Ok(())
+                };
+                match RawQueue::open_with(&mut connection, 256, hold) {
+                    Ok(queue) => queues.push(queue),
+                    Err(error) if connection.hung_up() => return Err(error),
+                    Err(_) => drop(held().pop()),
+                }
+            }
             for queue in &mut queues {
                 queue.refill(&slots)?;
                 queue.ring();
