@@ -12,6 +12,7 @@ mod children;
 mod copier;
 mod engine;
 mod fileserver;
+mod hostile;
 mod initiation;
 mod pair;
 mod peer;
@@ -57,6 +58,9 @@ struct Arguments {
     /// Hold this many random bytes until the input ends.
     #[arg(long, hide = true)]
     hold: Option<usize>,
+    /// Run as the service of a measurement, on a socket, with a number of workers, as a user.
+    #[arg(long, hide = true, num_args = 3)]
+    serve_as: Vec<String>,
     /// Run as a file server or a receiver of a measurement.
     #[arg(long, hide = true, num_args = 1..)]
     files: Vec<String>,
@@ -98,18 +102,22 @@ const GROUPS: &[Group] = &[
         placement::steady(run, "copier", |_| copier::measure(run))
     }),
     ("fileserver", "what serving a GiB of files costs: memferry, diod, sendfile", fileserver::measure),
+    ("hostile", "what a client waits beside attackers, and whether the service ends", hostile::measure),
     ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
 ];
 
 /// Groups with parts; each refuses unknown ones.
-const IN_PARTS: [&str; 8] =
-    ["service", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver"];
+const IN_PARTS: [&str; 9] =
+    ["service", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver", "hostile"];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {
         return children::serve(socket);
+    }
+    if !arguments.serve_as.is_empty() {
+        return hostile::service::serve(&arguments.serve_as);
     }
     if let Some(length) = arguments.hold {
         return children::hold(length);
@@ -151,6 +159,9 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = memferry_attackers::play_role(&[]) {
+        return code;
+    }
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -50,6 +50,22 @@ impl Row {
         Self { name, value: Some(value), unit, target, holds, min, max, reason: None }
     }
 
+    /// A quantile of samples, with the smallest and the largest of them.
+    pub(crate) fn quantile(
+        name: impl Into<String>,
+        unit: &'static str,
+        target: Target,
+        value: f64,
+        (min, max): (f64, f64),
+    ) -> Self {
+        Self { min: Some(min), max: Some(max), ..Self::new(name, unit, target, &[value]) }
+    }
+
+    /// A row without a value that misses its target, because the measured thing broke.
+    pub(crate) fn broken(name: &str, reason: &str) -> Self {
+        Self { holds: Some(false), ..Self::not_measured(name, reason) }
+    }
+
     /// A row without a value.
     pub(crate) fn not_measured(name: &str, reason: &str) -> Self {
         Self {
@@ -75,7 +91,8 @@ pub(crate) fn print(rows: &[Row]) {
     );
     for row in rows {
         let (Some(value), Some(min), Some(max)) = (row.value, row.min, row.max) else {
-            println!("{}: not measured: {}", row.name, row.reason.as_deref().unwrap_or_default());
+            let what = if row.holds == Some(false) { "BROKEN" } else { "not measured" };
+            println!("{}: {what}: {}", row.name, row.reason.as_deref().unwrap_or_default());
             continue;
         };
         let target = row.target.as_deref().unwrap_or("");
@@ -118,6 +135,7 @@ mod tests {
             "reason": "not built yet"
         });
         assert_eq!(json(&Row::not_measured("a", "not built yet")), expected);
+        assert_eq!(json(&Row::broken("a", "hung"))["holds"], false);
         assert_eq!(json(&Row::new("a", "ns", Target::AtMost(1.0), &[]))["value"], serde_json::Value::Null);
     }
 }

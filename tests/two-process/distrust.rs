@@ -97,7 +97,7 @@ fn texts_of_a_service_control_no_terminal() {
     for command in ["status", "metrics"] {
         let directory = Directory(fresh_directory());
         let status = Status { policy: HOSTILE.to_owned(), ..Status::default() };
-        let body = Ok(Answer::Status(status));
+        let body = Ok(Answer::Status(Box::new(status)));
         let socket = fake_service(&directory, move |socket| answer_all(&socket, &body));
         let (output, printed) = run(command, &socket);
         assert!(output.status.success(), "{printed}");

@@ -260,7 +260,7 @@ fn requests_end_once_across_restarts() {
             })
             .collect();
         service.signal(signal);
-        service.resume();
+        service.signal(Signal::CONT);
         let ended = service.0.wait().unwrap();
         assert_eq!(ended.success(), signal == Signal::TERM, "{ended:?}");
         for (queue, tickets) in loads {

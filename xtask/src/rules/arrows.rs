@@ -96,6 +96,10 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
+    (
+        "memferry-attackers",
+        Arrows::Only(&["memferry", "memferry-service", "memferry-shm", "memferry-transfer"]),
+    ),
     ("memferry-soak", Arrows::Product),
     ("memferry-bench", Arrows::Product),
     ("xtask", Arrows::Only(&[])),
