@@ -245,6 +245,31 @@ impl Engine for CpuEngine {
         active
     }
 
+    fn advance(
+        &mut self,
+        _now: Instant,
+        number: u32,
+        bytes: u64,
+        completions: &mut Vec<EngineCompletion>,
+    ) -> bool {
+        let Some(index) = self.busy.iter().position(|busy| *busy == number) else { return false };
+        let chunk_bytes = bytes.clamp(1, self.chunk_bytes);
+        let settings =
+            Settings { chunk_bytes, team: self.team.as_deref(), read_elsewhere: self.read_elsewhere };
+        let first_unstarted = self.busy.len() - self.posted;
+        let channel = &mut self.channels[number as usize];
+        let serial = channel.serial;
+        let Some(outcome) = channel.step(settings) else {
+            return index < first_unstarted && channel.turns > 0;
+        };
+        self.busy.remove(index);
+        if index >= first_unstarted {
+            self.posted -= 1;
+        }
+        completions.push(EngineCompletion { ticket: Ticket { channel: number, serial }, outcome });
+        false
+    }
+
     #[inline]
     fn perform(&mut self, confined: &Confined<'_, &Mapping>) -> Option<Outcome> {
         let operation = confined.operation();

@@ -65,6 +65,8 @@ pub struct Path<E: Engine> {
     /// Bytes moved by ended requests of the classes low, normal and high.
     bytes_moved: [u64; 3],
     pacing: Pacing,
+    /// The engine channel that [`run_for`](Self::run_for) has served last.
+    last_channel: u32,
     /// The latest time that a caller passed.
     now: Instant,
 }
@@ -89,6 +91,7 @@ impl<E: Engine> Path<E> {
             quarantined: Vec::new(),
             bytes_moved: [0; 3],
             pacing: Pacing::default(),
+            last_channel: 0,
             now: Instant::ORIGIN,
         }
     }
@@ -145,6 +148,43 @@ impl<E: Engine> Path<E> {
 
     /// Lets the engine make progress. Returns whether it has more to do without waiting.
     pub fn run(&mut self, now: Instant) -> bool {
+        self.end_late(now);
+        if !self.acts.contains(Acts::PACES) {
+            return self.engine.poll(now, &mut self.reported);
+        }
+        self.pace(now);
+        let more = self.engine.poll(now, &mut self.reported);
+        self.charge(now);
+        more
+    }
+
+    /// Lets the engine make progress on one running request of `user`, by about `bytes`; on another one each time. For callers that
+    /// divide their time among users. Under a policy that [paces](Self::paces), call [`run`](Self::run).
+    pub fn run_for(&mut self, now: Instant, user: u32, bytes: u64) -> bool {
+        self.end_late(now);
+        let channels = || {
+            let of_user = self.ledger.running_now().filter(|running| running.origin.user == user);
+            of_user.map(|running| running.ticket.channel)
+        };
+        let last = self.last_channel;
+        let next = channels().filter(|channel| *channel > last).min().or_else(|| channels().min());
+        let Some(channel) = next else { return false };
+        self.last_channel = channel;
+        self.engine.advance(now, channel, bytes, &mut self.reported)
+    }
+
+    /// The users of running requests, some more than once.
+    pub fn running_users(&self) -> impl Iterator<Item = u32> {
+        self.ledger.running_now().map(|running| running.origin.user)
+    }
+
+    /// Whether the policy divides the engine's time among running requests.
+    pub fn paces(&self) -> bool {
+        self.acts.contains(Acts::PACES)
+    }
+
+    /// Ends running requests whose deadline has passed.
+    fn end_late(&mut self, now: Instant) {
         self.now = self.now.max(now);
         if self.ledger.timed() > 0 {
             for running in self.ledger.running() {
@@ -154,13 +194,6 @@ impl<E: Engine> Path<E> {
                 }
             }
         }
-        if !self.acts.contains(Acts::PACES) {
-            return self.engine.poll(now, &mut self.reported);
-        }
-        self.pace(now);
-        let more = self.engine.poll(now, &mut self.reported);
-        self.charge(now);
-        more
     }
 
     /// Whether [`settle`](Self::settle) has work.

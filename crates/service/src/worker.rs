@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk of each ─ settle ─ completions ─ wake-ups
+//!        of all queues, or with several users of the one that has used least time ([`shares`])
 //! idle:  help with shared copies, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
@@ -10,6 +11,7 @@
 //! path's policy decides which request gets which engine channel.
 
 mod serving;
+mod shares;
 pub(crate) mod threads;
 
 use std::sync::atomic::Ordering;
@@ -37,6 +39,7 @@ use crate::module::Offload;
 use crate::protocol::Violation;
 use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
 use serving::ClientWaker;
+use shares::{SLICE, Shares};
 
 /// Time for which an idle worker spins: about the cost of a wake-up across cores.
 const SPIN: Duration = Duration::from_micros(50);
@@ -51,6 +54,7 @@ const MODULE: u64 = u64::MAX - 1;
 struct Queue {
     session: SessionId,
     number: u32,
+    user: u32,
     end: Box<ServiceEnd<MappedWords>>,
     /// The client's signal, if set.
     target: Option<SignalTarget>,
@@ -61,6 +65,14 @@ struct Queue {
     /// The turn of the last scan for cancels.
     scanned: u32,
     counters: Arc<QueueCounters>,
+}
+
+impl Queue {
+    /// Whether its client has requests or cancels that may be taken in this turn.
+    fn asks(&self, turn: u32) -> bool {
+        let cancels = || self.end.cancels_pending() && serving::may_scan(turn, self.scanned);
+        !self.closed && (self.end.ready() || cancels())
+    }
 }
 
 /// Result of spinning in an idle worker.
@@ -90,6 +102,10 @@ pub(crate) struct Worker {
     /// Queues that get completions in this turn. A field only to reuse its allocation.
     woken: Vec<QueueKey>,
     waker: ClientWaker,
+    shares: Shares,
+    chunk_bytes: u64,
+    /// Users with running requests. A field only to reuse its allocation.
+    busy_users: Vec<u32>,
     turns: u32,
 }
 
@@ -100,7 +116,7 @@ impl Worker {
         shared: Arc<Shared>,
         path: Path<WorkerEngine<ModuleEngine>>,
         offload: Option<Offload>,
-        (spins, clients): (bool, Clients),
+        (spins, clients, chunk_bytes): (bool, Clients, u64),
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
@@ -113,6 +129,8 @@ impl Worker {
         let stopping = None;
         let closing = 0;
         let turns = 0;
+        let shares = Shares::default();
+        let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
         handle.rings.store(waker.signals_rings(), Ordering::Relaxed);
         Ok(Self {
@@ -128,6 +146,9 @@ impl Worker {
             closing,
             woken,
             waker,
+            shares,
+            chunk_bytes,
+            busy_users,
             turns,
         })
     }
@@ -209,25 +230,15 @@ impl Worker {
     /// One turn; returns whether anything happened.
     fn turn(&mut self) -> bool {
         let mut worked = self.handle_commands();
-        for index in 0..self.queues.len() {
-            worked |= self.take_requests(index);
-        }
-        if !self.path.idle() || self.path.must_settle() {
-            worked |= self.path.progresses();
-            let timed = self.path.needs_time() || self.stopping.is_some();
-            let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
-            if self.stopping.is_some_and(|deadline| deadline <= now) {
-                self.path.cancel_all(&mut Self::capabilities(&self.shared));
+        if self.shares.are_several() && self.stopping.is_none() {
+            worked |= self.serve_slice();
+        } else {
+            for index in 0..self.queues.len() {
+                worked |= self.take_requests(index);
             }
-            self.path.ring_doorbell();
-            if self.path.run(now) {
-                self.report_progress();
-            }
-            // The policy may have resumed suspended requests.
-            worked |= self.path.progresses();
-            worked |= self.settle(now);
+            worked |= self.advance(|path, now| path.run(now));
+            self.deliver();
         }
-        self.deliver();
         if let Some(offload) = &self.offload {
             offload.register(self.path.engine_mut().take_wanted());
         }
@@ -239,6 +250,70 @@ impl Worker {
             self.sample_counters();
         }
         worked
+    }
+
+    /// Serves the user that has used least of the worker's time for a slice of it; returns whether anything happened.
+    fn serve_slice(&mut self) -> bool {
+        self.busy_users.clear();
+        // What a device does by itself, or what is suspended, asks for nothing.
+        if self.path.progresses() {
+            self.busy_users.extend(self.path.running_users());
+        }
+        let queues = &self.queues;
+        let busy_users = &self.busy_users;
+        let turn = self.turns;
+        let asks = |index: &usize| queues[*index].as_ref().is_some_and(|queue| queue.asks(turn));
+        let picked = self
+            .shares
+            .pick(|share| busy_users.contains(&share.user) || share.queues().iter().any(asks))
+            .map(|share| (share.user, share.part_bytes, share.rotate()));
+        let Some((user, part_bytes, own)) = picked else {
+            // Nobody has work, but a device may have completed some, and requests may wait for a time or for an engine channel.
+            let worked = self.advance(|path, now| path.run(now));
+            self.deliver();
+            return worked;
+        };
+        let started = Stopwatch::now();
+        for index in own {
+            if self.take_requests(index) && started.elapsed() >= SLICE {
+                break;
+            }
+        }
+        let taken = started.elapsed();
+        if self.path.paces() {
+            self.shares.charge(user, taken);
+            self.advance(|path, now| path.run(now));
+            self.deliver();
+            return true;
+        }
+        self.advance(|path, now| path.run_for(now, user, part_bytes));
+        self.deliver();
+        let elapsed = started.elapsed();
+        self.shares.charge(user, elapsed);
+        if self.busy_users.contains(&user) {
+            self.shares.adapt(user, elapsed.saturating_sub(taken), self.chunk_bytes);
+        }
+        true
+    }
+
+    /// Lets requests make progress by `run`, and settles those that ended; returns whether anything happened.
+    fn advance(&mut self, run: impl FnOnce(&mut Path<WorkerEngine<ModuleEngine>>, Instant) -> bool) -> bool {
+        if self.path.idle() && !self.path.must_settle() {
+            return false;
+        }
+        let mut worked = self.path.progresses();
+        let timed = self.path.needs_time() || self.stopping.is_some();
+        let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
+        if self.stopping.is_some_and(|deadline| deadline <= now) {
+            self.path.cancel_all(&mut Self::capabilities(&self.shared));
+        }
+        self.path.ring_doorbell();
+        if run(&mut self.path, now) {
+            self.report_progress();
+        }
+        // The policy may have resumed suspended requests.
+        worked |= self.path.progresses();
+        worked | self.settle(now)
     }
 
     fn sample_counters(&self) {
@@ -328,7 +403,7 @@ impl Worker {
                     let closed = false;
                     let scanned = serving::never_scanned(self.turns);
                     let queue =
-                        Queue { session, number, end, target, doorbell, closed, scanned, counters };
+                        Queue { session, number, user, end, target, doorbell, closed, scanned, counters };
                     self.open(key, queue);
                 }
                 WorkerCommand::Notify { session, number, target } => {
@@ -403,6 +478,7 @@ impl Worker {
             self.queues.resize_with(index + 1, || None);
         }
         self.release(index);
+        self.shares.add(queue.user, index);
         self.queues[index] = Some(queue);
         if added.is_err() {
             // Without its doorbell the queue cannot wake the worker, so the client finds it closed.
@@ -414,7 +490,8 @@ impl Worker {
     fn release(&mut self, index: usize) {
         let Some(queue) = self.queues[index].take() else { return };
         self.closing -= usize::from(queue.closed);
-        let Queue { session, number, end, target, doorbell, counters, .. } = queue;
+        let Queue { session, number, user, end, target, doorbell, counters, .. } = queue;
+        self.shares.remove(user, index);
         counters.close();
         let remains = Box::new(Remains { _end: end, _doorbell: doorbell, _target: target });
         self.shared.notify(Notice::QueueReleased { session, number, remains });

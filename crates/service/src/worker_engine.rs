@@ -286,6 +286,21 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         device.take_completions(&mut self.cpu, completions) | more | of_device
     }
 
+    fn advance(
+        &mut self,
+        now: Instant,
+        channel: u32,
+        bytes: u64,
+        completions: &mut Vec<EngineCompletion>,
+    ) -> bool {
+        let first = completions.len();
+        let more = self.cpu.advance(now, channel, bytes, completions);
+        let Some(device) = &mut self.device else { return more };
+        device.rename(&mut completions[first..]);
+        let of_device = device.engine.poll(now, &mut device.completions);
+        device.take_completions(&mut self.cpu, completions) | more | of_device
+    }
+
     #[inline]
     fn perform(&mut self, operation: &Confined<'_, &Mapping>) -> Option<Outcome> {
         self.cpu.perform(operation)

@@ -257,6 +257,17 @@ pub trait Engine {
     /// Makes progress and appends completions. Returns whether there is more to do without waiting.
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool;
 
+    /// As [`poll`](Self::poll), but for one channel only, and by about `bytes`. Engines that work on their own make progress on all.
+    fn advance(
+        &mut self,
+        now: Instant,
+        _channel: u32,
+        _bytes: u64,
+        completions: &mut Vec<EngineCompletion>,
+    ) -> bool {
+        self.poll(now, completions)
+    }
+
     /// Does a short operation now, on the calling thread. `None` if this engine does not, in general or for this operation.
     /// No channel is used, so busy channels do not matter.
     fn perform(&mut self, _operation: &Confined<'_, &Self::Memory>) -> Option<Outcome> {

@@ -42,7 +42,7 @@ const ENTRIES: u32 = 64;
 const TURNS_PER_SCAN: u32 = 16;
 
 /// Whether a scan for cancels is due in this turn.
-const fn may_scan(turn: u32, scanned: u32) -> bool {
+pub(super) const fn may_scan(turn: u32, scanned: u32) -> bool {
     turn.wrapping_sub(scanned) >= TURNS_PER_SCAN
 }
 

@@ -84,7 +84,7 @@ impl Workers {
         let path = Path::new(engine, policy, limits);
         // At most CPUs - 1 workers spin: one on the last CPU would take it from its own clients.
         let spins = number + 1 < cpus() as usize;
-        let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, (spins, clients))
+        let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, (spins, clients, config.chunk_bytes))
             .map_err(|error| failed("epoll")(error.into()))?;
         let reporter = reporter.clone();
         let class = config.worker_class;

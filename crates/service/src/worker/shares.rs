@@ -1,0 +1,200 @@
+//! Fair shares of a worker's time among the users that it serves.
+//!
+//! ```text
+//! pick: of the users with work, the one that has spent least ─► a slice: its requests, a part of one of its transfers ─► charge
+//! ```
+//!
+//! Everything that a user makes the worker do is charged: decoding, refusing, cancels, lists, moving bytes, completions,
+//! wake-ups. So a user whose requests cost much is served less often, and one that asks for little is served next. A user that was
+//! idle has no claim to the time it did not use, but for a short credit.
+//!
+//! With a single user nothing is measured. Policies that pace running requests divide the engine's time themselves; requests
+//! are taken in slices under them too.
+
+use std::time::Duration;
+
+/// Time for which a user's requests are taken before another user's turn. One request may exceed it.
+pub(super) const SLICE: Duration = Duration::from_micros(50);
+/// Time that a part of a transfer should take.
+const PART: Duration = Duration::from_micros(50);
+/// How far a user that was idle is ahead of the others.
+const CREDIT: u64 = 1_000_000;
+/// Bytes of the smallest part of a transfer.
+const MIN_PART_BYTES: u64 = 4 << 10;
+/// Bytes of a user's first part.
+const FIRST_PART_BYTES: u64 = 32 << 10;
+
+/// A user's share.
+pub(super) struct Share {
+    pub(super) user: u32,
+    /// Indices of its queues.
+    queues: Vec<usize>,
+    /// The queue that is served first in the next slice, as a position in `queues`.
+    next: usize,
+    /// Nanoseconds spent, on a clock that all users share.
+    spent: u64,
+    /// Bytes of a part of a transfer that take about [`PART`].
+    pub(super) part_bytes: u64,
+}
+
+impl Share {
+    pub(super) fn queues(&self) -> &[usize] {
+        &self.queues
+    }
+
+    /// Its queues in the order of service, beginning with another one each time.
+    pub(super) fn rotate(&mut self) -> Vec<usize> {
+        let split = self.next % self.queues.len().max(1);
+        self.next = self.next.wrapping_add(1);
+        let (last, first) = self.queues.split_at(split);
+        [first, last].concat()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Shares {
+    users: Vec<Share>,
+    /// Time spent by the user that was picked last.
+    floor: u64,
+}
+
+impl Shares {
+    /// Adds a queue of `user`.
+    pub(super) fn add(&mut self, user: u32, queue: usize) {
+        match self.of_user(user) {
+            Some(share) => share.queues.push(queue),
+            None => self.users.push(Share {
+                user,
+                queues: vec![queue],
+                next: 0,
+                spent: self.floor,
+                part_bytes: FIRST_PART_BYTES,
+            }),
+        }
+    }
+
+    /// Removes a queue of `user`.
+    pub(super) fn remove(&mut self, user: u32, queue: usize) {
+        if let Some(share) = self.of_user(user) {
+            share.queues.retain(|other| *other != queue);
+        }
+        self.users.retain(|share| !share.queues.is_empty());
+    }
+
+    pub(super) fn of_user(&mut self, user: u32) -> Option<&mut Share> {
+        self.users.iter_mut().find(|share| share.user == user)
+    }
+
+    /// Whether several users share the worker.
+    pub(super) fn are_several(&self) -> bool {
+        self.users.len() > 1
+    }
+
+    /// The user that has spent least of those for which `has_work` holds.
+    pub(super) fn pick(&mut self, mut has_work: impl FnMut(&Share) -> bool) -> Option<&mut Share> {
+        let oldest_claim = self.floor.saturating_sub(CREDIT);
+        let mut best: Option<(usize, u64)> = None;
+        for (index, share) in self.users.iter().enumerate() {
+            let spent = share.spent.max(oldest_claim);
+            if best.is_none_or(|(_, least)| spent < least) && has_work(share) {
+                best = Some((index, spent));
+            }
+        }
+        let (index, spent) = best?;
+        self.floor = self.floor.max(spent);
+        let share = &mut self.users[index];
+        share.spent = spent;
+        Some(share)
+    }
+
+    /// Charges a user for a slice.
+    pub(super) fn charge(&mut self, user: u32, elapsed: Duration) {
+        if let Some(share) = self.of_user(user) {
+            share.spent = share.spent.saturating_add(elapsed.as_nanos() as u64);
+        }
+    }
+
+    /// Adapts the parts of a user's transfers to the time that one has taken: at most `max_bytes`.
+    pub(super) fn adapt(&mut self, user: u32, elapsed: Duration, max_bytes: u64) {
+        let Some(share) = self.of_user(user) else { return };
+        if elapsed > 2 * PART {
+            share.part_bytes = (share.part_bytes / 2).max(MIN_PART_BYTES);
+        } else if elapsed < PART {
+            share.part_bytes = share.part_bytes.saturating_mul(2);
+        }
+        share.part_bytes = share.part_bytes.min(max_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares() -> Shares {
+        let mut shares = Shares::default();
+        shares.add(1, 0);
+        shares.add(2, 1);
+        shares.add(2, 2);
+        shares
+    }
+
+    fn slice(shares: &mut Shares, cost: impl Fn(u32) -> u64, working: &[u32]) -> Option<u32> {
+        let user = shares.pick(|share| working.contains(&share.user))?.user;
+        shares.charge(user, Duration::from_nanos(cost(user)));
+        Some(user)
+    }
+
+    #[test]
+    fn a_user_with_costly_requests_gets_fewer_slices() {
+        let mut shares = shares();
+        let cost = |user| if user == 2 { 100_000 } else { 1000 };
+        let slices: Vec<_> = (0..10_100).filter_map(|_| slice(&mut shares, cost, &[1, 2])).collect();
+        let costly = slices.iter().filter(|user| **user == 2).count();
+        assert!((99..=102).contains(&costly), "{costly} slices of 100 times the cost");
+    }
+
+    #[test]
+    fn an_idle_user_is_served_next_and_saves_no_more_than_its_credit() {
+        let mut shares = shares();
+        for _ in 0..1000 {
+            assert_eq!(slice(&mut shares, |_| 100_000, &[2]), Some(2));
+        }
+        let of_first = (0..1000).take_while(|_| slice(&mut shares, |_| 100_000, &[1, 2]) == Some(1)).count();
+        assert!((1..=CREDIT as usize / 100_000 + 2).contains(&of_first), "{of_first}");
+    }
+
+    #[test]
+    fn no_slice_without_work() {
+        let mut shares = shares();
+        assert!(shares.are_several());
+        assert_eq!(slice(&mut shares, |_| 1, &[]), None);
+        shares.remove(2, 1);
+        assert!(shares.are_several());
+        shares.remove(2, 2);
+        assert!(!shares.are_several());
+        assert_eq!(slice(&mut shares, |_| 1, &[2]), None);
+    }
+
+    #[test]
+    fn queues_of_a_user_come_first_in_turn() {
+        let mut shares = shares();
+        let share = shares.of_user(2).unwrap();
+        assert_eq!(share.rotate(), [1, 2]);
+        assert_eq!(share.rotate(), [2, 1]);
+        assert_eq!(share.rotate(), [1, 2]);
+        assert_eq!(share.queues(), [1, 2]);
+    }
+
+    #[test]
+    fn parts_follow_the_time_they_take() {
+        let mut shares = shares();
+        for _ in 0..10 {
+            shares.adapt(1, Duration::from_micros(10), 256 << 10);
+        }
+        assert_eq!(shares.of_user(1).unwrap().part_bytes, 256 << 10);
+        for _ in 0..20 {
+            shares.adapt(1, Duration::from_millis(3), 256 << 10);
+        }
+        assert_eq!(shares.of_user(1).unwrap().part_bytes, MIN_PART_BYTES);
+    }
+}
