@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The victim copies 4 KiB every 2 ms, then allocates and frees a frame of 64 KiB every 5 ms. Service, victim and attacker are
-//! processes of three users, so this needs root. Attackers and the honest client run at nice 19, because the scheduler divides CPUs
+//! processes of three users, so this needs root. Controls are rows without targets: the same load on the kernel without the service. Attackers and the honest client run at nice 19, because the scheduler divides CPUs
 //! between threads, not between users. Nothing is waited for without a deadline, and a deadline that passes is a row that misses its
 //! target.
 
@@ -17,7 +17,7 @@ pub(crate) mod service;
 
 use std::time::{Duration, Instant};
 
-use memferry_attackers::{ATTACKS, Attack, Connection, Failed, Started, Task, Users, Victim};
+use memferry_attackers::{ATTACKS, Attack, CONTROLS, Connection, Failed, Started, Task, Users, Victim};
 use rustix::process::Signal;
 
 use crate::BenchError;
@@ -43,16 +43,16 @@ struct Times {
 
 /// Measures the selected attacks.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
-    let names = WORKERS.iter().map(|(name, _)| *name).chain(ATTACKS.iter().map(|attack| attack.name));
+    let names = WORKERS.iter().map(|(name, _)| *name).chain(ATTACKS.iter().chain(CONTROLS).map(|attack| attack.name));
     run.refuse_unknown(names)?;
     let users = match Users::available() {
         Ok(users) => users,
         Err(reason) => return Ok(vec![Row::not_measured("hostile", reason)]),
     };
     // Without a selected attack, all are; likewise the numbers of workers.
-    let mut attacks: Vec<&Attack> = ATTACKS.iter().filter(|attack| run.wants(attack.name)).collect();
+    let mut attacks: Vec<&Attack> = ATTACKS.iter().chain(CONTROLS).filter(|attack| run.wants(attack.name)).collect();
     if attacks.is_empty() {
-        attacks = ATTACKS.iter().collect();
+        attacks = ATTACKS.iter().chain(CONTROLS).collect();
     }
     let mut workers: Vec<_> = WORKERS.iter().filter(|(name, _)| run.wants(name)).collect();
     if workers.is_empty() {
@@ -88,6 +88,9 @@ impl Bench<'_> {
         let usual_p50 = p50(&alone).max(p50(&honest));
         for attack in attacks {
             match self.attacked(attack)? {
+                Ok(beside) if CONTROLS.iter().any(|control| control.name == attack.name) => {
+                    rows.extend(rows::baseline(self.workers, attack.name, &beside));
+                }
                 Ok(beside) => rows.extend(rows::of_attack(self.workers, attack.name, &beside, usual_p50)),
                 Err(reason) => rows.push(rows::impossible(self.workers, attack.name, &reason)),
             }

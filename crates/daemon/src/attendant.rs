@@ -56,7 +56,15 @@ struct Relay {
     token: u64,
     from: OwnedFd,
     to: OwnedFd,
+    /// A signal came while the user's signals rest.
+    held: bool,
 }
+
+/// A write to an eventfd that takes longer is slow: its client has thousands of watches on it. The kernel goes through them without
+/// a pause, and nothing else runs on this CPU meanwhile.
+const SLOW_SIGNAL: Duration = Duration::from_micros(500);
+/// After a slow write, the user's next one waits for so many times its duration. Signals add up meanwhile.
+const REST: u32 = 200;
 
 /// The loop has to end: the control thread is gone, or a system call failed that cannot.
 struct Ended;
@@ -70,6 +78,8 @@ pub(crate) struct Attendant {
     /// Processes of clients whose connection the service ended.
     leaving: BTreeMap<ClientId, (u64, OwnedFd)>,
     relays: BTreeMap<(ClientId, u32), Relay>,
+    /// A client made a signal take long. Until then the user's signals wait.
+    signals_rest_until: Option<Instant>,
     /// Doorbells of open queues. While they are held here, the service is never the last to close one.
     doorbells: BTreeMap<(ClientId, u32), OwnedFd>,
     watched: BTreeMap<u64, Watched>,
@@ -95,6 +105,7 @@ impl Attendant {
             clients: BTreeMap::new(),
             leaving: BTreeMap::new(),
             relays: BTreeMap::new(),
+            signals_rest_until: None,
             doorbells: BTreeMap::new(),
             watched: BTreeMap::new(),
             next: FIRST,
@@ -128,14 +139,15 @@ impl Attendant {
             }
         }
         self.end_overdue()?;
+        self.wake_relays();
         self.mute_or_unmute();
         Ok(())
     }
 
-    /// Time until the next deadline of a sealing.
+    /// Time until the next deadline of a sealing, or the end of a relay's rest.
     fn time_left(&self) -> Option<Duration> {
         let deadlines = self.clients.values().filter_map(Client::deadline);
-        let left = deadlines.min()?.saturating_duration_since(Instant::now());
+        let left = deadlines.chain(self.signals_rest_until).min()?.saturating_duration_since(Instant::now());
         // One more millisecond, so that the deadline has passed then.
         Some(left.saturating_add(Duration::from_millis(1)))
     }
@@ -400,17 +412,42 @@ impl Attendant {
         if self.clients.contains_key(&id)
             && let Some(token) = self.watch(from.as_fd(), Watched::Relay(id, queue), EventFlags::IN)
         {
-            self.relays.insert((id, queue), Relay { token, from, to });
+            self.relays.insert((id, queue), Relay { token, from, to, held: false });
         }
         Ok(())
     }
 
-    /// Passes a worker's signal on. The client pays for its watches: they delay this process only.
-    fn relay(&self, id: ClientId, queue: u32) {
-        if let Some(relay) = self.relays.get(&(id, queue)) {
-            let _ = rustix::io::read(&relay.from, &mut [0; 8]);
-            // If the client filled the counter and made it blocking, this blocks its user's signals.
-            let _ = rustix::io::write(&relay.to, &1u64.to_ne_bytes());
+    /// Passes a worker's signal on. The client pays for its watches: they delay this process only, and after a slow write the
+    /// user's signals rest.
+    fn relay(&mut self, id: ClientId, queue: u32) {
+        let Some(relay) = self.relays.get_mut(&(id, queue)) else { return };
+        if self.signals_rest_until.is_some() {
+            relay.held = true;
+            let data = EventData::new_u64(relay.token);
+            let _ = epoll::modify(&self.epoll, &relay.from, data, EventFlags::empty());
+            return;
+        }
+        let started = Instant::now();
+        let _ = rustix::io::read(&relay.from, &mut [0; 8]);
+        // If the client filled the counter and made it blocking, this blocks its user's signals.
+        let _ = rustix::io::write(&relay.to, &1u64.to_ne_bytes());
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(started);
+        if elapsed > SLOW_SIGNAL {
+            self.signals_rest_until = Some(now + elapsed * REST);
+        }
+    }
+
+    /// Ends the rest of the user's signals when it is over.
+    fn wake_relays(&mut self) {
+        let now = Instant::now();
+        if self.signals_rest_until.take_if(|until| *until <= now).is_none() {
+            return;
+        }
+        for relay in self.relays.values_mut().filter(|relay| relay.held) {
+            relay.held = false;
+            let data = EventData::new_u64(relay.token);
+            let _ = epoll::modify(&self.epoll, &relay.from, data, EventFlags::IN);
         }
     }
 

@@ -88,14 +88,21 @@ pub const ATTACKS: &[Attack] = &[
     plain("ring-garbage", requests::garbage, "random words in the whole ring"),
 ];
 
+/// The load of some attacks on the kernel, without the service: what a victim waits beside it is not the service's doing.
+pub const CONTROLS: &[Attack] = &[
+    plain("own-watches", queues::own_watches, "500,000 epoll watches on an eventfd of its own"),
+    plain("own-pages", memory::own_pages, "page-moves of memory that is registered nowhere"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_are_unique() {
-        let names: std::collections::BTreeSet<_> = ATTACKS.iter().map(|attack| attack.name).collect();
-        assert_eq!(names.len(), ATTACKS.len());
+        let all = || ATTACKS.iter().chain(CONTROLS);
+        let names: std::collections::BTreeSet<_> = all().map(|attack| attack.name).collect();
+        assert_eq!(names.len(), all().count());
         assert!(ATTACKS.len() >= 25);
     }
 }

@@ -24,7 +24,7 @@ mod system;
 mod victim;
 
 pub use attacker::{Started, start_attack, start_honest};
-pub use attacks::{ATTACKS, Attack, Needs};
+pub use attacks::{ATTACKS, Attack, CONTROLS, Needs};
 pub use connection::Connection;
 pub use player::{Player, Silence};
 pub use roles::{Users, drop_to, play_role, report, role};

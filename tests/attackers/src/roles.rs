@@ -8,7 +8,7 @@ use std::time::Duration;
 use memferry::{Client, Queue, copy};
 use rustix::process::{Resource, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
-use crate::attacks::{ATTACKS, Needs};
+use crate::attacks::{ATTACKS, CONTROLS, Needs};
 use crate::fuse::Fuse;
 use crate::stage::Stage;
 use crate::{Failed, fuse, system, victim};
@@ -98,7 +98,7 @@ pub fn drop_to(user: &str) -> Result<(), Failed> {
 }
 
 fn attack(name: &str, socket: &Path, user: &str, short: bool, arguments: &[String]) -> Result<(), Failed> {
-    let attack = ATTACKS.iter().find(|attack| attack.name == name).ok_or("no such attack")?;
+    let attack = ATTACKS.iter().chain(CONTROLS).find(|attack| attack.name == name).ok_or("no such attack")?;
     let fuse = match attack.needs {
         Needs::Nothing => None,
         Needs::Fuse => {

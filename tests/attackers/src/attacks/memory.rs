@@ -70,30 +70,47 @@ pub(super) fn seal_fuse_writer(stage: &Stage) -> Result<(), Failed> {
 }
 
 /// Makes the service fault while it copies.
-pub(super) fn page_moves(stage: &Stage) -> Result<(), Failed> {
+/// Memory that is mapped many times, with every page present in each mapping.
+fn mapped_often(stage: &Stage) -> Result<(OwnedFd, Vec<Mapping>, u64), Failed> {
     const MAPPINGS: usize = 64;
     let length = stage.size(64 << 20, 4 << 20) as u64;
-    let mut connection = stage.connect()?;
     let (memfd, _mapping) = frame::allocate(length, Pages::Ordinary)?;
     let map = |_| Mapping::shared(memfd.as_fd(), length as usize, Access::ReadWrite, 4096);
     let mappings = (0..MAPPINGS).map(map).collect::<Result<Vec<_>, _>>()?;
     for mapping in &mappings {
         (0..length).step_by(4096).try_for_each(|at| mapping.write(at, &[1]))?;
     }
+    Ok((memfd, mappings, length))
+}
+
+fn move_pages(mappings: &[Mapping], index: usize) {
+    for mapping in mappings.iter().skip(index).step_by(2) {
+        for advice in [libc::MADV_PAGEOUT, system::COLLAPSE, libc::MADV_DONTNEED] {
+            system::advise(mapping, advice);
+        }
+    }
+}
+
+pub(super) fn own_pages(stage: &Stage) -> Result<(), Failed> {
+    let (_memfd, mappings, _) = mapped_often(stage)?;
+    stage.running();
+    crowd(2, |index| move_pages(&mappings, index), || {
+        loop {
+            std::thread::sleep(10 * MOMENT);
+        }
+    })
+}
+
+pub(super) fn page_moves(stage: &Stage) -> Result<(), Failed> {
+    let mut connection = stage.connect()?;
+    let (memfd, mappings, length) = mapped_often(stage)?;
     let handle = connection.register(memfd.as_fd(), length)?;
     let half = length / 2;
     let request = Request::copy(Span::new(handle, 0), Span::new(handle, half), half);
     let slots = [raw_queue::slot(&request)?];
     let mut queues = RawQueue::open_many(&mut connection, 4, 16)?;
-    let disturb = |index: usize| {
-        for mapping in mappings.iter().skip(index).step_by(2) {
-            for advice in [libc::MADV_PAGEOUT, system::COLLAPSE, libc::MADV_DONTNEED] {
-                system::advise(mapping, advice);
-            }
-        }
-    };
     stage.running();
-    crowd(2, disturb, || {
+    crowd(2, |index| move_pages(&mappings, index), || {
         loop {
             for queue in &mut queues {
                 queue.refill(&slots)?;
