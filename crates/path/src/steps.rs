@@ -135,6 +135,14 @@ impl<E: Engine> Path<E> {
         Some(Reservation { queue })
     }
 
+    /// Why the next request of a queue would be refused, if it is because its user has too many requests waiting. Cheap, so that a
+    /// caller can ask before it decodes a long list.
+    pub fn full_for(&mut self, queue: QueueKey) -> Option<Failure> {
+        let user = self.ledger.queue(queue)?.user;
+        let has_to_wait = self.channels.waits(queue) || self.orders.get(queue).is_some();
+        if has_to_wait { self.channels.room_for(user).err() } else { None }
+    }
+
     /// Gives a reservation back unused.
     #[cfg(test)]
     pub(crate) fn give_back(&mut self, reservation: Reservation) {

@@ -166,7 +166,7 @@ impl Service {
     }
 
     fn capabilities(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
-        self.shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.for_control()
     }
 
     /// Opens a session for a client.

@@ -6,8 +6,8 @@
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
@@ -32,9 +32,14 @@ pub enum Clients {
     Elsewhere,
 }
 
+/// Limit on how often a worker lets the control side go first: a flood of commands must not stop it.
+const MAX_YIELDS: u32 = 32;
+
 /// State that the control side shares with all workers.
 pub(crate) struct Shared {
-    pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
+    capabilities: Mutex<Capabilities<Mapping>>,
+    /// Threads of the control side that wait for the table.
+    control_waits: AtomicU32,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
     /// The team of workers that copy long transfers together.
@@ -46,7 +51,36 @@ impl Shared {
     pub(crate) fn new(capabilities: usize, team: Arc<CopyTeam>) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let capabilities = Mutex::new(Capabilities::new(capabilities));
-        Ok(Self { capabilities, notices: Mutex::default(), notifier, team })
+        let control_waits = AtomicU32::new(0);
+        Ok(Self { capabilities, control_waits, notices: Mutex::default(), notifier, team })
+    }
+
+    /// The capability table, for the control side.
+    pub(crate) fn for_control(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
+        self.control_waits.fetch_add(1, Ordering::Relaxed);
+        let capabilities = self.capabilities.lock().unwrap_or_else(PoisonError::into_inner);
+        self.control_waits.fetch_sub(1, Ordering::Relaxed);
+        capabilities
+    }
+
+    /// The capability table, for a worker. Lets the control side go first: a worker that has work locks the table again as soon as
+    /// it has released it, long before a waiting thread has woken up.
+    #[inline]
+    pub(crate) fn for_worker(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
+        if self.control_waits.load(Ordering::Relaxed) > 0 {
+            self.let_control_go_first();
+        }
+        self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn let_control_go_first(&self) {
+        for _ in 0..MAX_YIELDS {
+            std::thread::yield_now();
+            if self.control_waits.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+        }
     }
 
     /// Readable when a notice waits.

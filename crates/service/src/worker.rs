@@ -15,7 +15,7 @@ mod shares;
 pub(crate) mod threads;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::{Clock, Instant};
@@ -332,7 +332,7 @@ impl Worker {
     }
 
     fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {
-        shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+        shared.for_worker()
     }
 
     /// Completes finished requests and starts waiting ones; returns whether any started.

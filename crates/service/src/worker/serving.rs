@@ -226,10 +226,16 @@ impl Intake<'_> {
         let cancelled = end.cancels_asked() && end.cancel_requested(tag);
         let may_start = !self.stopping && !cancelled;
         let room = end.known_completion_room();
+        let mut full = None;
         // Most requests are plain: they have no terms to decode.
         let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
             Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: Terms::PLAIN }),
             None => wire::decode_request(slot, |first, words| {
+                // Most of the cost of a request with a long list is reading it.
+                full = self.path.full_for(self.key);
+                if full.is_some() {
+                    return None;
+                }
                 batch.listed += words;
                 end.fetch_list(first, words)
             }),
@@ -252,7 +258,7 @@ impl Intake<'_> {
         let failure = match decoded {
             _ if self.stopping => Failure::ServiceStopping,
             _ if cancelled => Failure::Cancelled,
-            Err(error) => Failure::Malformed(error),
+            Err(error) => full.unwrap_or(Failure::Malformed(error)),
             Ok(request) => {
                 let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
                 self.path.submit(now, reservation, tag, &request, self.capabilities);

@@ -123,6 +123,34 @@ fn a_batch_is_limited_by_the_length_of_its_lists() {
 }
 
 #[test]
+fn lists_beyond_the_waiting_quota_are_not_read() {
+    let mut bed = Bed::new();
+    let mut slot = Default::default();
+    let mut list = Default::default();
+    let fill = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
+    wire::encode_request(0, &fill, &mut slot, &mut list).unwrap();
+    bed.submit(&slot);
+    let bytes = || vec![Segment { place: Span::new(bed.frame, 0), length: 1 }; MAX_SEGMENTS].into();
+    let lists = Box::new(Lists { source: bytes(), destination: bytes() });
+    let request = Request::new(Operation::ScatterGather { lists });
+    wire::encode_request(1, &request, &mut slot, &mut list).unwrap();
+    let whole = bed.client.stage_list(&list).unwrap();
+    // Each counts as many waiting requests; together they use up the quota of 64.
+    for tag in 1..3 {
+        wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
+        wire::place_list(&mut slot, whole);
+        bed.submit(&slot);
+        bed.worker.turn();
+    }
+    wire::encode_request(3, &request, &mut slot, &mut list).unwrap();
+    wire::place_list(&mut slot, u64::MAX);
+    bed.submit(&slot);
+    let (completion, _) = bed.next_completion();
+    assert_eq!(completion.tag, 3);
+    assert_eq!(completion.outcome.result, Err(Failure::WaitingQuota { limit: 64 }), "not: malformed");
+}
+
+#[test]
 fn hostile_xor_slots_are_refused_as_overlapping() {
     let mut bed = Bed::new();
     let at = |offset| Span::new(bed.frame, offset);
