@@ -32,11 +32,16 @@ struct Bed {
 impl Bed {
     /// A worker with one engine channel that moves 64 bytes per turn.
     fn new() -> Self {
+        Self::with_waiting(64)
+    }
+
+    /// As [`new`](Self::new), for a user with `waiting_per_user` places for waiting requests.
+    fn with_waiting(waiting_per_user: usize) -> Self {
         let session = SessionId(1);
         let shared = Arc::new(Shared::new(8, Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
-        let limits = PathLimits { waiting_per_user: 64 };
+        let limits = PathLimits { waiting_per_user };
         let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
         let handle = Arc::new(WorkerHandle::new().unwrap());
         let worker = Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
@@ -105,7 +110,7 @@ fn cancels_are_scanned_at_most_every_16_turns() {
 
 #[test]
 fn a_batch_is_limited_by_the_length_of_its_lists() {
-    let mut bed = Bed::new();
+    let mut bed = Bed::with_waiting(1 << 16);
     let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
     let lists = Box::new(Lists { source: empty(), destination: empty() });
     let mut slot = Default::default();
