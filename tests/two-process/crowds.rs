@@ -175,7 +175,7 @@ fn without_descriptors_queues_and_frames_are_refused() {
     leave_descriptors(&service, 0);
     let refused = first.frame(4096).alloc().err().unwrap();
     assert!(refused.to_string().contains("out of descriptors"), "{refused}");
-    // The sessions continue.
+    // The refusals ended no session.
     first.status().unwrap();
     drop((others, frame, queues));
     service.wait_for_sessions(&first, 1);

@@ -337,8 +337,7 @@ fn memory_of_closed_queues_is_reused() {
         let (queue, descriptors) = loop {
             let length = Layout::new(64).unwrap().client_bytes();
             let half = memferry_shm::frame::allocate_half(length).unwrap().0;
-            let (answer, descriptors) =
-                raw.command(Command::OpenQueue { capacity: 64 }, &[half.as_fd()]);
+            let (answer, descriptors) = raw.command(Command::OpenQueue { capacity: 64 }, &[half.as_fd()]);
             if let Ok(Answer::Queue { queue, .. }) = answer {
                 break (queue, descriptors);
             }

@@ -15,6 +15,8 @@
 
 mod client;
 mod jobs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,8 +25,8 @@ use std::time::{Duration, Instant};
 use memferry_service::protocol::{self, Refusal, RefusalKind, Violation};
 use memferry_shm::conduit;
 use memferry_shm::frame::Candidate;
-use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::messages::{self, ClientId, FromAttendant, Received, ToAttendant};
@@ -85,6 +87,7 @@ pub(crate) struct Attendant {
     watched: BTreeMap<u64, Watched>,
     next: u64,
     muted: bool,
+    sealing_limit: Duration,
 }
 
 impl Attendant {
@@ -110,6 +113,7 @@ impl Attendant {
             watched: BTreeMap::new(),
             next: FIRST,
             muted: false,
+            sealing_limit: SEALING_LIMIT,
         })
     }
 
@@ -310,7 +314,8 @@ impl Attendant {
     fn seal(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if let State::Mapping(sealing) = std::mem::replace(&mut client.state, State::Waiting) {
-            client.state = State::Sealing { serial: sealing.serial, deadline: Instant::now() + SEALING_LIMIT };
+            client.state =
+                State::Sealing { serial: sealing.serial, deadline: Instant::now() + self.sealing_limit };
             self.jobs.seal(sealing);
         }
     }
@@ -343,7 +348,7 @@ impl Attendant {
         let overdue: Vec<_> =
             self.clients.iter().filter(|(_, client)| overdue(client)).map(|(id, _)| *id).collect();
         for id in overdue {
-            let milliseconds = SEALING_LIMIT.as_millis() as u64;
+            let milliseconds = self.sealing_limit.as_millis() as u64;
             self.violated(id, Violation::Admission { milliseconds })?;
         }
         Ok(())

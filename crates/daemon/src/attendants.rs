@@ -8,7 +8,7 @@
 //! An attendant that is given up is killed. If it is stuck in the kernel it lives on without a channel, and counts: a user has a few
 //! of them at most.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,8 @@ struct Attendant {
     /// Clients that it serves or watches.
     clients: usize,
     idle_since: Option<Instant>,
+    /// Number of the request for it.
+    request: u64,
     /// Its process, once the spawner has answered.
     process: Option<u64>,
 }
@@ -55,9 +57,9 @@ pub(crate) struct Attendants {
     by_user: BTreeMap<u32, Attendant>,
     /// Living processes: their user and pidfd. Also of attendants that were given up.
     processes: BTreeMap<u64, (u32, OwnedFd)>,
-    /// Processes whose pidfd the spawner has not sent yet, by user.
-    coming: BTreeMap<u32, usize>,
-    next_process: u64,
+    /// Requests that the spawner has not answered yet, in their order: user and number.
+    coming: VecDeque<(u32, u64)>,
+    next_request: u64,
 }
 
 /// Why a user gets no attendant.
@@ -73,8 +75,8 @@ impl Attendants {
             spawner: Spawner::start(traces, confined)?,
             by_user: BTreeMap::new(),
             processes: BTreeMap::new(),
-            coming: BTreeMap::new(),
-            next_process: 0,
+            coming: VecDeque::new(),
+            next_request: 0,
         })
     }
 
@@ -100,22 +102,25 @@ impl Attendants {
         if self.by_user.contains_key(&user) {
             return Ok(());
         }
-        let coming = self.coming.get(&user).copied().unwrap_or(0);
+        let coming = self.coming.iter().filter(|(of, _)| *of == user).count();
         let living = self.processes.values().filter(|(of, _)| *of == user).count() + coming;
         if living >= MAX_PER_USER {
             return Err(format!(
                 "{living} processes that serve user {user} are stuck in what its clients sent; try again later"
             ));
         }
-        if self.processes.len() >= MAX_ATTENDANTS {
+        if self.processes.len() + self.coming.len() >= MAX_ATTENDANTS {
             return Err(format!("{MAX_ATTENDANTS} users are connected; try again later"));
         }
-        let failed = |error: &dyn std::fmt::Display| format!("cannot serve another user ({error}); try again later");
+        let failed =
+            |error: &dyn std::fmt::Display| format!("cannot serve another user ({error}); try again later");
         let channel = self.spawner.spawn(user).map_err(|error| failed(&error))?;
+        self.next_request += 1;
+        let request = self.next_request;
+        self.coming.push_back((user, request));
         let token = EventData::new_u64(USER | u64::from(user));
         epoll::add(epoll, &channel, token, EventFlags::IN).map_err(|error| failed(&error))?;
-        *self.coming.entry(user).or_default() += 1;
-        let attendant = Attendant { channel, clients: 0, idle_since: None, process: None };
+        let attendant = Attendant { channel, clients: 0, idle_since: None, request, process: None };
         self.by_user.insert(user, attendant);
         Ok(())
     }
@@ -191,20 +196,16 @@ impl Attendants {
     /// The spawner is gone.
     pub(crate) fn spawned(&mut self, epoll: &OwnedFd) -> std::io::Result<()> {
         let Some(spawned) = self.spawner.receive().map_err(std::io::Error::other)? else { return Ok(()) };
-        let user = spawned.user;
-        if let Some(coming) = self.coming.get_mut(&user) {
-            *coming -= 1;
-            if *coming == 0 {
-                self.coming.remove(&user);
-            }
-        }
+        // It answers in the order of the requests.
+        let Some((user, request)) = self.coming.pop_front().filter(|(user, _)| *user == spawned.user) else {
+            return Err(std::io::Error::other("the spawner answers out of order"));
+        };
         // Without a process its channel has no other end, and ends by itself.
         let Some(process) = spawned.process else { return Ok(()) };
-        self.next_process += 1;
-        let token = PROCESS | self.next_process;
+        let token = PROCESS | request;
         epoll::add(epoll, &process, EventData::new_u64(token), EventFlags::IN)?;
         self.processes.insert(token, (user, process));
-        match self.by_user.get_mut(&user).filter(|attendant| attendant.process.is_none()) {
+        match self.by_user.get_mut(&user).filter(|attendant| attendant.request == request) {
             Some(attendant) => attendant.process = Some(token),
             // It was given up before it had started.
             None => {
@@ -246,3 +247,6 @@ impl Attendants {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

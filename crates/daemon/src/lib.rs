@@ -18,6 +18,8 @@ mod refusals;
 mod sandbox;
 mod spawner;
 mod supervisor;
+#[cfg(test)]
+mod testing;
 mod unmapper;
 
 use std::collections::BTreeMap;
@@ -160,7 +162,6 @@ fn raise_descriptor_limit() {
 /// Interval at which the daemon checks whether it can accept again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A connected client.
 struct Connection {
     user: u32,
     process: u32,
@@ -249,7 +250,8 @@ impl Daemon {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
             let pause = self.paused.then_some(PAUSE);
-            let limit = [pause, self.attendants.time_left(), self.refusals.time_left()].into_iter().flatten().min();
+            let limit =
+                [pause, self.attendants.time_left(), self.refusals.time_left()].into_iter().flatten().min();
             let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
@@ -304,7 +306,11 @@ impl Daemon {
         self.next += 1;
         if !self.attendants.send(user, &ToAttendant::Adopt { client }, &[&socket, &process]) {
             self.lose(user);
-            return self.turn_away(user, socket, "the service cannot keep up with this user; try again later");
+            return self.turn_away(
+                user,
+                socket,
+                "the service cannot keep up with this user; try again later",
+            );
         }
         self.attendants.add_client(user);
         self.connections.insert(client, Connection { user, process: number, session: None, pending: None });
@@ -317,7 +323,8 @@ impl Daemon {
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         // Its own attendant if it has one, so that it delays only itself.
         let message = ToAttendant::TurnAway { farewell };
-        if !self.attendants.send(user, &message, &[&socket]) && !self.attendants.send(NO_USER, &message, &[&socket])
+        if !self.attendants.send(user, &message, &[&socket])
+            && !self.attendants.send(NO_USER, &message, &[&socket])
         {
             // Both are stuck. The last way out: nothing is left to close once the socket is shut down and drained.
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
@@ -490,7 +497,9 @@ impl Daemon {
         match self.attendants.try_send(user, &message, &descriptors) {
             Ok(()) => {}
             // Too many descriptors are in flight to clients that do not read, which is not this client's fault.
-            Err(Errno::TOOMANYREFS) if !descriptors.is_empty() => self.refuse_executed(client, serial, opened),
+            Err(Errno::TOOMANYREFS) if !descriptors.is_empty() => {
+                self.refuse_executed(client, serial, opened)
+            }
             Err(_) => self.lose(user),
         }
     }
@@ -521,7 +530,8 @@ impl Daemon {
         }
         for (session, queue) in events.released {
             let client = self.by_session.get(&session).copied();
-            let user = client.and_then(|client| self.connections.get(&client)).map(|connection| connection.user);
+            let user =
+                client.and_then(|client| self.connections.get(&client)).map(|connection| connection.user);
             if let (Some(client), Some(user)) = (client, user) {
                 self.send(user, &ToAttendant::Release { client, queue }, &[]);
             }
@@ -595,8 +605,12 @@ impl Daemon {
     fn lose(&mut self, user: u32) {
         self.attendants.give_up(&self.epoll, user);
         let of_user = |connection: &Connection| connection.user == user;
-        let clients: Vec<_> =
-            self.connections.iter().filter(|(_, connection)| of_user(connection)).map(|(id, _)| *id).collect();
+        let clients: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| of_user(connection))
+            .map(|(id, _)| *id)
+            .collect();
         for client in clients {
             self.drop_connection(client);
         }
@@ -613,4 +627,3 @@ impl Daemon {
         }
     }
 }
-

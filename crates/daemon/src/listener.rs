@@ -164,6 +164,7 @@ impl Listener {
 }
 
 /// Socket and lock file of a listener: their paths, and device and inode of the socket. Only the holder of the lock removes them.
+#[derive(Default)]
 pub(crate) struct Traces(Option<(PathBuf, Option<(u64, u64)>, PathBuf)>);
 
 impl Traces {
@@ -173,7 +174,7 @@ impl Traces {
         socket.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
     }
 
-    /// Removes the files.
+    /// Removes the files, except a socket that another process has put in place.
     pub(crate) fn remove(&self) {
         let Some((socket, file, lock)) = &self.0 else { return };
         // The path may name another process's socket by now.

@@ -41,23 +41,49 @@ pub(crate) enum ToAttendant {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromAttendant {
-    Hello { client: ClientId, versions: (u16, u16), features: u64 },
+    Hello {
+        client: ClientId,
+        versions: (u16, u16),
+        features: u64,
+    },
     /// A command that brings no memory.
-    Command { client: ClientId, serial: u32, command: Command },
+    Command {
+        client: ClientId,
+        serial: u32,
+        command: Command,
+    },
     /// A command that brings memory. Descriptor: the memfd, examined but not sealed.
-    Memory { client: ClientId, serial: u32, command: Command },
+    Memory {
+        client: ClientId,
+        serial: u32,
+        command: Command,
+    },
     /// The memory of the client's command is sealed.
-    Sealed { client: ClientId },
+    Sealed {
+        client: ClientId,
+    },
     /// The memory of the client's command was refused, and the client has the answer.
-    Refused { client: ClientId },
+    Refused {
+        client: ClientId,
+    },
     /// A new queue could not be delivered, and the client has a refusal.
-    Undelivered { client: ClientId, queue: u32 },
+    Undelivered {
+        client: ClientId,
+        queue: u32,
+    },
     /// The connection is closed: by the client, or for a violation, which the client knows.
-    Ended { client: ClientId, violation: Option<Violation> },
+    Ended {
+        client: ClientId,
+        violation: Option<Violation>,
+    },
     /// The process of a client whose connection the service ended has exited.
-    Left { client: ClientId },
-    /// The attendant failed.
-    Panicked { message: String },
+    Left {
+        client: ClientId,
+    },
+    /// The attendant failed and ends.
+    Panicked {
+        message: String,
+    },
 }
 
 impl FromAttendant {

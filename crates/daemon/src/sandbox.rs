@@ -131,10 +131,7 @@ const SPAWNER: &[i64] = &[
 ///
 /// # Errors
 /// [`SandboxError`].
-pub(crate) fn take_file_systems(
-    device: Option<&Path>,
-    directory: Option<&Path>,
-) -> Result<(), SandboxError> {
+pub(crate) fn take_file_systems(device: Option<&Path>, directory: Option<&Path>) -> Result<(), SandboxError> {
     let failed = SandboxError::new("Landlock");
     let abi = ABI::V6;
     let mut rules = ruleset(abi).map_err(|error| failed(&error))?.create().map_err(|error| failed(&error))?;
@@ -195,7 +192,8 @@ pub(crate) fn confine_spawner() -> Result<(), SandboxError> {
     sockets(&mut rules).map_err(|error| failed(&error))?;
     no_executable_memory(&mut rules).map_err(|error| failed(&error))?;
     // The attendants' own process ids are not known here, so only the signal is fixed.
-    let abort = condition(2, SeccompCmpOp::Eq, libc::SIGABRT as u64).and_then(|is| SeccompRule::new(vec![is]));
+    let abort =
+        condition(2, SeccompCmpOp::Eq, libc::SIGABRT as u64).and_then(|is| SeccompRule::new(vec![is]));
     rules.insert(libc::SYS_tgkill, vec![abort.map_err(|error| failed(&error))?]);
     seccompiler::apply_filter(&program(rules)?).map_err(|error| failed(&error))
 }
@@ -247,9 +245,9 @@ fn arguments(rules: &mut Rules, module: bool, supervisor: Option<RawFd>) -> Resu
         }
     }
     if module {
-        let calls = device::CALLS.iter().map(|call| {
-            SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, u64::from(*call))?])
-        });
+        let calls = device::CALLS
+            .iter()
+            .map(|call| SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, u64::from(*call))?]));
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
         rules.entry(libc::SYS_ioctl).or_default().extend(calls);
     }
@@ -287,3 +285,6 @@ fn no_executable_memory(rules: &mut Rules) -> Result<(), BackendError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -112,6 +112,7 @@ fn user_in(bytes: &[u8]) -> Option<u32> {
 fn run(socket: OwnedFd, traces: &Traces, confined: bool) -> ! {
     leave_the_service(&socket);
     let _ = rustix::thread::set_name(c"memferry-spawn");
+    let own = rustix::process::getpid();
     if confined && sandbox::confine_spawner().is_err() {
         exit();
     }
@@ -122,11 +123,11 @@ fn run(socket: OwnedFd, traces: &Traces, confined: bool) -> ! {
             continue;
         }
         let (Some(user), Some(channel)) = (user_in(&packet.bytes), packet.descriptors.pop()) else { break };
-        // SAFETY: F: this process has one thread, and the child runs only `attend`, which never returns.
+        // SAFETY: F: this process has one thread, and the child runs only `run_attendant`, which never returns.
         let process = match unsafe { libc::fork() } {
             0 => {
                 drop(socket);
-                attend(channel, user, confined);
+                run_attendant(channel, user, own, confined);
             }
             number => Pid::from_raw(number.max(0))
                 .and_then(|number| rustix::process::pidfd_open(number, PidfdFlags::empty()).ok()),
@@ -140,9 +141,13 @@ fn run(socket: OwnedFd, traces: &Traces, confined: bool) -> ! {
     exit();
 }
 
-/// An attendant's life.
-fn attend(channel: OwnedFd, user: u32, confined: bool) -> ! {
+/// Serves one user until the service closes the channel.
+fn run_attendant(channel: OwnedFd, user: u32, spawner: Pid, confined: bool) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // A parent that ended before the call above sends no signal.
+    if rustix::process::getppid() != Some(spawner) {
+        exit();
+    }
     let _ = rustix::thread::set_name(c"memferry-attend");
     if let Ok(reports) = channel.try_clone() {
         // A half attendant would leave its clients waiting.
@@ -190,3 +195,6 @@ fn exit() -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(0) }
 }
+
+#[cfg(test)]
+mod tests;

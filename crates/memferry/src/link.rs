@@ -137,8 +137,7 @@ pub(crate) fn embed(embedded: Arc<Embedded>) -> Result<Opened, ConnectError> {
     let user = rustix::process::geteuid().as_raw();
     let asymmetric_fences = fences == Fences::Asymmetric;
     let process = std::process::id();
-    let session =
-        embedded.service().connect(Introduced { user, process, asymmetric_fences })?;
+    let session = embedded.service().connect(Introduced { user, process, asymmetric_fences })?;
     Ok(Opened { link: Link::Embedded(embedded), session, fences })
 }
 

@@ -168,8 +168,8 @@ fn a_late_answer_leaves_the_session_usable() {
         let (late, command, _) = peer.command().unwrap();
         assert_eq!(command, Command::Status);
         wait.recv().unwrap();
-        peer.answer(late, Ok(Answer::Status(Status { process: 1, ..Status::default() })));
-        peer.serve(&Command::Status, Answer::Status(Status { process: 2, ..Status::default() }));
+        peer.answer(late, Ok(Answer::Status(Box::new(Status { process: 1, ..Status::default() }))));
+        peer.serve(&Command::Status, Answer::Status(Box::new(Status { process: 2, ..Status::default() })));
         assert!(peer.command().is_none());
     });
     let started = Instant::now();
@@ -195,10 +195,10 @@ fn what_a_late_answer_made_is_given_back() {
         let rights = memferry::Rights::READ;
         let grantor = SessionId(1);
         peer.answer(late, Ok(Answer::Accepted { handle: granted, length: 4096, rights, grantor }));
-        peer.serve(&Command::Status, Answer::Status(Status::default()));
+        peer.serve(&Command::Status, Answer::Status(Box::new(Status::default())));
         // The revocation that gives it back comes before the next command.
         peer.serve(&Command::Revoke { handle: granted }, Answer::Revoked);
-        peer.serve(&Command::Status, Answer::Status(Status::default()));
+        peer.serve(&Command::Status, Answer::Status(Box::new(Status::default())));
     });
     let late = client.accept(GrantToken::from_raw(3)).unwrap_err();
     assert!(matches!(late, CallError::TimedOut { .. }), "{late}");
@@ -225,7 +225,7 @@ fn a_pending_revocation_can_be_waited_for_again() {
         // In the other order. Waiting again sent no further command, so the next one is the status.
         peer.answer(revoke_second, Err(withheld));
         peer.answer(revoke_first, Ok(Answer::Revoked));
-        peer.serve(&Command::Status, Answer::Status(Status::default()));
+        peer.serve(&Command::Status, Answer::Status(Box::new(Status::default())));
         assert!(peer.command().is_none());
     });
     for token in [first, second, first] {
@@ -332,7 +332,7 @@ fn texts_of_the_service_control_no_terminal() {
     assert_clean(&refused.to_string());
     let (client, service) = connected(SOON, move |peer| {
         let policy = HOSTILE.to_owned();
-        peer.serve(&Command::Status, Answer::Status(Status { policy, ..Status::default() }));
+        peer.serve(&Command::Status, Answer::Status(Box::new(Status { policy, ..Status::default() })));
         let (serial, _, _) = peer.command().unwrap();
         peer.answer(serial, Err(Refusal { kind: RefusalKind::Quota, message: long.clone() }));
         peer.command().unwrap();

@@ -188,8 +188,7 @@ mod tests {
         let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let embedded = Embedded::start(ServiceConfig { workers: 1, ..ServiceConfig::default() }).unwrap();
         let user = rustix::process::geteuid().as_raw();
-        let client =
-            Introduced { user, process: std::process::id(), asymmetric_fences: false };
+        let client = Introduced { user, process: std::process::id(), asymmetric_fences: false };
         let session = embedded.service().connect(client).unwrap();
         let call = |command| embedded.call(session, command, Vec::new());
         let bytes = memferry_shm::queue_pair::Layout::new(2).unwrap().client_bytes();

@@ -190,7 +190,9 @@ mod tests {
             ("/dev/null", "/dev/null is not the device of the memferry module"),
         ] {
             let config = ServiceConfig { module: Some(path.into()), workers: 2, ..ServiceConfig::default() };
-            let Err(error) = Service::start(config, crate::shared::Clients::Here) else { panic!("{path} was accepted as the module") };
+            let Err(error) = Service::start(config, crate::shared::Clients::Here) else {
+                panic!("{path} was accepted as the module")
+            };
             assert!(matches!(error, StartError::Module(_)));
             assert!(error.to_string().contains(expected), "{error}");
         }

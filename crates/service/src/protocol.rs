@@ -291,7 +291,9 @@ pub enum Violation {
     #[error("memory of this session failed under the service")]
     MemoryFault = 10,
     /// A descriptor from the client could not be admitted in time, because somebody holds its inode.
-    #[error("the memfd could not be sealed within {milliseconds} ms; no thread may write, punch or resize it while it is registered")]
+    #[error(
+        "the memfd could not be sealed within {milliseconds} ms; no thread may write, punch or resize it while it is registered"
+    )]
     Admission { milliseconds: u64 } = 11,
     /// So many descriptors from this user cannot be closed that the service takes no more.
     #[error("the service cannot go on for this user: {0}")]
@@ -314,8 +316,10 @@ pub type Reply = Envelope<Result<Answer, Refusal>>;
 impl Command {
     /// Number of descriptors that the command requires.
     pub const fn descriptors(&self) -> u8 {
-        let one =
-            matches!(self, Self::Register { .. } | Self::OpenQueue { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. });
+        let one = matches!(
+            self,
+            Self::Register { .. } | Self::OpenQueue { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. }
+        );
         one as u8
     }
 

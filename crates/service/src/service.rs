@@ -22,12 +22,12 @@ use memferry_cpu::level;
 use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
 use memferry_path::{Accepted, Capabilities, CapabilityError, ClaimedTransfer, RevocationId, immediate};
+use memferry_shm::bus_error;
+use memferry_shm::frame::{self, FrameRefused};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
-use memferry_shm::frame::{self, FrameRefused};
-use memferry_shm::bus_error;
 use memferry_transfer::{
     Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
 };
@@ -262,9 +262,9 @@ impl Service {
                 Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
                 Err(refused) => Err(refused),
             },
-            Command::Register { rights, .. } => memory
-                .ok_or_else(no_memory)
-                .and_then(|memory| self.register_mapping(session, memory, rights)),
+            Command::Register { rights, .. } => {
+                memory.ok_or_else(no_memory).and_then(|memory| self.register_mapping(session, memory, rights))
+            }
             Command::Derive { handle, offset, length, rights } => self
                 .capabilities()
                 .derive(session, handle, (offset, length), rights)

@@ -165,11 +165,7 @@ impl Candidate {
     ///
     /// # Errors
     /// [`FrameRefused`].
-    pub fn examine(
-        descriptor: BorrowedFd<'_>,
-        announced: u64,
-        client: u32,
-    ) -> Result<Self, FrameRefused> {
+    pub fn examine(descriptor: BorrowedFd<'_>, announced: u64, client: u32) -> Result<Self, FrameRefused> {
         let failed =
             |step| move |source: rustix::io::Errno| FrameRefused::System { step, source: source.into() };
         let length =

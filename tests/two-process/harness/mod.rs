@@ -182,7 +182,6 @@ impl Drop for Service {
     }
 }
 
-/// All process numbers.
 fn numbers() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

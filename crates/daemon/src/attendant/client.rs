@@ -23,7 +23,7 @@ pub(super) enum Incoming {
 
 /// Progress of the client's last message.
 pub(super) enum State {
-    /// It is answered.
+    /// It is answered, or none was received yet.
     Idle,
     /// The control thread has it.
     Waiting,
@@ -50,7 +50,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new((socket, socket_token): (OwnedFd, u64), (process, process_token): (OwnedFd, u64)) -> Self {
+    pub(super) fn new(
+        (socket, socket_token): (OwnedFd, u64),
+        (process, process_token): (OwnedFd, u64),
+    ) -> Self {
         Self {
             socket,
             socket_token,

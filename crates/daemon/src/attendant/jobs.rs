@@ -129,7 +129,7 @@ impl Jobs {
         let _ = rustix::io::read(&self.0.finished, &mut [0; 8]);
     }
 
-    /// Closes a descriptor.
+    /// Closes a descriptor in a thread that may block there.
     pub(super) fn close(&self, descriptor: OwnedFd) {
         self.0.lock().to_close.push_back(descriptor);
         self.0.changed.notify_all();
@@ -160,7 +160,8 @@ mod tests {
 
     fn wait_until(jobs: &Jobs, done: impl Fn() -> bool) {
         while !done() {
-            let mut entry = [rustix::event::PollFd::from_borrowed_fd(jobs.finished(), rustix::event::PollFlags::IN)];
+            let mut entry =
+                [rustix::event::PollFd::from_borrowed_fd(jobs.finished(), rustix::event::PollFlags::IN)];
             rustix::event::poll(&mut entry, None).unwrap();
             jobs.acknowledge();
         }
