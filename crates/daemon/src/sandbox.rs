@@ -91,6 +91,8 @@ const SERVICE: &[i64] = &[
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_membarrier,
+    // Workers ask how often they have slept.
+    libc::SYS_getrusage,
 ];
 
 /// Further calls of an attendant: the checks of memory.

@@ -1,14 +1,25 @@
-//! Sets the scheduling class of the calling thread.
+//! Sets the scheduling class of the calling thread, and counts how often it has slept.
 //!
 //! ```text
-//! class ─► sched_setscheduler(0, policy, priority)
+//! class ─► sched_setscheduler(0, policy, priority)        getrusage(RUSAGE_THREAD) ─► voluntary switches
 //! ```
 //!
-//! In a separate module because the call needs unsafe code. The service decides which thread gets which class.
+//! In a separate module because the calls need unsafe code. The service decides which thread gets which class.
 
 #![expect(unsafe_code, reason = "a system call without a wrapper")]
 
 use std::io;
+
+/// How often the calling thread has given up its CPU to wait for something: a lock, a page. Not how often it was preempted.
+pub(crate) fn times_slept() -> u64 {
+    // SAFETY: a zeroed `rusage` is a valid one, and the call only fills it.
+    let used = unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut used);
+        used
+    };
+    used.ru_nvcsw as u64
+}
 
 /// How the kernel schedules a thread (sched(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     capabilities: Mutex<Capabilities<Mapping>>,
     /// Threads of the control side that wait for the table.
     control_waits: AtomicU32,
+    worker_waits: AtomicU32,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
     /// The team of workers that copy long transfers together.
@@ -52,7 +53,8 @@ impl Shared {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let capabilities = Mutex::new(Capabilities::new(capabilities));
         let control_waits = AtomicU32::new(0);
-        Ok(Self { capabilities, control_waits, notices: Mutex::default(), notifier, team })
+        let worker_waits = AtomicU32::new(0);
+        Ok(Self { capabilities, control_waits, worker_waits, notices: Mutex::default(), notifier, team })
     }
 
     /// The capability table, for the control side.
@@ -70,7 +72,19 @@ impl Shared {
         if self.control_waits.load(Ordering::Relaxed) > 0 {
             self.let_control_go_first();
         }
-        self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.capabilities.try_lock() {
+            Ok(capabilities) => capabilities,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.worker_waits.fetch_add(1, Ordering::Relaxed);
+                self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+
+    /// How often workers have waited for the table.
+    pub(crate) fn worker_waits(&self) -> u32 {
+        self.worker_waits.load(Ordering::Relaxed)
     }
 
     #[cold]

@@ -39,7 +39,9 @@ use crate::module::Offload;
 use crate::protocol::Violation;
 use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
 use serving::ClientWaker;
-use shares::{SLICE, Shares};
+use shares::{SLICE, SLOW, Shares};
+
+use crate::scheduling::times_slept;
 
 /// Time for which an idle worker spins: about the cost of a wake-up across cores.
 const SPIN: Duration = Duration::from_micros(50);
@@ -209,8 +211,14 @@ impl Worker {
 
     /// Whether a client or the control side has work for this worker.
     fn has_work(&self) -> bool {
+        self.has_news() || self.handle.pending.load(Ordering::Relaxed)
+    }
+
+    /// Whether a client that does not rest has requests or cancels.
+    fn has_news(&self) -> bool {
         let mut queues = self.queues.iter().flatten().filter(|queue| !queue.closed);
-        queues.any(|queue| queue.end.has_news()) || self.handle.pending.load(Ordering::Relaxed)
+        let rests = |queue: &Queue| self.shares.any_rests() && self.shares.rests(queue.user);
+        queues.any(|queue| queue.end.has_news() && !rests(queue))
     }
 
     /// Polls for work for a while. Checks less than a turn does, to notice work sooner.
@@ -255,6 +263,7 @@ impl Worker {
     /// Serves the user that has used least of the worker's time for a slice of it; returns whether anything happened.
     fn serve_slice(&mut self) -> bool {
         self.busy_users.clear();
+        self.shares.wake();
         // What a device does by itself, or what is suspended, asks for nothing.
         if self.path.progresses() {
             self.busy_users.extend(self.path.running_users());
@@ -274,6 +283,8 @@ impl Worker {
             return worked;
         };
         let started = Stopwatch::now();
+        let slept_before = times_slept();
+        let waits_before = self.shared.worker_waits();
         for index in own {
             if self.take_requests(index) && started.elapsed() >= SLICE {
                 break;
@@ -290,6 +301,10 @@ impl Worker {
         self.deliver();
         let elapsed = started.elapsed();
         self.shares.charge(user, elapsed);
+        // A preempted worker has not slept, and one that waited for the table did not wait for the client's memory.
+        if elapsed >= SLOW && self.shared.worker_waits() == waits_before && times_slept() > slept_before {
+            self.shares.rest(user, elapsed);
+        }
         if self.busy_users.contains(&user) {
             self.shares.adapt(user, elapsed.saturating_sub(taken), self.chunk_bytes);
         }
@@ -523,13 +538,15 @@ impl Worker {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
             Duration::from_nanos(u64::try_from(left / 1000).unwrap_or(u64::MAX).saturating_add(1))
         });
+        let rest = self.shares.wake().map(|end| end.saturating_duration_since(Stopwatch::now()));
+        let limit = limit.into_iter().chain(rest).min();
         let live = || self.queues.iter().flatten().filter(|queue| !queue.closed);
         let all_full = live().all(|queue| queue.end.fences() == Fences::Full);
         let fences = if all_full { Fences::Full } else { Fences::Asymmetric };
         let slept = park(
             |value| live().for_each(|queue| queue.end.set_parked(value)),
             fences,
-            || self.handle.pending.load(Ordering::Acquire) || live().any(|queue| queue.end.has_news()),
+            || self.handle.pending.load(Ordering::Acquire) || self.has_news(),
             || self.sleep(limit),
         );
         if slept {

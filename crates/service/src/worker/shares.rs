@@ -8,10 +8,13 @@
 //! wake-ups. So a user whose requests cost much is served less often, and one that asks for little is served next. A user that was
 //! idle has no claim to the time it did not use, but for a short credit.
 //!
+//! A user whose memory makes the worker sleep in the kernel rests for a while: its pages are swapped out, or it has them moved all the time.
+//! The worker cannot serve others while it sleeps, so such a user must not have many slices.
+//!
 //! With a single user nothing is measured. Policies that pace running requests divide the engine's time themselves; requests
 //! are taken in slices under them too.
 
-use std::time::Duration;
+use std::time::{Duration, Instant as Stopwatch};
 
 /// Time for which a user's requests are taken before another user's turn. One request may exceed it.
 pub(super) const SLICE: Duration = Duration::from_micros(50);
@@ -19,6 +22,10 @@ pub(super) const SLICE: Duration = Duration::from_micros(50);
 const PART: Duration = Duration::from_micros(50);
 /// How far a user that was idle is ahead of the others.
 const CREDIT: u64 = 1_000_000;
+/// A slice in which the worker slept this long was slow.
+pub(super) const SLOW: Duration = Duration::from_millis(2);
+/// After a slow slice its user rests for so many times its duration.
+const REST: u32 = 200;
 /// Bytes of the smallest part of a transfer.
 const MIN_PART_BYTES: u64 = 4 << 10;
 /// Bytes of a user's first part.
@@ -35,6 +42,8 @@ pub(super) struct Share {
     spent: u64,
     /// Bytes of a part of a transfer that take about [`PART`].
     pub(super) part_bytes: u64,
+    /// It gets no slice before.
+    rests_until: Option<Stopwatch>,
 }
 
 impl Share {
@@ -69,6 +78,7 @@ impl Shares {
                 next: 0,
                 spent: self.floor,
                 part_bytes: FIRST_PART_BYTES,
+                rests_until: None,
             }),
         }
     }
@@ -96,6 +106,9 @@ impl Shares {
         let mut best: Option<(usize, u64)> = None;
         for (index, share) in self.users.iter().enumerate() {
             let spent = share.spent.max(oldest_claim);
+            if share.rests_until.is_some() {
+                continue;
+            }
             if best.is_none_or(|(_, least)| spent < least) && has_work(share) {
                 best = Some((index, spent));
             }
@@ -112,6 +125,35 @@ impl Shares {
         if let Some(share) = self.of_user(user) {
             share.spent = share.spent.saturating_add(elapsed.as_nanos() as u64);
         }
+    }
+
+    /// Lets a user rest after a slice in which its memory made the worker sleep.
+    pub(super) fn rest(&mut self, user: u32, slept: Duration) {
+        if let Some(share) = self.of_user(user) {
+            share.rests_until = Some(Stopwatch::now() + slept * REST);
+            share.part_bytes = MIN_PART_BYTES;
+        }
+    }
+
+    /// Ends the rests that are over. Returns the end of the next one.
+    pub(super) fn wake(&mut self) -> Option<Stopwatch> {
+        self.users.iter().any(|share| share.rests_until.is_some()).then(|| {
+            let now = Stopwatch::now();
+            for share in &mut self.users {
+                share.rests_until = share.rests_until.filter(|until| *until > now);
+            }
+        })?;
+        self.users.iter().filter_map(|share| share.rests_until).min()
+    }
+
+    /// Whether a user rests. Nobody does with the worker for itself.
+    pub(super) fn rests(&self, user: u32) -> bool {
+        self.are_several() && self.users.iter().any(|share| share.user == user && share.rests_until.is_some())
+    }
+
+    /// Whether anybody rests.
+    pub(super) fn any_rests(&self) -> bool {
+        self.users.iter().any(|share| share.rests_until.is_some())
     }
 
     /// Adapts the parts of a user's transfers to the time that one has taken: at most `max_bytes`.
@@ -173,6 +215,21 @@ mod tests {
         shares.remove(2, 2);
         assert!(!shares.are_several());
         assert_eq!(slice(&mut shares, |_| 1, &[2]), None);
+    }
+
+    #[test]
+    fn a_resting_user_gets_no_slice_unless_it_is_alone() {
+        let mut shares = shares();
+        shares.rest(2, Duration::from_secs(5));
+        assert!(shares.rests(2) && !shares.rests(1) && shares.any_rests());
+        assert_eq!(slice(&mut shares, |_| 1, &[2]), None);
+        assert_eq!(slice(&mut shares, |_| 1, &[1, 2]), Some(1));
+        assert!(shares.wake().is_some(), "not over yet");
+        shares.remove(1, 0);
+        assert!(!shares.rests(2), "it is alone");
+        shares.rest(2, Duration::ZERO);
+        assert_eq!(shares.wake(), None);
+        assert!(!shares.any_rests());
     }
 
     #[test]
