@@ -32,14 +32,16 @@ pub enum Clients {
     Elsewhere,
 }
 
-/// Limit on how often a worker lets the control side go first: a flood of commands must not stop it.
-const MAX_YIELDS: u32 = 32;
+/// Time for which a worker lets others have the capability table first: longer than a wake-up takes, and no more, because a flood of
+/// commands must not stop it.
+const YIELDING: std::time::Duration = std::time::Duration::from_micros(100);
 
 /// State that the control side shares with all workers.
 pub(crate) struct Shared {
     capabilities: Mutex<Capabilities<Mapping>>,
-    /// Threads of the control side that wait for the table.
-    control_waits: AtomicU32,
+    /// Threads that wait for the table now.
+    waiting: AtomicU32,
+    /// How often workers have waited for it.
     worker_waits: AtomicU32,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
@@ -52,32 +54,36 @@ impl Shared {
     pub(crate) fn new(capabilities: usize, team: Arc<CopyTeam>) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let capabilities = Mutex::new(Capabilities::new(capabilities));
-        let control_waits = AtomicU32::new(0);
+        let waiting = AtomicU32::new(0);
         let worker_waits = AtomicU32::new(0);
-        Ok(Self { capabilities, control_waits, worker_waits, notices: Mutex::default(), notifier, team })
+        Ok(Self { capabilities, waiting, worker_waits, notices: Mutex::default(), notifier, team })
     }
 
     /// The capability table, for the control side.
     pub(crate) fn for_control(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
-        self.control_waits.fetch_add(1, Ordering::Relaxed);
+        self.wait()
+    }
+
+    fn wait(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let capabilities = self.capabilities.lock().unwrap_or_else(PoisonError::into_inner);
-        self.control_waits.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         capabilities
     }
 
-    /// The capability table, for a worker. Lets the control side go first: a worker that has work locks the table again as soon as
-    /// it has released it, long before a waiting thread has woken up.
+    /// The capability table, for a worker. Lets threads that wait go first: a worker that has work locks the table again as soon as
+    /// it has released it, long before another thread has woken up.
     #[inline]
     pub(crate) fn for_worker(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
-        if self.control_waits.load(Ordering::Relaxed) > 0 {
-            self.let_control_go_first();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.let_others_go_first();
         }
         match self.capabilities.try_lock() {
             Ok(capabilities) => capabilities,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 self.worker_waits.fetch_add(1, Ordering::Relaxed);
-                self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+                self.wait()
             }
         }
     }
@@ -88,12 +94,10 @@ impl Shared {
     }
 
     #[cold]
-    fn let_control_go_first(&self) {
-        for _ in 0..MAX_YIELDS {
+    fn let_others_go_first(&self) {
+        let since = std::time::Instant::now();
+        while self.waiting.load(Ordering::Relaxed) > 0 && since.elapsed() < YIELDING {
             std::thread::yield_now();
-            if self.control_waits.load(Ordering::Relaxed) == 0 {
-                return;
-            }
         }
     }
 
