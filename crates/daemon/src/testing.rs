@@ -1,7 +1,9 @@
-//! What several unit tests of this crate need: waits that end, and folders.
+//! What several unit tests of this crate need: waits that end, folders, and tests that run alone.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::process::Command;
+use std::sync::PoisonError;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -27,4 +29,19 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("memferry-{name}-{}", std::process::id()));
     std::fs::create_dir(&path).unwrap();
     path
+}
+
+/// Runs the ignored tests of a module one by one in another process. If other tests start threads meanwhile, a lock of the C library
+/// may be held for good in a fork of this process, and attendants start threads.
+pub(crate) fn run_one_by_one(module: &str) {
+    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    let output = tests.args(["--ignored", "--test-threads=1", module]).output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !report.contains(" 0 passed"), "{report}");
+}
+
+/// Whether only the harness's main thread, which waits, runs beside the test.
+pub(crate) fn runs_alone() -> bool {
+    std::fs::read_dir("/proc/self/task").unwrap().count() <= 2
 }

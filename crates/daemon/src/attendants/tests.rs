@@ -1,26 +1,23 @@
 //! Plays the control thread with real attendants.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use rustix::event::Timespec;
 
 use super::*;
-use crate::testing::wait_readable;
+use crate::testing::{is_readable, run_one_by_one, runs_alone, wait_readable};
 
 const USER_A: u32 = 4_000_001;
 
 struct Stage {
     attendants: Attendants,
     epoll: OwnedFd,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl Stage {
     fn new() -> Self {
-        let alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(runs_alone());
         let attendants = Attendants::start(Traces::default(), false).unwrap();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        Self { attendants, epoll, _alone: alone }
+        Self { attendants, epoll }
     }
 
     fn need(&mut self, user: u32) -> Result<(), NoAttendant> {
@@ -61,6 +58,12 @@ impl Stage {
 }
 
 #[test]
+fn one_by_one() {
+    run_one_by_one("attendants::tests::");
+}
+
+#[test]
+#[ignore = "one_by_one runs it"]
 fn a_user_has_one_attendant() {
     let mut stage = Stage::new();
     stage.need(USER_A).unwrap();
@@ -71,6 +74,7 @@ fn a_user_has_one_attendant() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn attendants_that_do_not_end_count() {
     let mut stage = Stage::new();
     for _ in 0..MAX_PER_USER {
@@ -87,6 +91,7 @@ fn attendants_that_do_not_end_count() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn attendants_on_their_way_count() {
     let mut stage = Stage::new();
     for _ in 0..MAX_PER_USER {
@@ -103,6 +108,7 @@ fn attendants_on_their_way_count() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn a_late_answer_does_not_kill_the_successor() {
     let mut stage = Stage::new();
     stage.need(USER_A).unwrap();
@@ -114,11 +120,12 @@ fn a_late_answer_does_not_kill_the_successor() {
     stage.take_spawned();
     let process = stage.process(USER_A);
     stage.take_ends(stage.attendants.processes.len() - 1);
-    assert!(!crate::testing::is_readable(&process));
+    assert!(!is_readable(&process));
     assert!(rustix::process::pidfd_send_signal(&process, Signal::CONT).is_ok());
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn an_attendant_that_is_given_up_is_killed() {
     let mut stage = Stage::new();
     stage.need(USER_A).unwrap();
@@ -133,6 +140,7 @@ fn an_attendant_that_is_given_up_is_killed() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn an_idle_attendant_is_kept_for_a_while() {
     let mut stage = Stage::new();
     stage.need(USER_A).unwrap();
@@ -156,6 +164,7 @@ fn an_idle_attendant_is_kept_for_a_while() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn a_client_ends_the_idle_time() {
     let mut stage = Stage::new();
     stage.need(USER_A).unwrap();
@@ -166,6 +175,7 @@ fn a_client_ends_the_idle_time() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn the_attendant_of_rejected_clients_stays() {
     let mut stage = Stage::new();
     stage.need(NO_USER).unwrap();
@@ -175,6 +185,7 @@ fn the_attendant_of_rejected_clients_stays() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn a_stopped_attendant_does_not_block_the_sender() {
     let mut stage = Stage::new();
     stage.need(USER_A).unwrap();

@@ -1,13 +1,11 @@
 //! A spawner and its attendants, forked from the test's process.
 
-use std::sync::PoisonError;
-
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
 use crate::listener::Listener;
 use crate::messages::{ClientId, Received, ToAttendant};
-use crate::testing::{folder, wait_readable};
+use crate::testing::{folder, run_one_by_one, runs_alone, wait_readable};
 
 const USER: u32 = 4_000_002;
 
@@ -23,8 +21,14 @@ fn number_of(process: &OwnedFd) -> u32 {
 }
 
 #[test]
+fn one_by_one() {
+    run_one_by_one("spawner::tests::");
+}
+
+#[test]
+#[ignore = "one_by_one runs it"]
 fn attendants_serve_their_channels() {
-    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(runs_alone());
     let spawner = Spawner::start(Traces::default(), false).unwrap();
     let channels = [0, 1].map(|number| spawner.spawn(USER + number).unwrap());
     for (number, channel) in (0..).zip(&channels) {
@@ -42,8 +46,9 @@ fn attendants_serve_their_channels() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn attendants_hold_nothing_of_the_service() {
-    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(runs_alone());
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let spawner = Spawner::start(Traces::default(), false).unwrap();
     let channel = spawner.spawn(USER).unwrap();
@@ -65,8 +70,9 @@ fn attendants_hold_nothing_of_the_service() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn attendants_end_with_the_spawner() {
-    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(runs_alone());
     let spawner = Spawner::start(Traces::default(), false).unwrap();
     let channel = spawner.spawn(USER).unwrap();
     let process = answer(&spawner).process.unwrap();
@@ -76,8 +82,9 @@ fn attendants_end_with_the_spawner() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn the_files_of_the_socket_are_removed() {
-    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(runs_alone());
     let folder = folder("traces");
     let path = folder.join("s");
     let listener = Listener::bind(&path, 0o600).unwrap();
@@ -90,8 +97,9 @@ fn the_files_of_the_socket_are_removed() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn the_socket_of_another_service_stays() {
-    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(runs_alone());
     let folder = folder("other-traces");
     let path = folder.join("s");
     let listener = Listener::bind(&path, 0o600).unwrap();
@@ -104,8 +112,9 @@ fn the_socket_of_another_service_stays() {
 }
 
 #[test]
+#[ignore = "one_by_one runs it"]
 fn a_spawner_that_is_gone_is_an_error() {
-    let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(runs_alone());
     let (socket, theirs) = pair().unwrap();
     let spawner = Spawner { socket };
     drop(theirs);
