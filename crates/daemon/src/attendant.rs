@@ -226,7 +226,7 @@ impl Attendant {
         client::say_farewell(&socket, farewell);
         let shut = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
         if !(shut && conduit::is_drained(socket.as_fd())) {
-            self.jobs.close(socket);
+            self.jobs.close_connection(socket);
         }
     }
 
@@ -473,7 +473,7 @@ impl Attendant {
             self.jobs.close(sealing.descriptor);
         }
         self.unwatch(socket.as_fd(), socket_token);
-        self.jobs.close(socket);
+        self.jobs.close_connection(socket);
         if watch {
             self.leaving.insert(id, (process_token, process));
         } else {

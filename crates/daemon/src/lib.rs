@@ -109,6 +109,9 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
         std::process::abort();
     }));
     raise_descriptor_limit();
+    // Closing a socket then waits for nobody, whoever is the last to close it, until an attendant welcomes its client. Before
+    // Linux 6.16 descriptors can come from the start.
+    let _ = conduit::refuse_descriptors(listener.socket());
     let started = start(&listener, options);
     let (mut daemon, supervisor) = match started {
         Ok(started) => started,
