@@ -115,7 +115,9 @@ impl Attendants {
         let token = EventData::new_u64(USER | u64::from(user));
         epoll::add(epoll, &channel, token, EventFlags::IN).map_err(|error| failed(&error))?;
         *self.coming.entry(user).or_default() += 1;
-        let attendant = Attendant { channel, clients: 0, idle_since: None, process: None };
+        // Its first client may not come.
+        let idle_since = (user != NO_USER).then(Instant::now);
+        let attendant = Attendant { channel, clients: 0, idle_since, process: None };
         self.by_user.insert(user, attendant);
         Ok(())
     }

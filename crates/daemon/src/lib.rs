@@ -305,8 +305,13 @@ impl Daemon {
         }
         let client = ClientId(self.next);
         self.next += 1;
-        if !self.attendants.send(user, &ToAttendant::Adopt { client }, &[&socket, &process]) {
-            self.lose(user);
+        if let Err(error) =
+            self.attendants.try_send(user, &ToAttendant::Adopt { client }, &[&socket, &process])
+        {
+            // Too many descriptors are in flight to clients that do not read, which is not this user's fault.
+            if error != Errno::TOOMANYREFS {
+                self.lose(user);
+            }
             return self.turn_away(user, socket, "the service cannot keep up with this user; try again later");
         }
         self.attendants.add_client(user);
@@ -368,7 +373,10 @@ impl Daemon {
             }
             FromAttendant::Command { serial, command, .. } => self.execute(client, serial, command, None),
             FromAttendant::Memory { serial, command, .. } => {
-                if let Err(refusal) = self.map(client, serial, command, &descriptors) {
+                let mapped = self.map(client, serial, command, &descriptors);
+                // Before the attendant closes it: the last close frees the memory, which takes as long as there is much of it.
+                drop(descriptors);
+                if let Err(refusal) = mapped {
                     self.reply(client, serial, Err(refusal), (&[], None));
                 }
             }
