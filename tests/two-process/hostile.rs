@@ -16,6 +16,8 @@ const STUCK_MS: f64 = 5000.0;
 /// Time for running requests after SIGTERM, and for the end after that.
 const GRACE: &str = "--grace-ms=1000";
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// Limit of the service's descriptors. Like a service of a distribution it has no privilege, and so Linux's limits hold for it.
+const DESCRIPTORS: u64 = 2048;
 
 /// Runs the role of a child process. Without one, this test does nothing.
 #[test]
@@ -35,7 +37,7 @@ fn survives(name: &str) {
         Ok(users) => users,
         Err(reason) => return println!("{name}: not tested: {reason}"),
     };
-    let mut service = Service::start(&["--mode=666", GRACE]);
+    let mut service = Service::start_as(users.service, DESCRIPTORS, &["--mode=666", GRACE]);
     let mut victim = Victim::start(&role_arguments(), &service.socket, Some(users.victim)).unwrap();
     let started =
         memferry_attackers::start_attack(&role_arguments(), attack, &service.socket, users.attacker, true);
@@ -48,6 +50,11 @@ fn survives(name: &str) {
         let figures = victim.work(task, Duration::from_millis(300)).unwrap();
         println!("{name}: {task:?}: {figures:?}");
         assert!(!figures.hung() && figures.max < STUCK_MS, "{name}: {task:?} is stuck: {figures:?}");
+    }
+    if name == "turned-away" {
+        // The victim has two frames, and the attacker none.
+        let frames = || service.proc("maps").matches("memferry-frame").count();
+        harness::wait_until("freed frames are unmapped", || frames() <= 2);
     }
     let told = Instant::now();
     service.signal(Signal::TERM);
@@ -82,5 +89,5 @@ attacks! {
     long_lists request_flood malformed_flood endless_work cancel_storm grant_trees register_storm status_flood
     connect_flood session_quota lingering_sockets fuse_files fuse_pipes no_reads pipelined_commands sleepers
     descriptors_in_flight fork_storm page_moves doorbell_flood queue_storm progress_watchers greed failing_chains
-    policy_flood ring_garbage
+    policy_flood ring_garbage unread_answers last_closes slow_maps turned_away
 }

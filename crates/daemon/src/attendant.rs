@@ -38,6 +38,7 @@ const SEALING_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of descriptors that are not closed yet. Above it, no client of this user is read.
 const PENDING_LIMIT: usize = 256;
 
+const IN_FLIGHT: &str = "too many descriptors of the service are in flight to clients; try again later";
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors for this user; try again later";
 
 /// Tokens of epoll: these two, then a number for each watched descriptor.
@@ -242,7 +243,7 @@ impl Attendant {
         client::say_farewell(&socket, farewell);
         let shut = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
         if !(shut && conduit::is_drained(socket.as_fd())) {
-            self.jobs.close(socket);
+            self.jobs.close_connection(socket);
         }
     }
 
@@ -285,11 +286,19 @@ impl Attendant {
         match Candidate::examine(descriptor.as_fd(), length, self.user) {
             Ok(candidate) => {
                 let message = FromAttendant::Memory { client: id, serial, command };
-                let sent = self.report(&message, &[&descriptor]);
+                match messages::send(self.channel.as_fd(), &message, &[&descriptor], true) {
+                    Ok(()) => {}
+                    // Not this user's fault, and the sessions of its clients continue.
+                    Err(Errno::TOOMANYREFS) => {
+                        self.jobs.close(descriptor);
+                        return self.refuse(id, serial, RefusalKind::System, &IN_FLIGHT);
+                    }
+                    Err(_) => return Err(Ended),
+                }
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.state = State::Mapping(Sealing { client: id, serial, candidate, descriptor });
                 }
-                sent
+                Ok(())
             }
             Err(refused) => {
                 self.jobs.close(descriptor);
@@ -394,8 +403,7 @@ impl Attendant {
             // Linux limits the descriptors that this system user has sent and nobody has received, which is not this client's fault.
             Err(Errno::TOOMANYREFS) => {
                 self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;
-                let why = "too many descriptors of the service are in flight to clients; try again later";
-                self.refuse(id, serial, RefusalKind::System, &why)
+                self.refuse(id, serial, RefusalKind::System, &IN_FLIGHT)
             }
             Err(Errno::AGAIN) => self.violated(id, Violation::NotReading),
             Err(_) => self.client_gone(id),
@@ -515,7 +523,7 @@ impl Attendant {
             self.jobs.close(sealing.descriptor);
         }
         self.unwatch(socket.as_fd(), socket_token);
-        self.jobs.close(socket);
+        self.jobs.close_connection(socket);
         if watch {
             self.leaving.insert(id, (process_token, process));
         } else {

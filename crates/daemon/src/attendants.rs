@@ -120,7 +120,9 @@ impl Attendants {
         self.coming.push_back((user, request));
         let token = EventData::new_u64(USER | u64::from(user));
         epoll::add(epoll, &channel, token, EventFlags::IN).map_err(|error| failed(&error))?;
-        let attendant = Attendant { channel, clients: 0, idle_since: None, request, process: None };
+        // Its first client may not come.
+        let idle_since = (user != NO_USER).then(Instant::now);
+        let attendant = Attendant { channel, clients: 0, idle_since, request, process: None };
         self.by_user.insert(user, attendant);
         Ok(())
     }

@@ -111,6 +111,9 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
         std::process::abort();
     }));
     raise_descriptor_limit();
+    // Closing a socket then waits for nobody, whoever is the last to close it, until an attendant welcomes its client. Before
+    // Linux 6.16 descriptors can come from the start.
+    let _ = conduit::refuse_descriptors(listener.socket());
     let started = start(&listener, options);
     let (mut daemon, supervisor) = match started {
         Ok(started) => started,
@@ -304,13 +307,14 @@ impl Daemon {
         }
         let client = ClientId(self.next);
         self.next += 1;
-        if !self.attendants.send(user, &ToAttendant::Adopt { client }, &[&socket, &process]) {
-            self.lose(user);
-            return self.turn_away(
-                user,
-                socket,
-                "the service cannot keep up with this user; try again later",
-            );
+        let adopted = self.attendants.try_send(user, &ToAttendant::Adopt { client }, &[&socket, &process]);
+        if let Err(error) = adopted {
+            // Too many descriptors are in flight to clients that do not read, which is not this user's fault.
+            if error != Errno::TOOMANYREFS {
+                self.lose(user);
+            }
+            let reason = "the service cannot keep up with this user; try again later";
+            return self.turn_away(user, socket, reason);
         }
         self.attendants.add_client(user);
         self.connections.insert(client, Connection { user, process: number, session: None, pending: None });
@@ -372,7 +376,10 @@ impl Daemon {
             }
             FromAttendant::Command { serial, command, .. } => self.execute(client, serial, command, None),
             FromAttendant::Memory { serial, command, .. } => {
-                if let Err(refusal) = self.map(client, serial, command, &descriptors) {
+                let mapped = self.map(client, serial, command, &descriptors);
+                // Before the attendant closes it: the last close frees the memory, which takes as long as there is much of it.
+                drop(descriptors);
+                if let Err(refusal) = mapped {
                     self.reply(client, serial, Err(refusal), (&[], None));
                 }
             }

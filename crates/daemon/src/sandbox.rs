@@ -19,6 +19,7 @@ use landlock::{
     RulesetCreatedAttr, Scope,
 };
 use memferry_kmod::device;
+use memferry_shm::conduit;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -274,7 +275,12 @@ fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
         condition(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
         condition(2, SeccompCmpOp::Eq, libc::SO_PASSCRED as u64)?,
     ];
-    rules.insert(libc::SYS_setsockopt, vec![SeccompRule::new(passing_credentials)?]);
+    let passing_descriptors = vec![
+        condition(1, SeccompCmpOp::Eq, libc::SOL_SOCKET as u64)?,
+        condition(2, SeccompCmpOp::Eq, conduit::SO_PASSRIGHTS as u64)?,
+    ];
+    let options = [passing_credentials, passing_descriptors].map(SeccompRule::new);
+    rules.insert(libc::SYS_setsockopt, options.into_iter().collect::<Result<_, _>>()?);
     let unread = SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, libc::TIOCOUTQ)?])?;
     rules.insert(libc::SYS_ioctl, vec![unread]);
     Ok(())

@@ -12,10 +12,11 @@
 
 #![expect(unsafe_code, reason = "fork, and what a forked process has to do before anything else")]
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use memferry_shm::conduit;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -134,11 +135,23 @@ fn run(socket: OwnedFd, traces: &Traces, confined: bool) -> ! {
         };
         drop(channel);
         let descriptors: Vec<_> = process.iter().map(AsFd::as_fd).collect();
-        if conduit::send(socket.as_fd(), &user.to_le_bytes(), &descriptors, true).is_err() {
+        if answer(&socket, user, &descriptors).is_err() {
             break;
         }
     }
     exit();
+}
+
+/// Answers the service. Linux limits the descriptors that this system user has sent and nobody has received. Clients can hold it at
+/// that limit; then no attendant can be started anyway, so this waits.
+fn answer(socket: &OwnedFd, user: u32, descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+    loop {
+        match conduit::send(socket.as_fd(), &user.to_le_bytes(), descriptors, true) {
+            Err(Errno::TOOMANYREFS) => std::thread::sleep(PAUSE),
+            sent => return sent,
+        }
+    }
 }
 
 /// Serves one user until the service closes the channel.

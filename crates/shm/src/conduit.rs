@@ -25,7 +25,7 @@ const CONTROL_BYTES: usize = unsafe {
 } as usize;
 
 /// `SO_PASSRIGHTS` (Linux 6.16); the same number on all supported architectures.
-const SO_PASSRIGHTS: libc::c_int = 83;
+pub const SO_PASSRIGHTS: libc::c_int = 83;
 /// `SO_PEERPIDFD` (Linux 6.5); the same number on all supported architectures.
 const SO_PEERPIDFD: libc::c_int = 77;
 
@@ -243,7 +243,19 @@ pub struct PeerProcess {
 /// # Errors
 /// `NOPROTOOPT` before Linux 6.16.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    let none: libc::c_int = 0;
+    pass_descriptors(socket, false)
+}
+
+/// Undoes [`refuse_descriptors`] for this socket.
+///
+/// # Errors
+/// As [`refuse_descriptors`].
+pub fn accept_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    pass_descriptors(socket, true)
+}
+
+fn pass_descriptors(socket: BorrowedFd<'_>, pass: bool) -> rustix::io::Result<()> {
+    let pass = libc::c_int::from(pass);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: Linux reads `length` bytes of an integer that lives during the call.
     let set = unsafe {
@@ -251,7 +263,7 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             SO_PASSRIGHTS,
-            (&raw const none).cast(),
+            (&raw const pass).cast(),
             length,
         )
     };
@@ -469,6 +481,8 @@ mod tests {
             Ok(()) => {
                 assert!(refuses_descriptors(ours.as_fd()));
                 assert_eq!(send(theirs.as_fd(), b"x", &[ours.as_fd()], false), Err(Errno::PERM));
+                accept_descriptors(ours.as_fd()).unwrap();
+                assert_eq!(send(theirs.as_fd(), b"x", &[ours.as_fd()], false), Ok(()));
             }
         }
     }

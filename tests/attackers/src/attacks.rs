@@ -6,10 +6,12 @@
 //! requests     floods the rings
 //! commands     floods the socket with commands
 //! connections  floods the socket with connections, descriptors and processes
+//! descriptors  has the service send, map and close what it should not
 //! ```
 
 mod commands;
 mod connections;
+mod descriptors;
 mod memory;
 mod queues;
 mod requests;
@@ -86,6 +88,18 @@ pub const ATTACKS: &[Attack] = &[
     plain("failing-chains", requests::failing_chains, "chains of 1,000 linked requests whose first fails"),
     plain("policy-flood", commands::policy_flood, "policy changes by a stranger"),
     plain("ring-garbage", requests::garbage, "random words in the whole ring"),
+    plain(
+        "unread-answers",
+        descriptors::unread_answers,
+        "leaves the service's descriptors unread in sockets of ended sessions",
+    ),
+    plain("last-closes", descriptors::last_closes, "connections that are closed while they are accepted"),
+    plain("slow-maps", descriptors::slow_maps, "registers a file that is mapped 960,000 times and punched"),
+    plain(
+        "turned-away",
+        descriptors::turned_away,
+        "blocks the own attendant, and has lingering sockets turned away",
+    ),
 ];
 
 /// The load of some attacks on the kernel, without the service: what a victim waits beside it is not the service's doing.

@@ -12,6 +12,7 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,9 +55,22 @@ pub fn fresh_directory() -> PathBuf {
 
 impl Service {
     pub fn start(arguments: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_memferry")), fresh_directory(), arguments)
+    }
+
+    /// Starts a service as `user`, with at most `descriptors` descriptors in each of its processes. Needs root.
+    pub fn start_as(user: u32, descriptors: u64, arguments: &[&str]) -> Self {
         let directory = fresh_directory();
+        std::os::unix::fs::chown(&directory, Some(user), Some(user)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]);
+        command.arg(env!("CARGO_BIN_EXE_memferry")).uid(user).gid(user);
+        Self::start_by(command, directory, arguments)
+    }
+
+    fn start_by(mut command: Command, directory: PathBuf, arguments: &[&str]) -> Self {
         let socket = directory.join("memferry.sock");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_memferry"))
+        let mut child = command
             .arg("serve")
             .arg("--socket")
             .arg(&socket)

@@ -43,6 +43,8 @@ pub(super) struct Client {
     pub(super) process_token: u64,
     pub(super) state: State,
     greeted: bool,
+    /// Whether it has been answered, and may send descriptors.
+    answered: bool,
     /// Serial of the last command.
     serial: u32,
     /// Answers with descriptors since the client was last seen to have read everything.
@@ -61,6 +63,7 @@ impl Client {
             process_token,
             state: State::Idle,
             greeted: false,
+            answered: false,
             serial: 0,
             gifts: 0,
         }
@@ -120,6 +123,10 @@ impl Client {
     /// # Errors
     /// Those of [`conduit::send`].
     pub(super) fn send(&mut self, bytes: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Errno> {
+        if !std::mem::replace(&mut self.answered, true) {
+            // Who answers has closed its own copy of the socket.
+            let _ = conduit::accept_descriptors(self.socket.as_fd());
+        }
         let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
         conduit::send(self.socket.as_fd(), bytes, &borrowed, false)?;
         self.gifts += u32::from(!descriptors.is_empty());

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use memferry_shm::conduit::{self, ReceiveError};
 use memferry_shm::frame::{Candidate, FrameRefused};
 use rustix::event::EventfdFlags;
 
@@ -36,9 +37,33 @@ pub(super) struct Sealed {
     pub(super) result: Result<(), FrameRefused>,
 }
 
+/// What is to be closed.
+enum ToClose {
+    Descriptor(OwnedFd),
+    /// A client's socket.
+    Connection(OwnedFd),
+}
+
+impl ToClose {
+    /// Closes it. What waits in a connection is received and closed first: another process may still hold the socket for a moment,
+    /// and its close must not be the one that waits.
+    fn close(self) {
+        match self {
+            Self::Descriptor(descriptor) => drop(descriptor),
+            Self::Connection(socket) => {
+                let mut open = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
+                while open && !conduit::is_drained(socket.as_fd()) {
+                    let received = conduit::receive(socket.as_fd(), false);
+                    open = !matches!(received, Err(ReceiveError::System(_) | ReceiveError::WouldBlock));
+                }
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
-    to_close: VecDeque<OwnedFd>,
+    to_close: VecDeque<ToClose>,
     closing: usize,
     to_seal: VecDeque<Sealing>,
     sealed: Vec<Sealed>,
@@ -72,7 +97,7 @@ impl Shared {
             };
             state.closing += 1;
             drop(state);
-            drop(descriptor);
+            descriptor.close();
             state = self.lock();
             state.closing -= 1;
             self.finish();
@@ -90,7 +115,7 @@ impl Shared {
             let result = candidate.seal(descriptor.as_fd());
             state = self.lock();
             state.sealed.push(Sealed { client, serial, result });
-            state.to_close.push_back(descriptor);
+            state.to_close.push_back(ToClose::Descriptor(descriptor));
             self.changed.notify_all();
             self.finish();
         }
@@ -131,7 +156,16 @@ impl Jobs {
 
     /// Closes a descriptor in a thread that may block there.
     pub(super) fn close(&self, descriptor: OwnedFd) {
-        self.0.lock().to_close.push_back(descriptor);
+        self.close_later(ToClose::Descriptor(descriptor));
+    }
+
+    /// Closes a client's socket, and what it has sent.
+    pub(super) fn close_connection(&self, socket: OwnedFd) {
+        self.close_later(ToClose::Connection(socket));
+    }
+
+    fn close_later(&self, what: ToClose) {
+        self.0.lock().to_close.push_back(what);
         self.0.changed.notify_all();
     }
 
