@@ -43,14 +43,16 @@ struct Times {
 
 /// Measures the selected attacks.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
-    let names = WORKERS.iter().map(|(name, _)| *name).chain(ATTACKS.iter().chain(CONTROLS).map(|attack| attack.name));
+    let names =
+        WORKERS.iter().map(|(name, _)| *name).chain(ATTACKS.iter().chain(CONTROLS).map(|attack| attack.name));
     run.refuse_unknown(names)?;
     let users = match Users::available() {
         Ok(users) => users,
         Err(reason) => return Ok(vec![Row::not_measured("hostile", reason)]),
     };
     // Without a selected attack, all are; likewise the numbers of workers.
-    let mut attacks: Vec<&Attack> = ATTACKS.iter().chain(CONTROLS).filter(|attack| run.wants(attack.name)).collect();
+    let mut attacks: Vec<&Attack> =
+        ATTACKS.iter().chain(CONTROLS).filter(|attack| run.wants(attack.name)).collect();
     if attacks.is_empty() {
         attacks = ATTACKS.iter().chain(CONTROLS).collect();
     }

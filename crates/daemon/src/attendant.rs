@@ -189,6 +189,7 @@ impl Attendant {
                 Ok(())
             }
             ToAttendant::Answer { client, bytes } => self.answer(client, &bytes, &[]),
+            ToAttendant::Revoked { client, bytes } => self.revoked(client, &bytes),
             ToAttendant::Opened { client, serial, queue, bytes } => {
                 self.opened(client, (serial, queue), &bytes, descriptors)
             }
@@ -260,7 +261,8 @@ impl Attendant {
                 self.report(&FromAttendant::hello(id, &hello), &[])
             }
             Ok(Incoming::Command(serial, command)) => {
-                self.set_reading(id, false);
+                // Only a revocation lets it be read before the answer.
+                self.set_reading(id, !self.muted);
                 match (command.memory_bytes(), descriptors.len()) {
                     (Some(length), 1) => {
                         let descriptor = descriptors.remove(0);
@@ -371,6 +373,20 @@ impl Attendant {
             self.jobs.close(sealing.descriptor);
         }
         match client.send(bytes, descriptors) {
+            Ok(()) => {
+                self.set_reading(id, !self.muted);
+                Ok(())
+            }
+            Err(Errno::AGAIN) => self.violated(id, Violation::NotReading),
+            Err(_) => self.client_gone(id),
+        }
+    }
+
+    /// Sends the answer to a revocation. Another command may be in progress.
+    fn revoked(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), Ended> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        client.revoked();
+        match client.send(bytes, &[]) {
             Ok(()) => {
                 self.set_reading(id, !self.muted);
                 Ok(())

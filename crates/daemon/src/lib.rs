@@ -448,10 +448,14 @@ impl Daemon {
         let user = connection.user;
         let process = connection.process;
         let notified = if let Command::Notify { queue, .. } = command { Some(queue) } else { None };
+        let is_revocation = matches!(command, Command::Revoke { .. });
         match self.service.execute(session, command, memory, &[]) {
             Executed::Done(answer, ours) => {
                 if let Err(refusal) = &answer {
                     tracing::debug!(session = session.0, user, process, reason = %refusal, "refused");
+                }
+                if is_revocation {
+                    return self.answer_revocation(client, serial, answer);
                 }
                 self.reply(client, serial, answer, (&ours, notified));
             }
@@ -479,6 +483,14 @@ impl Daemon {
         let bytes = protocol::Welcome { version, features, session }.encode();
         self.send(user, &ToAttendant::Answer { client, bytes }, &[]);
         Ok(())
+    }
+
+    /// Answers a revocation, during which the client may have sent other commands.
+    fn answer_revocation(&mut self, client: ClientId, serial: u32, body: Result<Answer, Refusal>) {
+        let Some(connection) = self.connections.get(&client) else { return };
+        let user = connection.user;
+        let bytes = protocol::encode(&Envelope { serial, descriptors: 0, body });
+        self.send(user, &ToAttendant::Revoked { client, bytes }, &[]);
     }
 
     fn reply(
@@ -550,7 +562,7 @@ impl Daemon {
         }
         for (revocation, answer) in events.revoked {
             if let Some((client, serial)) = self.waiting.remove(&revocation) {
-                self.reply(client, serial, answer, (&[], None));
+                self.answer_revocation(client, serial, answer);
             }
         }
     }

@@ -27,14 +27,19 @@ pub(super) enum State {
     Idle,
     /// The control thread has it.
     Waiting,
+    /// It is one of too many revocations that have no answer.
+    Revoking,
     /// The control thread maps its memory.
     Mapping(Sealing),
     /// Its memory is being sealed.
     Sealing { serial: u32, deadline: Instant },
 }
 
+/// Revocations of a client that wait for their answer while it sends other commands.
+const MAX_REVOKING: u32 = 4;
+
 /// Answers with descriptors that a client may leave unread. Linux limits how many descriptors all clients together leave unread.
-const MAX_UNREAD_GIFTS: u32 = 8;
+const MAX_UNREAD_GIFTS: u32 = 3;
 
 pub(super) struct Client {
     pub(super) socket: OwnedFd,
@@ -45,6 +50,8 @@ pub(super) struct Client {
     greeted: bool,
     /// Whether it has been answered, and may send descriptors.
     answered: bool,
+    /// Revocations without an answer.
+    revoking: u32,
     /// Serial of the last command.
     serial: u32,
     /// Answers with descriptors since the client was last seen to have read everything.
@@ -64,6 +71,7 @@ impl Client {
             state: State::Idle,
             greeted: false,
             answered: false,
+            revoking: 0,
             serial: 0,
             gifts: 0,
         }
@@ -115,7 +123,19 @@ impl Client {
             Incoming::Hello(Hello::decode(&bytes)?)
         };
         self.state = State::Waiting;
+        if let Incoming::Command(_, Command::Revoke { .. }) = message {
+            self.revoking += 1;
+            self.state = if self.revoking < MAX_REVOKING { State::Idle } else { State::Revoking };
+        }
         Ok(message)
+    }
+
+    /// A revocation has its answer.
+    pub(super) fn revoked(&mut self) {
+        self.revoking = self.revoking.saturating_sub(1);
+        if let State::Revoking = self.state {
+            self.state = State::Idle;
+        }
     }
 
     /// Sends an answer.

@@ -328,11 +328,42 @@ fn unread_answers_with_descriptors_are_limited() {
         open(&mut player, queue);
         assert_eq!(player.receive().1.len(), 2);
     }
-    // The ninth is refused if eight are unread.
-    let messages: Vec<_> = (24..33).map(|queue| open(&mut player, queue)).collect();
-    assert!(messages[..8].iter().all(|message| matches!(message, FromAttendant::Command { .. })));
+    // The fourth is refused if three are unread.
+    let messages: Vec<_> = (24..28).map(|queue| open(&mut player, queue)).collect();
+    assert!(messages[..3].iter().all(|message| matches!(message, FromAttendant::Command { .. })));
     let violation = Some(Violation::NotReading);
-    assert_eq!(messages[8], FromAttendant::Ended { client: player.id, violation });
+    assert_eq!(messages[3], FromAttendant::Ended { client: player.id, violation });
+}
+
+#[test]
+fn commands_go_on_while_a_few_revocations_wait() {
+    let control = Control::start();
+    let mut player = control.connect(1);
+    let revoke = Command::Revoke { handle: memferry_transfer::Handle::new(1, 1) };
+    for _ in 0..3 {
+        player.command(revoke.clone(), &[]);
+        assert!(matches!(
+            control.receive().0,
+            FromAttendant::Command { command: Command::Revoke { .. }, .. }
+        ));
+    }
+    player.command(Command::Status, &[]);
+    assert!(matches!(control.receive().0, FromAttendant::Command { command: Command::Status, .. }));
+    let client = player.id;
+    // An answer to a revocation is none to the command in progress.
+    control.send(&ToAttendant::Revoked { client, bytes: b"revoked".to_vec() }, &[]);
+    assert_eq!(player.receive().0, b"revoked");
+    control.send(&ToAttendant::Answer { client, bytes: b"status".to_vec() }, &[]);
+    assert_eq!(player.receive().0, b"status");
+    // The fourth without an answer: the next command is read when one of them has it.
+    player.command(revoke.clone(), &[]);
+    control.receive();
+    player.command(revoke, &[]);
+    control.receive();
+    player.command(Command::Status, &[]);
+    control.settle();
+    control.send(&ToAttendant::Revoked { client, bytes: b"revoked".to_vec() }, &[]);
+    assert!(matches!(control.receive().0, FromAttendant::Command { command: Command::Status, .. }));
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn an_idle_attendant_is_kept_for_a_while() {
     stage.need(USER_A).unwrap();
     stage.take_spawned();
     let process = stage.process(USER_A);
-    assert_eq!(stage.attendants.time_left(), None);
+    assert!(stage.attendants.time_left().is_some(), "its first client may not come");
     stage.attendants.add_client(USER_A);
     stage.attendants.add_client(USER_A);
     stage.attendants.remove_client(USER_A);

@@ -52,7 +52,9 @@ impl Workers {
         let (reporter, reports) = channel();
         let places = config.pinning.plan(config.workers);
         for (handle, place) in handles.zip(places) {
-            if let Err(error) = workers.start_one((config, clients), shared, handle, place, (&reporter, &reports)) {
+            if let Err(error) =
+                workers.start_one((config, clients), shared, handle, place, (&reporter, &reports))
+            {
                 workers.stop(Duration::ZERO);
                 return Err(error);
             }
@@ -84,8 +86,15 @@ impl Workers {
         let path = Path::new(engine, policy, limits);
         // At most CPUs - 1 workers spin: one on the last CPU would take it from its own clients.
         let spins = number + 1 < cpus() as usize;
-        let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, (spins, clients, config.chunk_bytes))
-            .map_err(|error| failed("epoll")(error.into()))?;
+        let worker = Worker::new(
+            number,
+            Arc::clone(&handle),
+            Arc::clone(shared),
+            path,
+            offload,
+            (spins, clients, config.chunk_bytes),
+        )
+        .map_err(|error| failed("epoll")(error.into()))?;
         let reporter = reporter.clone();
         let class = config.worker_class;
         let thread = std::thread::Builder::new().name(format!("memferry-worker-{number}")).spawn(move || {

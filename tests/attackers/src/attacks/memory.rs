@@ -94,11 +94,15 @@ fn move_pages(mappings: &[Mapping], index: usize) {
 pub(super) fn own_pages(stage: &Stage) -> Result<(), Failed> {
     let (_memfd, mappings, _) = mapped_often(stage)?;
     stage.running();
-    crowd(2, |index| move_pages(&mappings, index), || {
-        loop {
-            std::thread::sleep(10 * MOMENT);
-        }
-    })
+    crowd(
+        2,
+        |index| move_pages(&mappings, index),
+        || {
+            loop {
+                std::thread::sleep(10 * MOMENT);
+            }
+        },
+    )
 }
 
 pub(super) fn page_moves(stage: &Stage) -> Result<(), Failed> {
@@ -110,14 +114,18 @@ pub(super) fn page_moves(stage: &Stage) -> Result<(), Failed> {
     let slots = [raw_queue::slot(&request)?];
     let mut queues = RawQueue::open_many(&mut connection, 4, 16)?;
     stage.running();
-    crowd(2, |index| move_pages(&mappings, index), || {
-        loop {
-            for queue in &mut queues {
-                queue.refill(&slots)?;
+    crowd(
+        2,
+        |index| move_pages(&mappings, index),
+        || {
+            loop {
+                for queue in &mut queues {
+                    queue.refill(&slots)?;
+                }
+                std::thread::sleep(10 * MOMENT);
             }
-            std::thread::sleep(10 * MOMENT);
-        }
-    })
+        },
+    )
 }
 
 /// A frame of random bytes.

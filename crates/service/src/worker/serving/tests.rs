@@ -44,7 +44,8 @@ impl Bed {
         let limits = PathLimits { waiting_per_user };
         let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
         let handle = Arc::new(WorkerHandle::new().unwrap());
-        let worker = Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
+        let worker =
+            Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
         let layout = Layout::new(64).unwrap();
         let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
             let (_, mapping) = frame::allocate_sealed(words as u64 * 8, true).unwrap();
