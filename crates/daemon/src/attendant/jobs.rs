@@ -40,7 +40,7 @@ pub(super) struct Sealed {
 /// What is to be closed.
 enum ToClose {
     Descriptor(OwnedFd),
-    /// A client's socket.
+    /// A client's socket: what lies in it unread is closed with it.
     Connection(OwnedFd),
 }
 

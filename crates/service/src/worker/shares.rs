@@ -31,7 +31,7 @@ const MIN_PART_BYTES: u64 = 4 << 10;
 /// Bytes of a user's first part.
 const FIRST_PART_BYTES: u64 = 32 << 10;
 
-/// A user's share.
+/// What one user has had of the worker's time.
 pub(super) struct Share {
     pub(super) user: u32,
     /// Indices of its queues.
@@ -151,7 +151,7 @@ impl Shares {
         self.are_several() && self.users.iter().any(|share| share.user == user && share.rests_until.is_some())
     }
 
-    /// Whether anybody rests.
+    /// Whether any user rests, alone or not.
     pub(super) fn any_rests(&self) -> bool {
         self.users.iter().any(|share| share.rests_until.is_some())
     }
