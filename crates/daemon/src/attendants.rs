@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::NO_USER;
 use crate::listener::Traces;
-use crate::messages::{self, FromAttendant, Received};
+use crate::messages::{self, FromAttendant, Received, ToAttendant};
 use crate::spawner::Spawner;
 
 /// Attendants of one user: the one that serves, and those that were given up and have not ended.
@@ -130,6 +130,26 @@ impl Attendants {
         self.by_user.get(&user).is_some_and(|attendant| {
             messages::send(attendant.channel.as_fd(), message, descriptors, false).is_ok()
         })
+    }
+
+    /// Passes a client's socket on with a message. Closing the last copy of it may block, if the client has sent descriptors that
+    /// linger. So the attendant handles it only after the copy here is closed.
+    ///
+    /// # Errors
+    /// The socket, if the message was not sent; `None` if the attendant has it but cannot be told to handle it.
+    pub(crate) fn hand_over(
+        &mut self,
+        user: u32,
+        message: &ToAttendant,
+        socket: OwnedFd,
+        process: Option<&OwnedFd>,
+    ) -> Result<(), Option<OwnedFd>> {
+        let descriptors: Vec<_> = std::iter::once(&socket).chain(process).collect();
+        if !self.send(user, message, &descriptors) {
+            return Err(Some(socket));
+        }
+        drop(socket);
+        if self.send(user, &ToAttendant::HandedOver, &[]) { Ok(()) } else { Err(None) }
     }
 
     /// Whether an error of [`send`](Self::send) is that too many descriptors are in flight, which is not the attendant's fault.

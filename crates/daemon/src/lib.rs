@@ -304,13 +304,13 @@ impl Daemon {
         }
         let client = ClientId(self.next);
         self.next += 1;
-        if !self.attendants.send(user, &ToAttendant::Adopt { client }, &[&socket, &process]) {
+        let adopt = ToAttendant::Adopt { client };
+        if let Err(socket) = self.attendants.hand_over(user, &adopt, socket, Some(&process)) {
             self.lose(user);
-            return self.turn_away(
-                user,
-                socket,
-                "the service cannot keep up with this user; try again later",
-            );
+            if let Some(socket) = socket {
+                self.turn_away(user, socket, "the service cannot keep up with this user; try again later");
+            }
+            return;
         }
         self.attendants.add_client(user);
         self.connections.insert(client, Connection { user, process: number, session: None, pending: None });
@@ -323,14 +323,13 @@ impl Daemon {
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         // Its own attendant if it has one, so that it delays only itself.
         let message = ToAttendant::TurnAway { farewell };
-        if !self.attendants.send(user, &message, &[&socket])
-            && !self.attendants.send(NO_USER, &message, &[&socket])
-        {
-            // Both are stuck. The last way out: nothing is left to close once the socket is shut down and drained.
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-            if !conduit::is_drained(socket.as_fd()) {
-                self.unmapper.drop_later(Box::new(socket));
-            }
+        // An attendant that has the socket and finds no further message handles it with the next one.
+        let Err(Some(socket)) = self.attendants.hand_over(user, &message, socket, None) else { return };
+        let Err(Some(socket)) = self.attendants.hand_over(NO_USER, &message, socket, None) else { return };
+        // Both are stuck. The last way out: nothing is left to close once the socket is shut down and drained.
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        if !conduit::is_drained(socket.as_fd()) {
+            self.unmapper.drop_later(Box::new(socket));
         }
     }
 
@@ -362,7 +361,8 @@ impl Daemon {
         // A client that ended a moment ago, or one of another user, which only a compromised attendant would name.
         let Some(client) = message.client() else { return };
         if self.connections.get(&client).is_none_or(|connection| connection.user != user) {
-            return;
+            // The last close of memory frees it, which takes as long as it is large.
+            return self.unmapper.drop_later(Box::new(descriptors));
         }
         match message {
             FromAttendant::Hello { versions, features, .. } => {
@@ -372,8 +372,12 @@ impl Daemon {
             }
             FromAttendant::Command { serial, command, .. } => self.execute(client, serial, command, None),
             FromAttendant::Memory { serial, command, .. } => {
-                if let Err(refusal) = self.map(client, serial, command, &descriptors) {
-                    self.reply(client, serial, Err(refusal), (&[], None));
+                let mapped = self.map(client, serial, command, &descriptors);
+                // Before its attendant closes it, and before it is the last one.
+                drop(descriptors);
+                match mapped {
+                    Ok(user) => self.send(user, &ToAttendant::Mapped { client }, &[]),
+                    Err(refusal) => self.reply(client, serial, Err(refusal), (&[], None)),
                 }
             }
             FromAttendant::Sealed { .. } => {
@@ -404,14 +408,14 @@ impl Daemon {
         self.connections.get_mut(&client).and_then(|connection| connection.pending.take())
     }
 
-    /// Maps the memory of a command, which its attendant then seals.
+    /// Maps the memory of a command. The attendant of the returned user has to seal it.
     fn map(
         &mut self,
         client: ClientId,
         serial: u32,
         command: Command,
         descriptors: &[OwnedFd],
-    ) -> Result<(), Refusal> {
+    ) -> Result<u32, Refusal> {
         let closed = || Refusal {
             kind: RefusalKind::Argument,
             message: "the session is closed; connect again".to_owned(),
@@ -430,9 +434,7 @@ impl Daemon {
             if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
         let memory = candidate.map(descriptor.as_fd(), access).map_err(refused)?;
         connection.pending = Some(Pending { serial, command, memory });
-        let user = connection.user;
-        self.send(user, &ToAttendant::Mapped { client }, &[]);
-        Ok(())
+        Ok(connection.user)
     }
 
     fn execute(&mut self, client: ClientId, serial: u32, command: Command, memory: Option<Mapping>) {
