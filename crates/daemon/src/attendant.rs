@@ -54,6 +54,12 @@ enum Watched {
     Relay(ClientId, u32),
 }
 
+/// A socket that the control thread may still have.
+enum Arriving {
+    Client(ClientId, Vec<OwnedFd>),
+    TurnedAway(Vec<OwnedFd>, Vec<u8>),
+}
+
 /// A worker's signals for a client, which are passed on to the client's eventfd.
 struct Relay {
     token: u64,
@@ -69,6 +75,12 @@ const SLOW_SIGNAL: Duration = Duration::from_micros(500);
 /// After a slow write, the user's next one waits for so many times its duration. Signals add up meanwhile.
 const REST: u32 = 200;
 
+/// CPU time of this thread: a write that other programs interrupt is not slow.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// The loop has to end: the control thread is gone, or a system call failed that cannot.
 struct Ended;
 
@@ -77,6 +89,7 @@ pub(crate) struct Attendant {
     channel: OwnedFd,
     epoll: OwnedFd,
     jobs: Jobs,
+    arriving: Vec<Arriving>,
     clients: BTreeMap<ClientId, Client>,
     /// Processes of clients whose connection the service ended.
     leaving: BTreeMap<ClientId, (u64, OwnedFd)>,
@@ -106,6 +119,7 @@ impl Attendant {
             channel,
             epoll,
             jobs,
+            arriving: Vec::new(),
             clients: BTreeMap::new(),
             leaving: BTreeMap::new(),
             relays: BTreeMap::new(),
@@ -183,10 +197,22 @@ impl Attendant {
             Received::Lost => return Err(Ended),
         };
         match message {
-            ToAttendant::Adopt { client } => self.adopt(client, descriptors),
-            ToAttendant::TurnAway { farewell } => {
-                descriptors.into_iter().for_each(|socket| self.turn_away(socket, &farewell));
+            ToAttendant::Adopt { client } => {
+                self.arriving.push(Arriving::Client(client, descriptors));
                 Ok(())
+            }
+            ToAttendant::TurnAway { farewell } => {
+                self.arriving.push(Arriving::TurnedAway(descriptors, farewell));
+                Ok(())
+            }
+            ToAttendant::HandedOver => {
+                std::mem::take(&mut self.arriving).into_iter().try_for_each(|arriving| match arriving {
+                    Arriving::Client(client, descriptors) => self.adopt(client, descriptors),
+                    Arriving::TurnedAway(sockets, farewell) => {
+                        sockets.into_iter().for_each(|socket| self.turn_away(socket, &farewell));
+                        Ok(())
+                    }
+                })
             }
             ToAttendant::Answer { client, bytes } => self.answer(client, &bytes, &[]),
             ToAttendant::Revoked { client, bytes } => self.revoked(client, &bytes),
@@ -456,14 +482,13 @@ impl Attendant {
             let _ = epoll::modify(&self.epoll, &relay.from, data, EventFlags::empty());
             return;
         }
-        let started = Instant::now();
+        let started = cpu_time();
         let _ = rustix::io::read(&relay.from, &mut [0; 8]);
         // If the client filled the counter and made it blocking, this blocks its user's signals.
         let _ = rustix::io::write(&relay.to, &1u64.to_ne_bytes());
-        let now = Instant::now();
-        let elapsed = now.saturating_duration_since(started);
+        let elapsed = cpu_time().saturating_sub(started);
         if elapsed > SLOW_SIGNAL {
-            self.signals_rest_until = Some(now + elapsed * REST);
+            self.signals_rest_until = Some(Instant::now() + elapsed * REST);
         }
     }
 

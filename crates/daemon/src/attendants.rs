@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::NO_USER;
 use crate::listener::Traces;
-use crate::messages::{self, FromAttendant, Received};
+use crate::messages::{self, FromAttendant, Received, ToAttendant};
 use crate::spawner::Spawner;
 
 /// Attendants of one user: the one that serves, and those that were given up and have not ended.
@@ -60,6 +60,14 @@ pub(crate) struct Attendants {
     /// Requests that the spawner has not answered yet, in their order: user and number.
     coming: VecDeque<(u32, u64)>,
     next_request: u64,
+}
+
+/// A socket that an attendant did not take over.
+pub(crate) enum NotHandedOver {
+    /// The message could not be sent.
+    Kept { socket: OwnedFd, error: rustix::io::Errno },
+    /// The attendant has the socket, but cannot be told to handle it.
+    Half,
 }
 
 /// Why a user gets no attendant.
@@ -132,6 +140,26 @@ impl Attendants {
         self.by_user.get(&user).is_some_and(|attendant| {
             messages::send(attendant.channel.as_fd(), message, descriptors, false).is_ok()
         })
+    }
+
+    /// Passes a client's socket on with a message. Closing the last copy of it may block, if the client has sent descriptors that
+    /// linger. So the attendant handles it only after the copy here is closed.
+    ///
+    /// # Errors
+    /// [`NotHandedOver`].
+    pub(crate) fn hand_over(
+        &mut self,
+        user: u32,
+        message: &ToAttendant,
+        socket: OwnedFd,
+        process: Option<&OwnedFd>,
+    ) -> Result<(), NotHandedOver> {
+        let descriptors: Vec<_> = std::iter::once(&socket).chain(process).collect();
+        if let Err(error) = self.try_send(user, message, &descriptors) {
+            return Err(NotHandedOver::Kept { socket, error });
+        }
+        drop(socket);
+        if self.send(user, &ToAttendant::HandedOver, &[]) { Ok(()) } else { Err(NotHandedOver::Half) }
     }
 
     /// Whether an error of [`send`](Self::send) is that too many descriptors are in flight, which is not the attendant's fault.

@@ -43,7 +43,7 @@ use thiserror::Error;
 use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal, RefusalKind, Violation};
 use memferry_service::{Clients, Executed, Introduced, Service, ServiceConfig, StartError};
 
-use attendants::{Attendants, Happened};
+use attendants::{Attendants, Happened, NotHandedOver};
 use messages::{ClientId, FromAttendant, ToAttendant};
 use refusals::Refusals;
 use supervisor::Supervisor;
@@ -307,14 +307,16 @@ impl Daemon {
         }
         let client = ClientId(self.next);
         self.next += 1;
-        let adopted = self.attendants.try_send(user, &ToAttendant::Adopt { client }, &[&socket, &process]);
-        if let Err(error) = adopted {
+        let adopt = ToAttendant::Adopt { client };
+        if let Err(failed) = self.attendants.hand_over(user, &adopt, socket, Some(&process)) {
             // Too many descriptors are in flight to clients that do not read, which is not this user's fault.
-            if error != Errno::TOOMANYREFS {
+            if !matches!(failed, NotHandedOver::Kept { error: Errno::TOOMANYREFS, .. }) {
                 self.lose(user);
             }
-            let reason = "the service cannot keep up with this user; try again later";
-            return self.turn_away(user, socket, reason);
+            if let NotHandedOver::Kept { socket, .. } = failed {
+                self.turn_away(user, socket, "the service cannot keep up with this user; try again later");
+            }
+            return;
         }
         self.attendants.add_client(user);
         self.connections.insert(client, Connection { user, process: number, session: None, pending: None });
@@ -327,14 +329,15 @@ impl Daemon {
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         // Its own attendant if it has one, so that it delays only itself.
         let message = ToAttendant::TurnAway { farewell };
-        if !self.attendants.send(user, &message, &[&socket])
-            && !self.attendants.send(NO_USER, &message, &[&socket])
-        {
-            // Both are stuck. The last way out: nothing is left to close once the socket is shut down and drained.
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-            if !conduit::is_drained(socket.as_fd()) {
-                self.unmapper.drop_later(Box::new(socket));
-            }
+        // An attendant that has the socket and finds no further message handles it with the next one.
+        let own = self.attendants.hand_over(user, &message, socket, None);
+        let Err(NotHandedOver::Kept { socket, .. }) = own else { return };
+        let common = self.attendants.hand_over(NO_USER, &message, socket, None);
+        let Err(NotHandedOver::Kept { socket, .. }) = common else { return };
+        // Both are stuck. The last way out: nothing is left to close once the socket is shut down and drained.
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        if !conduit::is_drained(socket.as_fd()) {
+            self.unmapper.drop_later(Box::new(socket));
         }
     }
 
@@ -366,7 +369,8 @@ impl Daemon {
         // A client that ended a moment ago, or one of another user, which only a compromised attendant would name.
         let Some(client) = message.client() else { return };
         if self.connections.get(&client).is_none_or(|connection| connection.user != user) {
-            return;
+            // The last close of memory frees it, which takes as long as it is large.
+            return self.unmapper.drop_later(Box::new(descriptors));
         }
         match message {
             FromAttendant::Hello { versions, features, .. } => {
@@ -379,8 +383,9 @@ impl Daemon {
                 let mapped = self.map(client, serial, command, &descriptors);
                 // Before the attendant closes it: the last close frees the memory, which takes as long as there is much of it.
                 drop(descriptors);
-                if let Err(refusal) = mapped {
-                    self.reply(client, serial, Err(refusal), (&[], None));
+                match mapped {
+                    Ok(user) => self.send(user, &ToAttendant::Mapped { client }, &[]),
+                    Err(refusal) => self.reply(client, serial, Err(refusal), (&[], None)),
                 }
             }
             FromAttendant::Sealed { .. } => {
@@ -411,14 +416,14 @@ impl Daemon {
         self.connections.get_mut(&client).and_then(|connection| connection.pending.take())
     }
 
-    /// Maps the memory of a command, which its attendant then seals.
+    /// Maps the memory of a command. The attendant of the returned user has to seal it.
     fn map(
         &mut self,
         client: ClientId,
         serial: u32,
         command: Command,
         descriptors: &[OwnedFd],
-    ) -> Result<(), Refusal> {
+    ) -> Result<u32, Refusal> {
         let closed = || Refusal {
             kind: RefusalKind::Argument,
             message: "the session is closed; connect again".to_owned(),
@@ -437,9 +442,7 @@ impl Daemon {
             if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
         let memory = candidate.map(descriptor.as_fd(), access).map_err(refused)?;
         connection.pending = Some(Pending { serial, command, memory });
-        let user = connection.user;
-        self.send(user, &ToAttendant::Mapped { client }, &[]);
-        Ok(())
+        Ok(connection.user)
     }
 
     fn execute(&mut self, client: ClientId, serial: u32, command: Command, memory: Option<Mapping>) {

@@ -21,10 +21,12 @@ pub(crate) struct ClientId(pub(crate) u64);
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToAttendant {
-    /// The user has connected once more. Descriptors: the socket and the pidfd of the client.
+    /// The user has connected once more. Descriptors: the socket and the pidfd of the client. It takes effect with `HandedOver`.
     Adopt { client: ClientId },
-    /// Send `farewell` and close. Descriptor: the socket of a client that was not accepted.
+    /// Send `farewell` and close. Descriptor: the socket of a client that was not accepted. It takes effect with `HandedOver`.
     TurnAway { farewell: Vec<u8> },
+    /// The control thread has closed its copies of all sockets sent before, so the last close, which may block, happens here.
+    HandedOver,
     /// The answer to the client's last message.
     Answer { client: ClientId, bytes: Vec<u8> },
     /// The answer to a revocation, which may come after answers to later messages.

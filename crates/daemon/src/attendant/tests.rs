@@ -70,6 +70,8 @@ impl Control {
         let (process, life) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let id = ClientId(number);
         self.send(&ToAttendant::Adopt { client: id }, &[&theirs, &process]);
+        drop(theirs);
+        self.send(&ToAttendant::HandedOver, &[]);
         Player { id, socket, life: Some(life), serial: 0 }
     }
 
@@ -481,6 +483,7 @@ fn a_client_without_descriptors_is_not_adopted() {
     let control = Control::start();
     let client = ClientId(5);
     control.send(&ToAttendant::Adopt { client }, &[]);
+    control.send(&ToAttendant::HandedOver, &[]);
     control.expect(&FromAttendant::Ended { client, violation: None });
 }
 
@@ -492,8 +495,26 @@ fn turned_away_clients_get_the_reason() {
     let farewell = protocol::encode_violation(&violation);
     control.send(&ToAttendant::TurnAway { farewell }, &[&theirs]);
     drop(theirs);
+    control.send(&ToAttendant::HandedOver, &[]);
     let player = Player { id: ClientId(0), socket, life: None, serial: 0 };
     assert_eq!(player.farewell(), violation);
+}
+
+#[test]
+fn a_client_is_read_when_the_control_thread_has_closed_it() {
+    let control = Control::start();
+    let (socket, theirs) = pair();
+    let player = Player { id: ClientId(1), socket, life: None, serial: 0 };
+    player.say_hello();
+    let (process, _life) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    control.send(&ToAttendant::Adopt { client: player.id }, &[&theirs, &process]);
+    control.answer(player.id, b"too early");
+    assert!(!is_readable(&player.socket));
+    drop(theirs);
+    control.send(&ToAttendant::HandedOver, &[]);
+    control.expect(&FromAttendant::Hello { client: player.id, versions: (4, 4), features: 1 });
+    control.answer(player.id, b"welcome");
+    assert_eq!(player.receive().0, b"welcome");
 }
 
 /// A TCP socket whose close blocks, and the peer that releases it when it is dropped.
@@ -513,6 +534,9 @@ fn lingering() -> (OwnedFd, std::net::TcpStream) {
 #[test]
 fn a_user_with_blocked_closes_is_not_read() {
     let mut peers = Vec::new();
+    let (socket, theirs) = pair();
+    let (process, _life) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let first = Player { id: ClientId(1), socket, life: None, serial: 0 };
     let control = Control::start_prepared(|attendant| {
         while peers.len() < 8 {
             let (socket, peer) = lingering();
@@ -522,8 +546,8 @@ fn a_user_with_blocked_closes_is_not_read() {
         while attendant.jobs.pending() <= PENDING_LIMIT {
             attendant.jobs.close(event());
         }
+        assert!(attendant.adopt(first.id, vec![theirs, process]).is_ok());
     });
-    let first = control.adopt(1);
     let second = control.adopt(2);
     match second.farewell() {
         Violation::Unwelcome(reason) => assert!(reason.contains("still being closed"), "{reason}"),

@@ -192,7 +192,7 @@ fn a_stopped_attendant_does_not_block_the_sender() {
     stage.take_spawned();
     let process = stage.process(USER_A);
     rustix::process::pidfd_send_signal(&process, Signal::STOP).unwrap();
-    let message = messages::ToAttendant::TurnAway { farewell: vec![0; 16 << 10] };
+    let message = ToAttendant::TurnAway { farewell: vec![0; 16 << 10] };
     let sent = (0..1 << 16).take_while(|_| stage.attendants.send(USER_A, &message, &[])).count();
     assert!(sent < 1 << 16);
     stage.give_up(USER_A);

@@ -35,7 +35,9 @@ fn attendants_serve_their_channels() {
         let spawned = answer(&spawner);
         assert_eq!(spawned.user, USER + number);
         let client = ClientId(number.into());
-        messages::send(channel.as_fd(), &ToAttendant::Adopt { client }, &[], true).unwrap();
+        for message in [ToAttendant::Adopt { client }, ToAttendant::HandedOver] {
+            messages::send(channel.as_fd(), &message, &[], true).unwrap();
+        }
         wait_readable(channel);
         let Received::Message(message, _) = messages::receive::<FromAttendant>(channel.as_fd()) else {
             panic!("no answer")
@@ -58,7 +60,9 @@ fn attendants_hold_nothing_of_the_service() {
     wait_readable(&reader);
     // An answer shows that it has started.
     let client = ClientId(1);
-    messages::send(channel.as_fd(), &ToAttendant::Adopt { client }, &[], true).unwrap();
+    for message in [ToAttendant::Adopt { client }, ToAttendant::HandedOver] {
+        messages::send(channel.as_fd(), &message, &[], true).unwrap();
+    }
     wait_readable(&channel);
     let open = std::fs::read_dir(format!("/proc/{number}/fd")).unwrap();
     let open: Vec<_> = open.flat_map(|entry| std::fs::read_link(entry.unwrap().path())).collect();
