@@ -51,6 +51,7 @@ fn survives(name: &str) {
         println!("{name}: {task:?}: {figures:?}");
         assert!(!figures.hung() && figures.max < STUCK_MS, "{name}: {task:?} is stuck: {figures:?}");
     }
+    assert_ne!(name, "unread-bytes", "200 sockets of one user's ended sessions are full of answers");
     if name == "turned-away" {
         // The victim has two frames, and the attacker none.
         let frames = || service.proc("maps").matches("memferry-frame").count();

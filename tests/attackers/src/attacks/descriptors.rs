@@ -58,7 +58,7 @@ fn leave_unread(stage: &Stage) -> Result<Connection, Failed> {
 /// As [`unread_answers`], with as many bytes as a socket holds.
 pub(super) fn unread_bytes(stage: &Stage) -> Result<(), Failed> {
     let mut kept = Vec::new();
-    for _ in 0..stage.size(20_000, 1000) {
+    for _ in 0..stage.size(20_000, 200) {
         let mut connection = stage.connect()?;
         while connection.send(Command::Status, &[]).is_ok() {}
         kept.push(connection);
