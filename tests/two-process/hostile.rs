@@ -51,6 +51,7 @@ fn survives(name: &str) {
         println!("{name}: {task:?}: {figures:?}");
         assert!(!figures.hung() && figures.max < STUCK_MS, "{name}: {task:?} is stuck: {figures:?}");
     }
+    assert_ne!(name, "unread-bytes", "200 sockets of one user's ended sessions are full of answers");
     if name == "turned-away" {
         // The victim has two frames, and the attacker none.
         let frames = || service.proc("maps").matches("memferry-frame").count();
@@ -89,5 +90,5 @@ attacks! {
     long_lists request_flood malformed_flood endless_work cancel_storm grant_trees register_storm status_flood
     connect_flood session_quota lingering_sockets fuse_files fuse_pipes no_reads pipelined_commands sleepers
     descriptors_in_flight fork_storm page_moves doorbell_flood queue_storm progress_watchers greed failing_chains
-    policy_flood ring_garbage unread_answers last_closes slow_maps turned_away
+    policy_flood ring_garbage unread_answers unread_bytes last_closes slow_maps turned_away
 }

@@ -38,6 +38,12 @@ const SEALING_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of descriptors that are not closed yet. Above it, no client of this user is read.
 const PENDING_LIMIT: usize = 256;
 
+/// Ended connections whose clients have not read their answers. Above it, no client of this user is adopted: the answers are the
+/// service's memory, and their descriptors count against its limit, for as long as the client keeps its end.
+const MAX_UNREAD: usize = 64;
+/// Interval at which unread connections are looked at.
+const UNREAD_INTERVAL: Duration = Duration::from_millis(500);
+
 const IN_FLIGHT: &str = "too many descriptors of the service are in flight to clients; try again later";
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors for this user; try again later";
 
@@ -99,6 +105,8 @@ pub(crate) struct Attendant {
     /// Doorbells of open queues. While they are held here, the service is never the last to close one.
     doorbells: BTreeMap<(ClientId, u32), OwnedFd>,
     watched: BTreeMap<u64, Watched>,
+    /// Sockets of ended connections whose clients have not read what they were sent.
+    unread: Vec<OwnedFd>,
     next: u64,
     muted: bool,
     sealing_limit: Duration,
@@ -126,15 +134,27 @@ impl Attendant {
             signals_rest_until: None,
             doorbells: BTreeMap::new(),
             watched: BTreeMap::new(),
+            unread: Vec::new(),
             next: FIRST,
             muted: false,
             sealing_limit: SEALING_LIMIT,
         })
     }
 
-    /// Serves until the control thread is gone.
+    /// Serves until the control thread is gone, and lives on while answers are unread: so they count for the user's attendants.
     pub(crate) fn run(mut self) {
         while self.turn().is_ok() {}
+        while !self.unread.is_empty() {
+            std::thread::sleep(UNREAD_INTERVAL);
+            self.close_read();
+        }
+    }
+
+    /// Closes ended connections whose clients have read everything, or are gone.
+    fn close_read(&mut self) {
+        let is_read =
+            |socket: &mut OwnedFd| conduit::unread_bytes(socket.as_fd()).is_ok_and(|bytes| bytes == 0);
+        self.unread.extract_if(.., is_read).for_each(|socket| self.jobs.close_connection(socket));
     }
 
     fn turn(&mut self) -> Result<(), Ended> {
@@ -159,16 +179,22 @@ impl Attendant {
         }
         self.end_overdue()?;
         self.wake_relays();
+        self.close_read();
         self.mute_or_unmute();
         Ok(())
     }
 
-    /// Time until the next deadline of a sealing, or the end of a relay's rest.
+    /// Time until the next deadline of a sealing, the end of the signals' rest, or until unread connections are looked at.
     fn time_left(&self) -> Option<Duration> {
         let deadlines = self.clients.values().filter_map(Client::deadline);
-        let left = deadlines.chain(self.signals_rest_until).min()?.saturating_duration_since(Instant::now());
+        let left = deadlines
+            .chain(self.signals_rest_until)
+            .min()
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // One more millisecond, so that the deadline has passed then.
-        Some(left.saturating_add(Duration::from_millis(1)))
+        let left = left.map(|left| left.saturating_add(Duration::from_millis(1)));
+        let unread = (!self.unread.is_empty()).then_some(UNREAD_INTERVAL);
+        [left, unread].into_iter().flatten().min()
     }
 
     fn report(&self, message: &FromAttendant, descriptors: &[&OwnedFd]) -> Result<(), Ended> {
@@ -246,6 +272,14 @@ impl Attendant {
             let pending = self.jobs.pending();
             let user = self.user;
             let why = format!("{pending} descriptors of user {user} are still being closed; try again later");
+            return self.not_adopted(id, socket, why);
+        }
+        self.close_read();
+        if self.unread.len() >= MAX_UNREAD {
+            let why = format!(
+                "{MAX_UNREAD} ended connections of user {} have unread answers; read or close them",
+                self.user
+            );
             return self.not_adopted(id, socket, why);
         }
         let socket_token = self.watch(socket.as_fd(), Watched::Socket(id), EventFlags::IN);
@@ -556,6 +590,7 @@ impl Attendant {
             }
             return;
         };
+        let is_unread = client.has_unread();
         let Client { socket, socket_token, process, process_token, state, .. } = client;
         if let Some(farewell) = farewell {
             client::say_farewell(&socket, farewell);
@@ -564,7 +599,12 @@ impl Attendant {
             self.jobs.close(sealing.descriptor);
         }
         self.unwatch(socket.as_fd(), socket_token);
-        self.jobs.close_connection(socket);
+        if is_unread {
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+            self.unread.push(socket);
+        } else {
+            self.jobs.close_connection(socket);
+        }
         if watch {
             self.leaving.insert(id, (process_token, process));
         } else {

@@ -196,6 +196,8 @@ struct Daemon {
     /// Client and serial of the command that waits for a revocation.
     waiting: BTreeMap<RevocationId, (ClientId, u32)>,
     refusals: Refusals,
+    /// Lines about sessions that begin and end.
+    session_lines: Refusals,
     next: u64,
 }
 
@@ -235,7 +237,8 @@ impl Daemon {
             by_session: BTreeMap::new(),
             leaving: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            refusals: Refusals::default(),
+            refusals: Refusals::of_refusals(),
+            session_lines: Refusals::of_sessions(),
             next: 0,
         })
     }
@@ -253,8 +256,9 @@ impl Daemon {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
             let pause = self.paused.then_some(PAUSE);
-            let limit =
-                [pause, self.attendants.time_left(), self.refusals.time_left()].into_iter().flatten().min();
+            let reports =
+                [self.refusals.time_left(), self.session_lines.time_left()].into_iter().flatten().min();
+            let limit = [pause, self.attendants.time_left(), reports].into_iter().flatten().min();
             let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
@@ -266,6 +270,7 @@ impl Daemon {
             }
             self.attendants.let_go(&self.epoll);
             self.refusals.report_suppressed();
+            self.session_lines.report_suppressed();
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(listener),
@@ -482,7 +487,9 @@ impl Daemon {
             self.service.connect(introduced).map_err(|refused| Violation::Unwelcome(refused.message))?;
         connection.session = Some(session);
         self.by_session.insert(session, client);
-        tracing::info!(session = session.0, user, process, "connected");
+        if self.session_lines.may_write(user) {
+            tracing::info!(session = session.0, user, process, "connected");
+        }
         let bytes = protocol::Welcome { version, features, session }.encode();
         self.send(user, &ToAttendant::Answer { client, bytes }, &[]);
         Ok(())
@@ -618,7 +625,9 @@ impl Daemon {
         if let Some(session) = connection.session {
             self.by_session.remove(&session);
             let Connection { user, process, .. } = connection;
-            tracing::info!(session = session.0, user, process, reason, "disconnected");
+            if self.session_lines.may_write(user) {
+                tracing::info!(session = session.0, user, process, reason, "disconnected");
+            }
         }
         Some(connection)
     }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use memferry_service::protocol::Violation;
 use memferry_transfer::SessionId;
 
-/// Lines of one user in a period.
+/// Lines of one user in a period, about refusals and violations, and about sessions.
 const MAX_LINES: u32 = 8;
+const MAX_SESSION_LINES: u32 = 64;
 const PERIOD: Duration = Duration::from_secs(10);
 /// Users whose lines are counted. Lines about others are counted together.
 const MAX_USERS: usize = 256;
@@ -22,14 +23,31 @@ struct Lines {
     suppressed: u64,
 }
 
-#[derive(Default)]
 pub(crate) struct Refusals {
+    /// Lines of one user in a period.
+    limit: u32,
+    /// What the lines are about.
+    about: &'static str,
     /// By user; `None`: all users beyond the limit.
     users: BTreeMap<Option<u32>, Lines>,
     since: Option<Instant>,
 }
 
 impl Refusals {
+    fn new(limit: u32, about: &'static str) -> Self {
+        Self { limit, about, users: BTreeMap::new(), since: None }
+    }
+
+    /// Counts lines about refusals and violations.
+    pub(crate) fn of_refusals() -> Self {
+        Self::new(MAX_LINES, "refusals and violations")
+    }
+
+    /// Counts lines about sessions that begin and end, so that those of refusals stay visible.
+    pub(crate) fn of_sessions() -> Self {
+        Self::new(MAX_SESSION_LINES, "connections")
+    }
+
     /// A client was not accepted.
     pub(crate) fn refused(&mut self, user: u32, reason: &str) {
         if self.may_write(user) {
@@ -51,11 +69,12 @@ impl Refusals {
         }
     }
 
-    fn may_write(&mut self, user: u32) -> bool {
+    /// Whether another line about `user` may be written; counts it if not.
+    pub(crate) fn may_write(&mut self, user: u32) -> bool {
         self.since.get_or_insert_with(Instant::now);
         let known = self.users.contains_key(&Some(user)) || self.users.len() < MAX_USERS;
         let lines = self.users.entry(known.then_some(user)).or_default();
-        if lines.written < MAX_LINES {
+        if lines.written < self.limit {
             lines.written += 1;
             return true;
         }
@@ -77,7 +96,7 @@ impl Refusals {
         for (user, lines) in std::mem::take(&mut self.users) {
             if lines.suppressed > 0 {
                 let count = lines.suppressed;
-                tracing::warn!(user, count, "more refusals and violations, not logged one by one");
+                tracing::warn!(user, count, "more {}, not logged one by one", self.about);
             }
         }
     }
@@ -89,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_user_hides_no_line_of_another() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::of_refusals();
         let written = (0..1000).filter(|_| refusals.may_write(1)).count();
         assert_eq!(written, MAX_LINES as usize);
         assert!(refusals.may_write(2));
@@ -98,7 +117,7 @@ mod tests {
 
     #[test]
     fn many_users_share_one_count() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::of_refusals();
         let written = (0..10_000).filter(|user| refusals.may_write(*user)).count();
         assert_eq!(written, MAX_USERS + MAX_LINES as usize);
         assert_eq!(refusals.users.len(), MAX_USERS + 1);
@@ -106,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_period_begins_with_the_first_line() {
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::of_refusals();
         assert_eq!(refusals.time_left(), None);
         refusals.may_write(1);
         assert!(refusals.time_left().is_some_and(|left| left <= PERIOD));

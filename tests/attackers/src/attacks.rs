@@ -93,6 +93,7 @@ pub const ATTACKS: &[Attack] = &[
         descriptors::unread_answers,
         "leaves the service's descriptors unread in sockets of ended sessions",
     ),
+    plain("unread-bytes", descriptors::unread_bytes, "leaves full sockets of ended sessions unread"),
     plain("last-closes", descriptors::last_closes, "connections that are closed while they are accepted"),
     plain("slow-maps", descriptors::slow_maps, "registers a file that is mapped 960,000 times and punched"),
     plain(

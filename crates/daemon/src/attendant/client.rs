@@ -40,6 +40,8 @@ const MAX_REVOKING: u32 = 4;
 
 /// Answers with descriptors that a client may leave unread. Linux limits how many descriptors all clients together leave unread.
 const MAX_UNREAD_GIFTS: u32 = 3;
+/// More bytes than a client leaves unread that only never looked at its end.
+const MANY_UNREAD_BYTES: u32 = 16 << 10;
 
 pub(super) struct Client {
     pub(super) socket: OwnedFd,
@@ -80,6 +82,12 @@ impl Client {
     /// When the sealing of its memory has taken too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if let State::Sealing { deadline, .. } = self.state { Some(deadline) } else { None }
+    }
+
+    /// Whether it has left descriptors or many bytes unread.
+    pub(super) fn has_unread(&self) -> bool {
+        let unread = conduit::unread_bytes(self.socket.as_fd()).unwrap_or(0);
+        unread > MANY_UNREAD_BYTES || (unread > 0 && self.gifts > 0)
     }
 
     /// Reads one message and appends its descriptors to `descriptors`, also if it fails. A client that waits for an answer, or that

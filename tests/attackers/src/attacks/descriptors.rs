@@ -55,6 +55,20 @@ fn leave_unread(stage: &Stage) -> Result<Connection, Failed> {
     Ok(connection)
 }
 
+/// As [`unread_answers`], with as many bytes as a socket holds.
+pub(super) fn unread_bytes(stage: &Stage) -> Result<(), Failed> {
+    let mut kept = Vec::new();
+    for _ in 0..stage.size(20_000, 200) {
+        let mut connection = stage.connect()?;
+        while connection.send(Command::Status, &[]).is_ok() {}
+        kept.push(connection);
+    }
+    stage.running();
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
 /// Makes sockets whose last close lingers until the other end is closed.
 struct Lingering(TcpListener);
 
