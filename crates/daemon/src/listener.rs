@@ -159,29 +159,40 @@ impl Listener {
 
     /// The files created here, for a process that removes them.
     pub(crate) fn traces(&self) -> Traces {
-        Traces(self.bound.as_ref().map(|bound| (bound.path.clone(), bound.file, bound.lock.path.clone())))
+        Traces(self.bound.as_ref().map(|bound| Files {
+            socket: bound.path.clone(),
+            identity: bound.file,
+            lock: bound.lock.path.clone(),
+        }))
     }
 }
 
-/// Socket and lock file of a listener: their paths, and device and inode of the socket. Only the holder of the lock removes them.
+/// The files that a listener has created, if any. Only the holder of the lock removes them.
 #[derive(Default)]
-pub(crate) struct Traces(Option<(PathBuf, Option<(u64, u64)>, PathBuf)>);
+pub(crate) struct Traces(Option<Files>);
+
+struct Files {
+    socket: PathBuf,
+    /// Device and inode of the socket's file.
+    identity: Option<(u64, u64)>,
+    lock: PathBuf,
+}
 
 impl Traces {
     /// The directory of the files.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        let (socket, ..) = self.0.as_ref()?;
-        socket.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+        let parent = self.0.as_ref()?.socket.parent()?;
+        Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
     }
 
     /// Removes the files, except a socket that another process has put in place.
     pub(crate) fn remove(&self) {
-        let Some((socket, file, lock)) = &self.0 else { return };
+        let Some(files) = &self.0 else { return };
         // The path may name another process's socket by now.
-        if file.is_some() && identity(socket) == *file {
-            let _ = std::fs::remove_file(socket);
+        if files.identity.is_some() && identity(&files.socket) == files.identity {
+            let _ = std::fs::remove_file(&files.socket);
         }
-        let _ = std::fs::remove_file(lock);
+        let _ = std::fs::remove_file(&files.lock);
     }
 }
 

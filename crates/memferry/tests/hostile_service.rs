@@ -195,10 +195,10 @@ fn what_a_late_answer_made_is_given_back() {
         let rights = memferry::Rights::READ;
         let grantor = SessionId(1);
         peer.answer(late, Ok(Answer::Accepted { handle: granted, length: 4096, rights, grantor }));
-        peer.serve(&Command::Status, Answer::Status(Box::new(Status::default())));
+        peer.serve(&Command::Status, Answer::Status(Box::default()));
         // The revocation that gives it back comes before the next command.
         peer.serve(&Command::Revoke { handle: granted }, Answer::Revoked);
-        peer.serve(&Command::Status, Answer::Status(Box::new(Status::default())));
+        peer.serve(&Command::Status, Answer::Status(Box::default()));
     });
     let late = client.accept(GrantToken::from_raw(3)).unwrap_err();
     assert!(matches!(late, CallError::TimedOut { .. }), "{late}");
@@ -225,7 +225,7 @@ fn a_pending_revocation_can_be_waited_for_again() {
         // In the other order. Waiting again sent no further command, so the next one is the status.
         peer.answer(revoke_second, Err(withheld));
         peer.answer(revoke_first, Ok(Answer::Revoked));
-        peer.serve(&Command::Status, Answer::Status(Box::new(Status::default())));
+        peer.serve(&Command::Status, Answer::Status(Box::default()));
         assert!(peer.command().is_none());
     });
     for token in [first, second, first] {
