@@ -206,7 +206,8 @@ fn valgrind_finds_nothing() {
     let valgrind = |source, options: &[&str]| {
         let program = compile("gcc", source, &["-O1"]);
         let always = ["-q", "--error-exitcode=9", "--fair-sched=yes"];
-        run(Command::new("valgrind").args(always).args(options).arg(program));
+        let suppressions = format!("--suppressions={CRATE}/tests/valgrind.supp");
+        run(Command::new("valgrind").args(always).arg(suppressions).args(options).arg(program));
     };
     for (source, _) in EXAMPLES {
         valgrind(source, &["--leak-check=full", "--errors-for-leak-kinds=definite"]);
