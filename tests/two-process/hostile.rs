@@ -13,6 +13,8 @@ use rustix::process::Signal;
 
 /// Latency above which an operation counts as stuck, on a machine that runs other tests too.
 const STUCK_MS: f64 = 5000.0;
+/// Latency that grows with the attack, in its short form.
+const DELAYED_MS: f64 = 500.0;
 /// Time for running requests after SIGTERM, and for the end after that.
 const GRACE: &str = "--grace-ms=1000";
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -49,7 +51,9 @@ fn survives(name: &str) {
     for task in [Task::Copy, Task::Allocate] {
         let figures = victim.work(task, Duration::from_millis(300)).unwrap();
         println!("{name}: {task:?}: {figures:?}");
-        assert!(!figures.hung() && figures.max < STUCK_MS, "{name}: {task:?} is stuck: {figures:?}");
+        // This one holds nothing for ever, so it would not count as stuck with as few mappings as a test may make.
+        let limit = if name == "slow-maps" { DELAYED_MS } else { STUCK_MS };
+        assert!(!figures.hung() && figures.max < limit, "{name}: {task:?} is stuck: {figures:?}");
     }
     assert_ne!(name, "unread-bytes", "200 sockets of one user's ended sessions are full of answers");
     if name == "turned-away" {

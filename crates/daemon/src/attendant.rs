@@ -40,7 +40,7 @@ const PENDING_LIMIT: usize = 256;
 
 /// Ended connections whose clients have not read their answers. Above it, no client of this user is adopted: the answers are the
 /// service's memory, and their descriptors count against its limit, for as long as the client keeps its end.
-const MAX_UNREAD: usize = 64;
+const MAX_UNREAD: usize = 16;
 /// Interval at which unread connections are looked at.
 const UNREAD_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -143,7 +143,7 @@ pub(super) fn last_closes(stage: &Stage) -> Result<(), Failed> {
 /// A file mapped many times, in which holes are punched all the time: each punch walks all mappings, and a new mapping has to wait for
 /// that. Without seals it is refused and can be sent again.
 pub(super) fn slow_maps(stage: &Stage) -> Result<(), Failed> {
-    let processes = stage.size(16, 4);
+    let processes = stage.size(16, 12);
     const MAPS: usize = 60_000;
     const CLIENTS: usize = 16;
     let file = rustix::fs::memfd_create("unsealable", MemfdFlags::CLOEXEC)?;
