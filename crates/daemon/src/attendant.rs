@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use memferry_service::protocol::{self, Refusal, RefusalKind, Violation};
 use memferry_shm::conduit;
 use memferry_shm::frame::Candidate;
+use memferry_shm::mapping::Access;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -45,6 +46,19 @@ const MAX_UNREAD: usize = 16;
 const UNREAD_INTERVAL: Duration = Duration::from_millis(500);
 
 const IN_FLIGHT: &str = "too many descriptors of the service are in flight to clients; try again later";
+/// Mapping memory that takes longer is slow: the kernel visits its other mappings, of which its owner can make hundreds of thousands.
+const SLOW_MAP: Duration = Duration::from_millis(2);
+
+/// Whether mapping the memory takes long, twice: once may be this process's bad luck. The control thread maps it next, and all users would
+/// wait for that.
+fn is_slow_to_map(candidate: &Candidate, descriptor: &OwnedFd) -> bool {
+    (0..2).all(|_| {
+        let started = Instant::now();
+        drop(candidate.map(descriptor.as_fd(), Access::ReadOnly));
+        started.elapsed() > SLOW_MAP
+    })
+}
+
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors for this user; try again later";
 
 /// Tokens of epoll: these two, then a number for each watched descriptor.
@@ -346,6 +360,12 @@ impl Attendant {
         descriptor: OwnedFd,
     ) -> Result<(), Ended> {
         match Candidate::examine(descriptor.as_fd(), length, self.user) {
+            Ok(candidate) if is_slow_to_map(&candidate, &descriptor) => {
+                self.jobs.close(descriptor);
+                let why =
+                    "the memory takes long to map; map it less often, and punch no holes into it meanwhile";
+                self.refuse(id, serial, RefusalKind::Frame, &why)
+            }
             Ok(candidate) => {
                 let message = FromAttendant::Memory { client: id, serial, command };
                 match messages::send(self.channel.as_fd(), &message, &[&descriptor], true) {
