@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use memferry_service::protocol::{self, Refusal, RefusalKind, Violation};
+use memferry_service::times_slept;
 use memferry_shm::conduit;
 use memferry_shm::frame::Candidate;
 use memferry_shm::mapping::Access;
@@ -49,13 +50,14 @@ const IN_FLIGHT: &str = "too many descriptors of the service are in flight to cl
 /// Mapping memory that takes longer is slow: the kernel visits its other mappings, of which its owner can make hundreds of thousands.
 const SLOW_MAP: Duration = Duration::from_millis(2);
 
-/// Whether mapping the memory takes long, twice: once may be this process's bad luck. The control thread maps it next, and all users would
-/// wait for that.
+/// Whether mapping the memory takes long, twice, and not because this process was preempted. The control thread maps it next, and all
+/// users would wait for that.
 fn is_slow_to_map(candidate: &Candidate, descriptor: &OwnedFd) -> bool {
     (0..2).all(|_| {
         let started = Instant::now();
+        let slept_before = times_slept();
         drop(candidate.map(descriptor.as_fd(), Access::ReadOnly));
-        started.elapsed() > SLOW_MAP
+        started.elapsed() > SLOW_MAP && times_slept() > slept_before
     })
 }
 

@@ -67,6 +67,8 @@ const ALWAYS: &[i64] = &[
     libc::SYS_sched_yield,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
+    // Tells a thread how often it has slept.
+    libc::SYS_getrusage,
     libc::SYS_gettid,
     libc::SYS_getpid,
     libc::SYS_getrandom,
@@ -92,8 +94,6 @@ const SERVICE: &[i64] = &[
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_membarrier,
-    // Workers ask how often they have slept.
-    libc::SYS_getrusage,
 ];
 
 /// Further calls of an attendant: the checks of memory.

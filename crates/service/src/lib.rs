@@ -30,7 +30,7 @@ mod start_error;
 mod worker;
 pub mod worker_engine;
 
-pub use crate::scheduling::SchedulingClass;
+pub use crate::scheduling::{SchedulingClass, times_slept};
 pub use config::{Quotas, ServiceConfig};
 pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use pinning::Pinning;

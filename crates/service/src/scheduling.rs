@@ -11,7 +11,7 @@
 use std::io;
 
 /// How often the calling thread has given up its CPU to wait for something: a lock, a page. Not how often it was preempted.
-pub(crate) fn times_slept() -> u64 {
+pub fn times_slept() -> u64 {
     // SAFETY: a zeroed `rusage` is a valid one, and the call only fills it.
     let used = unsafe {
         let mut used: libc::rusage = std::mem::zeroed();
