@@ -281,7 +281,7 @@ fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
     ];
     let options = [passing_credentials, passing_descriptors].map(SeccompRule::new);
     rules.insert(libc::SYS_setsockopt, options.into_iter().collect::<Result<_, _>>()?);
-    let unread = SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, libc::TIOCOUTQ)?])?;
+    let unread = SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, u64::from(libc::TIOCOUTQ as u32))?])?;
     rules.insert(libc::SYS_ioctl, vec![unread]);
     Ok(())
 }
