@@ -179,6 +179,34 @@ impl CpuEngine {
     }
 }
 
+/// Result of [`CpuEngine::step`].
+enum Step {
+    Ended(EngineCompletion),
+    /// The job stays. `active`: it has started and is not suspended.
+    Left {
+        active: bool,
+    },
+}
+
+impl CpuEngine {
+    /// Moves chunks of `chunk_bytes` of the job at `index` of the busy channels, and removes it if it has ended.
+    #[inline]
+    fn step(&mut self, index: usize, chunk_bytes: u64) -> Step {
+        let settings =
+            Settings { chunk_bytes, team: self.team.as_deref(), read_elsewhere: self.read_elsewhere };
+        let has_started = index < self.busy.len() - self.posted;
+        let number = self.busy[index];
+        let channel = &mut self.channels[number as usize];
+        let serial = channel.serial;
+        let Some(outcome) = channel.step(settings) else {
+            return Step::Left { active: has_started && channel.turns > 0 };
+        };
+        self.busy.remove(index);
+        self.posted -= usize::from(!has_started);
+        Step::Ended(EngineCompletion { ticket: Ticket { channel: number, serial }, outcome })
+    }
+}
+
 impl Engine for CpuEngine {
     type Memory = Mapping;
 
@@ -221,26 +249,14 @@ impl Engine for CpuEngine {
     fn poll(&mut self, _now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut active = false;
         let mut index = 0;
-        let team = self.team.as_deref();
-        let read_elsewhere = self.read_elsewhere;
-        let settings = Settings { chunk_bytes: self.chunk_bytes, team, read_elsewhere };
-        let mut first_unstarted = self.busy.len() - self.posted;
-        while let Some(number) = self.busy.get(index).copied() {
-            let channel = &mut self.channels[number as usize];
-            let serial = channel.serial;
-            let Some(outcome) = channel.step(settings) else {
-                active |= index < first_unstarted && channel.turns > 0;
-                index += 1;
-                continue;
-            };
-            self.busy.remove(index);
-            if index < first_unstarted {
-                first_unstarted -= 1;
-            } else {
-                self.posted -= 1;
+        while index < self.busy.len() {
+            match self.step(index, self.chunk_bytes) {
+                Step::Ended(completion) => completions.push(completion),
+                Step::Left { active: more } => {
+                    active |= more;
+                    index += 1;
+                }
             }
-            let ticket = Ticket { channel: number, serial };
-            completions.push(EngineCompletion { ticket, outcome });
         }
         active
     }
@@ -248,26 +264,18 @@ impl Engine for CpuEngine {
     fn advance(
         &mut self,
         _now: Instant,
-        number: u32,
+        channel: Option<u32>,
         bytes: u64,
         completions: &mut Vec<EngineCompletion>,
     ) -> bool {
-        let Some(index) = self.busy.iter().position(|busy| *busy == number) else { return false };
-        let chunk_bytes = bytes.clamp(1, self.chunk_bytes);
-        let settings =
-            Settings { chunk_bytes, team: self.team.as_deref(), read_elsewhere: self.read_elsewhere };
-        let first_unstarted = self.busy.len() - self.posted;
-        let channel = &mut self.channels[number as usize];
-        let serial = channel.serial;
-        let Some(outcome) = channel.step(settings) else {
-            return index < first_unstarted && channel.turns > 0;
-        };
-        self.busy.remove(index);
-        if index >= first_unstarted {
-            self.posted -= 1;
+        let Some(index) = self.busy.iter().position(|busy| Some(*busy) == channel) else { return false };
+        match self.step(index, bytes.clamp(1, self.chunk_bytes)) {
+            Step::Ended(completion) => {
+                completions.push(completion);
+                false
+            }
+            Step::Left { active } => active,
         }
-        completions.push(EngineCompletion { ticket: Ticket { channel: number, serial }, outcome });
-        false
     }
 
     #[inline]

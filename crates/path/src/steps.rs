@@ -167,23 +167,31 @@ impl<E: Engine> Path<E> {
     }
 
     /// Lets the engine make progress on one running request of `user`, by about `bytes`; on another one each time. For callers that
-    /// divide their time among users. Under a policy that [paces](Self::paces), call [`run`](Self::run).
-    pub fn run_for(&mut self, now: Instant, user: u32, bytes: u64) -> bool {
+    /// divide their time among users. Requests that are being ended count for each user, also for none: others may wait for their end,
+    /// which costs nothing. Under a policy that [paces](Self::paces), call [`run`](Self::run).
+    pub fn run_for(&mut self, now: Instant, user: Option<u32>, bytes: u64) -> bool {
         self.end_late(now);
         let channels = || {
-            let of_user = self.ledger.running_now().filter(|running| running.origin.user == user);
-            of_user.map(|running| running.ticket.channel)
+            let selected = self
+                .ledger
+                .running_now()
+                .filter(|running| Some(running.origin.user) == user || running.ending.is_some());
+            selected.map(|running| running.ticket.channel)
         };
         let last = self.last_channel;
         let next = channels().filter(|channel| *channel > last).min().or_else(|| channels().min());
-        let Some(channel) = next else { return false };
-        self.last_channel = channel;
-        self.engine.advance(now, channel, bytes, &mut self.reported)
+        self.last_channel = next.unwrap_or(last);
+        self.engine.advance(now, next, bytes, &mut self.reported)
     }
 
     /// The users of running requests, some more than once.
     pub fn running_users(&self) -> impl Iterator<Item = u32> {
         self.ledger.running_now().map(|running| running.origin.user)
+    }
+
+    /// Whether a running request is being ended.
+    pub fn ends_any(&self) -> bool {
+        self.ledger.running_now().any(|running| running.ending.is_some())
     }
 
     /// Whether the policy divides the engine's time among running requests.

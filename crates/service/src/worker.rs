@@ -277,10 +277,18 @@ impl Worker {
             .pick(|share| busy_users.contains(&share.user) || share.queues().iter().any(asks))
             .map(|share| (share.user, share.part_bytes, share.rotate()));
         let Some((user, part_bytes, own)) = picked else {
-            // Nobody has work, but a device may have completed some, and requests may wait for a time or for an engine channel.
-            let worked = self.advance(|path, now| path.run(now));
+            // Nobody has work but users that rest. A device may have completed some, and requests may wait for a time or for an engine
+            // channel.
+            let rests = self.shares.any_rests() && !self.path.paces();
+            let worked =
+                self.advance(|path, now| if rests { path.run_for(now, None, 0) } else { path.run(now) });
             self.deliver();
-            return worked;
+            if !rests {
+                return worked;
+            }
+            // Transfers of those that rest are no work.
+            return self.path.ends_any()
+                || self.path.progresses() && self.path.running_users().any(|user| !self.shares.rests(user));
         };
         let started = Stopwatch::now();
         let slept_before = times_slept();
@@ -297,7 +305,7 @@ impl Worker {
             self.deliver();
             return true;
         }
-        self.advance(|path, now| path.run_for(now, user, part_bytes));
+        self.advance(|path, now| path.run_for(now, Some(user), part_bytes));
         self.deliver();
         let elapsed = started.elapsed();
         self.shares.charge(user, elapsed);

@@ -138,6 +138,15 @@ impl<E: Engine> WorkerEngine<E> {
         self.device.as_mut()?.requested.remove(&mapping.key())?.registered
     }
 
+    /// Polls the device, if there is one, after the CPU has added its completions from `first` on.
+    #[inline]
+    fn poll_device(&mut self, now: Instant, first: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+        let Some(device) = &mut self.device else { return false };
+        device.rename(&mut completions[first..]);
+        let more = device.engine.poll(now, &mut device.completions);
+        device.take_completions(&mut self.cpu, completions) | more
+    }
+
     /// The CPU engine's ticket for a ticket of the caller, if the CPU runs the transfer.
     fn cpu_ticket(&self, ticket: Ticket) -> Option<Ticket> {
         match self.device.as_ref().and_then(|device| device.job(ticket)).map(|job| job.engine) {
@@ -280,25 +289,19 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         let first = completions.len();
         let more = self.cpu.poll(now, completions);
-        let Some(device) = &mut self.device else { return more };
-        device.rename(&mut completions[first..]);
-        let of_device = device.engine.poll(now, &mut device.completions);
-        device.take_completions(&mut self.cpu, completions) | more | of_device
+        self.poll_device(now, first, completions) | more
     }
 
     fn advance(
         &mut self,
         now: Instant,
-        channel: u32,
+        channel: Option<u32>,
         bytes: u64,
         completions: &mut Vec<EngineCompletion>,
     ) -> bool {
         let first = completions.len();
         let more = self.cpu.advance(now, channel, bytes, completions);
-        let Some(device) = &mut self.device else { return more };
-        device.rename(&mut completions[first..]);
-        let of_device = device.engine.poll(now, &mut device.completions);
-        device.take_completions(&mut self.cpu, completions) | more | of_device
+        self.poll_device(now, first, completions) | more
     }
 
     #[inline]

@@ -257,11 +257,12 @@ pub trait Engine {
     /// Makes progress and appends completions. Returns whether there is more to do without waiting.
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool;
 
-    /// As [`poll`](Self::poll), but for one channel only, and by about `bytes`. Engines that work on their own make progress on all.
+    /// As [`poll`](Self::poll), but for one channel only or for none, and by about `bytes`. Engines that work on their own make progress
+    /// on all.
     fn advance(
         &mut self,
         now: Instant,
-        _channel: u32,
+        _channel: Option<u32>,
         _bytes: u64,
         completions: &mut Vec<EngineCompletion>,
     ) -> bool {

@@ -29,6 +29,27 @@ struct Bed {
     frame: Handle,
 }
 
+/// Opens a queue of `user` and returns the client's end.
+fn open(handle: &WorkerHandle, session: SessionId, user: u32) -> ClientEnd<MappedWords> {
+    let layout = Layout::new(64).unwrap();
+    let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
+        let (_, mapping) = frame::allocate_sealed(words as u64 * 8, true).unwrap();
+        MappedWords::new(mapping).unwrap()
+    });
+    let end = ServiceEnd::new(layout, of_client.clone(), of_service.clone(), Fences::Full).unwrap();
+    let client = ClientEnd::new(layout, of_client, of_service, Fences::Full).unwrap();
+    handle.send(WorkerCommand::Open(NewQueue {
+        session,
+        number: 0,
+        user,
+        class: PriorityClass::Normal,
+        end: Box::new(end),
+        doorbell: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+        counters: Arc::new(QueueCounters::default()),
+    }));
+    client
+}
+
 impl Bed {
     /// A worker with one engine channel that moves 64 bytes per turn.
     fn new() -> Self {
@@ -46,22 +67,7 @@ impl Bed {
         let handle = Arc::new(WorkerHandle::new().unwrap());
         let worker =
             Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
-        let layout = Layout::new(64).unwrap();
-        let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
-            let (_, mapping) = frame::allocate_sealed(words as u64 * 8, true).unwrap();
-            MappedWords::new(mapping).unwrap()
-        });
-        let end = ServiceEnd::new(layout, of_client.clone(), of_service.clone(), Fences::Full).unwrap();
-        let client = ClientEnd::new(layout, of_client, of_service, Fences::Full).unwrap();
-        handle.send(WorkerCommand::Open(NewQueue {
-            session,
-            number: 0,
-            user: 0,
-            class: PriorityClass::Normal,
-            end: Box::new(end),
-            doorbell: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
-            counters: Arc::new(QueueCounters::default()),
-        }));
+        let client = open(&handle, session, 0);
         let mut bed = Self { worker, client, frame };
         bed.worker.turn();
         bed
@@ -126,6 +132,29 @@ fn a_batch_is_limited_by_the_length_of_its_lists() {
         bed.worker.handle.counters.requests.get() - before
     };
     assert_eq!([taken(), taken()], [2, 2]);
+}
+
+#[test]
+fn transfers_of_a_resting_user_rest_but_end_when_cancelled() {
+    let mut bed = Bed::new();
+    let _other = open(&bed.worker.handle, SessionId(2), 1);
+    bed.worker.turn();
+    let mut slot = Default::default();
+    let fill = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
+    wire::encode_request(0, &fill, &mut slot, &mut Default::default()).unwrap();
+    bed.submit(&slot);
+    bed.worker.turn();
+    let progress = |bed: &Bed| bed.client.progress(0).map_or(0, |(bytes, _)| bytes);
+    let before = progress(&bed);
+    assert!(bed.worker.turn() && progress(&bed) > before, "it runs");
+    bed.worker.shares.rest(0, std::time::Duration::from_secs(60));
+    let at_rest = progress(&bed);
+    assert!((0..20).all(|_| !bed.worker.turn()), "the worker may sleep");
+    assert_eq!(progress(&bed), at_rest);
+    // The owner of the memory takes it back, and need not wait for the end of the rest.
+    Worker::capabilities(&bed.worker.shared).revoke(SessionId(1), bed.frame).unwrap();
+    bed.worker.handle.cancel_revoked();
+    assert!(bed.next_completion().0.outcome.result.is_err());
 }
 
 #[test]
