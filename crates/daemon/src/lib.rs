@@ -13,8 +13,8 @@
 mod attendant;
 mod attendants;
 mod listener;
+mod log_limit;
 mod messages;
-mod refusals;
 mod sandbox;
 mod spawner;
 mod supervisor;
@@ -44,8 +44,8 @@ use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal
 use memferry_service::{Clients, Executed, Introduced, Service, ServiceConfig, StartError};
 
 use attendants::{Attendants, Happened, NotHandedOver};
+use log_limit::LogLimit;
 use messages::{ClientId, FromAttendant, ToAttendant};
-use refusals::Refusals;
 use supervisor::Supervisor;
 use unmapper::Unmapper;
 
@@ -195,9 +195,9 @@ struct Daemon {
     leaving: BTreeMap<ClientId, (SessionId, u32)>,
     /// Client and serial of the command that waits for a revocation.
     waiting: BTreeMap<RevocationId, (ClientId, u32)>,
-    refusals: Refusals,
+    refusal_lines: LogLimit,
     /// Lines about sessions that begin and end.
-    session_lines: Refusals,
+    session_lines: LogLimit,
     next: u64,
 }
 
@@ -237,8 +237,8 @@ impl Daemon {
             by_session: BTreeMap::new(),
             leaving: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            refusals: Refusals::of_refusals(),
-            session_lines: Refusals::of_sessions(),
+            refusal_lines: LogLimit::of_refusals(),
+            session_lines: LogLimit::of_sessions(),
             next: 0,
         })
     }
@@ -257,7 +257,7 @@ impl Daemon {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
             let pause = self.paused.then_some(PAUSE);
             let reports =
-                [self.refusals.time_left(), self.session_lines.time_left()].into_iter().flatten().min();
+                [self.refusal_lines.time_left(), self.session_lines.time_left()].into_iter().flatten().min();
             let limit = [pause, self.attendants.time_left(), reports].into_iter().flatten().min();
             let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
@@ -269,7 +269,7 @@ impl Daemon {
                 self.set_paused(listener, false);
             }
             self.attendants.let_go(&self.epoll);
-            self.refusals.report_suppressed();
+            self.refusal_lines.report_suppressed();
             self.session_lines.report_suppressed();
             for event in events {
                 match event.data.u64() {
@@ -330,7 +330,7 @@ impl Daemon {
     /// Refuses a client, and sends it the reason. An attendant does it: closing the socket closes the descriptors that the client
     /// has sent already.
     fn turn_away(&mut self, user: u32, socket: OwnedFd, reason: &str) {
-        self.refusals.refused(user, reason);
+        self.refusal_lines.refused(user, reason);
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         // Its own attendant if it has one, so that it delays only itself.
         let message = ToAttendant::TurnAway { farewell };
@@ -581,7 +581,7 @@ impl Daemon {
     fn refuse_connection(&mut self, client: ClientId, violation: &Violation) {
         let Some(connection) = self.forget(client, &violation.to_string()) else { return };
         let user = connection.user;
-        self.refusals.violated(user, connection.process, connection.session, violation);
+        self.refusal_lines.violated(user, connection.process, connection.session, violation);
         let mut watch = false;
         if let Some(session) = connection.session {
             self.service.end(session);

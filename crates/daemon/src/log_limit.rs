@@ -1,8 +1,10 @@
-//! Log lines about refused clients and violations, a few for each user: a flood of connections must not become a flood of lines.
+//! A limit on log lines about what clients cause, for each user: a flood of connections must not become a flood of lines.
 //!
 //! ```text
-//! refused, violated ─► a line, or a count once the user has had its lines of this period ─► one line with the count
+//! refused, violated, may_write ─► a line, or a count once the user has had its lines of this period ─► one line with the count
 //! ```
+//!
+//! Refusals with violations have one limit, sessions that begin and end another, so that neither hides the other.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ struct Lines {
     suppressed: u64,
 }
 
-pub(crate) struct Refusals {
+pub(crate) struct LogLimit {
     /// Lines of one user in a period.
     limit: u32,
     /// What the lines are about.
@@ -33,7 +35,7 @@ pub(crate) struct Refusals {
     since: Option<Instant>,
 }
 
-impl Refusals {
+impl LogLimit {
     fn new(limit: u32, about: &'static str) -> Self {
         Self { limit, about, users: BTreeMap::new(), since: None }
     }
@@ -108,29 +110,29 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_user_hides_no_line_of_another() {
-        let mut refusals = Refusals::of_refusals();
-        let written = (0..1000).filter(|_| refusals.may_write(1)).count();
+        let mut limit = LogLimit::of_refusals();
+        let written = (0..1000).filter(|_| limit.may_write(1)).count();
         assert_eq!(written, MAX_LINES as usize);
-        assert!(refusals.may_write(2));
-        assert_eq!(refusals.users[&Some(1)].suppressed, 1000 - u64::from(MAX_LINES));
+        assert!(limit.may_write(2));
+        assert_eq!(limit.users[&Some(1)].suppressed, 1000 - u64::from(MAX_LINES));
     }
 
     #[test]
     fn many_users_share_one_count() {
-        let mut refusals = Refusals::of_refusals();
-        let written = (0..10_000).filter(|user| refusals.may_write(*user)).count();
+        let mut limit = LogLimit::of_refusals();
+        let written = (0..10_000).filter(|user| limit.may_write(*user)).count();
         assert_eq!(written, MAX_USERS + MAX_LINES as usize);
-        assert_eq!(refusals.users.len(), MAX_USERS + 1);
+        assert_eq!(limit.users.len(), MAX_USERS + 1);
     }
 
     #[test]
     fn the_period_begins_with_the_first_line() {
-        let mut refusals = Refusals::of_refusals();
-        assert_eq!(refusals.time_left(), None);
-        refusals.may_write(1);
-        assert!(refusals.time_left().is_some_and(|left| left <= PERIOD));
-        refusals.since = Instant::now().checked_sub(PERIOD);
-        refusals.report_suppressed();
-        assert!(refusals.users.is_empty() && refusals.time_left().is_none());
+        let mut limit = LogLimit::of_refusals();
+        assert_eq!(limit.time_left(), None);
+        limit.may_write(1);
+        assert!(limit.time_left().is_some_and(|left| left <= PERIOD));
+        limit.since = Instant::now().checked_sub(PERIOD);
+        limit.report_suppressed();
+        assert!(limit.users.is_empty() && limit.time_left().is_none());
     }
 }
