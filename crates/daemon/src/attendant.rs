@@ -31,7 +31,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::messages::{self, ClientId, FromAttendant, Received, ToAttendant};
+use crate::messages::{self, ClientId, FromAttendant, IN_FLIGHT, Received, ToAttendant};
 use client::{Client, Incoming, State};
 use jobs::{Jobs, Sealing};
 
@@ -46,20 +46,14 @@ const MAX_UNREAD: usize = 16;
 /// Interval at which unread connections are looked at.
 const UNREAD_INTERVAL: Duration = Duration::from_millis(500);
 
-const IN_FLIGHT: &str = "too many descriptors of the service are in flight to clients; try again later";
 /// Mapping memory that takes longer is slow: the kernel visits its other mappings, of which its owner can make hundreds of thousands.
 const SLOW_MAP: Duration = Duration::from_millis(2);
 
-/// Whether mapping the memory takes long, twice, and not because this process was preempted. The control thread maps it next, and all
-/// users would wait for that.
-fn is_slow_to_map(candidate: &Candidate, descriptor: &OwnedFd) -> bool {
-    (0..2).all(|_| {
-        let started = Instant::now();
-        let slept_before = times_slept();
-        drop(candidate.map(descriptor.as_fd(), Access::ReadOnly));
-        started.elapsed() > SLOW_MAP && times_slept() > slept_before
-    })
-}
+/// A write to an eventfd that takes longer is slow: its client has thousands of watches on it. The kernel goes through them without
+/// a pause, and nothing else runs on this CPU meanwhile.
+const SLOW_SIGNAL: Duration = Duration::from_micros(500);
+/// After a slow write, the user's next one waits for so many times its duration. Signals add up meanwhile.
+const REST: u32 = 200;
 
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors for this user; try again later";
 
@@ -89,18 +83,6 @@ struct Relay {
     to: OwnedFd,
     /// A signal came while the user's signals rest.
     held: bool,
-}
-
-/// A write to an eventfd that takes longer is slow: its client has thousands of watches on it. The kernel goes through them without
-/// a pause, and nothing else runs on this CPU meanwhile.
-const SLOW_SIGNAL: Duration = Duration::from_micros(500);
-/// After a slow write, the user's next one waits for so many times its duration. Signals add up meanwhile.
-const REST: u32 = 200;
-
-/// CPU time of this thread: a write that other programs interrupt is not slow.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 /// The loop has to end: the control thread is gone, or a system call failed that cannot.
@@ -454,7 +436,13 @@ impl Attendant {
             // The control thread has refused the command before it mapped the memory.
             self.jobs.close(sealing.descriptor);
         }
-        match client.send(bytes, descriptors) {
+        let result = client.send(bytes, descriptors);
+        self.sent(id, result)
+    }
+
+    /// After an answer: reads the client again, or ends its connection if the answer could not be sent.
+    fn sent(&mut self, id: ClientId, result: rustix::io::Result<()>) -> Result<(), Ended> {
+        match result {
             Ok(()) => {
                 self.set_reading(id, !self.muted);
                 Ok(())
@@ -468,14 +456,8 @@ impl Attendant {
     fn revoked(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), Ended> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         client.revoked();
-        match client.send(bytes, &[]) {
-            Ok(()) => {
-                self.set_reading(id, !self.muted);
-                Ok(())
-            }
-            Err(Errno::AGAIN) => self.violated(id, Violation::NotReading),
-            Err(_) => self.client_gone(id),
-        }
+        let result = client.send(bytes, &[]);
+        self.sent(id, result)
     }
 
     /// Delivers a new queue and keeps its doorbell.
@@ -491,21 +473,17 @@ impl Attendant {
             return self.refuse(id, serial, RefusalKind::System, &OUT_OF_DESCRIPTORS);
         };
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        match client.send(bytes, &[&half, &doorbell]) {
-            Ok(()) => {
-                client.state = State::Idle;
-                self.set_reading(id, !self.muted);
-                self.doorbells.insert((id, queue), doorbell);
-                Ok(())
-            }
-            // Linux limits the descriptors that this system user has sent and nobody has received, which is not this client's fault.
-            Err(Errno::TOOMANYREFS) => {
-                self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;
-                self.refuse(id, serial, RefusalKind::System, &IN_FLIGHT)
-            }
-            Err(Errno::AGAIN) => self.violated(id, Violation::NotReading),
-            Err(_) => self.client_gone(id),
+        let result = client.send(bytes, &[&half, &doorbell]);
+        // Linux limits the descriptors that this system user has sent and nobody has received, which is not this client's fault.
+        if result == Err(Errno::TOOMANYREFS) {
+            self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;
+            return self.refuse(id, serial, RefusalKind::System, &IN_FLIGHT);
         }
+        if result.is_ok() {
+            client.state = State::Idle;
+            self.doorbells.insert((id, queue), doorbell);
+        }
+        self.sent(id, result)
     }
 
     /// Delivers a new signal, and begins to pass it on.
@@ -580,12 +558,16 @@ impl Attendant {
     }
 
     fn process_exited(&mut self, id: ClientId) -> Result<(), Ended> {
-        if let Some((token, process)) = self.leaving.remove(&id) {
-            self.unwatch(process.as_fd(), token);
-            self.jobs.close(process);
+        if let Some(process) = self.leaving.remove(&id) {
+            self.close_process(process);
             return self.report(&FromAttendant::Left { client: id }, &[]);
         }
         self.client_gone(id)
+    }
+
+    fn close_process(&mut self, (token, process): (u64, OwnedFd)) {
+        self.unwatch(process.as_fd(), token);
+        self.jobs.close(process);
     }
 
     /// The client closed its socket or exited.
@@ -606,9 +588,8 @@ impl Attendant {
         let queues: Vec<_> = self.queues_of(id);
         let Some(client) = self.clients.remove(&id) else {
             // It is over already. The control thread says whether the end of its process matters.
-            if !watch && let Some((token, process)) = self.leaving.remove(&id) {
-                self.unwatch(process.as_fd(), token);
-                self.jobs.close(process);
+            if !watch && let Some(process) = self.leaving.remove(&id) {
+                self.close_process(process);
             }
             return;
         };
@@ -630,8 +611,7 @@ impl Attendant {
         if watch {
             self.leaving.insert(id, (process_token, process));
         } else {
-            self.unwatch(process.as_fd(), process_token);
-            self.jobs.close(process);
+            self.close_process((process_token, process));
         }
         queues.into_iter().for_each(|queue| self.release(id, queue));
     }
@@ -662,4 +642,21 @@ impl Attendant {
             ids.into_iter().for_each(|id| self.set_reading(id, !mute));
         }
     }
+}
+
+/// Whether mapping the memory takes long, twice, and not because this process was preempted. The control thread maps it next, and all
+/// users would wait for that.
+fn is_slow_to_map(candidate: &Candidate, descriptor: &OwnedFd) -> bool {
+    (0..2).all(|_| {
+        let started = Instant::now();
+        let slept_before = times_slept();
+        drop(candidate.map(descriptor.as_fd(), Access::ReadOnly));
+        started.elapsed() > SLOW_MAP && times_slept() > slept_before
+    })
+}
+
+/// CPU time of this thread: a write that other programs interrupt is not slow.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }

@@ -135,11 +135,9 @@ impl Attendants {
         Ok(())
     }
 
-    /// Sends a message to a user's attendant. Returns false if it has none, or if the message finds no room: then it is given up.
-    pub(crate) fn send(&mut self, user: u32, message: &impl Serialize, descriptors: &[&OwnedFd]) -> bool {
-        self.by_user.get(&user).is_some_and(|attendant| {
-            messages::send(attendant.channel.as_fd(), message, descriptors, false).is_ok()
-        })
+    /// Sends a message to a user's attendant. Returns false if that fails: then it is given up.
+    pub(crate) fn send(&self, user: u32, message: &impl Serialize, descriptors: &[&OwnedFd]) -> bool {
+        self.try_send(user, message, descriptors).is_ok()
     }
 
     /// Passes a client's socket on with a message. Closing the last copy of it may block, if the client has sent descriptors that
@@ -148,7 +146,7 @@ impl Attendants {
     /// # Errors
     /// [`NotHandedOver`].
     pub(crate) fn hand_over(
-        &mut self,
+        &self,
         user: u32,
         message: &ToAttendant,
         socket: OwnedFd,
@@ -162,7 +160,11 @@ impl Attendants {
         if self.send(user, &ToAttendant::HandedOver, &[]) { Ok(()) } else { Err(NotHandedOver::Half) }
     }
 
-    /// Whether an error of [`send`](Self::send) is that too many descriptors are in flight, which is not the attendant's fault.
+    /// As [`send`](Self::send), with the reason.
+    ///
+    /// # Errors
+    /// `PIPE` if the user has no attendant; `TOOMANYREFS` if too many descriptors are in flight, which is not its fault; `AGAIN` if the
+    /// message finds no room; others of [`messages::send`].
     pub(crate) fn try_send(
         &self,
         user: u32,

@@ -45,7 +45,7 @@ use memferry_service::{Clients, Executed, Introduced, Service, ServiceConfig, St
 
 use attendants::{Attendants, Happened, NotHandedOver};
 use log_limit::LogLimit;
-use messages::{ClientId, FromAttendant, ToAttendant};
+use messages::{ClientId, FromAttendant, IN_FLIGHT, ToAttendant};
 use supervisor::Supervisor;
 use unmapper::Unmapper;
 
@@ -540,8 +540,7 @@ impl Daemon {
         if let (Some(session), Some(queue)) = (session, opened) {
             let _ = self.service.execute(session, Command::CloseQueue { queue }, None, &[]);
         }
-        let message = "too many descriptors of the service are in flight to clients; try again later";
-        let refusal = Refusal { kind: RefusalKind::System, message: message.to_owned() };
+        let refusal = Refusal { kind: RefusalKind::System, message: IN_FLIGHT.to_owned() };
         self.reply(client, serial, Err(refusal), (&[], None));
     }
 

@@ -15,6 +15,13 @@ use memferry_shm::conduit::{self, ReceiveError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// The refusal after `TOOMANYREFS`: Linux limits how many descriptors this process has sent and nobody has received.
+pub(crate) const IN_FLIGHT: &str =
+    "too many descriptors of the service are in flight to clients; try again later";
+
+/// Room for the longest message of a client with what is added here.
+const MAX_BYTES: usize = conduit::MAXIMUM_BYTES + 256;
+
 /// Identifies a client's connection for the lifetime of the service.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) struct ClientId(pub(crate) u64);
@@ -110,9 +117,6 @@ impl FromAttendant {
         Self::Hello { client, versions: hello.versions, features: hello.features }
     }
 }
-
-/// Room for the longest message of a client with what is added here.
-const MAX_BYTES: usize = conduit::MAXIMUM_BYTES + 256;
 
 /// Sends a message, waiting for room if `wait`.
 ///
