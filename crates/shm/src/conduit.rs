@@ -163,8 +163,13 @@ pub fn unread_bytes(socket: BorrowedFd<'_>) -> rustix::io::Result<u32> {
     // SAFETY: Linux writes one integer, which is borrowed here.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) } {
         0 => Ok(unread.unsigned_abs()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(last_error()),
     }
+}
+
+/// The error of the libc call that failed last in this thread.
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 struct Received {
@@ -192,8 +197,7 @@ fn receive_message(
     // SAFETY: the header names two buffers that are borrowed here, with their lengths.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
     let Ok(received_bytes) = usize::try_from(received) else {
-        let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        return Err(Errno::from_raw_os_error(number));
+        return Err(last_error());
     };
     let before = descriptors.len();
     let mut process = None;
@@ -269,7 +273,7 @@ fn pass_descriptors(socket: BorrowedFd<'_>, pass: bool) -> rustix::io::Result<()
     };
     match set {
         0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(last_error()),
     }
 }
 
@@ -338,7 +342,7 @@ fn socket_option<T: Copy>(
     // consist of integers.
     match unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, place, &mut length) } {
         0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(last_error()),
     }
 }
 

@@ -75,11 +75,7 @@ pub fn allocate_placed(length: u64, placement: Placement) -> Result<(OwnedFd, Ma
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate_half(length: u64) -> Result<(OwnedFd, Mapping), AllocateError> {
-    let (descriptor, mapping) = allocate_named("memferry-ring", length, Placement::default())?;
-    rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW).map_err(|source| {
-        AllocateError::System { length, step: "fcntl(F_ADD_SEALS)", source: source.into() }
-    })?;
-    Ok((descriptor, mapping))
+    allocate_with("memferry-ring", length, SealFlags::SHRINK | SealFlags::GROW)
 }
 
 /// As [`allocate_placed`], with a name to show in `/proc/PID/maps`.
@@ -375,9 +371,14 @@ pub fn allocate_sealed_named(
     length: u64,
     peer_writes: bool,
 ) -> Result<(OwnedFd, Mapping), AllocateError> {
-    let (descriptor, mapping) = allocate_named(name, length, Placement::default())?;
     let future_write = if peer_writes { SealFlags::empty() } else { SealFlags::FUTURE_WRITE };
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | future_write;
+    allocate_with(name, length, seals)
+}
+
+/// Allocates ordinary memory and adds `seals` to it.
+fn allocate_with(name: &str, length: u64, seals: SealFlags) -> Result<(OwnedFd, Mapping), AllocateError> {
+    let (descriptor, mapping) = allocate_named(name, length, Placement::default())?;
     rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(|source| AllocateError::System {
         length,
         step: "fcntl(F_ADD_SEALS)",
