@@ -7,13 +7,12 @@
 
 mod harness;
 
-use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use harness::{SOON, assert_moves_bytes, fresh_directory};
+use harness::{SOON, Service, assert_moves_bytes, fresh_directory};
 use memferry::{CallError, Client, ConnectError, Grantee, RefusalKind, Rights, Violation};
 use memferry_service::protocol::{self, Answer, Envelope, Hello, Refusal, Reply, Status, VERSIONS, Welcome};
 use memferry_shm::conduit;
@@ -123,48 +122,21 @@ fn a_silent_service_is_reported_in_time() {
     assert!(started.elapsed() < SOON);
 }
 
-/// A service in a user namespace of its own.
-struct Confined {
-    child: Child,
-    socket: PathBuf,
-    _directory: Directory,
-}
-
-impl Confined {
-    /// `None` where this system gives no user namespaces.
-    fn start(flags: &[&str]) -> Option<Self> {
-        let possible = Command::new("unshare").args(flags).arg("true").stderr(Stdio::null()).status();
-        if !possible.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: this system does not give `unshare {}`", flags.join(" "));
-            return None;
-        }
-        let directory = Directory(fresh_directory());
-        let socket = directory.0.join("memferry.sock");
-        let mut child = Command::new("unshare")
-            .args(flags)
-            .args([BINARY, "serve", "--no-config", "--socket"])
-            .arg(&socket)
-            .env("MEMFERRY_LOG", "off")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("listening on "), "the service printed: {line}");
-        Some(Self { child, socket, _directory: directory })
+/// A service in a user namespace of its own; `None` where this system gives none.
+fn start_confined(flags: &[&str]) -> Option<Service> {
+    let possible = Command::new("unshare").args(flags).arg("true").stderr(Stdio::null()).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this system does not give `unshare {}`", flags.join(" "));
+        return None;
     }
-}
-
-impl Drop for Confined {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    let mut command = Command::new("unshare");
+    command.args(flags).arg(BINARY);
+    Some(Service::start_by(command, fresh_directory(), &[]))
 }
 
 #[test]
 fn a_user_without_an_id_is_no_client() {
-    let Some(service) = Confined::start(&["-U"]) else { return };
+    let Some(service) = start_confined(&["-U"]) else { return };
     let refused = Client::connect(&service.socket).err().unwrap();
     let is_refusal = matches!(refused, ConnectError::Handshake { violation: Violation::Unwelcome(_), .. });
     assert!(is_refusal && refused.to_string().contains("stands for every user without an id"), "{refused}");
@@ -172,7 +144,7 @@ fn a_user_without_an_id_is_no_client() {
 
 #[test]
 fn a_user_without_an_id_is_no_grantee() {
-    let Some(service) = Confined::start(&["-U", "-r"]) else { return };
+    let Some(service) = start_confined(&["-U", "-r"]) else { return };
     // This user is 0 there, and all others are the overflow user.
     let client = Client::connect(&service.socket).unwrap();
     assert_moves_bytes(&client);

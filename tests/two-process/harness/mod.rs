@@ -68,7 +68,8 @@ impl Service {
         Self::start_by(command, directory, arguments)
     }
 
-    fn start_by(mut command: Command, directory: PathBuf, arguments: &[&str]) -> Self {
+    /// Starts a service by `command`, to which the arguments of the binary are added. Removes `directory` in the end.
+    pub fn start_by(mut command: Command, directory: PathBuf, arguments: &[&str]) -> Self {
         let socket = directory.join("memferry.sock");
         let mut child = command
             .arg("serve")
