@@ -1,4 +1,4 @@
-//! Group `hostile`: what a client waits beside attackers of another user, and whether the service ends when it is told to.
+//! Group `hostile`: what a client waits beside attackers of another user, and whether the service ends on SIGTERM and SIGKILL.
 //!
 //! ```text
 //! for one worker and for two:
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The victim copies 4 KiB every 2 ms, then allocates and frees a frame of 64 KiB every 5 ms. Service, victim and attacker are
-//! processes of three users, so this needs root. Controls are rows without targets: the same load on the kernel without the service. Attackers and the honest client run at nice 19, because the scheduler divides CPUs
-//! between threads, not between users. Nothing is waited for without a deadline, and a deadline that passes is a row that misses its
-//! target.
+//! processes of three users, so this needs root. Controls are rows without targets: the same load on the kernel without the service.
+//! Attackers and the honest client run at nice 19, because the scheduler divides CPUs between threads, not between users. Nothing is
+//! waited for without a deadline, and a deadline that passes is a row that misses its target.
 
 mod rows;
 pub(crate) mod service;
@@ -148,8 +148,8 @@ impl Bench<'_> {
         Ok(Ok(Beside { copy, allocate, terminated: Some(terminated), killed }))
     }
 
-    /// Starts another service at the path of one that has ended, while the attack goes on. If only a later attempt succeeds, the end
-    /// took until then.
+    /// Starts another service at the path of one that has ended, while the attack goes on. The time until one starts
+    /// counts as part of the end.
     fn successor(&self, place: &service::Place, gone: Gone) -> (Gone, Option<Service>) {
         let since = Instant::now();
         loop {

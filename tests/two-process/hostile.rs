@@ -1,4 +1,4 @@
-//! Attacks of another user, in their short forms: nothing of a victim is stuck or lost, and the service ends when it is told to.
+//! Attacks of another user, in their short forms: nothing of a victim is stuck or lost, and the service ends on SIGTERM.
 //!
 //! `./x bench hostile` measures the same attacks in full. These tests need root, for two users, and pass without a check otherwise. Those
 //! that need FUSE pass without a check where `/dev/fuse` cannot be mounted.

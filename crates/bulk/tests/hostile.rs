@@ -52,7 +52,7 @@ impl Drop for Held {
     }
 }
 
-/// A page whose faults wait for whoever reads the descriptor; `None` where that is not permitted.
+/// A page that blocks each thread that touches it, and the userfaultfd that reports this; `None` where that is not permitted.
 #[expect(unsafe_code, reason = "userfaultfd has no safe interface")]
 fn unanswered_page() -> Option<(OwnedFd, usize)> {
     const API: libc::c_ulong = 0xc018_aa3f;

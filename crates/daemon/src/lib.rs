@@ -6,7 +6,7 @@
 //! notifier ─► Service::process_events ─► late answers, violations       SIGTERM, SIGINT ─► Service::stop
 //! ```
 //!
-//! One thread, which makes no system call that a client can make slow: attendants have the clients' sockets, descriptors and
+//! One thread, which makes no system call that a client can hold without end: attendants have the clients' sockets, descriptors and
 //! processes. A session ends when the client's socket hangs up or its process exits: a forked child may keep the socket open. The
 //! service's workers move the bytes.
 
