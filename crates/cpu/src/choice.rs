@@ -6,12 +6,12 @@
 //!                             └─ auto ─ short ──────────────────────► Cached
 //!                                     ─ more than the caches hold ──► Streaming
 //!                                     ─ destination used recently ──► Cached: reused memory should stay cached
-//!                                     ─ cached, by timed loads ─────► Cached
-//!                                     ─ else ───────────────────────► Streaming
+//!                                     ─ uncached, by [`history`] or timed loads ─► Streaming
+//!                                     ─ else ───────────────────────► Cached
 //! ```
 //!
 //! Bypassing the caches avoids reading lines that are then overwritten, but is slower if those lines are cached. Other users of
-//! the memory are unknown, so loads are timed. The choice affects speed only, never bytes.
+//! the memory are unknown, so loads are timed, unless recent ones say enough. The choice affects speed only, never bytes.
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,25 +19,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Region};
 
+use super::history::{Forecast, History};
 use super::kernels::{self, OutsideRegion};
-use super::manner::Manner;
+use super::manner::{Manner, Work};
 use super::tuning::{MIN_HINTED_BYTES, Tuning};
 
-/// The kind of operation, as far as the choice depends on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
-    Copy,
-    Zero,
-    /// Writes a non-zero pattern: takes as long either way.
-    Fill,
-}
+/// Bytes from which zeroing uncached memory past the caches pays, if it need not be timed.
+const MIN_ZERO_BYTES: u64 = 4 << 10;
 
 /// The manner that follows from size and hint; `None` if loads must be timed.
 #[inline]
 pub(super) fn by_hint_and_size(work: Work, hint: CacheHint, bytes: u64, tuning: &Tuning) -> Option<Manner> {
     let least = match work {
         Work::Copy => tuning.stream_cold_bytes,
-        Work::Zero => tuning.zero_cold_bytes,
+        Work::Zero => MIN_ZERO_BYTES,
         Work::Fill => u64::MAX,
     };
     match hint {
@@ -52,15 +47,16 @@ pub(super) fn by_hint_and_size(work: Work, hint: CacheHint, bytes: u64, tuning: 
     }
 }
 
-/// The manner of a copy of `bytes` to the start of `destination`.
+/// The manner of writing `bytes` to the start of `destination`.
 pub(super) fn by_destination<M: Borrow<Mapping>>(
+    work: Work,
     (source, destination): (Option<&Region<M>>, &Region<M>),
     bytes: u64,
     tuning: &Tuning,
 ) -> Result<Manner, OutsideRegion> {
     let start = destination.memory().borrow().pointer().addr() as u64 + destination.offset();
     let mut result = Ok(());
-    let manner = by_reuse_or_distance(start, bytes, tuning, || {
+    let manner = by_reuse_or_distance(work, start, bytes, tuning, || {
         kernels::is_far(destination, bytes, tuning.far_ticks, source).unwrap_or_else(|outside| {
             result = Err(outside);
             false
@@ -69,15 +65,26 @@ pub(super) fn by_destination<M: Borrow<Mapping>>(
     result.map(|()| manner)
 }
 
-/// The manner of a copy of `bytes` to address `start`. `is_far` says whether it is in no cache.
+/// The manner of writing `bytes` to address `start`. `is_far` times loads.
+#[inline]
 pub(super) fn by_reuse_or_distance(
+    work: Work,
     start: u64,
     bytes: u64,
     tuning: &Tuning,
     is_far: impl FnOnce() -> bool,
 ) -> Manner {
+    let is_long = bytes >= if work == Work::Zero { tuning.zero_cold_bytes } else { tuning.stream_cold_bytes };
+    let forecast = History::with(|history| history.forecast(work, bytes, is_long));
+    if forecast == Forecast::Near {
+        return Manner::Cached;
+    }
     let again = RECENT.note(start, bytes, tuning.stream_always_bytes);
-    if !again && is_far() { Manner::Streaming } else { Manner::Cached }
+    let far = !again && (forecast == Forecast::Far || is_far());
+    if again || forecast == Forecast::Unknown {
+        History::with(|history| history.record(work, bytes, far));
+    }
+    if far { Manner::Streaming } else { Manner::Cached }
 }
 
 /// Recent destinations of this process.
@@ -87,7 +94,7 @@ static RECENT: Recent = Recent::new();
 const PLACES: usize = 64;
 
 /// A small lossy table of destinations: address by hash, and the total bytes moved at that time. Workers that
-/// overwrite each other's entries only cause a worse choice.
+/// overwrite each other's entries or counts only cause a worse choice.
 struct Recent {
     moved: AtomicU64,
     places: [(AtomicU64, AtomicU64); PLACES],
@@ -103,11 +110,13 @@ impl Recent {
 
     /// Records a copy of `bytes` to `start`. Returns whether the last copy there is at most `window` bytes ago.
     fn note(&self, start: u64, bytes: u64, window: u64) -> bool {
-        let now = self.moved.fetch_add(bytes, Ordering::Relaxed);
+        let now = self.moved.load(Ordering::Relaxed);
+        self.moved.store(now.wrapping_add(bytes), Ordering::Relaxed);
         let hash = start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         let (place, when) = &self.places[hash as usize % PLACES];
-        let again = place.swap(start, Ordering::Relaxed) == start
+        let again = place.load(Ordering::Relaxed) == start
             && now.wrapping_sub(when.load(Ordering::Relaxed)) <= window;
+        place.store(start, Ordering::Relaxed);
         when.store(now, Ordering::Relaxed);
         again
     }
@@ -148,8 +157,8 @@ mod tests {
     fn fills_stream_on_a_hint_and_zeros_by_size() {
         let auto = |work, bytes| by_hint_and_size(work, CacheHint::Auto, bytes, &TUNING);
         assert_eq!(auto(Work::Fill, 1 << 40), Some(Manner::Cached));
-        assert_eq!(auto(Work::Zero, (128 << 10) - 1), Some(Manner::Cached));
-        assert_eq!(auto(Work::Zero, 128 << 10), None);
+        assert_eq!(auto(Work::Zero, MIN_ZERO_BYTES - 1), Some(Manner::Cached));
+        assert_eq!(auto(Work::Zero, MIN_ZERO_BYTES), None);
         assert_eq!(auto(Work::Zero, 1 << 40), None, "zeroing within the caches is as fast at any size");
         let hinted = by_hint_and_size(Work::Fill, CacheHint::Stream, 1 << 20, &TUNING);
         assert_eq!(hinted, Some(Manner::Flushing));
@@ -169,7 +178,7 @@ mod tests {
     fn a_reused_destination_stays_cached() {
         let mapping = Mapping::owned(vec![1; 1 << 17]);
         let region = Region::new(&mapping, 0, 1 << 17).unwrap();
-        by_destination((None, &region), 1 << 17, &TUNING).unwrap();
-        assert_eq!(by_destination((None, &region), 1 << 17, &TUNING), Ok(Manner::Cached));
+        by_destination(Work::Copy, (None, &region), 1 << 17, &TUNING).unwrap();
+        assert_eq!(by_destination(Work::Copy, (None, &region), 1 << 17, &TUNING), Ok(Manner::Cached));
     }
 }

@@ -167,12 +167,12 @@ pub(super) unsafe fn distance(
     soon: *const u8,
 ) -> Distance {
     const ONE_LOAD_BYTES: usize = 1 << 20;
-    if far_ticks == 0 || length < MIN_TIMED_BYTES as usize {
+    if far_ticks == 0 || length < PAGE_BYTES {
         return Distance::Near;
     }
     raw::ask_for_lines(soon);
     let places = [start, start.wrapping_add(length / 2 / PAGE_BYTES * PAGE_BYTES)];
-    // SAFETY: M1, M2: `length` is two pages or more, so offsets up to `length / 2 + 2047` are in the caller's range.
+    // SAFETY: M1, M2: `length` is a page or more, so both places have 2048 bytes of the caller's range after them.
     unsafe {
         let (first, deciding) = if length <= ONE_LOAD_BYTES {
             let first = raw::load_ticks([start]);

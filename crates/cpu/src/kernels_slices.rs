@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 use memferry_transfer::CacheHint;
 use thiserror::Error;
 
-use super::choice::{self, Work};
+use super::choice;
 use super::kernels::{self, Distance};
-use super::manner::Manner;
+use super::manner::{Manner, Work};
 use super::tuning;
 
 /// The slices of a copy have different lengths.
@@ -57,10 +57,11 @@ pub fn copy(destination: &mut [u8], source: &[u8], hint: CacheHint) -> Result<()
     Ok(())
 }
 
-/// Whether the length is below all thresholds: one comparison for the most common lengths.
+/// Whether the length is below all thresholds: one comparison for the most common lengths. Without a hint, deciding takes a tenth of
+/// the time in which the C library writes 8 KiB of cached memory.
 #[inline]
 fn is_plain(length: usize, hint: CacheHint) -> bool {
-    let least = if hint == CacheHint::Stream { tuning::MIN_HINTED_BYTES } else { tuning::MIN_BYTES };
+    let least = if hint == CacheHint::Stream { tuning::MIN_HINTED_BYTES } else { 2 * tuning::MIN_BYTES };
     length < least as usize
 }
 
@@ -159,7 +160,7 @@ unsafe fn manner_at(
     match choice::by_hint_and_size(work, hint, length as u64, tuning) {
         Some(Manner::Streaming) if distance() == Distance::Untouched => Manner::Cached,
         Some(manner) => manner,
-        None => choice::by_reuse_or_distance(destination.addr() as u64, length as u64, tuning, || {
+        None => choice::by_reuse_or_distance(work, destination.addr() as u64, length as u64, tuning, || {
             distance() == Distance::Far
         }),
     }

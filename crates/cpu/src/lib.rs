@@ -15,6 +15,7 @@
 mod blocks;
 mod choice;
 mod grid;
+mod history;
 mod kernels;
 mod kernels2d;
 mod kernels_slices;

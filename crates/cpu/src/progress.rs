@@ -19,10 +19,10 @@ use memferry_shm::bus_error::MemoryFault;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Failure, Lists, Operation, Pattern, Region, Segment, Watermark};
 
-use super::choice::{self, Work};
+use super::choice;
 use super::kernels;
 use super::kernels::team::{Activity, CopyTeam};
-use super::manner::Manner;
+use super::manner::{Manner, Work};
 use super::state::{State, address, runs_down, step};
 use super::{blocks, plane, tuning};
 
@@ -56,7 +56,7 @@ fn choose_manner<M: Borrow<Mapping>>(
             Some(manner) => Some(manner),
             None => Some(match first_written(operation) {
                 Some(((from, to), bytes)) => {
-                    step([to.memory().borrow()], || choice::by_destination((from, to), bytes, tuning))?
+                    step([to.memory().borrow()], || choice::by_destination(work, (from, to), bytes, tuning))?
                 }
                 None => Manner::Cached,
             }),

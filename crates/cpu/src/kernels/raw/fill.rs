@@ -74,11 +74,16 @@ pub(in super::super) unsafe fn zero_lines(to: *mut u8, length: usize) {
     // SAFETY: M1, M2, M3: all offsets are below `length`, and a line that begins below `end` ends there at the latest. M4.
     // `clzero` takes the line's address in rax (AMD's manual 3).
     unsafe {
-        ptr::write_bytes(to, 0, head);
+        // The C library may store nothing into a line by a masked store, which fetches the line all the same.
+        if head > 0 {
+            ptr::write_bytes(to, 0, head);
+        }
         for line in (head..end).step_by(LINE) {
             std::arch::asm!("clzero", in("rax") to.add(line), options(nostack, preserves_flags));
         }
-        ptr::write_bytes(to.add(end), 0, length - end);
+        if end < length {
+            ptr::write_bytes(to.add(end), 0, length - end);
+        }
     }
 }
 
