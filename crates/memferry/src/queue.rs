@@ -11,6 +11,7 @@
 //! touch them ([`TransferError::is_settled`] is false), the slot abandons memory of arenas, so that it is not reused.
 
 mod batch;
+mod finished;
 mod notify;
 mod waiting;
 
@@ -19,7 +20,6 @@ pub use notify::Armed;
 pub(crate) use waiting::LIVENESS;
 pub use waiting::{Arrival, Completions, Progress};
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +42,7 @@ use crate::frame::Frame;
 use crate::link::Link;
 use crate::session::Session;
 use crate::transfer::{Description, Held, InvalidTransfer, Transfer};
+use finished::Finished;
 
 /// Empty polls before a poll reads the clock, to see whether a liveness check of the service is due. Small enough that a program
 /// that polls once per video frame notices a lost service within seconds.
@@ -174,7 +175,7 @@ pub struct Queue {
     /// The last staged transfer is linked to the next one, or is a loop that contains it.
     binds_next: bool,
     /// Completions taken from the ring during a wait for another one.
-    finished: VecDeque<Completion>,
+    finished: Finished,
     empty_polls: u32,
     /// Number of empty polls after which the clock is read.
     polls_per_clock_read: u32,
@@ -228,7 +229,7 @@ impl Queue {
             list: Vec::new(),
             staged: false,
             binds_next: false,
-            finished: VecDeque::new(),
+            finished: Finished::new(),
             empty_polls: 0,
             polls_per_clock_read: POLLS_PER_CLOCK_READ,
             checked: Instant::now(),
@@ -423,7 +424,7 @@ impl Queue {
     }
 
     pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
-        self.finished.pop_front().or_else(|| self.poll_ring())
+        self.finished.pop().or_else(|| self.poll_ring())
     }
 
     #[inline]
@@ -497,7 +498,7 @@ impl Queue {
     /// with [`Failure::ServiceLost`].
     fn fail_outstanding(&mut self) -> Option<Completion> {
         while let Some(completion) = self.take() {
-            self.finished.push_back(completion);
+            self.finished.push(completion);
         }
         self.lost = true;
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -507,10 +508,10 @@ impl Queue {
                 slot.held.clear();
                 self.free.push(index as u32);
                 let id = TicketId { queue: self.identity, tag };
-                self.finished.push_back(Completion::without_engine(id, Failure::ServiceLost));
+                self.finished.push(Completion::without_engine(id, Failure::ServiceLost));
             }
         }
-        self.finished.pop_front()
+        self.finished.pop()
     }
 }
 

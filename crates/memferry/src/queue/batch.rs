@@ -67,6 +67,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`RunError::Submit`] with the transfer if it was refused; [`RunError::Transfer`] if it failed.
+    #[inline]
     pub fn run<T: Output>(&mut self, mut transfer: Transfer<T>) -> Result<Done<T>, RunError<T>> {
         match self.run_description(&mut transfer.description) {
             Ok(completion) => Ok(completion.into_result()?),
@@ -74,6 +75,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn run_description(&mut self, transfer: &mut Description) -> Result<Completion, SubmitReason> {
         if let Some(embedded) = self.inline_service(transfer, &Immediate::OWN_THREAD) {
             return self.run_inline(embedded, transfer, NO_TAG);
@@ -98,12 +100,14 @@ impl Queue {
     }
 
     /// The embedded service, if there is one and `immediate` allows the transfer on this thread.
+    #[inline]
     fn inline_service(&self, transfer: &Description, immediate: &Immediate) -> Option<&Embedded> {
         let Link::Embedded(embedded) = &self.session.link else { return None };
         let request = &transfer.request;
         immediate.allows(request.operation()?, &request.terms).then_some(embedded)
     }
 
+    #[inline]
     fn run_inline(
         &self,
         embedded: &Embedded,
@@ -144,7 +148,7 @@ impl Queue {
         let completion = self.run_inline(embedded, transfer, tag).ok()?;
         self.lap = self.lap.wrapping_add(1);
         let id = completion.id;
-        self.finished.push_back(completion);
+        self.finished.push(completion);
         Some(id)
     }
 

@@ -140,7 +140,7 @@ impl Queue {
         if let Err(failure) = self.check_process() {
             return Some(Completion::without_engine(id, failure));
         }
-        if let Some(completion) = self.take_finished(id) {
+        if let Some(completion) = self.finished.remove(id) {
             return Some(completion);
         }
         if !self.is_outstanding(id) {
@@ -153,33 +153,27 @@ impl Queue {
                 if completion.id == id {
                     return Some(completion);
                 }
-                self.finished.push_back(completion);
+                self.finished.push(completion);
             }
         }
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            if let Some(completion) = self.take_finished(id) {
+            if let Some(completion) = self.finished.remove(id) {
                 return Some(completion);
             }
             let completion = self.next_from_ring(deadline)?;
             if completion.id == id {
                 return Some(completion);
             }
-            self.finished.push_back(completion);
+            self.finished.push(completion);
         }
-    }
-
-    /// Takes the completion of a transfer if it was read from the ring before.
-    fn take_finished(&mut self, id: TicketId) -> Option<Completion> {
-        let index = self.finished.iter().position(|completion| completion.id == id)?;
-        self.finished.remove(index)
     }
 
     fn wait_any_limited(&mut self, limit: Option<Duration>) -> Option<Completion> {
         if let Err(failure) = self.check_process() {
             return Some(Completion::without_engine(TicketId::NONE, failure));
         }
-        if let Some(completion) = self.finished.pop_front() {
+        if let Some(completion) = self.finished.pop() {
             return Some(completion);
         }
         if self.outstanding() == 0 {
@@ -243,7 +237,7 @@ impl Queue {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut spun = 0;
         loop {
-            if let Some(completion) = self.finished.iter().find(|completion| completion.id == id) {
+            if let Some(completion) = self.finished.get(id) {
                 return completion.into_result::<u64>().map(|_| Some(Arrival::Ended));
             }
             self.check_outstanding(id)?;
@@ -251,7 +245,7 @@ impl Queue {
                 return Ok(Some(Arrival::Moved));
             }
             if let Some(completion) = self.poll_ring() {
-                self.finished.push_back(completion);
+                self.finished.push(completion);
                 continue;
             }
             spun += 1;
@@ -269,7 +263,7 @@ impl Queue {
             if self.session.link.lost()
                 && let Some(completion) = self.fail_outstanding()
             {
-                self.finished.push_back(completion);
+                self.finished.push(completion);
             }
         }
     }
