@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use memferry_shm::fork_guard::{ForkGuard, Forked};
 use memferry_shm::mapping::AccessError;
+use memferry_shm::parking::Spin;
+use rustix::thread::sched_getaffinity;
 use thiserror::Error;
 
 use super::pending::{Goal, Move, Obstacle, Pending, Step};
@@ -35,6 +37,11 @@ const CHUNK_BYTES: u64 = 256 << 10;
 const MAX_PIECES: usize = if cfg!(test) { 32 } else { 4096 };
 /// Time a thread spins for another thread's move before it sleeps: about the cost of a wake-up, or of a move.
 const SPIN: Duration = Duration::from_micros(20);
+/// Maximum time the worker spins for the next copy before it sleeps. A thread that was woken late starts late: on virtual CPUs a
+/// wake-up may take as long as copying a mebibyte, or a multiple.
+const WORKER_SPIN: Duration = Duration::from_micros(150);
+/// The shortest such time worth a look at the clock.
+const MIN_WORKER_SPIN: Duration = Duration::from_micros(1);
 /// Maximum number of idle queues kept for reuse.
 const MAX_IDLE_QUEUES: usize = 8;
 /// The name of the worker thread.
@@ -96,6 +103,8 @@ struct Shared<A> {
     changed: Condvar,
     /// Number of settled moves; changed under the lock.
     settled: AtomicU64,
+    /// Number of insertions, and of requests to end; changed under the lock.
+    news: AtomicU64,
     idle_queues: Mutex<Vec<Queue>>,
 }
 
@@ -124,6 +133,7 @@ impl<A: AddressSpace> CopyQueue<A> {
             state: Mutex::new(State { pending, statistics, sleepers: 0, ending: false }),
             changed: Condvar::new(),
             settled: AtomicU64::new(0),
+            news: AtomicU64::new(0),
             idle_queues: Mutex::default(),
         });
         let of_worker = Arc::clone(&shared);
@@ -181,7 +191,7 @@ impl<A: AddressSpace> CopyQueue<A> {
                 }
             }
         }
-        shared.wake_sleepers(&state);
+        shared.announce(&state);
         Ok(())
     }
 
@@ -244,7 +254,7 @@ impl<A: AddressSpace> Drop for CopyQueue<A> {
         {
             let mut state = self.shared.lock();
             state.ending = true;
-            self.shared.wake_sleepers(&state);
+            self.shared.announce(&state);
             drop(state);
             let _ = worker.join();
         }
@@ -263,6 +273,12 @@ impl<A: AddressSpace> Shared<A> {
         }
     }
 
+    /// Tells the worker that there is something to do, whether it spins or sleeps.
+    fn announce(&self, state: &State) {
+        self.news.fetch_add(1, Ordering::Relaxed);
+        self.wake_sleepers(state);
+    }
+
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.sleepers += 1;
         let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -270,19 +286,24 @@ impl<A: AddressSpace> Shared<A> {
         state
     }
 
-    /// Spins for at most [`SPIN`] until another thread settles a move. Returns whether one did.
-    fn spin<'a>(&'a self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let seen = self.settled.load(Ordering::Relaxed);
+    /// Spins for at most `limit` until `count` changes, which happens under the lock. Returns whether it did.
+    fn spin<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        count: &AtomicU64,
+        limit: Duration,
+    ) -> (MutexGuard<'a, State>, bool) {
+        let seen = count.load(Ordering::Relaxed);
         drop(state);
-        let deadline = Instant::now() + SPIN;
-        let settled = || self.settled.load(Ordering::Relaxed) != seen;
-        while !settled() && Instant::now() < deadline {
+        let deadline = Instant::now() + limit;
+        let changed = || count.load(Ordering::Relaxed) != seen;
+        while !changed() && Instant::now() < deadline {
             (0..32).for_each(|_| std::hint::spin_loop());
         }
-        // Checked again under the lock: a move settled in between must not be slept through.
+        // Checked again under the lock: a change in between must not be slept through.
         let state = self.lock();
-        let settled = settled();
-        (state, settled)
+        let changed = changed();
+        (state, changed)
     }
 
     /// Moves bytes or waits until the goal is reached.
@@ -291,7 +312,7 @@ impl<A: AddressSpace> Shared<A> {
             state = match state.pending.step(goal, CHUNK_BYTES) {
                 Step::Done => return state,
                 Step::Move(chunk) => self.execute(state, chunk),
-                Step::Wait => match self.spin(state) {
+                Step::Wait => match self.spin(state, &self.settled, SPIN) {
                     (state, true) => state,
                     (state, false) => self.sleep(state),
                 },
@@ -301,13 +322,32 @@ impl<A: AddressSpace> Shared<A> {
 
     /// The worker thread: moves pieces until the queue is dropped.
     fn run_worker(&self) {
+        let mut spin = Spin::new(WORKER_SPIN);
         let mut state = self.lock();
         loop {
             state = match state.pending.next(CHUNK_BYTES) {
                 Some(chunk) => self.execute(state, chunk),
                 // No other thread can be moving bytes: the queue is being dropped.
                 None if state.ending => return,
-                None => self.sleep(state),
+                None => self.await_news(state, &mut spin),
+            }
+        }
+    }
+
+    /// Waits until there is something to do: spins where another CPU can run the caller, as long as that pays, then sleeps.
+    fn await_news<'a>(&'a self, state: MutexGuard<'a, State>, spin: &mut Spin) -> MutexGuard<'a, State> {
+        let limit = spin.time();
+        if limit < MIN_WORKER_SPIN || !state.pending.is_empty() || !has_several_cpus() {
+            return self.sleep(state);
+        }
+        match self.spin(state, &self.news, limit) {
+            (state, true) => {
+                spin.record_success();
+                state
+            }
+            (state, false) => {
+                spin.record_failure();
+                self.sleep(state)
             }
         }
     }
@@ -376,6 +416,11 @@ impl<A: AddressSpace> Shared<A> {
         let idle = self.idle_queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
         idle.or_else(|| self.client.queue(2).ok())
     }
+}
+
+/// Whether this thread may run on more than one CPU. On one, a spinning thread keeps the caller from its next copy.
+fn has_several_cpus() -> bool {
+    sched_getaffinity(None).is_ok_and(|cpus| cpus.count() > 1)
 }
 
 #[cfg(test)]
