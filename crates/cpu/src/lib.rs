@@ -41,15 +41,16 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use kernels::team::CopyTeam;
+use manner::{Manner, Work};
 use memferry_clock::Instant;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operation,
-    Operations, Outcome, Refused, Region, Side, Ticket, Watermark,
+    CacheHint, Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure,
+    Operation, Operations, Outcome, Pattern, Refused, Region, Side, Ticket, Watermark,
 };
 use progress::Settings;
-use state::State;
+use state::{State, step};
 
 /// Bytes a copy moves per poll by default. Operations with more operands visit fewer, so that they touch no more.
 ///
@@ -391,6 +392,44 @@ pub fn perform_whole<M: Borrow<Mapping>>(
         }
     };
     Some(outcome(result, &state))
+}
+
+/// Copies `length` bytes on the calling thread, as [`perform_whole`], if the length and hint alone say that they pass through the
+/// caches. `None` if they do not, if the destination is not writable, or if memory fails: [`perform_whole`] says how it ends.
+#[inline]
+pub fn copy_cached(
+    source: &Region<&Mapping>,
+    destination: &Region<&Mapping>,
+    length: u64,
+    hint: CacheHint,
+) -> Option<Outcome> {
+    passes_caches(Work::Copy, hint, length)?;
+    let copied = step([*source.memory(), *destination.memory()], || {
+        kernels::copy(Manner::Cached, source, 0, destination, 0, length)
+    });
+    copied.ok().map(|()| Outcome { result: Ok(()), bytes_done: length, value: 0, engine: EngineKind::Cpu })
+}
+
+/// Fills `length` bytes on the calling thread, as [`copy_cached`] copies them. The length is a multiple of the pattern's.
+#[inline]
+pub fn fill_cached(
+    destination: &Region<&Mapping>,
+    length: u64,
+    pattern: Pattern,
+    hint: CacheHint,
+) -> Option<Outcome> {
+    let word = pattern.word_bytes();
+    let work = if word == [0; 4] { Work::Zero } else { Work::Fill };
+    passes_caches(work, hint, length)?;
+    let filled =
+        step([*destination.memory()], || kernels::fill(Manner::Cached, destination, 0, length, word));
+    filled.ok().map(|()| Outcome { result: Ok(()), bytes_done: length, value: 0, engine: EngineKind::Cpu })
+}
+
+/// Whether such work passes through the caches by its hint and length, without a look at the memory.
+#[inline]
+fn passes_caches(work: Work, hint: CacheHint, length: u64) -> Option<()> {
+    (choice::by_hint_and_size(work, hint, length, tuning::current()) == Some(Manner::Cached)).then_some(())
 }
 
 #[inline]

@@ -38,6 +38,7 @@ impl From<OutsideRegion> for Failure {
 }
 
 /// Runs `access`, which touches only `mappings`, and reports failing memory.
+#[inline]
 pub(super) fn step<T, const N: usize>(
     mappings: [&Mapping; N],
     access: impl FnOnce() -> Result<T, OutsideRegion>,

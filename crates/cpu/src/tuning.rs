@@ -127,6 +127,7 @@ pub fn install(tuning: Tuning) -> Result<(), TuningError> {
 }
 
 /// The thresholds of this process.
+#[inline]
 pub fn current() -> &'static Tuning {
     // Measured outside the cell: in a child forked during initialisation the cell would never complete.
     CURRENT.get().unwrap_or_else(|| {

@@ -172,6 +172,7 @@ impl Frame {
     }
 
     /// The offset in its segment, if the frame is a window.
+    #[inline]
     fn window(&self) -> Option<u64> {
         match &self.0.backing {
             Backing::Block(block) => Some(block.offset()),
@@ -195,11 +196,13 @@ impl Frame {
     }
 
     /// The handle of the frame's capability in this session. For memory of an arena, the handle of the whole segment.
+    #[inline]
     pub fn handle(&self) -> Handle {
         self.0.handle
     }
 
     /// The length in bytes.
+    #[inline]
     pub fn length(&self) -> u64 {
         self.0.length
     }
@@ -349,6 +352,7 @@ impl Frame {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.0.session, session)
     }

@@ -517,6 +517,15 @@ impl<M: Memory> Capabilities<M> {
         self.checked(session, operation, longest_bytes, |memory| memory, |_| ())
     }
 
+    /// The region of one operand of a copy or fill, which will be over before the table changes. `None` leaves it to
+    /// [`borrowed`](Self::borrowed) to say why not.
+    #[inline]
+    pub fn operand(&self, session: SessionId, side: Side, span: Span, length: u64) -> Option<Region<&M>> {
+        let (node, memory) = self.usable(session, side, span.handle).ok()?;
+        let inside = span.offset.checked_add(length).is_some_and(|end| end <= node.length);
+        if inside { Region::new(memory, node.offset + span.offset, length) } else { None }
+    }
+
     /// Checks an operation. `keep` maps an operand's memory to the region's; `note` gets the index of its node.
     #[inline]
     fn checked<'a, Q: Memory>(

@@ -29,7 +29,8 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{
-    Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
+    CacheHint, Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Side, Span,
+    Terms,
 };
 use rustix::event::{EventfdFlags, epoll};
 
@@ -321,6 +322,33 @@ impl Service {
         Ok(Answer::Handle(handle))
     }
 
+    /// Performs a short copy or fill of `session` within the caches, on the calling thread. `None`, and nothing counts as done, if
+    /// it is none or anything is wrong with it: [`perform`](Self::perform) gives its outcome.
+    #[inline]
+    fn perform_short(
+        &self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        hint: CacheHint,
+    ) -> Option<Outcome> {
+        match *operation {
+            Operation::Copy { source, destination, length } if length <= SHORT_BYTES => {
+                let capabilities = self.shared.for_own_thread();
+                let source = capabilities.operand(session, Side::Source, source, length)?;
+                let destination = capabilities.operand(session, Side::Destination, destination, length)?;
+                memferry_cpu::copy_cached(&source, &destination, length, hint)
+            }
+            Operation::Fill { destination, length, pattern }
+                if length <= SHORT_BYTES && length % pattern.length_bytes() == 0 =>
+            {
+                let capabilities = self.shared.for_own_thread();
+                let destination = capabilities.operand(session, Side::Destination, destination, length)?;
+                memferry_cpu::fill_cached(&destination, length, pattern, hint)
+            }
+            _ => None,
+        }
+    }
+
     /// Performs a transfer of `session` on the calling thread. For embedded clients only. The caller has checked that
     /// [`Immediate`](memferry_path::Immediate) allows it.
     ///
@@ -332,6 +360,9 @@ impl Service {
         operation: &Operation<Span>,
         terms: &Terms,
     ) -> Result<Outcome, Failure> {
+        if let Some(done) = self.perform_short(session, operation, terms.hint) {
+            return Ok(done);
+        }
         let done = if operation.total_bytes() <= SHORT_BYTES {
             let capabilities = self.capabilities();
             let operation = capabilities.borrowed(session, operation, memferry_cpu::LONGEST_BYTES)?;

@@ -64,6 +64,17 @@ impl Shared {
         self.wait()
     }
 
+    /// The capability table, for a client in this process that moves a few bytes on its own thread. Counts as waiting only if it
+    /// has to wait.
+    #[inline]
+    pub(crate) fn for_own_thread(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
+        match self.capabilities.try_lock() {
+            Ok(capabilities) => capabilities,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.wait(),
+        }
+    }
+
     fn wait(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let capabilities = self.capabilities.lock().unwrap_or_else(PoisonError::into_inner);

@@ -77,7 +77,12 @@ pub fn guarded<T, const N: usize>(
         Watched { start, end: start + length, page: mapping.page_bytes(), damaged: mapping.damage() }
     });
     let guard = Guard { watched: &raw const watched as *const [Watched] };
-    let outer = GUARD.with(|current| current.swap((&raw const guard).cast_mut(), Ordering::Relaxed));
+    // Only this thread and its signal handler use the word, so no atomic exchange is needed.
+    let outer = GUARD.with(|current| {
+        let outer = current.load(Ordering::Relaxed);
+        current.store((&raw const guard).cast_mut(), Ordering::Relaxed);
+        outer
+    });
     // The handler runs on this thread in the middle of `access`. The fences keep the compiler from moving accesses out of
     // the guard.
     compiler_fence(Ordering::SeqCst);

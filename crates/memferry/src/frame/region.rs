@@ -45,26 +45,31 @@ impl Region {
     }
 
     /// The length in bytes; 0 if the region ends before it begins.
+    #[inline]
     pub fn length(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
     /// The bounds as given, which may be inverted.
+    #[inline]
     pub fn bounds(&self) -> Range<u64> {
         self.start..self.end
     }
 
+    #[inline]
     pub(crate) fn into_frame(self) -> Frame {
         self.frame
     }
 
     /// The operand of a request. If the region leaves a window, its offset becomes `u64::MAX`, so that the service refuses it as
     /// out of bounds.
+    #[inline]
     pub(crate) fn span(&self) -> Span {
         self.span_if(self.start.max(self.end) <= self.frame.length())
     }
 
     /// As [`span`](Self::span), for `length` bytes from the region's start, which may be more than the region has.
+    #[inline]
     pub(crate) fn span_for(&self, length: u64) -> Span {
         let end = self.start.checked_add(length);
         self.span_if(end.is_some_and(|end| end <= self.frame.length()))
@@ -81,6 +86,7 @@ impl Region {
         })
     }
 
+    #[inline]
     fn span_if(&self, inside: bool) -> Span {
         let offset = match self.frame.window() {
             None => self.start,
@@ -92,6 +98,7 @@ impl Region {
 }
 
 impl From<Frame> for Region {
+    #[inline]
     fn from(frame: Frame) -> Self {
         let end = frame.length();
         Self { frame, start: 0, end }
@@ -99,12 +106,14 @@ impl From<Frame> for Region {
 }
 
 impl From<&Frame> for Region {
+    #[inline]
     fn from(frame: &Frame) -> Self {
         frame.clone().into()
     }
 }
 
 impl From<&Self> for Region {
+    #[inline]
     fn from(region: &Self) -> Self {
         region.clone()
     }

@@ -9,12 +9,14 @@ use super::{Held, InvalidTransfer, Transfer};
 use crate::frame::Region;
 
 /// Moves no bytes. Use it to measure the path to the worker, or [`fenced`](Transfer::fenced) to wait for all earlier transfers.
+#[inline]
 pub fn nop() -> Transfer {
     describe(Operation::Nop, SmallVec::new(), None)
 }
 
 /// Copies the whole source to the start of the destination, which may be longer. They may overlap, as with `memmove`
 /// (`mem_copy` of Wicki 2014, listing 1).
+#[inline]
 pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer {
     let source = source.into();
     let destination = destination.into();
@@ -22,20 +24,22 @@ pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transf
     let length = source.length();
     let operation =
         Operation::Copy { source: source.span(), destination: destination.span_for(length), length };
-    describe(operation, frames([source, destination]), invalid)
+    describe(operation, pair(source, destination), invalid)
 }
 
 /// Fills the whole destination with a pattern. Its length must be a multiple of the pattern's (`mem_fill` of Wicki 2014,
 /// listing 1); otherwise the transfer fails with [`Failure::FillLength`](crate::Failure::FillLength).
+#[inline]
 pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     let destination = destination.into();
     let operation =
         Operation::Fill { destination: destination.span(), length: destination.length(), pattern };
     let invalid = inverted(Side::Destination, &destination);
-    describe(operation, frames([destination]), invalid)
+    describe(operation, single(destination), invalid)
 }
 
 /// Fills the whole destination with zeros.
+#[inline]
 pub fn zero(destination: impl Into<Region>) -> Transfer {
     fill(destination, Pattern::Byte(0))
 }
@@ -51,7 +55,7 @@ pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape:
         destination: destination.span_for_walk(&shape.count, &shape.destination),
         shape,
     };
-    describe(operation, frames([source, destination]), invalid)
+    describe(operation, pair(source, destination), invalid)
 }
 
 /// Writes one colour to the pixels of a 2-D walk (`mem_fill_2d` of Wicki 2014, listing 4). The start in `shape` is a byte offset
@@ -60,7 +64,7 @@ pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
     let destination = destination.into();
     let invalid = inverted(Side::Destination, &destination);
     let place = destination.span_for_walk(&shape.count, &shape.destination);
-    describe(Operation::Fill2d { destination: place, shape }, frames([destination]), invalid)
+    describe(Operation::Fill2d { destination: place, shape }, single(destination), invalid)
 }
 
 /// Copies the bytes of the sources, in order, to the destinations, in order. Each list has up to 1024 segments; the two lists
@@ -128,7 +132,7 @@ pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<
         .or_else(|| inverted(Side::Source, &second))
         .or_else(|| unequal(first.length(), second.length()));
     let operation = Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
-    describe(operation, frames([first, second]), invalid)
+    describe(operation, pair(first, second), invalid)
 }
 
 /// Computes the CRC-32C of the source. [`seed`](Transfer::seed) continues an earlier computation.
@@ -149,7 +153,7 @@ pub fn crc32c(source: impl Into<Region>) -> Transfer<u32> {
     let source = source.into();
     let operation = Operation::Crc { source: source.span(), length: source.length(), seed: 0 };
     let invalid = inverted(Side::Source, &source);
-    describe(operation, frames([source]), invalid)
+    describe(operation, single(source), invalid)
 }
 
 /// Copies as [`copy`], and computes the CRC-32C of the written bytes as [`crc32c`].
@@ -164,7 +168,7 @@ pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) ->
         length,
         seed: 0,
     };
-    describe(operation, frames([source, destination]), invalid)
+    describe(operation, pair(source, destination), invalid)
 }
 
 impl Transfer<u32> {
@@ -191,7 +195,7 @@ pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]
     let length = source.length();
     let places = [one.span_for(length), other.span_for(length)];
     let operation = Operation::DualCopy { source: source.span(), destinations: places, length };
-    describe(operation, frames([source, one, other]), invalid)
+    describe(operation, [source, one, other].into_iter().map(Region::into_frame).collect(), invalid)
 }
 
 /// Repeats the transfers submitted next, up to and including the first that is not [linked](Transfer::linked): `rounds` times,
@@ -206,9 +210,17 @@ fn describe<T>(operation: Operation<Span>, held: Held, invalid: Option<InvalidTr
     Transfer::new(Request::new(operation), held, invalid)
 }
 
+/// The frames of two regions. Made from an array, because an iterator would cost as much as the copy of a short transfer.
 #[inline]
-fn frames<const N: usize>(regions: [Region; N]) -> Held {
-    regions.into_iter().map(Region::into_frame).collect()
+fn pair(one: Region, other: Region) -> Held {
+    Held::from_buf([one.into_frame(), other.into_frame()])
+}
+
+#[inline]
+fn single(region: Region) -> Held {
+    let mut held = Held::new();
+    held.push(region.into_frame());
+    held
 }
 
 /// One list of a scatter-gather transfer, and the first error in it. Moves the frames of its regions to `held`.
