@@ -3,7 +3,7 @@
 pub(crate) mod scripted_worker;
 
 use allocator_api2::vec::Vec as ArenaVec;
-use memferry_transfer::{EngineKind, Pattern};
+use memferry_transfer::{CacheHint, EngineKind, Handle, Pattern, Request, Rights, Span};
 
 use scripted_worker::{FAULTED, ScriptedWorker};
 
@@ -89,4 +89,86 @@ fn run_by_cpu_submits_nothing() {
         assert!(queue.run_by_cpu(&other).is_none(), "{other:?} needs the service's order");
     }
     assert_eq!((queue.outstanding(), queue.poll()), (0, None));
+}
+
+/// Runs a request on this thread or by the worker. Returns its outcome, without the ticket.
+fn outcome(queue: &mut Queue, request: &Request, here: bool) -> Result<(u64, EngineKind), TransferError> {
+    let transfer = Transfer::of(request.clone());
+    let done = if here {
+        match queue.run(transfer) {
+            Ok(done) => Ok(done),
+            Err(RunError::Transfer(error)) => Err(error),
+            Err(RunError::Submit(error)) => panic!("{error}"),
+        }
+    } else {
+        // A staged transfer goes to the worker even if it is short.
+        let ticket = queue.stage(transfer).unwrap();
+        queue.wait(ticket)
+    };
+    done.map(|done| (done.bytes_done, done.engine))
+        .map_err(|error| TransferError { id: TicketId::NONE, ..error })
+}
+
+#[test]
+fn short_transfers_end_the_same_here_and_by_the_worker() {
+    const LENGTH: u64 = 40 << 10;
+    let client = Client::embedded().unwrap();
+    let other = Client::embedded().unwrap();
+    let frame = client.frame(LENGTH).alloc().unwrap();
+    let second = client.frame(LENGTH).alloc().unwrap();
+    let foreign = other.frame(LENGTH).alloc().unwrap();
+    let revoked = client.frame(LENGTH).alloc().unwrap();
+    revoked.revoke().unwrap();
+    let readable = client.derive(frame.slice(1000..), Rights::READ).unwrap();
+    let writable = client.derive(frame.slice(..30_000), Rights::WRITE).unwrap();
+    let unknown = Handle::new(1 << 30, 1);
+    // Valid ones several times, so that about half of the requests succeed.
+    let owned = [&frame, &frame, &second, &second, &second, &readable, &writable, &foreign, &revoked];
+    let handles: Vec<Handle> = owned.map(Frame::handle).into_iter().chain([unknown]).collect();
+    let mut queue = client.queue(4).unwrap();
+    let mut random = fastrand::Rng::with_seed(26);
+    let before: Vec<u8> = (0..LENGTH).map(|_| random.u8(..)).collect();
+    let contents = || {
+        [&frame, &second].map(|frame| {
+            let mut bytes = vec![0; LENGTH as usize];
+            frame.read(0, &mut bytes).unwrap();
+            bytes
+        })
+    };
+    let mut succeeded = 0;
+    for _ in 0..3000 {
+        let mut span = || {
+            let offset = match random.u8(..16) {
+                0 => u64::MAX - random.u64(..4),
+                1 => LENGTH - random.u64(..3),
+                _ => random.u64(..20_000),
+            };
+            Span::new(handles[random.usize(..handles.len())], offset)
+        };
+        let (source, destination) = (span(), span());
+        let length = match random.u8(..8) {
+            0 => random.u64(..3),
+            1 => (16 << 10) - 1 + random.u64(..3),
+            _ => random.u64(..18_000),
+        };
+        let request = if random.bool() {
+            Request::copy(source, destination, length)
+        } else {
+            let patterns =
+                [Pattern::Byte(0), Pattern::Byte(9), Pattern::Half(0x1234), Pattern::Word(0x0102_0304)];
+            Request::fill(destination, length, patterns[random.usize(..patterns.len())])
+        };
+        let hints = [CacheHint::Auto, CacheHint::Keep, CacheHint::Stream];
+        let mut request = request;
+        request.terms.hint = hints[random.usize(..hints.len())];
+        let [here, by_worker] = [true, false].map(|here| {
+            frame.write(0, &before).unwrap();
+            second.write(0, &before).unwrap();
+            (outcome(&mut queue, &request, here), contents())
+        });
+        assert_eq!(here.0, by_worker.0, "{request:?}");
+        assert!(here.1 == by_worker.1, "{request:?} wrote other bytes");
+        succeeded += usize::from(here.0.is_ok());
+    }
+    assert!((500..2500).contains(&succeeded), "{succeeded} of 3000 requests succeeded");
 }
