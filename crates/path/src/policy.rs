@@ -6,7 +6,24 @@
 //! waiting ──urgency─► the next to start         when a channel becomes free
 //! running ──pace────► turns of each, a wake     before the engine moves bytes   (0 suspends)
 //!         ◄─moved──── bytes of each             afterwards
+//! short   ──lend────► bytes                     before requests are done at once  (0: through a channel)
+//!         ◄─take_back─ what is left of them     after a batch of these
 //! ```
+//!
+//! # Requests done at once
+//!
+//! Short requests use no channel, so `choose`, `accept` and `urgency` never see them. Policies that pace promise bytes, and lend the
+//! bytes that such requests move; what they do not lend goes through a channel. All other policies allow every short request:
+//!
+//! | policy | short requests |
+//! | --- | --- |
+//! | shared, exclusive | always done at once, also those of a client without a channel |
+//! | priority | of other classes than high: not within a slice, which begins after the batch under way; high ones cause slices as long ones do |
+//! | deadline | those with a deadline are never done at once, but accepted or refused; the others share a tenth with long ones while one is accepted |
+//! | weighted | count for their client's share as long ones do; an idle client may be ahead by one loan |
+//! | rate limit | pay in advance from the same bucket as long ones, without exceeding it |
+//!
+//! Those that move nothing are always done at once. One of a queue never overtakes another of the same queue that waits.
 //!
 //! A policy sees the client, the length and deadline of each request, and the state of each channel, but no memory and no rights.
 //! The channel stage checks its choices, so a faulty policy can delay a request, but cannot make two share a channel or let one
@@ -126,7 +143,7 @@ bitflags::bitflags! {
     pub struct Acts: u8 {
         const ACCEPTS = 1;
         const ORDERS = 1 << 1;
-        /// [`Policy::pace`] and [`Policy::moved`]. Short requests then go through channels too.
+        /// [`Policy::pace`], [`Policy::moved`], [`Policy::lend`] and [`Policy::take_back`].
         const PACES = 1 << 2;
     }
 }
@@ -178,6 +195,16 @@ pub trait Policy: Send {
 
     /// Charges the bytes moved for a request since the last call.
     fn moved(&mut self, _ask: &Ask, _bytes: u64) {}
+
+    /// Lends bytes for requests like `ask` that are done at once: at least its bytes, which are not 0, and not more than `at_most`; or
+    /// 0, and they go through channels. The time is that of the last `pace`.
+    fn lend(&mut self, _ask: &Ask, _at_most: u64) -> u64 {
+        0
+    }
+
+    /// Ends one [loan](Self::lend) of more than 0 bytes: so many of them were `used`, and so many not. Comes before `pace`, `moved` and
+    /// `accept`.
+    fn take_back(&mut self, _ask: &Ask, _used: u64, _unused: u64) {}
 }
 
 /// Channels that have not failed.

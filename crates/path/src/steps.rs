@@ -15,9 +15,10 @@
 //! ended early; the first reason given for that stands. Writing completions into rings is the caller's.
 //!
 //! `run` is apart from `settle` so that a live worker copies without holding the capability table. How requests are ended early
-//! is in `ending`, how policies pace running ones in `pacing`.
+//! is in `ending`, how policies pace running ones in `pacing`, and which requests are done at once in `lending`.
 
 mod ending;
+mod lending;
 mod pacing;
 
 use memferry_clock::Instant;
@@ -30,8 +31,9 @@ use crate::capability::{Admitted, Capabilities, Claims};
 use crate::channel::{Channels, Placed, ask};
 use crate::immediate::{self, Immediate};
 use crate::order::{Arrived, Orders};
-use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding, Policy};
+use crate::policy::{Acts, Ask, ChannelState, Outstanding, Policy};
 use crate::request::{Origin, QueueCompletion, QueueKey, Retired};
+use lending::Loan;
 use pacing::Pacing;
 
 /// Limits of one path.
@@ -65,6 +67,8 @@ pub struct Path<E: Engine> {
     /// Bytes moved by ended requests of the classes low, normal and high.
     bytes_moved: [u64; 3],
     pacing: Pacing,
+    /// Queues for which the policy lent bytes, some more than once.
+    borrowers: Vec<QueueKey>,
     /// The engine channel that [`run_for`](Self::run_for) has served last.
     last_channel: u32,
     /// The latest time that a caller passed.
@@ -91,6 +95,7 @@ impl<E: Engine> Path<E> {
             quarantined: Vec::new(),
             bytes_moved: [0; 3],
             pacing: Pacing::default(),
+            borrowers: Vec::new(),
             last_channel: 0,
             now: Instant::ORIGIN,
         }
@@ -160,6 +165,7 @@ impl<E: Engine> Path<E> {
         if !self.acts.contains(Acts::PACES) {
             return self.engine.poll(now, &mut self.reported);
         }
+        self.end_batch();
         self.pace(now);
         let more = self.engine.poll(now, &mut self.reported);
         self.charge(now);
@@ -421,8 +427,7 @@ impl<E: Engine> Path<E> {
             return self.refused(origin, Failure::Cancelled);
         }
         if let Task::Transfer(operation) = &request.task
-            && self.immediate(queue, class, active, Some(now)).allows(operation, terms)
-            && let Some(outcome) = self.at_once(session, user, operation, terms, capabilities)
+            && let Some(outcome) = self.at_once(queue, u32::MAX, Some(now), operation, terms, capabilities)
         {
             return self.complete(origin, outcome, false, false);
         }
@@ -474,56 +479,39 @@ impl<E: Engine> Path<E> {
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Outcome> {
-        let &mut Queue { session, user, outstanding, closing, class, active } = self.ledger.queue(queue)?;
-        if closing
-            || outstanding >= room
-            || !self.immediate(queue, class, active, None).allows(operation, terms)
-        {
-            return None;
-        }
-        self.at_once(session, user, operation, terms, capabilities)
-    }
-
-    /// The rule for a queue with `active` started requests.
-    #[inline]
-    fn immediate(
-        &mut self,
-        queue: QueueKey,
-        class: PriorityClass,
-        active: u32,
-        now: Option<Instant>,
-    ) -> Immediate {
-        Immediate {
-            longest_bytes: self.immediate_bytes,
-            except: Operations::empty(),
-            class,
-            fence_waits: active > 0,
-            now,
-            held_back: self.orders.get(queue).is_some()
-                || self.channels.waits(queue)
-                || self.acts.contains(Acts::PACES),
-        }
+        self.at_once(queue, room, None, operation, terms, capabilities)
     }
 
     /// Does a request that the rule allows. `None` if it has to go through a channel or is refused.
     #[inline]
     fn at_once(
         &mut self,
-        session: SessionId,
-        user: u32,
+        queue: QueueKey,
+        room: u32,
+        now: Option<Instant>,
         operation: &Operation<Span>,
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Outcome> {
+        let &mut Queue { class, active, .. } = self.ledger.queue(queue)?;
+        let rule = Immediate {
+            longest_bytes: self.immediate_bytes,
+            except: Operations::empty(),
+            class,
+            fence_waits: active > 0,
+            // A policy that promises deadlines decides on each request that has one.
+            now: now.filter(|_| !self.acts.contains(Acts::ACCEPTS)),
+            held_back: false,
+        };
+        if !rule.allows(operation, terms) {
+            return None;
+        }
+        let session = self.may_do_at_once(queue, room, terms.class, operation.total_bytes())?;
         let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
-        let bytes = operation.total_bytes();
-        let ask = Ask { client: session, user, class: terms.class, bytes, deadline: terms.deadline };
-        // No channel is used, but a request that would have to wait for one must not overtake others.
-        let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
         let engine = &mut self.engine;
         let outcome =
             immediate::perform(&operation, terms.hint, |confined| engine.perform(confined)).ok()??;
-        self.bytes_moved[terms.class.index()] += outcome.bytes_done;
+        self.did_at_once(queue, terms.class, outcome.bytes_done);
         Some(outcome)
     }
 
@@ -615,6 +603,7 @@ impl<E: Engine> Path<E> {
         if !self.acts.contains(Acts::ACCEPTS) {
             return Ok(());
         }
+        self.end_batch();
         let engine = &self.engine;
         let ledger = &self.ledger;
         let channels = &self.channels;
@@ -735,6 +724,8 @@ pub(crate) struct Queue {
     pub(crate) closing: bool,
     /// The highest class its requests may use.
     pub(crate) class: PriorityClass,
+    /// Bytes that the policy lent for requests done at once, by class.
+    pub(crate) loans: [Loan; 3],
 }
 
 /// The queues of one path and the requests running for them.
@@ -754,7 +745,8 @@ impl Ledger {
 
     pub(crate) fn open(&mut self, session: SessionId, user: u32) -> QueueKey {
         let class = PriorityClass::Normal;
-        let queue = Queue { session, user, outstanding: 0, active: 0, closing: false, class };
+        let loans = Default::default();
+        let queue = Queue { session, user, outstanding: 0, active: 0, closing: false, class, loans };
         let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if index == self.queues.len() {
             self.queues.push(None);
@@ -772,8 +764,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn forget_closed(&mut self, key: QueueKey) -> Option<SessionId> {
         let slot = self.queues.get_mut(key.0 as usize)?;
-        let queue = slot.filter(|queue| queue.closing && queue.outstanding == 0)?;
-        *slot = None;
+        let queue = slot.take_if(|queue| queue.closing && queue.outstanding == 0)?;
         Some(queue.session)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! poll(now) ─ last round over? ─► round: `turns` chunks of each channel, one after the other ─► busy until its end
+//! perform   ─────────────────────► the next round begins later
 //! ```
 //!
 //! Used to test policies by the progress of each channel. A suspended channel comes to rest at the end of the round in
@@ -10,8 +11,8 @@
 use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operations, Outcome,
-    Refused, Ticket,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operations,
+    Outcome, Refused, Ticket,
 };
 
 use crate::SimMemory;
@@ -42,6 +43,9 @@ pub struct WorkerModel {
     ps_per_byte: u64,
     now: Instant,
     busy_until: Instant,
+    immediate_bytes: u64,
+    /// Time of the requests done at once since the last round, picoseconds.
+    performed_ps: u128,
 }
 
 impl WorkerModel {
@@ -52,11 +56,25 @@ impl WorkerModel {
             .collect();
         let now = Instant::ORIGIN;
         let busy_until = Instant::ORIGIN;
-        Self { channels, chunk_bytes: chunk_bytes.max(1), ps_per_byte, now, busy_until }
+        let chunk_bytes = chunk_bytes.max(1);
+        let immediate_bytes = 0;
+        let performed_ps = 0;
+        Self { channels, chunk_bytes, ps_per_byte, now, busy_until, immediate_bytes, performed_ps }
+    }
+
+    /// Does requests of up to `bytes` at once.
+    #[must_use]
+    pub fn with_immediate(self, bytes: u64) -> Self {
+        Self { immediate_bytes: bytes, ..self }
+    }
+
+    /// The end of the present round. A worker takes no requests before.
+    pub const fn busy_until(&self) -> Instant {
+        self.busy_until
     }
 
     fn round(&mut self) {
-        let mut end = self.now;
+        let mut end = self.now.after_picoseconds(std::mem::take(&mut self.performed_ps));
         for channel in &mut self.channels {
             let Some(job) = channel.job.as_mut().filter(|job| job.started && job.ends.is_none()) else {
                 continue;
@@ -88,7 +106,7 @@ impl Engine for WorkerModel {
             overlapping_copy: true,
             aligned_pixels: false,
             operations: Operations::OF_MEMORY,
-            immediate_bytes: 0,
+            immediate_bytes: self.immediate_bytes,
         }
     }
 
@@ -141,6 +159,15 @@ impl Engine for WorkerModel {
             self.round();
         }
         false
+    }
+
+    fn perform(&mut self, confined: &Confined<'_, &SimMemory>) -> Option<Outcome> {
+        let bytes_done = confined.operation().total_bytes();
+        if bytes_done > self.immediate_bytes {
+            return None;
+        }
+        self.performed_ps += u128::from(bytes_done) * u128::from(self.ps_per_byte);
+        Some(Outcome { result: Ok(()), bytes_done, value: 0, engine: EngineKind::Simulated })
     }
 
     fn bytes_done(&self, ticket: Ticket) -> u64 {

@@ -4,6 +4,7 @@
 //! choose   the class's policy, else the general one; channels that another policy keeps count as busy
 //! accept   the class's, then the general one
 //! pace     each class's policy over its requests, then the general one over all that may still move
+//! lend     what both lend
 //! ```
 
 use memferry_clock::Instant;
@@ -92,6 +93,39 @@ impl Policy for ByClass {
             own.moved(ask, bytes);
         }
         self.general.moved(ask, bytes);
+    }
+
+    fn lend(&mut self, ask: &Ask, at_most: u64) -> u64 {
+        let general = lend(&mut *self.general, ask, at_most);
+        let Some(own) = self.own[ask.class.index()].as_mut().filter(|_| general > 0) else { return general };
+        let both = lend(&mut **own, ask, general);
+        if both == general {
+            return both;
+        }
+        // Each loan is taken back as a whole, so both must be of the same bytes.
+        take_back(&mut *self.general, ask, 0, general);
+        if both > 0 && lend(&mut *self.general, ask, both) != both {
+            take_back(&mut **own, ask, 0, both);
+            return 0;
+        }
+        both
+    }
+
+    fn take_back(&mut self, ask: &Ask, used: u64, unused: u64) {
+        for policy in self.own[ask.class.index()].iter_mut().chain([&mut self.general]) {
+            take_back(&mut **policy, ask, used, unused);
+        }
+    }
+}
+
+/// What a policy lends; one that does not pace lends all.
+fn lend(policy: &mut dyn Policy, ask: &Ask, at_most: u64) -> u64 {
+    if policy.acts().contains(Acts::PACES) { policy.lend(ask, at_most) } else { at_most }
+}
+
+fn take_back(policy: &mut dyn Policy, ask: &Ask, used: u64, unused: u64) {
+    if policy.acts().contains(Acts::PACES) {
+        policy.take_back(ask, used, unused);
     }
 }
 

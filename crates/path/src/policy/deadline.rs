@@ -9,7 +9,7 @@
 //!
 //! Liu and Layland's rule for one processor, at the grain of the engine's chunks: accepted deadlines are met if the worker moves
 //! as much as it is configured to. The remaining tenth is for requests without a deadline. The two chunks may be on their way
-//! when a request with an earlier deadline arrives. Papa 2014 names real-time policies as future work.
+//! when a request with an earlier deadline arrives, or one of them and the short requests of the batch under way. Papa 2014 names real-time policies as future work.
 
 use memferry_clock::Instant;
 use memferry_transfer::{Failure, SessionId};
@@ -33,12 +33,19 @@ pub struct Deadline {
     chunk_bytes: u64,
     /// Credit of requests without a deadline, in ninths of a byte.
     spare: i128,
+    /// A request with a deadline may be outstanding.
+    promised: bool,
 }
 
 impl Deadline {
     /// A policy for a worker that moves `bytes_per_second`.
     pub const fn new(bytes_per_second: u64) -> Self {
-        Self { channels: Shared::new(), bytes_per_second, chunk_bytes: 0, spare: 0 }
+        Self { channels: Shared::new(), bytes_per_second, chunk_bytes: 0, spare: 0, promised: false }
+    }
+
+    /// Keeps at most one chunk: credit from a time without requests that have none must not delay deadlines later.
+    fn limit_spare(&mut self) {
+        self.spare = self.spare.min(9 * i128::from(self.chunk_bytes));
     }
 
     /// Whether `bytes` can be promised for `deadline`.
@@ -82,6 +89,7 @@ impl Policy for Deadline {
                 return Err(Failure::DeadlineUnreachable);
             }
         }
+        self.promised = true;
         Ok(())
     }
 
@@ -95,8 +103,10 @@ impl Policy for Deadline {
         let Some((_, first)) = running.iter().enumerate().filter_map(with_deadline).min() else {
             // Without deadlines, no credit is needed.
             self.spare = 0;
+            self.promised = false;
             return None;
         };
+        self.promised = true;
         let others = || running.iter().enumerate().filter(|(_, one)| one.ask.deadline.is_none());
         let furthest_behind = others().min_by_key(|(_, one)| one.done).filter(|_| self.spare > 0);
         let moving = furthest_behind.map_or(first, |(index, _)| index);
@@ -110,7 +120,25 @@ impl Policy for Deadline {
             Some(_) => self.spare += i128::from(bytes),
             None => self.spare -= 9 * i128::from(bytes),
         }
-        // At most one chunk: credit from a time without such requests must not delay deadlines later.
-        self.spare = self.spare.min(9 * i128::from(self.chunk_bytes));
+        self.limit_spare();
+    }
+
+    fn lend(&mut self, ask: &Ask, at_most: u64) -> u64 {
+        if !self.promised {
+            return at_most;
+        }
+        let bytes = (self.spare / 9).clamp(0, i128::from(at_most));
+        if bytes < i128::from(ask.bytes) {
+            return 0;
+        }
+        self.spare -= 9 * bytes;
+        bytes as u64
+    }
+
+    fn take_back(&mut self, _ask: &Ask, _used: u64, unused: u64) {
+        if self.promised {
+            self.spare += 9 * i128::from(unused);
+            self.limit_spare();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Exclusive channels: binds each channel to one client (Papa 2014, "Exclusive Channel": private channels).
 //!
 //! The paper binds channels to CPUs, because its clients are kernel threads; here a client is a session. A client gets its channel
-//! with its first request and keeps it until it departs. Once all channels are bound, further clients get none; with eight
+//! with its first request that is not done at once, and keeps it until it departs. Once all channels are bound, further clients get none; with eight
 //! channels or more, no user can bind the last eighth alone.
 
 use memferry_transfer::SessionId;

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! "Low work" is that of all classes but high. Admission checks that a client was granted the high class. Between slices all
-//! requests have equal turns, as in the paper.
+//! requests have equal turns, as in the paper. Short requests of low work are done at once only while no slice begins or lasts, and
+//! a slice begins only after those under way; short ones of the high class are always done at once, and cause slices.
 
 use memferry_clock::Instant;
 use memferry_transfer::{PriorityClass, SessionId};
@@ -69,6 +70,20 @@ impl Policy for Priority {
     fn moved(&mut self, ask: &Ask, bytes: u64) {
         if !is_high(ask) {
             self.slices.low_moved(bytes);
+        }
+    }
+
+    fn lend(&mut self, ask: &Ask, at_most: u64) -> u64 {
+        let lends = match is_high(ask) {
+            true => self.slices.see_high(),
+            false => self.slices.lend(self.worker),
+        };
+        if lends { at_most } else { 0 }
+    }
+
+    fn take_back(&mut self, ask: &Ask, used: u64, _unused: u64) {
+        if !is_high(ask) {
+            self.slices.take_back(self.worker, used);
         }
     }
 }

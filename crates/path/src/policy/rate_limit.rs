@@ -6,7 +6,8 @@
 //!
 //! A chunk moves whenever the bucket is not empty, so the bucket may fall below zero by a chunk of each of the user's requests.
 //! That debt is paid before the next chunk: on one worker, a user moves at most rate × time + burst + one chunk of each of its
-//! requests. Buckets belong to users, not clients, so more sessions gain nothing, except that each worker has its own buckets.
+//! requests. Short requests done at once pay from the same bucket in advance, so they add nothing to that. The bucket fills when long
+//! requests move: once it is empty, a short one goes through a channel, which fills it. Buckets belong to users, not clients, so more sessions gain nothing, except that each worker has its own buckets.
 
 use std::collections::BTreeMap;
 
@@ -112,5 +113,21 @@ impl Policy for RateLimit {
         let cost = i128::from(bytes) * PICOSECONDS;
         let bucket = self.bucket(ask.user);
         bucket.tokens = bucket.tokens.saturating_sub(cost);
+    }
+
+    fn lend(&mut self, ask: &Ask, at_most: u64) -> u64 {
+        let bucket = self.bucket(ask.user);
+        let bytes = (bucket.tokens / PICOSECONDS).clamp(0, i128::from(at_most));
+        if bytes < i128::from(ask.bytes) {
+            return 0;
+        }
+        bucket.tokens -= bytes * PICOSECONDS;
+        bytes as u64
+    }
+
+    fn take_back(&mut self, ask: &Ask, _used: u64, unused: u64) {
+        let full = self.full();
+        let bucket = self.bucket(ask.user);
+        bucket.tokens = (bucket.tokens + i128::from(unused) * PICOSECONDS).min(full);
     }
 }

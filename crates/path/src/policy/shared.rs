@@ -27,9 +27,8 @@ impl Policy for Shared {
     #[inline]
     fn choose(&mut self, _ask: &Ask, channels: &[ChannelState]) -> Choice {
         let count = channels.len();
-        let free = (0..count)
-            .map(|step| (self.next + step) % count)
-            .find(|channel| channels[*channel] == ChannelState::Free);
+        let next = self.next.min(count);
+        let free = (next..count).chain(0..next).find(|channel| channels[*channel] == ChannelState::Free);
         match free {
             Some(channel) => {
                 self.next = channel + 1;

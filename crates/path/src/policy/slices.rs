@@ -41,6 +41,10 @@ struct State {
     phase: Phase,
     /// Workers whose low work may be moving.
     moving: Vec<bool>,
+    /// For each worker, how many batches of low requests it is doing at once.
+    at_once: Vec<u32>,
+    /// High requests were done at once since the last step.
+    high_at_once: bool,
     /// When high work was last seen.
     high_at: Option<Instant>,
     counts: SliceCounts,
@@ -75,8 +79,12 @@ impl Slices {
     pub fn new(period: Duration, slice: Duration, workers: usize) -> Self {
         let phase = Phase::Open { next: Instant::ORIGIN.after(period) };
         let moving = vec![false; workers];
+        let at_once = vec![0; workers];
+        let high_at_once = false;
+        let high_at = None;
         let counts = SliceCounts::default();
-        Self(Arc::new(Mutex::new(State { period, slice, phase, moving, high_at: None, counts })))
+        let state = State { period, slice, phase, moving, at_once, high_at_once, high_at, counts };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// The counts since the service started.
@@ -94,6 +102,39 @@ impl Slices {
         self.with_state(|state| {
             if let Some(moving) = state.moving.get_mut(worker) {
                 *moving = false;
+            }
+            if let Some(batches) = state.at_once.get_mut(worker) {
+                *batches = 0;
+            }
+        });
+    }
+
+    /// Notes high requests that are done at once; always true.
+    pub(super) fn see_high(&self) -> bool {
+        self.with_state(|state| state.high_at_once = true);
+        true
+    }
+
+    /// Whether a worker may do low requests at once, until it says that they are [over](Self::take_back). No slice begins before.
+    pub(super) fn lend(&self, worker: usize) -> bool {
+        self.with_state(|state| {
+            let is_open = matches!(state.phase, Phase::Open { .. });
+            match state.at_once.get_mut(worker) {
+                Some(batches) if is_open => {
+                    *batches += 1;
+                    true
+                }
+                _ => false,
+            }
+        })
+    }
+
+    /// Ends low requests done at once by a worker, which moved `bytes`.
+    pub(super) fn take_back(&self, worker: usize, bytes: u64) {
+        self.low_moved(bytes);
+        self.with_state(|state| {
+            if let Some(batches) = state.at_once.get_mut(worker) {
+                *batches = batches.saturating_sub(1);
             }
         });
     }
@@ -114,7 +155,7 @@ impl Slices {
 
 impl State {
     fn step(&mut self, worker: usize, now: Instant, view: View) -> Decision {
-        if view.high {
+        if std::mem::take(&mut self.high_at_once) | view.high {
             self.high_at = Some(now);
         }
         if let Some(moving) = self.moving.get_mut(worker) {
@@ -133,7 +174,7 @@ impl State {
                     }
                     return Decision { low_moves: true, wake: view.low.then_some(next) };
                 }
-                Phase::Suspending if self.moving.contains(&true) => {
+                Phase::Suspending if self.low_moves() => {
                     return Decision {
                         low_moves: false,
                         wake: view.low.then(|| now.after(RECHECK_INTERVAL)),
@@ -151,6 +192,11 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Whether low work of any worker may be moving.
+    fn low_moves(&self) -> bool {
+        self.moving.contains(&true) || self.at_once.iter().any(|batches| *batches > 0)
     }
 
     fn high_is_recent(&self, now: Instant) -> bool {
@@ -226,6 +272,29 @@ mod tests {
         slices.step(0, at(2), View::default());
         slices.step(1, at(3), HIGH);
         slices.step(1, at(91), HIGH);
+        assert_eq!(slices.counts().slices, 1);
+    }
+    #[test]
+    fn a_slice_begins_after_low_requests_done_at_once() {
+        let slices = slices(2);
+        slices.step(0, at(1), HIGH);
+        assert!(slices.lend(1), "no slice has begun");
+        slices.step(0, at(91), HIGH);
+        assert!(!slices.lend(1), "one is about to");
+        assert_eq!(slices.counts().slices, 0);
+        slices.take_back(1, 1024);
+        slices.step(0, at(92), HIGH);
+        assert_eq!(slices.counts(), SliceCounts { slices: 1, strayed_bytes: 0 });
+        assert!(!slices.lend(1));
+    }
+
+    #[test]
+    fn high_requests_done_at_once_cause_slices() {
+        let slices = slices(1);
+        slices.step(0, at(89), LOW);
+        slices.see_high();
+        slices.step(0, at(91), LOW);
+        slices.step(0, at(92), RESTS);
         assert_eq!(slices.counts().slices, 1);
     }
 }

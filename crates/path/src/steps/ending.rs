@@ -18,6 +18,7 @@ impl<E: Engine> Path<E> {
     /// Closes a queue: drops its waiting requests, cancels the running ones, and delivers no more completions. The queue is gone
     /// once none of its requests runs ([`queue_gone`](Self::queue_gone)).
     pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
+        self.end_batch();
         let Some(queue) = self.ledger.queue(key) else { return };
         queue.closing = true;
         self.channels.crowded = self.ledger.is_crowded();

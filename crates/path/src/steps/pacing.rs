@@ -27,6 +27,7 @@ pub(super) struct Pacing {
 impl<E: Engine> Path<E> {
     /// Replaces the policy. Running requests keep their channels; the state of the old policy is lost.
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.forget_loans();
         self.acts = policy.acts();
         self.policy = policy;
         self.pacing = Pacing::default();

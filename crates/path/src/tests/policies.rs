@@ -18,6 +18,8 @@ use crate::policy::{Deadline, PolicySettings, RateLimit, Slices, Weighted};
 const CHUNK: u64 = 256 << 10;
 const PS_PER_BYTE: u64 = 100;
 const CHANNELS: u32 = 16;
+/// Requests up to this length are done at once.
+const IMMEDIATE: u64 = 16 << 10;
 
 /// A client that keeps `depth` requests of `bytes` outstanding.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,8 @@ struct Spec {
 }
 
 const NORMAL: Spec = Spec { user: 1, class: PriorityClass::Normal, depth: 4, bytes: 1 << 20, deadline: None };
+/// A batch of requests that are done at once.
+const SHORT: Spec = Spec { depth: 32, bytes: 1 << 10, ..NORMAL };
 
 #[derive(Default)]
 struct Tally {
@@ -63,7 +67,7 @@ struct Load {
 
 impl Load {
     fn new(policy: Box<dyn Policy>, specs: &[Spec]) -> Self {
-        let engine = WorkerModel::new(CHANNELS, CHUNK, PS_PER_BYTE);
+        let engine = WorkerModel::new(CHANNELS, CHUNK, PS_PER_BYTE).with_immediate(IMMEDIATE);
         let mut load = Self {
             capabilities: Capabilities::new(64),
             path: Path::new(engine, policy, PathLimits { waiting_per_user: 1000 }),
@@ -96,6 +100,7 @@ impl Load {
                 self.path.submit(self.now, reservation, self.tags, &request, &mut self.capabilities);
                 *outstanding += 1;
             }
+            self.path.end_batch();
         }
     }
 
@@ -123,8 +128,12 @@ impl Load {
             self.collect();
             // The time always advances, so that a request refused at once is not submitted again at the same instant.
             let earliest = self.now.after(Duration::from_micros(1));
-            let wake = self.path.next_wake().expect("requests are outstanding");
-            self.now = wake.max(earliest);
+            // Without one, all requests were done at once.
+            let wake = self.path.next_wake().unwrap_or(earliest);
+            // A worker does nothing at once while it moves chunks.
+            let does_short = self.clients.iter().any(|(spec, ..)| spec.bytes <= IMMEDIATE);
+            let free = if does_short { self.path.engine().busy_until() } else { earliest };
+            self.now = wake.max(earliest).max(free);
         }
         self
     }
@@ -343,4 +352,100 @@ fn a_new_policy_does_not_charge_earlier_bytes() {
         load.tallies[0].latencies.len() >= 2,
         "the new policy delayed requests for bytes moved before it"
     );
+}
+
+#[test]
+fn weighted_shares_hold_with_short_requests() {
+    let of = |class, spec| Spec { class, ..spec };
+    let [low, high] = [PriorityClass::Low, PriorityClass::High];
+    let cases = [
+        ([of(low, SHORT), NORMAL, of(high, NORMAL)], [1.0 / 7.0, 2.0 / 7.0, 4.0 / 7.0]),
+        ([of(low, NORMAL), NORMAL, of(high, SHORT)], [1.0 / 7.0, 2.0 / 7.0, 4.0 / 7.0]),
+        ([of(low, SHORT), SHORT, of(high, NORMAL)], [1.0 / 7.0, 2.0 / 7.0, 4.0 / 7.0]),
+        ([of(low, SHORT), SHORT, of(high, SHORT)], [1.0 / 7.0, 2.0 / 7.0, 4.0 / 7.0]),
+        ([SHORT, NORMAL, Spec { user: 2, ..SHORT }], [0.25, 0.25, 0.5]),
+    ];
+    for (specs, expected) in cases {
+        let mut load = Load::new(PolicyKind::Weighted.build(), &specs);
+        assert_close(&load.run(Duration::from_millis(500)).shares(), &expected, 0.03);
+    }
+}
+
+#[test]
+fn a_light_client_does_not_hold_up_a_heavy_one() {
+    // One short request each time that the worker looks, which is far less than its share.
+    let light = Spec { depth: 1, bytes: 64, ..SHORT };
+    for kind in PolicyKind::ALL {
+        let mut load = Load::new(kind.build(), &[light, NORMAL]);
+        let bytes = load.run(Duration::from_millis(100)).tallies[1].bytes;
+        assert!(bytes > 800_000_000 / 10, "{}: {bytes} bytes in 100 ms", kind.name());
+    }
+}
+
+#[test]
+fn short_requests_keep_to_the_rate() {
+    let rate = 1_000_000_000u64;
+    for burst in [4096, 16 << 20] {
+        let other = Spec { user: 2, ..SHORT };
+        let mut load = Load::new(Box::new(RateLimit::new(rate, burst)), &[SHORT, NORMAL, other, other]);
+        load.run(SECOND);
+        let moved = |clients: std::ops::Range<usize>| -> u64 {
+            load.tallies[clients].iter().map(|tally| tally.bytes).sum()
+        };
+        for (moved, requests) in [(moved(0..2), 2), (moved(2..4), 1)] {
+            let limit = rate + burst + requests * CHUNK;
+            assert!(moved <= limit, "{moved} bytes moved, limit {limit}");
+            assert!(moved * 10 >= rate * 9, "{moved} bytes moved, less than nine tenths of the rate");
+        }
+    }
+}
+
+#[test]
+fn short_low_requests_move_nothing_within_a_slice() {
+    for high in [NORMAL, SHORT] {
+        let high = Spec { class: PriorityClass::High, ..high };
+        let slices = Slices::new(Duration::from_micros(900), Duration::from_micros(300), 1);
+        let policy = Box::new(crate::policy::Priority::new(slices.clone(), 0));
+        let mut load = Load::new(policy, &[high, SHORT, NORMAL]);
+        load.run(SECOND);
+        let counts = slices.counts();
+        assert!(counts.slices > 900 && counts.strayed_bytes == 0, "{counts:?}");
+        let least = load.tallies.iter().map(|tally| tally.bytes).min().unwrap_or(0);
+        assert!(least > 0, "one moved nothing");
+    }
+}
+
+#[test]
+fn deadlines_hold_beside_short_requests() {
+    let dated = Spec { deadline: Some(Duration::from_millis(2)), bytes: 4 << 20, ..NORMAL };
+    // So long that the least step of the load costs no time of the worker.
+    let short = Spec { user: 2, depth: 8, bytes: IMMEDIATE, ..NORMAL };
+    let mut load = Load::new(Box::new(Deadline::new(10_000_000_000)), &[dated, short, short]);
+    load.run(Duration::from_millis(300));
+    let late = |tally: &Tally| tally.failures.iter().any(|failure| *failure != Failure::DeadlineUnreachable);
+    assert!(!load.tallies.iter().any(late), "an accepted request failed");
+    let met = load.tallies[0].latencies.len();
+    assert!(met > 100, "only {met} met their deadline");
+    let latest = load.tallies[0].latencies.iter().max().copied().unwrap_or(0);
+    assert!(latest <= 2_000_000_000, "a request took {latest} ps");
+    assert!(load.tallies[1].bytes > 0, "requests without a deadline get the rest");
+}
+
+#[test]
+fn what_moves_nothing_needs_no_channel_and_no_loan() {
+    for kind in PolicyKind::ALL {
+        let stopped = PolicySettings { rate_bytes_per_second: 1, burst_bytes: 1, ..PolicySettings::of(kind) };
+        let mut load = Load::new(stopped.for_workers(1).0.remove(0), &[Spec { depth: 64, ..NORMAL }, SHORT]);
+        load.run(Duration::from_millis(1));
+        let (_, queue, ..) = load.clients[1];
+        let idle = load.path.open_queue(SessionId(2), 1);
+        for key in [queue, idle] {
+            let held_back = load.path.waiting_of(key) > 0;
+            let allowed = load.path.may_do_at_once(key, u32::MAX, PriorityClass::Normal, 0);
+            assert_eq!(allowed, (!held_back).then_some(SessionId(2)), "{}", kind.name());
+        }
+        assert_eq!(load.path.may_do_at_once(idle, 0, PriorityClass::Normal, 0), None, "no room");
+        assert_eq!(load.path.may_do_at_once(idle, 1, PriorityClass::High, 0), None, "not granted");
+        assert_eq!(load.path.may_do_at_once(idle, 1, PriorityClass::Normal, IMMEDIATE + 1), None, "too long");
+    }
 }

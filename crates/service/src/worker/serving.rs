@@ -91,6 +91,7 @@ impl Worker {
                 }
             }
         }
+        self.path.end_batch();
         drop(capabilities);
         // Room in the ring before completions, because a client that has its completion may submit at once.
         queue.end.publish_consumed();
