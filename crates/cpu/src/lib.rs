@@ -3,14 +3,15 @@
 //! ```text
 //! post ──► channel: Job { descriptor, done } ──ring_doorbell──► started
 //! perform ──► a short operation, at once
-//! poll ──► each started job: one chunk ──progress──► kernels, under bus_error::guarded
+//! poll ──► next started job: one chunk ──progress──► kernels, under bus_error::guarded
 //!              all done ──► Ok        cancelled ──► Err(Cancelled), before the next chunk
 //!              memory failed ──► Err(MemoryFault), with the bytes before that chunk
 //! ```
 //!
-//! A channel holds one descriptor. A poll moves one chunk per started job, so a long copy delays the others by one
-//! chunk a round. Operations with more operands than a copy get shorter chunks. The engine starts no thread, does not
-//! sleep, and allocates nothing after [`CpuEngine::new`].
+//! A channel holds one descriptor. A poll takes about as long as one chunk of a copy: it moves one chunk of a long job, or several short
+//! jobs. Polls go round the jobs, so a long copy delays the others by one chunk a round, and a caller that looks for new requests
+//! between polls finds them after one chunk, however many jobs there are. Operations with more operands than a copy get shorter
+//! chunks. The engine starts no thread, does not sleep, and allocates nothing after [`CpuEngine::new`].
 
 mod blocks;
 mod choice;
@@ -103,6 +104,10 @@ pub struct CpuEngine {
     busy: Vec<u32>,
     /// Entries at the end of `busy` posted since the last doorbell.
     posted: usize,
+    /// Index in `busy` of the job that moves next. Those before it have moved their chunks of this round.
+    next: usize,
+    /// Cancelled jobs that have not ended.
+    cancelled: usize,
     chunk_bytes: u64,
     team: Option<Arc<CopyTeam>>,
     read_elsewhere: bool,
@@ -113,8 +118,10 @@ struct Channel {
     /// Serial number of the newest post.
     serial: u32,
     job: Option<Job>,
-    /// Chunks that one poll moves.
+    /// Chunks that one round moves.
     turns: u32,
+    /// Those of them that the present round has not moved yet.
+    left: u32,
 }
 
 #[derive(Debug)]
@@ -127,15 +134,24 @@ struct Job {
 }
 
 impl CpuEngine {
-    /// An engine of `channels` channels. One poll moves at most `chunk_bytes` (at least 1) of a job, fewer for operations that
-    /// touch more than two bytes per byte visited.
+    /// An engine of `channels` channels. One poll moves at most `chunk_bytes` (at least 1), fewer for operations that touch more
+    /// than two bytes per byte visited.
     ///
     /// It survives failing memory only in a process that called [`memferry_shm::bus_error::install`];
     /// this function installs no signal handler.
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
         let busy = Vec::with_capacity(channels as usize);
-        let channels = (0..channels).map(|_| Channel { serial: 0, job: None, turns: 1 }).collect();
-        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), team: None, read_elsewhere: false }
+        let channels = (0..channels).map(|_| Channel { serial: 0, job: None, turns: 1, left: 0 }).collect();
+        Self {
+            channels,
+            busy,
+            posted: 0,
+            next: 0,
+            cancelled: 0,
+            chunk_bytes: chunk_bytes.max(1),
+            team: None,
+            read_elsewhere: false,
+        }
     }
 
     /// Shares long copies with idle members of `team`. A poll then moves `chunk_bytes` for each thread that
@@ -181,31 +197,61 @@ impl CpuEngine {
     }
 }
 
-/// Result of [`CpuEngine::step`].
-enum Step {
-    Ended(EngineCompletion),
-    /// The job stays. `active`: it has started and is not suspended.
-    Left {
-        active: bool,
-    },
-}
-
 impl CpuEngine {
-    /// Moves chunks of `chunk_bytes` of the job at `index` of the busy channels, and removes it if it has ended.
+    /// The channels whose jobs have started.
+    fn started(&self) -> &[u32] {
+        &self.busy[..self.busy.len() - self.posted]
+    }
+
+    /// Whether a job has started and is not suspended.
+    fn is_active(&self) -> bool {
+        self.started().iter().any(|number| self.channels[*number as usize].turns > 0)
+    }
+
+    /// Moves one chunk of `chunk_bytes` of the job at `index` of the busy channels, and removes it if it has ended.
     #[inline]
-    fn step(&mut self, index: usize, chunk_bytes: u64) -> Step {
+    fn step(&mut self, index: usize, chunk_bytes: u64) -> Option<EngineCompletion> {
         let settings =
             Settings { chunk_bytes, team: self.team.as_deref(), read_elsewhere: self.read_elsewhere };
-        let has_started = index < self.busy.len() - self.posted;
         let number = self.busy[index];
         let channel = &mut self.channels[number as usize];
         let serial = channel.serial;
-        let Some(outcome) = channel.step(settings) else {
-            return Step::Left { active: has_started && channel.turns > 0 };
-        };
+        self.cancelled -= usize::from(channel.job.as_ref().is_some_and(|job| job.cancelled));
+        let outcome = channel.step(settings)?;
+        self.posted -= usize::from(index >= self.busy.len() - self.posted);
         self.busy.remove(index);
-        self.posted -= usize::from(!has_started);
-        Step::Ended(EngineCompletion { ticket: Ticket { channel: number, serial }, outcome })
+        self.next -= usize::from(index < self.next);
+        Some(EngineCompletion { ticket: Ticket { channel: number, serial }, outcome })
+    }
+
+    /// Ends all cancelled jobs, also those that have not started.
+    fn end_cancelled(&mut self, completions: &mut Vec<EngineCompletion>) {
+        let mut index = 0;
+        while self.cancelled > 0 && index < self.busy.len() {
+            let job = self.channels[self.busy[index] as usize].job.as_ref();
+            let ended = job.is_some_and(|job| job.cancelled).then(|| self.step(index, 1)).flatten();
+            index += usize::from(ended.is_none());
+            completions.extend(ended);
+        }
+    }
+
+    /// The index of the job that moves next; `None` when this round has ended.
+    fn next_in_round(&mut self) -> Option<usize> {
+        while let Some(number) = self.started().get(self.next) {
+            if self.channels[*number as usize].left > 0 {
+                return Some(self.next);
+            }
+            self.next += 1;
+        }
+        None
+    }
+
+    fn begin_round(&mut self) {
+        self.next = 0;
+        for index in 0..self.started().len() {
+            let channel = &mut self.channels[self.busy[index] as usize];
+            channel.left = channel.turns;
+        }
     }
 }
 
@@ -233,6 +279,7 @@ impl Engine for CpuEngine {
         let number = descriptor.channel();
         let channel = &mut self.channels[number as usize];
         channel.serial = channel.serial.wrapping_add(1);
+        channel.left = 0;
         channel.job = Some(Job { descriptor, state: State::default(), started: false, cancelled: false });
         self.busy.push(number);
         self.posted += 1;
@@ -249,18 +296,21 @@ impl Engine for CpuEngine {
     }
 
     fn poll(&mut self, _now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
-        let mut active = false;
-        let mut index = 0;
-        while index < self.busy.len() {
-            match self.step(index, self.chunk_bytes) {
-                Step::Ended(completion) => completions.push(completion),
-                Step::Left { active: more } => {
-                    active |= more;
-                    index += 1;
-                }
-            }
+        self.end_cancelled(completions);
+        if self.round_is_over() {
+            self.begin_round();
         }
-        active
+        let mut budget = self.chunk_bytes;
+        while budget > 0
+            && let Some(index) = self.next_in_round()
+        {
+            let channel = &mut self.channels[self.busy[index] as usize];
+            channel.left -= 1;
+            let cost = channel.job.as_ref().map_or(0, |job| job.cost(self.chunk_bytes));
+            budget = budget.saturating_sub(cost);
+            completions.extend(self.step(index, self.chunk_bytes));
+        }
+        self.is_active()
     }
 
     fn advance(
@@ -271,13 +321,11 @@ impl Engine for CpuEngine {
         completions: &mut Vec<EngineCompletion>,
     ) -> bool {
         let Some(index) = self.busy.iter().position(|busy| Some(*busy) == channel) else { return false };
-        match self.step(index, bytes.clamp(1, self.chunk_bytes)) {
-            Step::Ended(completion) => {
-                completions.push(completion);
-                false
-            }
-            Step::Left { active } => active,
-        }
+        let suspended = self.channels[self.busy[index] as usize].turns == 0;
+        let ended = self.step(index, bytes.clamp(1, self.chunk_bytes));
+        let active = ended.is_none() && index < self.started().len() && !suspended;
+        completions.extend(ended);
+        active
     }
 
     #[inline]
@@ -310,9 +358,15 @@ impl Engine for CpuEngine {
         channel.and_then(|channel| channel.job.as_ref()).map_or(0, |job| job.state.done)
     }
 
+    fn round_is_over(&self) -> bool {
+        let after = self.started().get(self.next..).unwrap_or_default();
+        after.iter().all(|number| self.channels[*number as usize].left == 0)
+    }
+
     fn set_turns(&mut self, channel: u32, turns: u32) {
         if let Some(channel) = self.channels.get_mut(channel as usize) {
             channel.turns = turns;
+            channel.left = channel.left.min(turns);
         }
     }
 
@@ -326,6 +380,7 @@ impl Engine for CpuEngine {
             && channel.serial == ticket.serial
             && let Some(job) = &mut channel.job
         {
+            self.cancelled += usize::from(!job.cancelled);
             job.cancelled = true;
         }
     }
@@ -336,36 +391,52 @@ impl Engine for CpuEngine {
 }
 
 impl Channel {
-    /// Moves the job's chunks for this poll. Returns the outcome when the job ended. The job is dropped first, because
-    /// its memory may be returned once the completion is seen.
+    /// Moves one chunk of the job. Returns the outcome when the job ended. The job is dropped first, because its memory may be
+    /// returned once the completion is seen.
     fn step(&mut self, settings: Settings<'_>) -> Option<Outcome> {
+        let suspended = self.turns == 0;
         let job = self.job.as_mut()?;
-        let result = job.advance(settings, self.turns)?;
+        let result = job.advance(settings, suspended)?;
         let outcome = outcome(result, &job.state);
         self.job = None;
         Some(outcome)
     }
 }
 
+/// Maximum number of short jobs that one poll moves.
+const MAX_JOBS_PER_POLL: u64 = 64;
+
 impl Job {
-    /// Moves up to `turns` chunks. Returns the result when the job has ended.
-    fn advance(&mut self, settings: Settings<'_>, turns: u32) -> Option<Result<(), Failure>> {
+    /// Moves one chunk, unless the job is `suspended`. Returns the result when the job has ended.
+    fn advance(&mut self, settings: Settings<'_>, suspended: bool) -> Option<Result<(), Failure>> {
         if self.cancelled {
             return Some(Err(Failure::Cancelled));
         }
-        if !self.started {
+        if !self.started || suspended {
             return None;
         }
-        let operation = self.descriptor.operation();
-        let hint = self.descriptor.hint();
-        for _ in 0..turns {
-            match progress::advance(operation, hint, &mut self.state, settings) {
-                Ok(false) => {}
-                Ok(true) => return Some(Ok(())),
-                Err(failure) => return Some(Err(failure)),
-            }
+        match progress::advance(
+            self.descriptor.operation(),
+            self.descriptor.hint(),
+            &mut self.state,
+            settings,
+        ) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(failure) => Some(Err(failure)),
         }
-        None
+    }
+
+    /// What the next chunk takes, as the bytes of a copy that takes as long.
+    fn cost(&self, chunk_bytes: u64) -> u64 {
+        let operation = self.descriptor.operation();
+        let left = operation.total_bytes().saturating_sub(self.state.done);
+        let cost = match operation {
+            // Each pixel may lie in another page.
+            Operation::Copy2d { .. } | Operation::Fill2d { .. } => chunk_bytes,
+            _ => left.saturating_mul(chunk_bytes) / progress::visited_bytes(operation, chunk_bytes).max(1),
+        };
+        cost.clamp((chunk_bytes / MAX_JOBS_PER_POLL).max(1), chunk_bytes)
     }
 }
 

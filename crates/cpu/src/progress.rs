@@ -104,8 +104,7 @@ const LINE: u64 = 64;
 /// Only the length of a turn depends on this. Policies and completions count bytes visited. Within the same share or rate,
 /// xor of 64 sources touches 65 bytes where a copy touches two, and deadlines assume that both are
 /// equally fast.
-/// were as fast.
-fn visited_bytes<M>(operation: &Operation<Region<M>>, chunk_bytes: u64) -> u64 {
+pub(super) fn visited_bytes<M>(operation: &Operation<Region<M>>, chunk_bytes: u64) -> u64 {
     let operands = match operation {
         Operation::Xor { sources, .. } => 1 + sources.len() as u64,
         Operation::DualCopy { .. } => 3,

@@ -135,7 +135,52 @@ fn only_read_only_destinations_are_refused() {
 }
 
 #[test]
-fn a_poll_moves_one_chunk_per_channel() {
+fn a_poll_moves_short_jobs_up_to_a_chunk() {
+    let memory = Mapping::owned(vec![0; 4096]);
+    let mut engine = CpuEngine::new(8, 1000);
+    let mut completions = Vec::new();
+    let polls = |engine: &mut CpuEngine, completions: &mut Vec<_>| {
+        engine.ring_doorbell();
+        std::iter::repeat_with(|| engine.poll(Instant::ORIGIN, completions)).take_while(|more| *more).count()
+            + 1
+    };
+    for channel in 0..8 {
+        let _ = engine.post(copy(channel, &memory, &memory, 250)).unwrap();
+    }
+    assert_eq!(polls(&mut engine, &mut completions), 2);
+    for channel in 0..8 {
+        let _ = engine.post(copy(channel, &memory, &memory, 0)).unwrap();
+    }
+    assert_eq!((polls(&mut engine, &mut completions), completions.len()), (1, 16));
+}
+
+#[test]
+fn turns_are_chunks_of_a_round() {
+    let memory = [1, 2, 3, 4].map(|byte| Mapping::owned(vec![byte; 100]));
+    let mut engine = CpuEngine::new(2, 10);
+    let twice = engine.post(copy(0, &memory[0], &memory[1], 100)).unwrap();
+    let never = engine.post(copy(1, &memory[2], &memory[3], 100)).unwrap();
+    engine.set_turns(0, 2);
+    engine.set_turns(1, 0);
+    engine.ring_doorbell();
+    let mut completions = Vec::new();
+    let mut over = Vec::new();
+    for _ in 0..3 {
+        assert!(engine.poll(Instant::ORIGIN, &mut completions));
+        over.push(engine.round_is_over());
+    }
+    assert_eq!(over, [false, true, false]);
+    engine.set_turns(0, 0);
+    assert!(engine.round_is_over(), "a suspended channel does not hold up the round");
+    assert!(!engine.poll(Instant::ORIGIN, &mut completions));
+    assert_eq!((engine.bytes_done(twice), engine.bytes_done(never)), (30, 0));
+    engine.cancel(never);
+    engine.poll(Instant::ORIGIN, &mut completions);
+    assert_eq!(completions[0].ticket, never);
+}
+
+#[test]
+fn a_poll_moves_one_chunk_of_one_channel() {
     let memory = [1, 2, 3, 4].map(|byte| Mapping::owned(vec![byte; 100]));
     let mut engine = CpuEngine::new(2, 10);
     let long = engine.post(copy(0, &memory[0], &memory[1], 100)).unwrap();
@@ -143,6 +188,9 @@ fn a_poll_moves_one_chunk_per_channel() {
     engine.ring_doorbell();
     let mut completions = Vec::new();
     assert!(engine.poll(Instant::ORIGIN, &mut completions));
+    assert_eq!((engine.bytes_done(long), engine.bytes_done(short)), (10, 0));
+    assert!(!engine.round_is_over() && engine.poll(Instant::ORIGIN, &mut completions));
+    assert!(engine.round_is_over());
     assert_eq!(
         completions,
         [EngineCompletion {

@@ -21,6 +21,8 @@ mod ending;
 mod lending;
 mod pacing;
 
+use std::collections::BTreeMap;
+
 use memferry_clock::Instant;
 use memferry_transfer::{
     Completion, Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Outcome, PriorityClass,
@@ -166,7 +168,10 @@ impl<E: Engine> Path<E> {
             return self.engine.poll(now, &mut self.reported);
         }
         self.end_batch();
-        self.pace(now);
+        // The policy's turns are for a whole round: asked in between, it would grant more than is moved.
+        if self.engine.round_is_over() {
+            self.pace(now);
+        }
         let more = self.engine.poll(now, &mut self.reported);
         self.charge(now);
         more
@@ -731,28 +736,59 @@ pub(crate) struct Queue {
 /// The queues of one path and the requests running for them.
 pub(crate) struct Ledger {
     queues: Vec<Option<Queue>>,
+    /// Keys of queues that are gone.
+    free: Vec<QueueKey>,
+    /// Queues that are not closing, by user.
+    users: BTreeMap<u32, u32>,
+    /// Queues that are not gone, by session.
+    sessions: BTreeMap<SessionId, u32>,
     running: Vec<Option<Running>>,
     /// How many run, and how many of them have a deadline. Kept so that an idle path need not look at every channel.
     count: usize,
     timed: usize,
 }
 
+/// Counts one off, and forgets what there is none of.
+fn count_off<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
 impl Ledger {
     pub(crate) fn new(channels: u32) -> Self {
         let running = (0..channels).map(|_| None).collect();
-        Self { queues: Vec::new(), running, count: 0, timed: 0 }
+        let free = Vec::new();
+        let users = BTreeMap::new();
+        let sessions = BTreeMap::new();
+        Self { queues: Vec::new(), free, users, sessions, running, count: 0, timed: 0 }
     }
 
     pub(crate) fn open(&mut self, session: SessionId, user: u32) -> QueueKey {
         let class = PriorityClass::Normal;
         let loans = Default::default();
         let queue = Queue { session, user, outstanding: 0, active: 0, closing: false, class, loans };
-        let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
-        if index == self.queues.len() {
-            self.queues.push(None);
+        *self.users.entry(user).or_default() += 1;
+        *self.sessions.entry(session).or_default() += 1;
+        if let Some(key) = self.free.pop() {
+            self.queues[key.0 as usize] = Some(queue);
+            return key;
         }
-        self.queues[index] = Some(queue);
-        QueueKey(index as u32)
+        self.queues.push(Some(queue));
+        QueueKey(self.queues.len() as u32 - 1)
+    }
+
+    /// Marks a queue as closing, so that it counts for its user no more. False if it is not open.
+    pub(crate) fn close(&mut self, key: QueueKey) -> bool {
+        let Some(queue) = self.queue(key) else { return false };
+        let user = queue.user;
+        if !std::mem::replace(&mut queue.closing, true) {
+            count_off(&mut self.users, user);
+        }
+        true
     }
 
     #[inline]
@@ -765,17 +801,18 @@ impl Ledger {
     pub(crate) fn forget_closed(&mut self, key: QueueKey) -> Option<SessionId> {
         let slot = self.queues.get_mut(key.0 as usize)?;
         let queue = slot.take_if(|queue| queue.closing && queue.outstanding == 0)?;
+        self.free.push(key);
+        count_off(&mut self.sessions, queue.session);
         Some(queue.session)
     }
 
     /// Whether queues of more than one user are open.
     pub(crate) fn is_crowded(&self) -> bool {
-        let mut users = self.queues.iter().flatten().filter(|queue| !queue.closing).map(|queue| queue.user);
-        users.next().is_some_and(|first| users.any(|user| user != first))
+        self.users.len() > 1
     }
 
     pub(crate) fn has_session(&self, session: SessionId) -> bool {
-        self.queues.iter().flatten().any(|queue| queue.session == session)
+        self.sessions.contains_key(&session)
     }
 
     pub(crate) fn start(&mut self, running: Running) {

@@ -324,6 +324,10 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         }
     }
 
+    fn round_is_over(&self) -> bool {
+        self.cpu.round_is_over()
+    }
+
     fn is_at_rest(&self, channel: u32) -> bool {
         self.cpu.is_at_rest(channel)
             && self.device.as_ref().is_none_or(|device| device.engine.is_at_rest(channel))

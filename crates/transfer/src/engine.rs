@@ -286,8 +286,14 @@ pub trait Engine {
         0
     }
 
-    /// Sets how much of a channel's work each poll does from now on, in multiples of the preemption granularity. The default is 1;
-    /// 0 suspends the channel. An engine that works on its own between polls only distinguishes 0 from other values.
+    /// Whether every channel has moved its turns, so that they may be set anew. An engine whose polls move the turns of one channel only
+    /// returns `false` in between.
+    fn round_is_over(&self) -> bool {
+        true
+    }
+
+    /// Sets how much of a channel's work each round does from now on, in multiples of the preemption granularity. A round is one poll
+    /// unless [`round_is_over`](Self::round_is_over) says otherwise. The default is 1; 0 suspends the channel. An engine that works on its own between polls only distinguishes 0 from other values.
     fn set_turns(&mut self, _channel: u32, _turns: u32) {}
 
     /// Whether a suspended channel is at rest: no byte moves until it is resumed. An engine that cannot suspend returns `false`

@@ -19,8 +19,9 @@ impl<E: Engine> Path<E> {
     /// once none of its requests runs ([`queue_gone`](Self::queue_gone)).
     pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
         self.end_batch();
-        let Some(queue) = self.ledger.queue(key) else { return };
-        queue.closing = true;
+        if !self.ledger.close(key) {
+            return;
+        }
         self.channels.crowded = self.ledger.is_crowded();
         for _ in self.completions.extract_if(.., |completion| completion.queue == key) {
             self.ledger.ended(key);
