@@ -468,12 +468,12 @@ impl Attendant {
         bytes: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Ended> {
-        let Ok([half, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        let Ok([half, doorbell, parked]) = <[OwnedFd; 3]>::try_from(descriptors) else {
             self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;
             return self.refuse(id, serial, RefusalKind::System, &OUT_OF_DESCRIPTORS);
         };
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        let result = client.send(bytes, &[&half, &doorbell]);
+        let result = client.send(bytes, &[&half, &doorbell, &parked]);
         // Linux limits the descriptors that this system user has sent and nobody has received, which is not this client's fault.
         if result == Err(Errno::TOOMANYREFS) {
             self.report(&FromAttendant::Undelivered { client: id, queue }, &[])?;

@@ -198,8 +198,8 @@ impl Queue {
     ) -> Result<Self, OpenError> {
         let capacity = layout.capacity();
         let protocol = |what| OpenError::Call(CallError::Protocol(what));
-        let Ok([service, doorbell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-            return Err(protocol("a new queue needs two descriptors"));
+        let Ok([service, doorbell, parked]) = <[OwnedFd; 3]>::try_from(descriptors) else {
+            return Err(protocol("a new queue needs three descriptors"));
         };
         // A service that sent other memory could end this process by truncating it, so the connection ends here.
         frame::check_sealed(service.as_fd(), layout.service_words() * 8)
@@ -214,7 +214,8 @@ impl Queue {
                 .ok_or_else(|| std::io::Error::other("the queue's memory is not aligned"))
         };
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
-        let end = ClientEnd::new(layout, own, peer, session.fences)
+        let worker = session.parked_word(&parked)?;
+        let end = ClientEnd::new(layout, own, peer, worker, session.fences)
             .map_err(|_| protocol("the queue's memory is too small"))?;
         let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new(), length: 0 }).collect();
         Ok(Self {

@@ -1,13 +1,20 @@
-//! The session that a client, its frames and its queues share: the link to the service and the fork guard.
+//! The session that a client, its frames and its queues share: the link to the service, the fork guard and the memories by which
+//! workers tell that they sleep.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use memferry_service::protocol::{Answer, Command};
 use memferry_shm::fork_guard::{ForkGuard, Forked};
+use memferry_shm::frame;
+use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
+use memferry_shm::queue_pair::ParkedWord;
+use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Handle, SessionId};
 
-use crate::error::{CallError, ConnectError};
+use crate::error::{CallError, ConnectError, OpenError};
 use crate::link::{Link, Opened};
 
 pub(crate) struct Session {
@@ -15,12 +22,42 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) fences: Fences,
     guard: ForkGuard,
+    /// The parked words of workers, by device and inode. The queues of a worker share one mapping, and so one entry of the TLB.
+    parked: Mutex<Vec<((u64, u64), MappedWords)>>,
 }
+
+/// Maximum number of parked words that queues share. A service has few workers; only a hostile one sends more memories.
+const MAX_SHARED: usize = 64;
 
 impl Session {
     pub(crate) fn open(opened: Opened) -> Result<Self, ConnectError> {
         let guard = ForkGuard::new().map_err(ConnectError::Setup)?;
-        Ok(Self { link: opened.link, id: opened.session, fences: opened.fences, guard })
+        let parked = Mutex::default();
+        Ok(Self { link: opened.link, id: opened.session, fences: opened.fences, guard, parked })
+    }
+
+    /// The memory of a worker's parked word, mapped for reading.
+    pub(crate) fn parked_word(&self, memory: &OwnedFd) -> Result<MappedWords, OpenError> {
+        let bytes = ParkedWord::<MappedWords>::BYTES;
+        // A service that sent other memory could end this process by truncating it, so the connection ends here.
+        frame::check_sealed(memory.as_fd(), bytes)
+            .inspect_err(|_| self.link.give_up())
+            .map_err(OpenError::Memory)?;
+        let stat = rustix::fs::fstat(memory).map_err(|error| OpenError::Map(error.into()))?;
+        let name = (stat.st_dev, stat.st_ino);
+        let mut known = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, word)) = known.iter().find(|(known, _)| *known == name) {
+            return Ok(word.clone());
+        }
+        let mapping =
+            Mapping::shared(memory.as_fd(), bytes, Access::ReadOnly, 4096).map_err(OpenError::Map)?;
+        mapping.do_not_fork().map_err(OpenError::Map)?;
+        let unaligned = || OpenError::Map(io::Error::other("the worker's memory is not aligned"));
+        let word = MappedWords::new(mapping).ok_or_else(unaligned)?;
+        if known.len() < MAX_SHARED {
+            known.push((name, word.clone()));
+        }
+        Ok(word)
     }
 
     #[inline]

@@ -355,15 +355,15 @@ fn unsealed(bytes: u64) -> OwnedFd {
     memfd
 }
 
-/// Opens a queue of 4 requests with the memory that `service_half` makes for its length.
-fn open_with(service_half: impl FnOnce(u64) -> OwnedFd + Send + 'static) -> OpenError {
+/// Opens a queue of 4 requests with the memory that `service_half` makes for its length, and that of the worker's parked word.
+fn open_with(service_half: impl FnOnce(u64) -> OwnedFd + Send + 'static, parked: OwnedFd) -> OpenError {
     let (client, service) = connected(SOON, move |peer| {
         let (serial, command, _) = peer.command().unwrap();
         assert!(matches!(command, Command::OpenQueue { .. }));
         let layout = Layout::new(4).unwrap();
         let service_half = service_half(layout.service_words() as u64 * 8);
         let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let descriptors = [service_half.as_fd(), doorbell.as_fd()];
+        let descriptors = [service_half.as_fd(), doorbell.as_fd(), parked.as_fd()];
         peer.answer_with(serial, Ok(Answer::Queue { queue: 0, capacity: 4 }), &descriptors);
         assert!(peer.command().is_none(), "the client ends the connection");
     });
@@ -375,18 +375,22 @@ fn open_with(service_half: impl FnOnce(u64) -> OwnedFd + Send + 'static) -> Open
 
 #[test]
 fn memory_that_can_be_truncated_is_not_mapped() {
-    let refused = open_with(unsealed);
+    let good = |bytes| memferry_shm::frame::allocate_sealed(bytes, false).unwrap().0;
+    let refused = open_with(unsealed, good(8));
     let is_unsealed = matches!(refused, OpenError::Memory(UnsafeMemory::Unsealed { .. }));
     assert!(is_unsealed && refused.to_string().contains("the service broke the protocol"), "{refused}");
-    let refused = open_with(|bytes| {
+    let short = |bytes| {
         let memfd = unsealed(bytes);
         rustix::fs::ftruncate(&memfd, 8).unwrap();
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
         memfd
-    });
+    };
+    let refused = open_with(short, good(8));
     assert!(matches!(refused, OpenError::Memory(UnsafeMemory::TooSmall { size: 8, .. })), "{refused}");
-    let refused = open_with(|_| std::fs::File::open("/proc/self/exe").unwrap().into());
+    let refused = open_with(|_| std::fs::File::open("/proc/self/exe").unwrap().into(), good(8));
     assert!(matches!(refused, OpenError::Memory(UnsafeMemory::NotMemfd)), "{refused}");
+    let refused = open_with(good, unsealed(4096));
+    assert!(matches!(refused, OpenError::Memory(UnsafeMemory::Unsealed { .. })), "{refused}");
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Service {
         bus_error::install().map_err(failed("installing the memory error handler"))?;
         let handles =
             (0..config.workers).map(|_| WorkerHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
-        let handles = handles.map_err(|error| failed("eventfd")(error.into()))?;
+        let handles = handles.map_err(failed("preparing a worker"))?;
         let for_team = handles.clone();
         // No helpers in the idle class: a helper that the kernel does not schedule delays the copy it helps with.
         let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
@@ -459,8 +459,9 @@ impl Service {
         let memories = MappedWords::new(memory).zip(MappedWords::new(half.mapping.clone()));
         let end = memories.and_then(|(client, own)| ServiceEnd::new(layout, client, own, fences).ok());
         let descriptor = half.descriptor.try_clone();
+        let parked = self.workers.get(worker).parked_memory();
         rings.lend((session, queue), half);
-        let (Some(end), Ok(descriptor)) = (end, descriptor) else {
+        let (Some(end), Ok(descriptor), Ok(parked)) = (end, descriptor, parked) else {
             sessions.remove_queue(session, queue);
             rings.queue_closed((session, queue));
             rings.give_back((session, queue));
@@ -472,7 +473,7 @@ impl Service {
         let class = self.config.class_of(user);
         let opened = NewQueue { session, number: queue, user, class, end, doorbell: rung, counters };
         self.workers.get(worker).send(WorkerCommand::Open(opened));
-        Ok((Answer::Queue { queue, capacity }, vec![descriptor, doorbell]))
+        Ok((Answer::Queue { queue, capacity }, vec![descriptor, doorbell, parked]))
     }
 
     fn close_queue(&self, session: SessionId, queue: u32) -> Result<Answer, Refusal> {

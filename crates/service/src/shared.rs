@@ -13,8 +13,9 @@ use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
 use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, Policy};
+use memferry_shm::frame;
 use memferry_shm::mapping::Mapping;
-use memferry_shm::queue_pair::ServiceEnd;
+use memferry_shm::queue_pair::{ParkedWord, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{PriorityClass, SessionId};
 use rustix::event::EventfdFlags;
@@ -206,20 +207,34 @@ pub(crate) struct WorkerHandle {
     /// Set to cancel requests that use revoked memory. A flag, so that many revocations cost one pass per turn.
     pub(crate) revoked: AtomicBool,
     pub(crate) wake: OwnedFd,
+    /// Tells the clients whether the worker sleeps.
+    pub(crate) parked: ParkedWord<MappedWords>,
+    /// The memory of that word, which clients can only read.
+    parked_memory: OwnedFd,
     /// Whether the worker can post to io_urings.
     pub(crate) rings: AtomicBool,
     pub(crate) counters: WorkerCounters,
 }
 
 impl WorkerHandle {
-    pub(crate) fn new() -> rustix::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bytes = ParkedWord::<MappedWords>::BYTES as u64;
+        let (parked_memory, mapping) =
+            frame::allocate_sealed_named("memferry-worker", bytes, false).map_err(std::io::Error::other)?;
+        let parked = MappedWords::new(mapping).and_then(|memory| ParkedWord::new(memory).ok());
+        let parked = parked.ok_or(std::io::ErrorKind::InvalidData)?;
         let commands = Default::default();
         let counters = Default::default();
         let pending = Default::default();
         let revoked = Default::default();
         let rings = Default::default();
-        Ok(Self { commands, pending, revoked, wake, rings, counters })
+        Ok(Self { commands, pending, revoked, wake, parked, parked_memory, rings, counters })
+    }
+
+    /// A descriptor of the memory of the parked word, for a client.
+    pub(crate) fn parked_memory(&self) -> std::io::Result<OwnedFd> {
+        self.parked_memory.try_clone()
     }
 
     /// Whether the worker can signal clients by their io_urings.

@@ -1,8 +1,9 @@
 //! A worker: a thread that polls its clients' rings, submits their requests to the path, and moves the bytes.
 //!
 //! ```text
-//! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk of each ─ settle ─ completions ─ wake-ups
-//!        of all queues, or with several users of the one that has used least time ([`shares`])
+//! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk ─ settle ─ completions ─ wake-ups
+//!        of all awake queues, or with several users of the one that has used least time ([`shares`])
+//!        dormant queues: a look at the next few ([`queues`])
 //! idle:  help with shared copies, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
@@ -10,6 +11,7 @@
 //! moves chunks. For a client that violates the rules, the worker closes the queues and the control side the session. The
 //! path's policy decides which request gets which engine channel.
 
+mod queues;
 mod serving;
 mod shares;
 pub(crate) mod threads;
@@ -26,15 +28,13 @@ use crate::worker_engine::WorkerEngine;
 use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
 use memferry_shm::mapping::Mapping;
-use memferry_shm::parking::{Fences, park};
-use memferry_shm::queue_pair::ServiceEnd;
-use memferry_shm::storage::MappedWords;
+use memferry_shm::parking::park;
 use memferry_transfer::SessionId;
+use queues::{Queue, Queues};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 
 use crate::MonotonicClock;
-use crate::counters::QueueCounters;
 use crate::module::Offload;
 use crate::protocol::Violation;
 use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
@@ -49,33 +49,18 @@ const SPIN: Duration = Duration::from_micros(50);
 const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Turns between samples of the status counters.
 const TURNS_PER_SAMPLE: u32 = 64;
+/// Dormant queues that a turn or a poll looks at. A look takes about 5 ns, a short turn 250 ns.
+const LOOKS: usize = 4;
+/// A turn that moves bytes is followed by one more look for so much of its time: a sixteenth of it for looks, and a round of 2,047
+/// dormant queues within 200 to 400 µs.
+const NANOSECONDS_PER_LOOK: u128 = 150;
+/// Another turn is followed by one more look for so many requests.
+const REQUESTS_PER_LOOK: usize = 8;
+/// Looks between two pieces of another worker's copy, of 64 KiB and more.
+const LOOKS_PER_PIECE: usize = 128;
 /// Epoll tokens of the worker's wake-up descriptor and of the Linux module's. Those of queues begin at 0.
 const WAKE: u64 = u64::MAX;
 const MODULE: u64 = u64::MAX - 1;
-
-struct Queue {
-    session: SessionId,
-    number: u32,
-    user: u32,
-    end: Box<ServiceEnd<MappedWords>>,
-    /// The client's signal, if set.
-    target: Option<SignalTarget>,
-    /// Readable when the doorbell rings. Never read.
-    doorbell: OwnedFd,
-    /// Closed: takes no requests and gets no completions. Released when its requests have ended.
-    closed: bool,
-    /// The turn of the last scan for cancels.
-    scanned: u32,
-    counters: Arc<QueueCounters>,
-}
-
-impl Queue {
-    /// Whether its client has requests or cancels that may be taken in this turn.
-    fn asks(&self, turn: u32) -> bool {
-        let cancels = || self.end.cancels_pending() && serving::may_scan(turn, self.scanned);
-        !self.closed && (self.end.ready() || cancels())
-    }
-}
 
 /// Result of spinning in an idle worker.
 enum Spun {
@@ -94,13 +79,12 @@ pub(crate) struct Worker {
     path: Path<WorkerEngine<ModuleEngine>>,
     /// The Linux module beside the CPU, if used.
     offload: Option<Offload>,
-    /// Indexed by queue key.
-    queues: Vec<Option<Queue>>,
+    queues: Queues,
+    /// How many dormant queues the next turn looks at.
+    looks: usize,
     epoll: OwnedFd,
     spins: bool,
     stopping: Option<Instant>,
-    /// Number of closed queues that are not released yet.
-    closing: usize,
     /// Queues that get completions in this turn. A field only to reuse its allocation.
     woken: Vec<QueueKey>,
     waker: ClientWaker,
@@ -126,10 +110,10 @@ impl Worker {
             // Level-triggered: the next turn takes the module's completions.
             epoll::add(&epoll, offload, epoll::EventData::new_u64(MODULE), epoll::EventFlags::IN)?;
         }
-        let queues = Vec::new();
+        let queues = Queues::default();
+        let looks = LOOKS;
         let woken = Vec::new();
         let stopping = None;
-        let closing = 0;
         let turns = 0;
         let shares = Shares::default();
         let busy_users = Vec::new();
@@ -142,10 +126,10 @@ impl Worker {
             path,
             offload,
             queues,
+            looks,
             epoll,
             spins,
             stopping,
-            closing,
             woken,
             waker,
             shares,
@@ -196,7 +180,7 @@ impl Worker {
             self.park();
             self.shared.team.set_activity(self.number, Activity::Busy);
             // It may have been woken to help. Its own clients come first.
-            if !self.has_work() {
+            if !self.has_work(LOOKS) {
                 self.help();
             }
             idle_since = None;
@@ -206,25 +190,24 @@ impl Worker {
     /// Copies pieces of shared copies until this worker has work. Returns whether it copied any.
     fn help(&self) -> bool {
         self.shared.team.set_activity(self.number, Activity::Busy);
-        self.shared.team.help(|| self.has_work())
+        self.shared.team.help(|| self.has_work(LOOKS_PER_PIECE))
     }
 
-    /// Whether a client or the control side has work for this worker.
-    fn has_work(&self) -> bool {
-        self.has_news() || self.handle.pending.load(Ordering::Relaxed)
+    /// Whether a client or the control side has work for this worker, as far as a look at so many dormant queues shows.
+    fn has_work(&self, looks: usize) -> bool {
+        self.has_news(looks) || self.handle.pending.load(Ordering::Relaxed)
     }
 
-    /// Whether a client that does not rest has requests or cancels.
-    fn has_news(&self) -> bool {
-        let mut queues = self.queues.iter().flatten().filter(|queue| !queue.closed);
-        let rests = |queue: &Queue| self.shares.any_rests() && self.shares.rests(queue.user);
-        queues.any(|queue| queue.end.has_news() && !rests(queue))
+    /// Whether a client that does not rest has requests or cancels, as far as a look at so many dormant queues shows.
+    fn has_news(&self, mut looks: usize) -> bool {
+        let rests = |user| self.shares.any_rests() && self.shares.rests(user);
+        self.queues.awake_have_news(rests) || self.queues.look(&mut looks, rests).is_some()
     }
 
     /// Polls for work for a while. Checks less than a turn does, to notice work sooner.
     fn spin(&self) -> Spun {
         for _ in 0..POLLS_PER_CLOCK_READ {
-            if self.has_work() {
+            if self.has_work(LOOKS) {
                 return Spun::Work;
             }
             if self.shared.team.has_work() {
@@ -238,11 +221,18 @@ impl Worker {
     /// One turn; returns whether anything happened.
     fn turn(&mut self) -> bool {
         let mut worked = self.handle_commands();
+        let taken_before = self.handle.counters.requests.get();
+        // A turn that moves bytes may take long. The others take as long as their requests are many.
+        let started = (self.queues.dormant() > 0 && self.path.progresses()).then(Stopwatch::now);
+        self.rotate();
         if self.shares.are_several() && self.stopping.is_none() {
             worked |= self.serve_slice();
         } else {
-            for index in 0..self.queues.len() {
+            // Violations take queues out of the list meanwhile.
+            let mut at = 0;
+            while let Some(index) = self.queues.awake().get(at).copied() {
                 worked |= self.take_requests(index);
+                at += 1;
             }
             worked |= self.advance(|path, now| path.run(now));
             self.deliver();
@@ -250,14 +240,43 @@ impl Worker {
         if let Some(offload) = &self.offload {
             offload.register(self.path.engine_mut().take_wanted());
         }
-        if self.closing > 0 {
+        if !self.queues.closing().is_empty() {
             self.reap();
         }
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_SAMPLE) {
             self.sample_counters();
         }
+        let shares = &mut self.shares;
+        self.queues.search(self.turns, |index, queue, awake| {
+            if awake { shares.rouse(queue.user, index) } else { shares.forget(queue.user, index) }
+        });
+        self.looks = match started {
+            Some(started) => LOOKS + (started.elapsed().as_nanos() / NANOSECONDS_PER_LOOK) as usize,
+            None => LOOKS + (self.handle.counters.requests.get() - taken_before) as usize / REQUESTS_PER_LOOK,
+        };
         worked
+    }
+
+    /// Looks at the next dormant queues, and makes those awake that have requests or cancels.
+    #[inline]
+    fn rotate(&mut self) {
+        if self.queues.dormant() == 0 {
+            return;
+        }
+        let mut looks = self.looks.min(self.queues.dormant());
+        loop {
+            let rests = |user| self.shares.any_rests() && self.shares.rests(user);
+            let Some(index) = self.queues.look(&mut looks, rests) else { return };
+            self.rouse(index);
+        }
+    }
+
+    /// Makes a queue awake, if it is dormant.
+    fn rouse(&mut self, index: usize) {
+        if let Some(user) = self.queues.rouse(index, self.turns) {
+            self.shares.rouse(user, index);
+        }
     }
 
     /// Serves the user that has used least of the worker's time for a slice of it; returns whether anything happened.
@@ -271,7 +290,7 @@ impl Worker {
         let queues = &self.queues;
         let busy_users = &self.busy_users;
         let turn = self.turns;
-        let asks = |index: &usize| queues[*index].as_ref().is_some_and(|queue| queue.asks(turn));
+        let asks = |index: &usize| queues.get(*index).is_some_and(|queue| queue.asks(turn));
         let picked = self
             .shares
             .pick(|share| busy_users.contains(&share.user) || share.queues().iter().any(asks))
@@ -347,9 +366,9 @@ impl Worker {
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
         }
-        for (key, queue) in (0..).zip(&self.queues) {
-            if let Some(queue) = queue {
-                queue.counters.set_waiting(self.path.waiting_of(QueueKey(key)));
+        for index in self.queues.awake() {
+            if let Some(queue) = self.queues.get(*index) {
+                queue.counters.set_waiting(self.path.waiting_of(QueueKey(*index as u32)));
             }
         }
     }
@@ -375,29 +394,28 @@ impl Worker {
 
     /// Closes the queues of a session that violated a rule, and notifies the control side.
     fn close_violator(&mut self, index: usize, violation: Violation) {
-        let Some(session) = self.queues[index].as_ref().map(|queue| queue.session) else { return };
-        self.close_where(|queue| queue.session == session);
+        let Some(session) = self.queues.get(index).map(|queue| queue.session) else { return };
+        self.close(&self.queues.of_session(session));
         self.shared.notify(Notice::Violation(session, violation));
     }
 
-    /// Closes the selected queues and cancels their requests.
-    fn close_where(&mut self, selected: impl Fn(&Queue) -> bool) {
+    /// Closes queues and cancels their requests.
+    fn close(&mut self, indices: &[usize]) {
         let mut capabilities = Self::capabilities(&self.shared);
         let mut closed = Vec::new();
-        for (index, slot) in self.queues.iter_mut().enumerate() {
-            let Some(queue) = slot.as_mut().filter(|queue| !queue.closed && selected(queue)) else {
-                continue;
-            };
-            self.path.close_queue(QueueKey(index as u32), &mut capabilities);
-            queue.closed = true;
+        for index in indices {
+            let Some((queue, awake)) = self.queues.close(*index) else { continue };
+            self.path.close_queue(QueueKey(*index as u32), &mut capabilities);
             queue.end.close();
-            closed.push(index);
+            if awake {
+                self.shares.forget(queue.user, *index);
+            }
+            closed.push(*index);
         }
         let news = capabilities.has_news();
         drop(capabilities);
-        self.closing += closed.len();
         for index in closed {
-            let Some(queue) = &self.queues[index] else { continue };
+            let Some(queue) = self.queues.even_closed(index) else { continue };
             // The client can influence how long this takes, so not with the capability table locked.
             self.waker.wake_closed(queue);
             // The client may keep the doorbell open, which must not wake this worker for a closed queue.
@@ -420,22 +438,26 @@ impl Worker {
             match command {
                 WorkerCommand::Open(opened) => {
                     let NewQueue { session, number, user, class, end, doorbell, counters } = opened;
+                    // Before the path gives the key of a queue that is gone to this one.
+                    self.reap();
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
                     let target = None;
-                    let closed = false;
                     let scanned = serving::never_scanned(self.turns);
+                    let asked = self.turns;
                     let queue =
-                        Queue { session, number, user, end, target, doorbell, closed, scanned, counters };
+                        Queue { session, number, user, end, target, doorbell, scanned, asked, counters };
                     self.open(key, queue);
                 }
                 WorkerCommand::Notify { session, number, target } => {
                     self.set_signal(session, number, target);
                 }
                 WorkerCommand::CloseQueue { session, number } => {
-                    self.close_where(|queue| queue.session == session && queue.number == number);
+                    if let Some((index, _)) = self.queues.find(session, number) {
+                        self.close(&[index]);
+                    }
                 }
-                WorkerCommand::CloseSession { session } => self.close_where(|queue| queue.session == session),
+                WorkerCommand::CloseSession { session } => self.close(&self.queues.of_session(session)),
                 WorkerCommand::Policy(policy) => self.path.set_policy(policy),
                 WorkerCommand::Registered(mapping, memory) => {
                     if let Some(late) = self.path.engine_mut().registered(&mapping, memory) {
@@ -469,15 +491,12 @@ impl Worker {
     /// Sets the signal of a queue. Signals at once if completions arrived since the client raised its flag, or if the queue
     /// is closed.
     fn set_signal(&mut self, session: SessionId, number: u32, target: SignalTarget) {
-        let matches = |queue: &Option<Queue>| {
-            queue.as_ref().is_some_and(|queue| queue.session == session && queue.number == number)
-        };
-        let index = self.queues.iter().position(matches);
-        let Some(queue) = index.and_then(|index| self.queues[index].as_mut()) else {
+        let Some((index, closed)) = self.queues.find(session, number) else {
             return self.shared.notify(Notice::Discarded(target));
         };
+        let Some(queue) = self.queues.even_closed(index) else { return };
         queue.target = Some(target);
-        if queue.closed || queue.end.wants_signal(queue.end.client_flag()) {
+        if closed || queue.end.wants_signal(queue.end.client_flag()) {
             self.waker.signal(queue);
         }
     }
@@ -491,30 +510,23 @@ impl Worker {
 
     fn open(&mut self, key: QueueKey, queue: Queue) {
         let index = key.0 as usize;
-        let session = queue.session;
-        let number = queue.number;
         // Edge-triggered: every ring is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(key.0));
         let added = epoll::add(&self.epoll, &queue.doorbell, data, flags);
-        if index >= self.queues.len() {
-            self.queues.resize_with(index + 1, || None);
-        }
-        self.release(index);
-        self.shares.add(queue.user, index);
-        self.queues[index] = Some(queue);
+        self.shares.open(queue.user);
+        self.shares.rouse(queue.user, index);
+        self.queues.open(key, queue);
         if added.is_err() {
             // Without its doorbell the queue cannot wake the worker, so the client finds it closed.
-            self.close_where(|queue| queue.session == session && queue.number == number);
+            self.close(&[index]);
         }
     }
 
     /// Gives up a queue. The control side may reuse its memory, and has the rest dropped where nobody waits for it.
-    fn release(&mut self, index: usize) {
-        let Some(queue) = self.queues[index].take() else { return };
-        self.closing -= usize::from(queue.closed);
+    fn release(&mut self, queue: Queue) {
         let Queue { session, number, user, end, target, doorbell, counters, .. } = queue;
-        self.shares.remove(user, index);
+        self.shares.close(user);
         counters.close();
         let remains = Box::new(Remains { _end: end, _doorbell: doorbell, _target: target });
         self.shared.notify(Notice::QueueReleased { session, number, remains });
@@ -522,23 +534,16 @@ impl Worker {
 
     /// Releases closed queues that have no running requests.
     fn reap(&mut self) {
-        for index in 0..self.queues.len() {
-            let closed = self.queues[index].as_ref().is_some_and(|queue| queue.closed);
-            if closed && self.path.queue_gone(QueueKey(index as u32)) {
-                self.release(index);
-            }
-        }
-        let open = self.queues.iter().flatten().count();
-        self.handle.counters.queues.set(open as u64);
+        let gone = self.queues.take_gone(|key| self.path.queue_gone(key));
+        gone.into_iter().for_each(|queue| self.release(queue));
+        self.handle.counters.queues.set(self.queues.count() as u64);
     }
 
     /// Sleeps until a doorbell or a command, unless one arrived meanwhile.
     fn park(&mut self) {
         self.reap();
         self.sample_counters();
-        for queue in self.queues.iter_mut().flatten() {
-            queue.end.publish_all_consumed();
-        }
+        self.queues.publish_all_consumed();
         // Deadlines of waiting requests pass although no event arrives. So does the deadline of a stop while requests are
         // suspended.
         let wake = self.path.next_wake().into_iter().chain(self.stopping).min();
@@ -548,43 +553,50 @@ impl Worker {
         });
         let rest = self.shares.wake().map(|end| end.saturating_duration_since(Stopwatch::now()));
         let limit = limit.into_iter().chain(rest).min();
-        let live = || self.queues.iter().flatten().filter(|queue| !queue.closed);
-        let all_full = live().all(|queue| queue.end.fences() == Fences::Full);
-        let fences = if all_full { Fences::Full } else { Fences::Asymmetric };
+        let mut rung = Vec::new();
         let slept = park(
-            |value| live().for_each(|queue| queue.end.set_parked(value)),
-            fences,
-            || self.handle.pending.load(Ordering::Acquire) || self.has_news(),
-            || self.sleep(limit),
+            |value| self.handle.parked.set(value),
+            self.queues.fences(),
+            || self.handle.pending.load(Ordering::Acquire) || self.has_news(usize::MAX),
+            || rung = self.sleep(limit),
         );
+        for index in rung {
+            if !self.queues.get(index).is_some_and(|queue| self.shares.rests(queue.user)) {
+                self.rouse(index);
+            }
+        }
         if slept {
             self.handle.counters.parks.add(1);
         }
     }
 
-    fn sleep(&self, limit: Option<Duration>) {
+    /// Sleeps until an event. Returns the queues whose doorbells rang.
+    fn sleep(&self, limit: Option<Duration>) -> Vec<usize> {
         let mut space = [std::mem::MaybeUninit::uninit(); 16];
         let limit = limit.and_then(|limit| rustix::event::Timespec::try_from(limit).ok());
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, limit.as_ref()) else { return };
-        if events.iter().any(|event| event.data.u64() == WAKE) {
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, limit.as_ref()) else { return Vec::new() };
+        let tokens = events.iter().map(|event| event.data.u64());
+        if tokens.clone().any(|token| token == WAKE) {
             let _ = rustix::io::read(&self.handle.wake, &mut [0u8; 8]);
         }
+        tokens.filter(|token| *token < MODULE).map(|token| token as usize).collect()
     }
 
     /// Last action: refuses requests that have arrived, then wakes every client for the last time.
     fn finish(mut self) {
-        for index in 0..self.queues.len() {
-            let capacity = self.queues[index].as_ref().map_or(0, |queue| queue.end.capacity() as usize);
+        let queues = self.queues.all();
+        for index in &queues {
+            let capacity = self.queues.get(*index).map_or(0, |queue| queue.end.capacity() as usize);
             // At most one full ring, so that a client that keeps submitting cannot delay the end.
             for _ in 0..capacity.div_ceil(serving::BATCH) {
-                self.take_requests(index);
+                self.take_requests(*index);
                 self.settle(MonotonicClock.now());
                 self.deliver();
             }
         }
-        self.close_where(|_| true);
-        for index in 0..self.queues.len() {
-            self.release(index);
+        self.close(&queues);
+        for queue in self.queues.take_gone(|_| true) {
+            self.release(queue);
         }
         for command in self.handle.take() {
             if let WorkerCommand::Notify { target, .. } = command {

@@ -16,7 +16,7 @@ use memferry_service::protocol::{
 };
 use memferry_shm::conduit;
 use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::{ClientEnd, LIST_WORDS, Layout, MAXIMUM_CAPACITY, ServiceEnd};
+use memferry_shm::queue_pair::{ClientEnd, LIST_WORDS, Layout, MAXIMUM_CAPACITY, ParkedWord, ServiceEnd};
 use memferry_shm::storage::{HeapWords, RingStorage};
 use memferry_transfer::{
     CacheHint, Color24, Completion, Copy2d, Count2d, Failure, Handle, MAX_SEGMENTS, MAX_SOURCES, Operation,
@@ -232,6 +232,8 @@ struct Pair {
     service: ServiceEnd<HeapWords>,
     own: HeapWords,
     other: HeapWords,
+    /// The memory of the worker's parked word.
+    parked: HeapWords,
 }
 
 impl Pair {
@@ -239,12 +241,12 @@ impl Pair {
         let layout = Layout::new(capacity).expect("a capacity");
         let own = HeapWords::zeroed(layout.client_words());
         let other = HeapWords::zeroed(layout.service_words());
-        let end = || (layout, own.clone(), other.clone(), Fences::Full);
-        let (layout, near, far, fences) = end();
-        let client = ClientEnd::new(layout, near, far, fences).expect("the right sizes");
-        let (layout, near, far, fences) = end();
-        let service = ServiceEnd::new(layout, near, far, fences).expect("the right sizes");
-        Self { client, service, own, other }
+        let parked = HeapWords::zeroed(1);
+        let client = ClientEnd::new(layout, own.clone(), other.clone(), parked.clone(), Fences::Full);
+        let client = client.expect("the right sizes");
+        let service = ServiceEnd::new(layout, own.clone(), other.clone(), Fences::Full);
+        let service = service.expect("the right sizes");
+        Self { client, service, own, other, parked }
     }
 
     /// The words of the client's memory that `act` changes.
@@ -326,22 +328,24 @@ fn words_of_both_memories() {
     ];
     let expected = client.map(|(name, word)| (name.to_owned(), word.to_string()));
     assert_eq!(places("Client's memory, L + 8192 words:")[..4], expected);
-    let sleeping = pair.in_service(|pair| pair.service.set_parked(1));
+    let parked = pair.parked.clone();
+    let worker = ParkedWord::new(parked.clone()).expect("the right size");
+    let sleeping = pair.changes(&parked, |_| worker.set(1));
     let wake = pair.in_service(|pair| pair.service.change_wake_word());
     pair.request();
     pair.service.pop().expect("a request");
     let taken = pair.in_service(|pair| pair.service.publish_all_consumed());
     let closed = pair.in_service(|pair| pair.service.close());
     let completed = Pair::new(4).in_service(|pair| pair.completions(1));
+    assert_eq!(places("Worker's memory, 1 word:"), [("worker parked".to_owned(), sleeping[0].to_string())]);
     let service = [
-        ("worker parked", sleeping[0]),
         ("wake word", wake[0]),
         ("submissions taken", taken[0]),
         ("closed", closed[1]),
         ("completion slots", completed[0]),
     ];
     let expected = service.map(|(name, word)| (name.to_owned(), word.to_string()));
-    assert_eq!(places("Service's memory, P + C words:")[..5], expected);
+    assert_eq!(places("Service's memory, P + C words:")[..4], expected);
 }
 
 /// The bytes of the page's examples, a line each.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client memory  (client writes, service reads)        service memory  (service writes, client reads)
-//!   client parked                                        worker parked, wake word
+//!   client parked                                        wake word
 //!   completions consumed (hint)                          submissions consumed (hint)
 //!   cancel generation, cancel and stop words             closed
 //!   submission slots, 16 words                           completion slots, 4 words
@@ -11,8 +11,11 @@
 //!
 //! Each side keeps its own counts in private memory. It reads three things from the other side: hints, which it checks
 //! for range; flags; and slots, which it copies once. Words that change at different times lie in different cache lines.
-//! The callers sleep: a worker on the service's eventfd, a client on the wake word as a futex.
+//! The callers sleep: a worker on the service's eventfd, a client on the wake word as a futex. Whether the worker sleeps is in a third
+//! memory, which all queue pairs of the worker share ([`ParkedWord`]). A worker looks at a queue pair with little traffic by its
+//! [`Watch`].
 
+mod dormant;
 mod list_area;
 mod sleeper;
 
@@ -24,6 +27,7 @@ use crate::parking::{Fences, must_wake, wanted};
 use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
 use crate::storage::RingStorage;
 use crate::sync::{AtomicU64, Ordering};
+pub use dormant::{ParkedWord, Watch};
 use list_area::ListArea;
 pub use memferry_transfer::wire::{COMPLETION_WORDS, SUBMISSION_WORDS};
 pub use sleeper::Sleeper;
@@ -62,7 +66,6 @@ const COMPLETIONS_CONSUMED: usize = LINE;
 const CANCEL_GENERATION: usize = 2 * LINE;
 const CANCEL_WORDS: usize = 3 * LINE;
 
-const WORKER_PARKED: usize = 0;
 const WAKE_WORD: usize = 1;
 const SUBMISSIONS_CONSUMED: usize = LINE;
 const CLOSED: usize = 2 * LINE;
@@ -168,6 +171,7 @@ pub struct ClientEnd<S> {
     layout: Layout,
     own: S,
     peer: S,
+    worker: S,
     fences: Fences,
     submissions: Producer<SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_WORDS>,
@@ -177,16 +181,18 @@ pub struct ClientEnd<S> {
 }
 
 impl<S: RingStorage> ClientEnd<S> {
-    /// Makes the client's side of zeroed memories.
+    /// Makes the client's side of zeroed memories. `worker` is the memory of the worker's parked word.
     ///
     /// # Errors
     /// [`TooSmall`].
-    pub fn new(layout: Layout, client: S, service: S, fences: Fences) -> Result<Self, TooSmall> {
+    pub fn new(layout: Layout, client: S, service: S, worker: S, fences: Fences) -> Result<Self, TooSmall> {
         layout.check(&client, &service)?;
+        ParkedWord::<S>::check(&worker)?;
         Ok(Self {
             layout,
             own: client,
             peer: service,
+            worker,
             fences,
             submissions: Producer::new(layout.submission_slots()),
             completions: Consumer::new(layout.completion_slots()),
@@ -257,7 +263,7 @@ impl<S: RingStorage> ClientEnd<S> {
     /// Whether the worker sleeps and must be woken for the words just written.
     #[inline]
     fn worker_must_wake(&self) -> bool {
-        must_wake(self.peer.word(WORKER_PARKED), self.fences)
+        must_wake(self.worker.word(dormant::PARKED_WORD), self.fences)
     }
 
     /// Takes the next completion slot as a private copy.
@@ -551,9 +557,13 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.own.word(self.layout.progress_word(tag)).store(0, Ordering::Relaxed);
     }
 
-    /// Raises (1) or lowers (0) the flag by which a sleeping worker asks for wake-ups.
-    pub fn set_parked(&self, value: u64) {
-        self.own.word(WORKER_PARKED).store(value, Ordering::Relaxed);
+    /// What a worker keeps of this queue pair while it expects no request.
+    pub fn watch(&self) -> Watch<S>
+    where
+        S: Clone,
+    {
+        let (header, sequence) = self.submissions.next_header();
+        Watch::new(self.peer.clone(), (header, sequence), self.cancel_seen)
     }
 
     /// Marks the queue pair as closed: no further completion will come.

@@ -226,6 +226,11 @@ impl<const WORDS: usize> Consumer<WORDS> {
         header.load(Ordering::Relaxed) & SEQUENCE == sequence(self.consumed)
     }
 
+    /// The word that holds the sequence of the next element, and that sequence.
+    pub(crate) fn next_header(&self) -> (usize, u64) {
+        (self.slots.at(self.consumed), sequence(self.consumed))
+    }
+
     /// Prefetches one slot at the prefetch distance. This pays off when more than one element waits.
     #[inline]
     pub fn look_ahead<S: RingStorage>(&self, storage: &S) {

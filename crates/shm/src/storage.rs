@@ -76,8 +76,15 @@ mod mapped {
     #[derive(Clone, Debug)]
     pub struct MappedWords {
         mapping: Mapping,
+        /// The first word. Kept here because a load of it from the mapping would be one more cold cache line for each queue.
+        first: *const AtomicU64,
         words: usize,
     }
+
+    // SAFETY: M1, M2: `first` points into `mapping`, which any thread may use, and all accesses are atomic.
+    unsafe impl Send for MappedWords {}
+    // SAFETY: as above.
+    unsafe impl Sync for MappedWords {}
 
     impl MappedWords {
         /// The words of `mapping`; `None` when its start is not aligned to 8 bytes. A mapping of a descriptor always is.
@@ -85,7 +92,8 @@ mod mapped {
         /// A store to a read-only mapping ends the process by a signal.
         pub fn new(mapping: Mapping) -> Option<Self> {
             let words = mapping.length_bytes() / size_of::<u64>();
-            mapping.pointer().cast::<AtomicU64>().is_aligned().then_some(Self { mapping, words })
+            let first = mapping.pointer().cast::<AtomicU64>().cast_const();
+            first.is_aligned().then_some(Self { mapping, first, words })
         }
 
         pub fn mapping(&self) -> &Mapping {
@@ -98,7 +106,7 @@ mod mapped {
         fn slice(&self, first: usize, count: usize) -> &[AtomicU64] {
             let end = first.checked_add(count);
             assert!(end.is_some_and(|end| end <= self.words), "{count} words from {first} of {}", self.words);
-            let words = self.mapping.pointer().cast::<AtomicU64>().wrapping_add(first);
+            let words = self.first.wrapping_add(first);
             // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words); `new` checked that the start is
             // aligned. An atomic is valid for every bit pattern. On a read-only mapping callers only load (M3).
             unsafe { std::slice::from_raw_parts(words, count) }
@@ -128,8 +136,7 @@ mod mapped {
         #[inline]
         fn prefetch(&self, index: usize) {
             if index < self.words {
-                let word = self.mapping.pointer().cast::<u64>().wrapping_add(index);
-                prefetch(word);
+                prefetch(self.first.wrapping_add(index).cast());
             }
         }
     }

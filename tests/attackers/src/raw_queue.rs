@@ -54,11 +54,13 @@ impl RawQueue {
         let Answer::Queue { queue: number, .. } = answer else {
             return Err(format!("a strange answer to an open: {answer:?}").into());
         };
-        let [service, doorbell] =
-            <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| "a queue without its descriptors")?;
+        let [service, doorbell, parked] =
+            <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| "a queue without its descriptors")?;
         let peer = Mapping::shared(service.as_fd(), layout.service_words() * 8, Access::ReadOnly, 4096)?;
         let peer = MappedWords::new(peer).ok_or_else(unaligned)?;
-        let end = ClientEnd::new(layout, own, peer, Fences::Full)?;
+        let parked = Mapping::shared(parked.as_fd(), 8, Access::ReadOnly, 4096)?;
+        let parked = MappedWords::new(parked).ok_or_else(unaligned)?;
+        let end = ClientEnd::new(layout, own, peer, parked, Fences::Full)?;
         Ok(Self { number, end, scribble, doorbell, outstanding: 0, submitted: 0 })
     }
 

@@ -59,7 +59,8 @@ impl Rig {
         let client = HeapWords::zeroed(layout.client_words());
         let own = HeapWords::zeroed(layout.service_words());
         let sized = "memories of the layout's size";
-        let honest = ClientEnd::new(layout, client.clone(), own.clone(), Fences::Full).expect(sized);
+        let honest = ClientEnd::new(layout, client.clone(), own.clone(), HeapWords::zeroed(1), Fences::Full);
+        let honest = honest.expect(sized);
         let service = ServiceEnd::new(layout, client.clone(), own, Fences::Full).expect(sized);
         let written = vec![0; client.words()];
         Self { capacity, service, honest, client, written, taken: 0, staged: 0, published: 0, known: 0 }
@@ -219,7 +220,6 @@ impl Rig {
 
     fn update_flags(&mut self) {
         self.service.publish_consumed();
-        self.service.set_parked(u64::from(self.taken % 2));
         self.service.change_wake_word();
     }
 }

@@ -338,12 +338,13 @@ impl Raw {
         let command = protocol::Command::OpenQueue { capacity };
         let (answer, descriptors) = self.command(command, &[client.as_fd()]);
         assert!(matches!(answer, Ok(Answer::Queue { .. })), "{answer:?}");
-        let [service, doorbell] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
+        let [service, doorbell, parked] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
         let map = |fd: &OwnedFd, words: usize, access| {
             MappedWords::new(Mapping::shared(fd.as_fd(), words * 8, access, 4096).unwrap()).unwrap()
         };
         let peer = map(&service, layout.service_words(), Access::ReadOnly);
-        let end = ClientEnd::new(layout, own, peer, Fences::Full).unwrap();
+        let parked = map(&parked, 1, Access::ReadOnly);
+        let end = ClientEnd::new(layout, own, peer, parked, Fences::Full).unwrap();
         RawQueue { end, scribble, client, service, doorbell }
     }
 }

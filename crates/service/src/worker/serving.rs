@@ -27,7 +27,8 @@ use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
 
-use super::{Queue, Worker};
+use super::Worker;
+use super::queues::Queue;
 use crate::MonotonicClock;
 use crate::protocol::Violation;
 use crate::shared::{Clients, Notice, SignalTarget};
@@ -55,10 +56,11 @@ impl Worker {
     /// Takes a batch of requests from one queue.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
         self.take_cancels(index);
-        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.closed) else { return false };
+        let Some(queue) = self.queues.get_mut(index) else { return false };
         if !queue.end.ready() {
             return false;
         }
+        queue.asked = self.turns;
         let key = QueueKey(index as u32);
         let mut capabilities = Self::capabilities(&self.shared);
         let mut batch = Batch::default();
@@ -117,11 +119,12 @@ impl Worker {
     /// Cancels requests and stops loops as the client requested.
     #[inline]
     fn take_cancels(&mut self, index: usize) {
-        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.closed) else { return };
+        let Some(queue) = self.queues.get_mut(index) else { return };
         if !queue.end.cancels_pending() || !may_scan(self.turns, queue.scanned) {
             return;
         }
         queue.scanned = self.turns;
+        queue.asked = self.turns;
         queue.end.cancels_changed();
         let key = QueueKey(index as u32);
         let mut capabilities = Self::capabilities(&self.shared);
@@ -134,8 +137,8 @@ impl Worker {
         let queues = &self.queues;
         let waker = &mut self.waker;
         self.path.report_progress(|key, tag, watermark| {
-            let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
-            if !queue.closed && queue.end.publish_progress(tag, watermark.bytes, watermark.downward) {
+            let Some(queue) = queues.get(key.0 as usize) else { return };
+            if queue.end.publish_progress(tag, watermark.bytes, watermark.downward) {
                 waker.wake(queue, 0);
             }
         });
@@ -158,7 +161,7 @@ impl Worker {
             if outcome.result == Err(Failure::MemoryFault) {
                 self.shared.notify(Notice::MemoryFault);
             }
-            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             queue.counters.completed(1, failed, outcome.bytes_done);
             if watermarked {
                 queue.end.clear_progress(completion.tag);
@@ -172,7 +175,7 @@ impl Worker {
             }
         }
         for key in &self.woken {
-            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             let flag = queue.end.publish_for();
             if flag != 0 {
                 self.waker.wake(queue, flag);
@@ -181,9 +184,7 @@ impl Worker {
         self.handle.counters.failures.add(failures);
         self.handle.counters.bytes.add(bytes);
         for index in overruns {
-            if self.queues[index].as_ref().is_some_and(|queue| !queue.closed) {
-                self.close_violator(index, Violation::RingCounts);
-            }
+            self.close_violator(index, Violation::RingCounts);
         }
     }
 }

@@ -34,8 +34,10 @@ const FIRST_PART_BYTES: u64 = 32 << 10;
 /// What one user has had of the worker's time.
 pub(super) struct Share {
     pub(super) user: u32,
-    /// Indices of its queues.
+    /// Indices of its awake queues.
     queues: Vec<usize>,
+    /// Number of its queues, awake or not.
+    open: usize,
     /// The queue that is served first in the next slice, as a position in `queues`.
     next: usize,
     /// Nanoseconds spent, on a clock that all users share.
@@ -51,7 +53,7 @@ impl Share {
         &self.queues
     }
 
-    /// Its queues in the order of service, beginning with another one each time.
+    /// Its awake queues in the order of service, beginning with another one each time.
     pub(super) fn rotate(&mut self) -> Vec<usize> {
         let split = self.next % self.queues.len().max(1);
         self.next = self.next.wrapping_add(1);
@@ -63,18 +65,21 @@ impl Share {
 #[derive(Default)]
 pub(super) struct Shares {
     users: Vec<Share>,
+    /// By index: the position of each awake queue in the list of its user.
+    places: Vec<usize>,
     /// Time spent by the user that was picked last.
     floor: u64,
 }
 
 impl Shares {
-    /// Adds a queue of `user`.
-    pub(super) fn add(&mut self, user: u32, queue: usize) {
+    /// Adds a queue of `user`, which is not awake yet.
+    pub(super) fn open(&mut self, user: u32) {
         match self.of_user(user) {
-            Some(share) => share.queues.push(queue),
+            Some(share) => share.open += 1,
             None => self.users.push(Share {
                 user,
-                queues: vec![queue],
+                queues: Vec::new(),
+                open: 1,
                 next: 0,
                 spent: self.floor,
                 part_bytes: FIRST_PART_BYTES,
@@ -83,12 +88,33 @@ impl Shares {
         }
     }
 
-    /// Removes a queue of `user`.
-    pub(super) fn remove(&mut self, user: u32, queue: usize) {
-        if let Some(share) = self.of_user(user) {
-            share.queues.retain(|other| *other != queue);
+    /// Removes a queue of `user`, which is not awake any more.
+    pub(super) fn close(&mut self, user: u32) {
+        let Some(at) = self.users.iter().position(|share| share.user == user) else { return };
+        self.users[at].open -= 1;
+        if self.users[at].open == 0 {
+            self.users.remove(at);
         }
-        self.users.retain(|share| !share.queues.is_empty());
+    }
+
+    /// A queue of `user` is awake now.
+    pub(super) fn rouse(&mut self, user: u32, queue: usize) {
+        if queue >= self.places.len() {
+            self.places.resize(queue + 1, 0);
+        }
+        let Some(share) = self.users.iter_mut().find(|share| share.user == user) else { return };
+        self.places[queue] = share.queues.len();
+        share.queues.push(queue);
+    }
+
+    /// An awake queue of `user` is dormant or closed now.
+    pub(super) fn forget(&mut self, user: u32, queue: usize) {
+        let Some(share) = self.users.iter_mut().find(|share| share.user == user) else { return };
+        let at = self.places[queue];
+        share.queues.swap_remove(at);
+        if let Some(moved) = share.queues.get(at) {
+            self.places[*moved] = at;
+        }
     }
 
     pub(super) fn of_user(&mut self, user: u32) -> Option<&mut Share> {
@@ -174,9 +200,10 @@ mod tests {
 
     fn shares() -> Shares {
         let mut shares = Shares::default();
-        shares.add(1, 0);
-        shares.add(2, 1);
-        shares.add(2, 2);
+        for (user, queue) in [(1, 0), (2, 1), (2, 2)] {
+            shares.open(user);
+            shares.rouse(user, queue);
+        }
         shares
     }
 
@@ -210,9 +237,9 @@ mod tests {
         let mut shares = shares();
         assert!(shares.are_several());
         assert_eq!(slice(&mut shares, |_| 1, &[]), None);
-        shares.remove(2, 1);
+        shares.close(2);
         assert!(shares.are_several());
-        shares.remove(2, 2);
+        shares.close(2);
         assert!(!shares.are_several());
         assert_eq!(slice(&mut shares, |_| 1, &[2]), None);
     }
@@ -225,7 +252,7 @@ mod tests {
         assert_eq!(slice(&mut shares, |_| 1, &[2]), None);
         assert_eq!(slice(&mut shares, |_| 1, &[1, 2]), Some(1));
         assert!(shares.wake().is_some(), "not over yet");
-        shares.remove(1, 0);
+        shares.close(1);
         assert!(!shares.rests(2), "it is alone");
         shares.rest(2, Duration::ZERO);
         assert_eq!(shares.wake(), None);
@@ -240,6 +267,21 @@ mod tests {
         assert_eq!(share.rotate(), [2, 1]);
         assert_eq!(share.rotate(), [1, 2]);
         assert_eq!(share.queues(), [1, 2]);
+    }
+
+    #[test]
+    fn a_slice_offers_awake_queues_only() {
+        let mut shares = shares();
+        shares.open(2);
+        shares.rouse(2, 7);
+        shares.forget(2, 1);
+        assert_eq!(shares.of_user(2).unwrap().queues(), [7, 2]);
+        shares.forget(2, 2);
+        shares.rouse(2, 1);
+        shares.forget(2, 7);
+        assert_eq!(shares.of_user(2).unwrap().queues(), [1]);
+        shares.forget(2, 1);
+        assert!(shares.are_several(), "its queues are open still");
     }
 
     #[test]

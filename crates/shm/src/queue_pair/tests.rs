@@ -9,7 +9,8 @@ fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords)
     let layout = Layout::new(4).unwrap();
     let client = HeapWords::zeroed(layout.client_words());
     let service = HeapWords::zeroed(layout.service_words());
-    let near = ClientEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
+    let worker = HeapWords::zeroed(1);
+    let near = ClientEnd::new(layout, client.clone(), service.clone(), worker, Fences::Full).unwrap();
     let far = ServiceEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
     (near, far, client, service)
 }
@@ -176,11 +177,36 @@ fn a_cancel_names_one_request() {
 }
 
 #[test]
+fn a_watch_sees_the_next_request_and_cancel() {
+    let (mut client, mut service, ..) = pair();
+    for tag in 0..10 {
+        let watch = service.watch();
+        assert!(!watch.has_news());
+        client.stage(&request(tag)).unwrap();
+        assert!(!watch.has_news(), "a staged request is not visible");
+        client.publish();
+        assert!(watch.has_news());
+        service.pop().unwrap();
+        service.publish_all_consumed();
+        let watch = service.watch();
+        client.cancel(tag);
+        assert!(watch.has_news());
+        service.cancels_changed();
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.publish();
+        client.pop().unwrap();
+    }
+}
+
+#[test]
 fn refuses_memories_that_are_too_small() {
     let layout = Layout::new(4).unwrap();
     let small = HeapWords::zeroed(8);
     let large = HeapWords::zeroed(layout.client_words());
-    assert!(ClientEnd::new(layout, large.clone(), small.clone(), Fences::Full).is_err());
+    let none = HeapWords::zeroed(0);
+    assert!(ClientEnd::new(layout, large.clone(), small.clone(), small.clone(), Fences::Full).is_err());
+    assert!(ClientEnd::new(layout, large.clone(), large.clone(), none.clone(), Fences::Full).is_err());
+    assert!(ParkedWord::new(none).is_err());
     assert!(ServiceEnd::new(layout, small, large, Fences::Full).is_err());
     for capacity in [0, 1, 3, 1 << 13, u32::MAX] {
         assert_eq!(Layout::new(capacity), Err(BadCapacity(capacity)));

@@ -8,17 +8,43 @@ use std::sync::Arc;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 use memferry_shm::parking::park;
-use memferry_shm::queue_pair::{ClientEnd, Layout, SUBMISSION_WORDS, ServiceEnd};
+use memferry_shm::queue_pair::{ClientEnd, Layout, ParkedWord, SUBMISSION_WORDS, ServiceEnd, Watch};
 use memferry_shm::storage::HeapWords;
 
 use crate::{FENCES, Futex, Sleeps, Token, explore};
 
-fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>) {
+/// The service's end of a queue, and the parked word of its worker.
+struct Served {
+    end: ServiceEnd<HeapWords>,
+    parked: ParkedWord<HeapWords>,
+}
+
+impl std::ops::Deref for Served {
+    type Target = ServiceEnd<HeapWords>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.end
+    }
+}
+
+impl std::ops::DerefMut for Served {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.end
+    }
+}
+
+fn pair_of(worker: HeapWords) -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>) {
     let layout = Layout::new(2).unwrap();
     let client = HeapWords::zeroed(layout.client_words());
     let service = HeapWords::zeroed(layout.service_words());
-    let near = ClientEnd::new(layout, client.clone(), service.clone(), FENCES).unwrap();
+    let near = ClientEnd::new(layout, client.clone(), service.clone(), worker, FENCES).unwrap();
     (near, ServiceEnd::new(layout, client, service, FENCES).unwrap())
+}
+
+fn pair() -> (ClientEnd<HeapWords>, Served) {
+    let worker = HeapWords::zeroed(1);
+    let (client, end) = pair_of(worker.clone());
+    (client, Served { end, parked: ParkedWord::new(worker).unwrap() })
 }
 
 fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
@@ -41,16 +67,12 @@ fn publish(client: &mut ClientEnd<HeapWords>, worker: &Token, tag: u64) {
 }
 
 /// Parks the worker unless a request or a cancel waits.
-fn park_worker(service: &ServiceEnd<HeapWords>, token: &Token) -> bool {
+fn park_worker(service: &Served, token: &Token) -> bool {
     let ready = || service.has_news();
-    park(|value| service.set_parked(value), service.fences(), ready, || token.sleep())
+    park(|value| service.parked.set(value), service.fences(), ready, || token.sleep())
 }
 
-fn take_request(
-    service: &mut ServiceEnd<HeapWords>,
-    token: &Token,
-    sleeps: &Sleeps,
-) -> [u64; SUBMISSION_WORDS] {
+fn take_request(service: &mut Served, token: &Token, sleeps: &Sleeps) -> [u64; SUBMISSION_WORDS] {
     loop {
         if let Some(slot) = service.pop() {
             service.publish_consumed();
@@ -114,6 +136,47 @@ fn each_request_wakes_a_parked_worker() {
         submitter.join().unwrap();
     });
     sleeps.assert_both_happened();
+}
+
+/// Clients of two queues publish one request each; the worker of both parks by `ready`, to which it gives the watches.
+fn two_queues(ready: fn(&[Watch<HeapWords>; 2]) -> bool, sleeps: &Sleeps) {
+    let word = HeapWords::zeroed(1);
+    let parked = ParkedWord::new(word.clone()).unwrap();
+    let (mut first, first_end) = pair_of(word.clone());
+    let (mut second, second_end) = pair_of(word);
+    let mut ends = [first_end, second_end];
+    let token = Token::new();
+    let wakers = [token.clone(), token.clone()];
+    let [waker, other] = wakers;
+    let submitters = [
+        thread::spawn(move || publish(&mut first, &waker, 1)),
+        thread::spawn(move || publish(&mut second, &other, 1)),
+    ];
+    let mut taken = 0;
+    loop {
+        taken += ends.iter_mut().filter_map(ServiceEnd::pop).count();
+        if taken == 2 {
+            break;
+        }
+        let watches = ends.each_ref().map(ServiceEnd::watch);
+        let raise = |value| parked.set(value);
+        sleeps.record(park(raise, FENCES, || ready(&watches), || token.sleep()));
+    }
+    submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
+}
+
+#[test]
+fn one_parked_word_serves_two_queues() {
+    let sleeps = Arc::new(Sleeps::default());
+    let counted = sleeps.clone();
+    explore(3, move || two_queues(|watches| watches.iter().any(Watch::has_news), &counted));
+    sleeps.assert_both_happened();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_last_check_of_one_queue_only() {
+    explore(2, || two_queues(|[first, _]| first.has_news(), &Sleeps::default()));
 }
 
 #[test]
@@ -250,7 +313,7 @@ fn cancel_race(round: Round, ready: fn(&ServiceEnd<HeapWords>) -> bool, sleeps: 
             assert!(service.cancel_requested(1) && !service.cancel_requested(0));
             break;
         }
-        let raise = |value| service.set_parked(value);
+        let raise = |value| service.parked.set(value);
         sleeps.record(park(raise, service.fences(), || ready(&service), || token.sleep()));
     }
     canceller.join().unwrap();

@@ -4,12 +4,14 @@
 //! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► completions, and the turn of each
 //! ```
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memferry_cpu::CpuEngine;
 use memferry_cpu::team::CopyTeam;
 use memferry_path::{PathLimits, PolicyKind};
 use memferry_shm::frame;
+use memferry_shm::mapping::Access;
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ClientEnd, Layout};
 use memferry_transfer::{
@@ -17,6 +19,7 @@ use memferry_transfer::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::super::LOOKS;
 use super::*;
 use crate::counters::QueueCounters;
 use crate::shared::{Clients, NewQueue, Shared, WorkerCommand, WorkerHandle};
@@ -31,20 +34,31 @@ struct Bed {
 
 /// Opens a queue of `user` and returns the client's end.
 fn open(handle: &WorkerHandle, session: SessionId, user: u32) -> ClientEnd<MappedWords> {
+    open_with(handle, session, user, eventfd(0, EventfdFlags::CLOEXEC).unwrap())
+}
+
+fn open_with(
+    handle: &WorkerHandle,
+    session: SessionId,
+    user: u32,
+    doorbell: OwnedFd,
+) -> ClientEnd<MappedWords> {
     let layout = Layout::new(64).unwrap();
     let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
         let (_, mapping) = frame::allocate_sealed(words as u64 * 8, true).unwrap();
         MappedWords::new(mapping).unwrap()
     });
     let end = ServiceEnd::new(layout, of_client.clone(), of_service.clone(), Fences::Full).unwrap();
-    let client = ClientEnd::new(layout, of_client, of_service, Fences::Full).unwrap();
+    let parked = Mapping::shared(handle.parked_memory().unwrap().as_fd(), 8, Access::ReadOnly, 4096).unwrap();
+    let parked = MappedWords::new(parked).unwrap();
+    let client = ClientEnd::new(layout, of_client, of_service, parked, Fences::Full).unwrap();
     handle.send(WorkerCommand::Open(NewQueue {
         session,
         number: 0,
         user,
         class: PriorityClass::Normal,
         end: Box::new(end),
-        doorbell: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+        doorbell,
         counters: Arc::new(QueueCounters::default()),
     }));
     client
@@ -213,4 +227,125 @@ fn hostile_xor_slots_are_refused_as_overlapping() {
         let outcome = memferry_transfer::Outcome::refused(Failure::Overlap { operand });
         assert_eq!(completion, Completion { tag, inherited: false, outcome });
     }
+}
+
+/// Queues of the tests of dormant ones: so many that all become dormant.
+const MANY: usize = 40;
+
+fn nop(client: &mut ClientEnd<MappedWords>) -> bool {
+    let mut slot = Default::default();
+    wire::encode_request(1, &Request::new(Operation::Nop), &mut slot, &mut Default::default()).unwrap();
+    client.stage(&slot).unwrap();
+    client.publish()
+}
+
+impl Bed {
+    fn turns(&mut self, count: u32) {
+        for _ in 0..count {
+            self.worker.turn();
+        }
+    }
+
+    /// Opens [`MANY`] queues, each of another session of `user`, and lets all queues become dormant.
+    fn with_dormant(user: u32) -> (Self, Vec<ClientEnd<MappedWords>>) {
+        let mut bed = Self::new();
+        let clients = (2..).take(MANY).map(|id| open(&bed.worker.handle, SessionId(id), user)).collect();
+        bed.worker.turn();
+        assert_eq!(bed.worker.queues.awake().len(), MANY + 1);
+        bed.turns(1024);
+        assert_eq!((bed.worker.queues.awake().len(), bed.worker.queues.dormant()), (0, MANY + 1));
+        (bed, clients)
+    }
+}
+
+#[test]
+fn dormant_queues_are_served_within_a_round() {
+    let (mut bed, mut clients) = Bed::with_dormant(0);
+    for client in &mut clients {
+        assert!(!nop(client), "the worker is awake");
+    }
+    let round = (MANY + 1).div_ceil(LOOKS);
+    for turns in 1..=round {
+        assert!(bed.worker.turn());
+        assert!(bed.worker.queues.awake().len() <= turns * LOOKS, "a turn looks at few");
+    }
+    assert!(clients.iter_mut().all(|client| client.pop().is_some()));
+    bed.client.cancel(7);
+    assert!((0..round).any(|_| {
+        bed.worker.turn();
+        bed.worker.queues.awake().contains(&0)
+    }));
+}
+
+#[test]
+fn few_queues_are_never_dormant() {
+    let mut bed = Bed::new();
+    bed.turns(2000);
+    assert_eq!(bed.worker.queues.dormant(), 0);
+}
+
+#[test]
+fn a_worker_does_not_sleep_with_a_request_in_a_dormant_queue() {
+    let (mut bed, mut clients) = Bed::with_dormant(0);
+    nop(&mut clients[MANY - 1]);
+    bed.worker.park();
+    assert_eq!(bed.worker.handle.counters.parks.get(), 0);
+    bed.worker.turn();
+    assert!(clients[MANY - 1].pop().is_some(), "the check before the sleep found it");
+}
+
+#[test]
+fn a_doorbell_wakes_the_worker_and_its_queue() {
+    let (mut bed, _clients) = Bed::with_dormant(0);
+    let doorbell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let _client = open_with(&bed.worker.handle, SessionId(1000), 0, doorbell.try_clone().unwrap());
+    bed.turns(1024);
+    let _ = rustix::io::read(&bed.worker.handle.wake, &mut [0; 8]);
+    assert_eq!(bed.worker.queues.dormant(), MANY + 2);
+    // The write comes before the sleep, which therefore ends at once.
+    rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
+    bed.worker.park();
+    assert_eq!(bed.worker.handle.counters.parks.get(), 1);
+    assert_eq!(bed.worker.queues.awake(), [MANY + 1]);
+}
+
+#[test]
+fn clients_of_all_queues_see_a_sleeping_worker() {
+    let (mut bed, mut clients) = Bed::with_dormant(0);
+    bed.worker.handle.parked.set(1);
+    assert!(clients.iter_mut().chain([&mut bed.client]).all(nop));
+    bed.worker.handle.parked.set(0);
+    assert!(clients.iter_mut().chain([&mut bed.client]).all(|client| !nop(client)));
+}
+
+#[test]
+fn closed_dormant_queues_are_released() {
+    let (mut bed, mut clients) = Bed::with_dormant(0);
+    for id in 2..2 + MANY as u64 - 1 {
+        bed.worker.handle.send(WorkerCommand::CloseSession { session: SessionId(id) });
+    }
+    bed.worker.turn();
+    assert!(clients[..MANY - 1].iter().all(ClientEnd::closed));
+    assert_eq!((bed.worker.queues.count(), bed.worker.queues.dormant()), (2, 2));
+    assert!(bed.worker.queues.closing().is_empty());
+    // The keys and lists are used again, and few queues are awake again.
+    let again = open(&bed.worker.handle, SessionId(99), 0);
+    bed.turns(1024);
+    assert_eq!((bed.worker.queues.awake().len(), bed.worker.queues.dormant()), (3, 0));
+    nop(&mut clients[MANY - 1]);
+    bed.worker.turn();
+    assert!(clients[MANY - 1].pop().is_some() && !again.closed());
+}
+
+#[test]
+fn a_dormant_queue_of_a_resting_user_rests() {
+    let (mut bed, mut clients) = Bed::with_dormant(1);
+    bed.worker.shares.rest(1, std::time::Duration::from_secs(60));
+    nop(&mut clients[3]);
+    (0..MANY).for_each(|_| assert!(!bed.worker.turn(), "the worker may sleep"));
+    assert_eq!(bed.worker.queues.awake(), []);
+    assert!(!bed.worker.has_news(usize::MAX));
+    bed.worker.shares.rest(1, std::time::Duration::ZERO);
+    assert!((0..MANY).any(|_| bed.worker.turn()));
+    assert!(clients[3].pop().is_some());
 }

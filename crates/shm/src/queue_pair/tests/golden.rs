@@ -1,7 +1,7 @@
 //! The places of all words of a queue pair, as numbers: a client in another language relies on them.
 //!
 //! ```text
-//! an end acts ─► words that changed in both memories = the words below
+//! an end acts ─► words that changed in the memories = the words below
 //! ```
 //!
 //! A test that fails here means that the protocol changed. Then it needs a new version, and `docs/protocol.md` a change.
@@ -14,23 +14,27 @@ use crate::storage::HeapWords;
 struct Watched {
     client: ClientEnd<HeapWords>,
     service: ServiceEnd<HeapWords>,
-    memories: [HeapWords; 2],
-    before: [Vec<u64>; 2],
+    worker: ParkedWord<HeapWords>,
+    memories: [HeapWords; 3],
+    before: [Vec<u64>; 3],
 }
 
 const CLIENT: usize = 0;
 const SERVICE: usize = 1;
+const WORKER: usize = 2;
 
 impl Watched {
     fn new(capacity: u32) -> Self {
         let layout = Layout::new(capacity).unwrap();
         let own = HeapWords::zeroed(layout.client_words());
         let other = HeapWords::zeroed(layout.service_words());
-        let before = [vec![0; own.words()], vec![0; other.words()]];
+        let parked = HeapWords::zeroed(1);
+        let before = [vec![0; own.words()], vec![0; other.words()], vec![0]];
         Self {
-            client: ClientEnd::new(layout, own.clone(), other.clone(), Fences::Full).unwrap(),
+            client: ClientEnd::new(layout, own.clone(), other.clone(), parked.clone(), Fences::Full).unwrap(),
             service: ServiceEnd::new(layout, own.clone(), other.clone(), Fences::Full).unwrap(),
-            memories: [own, other],
+            worker: ParkedWord::new(parked.clone()).unwrap(),
+            memories: [own, other, parked],
             before,
         }
     }
@@ -171,8 +175,8 @@ fn words_of_the_client() {
 #[test]
 fn words_of_the_service() {
     let mut pair = Watched::new(4);
-    pair.service.set_parked(1);
-    assert_eq!(pair.changes(), [(SERVICE, 0, 1)]);
+    pair.worker.set(1);
+    assert_eq!(pair.changes(), [(WORKER, 0, 1)]);
     pair.service.change_wake_word();
     assert_eq!(pair.changes(), [(SERVICE, 1, 1)]);
     pair.client.stage(&[0; SUBMISSION_WORDS]).unwrap();
