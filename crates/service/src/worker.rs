@@ -443,7 +443,7 @@ impl Worker {
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
                     let target = None;
-                    let scanned = serving::never_scanned(self.turns);
+                    let scanned = queues::never_scanned(self.turns);
                     let asked = self.turns;
                     let queue =
                         Queue { session, number, user, end, target, doorbell, scanned, asked, counters };

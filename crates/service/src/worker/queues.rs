@@ -22,7 +22,6 @@ use memferry_shm::storage::MappedWords;
 use memferry_transfer::SessionId;
 use rustix::fd::OwnedFd;
 
-use super::serving;
 use crate::counters::QueueCounters;
 use crate::shared::SignalTarget;
 
@@ -34,6 +33,19 @@ const TURNS_AWAKE: u32 = 512;
 const TURNS_PER_SEARCH: u32 = 256;
 /// How many dormant queues before it is looked at a watch is prefetched.
 const PREFETCH: usize = 8;
+
+/// Turns between scans for a queue's cancels, since a client can announce new ones in every turn.
+pub(super) const TURNS_PER_SCAN: u32 = 16;
+
+/// Whether a scan for cancels is due in this turn.
+pub(super) const fn may_scan(turn: u32, scanned: u32) -> bool {
+    turn.wrapping_sub(scanned) >= TURNS_PER_SCAN
+}
+
+/// The scan turn of a queue opened in this turn: long enough ago that its first cancel is seen at once.
+pub(super) const fn never_scanned(turn: u32) -> u32 {
+    turn.wrapping_sub(TURNS_PER_SCAN)
+}
 
 pub(super) struct Queue {
     pub(super) session: SessionId,
@@ -54,7 +66,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Whether its client has requests or cancels that may be taken in this turn.
     pub(super) fn asks(&self, turn: u32) -> bool {
-        self.end.ready() || self.end.cancels_pending() && serving::may_scan(turn, self.scanned)
+        self.end.ready() || self.end.cancels_pending() && may_scan(turn, self.scanned)
     }
 }
 

@@ -28,7 +28,7 @@ use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
 
 use super::Worker;
-use super::queues::Queue;
+use super::queues::{Queue, may_scan};
 use crate::MonotonicClock;
 use crate::protocol::Violation;
 use crate::shared::{Clients, Notice, SignalTarget};
@@ -39,19 +39,6 @@ use crate::worker_engine::WorkerEngine;
 pub(super) const BATCH: usize = 32;
 /// Submission entries of the signaller.
 const ENTRIES: u32 = 64;
-/// Turns between scans for a queue's cancels, since a client can announce new ones in every turn.
-const TURNS_PER_SCAN: u32 = 16;
-
-/// Whether a scan for cancels is due in this turn.
-pub(super) const fn may_scan(turn: u32, scanned: u32) -> bool {
-    turn.wrapping_sub(scanned) >= TURNS_PER_SCAN
-}
-
-/// The scan turn of a queue opened in this turn: long enough ago that its first cancel is seen at once.
-pub(super) const fn never_scanned(turn: u32) -> u32 {
-    turn.wrapping_sub(TURNS_PER_SCAN)
-}
-
 impl Worker {
     /// Takes a batch of requests from one queue.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_offers_awake_queues_only() {
+    fn a_slice_serves_awake_queues_only() {
         let mut shares = shares();
         shares.open(2);
         shares.rouse(2, 7);

@@ -20,6 +20,7 @@ use memferry_transfer::{
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::super::LOOKS;
+use super::super::queues::TURNS_PER_SCAN;
 use super::*;
 use crate::counters::QueueCounters;
 use crate::shared::{Clients, NewQueue, Shared, WorkerCommand, WorkerHandle};
