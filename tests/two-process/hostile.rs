@@ -94,5 +94,5 @@ attacks! {
     long_lists request_flood malformed_flood endless_work cancel_storm grant_trees register_storm status_flood
     connect_flood session_quota lingering_sockets fuse_files fuse_pipes no_reads pipelined_commands sleepers
     descriptors_in_flight fork_storm page_moves doorbell_flood queue_storm progress_watchers greed failing_chains
-    policy_flood ring_garbage unread_answers unread_bytes last_closes slow_maps turned_away
+    policy_flood ring_garbage unread_answers unread_bytes last_closes slow_maps turned_away nested_epolls
 }

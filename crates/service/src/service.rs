@@ -32,9 +32,10 @@ use memferry_transfer::{
     CacheHint, Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Side, Span,
     Terms,
 };
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::EventfdFlags;
 
 use crate::MonotonicClock;
+use crate::bells::Bells;
 use crate::config::ServiceConfig;
 use crate::counters::{QueueCounters, ZeroedCounters};
 use crate::overflow::OverflowUser;
@@ -86,6 +87,7 @@ pub struct Service {
     policies: Policies,
     sessions: Mutex<Sessions>,
     rings: Mutex<RingPool>,
+    bells: Mutex<Bells>,
     started: Instant,
     fences: Fences,
     zeroed: ZeroedCounters,
@@ -122,6 +124,7 @@ impl Service {
         let workers = Workers::start(&config, clients, &shared, handles.into_iter().zip(for_workers))?;
         let sessions = Mutex::default();
         let rings = Mutex::default();
+        let bells = Mutex::default();
         let started = MonotonicClock.now();
         let id = random_id().map_err(|error| failed("getrandom")(error.into()))?;
         Ok(Self {
@@ -133,6 +136,7 @@ impl Service {
             policies,
             sessions,
             rings,
+            bells,
             started,
             fences,
             zeroed: ZeroedCounters::default(),
@@ -160,6 +164,10 @@ impl Service {
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bells(&self) -> MutexGuard<'_, Bells> {
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn rings(&self) -> MutexGuard<'_, RingPool> {
@@ -442,7 +450,7 @@ impl Service {
             sessions.get(session).map(|open| open.client.clone()).ok_or_else(session_closed)?;
         let loads = sessions.worker_loads(self.workers.count());
         let worker = (0..loads.len()).min_by_key(|worker| loads[*worker]).unwrap_or(0);
-        let (doorbell, rung) = doorbell().map_err(|error| no_resources(&error))?;
+        let (doorbell, bell) = self.bells().open(user, worker).map_err(|error| no_resources(&error))?;
         let queue = sessions.add_queue(session, worker, &self.config.quotas)?;
         let mut rings = self.rings();
         let half = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
@@ -471,7 +479,7 @@ impl Service {
         sessions.add_counters(session, queue, &counters);
         let end = Box::new(end);
         let class = self.config.class_of(user);
-        let opened = NewQueue { session, number: queue, user, class, end, doorbell: rung, counters };
+        let opened = NewQueue { session, number: queue, user, class, end, bell, counters };
         self.workers.get(worker).send(WorkerCommand::Open(opened));
         Ok((Answer::Queue { queue, capacity }, vec![descriptor, doorbell, parked]))
     }
@@ -572,20 +580,6 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
     }
-}
-
-/// A doorbell for the client, and a descriptor for the worker that becomes readable when it rings.
-///
-/// The worker does not watch the doorbell itself: its client can watch it as well, with hundreds of thousands of watches, and
-/// the kernel goes through all of them whenever it rings. Adding or removing a watch waits for that. So the worker watches an
-/// epoll instance of which the doorbell is the only member, and nothing else knows that.
-fn doorbell() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-    let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let rung = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(&rung, &doorbell, epoll::EventData::new_u64(0), flags)?;
-    Ok((doorbell, rung))
 }
 
 fn no_resources(error: &dyn std::fmt::Display) -> Refusal {

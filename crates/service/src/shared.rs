@@ -20,6 +20,7 @@ use memferry_shm::storage::MappedWords;
 use memferry_transfer::{PriorityClass, SessionId};
 use rustix::event::EventfdFlags;
 
+use crate::bells::Bell;
 use crate::counters::{QueueCounters, WorkerCounters};
 use crate::protocol::Violation;
 
@@ -147,7 +148,7 @@ pub enum Notice {
 /// What is left of a released queue, for a thread that may wait.
 pub struct Remains {
     pub(crate) _end: Box<ServiceEnd<MappedWords>>,
-    pub(crate) _doorbell: OwnedFd,
+    pub(crate) _bell: Arc<Bell>,
     pub(crate) _target: Option<SignalTarget>,
 }
 
@@ -195,8 +196,8 @@ pub(crate) struct NewQueue {
     /// The highest class that its requests may have.
     pub(crate) class: PriorityClass,
     pub(crate) end: Box<ServiceEnd<MappedWords>>,
-    /// Readable when the doorbell rings.
-    pub(crate) doorbell: OwnedFd,
+    /// Rings when the doorbell does.
+    pub(crate) bell: Arc<Bell>,
     pub(crate) counters: Arc<QueueCounters>,
 }
 

@@ -31,8 +31,8 @@ use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::park;
 use memferry_transfer::SessionId;
 use queues::{Queue, Queues};
-use rustix::event::epoll;
-use rustix::fd::OwnedFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
 
 use crate::MonotonicClock;
 use crate::module::Offload;
@@ -58,9 +58,6 @@ const NANOSECONDS_PER_LOOK: u128 = 150;
 const REQUESTS_PER_LOOK: usize = 8;
 /// Looks between two pieces of another worker's copy, of 64 KiB and more.
 const LOOKS_PER_PIECE: usize = 128;
-/// Epoll tokens of the worker's wake-up descriptor and of the Linux module's. Those of queues begin at 0.
-const WAKE: u64 = u64::MAX;
-const MODULE: u64 = u64::MAX - 1;
 
 /// Result of spinning in an idle worker.
 enum Spun {
@@ -82,7 +79,6 @@ pub(crate) struct Worker {
     queues: Queues,
     /// How many dormant queues the next turn looks at.
     looks: usize,
-    epoll: OwnedFd,
     spins: bool,
     stopping: Option<Instant>,
     /// Queues that get completions in this turn. A field only to reuse its allocation.
@@ -103,13 +99,7 @@ impl Worker {
         path: Path<WorkerEngine<ModuleEngine>>,
         offload: Option<Offload>,
         (spins, clients, chunk_bytes): (bool, Clients, u64),
-    ) -> rustix::io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        if let Some(offload) = &offload {
-            // Level-triggered: the next turn takes the module's completions.
-            epoll::add(&epoll, offload, epoll::EventData::new_u64(MODULE), epoll::EventFlags::IN)?;
-        }
+    ) -> Self {
         let queues = Queues::default();
         let looks = LOOKS;
         let woken = Vec::new();
@@ -119,7 +109,7 @@ impl Worker {
         let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
         handle.rings.store(waker.signals_rings(), Ordering::Relaxed);
-        Ok(Self {
+        Self {
             number,
             handle,
             shared,
@@ -127,7 +117,6 @@ impl Worker {
             offload,
             queues,
             looks,
-            epoll,
             spins,
             stopping,
             woken,
@@ -136,7 +125,7 @@ impl Worker {
             chunk_bytes,
             busy_users,
             turns,
-        })
+        }
     }
 
     /// Serves until `WorkerCommand::Stop`.
@@ -418,8 +407,6 @@ impl Worker {
             let Some(queue) = self.queues.even_closed(index) else { continue };
             // The client can influence how long this takes, so not with the capability table locked.
             self.waker.wake_closed(queue);
-            // The client may keep the doorbell open, which must not wake this worker for a closed queue.
-            let _ = epoll::delete(&self.epoll, &queue.doorbell);
         }
         if news {
             self.shared.notify(Notice::Settled);
@@ -437,7 +424,7 @@ impl Worker {
         for command in commands {
             match command {
                 WorkerCommand::Open(opened) => {
-                    let NewQueue { session, number, user, class, end, doorbell, counters } = opened;
+                    let NewQueue { session, number, user, class, end, bell, counters } = opened;
                     // Before the path gives the key of a queue that is gone to this one.
                     self.reap();
                     let key = self.path.open_queue(session, user);
@@ -445,8 +432,7 @@ impl Worker {
                     let target = None;
                     let scanned = queues::never_scanned(self.turns);
                     let asked = self.turns;
-                    let queue =
-                        Queue { session, number, user, end, target, doorbell, scanned, asked, counters };
+                    let queue = Queue { session, number, user, end, target, bell, scanned, asked, counters };
                     self.open(key, queue);
                 }
                 WorkerCommand::Notify { session, number, target } => {
@@ -509,26 +495,17 @@ impl Worker {
     }
 
     fn open(&mut self, key: QueueKey, queue: Queue) {
-        let index = key.0 as usize;
-        // Edge-triggered: every ring is an event, and nothing has to be read.
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        let data = epoll::EventData::new_u64(u64::from(key.0));
-        let added = epoll::add(&self.epoll, &queue.doorbell, data, flags);
         self.shares.open(queue.user);
-        self.shares.rouse(queue.user, index);
+        self.shares.rouse(queue.user, key.0 as usize);
         self.queues.open(key, queue);
-        if added.is_err() {
-            // Without its doorbell the queue cannot wake the worker, so the client finds it closed.
-            self.close(&[index]);
-        }
     }
 
     /// Gives up a queue. The control side may reuse its memory, and has the rest dropped where nobody waits for it.
     fn release(&mut self, queue: Queue) {
-        let Queue { session, number, user, end, target, doorbell, counters, .. } = queue;
+        let Queue { session, number, user, end, target, bell, counters, .. } = queue;
         self.shares.close(user);
         counters.close();
-        let remains = Box::new(Remains { _end: end, _doorbell: doorbell, _target: target });
+        let remains = Box::new(Remains { _end: end, _bell: bell, _target: target });
         self.shared.notify(Notice::QueueReleased { session, number, remains });
     }
 
@@ -553,33 +530,35 @@ impl Worker {
         });
         let rest = self.shares.wake().map(|end| end.saturating_duration_since(Stopwatch::now()));
         let limit = limit.into_iter().chain(rest).min();
-        let mut rung = Vec::new();
         let slept = park(
             |value| self.handle.parked.set(value),
             self.queues.fences(),
             || self.handle.pending.load(Ordering::Acquire) || self.has_news(usize::MAX),
-            || rung = self.sleep(limit),
+            || self.sleep(limit),
         );
-        for index in rung {
-            if !self.queues.get(index).is_some_and(|queue| self.shares.rests(queue.user)) {
-                self.rouse(index);
-            }
-        }
         if slept {
             self.handle.counters.parks.add(1);
+            // A doorbell may have rung for any dormant queue.
+            self.looks = usize::MAX;
         }
     }
 
-    /// Sleeps until an event. Returns the queues whose doorbells rang.
-    fn sleep(&self, limit: Option<Duration>) -> Vec<usize> {
-        let mut space = [std::mem::MaybeUninit::uninit(); 16];
-        let limit = limit.and_then(|limit| rustix::event::Timespec::try_from(limit).ok());
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, limit.as_ref()) else { return Vec::new() };
-        let tokens = events.iter().map(|event| event.data.u64());
-        if tokens.clone().any(|token| token == WAKE) {
+    /// Waits for a doorbell, a command, or the module, whose completions the next turn takes.
+    fn sleep(&self, limit: Option<Duration>) {
+        let bells = || self.queues.bells().map(AsFd::as_fd);
+        let module = self.offload.iter().map(AsFd::as_fd);
+        let all = [self.handle.wake.as_fd()].into_iter().chain(bells()).chain(module);
+        let mut entries: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        if poll(&mut entries, limit.as_ref()).is_err() {
+            return;
+        }
+        let mut is_readable = entries.iter().map(|entry| !entry.revents().is_empty());
+        if is_readable.next() == Some(true) {
             let _ = rustix::io::read(&self.handle.wake, &mut [0u8; 8]);
         }
-        tokens.filter(|token| *token < MODULE).map(|token| token as usize).collect()
+        let rung = self.queues.bells().zip(is_readable).filter(|(_, is_readable)| *is_readable);
+        rung.for_each(|(bell, _)| bell.take());
     }
 
     /// Last action: refuses requests that have arrived, then wakes every client for the last time.

@@ -101,6 +101,11 @@ pub const ATTACKS: &[Attack] = &[
         descriptors::turned_away,
         "blocks the own attendant, and has lingering sockets turned away",
     ),
+    fuse(
+        "nested-epolls",
+        queues::nested_epolls,
+        "holds the lock for nesting epoll instances, and opens queues",
+    ),
 ];
 
 /// The load of some attacks on the kernel, without the service: what a victim waits beside it is not the service's doing.

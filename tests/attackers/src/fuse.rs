@@ -75,8 +75,17 @@ impl Fuse {
 
     /// Memory of the file. Whoever reads it waits.
     pub(crate) fn map(&self) -> Result<Mapping, Failed> {
+        self.map_for(Access::ReadOnly)
+    }
+
+    /// The same; whoever writes to it waits, too.
+    pub(crate) fn map_writable(&self) -> Result<Mapping, Failed> {
+        self.map_for(Access::ReadWrite)
+    }
+
+    fn map_for(&self, access: Access) -> Result<Mapping, Failed> {
         let file = self.open()?;
-        let mapping = Mapping::shared(file.as_fd(), LENGTH as usize, Access::ReadOnly, 4096)?;
+        let mapping = Mapping::shared(file.as_fd(), LENGTH as usize, access, 4096)?;
         // Closing it would wait for the FLUSH.
         std::mem::forget(file);
         Ok(mapping)

@@ -55,6 +55,13 @@ pub(crate) fn write_mapping(to: BorrowedFd<'_>, source: &Mapping, at: usize, len
     unsafe { libc::write(to.as_raw_fd(), source.pointer().add(at).cast(), length) };
 }
 
+/// Waits for an event and has the kernel write it to `buffer`.
+pub(crate) fn epoll_wait_into(poll: BorrowedFd<'_>, buffer: &Mapping) {
+    assert!(buffer.length_bytes() >= size_of::<libc::epoll_event>());
+    // SAFETY: M1: the mapping is writable, has room for one event and lives during the call.
+    unsafe { libc::epoll_wait(poll.as_raw_fd(), buffer.pointer().cast(), 1, -1) };
+}
+
 /// Collapses pages into huge ones.
 pub(crate) const COLLAPSE: i32 = 25;
 

@@ -20,8 +20,8 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ServiceEnd, Watch};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::SessionId;
-use rustix::fd::OwnedFd;
 
+use crate::bells::Bell;
 use crate::counters::QueueCounters;
 use crate::shared::SignalTarget;
 
@@ -54,8 +54,8 @@ pub(super) struct Queue {
     pub(super) end: Box<ServiceEnd<MappedWords>>,
     /// The client's signal, if set.
     pub(super) target: Option<SignalTarget>,
-    /// Readable when the doorbell rings. Never read.
-    pub(super) doorbell: OwnedFd,
+    /// Wakes the worker when a doorbell of the queue's user rings.
+    pub(super) bell: Arc<Bell>,
     /// The turn of the last scan for cancels.
     pub(super) scanned: u32,
     /// The turn in which it last had news.
@@ -101,6 +101,8 @@ pub(super) struct Queues {
     next: Cell<usize>,
     /// Queues that are not closed and whose clients publish without a fence.
     asymmetric: usize,
+    /// The bells of queues that are not closed, and how many queues use each.
+    bells: Vec<(Arc<Bell>, usize)>,
 }
 
 impl Queues {
@@ -163,6 +165,15 @@ impl Queues {
         if self.asymmetric == 0 { Fences::Full } else { Fences::Asymmetric }
     }
 
+    /// The bells that may ring for queues that are not closed.
+    pub(super) fn bells(&self) -> impl Iterator<Item = &Bell> {
+        self.bells.iter().map(|(bell, _)| &**bell)
+    }
+
+    fn bell_at(&self, bell: &Arc<Bell>) -> Option<usize> {
+        self.bells.iter().position(|(known, _)| Arc::ptr_eq(known, bell))
+    }
+
     /// Adds a queue, awake. Its index must be free.
     pub(super) fn open(&mut self, key: QueueKey, queue: Queue) {
         let index = key.0 as usize;
@@ -171,6 +182,10 @@ impl Queues {
         }
         self.by_name.insert((queue.session, queue.number), index);
         self.asymmetric += usize::from(queue.end.fences() == Fences::Asymmetric);
+        match self.bell_at(&queue.bell) {
+            Some(at) => self.bells[at].1 += 1,
+            None => self.bells.push((Arc::clone(&queue.bell), 1)),
+        }
         self.slots[index] = Some(Slot { queue, place: Place::Awake(self.awake.len()) });
         self.awake.push(index);
     }
@@ -196,7 +211,13 @@ impl Queues {
             Place::Closing => return None,
         }
         self.closing.push(index);
-        let slot = self.slots.get_mut(index)?.as_mut()?;
+        let bell = self.bell_at(&self.slots[index].as_ref()?.queue.bell)?;
+        self.bells[bell].1 -= 1;
+        if self.bells[bell].1 == 0 {
+            // The queue still holds it: dropping it may take long.
+            self.bells.swap_remove(bell);
+        }
+        let slot = self.slots[index].as_mut()?;
         slot.place = Place::Closing;
         self.asymmetric -= usize::from(slot.queue.end.fences() == Fences::Asymmetric);
         Some((&mut slot.queue, matches!(place, Place::Awake(_))))

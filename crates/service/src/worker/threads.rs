@@ -93,8 +93,7 @@ impl Workers {
             path,
             offload,
             (spins, clients, config.chunk_bytes),
-        )
-        .map_err(|error| failed("epoll")(error.into()))?;
+        );
         let reporter = reporter.clone();
         let class = config.worker_class;
         let thread = std::thread::Builder::new().name(format!("memferry-worker-{number}")).spawn(move || {

@@ -224,3 +224,25 @@ pub(super) fn storm(stage: &Stage) -> Result<(), Failed> {
         Ok(())
     })
 }
+
+/// An epoll instance that is nested in another one: adding it takes a lock that all processes share, and waits there for each instance
+/// below it.
+pub(super) fn nested_epolls(stage: &Stage) -> Result<(), Failed> {
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    let ready = rustix::event::eventfd(1, flags)?;
+    let [inner, outer] = [epoll::create(CreateFlags::CLOEXEC)?, epoll::create(CreateFlags::CLOEXEC)?];
+    epoll::add(&inner, &ready, EventData::new_u64(0), EventFlags::IN)?;
+    let buffer = stage.fuse()?.map_writable()?;
+    // The event goes to memory that is never filled, with the lock of `inner` held.
+    let waiting = inner.try_clone()?;
+    std::thread::spawn(move || system::epoll_wait_into(waiting.as_fd(), &buffer));
+    std::thread::sleep(Duration::from_millis(50));
+    std::thread::spawn(move || epoll::add(&outer, &inner, EventData::new_u64(0), EventFlags::IN));
+    std::thread::sleep(Duration::from_millis(50));
+    let mut connection = stage.connect()?;
+    let _queues = RawQueue::open_many(&mut connection, 4, 2)?;
+    stage.running();
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}

@@ -4,7 +4,6 @@
 //! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► completions, and the turn of each
 //! ```
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memferry_cpu::CpuEngine;
@@ -17,11 +16,11 @@ use memferry_shm::queue_pair::{ClientEnd, Layout};
 use memferry_transfer::{
     Handle, Lists, MAX_SEGMENTS, Operation, Pattern, PriorityClass, Rights, Segment, SessionId, Span,
 };
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::super::LOOKS;
 use super::super::queues::TURNS_PER_SCAN;
 use super::*;
+use crate::bells::Bell;
 use crate::counters::QueueCounters;
 use crate::shared::{Clients, NewQueue, Shared, WorkerCommand, WorkerHandle};
 
@@ -35,14 +34,14 @@ struct Bed {
 
 /// Opens a queue of `user` and returns the client's end.
 fn open(handle: &WorkerHandle, session: SessionId, user: u32) -> ClientEnd<MappedWords> {
-    open_with(handle, session, user, eventfd(0, EventfdFlags::CLOEXEC).unwrap())
+    open_with(handle, session, user, Bell::with_doorbell().0)
 }
 
 fn open_with(
     handle: &WorkerHandle,
     session: SessionId,
     user: u32,
-    doorbell: OwnedFd,
+    bell: Arc<Bell>,
 ) -> ClientEnd<MappedWords> {
     let layout = Layout::new(64).unwrap();
     let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
@@ -59,7 +58,7 @@ fn open_with(
         user,
         class: PriorityClass::Normal,
         end: Box::new(end),
-        doorbell,
+        bell,
         counters: Arc::new(QueueCounters::default()),
     }));
     client
@@ -80,8 +79,7 @@ impl Bed {
         let limits = PathLimits { waiting_per_user };
         let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
         let handle = Arc::new(WorkerHandle::new().unwrap());
-        let worker =
-            Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
+        let worker = Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64));
         let client = open(&handle, session, 0);
         let mut bed = Self { worker, client, frame };
         bed.worker.turn();
@@ -298,8 +296,8 @@ fn a_worker_does_not_sleep_with_a_request_in_a_dormant_queue() {
 #[test]
 fn a_doorbell_wakes_the_worker_and_its_queue() {
     let (mut bed, _clients) = Bed::with_dormant(0);
-    let doorbell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let _client = open_with(&bed.worker.handle, SessionId(1000), 0, doorbell.try_clone().unwrap());
+    let (bell, doorbell) = Bell::with_doorbell();
+    let mut client = open_with(&bed.worker.handle, SessionId(1000), 0, bell);
     bed.turns(1024);
     let _ = rustix::io::read(&bed.worker.handle.wake, &mut [0; 8]);
     assert_eq!(bed.worker.queues.dormant(), MANY + 2);
@@ -307,7 +305,9 @@ fn a_doorbell_wakes_the_worker_and_its_queue() {
     rustix::io::write(&doorbell, &1u64.to_ne_bytes()).unwrap();
     bed.worker.park();
     assert_eq!(bed.worker.handle.counters.parks.get(), 1);
-    assert_eq!(bed.worker.queues.awake(), [MANY + 1]);
+    nop(&mut client);
+    bed.worker.turn();
+    assert_eq!(bed.worker.queues.awake(), [MANY + 1], "the first turn looks at all");
 }
 
 #[test]
