@@ -88,13 +88,16 @@ impl Shares {
         }
     }
 
-    /// Removes a queue of `user`, which is not awake any more.
+    /// Removes a queue of `user`, which is not awake any more. What the user owes stays, or it could end its rest by opening another
+    /// queue.
     pub(super) fn close(&mut self, user: u32) {
-        let Some(at) = self.users.iter().position(|share| share.user == user) else { return };
-        self.users[at].open -= 1;
-        if self.users[at].open == 0 {
-            self.users.remove(at);
+        if let Some(share) = self.of_user(user) {
+            share.open -= 1;
         }
+        let now = Stopwatch::now();
+        let floor = self.floor;
+        let owes = |share: &Share| share.spent > floor || share.rests_until.is_some_and(|until| until > now);
+        self.users.retain(|share| share.open > 0 || owes(share));
     }
 
     /// A queue of `user` is awake now.
@@ -123,7 +126,7 @@ impl Shares {
 
     /// Whether several users share the worker.
     pub(super) fn are_several(&self) -> bool {
-        self.users.len() > 1
+        self.users.iter().filter(|share| share.open > 0).nth(1).is_some()
     }
 
     /// The user that has spent least of those for which `has_work` holds.
@@ -257,6 +260,29 @@ mod tests {
         shares.rest(2, Duration::ZERO);
         assert_eq!(shares.wake(), None);
         assert!(!shares.any_rests());
+    }
+
+    #[test]
+    fn a_user_that_opens_another_queue_keeps_its_rest_and_its_debts() {
+        let mut shares = shares();
+        shares.rest(1, Duration::from_secs(5));
+        shares.close(1);
+        assert!(!shares.are_several());
+        shares.open(1);
+        assert!(shares.rests(1));
+        shares.charge(2, Duration::from_secs(1));
+        shares.close(2);
+        shares.close(2);
+        shares.open(2);
+        shares.open(3);
+        assert_eq!(slice(&mut shares, |_| 1, &[2, 3]), Some(3));
+        // Nothing owed, nothing kept.
+        shares.close(3);
+        shares.close(2);
+        shares.floor = u64::MAX;
+        shares.rest(1, Duration::ZERO);
+        shares.close(1);
+        assert!(shares.users.is_empty());
     }
 
     #[test]
