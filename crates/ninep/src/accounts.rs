@@ -1,7 +1,7 @@
 //! What each user, or each address, holds of the server, so that none takes what the others need.
 //!
 //! ```text
-//! Peer ─► Holder ─► Account {connections, buffers, nodes}      user · address (IPv6: its network) · all users who may not attach
+//! Peer ─► Holder ─► Account {connections, buffers, nodes, locks}      user · address (IPv6: its network) · all users who may not attach
 //! ```
 //!
 //! Users who may not attach share one account: a process of an unprivileged user can have many user numbers of its own.
@@ -58,6 +58,8 @@ pub(crate) struct Account {
     pub(crate) buffers: AtomicU64,
     /// Nodes with a descriptor.
     nodes: AtomicU64,
+    /// Locked ranges of open files.
+    locks: AtomicU64,
 }
 
 impl Account {
@@ -69,6 +71,16 @@ impl Account {
 
     pub(crate) fn remove_node(&self) {
         self.nodes.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts `more` locked ranges unless there would be more than `most`; returns whether it did.
+    pub(crate) fn add_locks(&self, more: u64, most: u64) -> bool {
+        let counted = |locks: u64| if more == 0 || locks + more <= most { Some(locks + more) } else { None };
+        self.locks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).is_ok()
+    }
+
+    pub(crate) fn remove_locks(&self, fewer: u64) {
+        self.locks.fetch_sub(fewer, Ordering::Relaxed);
     }
 }
 

@@ -33,7 +33,7 @@ use thiserror::Error;
 
 pub(crate) use extended::XattrWriter;
 pub(crate) use listing::Listing;
-pub(crate) use locks::{Lock, LockKind, lock, would_lock};
+pub(crate) use locks::{Lock, LockKind, Locks, would_lock};
 
 use crate::accounts::Account;
 use crate::codec::{Qid, qid_kind};
@@ -189,6 +189,11 @@ impl Node {
 
     pub(crate) fn qid(&self, export: &Export) -> Qid {
         export.qid(self.id, self.kind)
+    }
+
+    /// The account of the client that walked here.
+    pub(crate) fn account(&self) -> Arc<Account> {
+        Arc::clone(&self.counted.budget.account)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -147,7 +147,7 @@ mod tests {
         let mut file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         file.write_all(&vec![1; 4 * LEAST]).unwrap();
-        let file = OpenFile::new(file.into(), (0, 0), false);
+        let file = OpenFile::new(file.into(), (0, 0), false, std::sync::Arc::default());
         let pipes = Pipes { spare: Rc::default(), bytes: LEAST };
         let taken = |offset, count| pipes.take(&file, offset, count).map(|handover| handover.left());
         assert_eq!(taken(0, LEAST), Some(LEAST));

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use memferry_pool::{BufferView, cached_pages, direct_alignments, reopen_direct};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::accounts::Account;
+use crate::export::Locks;
 use crate::options::Engine;
 use crate::statistics::{Way, Why};
 
@@ -115,6 +117,7 @@ struct DirectWay {
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<OwnedFd>,
     pub(crate) id: (u64, u64),
+    pub(crate) locks: Locks,
     /// Whether the file is open for appending.
     append: bool,
     direct: OnceCell<Option<DirectWay>>,
@@ -128,10 +131,11 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(file: OwnedFd, id: (u64, u64), append: bool) -> Rc<Self> {
+    pub(crate) fn new(file: OwnedFd, id: (u64, u64), append: bool, account: Arc<Account>) -> Rc<Self> {
         Rc::new(Self {
             file: Arc::new(file),
             id,
+            locks: Locks::new(account),
             append,
             direct: OnceCell::new(),
             way: Cell::new(None),
@@ -357,7 +361,7 @@ mod tests {
     fn manifest() -> (Rc<OpenFile>, usize) {
         let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
         let length = file.metadata().unwrap().len() as usize;
-        (OpenFile::new(file.into(), (0, 0), false), length)
+        (OpenFile::new(file.into(), (0, 0), false, Arc::default()), length)
     }
 
     #[test]

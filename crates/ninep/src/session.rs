@@ -20,9 +20,7 @@ use rustix::io::Errno;
 
 use crate::accounts::Account;
 use crate::codec::{Change, Data, HEADER, NO_FID, Qid, READ_HEAD, Reply, Request, VERSION, change};
-use crate::export::{
-    Budget, Export, Listing, Lock, LockKind, Node, XattrWriter, allowed_flags, lock, would_lock,
-};
+use crate::export::{Budget, Export, Listing, Lock, LockKind, Node, XattrWriter, allowed_flags, would_lock};
 use crate::open_file::OpenFile;
 use crate::options::Peer;
 use crate::pool_files::{self, Place};
@@ -198,7 +196,8 @@ impl Session {
             Request::Xattrcreate { fid, name, size, flags } => self.xattr_create(fid, &name, size, flags),
             Request::Lock { fid, kind, start, length, .. } => {
                 let wanted = Lock { kind: LockKind::of(kind)?, start, length };
-                let status = if lock(&self.file(fid)?.file, wanted)? { LOCKED } else { BLOCKED };
+                let file = self.file(fid)?;
+                let status = if file.locks.set(&file.file, wanted)? { LOCKED } else { BLOCKED };
                 done(Reply::Lock { status })
             }
             Request::Getlock { fid, kind, start, length, process, client } => {
@@ -543,7 +542,7 @@ fn opened(node: &Rc<Node>, file: OwnedFd, flags: OFlags) -> Fid {
         return Fid::Listing(Rc::clone(node), Listing::new(file, node));
     }
     let append = flags.contains(OFlags::APPEND);
-    Fid::File(Rc::clone(node), OpenFile::new(file, node.id(), append))
+    Fid::File(Rc::clone(node), OpenFile::new(file, node.id(), append, node.account()))
 }
 
 /// Walks as far as names exist; fails if the first does not.

@@ -250,6 +250,37 @@ fn fids_hold_few_extended_attributes() {
 }
 
 #[test]
+fn a_user_holds_few_locked_ranges() {
+    let Some(served) = Served::new() else { return };
+    with_file(&served, 10);
+    let mut clients = [served.client(), served.client()];
+    for client in &mut clients {
+        client.walk(1, "file").unwrap();
+        client.open(1, 2).unwrap();
+    }
+    let lock = |kind, start, length| {
+        let client_id = b"test".into();
+        Request::Lock { fid: 1, kind, flags: 0, start, length, process: 1, client: client_id }
+    };
+    // Every other byte, so that no two of them join; the second client goes on where the first one is refused.
+    let mut taken = [0, 0];
+    for (client, taken) in clients.iter_mut().zip(&mut taken) {
+        let byte = |number: u64| lock(0, 2 * number, 1);
+        *taken = (0..2000).take_while(|number| client.call(&byte(*number)).is_ok()).count();
+    }
+    assert_eq!(taken, [1024, 0]);
+    let refused = clients[0].call(&lock(1, 5000, 1)).map(drop);
+    assert!(matches!(refused, Err(ClientError::Refused(Errno::NOLCK))), "{refused:?}");
+    // One range instead of all.
+    clients[0].call(&lock(1, 0, 0)).unwrap();
+    clients[1].call(&Request::Clunk { fid: 1 }).unwrap();
+    let [first, mut second] = clients;
+    drop(first);
+    second.walk(2, "file").unwrap();
+    second.open(2, 2).unwrap();
+}
+
+#[test]
 fn one_user_cannot_take_all_descriptors() {
     let Some(most) = getrlimit(Resource::Nofile).current else { return println!("not run: no limit") };
     if most > 8192 {

@@ -1,16 +1,25 @@
 //! Byte-range locks on an open file.
 //!
 //! ```text
-//! lock(file, Lock) ─ F_OFD_SETLK ─► acquired or not        would_lock ─ F_OFD_GETLK ─► the conflicting lock
+//! Locks::set ─ room in the user's account? ─ F_OFD_SETLK ─► acquired or not
+//! would_lock ─ F_OFD_GETLK ─► the conflicting lock
 //! ```
 //!
 //! A lock belongs to the open file, hence to one fid, and ends with it. It excludes other fids and other programs of this
 //! machine alike. Nothing waits: a client that is refused tries again.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::fcntl::FcntlArg;
 use rustix::io::Errno;
+
+use crate::accounts::Account;
+
+/// Locked ranges that a user may have. Linux goes through all ranges of a file for each request about one, which takes milliseconds
+/// if there are tens of thousands.
+const MOST_RANGES: u64 = 1024;
 
 /// The access that a lock excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +78,59 @@ fn errno(error: nix::errno::Errno) -> Errno {
     Errno::from_raw_os_error(error as i32)
 }
 
+/// The locked ranges of one open file, as first byte and first byte behind. They count for its user.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    ranges: RefCell<Vec<(u64, u64)>>,
+    account: Arc<Account>,
+}
+
+impl Locks {
+    pub(crate) fn new(account: Arc<Account>) -> Self {
+        Self { ranges: RefCell::default(), account }
+    }
+
+    /// Sets a lock of `file`; returns whether it was acquired.
+    ///
+    /// # Errors
+    /// [`Errno::NOLCK`] if the user would have too many, and those of fcntl.
+    pub(crate) fn set(&self, file: &OwnedFd, wanted: Lock) -> Result<bool, Errno> {
+        let mut ranges = self.ranges.borrow_mut();
+        let before = ranges.len() as u64;
+        let next = with_lock(&ranges, wanted);
+        let after = next.len() as u64;
+        let more = after.saturating_sub(before);
+        if !self.account.add_locks(more, MOST_RANGES) {
+            return Err(Errno::NOLCK);
+        }
+        let acquired = lock(file, wanted);
+        if acquired == Ok(true) {
+            *ranges = next;
+            self.account.remove_locks(before.saturating_sub(after));
+        } else {
+            self.account.remove_locks(more);
+        }
+        acquired
+    }
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        self.account.remove_locks(self.ranges.get_mut().len() as u64);
+    }
+}
+
+/// What is locked after `lock`, which replaces what it covers. Linux joins some ranges, so it has at most as many.
+fn with_lock(ranges: &[(u64, u64)], lock: Lock) -> Vec<(u64, u64)> {
+    let start = lock.start;
+    let end = if lock.length == 0 { u64::MAX } else { start.saturating_add(lock.length) };
+    let rest = |(from, to): &(u64, u64)| [(*from, start.min(*to)), (end.max(*from), *to)];
+    let locked = (lock.kind != LockKind::Unlock).then_some((start, end));
+    ranges.iter().flat_map(rest).filter(|(from, to)| from < to).chain(locked).collect()
+}
+
 /// Sets a lock; returns whether it was acquired.
-pub(crate) fn lock(file: &OwnedFd, lock: Lock) -> Result<bool, Errno> {
+fn lock(file: &OwnedFd, lock: Lock) -> Result<bool, Errno> {
     match nix::fcntl::fcntl(file, FcntlArg::F_OFD_SETLK(&lock.native()?)).map_err(errno) {
         Ok(_) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
@@ -88,4 +148,25 @@ pub(crate) fn would_lock(file: &OwnedFd, lock: Lock) -> Result<Lock, Errno> {
         _ => return Ok(Lock { kind: LockKind::Unlock, ..lock }),
     };
     Ok(Lock { kind, start: native.l_start.cast_unsigned(), length: native.l_len.cast_unsigned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(locks: &[(LockKind, u64, u64)]) -> Vec<(u64, u64)> {
+        let lock = |(kind, start, length): (LockKind, u64, u64)| Lock { kind, start, length };
+        locks.iter().fold(Vec::new(), |ranges, one| with_lock(&ranges, lock(*one)))
+    }
+
+    #[test]
+    fn a_lock_replaces_what_it_covers() {
+        use LockKind::{Read, Unlock, Write};
+        assert_eq!(after(&[(Write, 5, 5), (Read, 20, 0)]), [(5, 10), (20, u64::MAX)]);
+        assert_eq!(after(&[(Write, 0, 9), (Unlock, 3, 3)]), [(0, 3), (6, 9)]);
+        assert_eq!(after(&[(Write, 0, 9), (Read, 3, 3)]), [(0, 3), (6, 9), (3, 6)]);
+        assert_eq!(after(&[(Write, 3, 3), (Read, 3, 3), (Write, 0, 9)]), [(0, 9)]);
+        assert_eq!(after(&[(Write, 3, 3), (Write, 8, 1), (Unlock, 0, 0)]), []);
+        assert_eq!(after(&[(Write, 3, u64::MAX)]), [(3, u64::MAX)]);
+    }
 }
