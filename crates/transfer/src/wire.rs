@@ -389,7 +389,7 @@ pub const fn tag_of(header: u64) -> u32 {
 /// The header of a submission with another tag.
 #[inline]
 pub const fn with_tag(header: u64, tag: u32) -> u64 {
-    header & (1 << TAG_SHIFT) - 1 | (tag as u64) << TAG_SHIFT
+    header & ((1 << TAG_SHIFT) - 1) | (tag as u64) << TAG_SHIFT
 }
 
 /// Whether the next request is linked to the one with this header, valid even if the rest is malformed.
@@ -459,7 +459,7 @@ impl Short {
 
 #[inline]
 const fn short_to_handle(bits: u32) -> Handle {
-    Handle::new(bits & (1 << SHORT_INDEX_BITS) - 1, bits >> SHORT_INDEX_BITS)
+    Handle::new(bits & ((1 << SHORT_INDEX_BITS) - 1), bits >> SHORT_INDEX_BITS)
 }
 
 /// Decodes a private copy of a slot. `fetch(first, count)` returns a private copy of `count` words of the queue's list area, or
