@@ -394,9 +394,9 @@ fn examples() {
         words(&pair.other, places)
     };
     let found = [
-        submitted(&short, &[64..68]),
+        submitted(&short, std::slice::from_ref(&(64..68))),
         submitted(&long, &[64..68, 96..108]),
-        completed(&[wire::encode_success(5, EngineKind::Cpu), 0, 0], &[64..65]),
+        completed(&[wire::encode_success(5, EngineKind::Cpu), 0, 0], std::slice::from_ref(&(64..65))),
         completed(&wire::encode_completion(&cancelled), &[64..65, 80..82]),
     ];
     let parse = |line: &str| -> Vec<u64> {

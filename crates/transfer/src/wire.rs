@@ -411,7 +411,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// The operation.
+    /// Builds the operation that the general decoder gives for the same slot.
     #[inline]
     pub const fn operation(self) -> Operation<Span> {
         let Self { copies, source, destination, length } = self;

@@ -136,7 +136,7 @@ pub fn decode_completion(slot: &CompletionSlot, whole: u64) -> Result<Completion
     let header = slot[0];
     let tag = u64::from(tag_of_completion(header));
     if header & HEADER_FORM == CPU_SUCCESS {
-        // The common case.
+        // Nearly all completions are such; none of their other fields has to be looked at.
         let outcome = Outcome { result: Ok(()), bytes_done: whole, value: 0, engine: EngineKind::Cpu };
         return Ok(Completion { tag, inherited: false, outcome });
     }
