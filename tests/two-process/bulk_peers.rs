@@ -39,7 +39,7 @@ struct RawPeer {
     socket: OwnedFd,
     memory: OwnedFd,
     words: MappedWords,
-    ring: Producer<8>,
+    ring: Producer<8, 8>,
 }
 
 impl RawPeer {
@@ -47,12 +47,12 @@ impl RawPeer {
     fn join(path: &Path, service: ServiceId, session: SessionId) -> Self {
         let socket = silent(path);
         let (memory, mapping) = frame::allocate_sealed(MEMORY_BYTES, false).unwrap();
-        let mut hello = b"MFERBLK2".to_vec();
+        let mut hello = b"MFERBLK3".to_vec();
         hello.extend([0; 8]);
         hello.extend(service.0.to_le_bytes());
         [session.0, 1 << 20, MEMORY_BYTES].iter().for_each(|word| hello.extend(word.to_le_bytes()));
         conduit::send(socket.as_fd(), &hello, &[memory.as_fd()], true).unwrap();
-        let ring = Producer::new(Slots { first_word: 96, capacity: 64, short_words: 8 });
+        let ring = Producer::new(Slots { first_word: 96, capacity: 64 });
         Self { socket, memory, words: MappedWords::new(mapping).unwrap(), ring }
     }
 

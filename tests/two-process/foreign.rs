@@ -101,12 +101,13 @@ fn number(object: &Value, member: &str) -> u64 {
 /// A completion from the words that the client found.
 fn completion(object: &Value) -> Completion {
     let inherited = object["inherited"].as_bool().expect("inherited");
-    let header = number(object, "status") << 32
-        | number(object, "engine") << 48
-        | number(object, "side") << 56
-        | u64::from(inherited) << 57;
-    let words = [header, 0, number(object, "bytes_done"), number(object, "detail")];
-    wire::decode_completion(&words).unwrap_or_else(|error| panic!("{error}: {object}"))
+    let header = wire::LONG
+        | number(object, "status") << 16
+        | number(object, "engine") << 24
+        | number(object, "side") << 28
+        | u64::from(inherited) << 29;
+    let words = [header, number(object, "bytes_done"), number(object, "detail")];
+    wire::decode_completion(&words, 0).unwrap_or_else(|error| panic!("{error}: {object}"))
 }
 
 /// A place, with the start of a walk added to its offset.

@@ -33,10 +33,9 @@ fn submit(queue: &mut RawQueue, slot: &[u64; 16]) {
 }
 
 /// Encodes a request without a list.
-fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
-    let mut slot = [0; wire::SUBMISSION_WORDS];
+fn encoded(tag: u32, request: &Request) -> wire::SubmissionSlot {
     let mut list = Vec::new();
-    wire::encode_request(tag, request, &mut slot, &mut list).unwrap();
+    let slot = wire::encode_request(tag, request, &mut list).unwrap();
     assert!(list.is_empty());
     slot
 }
@@ -44,8 +43,8 @@ fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
 /// Submits a slot and returns its result.
 fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
     submit(queue, slot);
-    let completion = wire::decode_completion(&queue.completion()).expect("a completion");
-    assert_eq!(completion.tag, slot[1]);
+    let completion = wire::decode_completion(&queue.completion(), 0).expect("a completion");
+    assert_eq!(completion.tag, slot[0] >> 32);
     completion.outcome.result
 }
 
@@ -55,13 +54,14 @@ fn invalid_slots_complete_as_malformed() {
     let (_raw, mut queue, _) = raw_client(&service, 4096, 8);
     for (header, error) in [
         (0, SlotError::Opcode(0)),
-        (200 << 32, SlotError::Opcode(200)),
-        (1 << 32 | 1 << 60, SlotError::Reserved),
-        (wire::LONG | 1 << 32, SlotError::Length),
-        (3 << 32 | 9 << 48, SlotError::Width(9)),
+        (wire::LONG | 200 << 16, SlotError::Opcode(200)),
+        (1 << 16 | 3 << 27, SlotError::Reserved),
+        (wire::LONG | 1 << 16, SlotError::Reserved),
+        (5 << 16, SlotError::Length),
+        (3 << 16, SlotError::Width(255)),
     ] {
         let mut slot = [u64::MAX; 16];
-        slot[0] = header;
+        slot[0] = 5 << 32 | header;
         assert_eq!(outcome(&mut queue, &slot), Err(Failure::Malformed(error)));
     }
     service.assert_serves();

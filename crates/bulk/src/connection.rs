@@ -36,7 +36,7 @@ use crate::sender::Sender;
 use crate::socket::{NoDescriptor, Socket, is_shortage};
 use crate::wire::{MEMORY_BYTES, Violation};
 
-const MAGIC: [u8; 8] = *b"MFERBLK2";
+const MAGIC: [u8; 8] = *b"MFERBLK3";
 const HELLO_BYTES: usize = 56;
 const ASYMMETRIC: u64 = 1;
 /// Accepted connections without a greeting at which the listener stops accepting more.

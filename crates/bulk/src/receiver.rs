@@ -93,7 +93,7 @@ pub struct Receiver {
     /// The other end's session, if both have the same service. Grants of other sessions are not accepted.
     grantor: Option<SessionId>,
     longest: u64,
-    ring: Consumer<SLOT_WORDS>,
+    ring: Consumer<SLOT_WORDS, SLOT_WORDS>,
     taken: u64,
     admitter: Admitter,
     /// How long the admission of a frame may take.

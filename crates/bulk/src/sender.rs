@@ -62,7 +62,7 @@ pub struct Sender {
     /// The other end's session, if both have the same service.
     grants_to: Option<SessionId>,
     longest: u64,
-    ring: Producer<SLOT_WORDS>,
+    ring: Producer<SLOT_WORDS, SLOT_WORDS>,
     area: Area,
     /// Bytes of the area that each unretired slot uses.
     under_way: VecDeque<u32>,

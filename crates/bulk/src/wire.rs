@@ -32,7 +32,7 @@ pub(crate) const RECEIVER_CLOSED: usize = 5 * LINE + 1;
 pub(crate) const SLOT_WORDS: usize = 8;
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 64;
-pub(crate) const RING: Slots = Slots { first_word: 6 * LINE, capacity: SLOTS, short_words: SLOT_WORDS };
+pub(crate) const RING: Slots = Slots { first_word: 6 * LINE, capacity: SLOTS };
 /// Byte offset of the area, and its bytes.
 pub(crate) const AREA_AT: u64 = 8192;
 pub(crate) const AREA_BYTES: u32 = 1 << 20;

@@ -92,7 +92,7 @@ fn unsealed(length: u64) -> OwnedFd {
 struct RawPeer {
     socket: OwnedFd,
     words: MappedWords,
-    ring: Producer<8>,
+    ring: Producer<8, 8>,
 }
 
 impl RawPeer {
@@ -101,7 +101,7 @@ impl RawPeer {
         let (memory, mapping) = frame::allocate_sealed(MEMORY_BYTES, false).unwrap();
         let (socket, joined) = greet(client, &memory, options);
         let (sender, receiver) = joined.unwrap();
-        let ring = Producer::new(Slots { first_word: 96, capacity: 64, short_words: 8 });
+        let ring = Producer::new(Slots { first_word: 96, capacity: 64 });
         (Self { socket, words: MappedWords::new(mapping).unwrap(), ring }, sender, receiver)
     }
 
@@ -128,7 +128,7 @@ fn greet(
     let kind = SocketType::SEQPACKET;
     let (one, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     let id = client.identify(client.session()).unwrap().service;
-    let mut hello = b"MFERBLK2".to_vec();
+    let mut hello = b"MFERBLK3".to_vec();
     hello.extend([0; 8]);
     hello.extend(id.0.to_le_bytes());
     [client.session().0, 1 << 20, MEMORY_BYTES].iter().for_each(|word| hello.extend(word.to_le_bytes()));

@@ -93,7 +93,7 @@ fn without_descriptor_for_the_handshake(client: &Client) {
     let (one, other) = pair();
     let (memory, mapping) = frame::allocate_sealed(8192 + (1 << 20), false).unwrap();
     let id = client.identify(client.session()).unwrap().service;
-    let mut hello = b"MFERBLK2".to_vec();
+    let mut hello = b"MFERBLK3".to_vec();
     hello.extend([0; 8]);
     hello.extend(id.0.to_le_bytes());
     let words = [client.session().0, 1 << 20, mapping.length_bytes() as u64];

@@ -132,6 +132,12 @@ impl Slot {
     }
 }
 
+/// The part of a tag that crosses to the service and back. It names one outstanding request; a ticket is never reused.
+#[inline]
+pub(crate) const fn wire_tag(tag: u64) -> u32 {
+    tag as u32
+}
+
 /// The identity of the next queue.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
@@ -328,18 +334,30 @@ impl Queue {
         let index = *self.free.last().ok_or(full)?;
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(index);
         self.end.presume_consumed(self.end.capacity() - self.free.len() as u32);
-        let mut slot = [0; wire::SUBMISSION_WORDS];
-        self.list.clear();
-        wire::encode_request(tag, &transfer.request, &mut slot, &mut self.list)
-            .map_err(|shape| SubmitReason::Invalid(InvalidTransfer::Walk(shape)))?;
-        if !self.list.is_empty() {
-            wire::place_list(&mut slot, self.end.stage_list(&self.list).map_err(|_| full)?);
+        match wire::encode_short(wire_tag(tag), &transfer.request) {
+            Some(slot) => self.end.stage_short(slot).map_err(|_| full)?,
+            None => self.stage_long(tag, transfer, full)?,
         }
-        self.end.stage(&slot).map_err(|_| full)?;
         self.free.pop();
         self.lap = self.lap.wrapping_add(1);
         self.binds_next = transfer.request.terms.linked || transfer.request.operation().is_none();
         Ok(tag)
+    }
+
+    /// Stages a transfer that has no short slot.
+    fn stage_long(
+        &mut self,
+        tag: u64,
+        transfer: &Description,
+        full: SubmitReason,
+    ) -> Result<(), SubmitReason> {
+        self.list.clear();
+        let mut slot = wire::encode_long(wire_tag(tag), &transfer.request, &mut self.list)
+            .map_err(|shape| SubmitReason::Invalid(InvalidTransfer::Walk(shape)))?;
+        if !self.list.is_empty() {
+            wire::place_list(&mut slot, self.end.stage_list(&self.list).map_err(|_| full)?);
+        }
+        self.end.stage(&slot).map_err(|_| full)
     }
 
     /// Starts all staged transfers.
@@ -361,7 +379,7 @@ impl Queue {
     pub fn stop(&mut self, ticket: impl Into<TicketId>) -> Result<(), TransferError> {
         let id = ticket.into();
         self.check_outstanding(id)?;
-        if self.end.stop(id.tag) {
+        if self.end.stop(wire_tag(id.tag)) {
             self.ring_doorbell();
         }
         Ok(())
@@ -375,7 +393,7 @@ impl Queue {
     pub fn cancel(&mut self, ticket: impl Into<TicketId>) -> Result<(), TransferError> {
         let id = ticket.into();
         self.check_outstanding(id)?;
-        if self.end.cancel(id.tag) {
+        if self.end.cancel(wire_tag(id.tag)) {
             self.ring_doorbell();
         }
         Ok(())
@@ -466,11 +484,12 @@ impl Queue {
     #[inline]
     fn take(&mut self) -> Option<Completion> {
         let slot = self.end.pop()?;
-        let tag = wire::tag_of_completion(&slot);
-        let index = self.slot_of(tag);
+        let name = wire::tag_of_completion(slot[0]);
+        let index = self.slot_of(name.into());
         let entry = &mut self.slots[index];
-        let decoded =
-            if entry.tag == tag && tag != NO_TAG { wire::decode_completion(&slot).ok() } else { None };
+        let tag = entry.tag;
+        let known = wire_tag(tag) == name && tag != NO_TAG;
+        let decoded = if known { wire::decode_completion(&slot, entry.length).ok() } else { None };
         let Some(completion) = decoded else {
             self.broken = true;
             return None;

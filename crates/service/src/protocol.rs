@@ -32,7 +32,7 @@ pub use status::{
 /// The first eight bytes of a handshake.
 pub const MAGIC: [u8; 8] = *b"MEMFERRY";
 /// Oldest and newest protocol version that this code supports.
-pub const VERSIONS: (u16, u16) = (4, 4);
+pub const VERSIONS: (u16, u16) = (5, 5);
 /// Feature: the process is registered for membarrier's expedited commands, so parking flags need no full fence.
 pub const FEATURE_ASYMMETRIC_FENCES: u64 = 1;
 
@@ -410,7 +410,7 @@ mod tests {
         }
         let welcome = Welcome { version: 1, features: 1, session: SessionId(9) };
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
-        let refused = Violation::Version { client: (4, 5), service: VERSIONS };
+        let refused = Violation::Version { client: (6, 7), service: VERSIONS };
         assert_eq!(Welcome::decode(&encode_violation(&refused)), Err(refused));
         for bytes in [&b""[..], b"MEMFERRY", b"GET / HTTP/1.1\r\n\r\n....."] {
             assert_eq!(Hello::decode(bytes), Err(Violation::NotHello));

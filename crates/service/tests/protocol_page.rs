@@ -19,9 +19,8 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ClientEnd, LIST_WORDS, Layout, MAXIMUM_CAPACITY, ParkedWord, ServiceEnd};
 use memferry_shm::storage::{HeapWords, RingStorage};
 use memferry_transfer::{
-    CacheHint, Color24, Completion, Copy2d, Count2d, Failure, Handle, MAX_SEGMENTS, MAX_SOURCES, Operation,
-    Operations, Outcome, Pattern, PixelSize, Plane, PriorityClass, Request, Rights, SessionId, Side, Span,
-    Task, Terms, WhenBusy, wire,
+    CacheHint, Completion, EngineKind, Failure, Handle, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations,
+    Outcome, PriorityClass, Request, Rights, SessionId, Side, Span, Task, Terms, WhenBusy, wire,
 };
 use serde::de::DeserializeOwned;
 
@@ -87,8 +86,8 @@ fn numbers_in_messages() {
         (vec![0, 9], vec![1, 9])
     );
     assert!(meaning("grantee").starts_with("0 a session: session. 1 a user: u32"));
-    assert_eq!((VERSIONS, FEATURE_ASYMMETRIC_FENCES), ((4, 4), 1));
-    assert!(page.starts_with("# The protocol between client and service, version 4\n"));
+    assert_eq!((VERSIONS, FEATURE_ASYMMETRIC_FENCES), ((5, 5), 1));
+    assert!(page.starts_with("# The protocol between client and service, version 5\n"));
 }
 
 #[test]
@@ -112,31 +111,36 @@ fn limits() {
     assert_eq!(limits, expected.map(|(name, value)| (name.to_owned(), value)));
 }
 
-/// The operation of an opcode as decoding finds it, with its number of words; `None` if there is none.
-fn operation(opcode: u64) -> Option<(String, u64)> {
-    let widths = [0_u64, 1].into_iter();
-    let headers = widths.flat_map(|width| [(8, width << 48), (16, width << 48 | wire::LONG)]);
-    headers.into_iter().find_map(|(words, bits)| {
+/// The operation of an opcode as decoding finds it, and whether it has a short form; `None` if there is none.
+fn operation(opcode: u64) -> Option<(String, String)> {
+    let decode =
+        |slot: &wire::SubmissionSlot| wire::decode_request(slot, |_, count| Some(vec![0; count])).ok();
+    let long = |width| {
         let mut slot = [0; wire::SUBMISSION_WORDS];
-        slot[0] = opcode << 32 | bits;
+        slot[0] = opcode << 16 | wire::LONG;
+        slot[1] = width;
         // One source of an xor.
         slot[4] = u64::from(opcode == 7);
-        let request = wire::decode_request(&slot, |_, count| Some(vec![0; count])).ok()?;
-        let name = match request.task {
-            Task::Transfer(operation) => operation.name().to_owned(),
-            Task::Repeat { .. } => "repeat".to_owned(),
-        };
-        Some((name, words))
-    })
+        decode(&slot)
+    };
+    let name = match long(0).or_else(|| long(1))?.task {
+        Task::Transfer(operation) => operation.name().to_owned(),
+        Task::Repeat { .. } => "repeat".to_owned(),
+    };
+    let mut short = [0; wire::SUBMISSION_WORDS];
+    // The width of a fill is 1.
+    (short[0], short[2]) = (opcode << 16, 1);
+    let form = if decode(&short).is_some() { "short" } else { "long" };
+    Some((name, form.to_owned()))
 }
 
 #[test]
 fn opcodes() {
     let found: Vec<_> =
-        (0..256).filter_map(|opcode| operation(opcode).map(|(name, words)| (opcode, name, words))).collect();
-    let listed: Vec<(u64, String, u64)> = rows(&page(), "| number | operation |")
+        (0..256).filter_map(|opcode| operation(opcode).map(|(name, form)| (opcode, name, form))).collect();
+    let listed: Vec<(u64, String, String)> = rows(&page(), "| number | operation |")
         .into_iter()
-        .map(|row| (row[0].parse().expect("a number"), row[1].clone(), row[2].parse().expect("words")))
+        .map(|row| (row[0].parse().expect("a number"), row[1].clone(), row[2].clone()))
         .collect();
     assert_eq!(listed, found);
     // The answer `Engines` has one bit for each opcode but the loop's.
@@ -147,11 +151,8 @@ fn opcodes() {
 
 /// The place of the lowest bit of a header that differs between two requests.
 fn differing_bit(one: &Request, other: &Request) -> u32 {
-    let [one, other] = [one, other].map(|request| {
-        let mut slot = [0; wire::SUBMISSION_WORDS];
-        wire::encode_request(0, request, &mut slot, &mut Vec::new()).expect("a request");
-        slot[0]
-    });
+    let [one, other] =
+        [one, other].map(|request| wire::encode_long(0, request, &mut Vec::new()).expect("a request")[0]);
     (one ^ other).trailing_zeros()
 }
 
@@ -165,23 +166,15 @@ fn bits_of_headers() {
         differing_bit(&plain, &changed)
     };
     let place = Span::new(Handle::new(1, 1), 0);
-    let fill = |pattern| Request::fill(place, 0, pattern);
-    let color = Pattern::Color(Color24::new(0).expect("black"));
-    let plane = Plane::contiguous(0, PixelSize::Bits8);
-    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1, y_count: 1 };
-    let copy_2d = |transparent| {
-        Request::copy_2d(place, place, Copy2d { count, source: plane, destination: plane, transparent })
-    };
     let places = [
         ("opcode", differing_bit(&Request::new(Operation::Nop), &Request::copy(place, place, 0))),
         ("refuse", of_terms(|terms| terms.when_busy = WhenBusy::Refuse)),
-        ("transparent", differing_bit(&copy_2d(None), &copy_2d(Color24::new(0)))),
         ("linked", of_terms(|terms| terms.linked = true)),
         ("fenced", of_terms(|terms| terms.fenced = true)),
         ("cache", of_terms(|terms| terms.hint = CacheHint::Keep)),
         ("class", of_terms(|terms| terms.class = PriorityClass::Low)),
-        ("width", differing_bit(&fill(Pattern::Half(0)), &fill(color))),
         ("long", wire::LONG.trailing_zeros()),
+        ("tag", wire::with_tag(0, 1).trailing_zeros()),
     ];
     let listed = rows(&page, "| header bits |");
     for (name, place) in places {
@@ -198,14 +191,15 @@ fn bits_of_headers() {
     let plain = header(false, Side::Source);
     let side = (header(false, Side::Destination) ^ plain).trailing_zeros();
     let inherited = (header(true, Side::Source) ^ plain).trailing_zeros();
-    let text = format!("side ({side}), inherited ({inherited}), 63:{} are 0", inherited + 1);
-    assert_eq!(plain, 6 << 32);
-    assert!(page.contains(&format!("sequence (31:0), status (47:32), engine (55:48), {text} |")));
+    let text =
+        format!("side ({side}), inherited ({inherited}), {} is 0, long (31), tag (63:32)", inherited + 1);
+    assert_eq!(plain, 6 << 16 | wire::LONG);
+    assert!(page.contains(&format!("sequence (15:0), status (23:16), engine (27:24), {text} |")));
 }
 
 /// The failure of a status, decoded with a detail that every status accepts.
 fn failure(status: u64) -> Option<Failure> {
-    let completion = wire::decode_completion(&[status << 32, 0, 0, 1]).ok()?;
+    let completion = wire::decode_completion(&[wire::LONG | status << 16, 0, 1], 0).ok()?;
     completion.outcome.result.err()
 }
 
@@ -213,11 +207,11 @@ fn failure(status: u64) -> Option<Failure> {
 fn statuses() {
     let page = page();
     let listed = named(&page, "| number | status |");
-    let found: Vec<_> = (1..0x1_0000).filter_map(|status| Some((status, name(&failure(status)?)))).collect();
+    let found: Vec<_> = (1..0x100).filter_map(|status| Some((status, name(&failure(status)?)))).collect();
     assert_eq!(listed.first(), Some(&(0, "success".to_owned())));
     assert_eq!(listed[1..], found);
     let reason = |code: u64| {
-        let completion = wire::decode_completion(&[1 << 32, 0, 0, code]).ok()?;
+        let completion = wire::decode_completion(&[wire::LONG | 1 << 16, 0, code], 0).ok()?;
         match completion.outcome.result {
             Err(Failure::Malformed(error)) => Some((code, name(&error))),
             _ => None,
@@ -304,7 +298,7 @@ fn places_for_each_capacity() {
         ];
         assert_eq!(found, [slots, lists, progress], "capacity {capacity}");
         let first = 64.max(48 + capacity);
-        assert_eq!([slots, lists, progress], [first, first + 16 * capacity, 64 + 8 * capacity]);
+        assert_eq!([slots, lists, progress], [first, first + 16 * capacity, 64 + 6 * capacity]);
     }
 }
 
@@ -342,7 +336,7 @@ fn words_of_both_memories() {
         ("wake word", wake[0]),
         ("submissions taken", taken[0]),
         ("closed", closed[1]),
-        ("completion slots", completed[0]),
+        ("completion slots, first parts", completed[0]),
     ];
     let expected = service.map(|(name, word)| (name.to_owned(), word.to_string()));
     assert_eq!(places("Service's memory, P + C words:")[..4], expected);
@@ -367,7 +361,7 @@ fn examples() {
     let reply = |serial, descriptors, body| -> Reply { Envelope { serial, descriptors, body } };
     let expected = [
         Hello { versions: VERSIONS, features: 0 }.encode(),
-        Welcome { version: 4, features: 0, session: SessionId(258) }.encode(),
+        Welcome { version: 5, features: 0, session: SessionId(258) }.encode(),
         encode(&Envelope { serial: 1, descriptors: 1, body: Command::Register { length: 4096, rights } }),
         encode(&reply(1, 0, Ok(Answer::Handle(handle)))),
         encode(&Envelope { serial: 2, descriptors: 1, body: Command::OpenQueue { capacity: 8 } }),
@@ -381,17 +375,34 @@ fn examples() {
         destination: Span::new(Handle::new(8, 1), 0),
         length: 100,
     };
-    let mut slot = [0; wire::SUBMISSION_WORDS];
-    wire::encode_request(5, &Request::new(copy), &mut slot, &mut Vec::new()).expect("a request");
-    let mut pair = Pair::new(8);
-    pair.client.stage(&slot).expect("room");
-    pair.client.publish();
-    pair.service.stage(&[1 << 48, 5, 100, 0]).expect("room");
-    pair.service.publish();
-    let words = |memory: &HeapWords, count: usize| -> Vec<u64> {
-        (64..64 + count).map(|word| memory.word(word).load(Ordering::Relaxed)).collect()
+    let plain = Request::new(copy);
+    let late = plain.clone().with_deadline(memferry_clock::Instant::from_nanoseconds(9));
+    let [short, long] =
+        [plain, late].map(|request| wire::encode_request(5, &request, &mut Vec::new()).expect("a request"));
+    let outcome = Outcome { result: Ok(()), bytes_done: 50, value: 0, engine: EngineKind::Cpu };
+    let cancelled = Outcome { result: Err(Failure::Cancelled), ..outcome };
+    let cancelled = Completion { tag: 5, inherited: false, outcome: cancelled };
+    let words = |memory: &HeapWords, words: &[std::ops::Range<usize>]| -> Vec<u64> {
+        words.iter().cloned().flatten().map(|word| memory.word(word).load(Ordering::Relaxed)).collect()
     };
-    let last: Vec<_> = page.lines().rev().take(2).collect();
+    let submitted = |slot: &wire::SubmissionSlot, places: &[std::ops::Range<usize>]| {
+        let mut pair = Pair::new(8);
+        pair.client.stage(slot).expect("room");
+        pair.client.publish();
+        words(&pair.own, places)
+    };
+    let completed = |slot: &wire::CompletionSlot, places: &[std::ops::Range<usize>]| {
+        let mut pair = Pair::new(8);
+        pair.service.stage(slot).expect("room");
+        pair.service.publish();
+        words(&pair.other, places)
+    };
+    let found = [
+        submitted(&short, std::slice::from_ref(&(64..68))),
+        submitted(&long, &[64..68, 96..108]),
+        completed(&[wire::encode_success(5, EngineKind::Cpu), 0, 0], std::slice::from_ref(&(64..65))),
+        completed(&wire::encode_completion(&cancelled), &[64..65, 80..82]),
+    ];
     let parse = |line: &str| -> Vec<u64> {
         let number = |text: &str| match text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).expect("hexadecimal"),
@@ -399,5 +410,6 @@ fn examples() {
         };
         line.split_whitespace().map(number).collect()
     };
-    assert_eq!((parse(last[1]), parse(last[0])), (words(&pair.own, 8), words(&pair.other, 4)));
+    let lines: Vec<_> = page.lines().collect();
+    assert_eq!(lines[lines.len() - 4..].iter().map(|line| parse(line)).collect::<Vec<_>>(), found);
 }

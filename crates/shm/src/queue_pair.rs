@@ -5,7 +5,7 @@
 //!   client parked                                        wake word
 //!   completions consumed (hint)                          submissions consumed (hint)
 //!   cancel generation, cancel and stop words             closed
-//!   submission slots, 16 words                           completion slots, 4 words
+//!   submission slots, 4 + 12 words                       completion slots, 1 + 2 words
 //!   list area: segment lists of requests not yet taken   progress words of long requests
 //! ```
 //!
@@ -20,7 +20,9 @@ mod list_area;
 mod sleeper;
 
 use memferry_transfer::MAX_SEGMENTS;
-use memferry_transfer::wire::{SEGMENT_WORDS, SUBMISSION_SHORT_WORDS};
+use memferry_transfer::wire::{
+    self, COMPLETION_SHORT_WORDS, SEGMENT_WORDS, SUBMISSION_SHORT_WORDS, ShortSlot,
+};
 use thiserror::Error;
 
 use crate::parking::{Fences, must_wake, wanted};
@@ -107,12 +109,12 @@ impl Layout {
 
     fn submission_slots(self) -> Slots {
         let first_word = (CANCEL_WORDS + self.capacity as usize).next_multiple_of(SUBMISSION_WORDS);
-        Slots { first_word, capacity: self.capacity, short_words: SUBMISSION_SHORT_WORDS }
+        Slots { first_word, capacity: self.capacity }
     }
 
     fn completion_slots(self) -> Slots {
         let capacity = 2 * self.capacity;
-        Slots { first_word: COMPLETION_SLOTS, capacity, short_words: COMPLETION_WORDS }
+        Slots { first_word: COMPLETION_SLOTS, capacity }
     }
 
     fn list_area(self) -> usize {
@@ -139,13 +141,13 @@ impl Layout {
     }
 
     #[inline]
-    const fn slot_of(self, tag: u64) -> usize {
-        (tag & (self.capacity as u64 - 1)) as usize
+    const fn slot_of(self, tag: u32) -> usize {
+        (tag & (self.capacity - 1)) as usize
     }
 
     /// Index of the word that holds the progress of the request with `tag`.
     #[inline]
-    fn progress_word(self, tag: u64) -> usize {
+    fn progress_word(self, tag: u32) -> usize {
         self.progress_words() + self.slot_of(tag)
     }
 
@@ -161,7 +163,7 @@ impl Layout {
     }
 
     #[inline]
-    const fn cancel_word(self, tag: u64) -> usize {
+    const fn cancel_word(self, tag: u32) -> usize {
         CANCEL_WORDS + self.slot_of(tag)
     }
 }
@@ -173,11 +175,13 @@ pub struct ClientEnd<S> {
     peer: S,
     worker: S,
     fences: Fences,
-    submissions: Producer<SUBMISSION_WORDS>,
-    completions: Consumer<COMPLETION_WORDS>,
+    submissions: Producer<SUBMISSION_SHORT_WORDS, SUBMISSION_WORDS>,
+    completions: Consumer<COMPLETION_SHORT_WORDS, COMPLETION_WORDS>,
     /// The count of completions that this side last stored for the service.
     stored: u32,
     lists: ListArea,
+    /// Cancel words may hold something from earlier requests.
+    cancelled: bool,
 }
 
 impl<S: RingStorage> ClientEnd<S> {
@@ -198,6 +202,7 @@ impl<S: RingStorage> ClientEnd<S> {
             completions: Consumer::new(layout.completion_slots()),
             stored: 0,
             lists: ListArea::default(),
+            cancelled: false,
         })
     }
 
@@ -213,10 +218,37 @@ impl<S: RingStorage> ClientEnd<S> {
     /// [`RingFull`] until the service takes more requests. An impossible count from the service counts as full.
     #[inline]
     pub fn stage(&mut self, slot: &[u64; SUBMISSION_WORDS]) -> Result<(), RingFull> {
+        self.make_room(slot[0])?;
+        self.submissions.stage(&self.own, slot)
+    }
+
+    /// As [`stage`](Self::stage), for a request without second part.
+    ///
+    /// # Errors
+    /// As [`stage`](Self::stage).
+    #[inline]
+    pub fn stage_short(&mut self, slot: ShortSlot) -> Result<(), RingFull> {
+        self.make_room(slot[0])?;
+        self.submissions.stage_short(&self.own, slot)
+    }
+
+    #[inline]
+    fn make_room(&mut self, header: u64) -> Result<(), RingFull> {
         if self.submissions.free() == 0 {
             self.load_consumed()?;
         }
-        self.submissions.stage(&self.own, slot)
+        if self.cancelled {
+            self.forget_cancel(wire::tag_of(header));
+        }
+        Ok(())
+    }
+
+    /// Clears the cancel word of an earlier request with the same slot: tags repeat after 2^32.
+    fn forget_cancel(&self, tag: u32) {
+        let word = self.own.word(self.layout.cancel_word(tag));
+        if word.load(Ordering::Relaxed) != 0 {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Infers the service's count: it has consumed all requests but the `outstanding` ones, because the others have
@@ -286,19 +318,20 @@ impl<S: RingStorage> ClientEnd<S> {
     }
 
     /// Requests that the request with `tag` end early. Returns whether the worker must be woken.
-    pub fn cancel(&mut self, tag: u64) -> bool {
-        self.end_early(tag, tag.wrapping_add(1))
+    pub fn cancel(&mut self, tag: u32) -> bool {
+        self.end_early(tag, cancel_of(tag))
     }
 
     /// Requests that the loop with `tag` end after its present round. Returns whether the worker must be woken.
-    pub fn stop(&mut self, tag: u64) -> bool {
+    pub fn stop(&mut self, tag: u32) -> bool {
         let word = self.own.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
         // A stop does not replace an earlier cancel.
-        let how = if word == tag.wrapping_add(1) { word } else { tag.wrapping_add(1) | STOP };
+        let how = if word == cancel_of(tag) { word } else { cancel_of(tag) | STOP };
         self.end_early(tag, how)
     }
 
-    fn end_early(&mut self, tag: u64, how: u64) -> bool {
+    fn end_early(&mut self, tag: u32, how: u64) -> bool {
+        self.cancelled = true;
         self.own.word(self.layout.cancel_word(tag)).store(how, Ordering::Relaxed);
         let generation = self.own.word(CANCEL_GENERATION);
         let next = generation.load(Ordering::Relaxed).wrapping_add(1);
@@ -308,7 +341,7 @@ impl<S: RingStorage> ClientEnd<S> {
 
     /// Progress of the request with `tag`: the bytes moved, and whether they count from the last byte down. This thread
     /// sees those bytes. `None` when the service reported no progress, which is optional.
-    pub fn progress(&self, tag: u64) -> Option<(u64, bool)> {
+    pub fn progress(&self, tag: u32) -> Option<(u64, bool)> {
         let word = self.peer.word(self.layout.progress_word(tag)).load(Ordering::Acquire);
         let of_tag = (word & !DOWNWARD) >> PROGRESS_BITS == progress_name(tag);
         (word != 0 && of_tag).then_some((word & ((1 << PROGRESS_BITS) - 1), word & DOWNWARD != 0))
@@ -362,8 +395,14 @@ impl<S: RingStorage> ClientEnd<S> {
 }
 
 /// The part of a progress word that names its request.
-const fn progress_name(tag: u64) -> u64 {
-    tag.wrapping_add(1) & ((1 << (63 - PROGRESS_BITS)) - 1)
+const fn progress_name(tag: u32) -> u64 {
+    cancel_of(tag) & ((1 << (63 - PROGRESS_BITS)) - 1)
+}
+
+/// The cancel word that names a request: not 0, for every tag.
+#[inline]
+const fn cancel_of(tag: u32) -> u64 {
+    tag as u64 + 1
 }
 
 #[derive(Debug)]
@@ -372,10 +411,12 @@ pub struct ServiceEnd<S> {
     own: S,
     peer: S,
     fences: Fences,
-    submissions: Consumer<SUBMISSION_WORDS>,
-    completions: Producer<COMPLETION_WORDS>,
+    submissions: Consumer<SUBMISSION_SHORT_WORDS, SUBMISSION_WORDS>,
+    completions: Producer<COMPLETION_SHORT_WORDS, COMPLETION_WORDS>,
     /// The count of requests that this side last stored for the client.
     stored: u32,
+    /// The count of completions for which the client's flag was looked at.
+    announced: u32,
     cancel_seen: u64,
 }
 
@@ -394,6 +435,7 @@ impl<S: RingStorage> ServiceEnd<S> {
             submissions: Consumer::new(layout.submission_slots()),
             completions: Producer::new(layout.completion_slots()),
             stored: 0,
+            announced: 0,
             cancel_seen: 0,
         })
     }
@@ -410,10 +452,18 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.submissions.pop(&self.peer)
     }
 
-    /// Takes the next request into `slot`, if there is one. A short request leaves the second half of `slot` unchanged.
+    /// Takes the first part of the next request as a private copy, in registers. Of a long request, [`whole`](Self::whole) has the
+    /// rest.
     #[inline]
-    pub fn pop_into(&mut self, slot: &mut [u64; SUBMISSION_WORDS]) -> bool {
-        self.submissions.pop_into(&self.peer, slot)
+    pub fn pop_first(&mut self) -> Option<ShortSlot> {
+        self.submissions.pop_first(&self.peer)
+    }
+
+    /// The request taken last, from its first part and a private copy of its second part, if it has one. Call it before the count of
+    /// taken requests is published.
+    #[inline]
+    pub fn whole(&self, first: &ShortSlot) -> [u64; SUBMISSION_WORDS] {
+        self.submissions.whole(&self.peer, first)
     }
 
     /// Prefetches the slots of further requests. `second` means that this is the second request of a batch.
@@ -470,13 +520,33 @@ impl<S: RingStorage> ServiceEnd<S> {
         Ok(self.completions.free())
     }
 
-    /// Writes a completion without making it visible.
+    /// Writes a completion. It becomes visible when its cache line is full, or with [`publish`](Self::publish).
     ///
     /// # Errors
     /// [`RingFull`]: more completions than admission reserved.
     #[inline]
     pub fn stage(&mut self, slot: &[u64; COMPLETION_WORDS]) -> Result<(), RingFull> {
-        self.completions.stage(&self.own, slot)
+        self.completions.stage(&self.own, slot)?;
+        self.publish_line();
+        Ok(())
+    }
+
+    /// As [`stage`](Self::stage), for a completion without second part.
+    ///
+    /// # Errors
+    /// As [`stage`](Self::stage).
+    #[inline]
+    pub fn stage_short(&mut self, header: u64) -> Result<(), RingFull> {
+        self.completions.stage_short(&self.own, [header])?;
+        self.publish_line();
+        Ok(())
+    }
+
+    #[inline]
+    fn publish_line(&mut self) {
+        if self.completions.ends_line() {
+            self.completions.publish(&self.own);
+        }
     }
 
     /// Makes staged completions visible. Returns whether the client must be woken.
@@ -485,11 +555,17 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.publish_for() != 0
     }
 
-    /// Makes staged completions visible. Returns the client's flag, which says how to wake it; 0 when it need not be woken.
+    /// Makes staged completions visible. Returns the client's flag, which says how to wake it; 0 when it need not be woken. Completions
+    /// of full cache lines are visible already, but nobody looked at the flag for them.
     #[inline]
     pub fn publish_for(&mut self) -> u64 {
-        let published = self.completions.publish(&self.own) > 0;
-        if published { wanted(self.peer.word(CLIENT_PARKED), self.fences) } else { 0 }
+        self.completions.publish(&self.own);
+        let published = self.completions.published();
+        if published == self.announced {
+            return 0;
+        }
+        self.announced = published;
+        wanted(self.peer.word(CLIENT_PARKED), self.fences)
     }
 
     /// Whether a cancel was requested since the last call.
@@ -513,14 +589,14 @@ impl<S: RingStorage> ServiceEnd<S> {
 
     /// Whether the client requested a cancel of the request with `tag`.
     #[inline]
-    pub fn cancel_requested(&self, tag: u64) -> bool {
-        self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed) == tag.wrapping_add(1)
+    pub fn cancel_requested(&self, tag: u32) -> bool {
+        self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed) == cancel_of(tag)
     }
 
     /// Whether the client requested a stop of the loop with `tag`.
-    pub fn stop_requested(&self, tag: u64) -> bool {
+    pub fn stop_requested(&self, tag: u32) -> bool {
         let word = self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
-        word == (tag.wrapping_add(1) | STOP)
+        word == cancel_of(tag) | STOP
     }
 
     /// A private copy of `words` words of the list area from `first`; `None` when they leave the area.
@@ -533,7 +609,7 @@ impl<S: RingStorage> ServiceEnd<S> {
 
     /// Stores the progress of the request with `tag`. A client that reads it sees the bytes moved so far. Returns whether a
     /// client thread sleeps until progress comes and must be woken.
-    pub fn publish_progress(&self, tag: u64, bytes: u64, downward: bool) -> bool {
+    pub fn publish_progress(&self, tag: u32, bytes: u64, downward: bool) -> bool {
         let bytes = bytes.min((1 << PROGRESS_BITS) - 1);
         let down = if downward { DOWNWARD } else { 0 };
         let word = progress_name(tag) << PROGRESS_BITS | bytes | down;
@@ -553,7 +629,7 @@ impl<S: RingStorage> ServiceEnd<S> {
     }
 
     /// Clears the progress of an ended request, for the next request with the same slot.
-    pub fn clear_progress(&self, tag: u64) {
+    pub fn clear_progress(&self, tag: u32) {
         self.own.word(self.layout.progress_word(tag)).store(0, Ordering::Relaxed);
     }
 

@@ -1,15 +1,18 @@
 //! A ring of slots between a producer and a consumer that do not trust each other.
 //!
 //! ```text
-//! stage:   keep the slot in private memory (not visible)
-//! publish: write all staged slots, the first one last; within a slot, write the header (this lap's sequence) last
+//! stage:   keep the first part of the slot in private memory (not visible); write the second part, if the slot has one
+//! publish: write all kept parts, the first one last; within a part, write the header (this lap's sequence) last
 //! pop:     load the header with acquire; a wrong sequence means empty; then copy the rest ONCE into private memory
 //! ```
 //!
-//! The low half of word 0 of each slot, its header, holds a sequence number. So an idle consumer polls exactly the cache
+//! The low 16 bits of word 0 of each slot, its header, hold a sequence number. So an idle consumer polls exactly the cache
 //! line in which the next element arrives. A dishonest producer can at worst make a slot look empty or fill it with
 //! nonsense, which the decoder refuses. One index crosses sides: the consumer's count, which frees slots for the
 //! producer. It is a hint that the producer checks against its own counts ([`Producer::consumed`]).
+//!
+//! A slot has a short first part, which most elements need alone, and a second part. Both have constant sizes, so that an element
+//! crosses in registers.
 //!
 //! This module does not sleep, wake or decode.
 
@@ -19,46 +22,50 @@ use thiserror::Error;
 use crate::storage::RingStorage;
 use crate::sync::Ordering;
 
-/// Header flag: the slot uses more than its first [`Slots::short_words`] words.
+/// Header flag: the slot uses its second part.
 pub use memferry_transfer::wire::LONG;
 
-/// Prefetch distance in slots.
-const AHEAD: u32 = 4;
+/// Words of a cache line.
+const LINE: usize = 8;
 
-/// Limit on the slots kept in private memory; at the limit all but the first are written.
-const MAX_UNWRITTEN: usize = 32;
+/// Prefetch distance in words: four cache lines.
+const AHEAD: usize = 4 * LINE;
+
+/// Limit on the first parts kept in private memory; at the limit all but the first are written.
+const MAX_KEPT: usize = 32;
+
+/// Limit on the slots of a ring: of 16 bits of sequence, each lap has others than the one before.
+const MAX_CAPACITY: u32 = 1 << 15;
 
 /// Position of a ring's slots in a storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slots {
     /// First word of slot 0. All slots together take `capacity` times the words of one.
     pub first_word: usize,
-    /// Number of slots, a power of two, at most 2^16.
+    /// Number of slots, a power of two, at most 2^15.
     pub capacity: u32,
-    /// Number of words that the consumer reads of a slot without [`LONG`].
-    pub short_words: usize,
 }
 
 impl Slots {
-    /// The first word of a slot's first part. All first parts are contiguous and all second parts follow them, so short
-    /// elements fill consecutive cache lines, which the CPU prefetches.
+    /// The first word of a slot's first part of `short` words. All first parts are contiguous and all second parts follow them, so
+    /// short elements fill consecutive cache lines, which the CPU prefetches.
     #[inline]
-    const fn at(&self, position: u32) -> usize {
-        self.first_word + (position & (self.capacity - 1)) as usize * self.short_words
+    const fn at(&self, position: u32, short: usize) -> usize {
+        self.first_word + (position & (self.capacity - 1)) as usize * short
     }
 
-    /// The first word of a slot's second part.
+    /// The first word of a slot's second part of `words - short` words.
     #[inline]
-    const fn rest(&self, position: u32, words: usize) -> usize {
-        let first = self.first_word + self.capacity as usize * self.short_words;
-        first + (position & (self.capacity - 1)) as usize * (words - self.short_words)
+    const fn rest(&self, position: u32, short: usize, words: usize) -> usize {
+        let first = self.first_word + self.capacity as usize * short;
+        first + (position & (self.capacity - 1)) as usize * (words - short)
     }
 }
 
 /// The sequence number in a slot's header while the slot holds the element at `position`.
 #[inline]
 const fn sequence(position: u32) -> u64 {
-    position.wrapping_add(1) as u64
+    position.wrapping_add(1) as u64 & SEQUENCE
 }
 
 /// The peer's consumer count is impossible. All counts are modulo 2^32.
@@ -79,26 +86,28 @@ pub struct ImpossibleCount {
 #[error("the ring is full")]
 pub struct RingFull;
 
-/// The side that writes slots of `WORDS` words.
+/// The side that writes slots of `WORDS` words, of which the first `SHORT` are the first part.
 #[derive(Debug)]
-pub struct Producer<const WORDS: usize> {
+pub struct Producer<const SHORT: usize, const WORDS: usize> {
     slots: Slots,
-    /// Staged slots that are not written: the first, whose cache line the consumer polls, and the latest. Written together,
-    /// their cache lines move from the consumer's cache in parallel; with other work in between, one after the other.
-    unwritten: Vec<[u64; WORDS]>,
+    /// First parts of staged slots that are not written: the first, whose cache line the consumer polls, and the latest. Written
+    /// together, their cache lines move from the consumer's cache in parallel; with other work in between, one after the other.
+    kept: [[u64; SHORT]; MAX_KEPT],
+    kept_count: usize,
     staged: u32,
     published: u32,
     consumed: u32,
 }
 
-impl<const WORDS: usize> Producer<WORDS> {
+impl<const SHORT: usize, const WORDS: usize> Producer<SHORT, WORDS> {
     /// Makes the producer of an empty ring.
     ///
     /// # Panics
-    /// When the capacity is not a power of two up to 2^16. It comes from this crate's layout, never from a peer.
+    /// When the capacity is not a power of two up to 2^15. It comes from this crate's layout, never from a peer.
     pub fn new(slots: Slots) -> Self {
-        assert!(slots.capacity.is_power_of_two() && slots.capacity <= 1 << 16);
-        Self { slots, unwritten: Vec::with_capacity(MAX_UNWRITTEN), staged: 0, published: 0, consumed: 0 }
+        assert!(slots.capacity.is_power_of_two() && slots.capacity <= MAX_CAPACITY);
+        let kept = [[0; SHORT]; MAX_KEPT];
+        Self { slots, kept, kept_count: 0, staged: 0, published: 0, consumed: 0 }
     }
 
     /// The number of slots that can be staged now.
@@ -147,37 +156,64 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// [`RingFull`].
     #[inline]
     pub fn stage<S: RingStorage>(&mut self, storage: &S, slot: &[u64; WORDS]) -> Result<(), RingFull> {
+        let (first, rest) = slot.split_at(SHORT);
+        if slot[0] & LONG != 0 {
+            if self.free() == 0 {
+                return Err(RingFull);
+            }
+            // The consumer reads a second part only after its header, which is not yet written.
+            let at = self.slots.rest(self.staged, SHORT, WORDS);
+            for (word, value) in storage.slice(at, WORDS - SHORT).iter().zip(rest) {
+                word.store(*value, Ordering::Relaxed);
+            }
+        }
+        let mut short = [0; SHORT];
+        short.copy_from_slice(first);
+        self.stage_short(storage, short)
+    }
+
+    /// Queues a slot without second part, and without [`LONG`] in its header.
+    ///
+    /// # Errors
+    /// [`RingFull`].
+    #[inline]
+    pub fn stage_short<S: RingStorage>(&mut self, storage: &S, slot: [u64; SHORT]) -> Result<(), RingFull> {
         if self.free() == 0 {
             return Err(RingFull);
         }
-        if self.unwritten.len() == MAX_UNWRITTEN {
+        if self.kept_count == MAX_KEPT {
             self.write_latest(storage);
         }
-        self.unwritten.push(*slot);
+        self.kept[self.kept_count] = slot;
+        self.kept_count += 1;
         self.staged = self.staged.wrapping_add(1);
         Ok(())
     }
 
-    /// Writes all private slots but the first. The consumer does not read them before it has taken the first.
+    /// Whether the staged slots end with a cache line.
     #[inline]
-    fn write_latest<S: RingStorage>(&mut self, storage: &S) {
-        let first = self.staged.wrapping_sub(self.unwritten.len() as u32);
-        for (index, slot) in (1..).zip(self.unwritten.iter().skip(1)) {
-            self.write(storage, first.wrapping_add(index), slot);
-        }
-        self.unwritten.truncate(1);
+    pub fn ends_line(&self) -> bool {
+        (self.staged as usize).is_multiple_of(LINE / SHORT)
     }
 
-    /// Writes a slot, its header last.
+    /// Writes all kept parts but the first. The consumer does not read them before it has taken the first.
     #[inline]
-    fn write<S: RingStorage>(&self, storage: &S, position: u32, slot: &[u64; WORDS]) {
-        let at = self.slots.at(position);
-        let short = self.slots.short_words;
-        if slot[0] & LONG != 0 {
-            storage.store_words(self.slots.rest(position, WORDS), &slot[short..]);
+    fn write_latest<S: RingStorage>(&mut self, storage: &S) {
+        let first = self.staged.wrapping_sub(self.kept_count as u32);
+        for (index, slot) in (1..).zip(&self.kept[1..self.kept_count.max(1)]) {
+            self.write(storage, first.wrapping_add(index), slot);
         }
-        storage.store_words(at + 1, &slot[1..short]);
-        storage.word(at).store(slot[0] & !SEQUENCE | sequence(position), Ordering::Release);
+        self.kept_count = self.kept_count.min(1);
+    }
+
+    /// Writes a first part, its header last.
+    #[inline]
+    fn write<S: RingStorage>(&self, storage: &S, position: u32, slot: &[u64; SHORT]) {
+        let words = storage.array::<SHORT>(self.slots.at(position, SHORT));
+        for (word, value) in words[1..].iter().zip(&slot[1..]) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        words[0].store(slot[0] & !SEQUENCE | sequence(position), Ordering::Release);
     }
 
     /// Makes all staged slots visible, in order, and returns their number.
@@ -186,30 +222,28 @@ impl<const WORDS: usize> Producer<WORDS> {
         let count = self.staged.wrapping_sub(self.published);
         if count > 0 {
             self.write_latest(storage);
-            if let Some(first) = self.unwritten.first() {
-                self.write(storage, self.published, first);
-            }
-            self.unwritten.clear();
+            self.write(storage, self.published, &self.kept[0]);
+            self.kept_count = 0;
             self.published = self.staged;
         }
         count
     }
 }
 
-/// The side that reads slots of `WORDS` words.
+/// The side that reads slots of `WORDS` words, of which the first `SHORT` are the first part.
 #[derive(Debug)]
-pub struct Consumer<const WORDS: usize> {
+pub struct Consumer<const SHORT: usize, const WORDS: usize> {
     slots: Slots,
     consumed: u32,
 }
 
-impl<const WORDS: usize> Consumer<WORDS> {
+impl<const SHORT: usize, const WORDS: usize> Consumer<SHORT, WORDS> {
     /// Makes the consumer of an empty ring.
     ///
     /// # Panics
     /// As [`Producer::new`].
     pub fn new(slots: Slots) -> Self {
-        assert!(slots.capacity.is_power_of_two() && slots.capacity <= 1 << 16);
+        assert!(slots.capacity.is_power_of_two() && slots.capacity <= MAX_CAPACITY);
         Self { slots, consumed: 0 }
     }
 
@@ -222,58 +256,65 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// Whether an element waits.
     #[inline]
     pub fn ready<S: RingStorage>(&self, storage: &S) -> bool {
-        let header = storage.word(self.slots.at(self.consumed));
+        let header = storage.word(self.slots.at(self.consumed, SHORT));
         header.load(Ordering::Relaxed) & SEQUENCE == sequence(self.consumed)
     }
 
     /// The word that holds the sequence of the next element, and that sequence.
     pub(crate) fn next_header(&self) -> (usize, u64) {
-        (self.slots.at(self.consumed), sequence(self.consumed))
+        (self.slots.at(self.consumed, SHORT), sequence(self.consumed))
     }
 
-    /// Prefetches one slot at the prefetch distance. This pays off when more than one element waits.
+    /// Prefetches the cache line at the prefetch distance. This pays off when more than one element waits.
     #[inline]
     pub fn look_ahead<S: RingStorage>(&self, storage: &S) {
-        storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD)));
+        storage.prefetch(self.slots.at(self.consumed.wrapping_add((AHEAD / SHORT) as u32), SHORT));
     }
 
-    /// Prefetches the slots from the next one up to the prefetch distance.
+    /// Prefetches the cache lines from the next one up to the prefetch distance.
     #[inline]
     pub fn look_all_ahead<S: RingStorage>(&self, storage: &S) {
-        for distance in 0..AHEAD {
-            storage.prefetch(self.slots.at(self.consumed.wrapping_add(distance)));
+        for distance in (0..AHEAD / SHORT).step_by(LINE / SHORT) {
+            storage.prefetch(self.slots.at(self.consumed.wrapping_add(distance as u32), SHORT));
         }
+    }
+
+    /// Takes the next element as a private copy of its first part with its sequence cleared. If the header has [`LONG`], the caller
+    /// copies the second part by [`whole`](Self::whole) before anybody learns of the [`count`](Self::count).
+    #[inline]
+    pub fn pop_first<S: RingStorage>(&mut self, storage: &S) -> Option<[u64; SHORT]> {
+        let words = storage.array::<SHORT>(self.slots.at(self.consumed, SHORT));
+        let header = words[0].load(Ordering::Acquire);
+        if header & SEQUENCE != sequence(self.consumed) {
+            return None;
+        }
+        let mut slot = [header & !SEQUENCE; SHORT];
+        for (value, word) in slot[1..].iter_mut().zip(&words[1..]) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        self.consumed = self.consumed.wrapping_add(1);
+        Some(slot)
+    }
+
+    /// The element taken last, from its first part and a private copy of its second part. Words after a short slot are zero.
+    #[inline]
+    pub fn whole<S: RingStorage>(&self, storage: &S, first: &[u64; SHORT]) -> [u64; WORDS] {
+        let mut slot = [0; WORDS];
+        slot[..SHORT].copy_from_slice(first);
+        if first[0] & LONG != 0 {
+            let at = self.slots.rest(self.consumed.wrapping_sub(1), SHORT, WORDS);
+            for (word, value) in storage.slice(at, WORDS - SHORT).iter().zip(&mut slot[SHORT..]) {
+                *value = word.load(Ordering::Relaxed);
+            }
+        }
+        slot
     }
 
     /// Takes the next element as a private copy with its sequence cleared. Words after a short slot are zero.
     #[inline]
     pub fn pop<S: RingStorage>(&mut self, storage: &S) -> Option<[u64; WORDS]> {
-        let mut slot = [0; WORDS];
-        self.pop_into(storage, &mut slot).then_some(slot)
-    }
-
-    /// Takes the next element into `slot`, if there is one. A short element leaves the words after it unchanged.
-    #[inline]
-    pub fn pop_into<S: RingStorage>(&mut self, storage: &S, slot: &mut [u64; WORDS]) -> bool {
-        let at = self.slots.at(self.consumed);
-        let short = self.slots.short_words;
-        let words = storage.slice(at, short);
-        let header = words[0].load(Ordering::Acquire);
-        if header & SEQUENCE != sequence(self.consumed) {
-            return false;
-        }
-        slot[0] = header & !SEQUENCE;
-        for (word, value) in words[1..].iter().zip(&mut slot[1..short]) {
-            *value = word.load(Ordering::Relaxed);
-        }
-        if header & LONG != 0 {
-            let rest = storage.slice(self.slots.rest(self.consumed, WORDS), WORDS - short);
-            for (word, value) in rest.iter().zip(&mut slot[short..]) {
-                *value = word.load(Ordering::Relaxed);
-            }
-        }
-        self.consumed = self.consumed.wrapping_add(1);
-        true
+        let first = self.pop_first(storage)?;
+        Some(self.whole(storage, &first))
     }
 }
 
@@ -282,9 +323,9 @@ mod tests {
     use super::*;
     use crate::storage::HeapWords;
 
-    const SLOTS: Slots = Slots { first_word: 0, capacity: 4, short_words: 2 };
+    const SLOTS: Slots = Slots { first_word: 0, capacity: 4 };
 
-    fn ring() -> (HeapWords, Producer<4>, Consumer<4>) {
+    fn ring() -> (HeapWords, Producer<2, 4>, Consumer<2, 4>) {
         (HeapWords::zeroed(16), Producer::new(SLOTS), Consumer::new(SLOTS))
     }
 

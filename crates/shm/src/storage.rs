@@ -3,7 +3,7 @@
 //! Every load is an atomic operation on a 64-bit word, so a hostile process that races with this one can cause wrong
 //! values and nothing worse. `queue_pair` defines what the words mean.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::AtomicU64;
 
 /// A fixed number of atomic words.
 pub trait RingStorage {
@@ -16,15 +16,13 @@ pub trait RingStorage {
     /// The number of words.
     fn words(&self) -> usize;
 
-    /// Stores words that the peer reads only after a later release store by this side.
+    /// As [`slice`](Self::slice), with a length that the compiler knows.
     ///
     /// # Panics
     /// As [`slice`](Self::slice).
     #[inline]
-    fn store_words(&self, first: usize, values: &[u64]) {
-        for (word, value) in self.slice(first, values.len()).iter().zip(values) {
-            word.store(*value, Ordering::Relaxed);
-        }
+    fn array<const N: usize>(&self, first: usize) -> &[AtomicU64; N] {
+        self.slice(first, N).first_chunk().expect("a slice of N words")
     }
 
     /// Prefetches the cache line of word `index`. An index outside is ignored.
@@ -115,22 +113,6 @@ mod mapped {
         #[inline]
         fn words(&self) -> usize {
             self.words
-        }
-
-        #[inline]
-        fn store_words(&self, first: usize, values: &[u64]) {
-            let to: *mut u64 = self.slice(first, values.len()).as_ptr().cast_mut().cast();
-            let from = values.as_ptr();
-            // SAFETY: M1, M2: the words are mapped and writable by this side. A peer that breaks the protocol and reads them
-            // early gets torn values. Few wide stores finish before a polling peer takes the cache line away; the constant
-            // lengths let the compiler inline the copies of short slots.
-            unsafe {
-                match values.len() {
-                    3 => std::ptr::copy_nonoverlapping(from, to, 3),
-                    7 => std::ptr::copy_nonoverlapping(from, to, 7),
-                    length => std::ptr::copy_nonoverlapping(from, to, length),
-                }
-            }
         }
 
         #[inline]

@@ -1,31 +1,35 @@
-//! The encoding of requests and completions in ring slots: fixed words, checked when decoded.
+//! The encoding of requests in ring slots: fixed words, checked when decoded. [`completion`] has the other direction.
 //!
 //! ```text
-//! submission slot, 16 words; the first 8 (one cache line) suffice for most requests
-//!   0  ring sequence (31:0) | opcode (39:32) | refuse, transparent, linked, fenced (43:40) | hint (45:44) | class (47:46)
-//!      | width (55:48) | LONG (63)
-//!   1  tag                      4  source offset or start      8   source x_step, copy's CRC seed, or second destination handle
-//!   2  deadline, ns, 0 = none   5  destination handle, or the  9   source y_step, or second destination offset
-//!                                  seed of a CRC alone
-//!   3  source handle, fill      6  destination offset/start    10  destination x_step
-//!      pattern or rounds        7  length or x_count|y_count   11  destination y_step, 12 colour
+//! header, word 0 of every slot
+//!      ring sequence (15:0) | opcode (23:16) | refuse, linked, fenced (26:24) | hint (28:27) | class (30:29) | LONG (31) | tag (63:32)
+//! short slot, 4 words: nop, copy, fill, compare and crc without a deadline whose operands fit
+//!   1  source (31:0) | destination (63:32), each a handle's index (19:0) and generation (31:20)
+//!      in place of one: a fill's value, a CRC's seed
+//!   2  source offset, or a fill's width (47:0) | length, bits 15:0 (63:48)
+//!   3  destination offset (47:0) | length, bits 31:16 (63:48)
+//! long slot, 16 words: any request
+//!   1  width (7:0) | transparent (8)
+//!   2  deadline, ns, 0 = none   5  destination handle, or the  8   source x_step, copy's CRC seed, or second destination handle
+//!   3  source handle, fill         seed of a CRC alone         9   source y_step, or second destination offset
+//!      pattern or rounds        6  destination offset/start    10  destination x_step
+//!   4  source offset or start   7  length or x_count|y_count   11  destination y_step, 12 colour
 //!   with a list: 3 its first word in the queue's list area, 4 source count (31:0) | destination count (63:32);
 //!   segments are handle, offset, length; sources of an xor handle, offset
 //!   synchronized: 7 elements (31:0) | frames (63:32), 8 unit (7:0) | device is the destination (8) | packet (31:16)
-//! completion slot, 4 words
-//!   0  ring sequence (31:0) | status (47:32) | engine (55:48) | side (56) | inherited (57)
-//!   1  tag        2  bytes done        3  detail of the status, or the value found
 //! ```
 //!
-//! The ring owns the low half of word 0. Slots of both directions may be hostile: decoding checks every field it uses and returns
-//! an error, never panics, and ignores words that an operation does not use. Admission checks handles and ranges later.
+//! Two short slots fill a cache line, so a batch of plain requests moves half as many lines as one of long slots. The ring owns the
+//! sequence. Slots may be hostile: decoding checks every field it uses and returns an error, never panics, and ignores words that an
+//! operation does not use. Admission checks handles and ranges later.
+
+mod completion;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use memferry_clock::Instant;
 
-use crate::completion::{Completion, EngineKind, Failure, Outcome};
 use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 use crate::handle::Handle;
 use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
@@ -34,32 +38,44 @@ use crate::side::Side;
 use crate::synchronized::{SyncUnit, Synchronized};
 
 pub use crate::slot_error::SlotError;
+pub use completion::{
+    COMPLETION_SHORT_WORDS, COMPLETION_WORDS, CompletionSlot, decode_completion, encode_completion,
+    encode_success, tag_of_completion,
+};
 
 /// Words of a submission slot.
 pub const SUBMISSION_WORDS: usize = 16;
-/// Words of the first half. The second half is used only with [`LONG`].
-pub const SUBMISSION_SHORT_WORDS: usize = 8;
-/// Words of a completion slot.
-pub const COMPLETION_WORDS: usize = 4;
-/// Bit of word 0: the second half of the submission slot is used.
-pub const LONG: u64 = 1 << 63;
+/// Words of the first part, which is all of a slot without [`LONG`].
+pub const SUBMISSION_SHORT_WORDS: usize = 4;
+/// Header bit of slots in both directions: the second part of the slot is used.
+pub const LONG: u64 = 1 << 31;
+/// Header bits that belong to the ring: the sequence number of the element in the slot.
+pub const HEADER_SEQUENCE: u64 = 0xffff;
 
-/// Bits of word 0 that belong to the ring: the sequence number of the element in the slot.
-pub const HEADER_SEQUENCE: u64 = 0xffff_ffff;
-
-/// A submission slot without the ring's sequence.
+/// A submission slot without the ring's sequence. A short one uses the first four words.
 pub type SubmissionSlot = [u64; SUBMISSION_WORDS];
-/// A completion slot without the ring's sequence.
-pub type CompletionSlot = [u64; COMPLETION_WORDS];
+/// The first part of a submission slot without the ring's sequence.
+pub type ShortSlot = [u64; SUBMISSION_SHORT_WORDS];
 
-const FLAG_REFUSE_WHEN_BUSY: u64 = 1 << 40;
-const FLAG_TRANSPARENT: u64 = 1 << 41;
-const FLAG_LINKED: u64 = 1 << 42;
-const FLAG_FENCED: u64 = 1 << 43;
-const HINT_SHIFT: u32 = 44;
-const CLASS_SHIFT: u32 = 46;
-/// All defined bits of a header except the sequence.
-const KNOWN: u64 = LONG | 0xff_ffff << 32;
+const OPCODE_SHIFT: u32 = 16;
+const FLAG_REFUSE_WHEN_BUSY: u64 = 1 << 24;
+const FLAG_LINKED: u64 = 1 << 25;
+const FLAG_FENCED: u64 = 1 << 26;
+const HINT_SHIFT: u32 = 27;
+const CLASS_SHIFT: u32 = 29;
+const TAG_SHIFT: u32 = 32;
+/// Opcode and terms of a header.
+const HEADER_FORM: u64 = 0xffff_0000;
+
+/// Word 1 of a long slot, above the width: pixels of one colour are not written.
+const FLAG_TRANSPARENT: u64 = 1 << 8;
+
+/// Bits of a handle's index, and of its generation, in a short slot.
+const SHORT_INDEX_BITS: u32 = 20;
+const SHORT_GENERATION_BITS: u32 = 12;
+/// Bits of an offset in a short slot. The bits above hold a half of the length.
+const SHORT_OFFSET_BITS: u32 = 48;
+const SHORT_OFFSET: u64 = (1 << SHORT_OFFSET_BITS) - 1;
 
 const NOP: u64 = 1;
 const COPY: u64 = 2;
@@ -82,33 +98,97 @@ pub const SEGMENT_WORDS: usize = 3;
 /// Words of an xor's source in a list.
 const SOURCE_WORDS: usize = 2;
 
-/// Encodes `request` with the client's `tag` into `slot`, which must be zero, and the words of its list, if any, into `list`,
-/// which must be empty. The caller copies them to the queue's list area and writes their place into the slot ([`place_list`]).
+/// Encodes `request` with the client's `tag`, and the words of its list, if any, into `list`, which must be empty. The slot is short if
+/// [`encode_short`] can encode the request. The caller copies the list to the queue's list area and writes its place into the slot
+/// ([`place_list`]).
 ///
 /// # Errors
 /// [`SlotError::Start`] if a span's offset plus the walk's start does not fit 64 bits; [`SlotError::Count`] if a list is too
 /// long.
 #[inline]
-pub fn encode_request(
-    tag: u64,
-    request: &Request,
-    slot: &mut SubmissionSlot,
-    list: &mut Vec<u64>,
-) -> Result<(), SlotError> {
-    slot[1] = tag;
+pub fn encode_request(tag: u32, request: &Request, list: &mut Vec<u64>) -> Result<SubmissionSlot, SlotError> {
+    match encode_short(tag, request) {
+        Some([header, first, second, third]) => {
+            let mut slot = [0; SUBMISSION_WORDS];
+            [slot[0], slot[1], slot[2], slot[3]] = [header, first, second, third];
+            Ok(slot)
+        }
+        None => encode_long(tag, request, list),
+    }
+}
+
+/// Encodes `request` as a short slot; `None` if it needs a long one.
+#[inline]
+pub fn encode_short(tag: u32, request: &Request) -> Option<ShortSlot> {
+    let Task::Transfer(operation) = &request.task else { return None };
+    if request.terms.deadline.is_some() {
+        return None;
+    }
+    let header = encode_terms(&request.terms) | u64::from(tag) << TAG_SHIFT;
+    let slot = |opcode: u64, words: [u64; 3]| [header | opcode << OPCODE_SHIFT, words[0], words[1], words[2]];
+    Some(match operation {
+        Operation::Nop => slot(NOP, [0; 3]),
+        Operation::Copy { source, destination, length } => {
+            slot(COPY, short_spans(source, destination, *length)?)
+        }
+        Operation::Fill { destination, length, pattern } => {
+            let (width, value) = encode_pattern(*pattern);
+            slot(FILL, short_words(value, short_handle(destination)?, width, destination.offset, *length)?)
+        }
+        Operation::Compare { first, second, length } => slot(COMPARE, short_spans(first, second, *length)?),
+        Operation::Crc { source, length, seed } => {
+            slot(CRC, short_words(short_handle(source)?, u64::from(*seed), source.offset, 0, *length)?)
+        }
+        _ => return None,
+    })
+}
+
+#[inline]
+fn short_spans(source: &Span, destination: &Span, length: u64) -> Option<[u64; 3]> {
+    let first = short_handle(source)?;
+    let second = short_handle(destination)?;
+    short_words(first, second, source.offset, destination.offset, length)
+}
+
+/// Words 1 to 3 of a short slot. `first` and `second` have 32 bits each.
+#[inline]
+fn short_words(first: u64, second: u64, from: u64, to: u64, length: u64) -> Option<[u64; 3]> {
+    if (from | to) > SHORT_OFFSET || length > u64::from(u32::MAX) {
+        return None;
+    }
+    let low = length << SHORT_OFFSET_BITS;
+    let high = length >> 16 << SHORT_OFFSET_BITS;
+    Some([first | second << 32, from | low, to | high])
+}
+
+/// The handle of a span in the 32 bits of a short slot, if it fits.
+#[inline]
+fn short_handle(span: &Span) -> Option<u64> {
+    let index = u64::from(span.handle.index());
+    let generation = u64::from(span.handle.generation());
+    let fits = index >> SHORT_INDEX_BITS == 0 && generation >> SHORT_GENERATION_BITS == 0;
+    fits.then_some(index | generation << SHORT_INDEX_BITS)
+}
+
+/// Encodes `request` as a long slot, which has room for any. Otherwise as [`encode_request`].
+///
+/// # Errors
+/// As [`encode_request`].
+pub fn encode_long(tag: u32, request: &Request, list: &mut Vec<u64>) -> Result<SubmissionSlot, SlotError> {
+    let mut slot = [0; SUBMISSION_WORDS];
     // Zero means no deadline, so a deadline at the clock's origin becomes the first nanosecond, which is also past.
     if let Some(deadline) = request.terms.deadline {
         slot[2] = deadline.nanoseconds().max(1);
     }
-    let task = match &request.task {
-        Task::Transfer(operation) => encode_operation(slot, list, operation)?,
+    let opcode = match &request.task {
+        Task::Transfer(operation) => encode_operation(&mut slot, list, operation)?,
         Task::Repeat { rounds } => {
             slot[3] = u64::from(*rounds);
-            REPEAT << 32
+            REPEAT
         }
     };
-    slot[0] = task | encode_terms(&request.terms);
-    Ok(())
+    slot[0] = LONG | opcode << OPCODE_SHIFT | encode_terms(&request.terms) | u64::from(tag) << TAG_SHIFT;
+    Ok(slot)
 }
 
 /// Writes the place of a slot's list into the slot.
@@ -137,7 +217,7 @@ fn encode_terms(terms: &Terms) -> u64 {
         | class << CLASS_SHIFT
 }
 
-#[inline]
+/// Encodes the operands of a long slot and returns the opcode.
 fn encode_operation(
     slot: &mut SubmissionSlot,
     list: &mut Vec<u64>,
@@ -145,39 +225,40 @@ fn encode_operation(
 ) -> Result<u64, SlotError> {
     let mut first = |span: &Span| (slot[3], slot[4]) = (span.handle.bits(), span.offset);
     Ok(match operation {
-        Operation::Nop => NOP << 32,
+        Operation::Nop => NOP,
         Operation::Copy { source, destination, length } => {
             first(source);
             second(slot, destination, *length);
-            COPY << 32
+            COPY
         }
         Operation::Fill { destination, length, pattern } => {
-            let (width, value) = encode_pattern(*pattern);
-            slot[3] = value;
+            (slot[1], slot[3]) = encode_pattern(*pattern);
             second(slot, destination, *length);
-            FILL << 32 | width << 48
+            FILL
         }
         Operation::Copy2d { source, destination, shape } => {
             encode_plane(slot, Side::Source, *source, &shape.source)?;
             encode_plane(slot, Side::Destination, *destination, &shape.destination)?;
+            encode_count(slot, &shape.count);
             slot[12] = u64::from(shape.transparent.map_or(0, Color24::value));
-            let flag = if shape.transparent.is_some() { FLAG_TRANSPARENT } else { 0 };
-            COPY_2D << 32 | flag | encode_count(slot, &shape.count)
+            slot[1] |= if shape.transparent.is_some() { FLAG_TRANSPARENT } else { 0 };
+            COPY_2D
         }
         Operation::Fill2d { destination, shape } => {
             encode_plane(slot, Side::Destination, *destination, &shape.destination)?;
+            encode_count(slot, &shape.count);
             slot[12] = u64::from(shape.color.value());
-            FILL_2D << 32 | encode_count(slot, &shape.count)
+            FILL_2D
         }
         Operation::ScatterGather { lists } => {
             slot[4] = encode_lists(list, lists)?;
-            SCATTER_GATHER << 32
+            SCATTER_GATHER
         }
         Operation::Xor { sources, destination, length } => {
             slot[4] = counted(sources.len(), 1, MAX_SOURCES)?;
             list.extend(sources.iter().flat_map(|source| [source.handle.bits(), source.offset]));
             second(slot, destination, *length);
-            XOR << 32
+            XOR
         }
         Operation::Compare { .. }
         | Operation::Crc { .. }
@@ -194,30 +275,31 @@ fn encode_looks(slot: &mut SubmissionSlot, operation: &Operation<Span>) -> u64 {
         Operation::Compare { first: one, second: other, length } => {
             first(one);
             second(slot, other, *length);
-            COMPARE << 32
+            COMPARE
         }
         Operation::Crc { source, length, seed } => {
             first(source);
             (slot[5], slot[7]) = (u64::from(*seed), *length);
-            CRC << 32
+            CRC
         }
         Operation::CopyCrc { source, destination, length, seed } => {
             first(source);
             second(slot, destination, *length);
             slot[8] = u64::from(*seed);
-            COPY_CRC << 32 | LONG
+            COPY_CRC
         }
         Operation::DualCopy { source, destinations: [one, other], length } => {
             first(source);
             second(slot, one, *length);
             (slot[8], slot[9]) = (other.handle.bits(), other.offset);
-            DUAL_COPY << 32 | LONG
+            DUAL_COPY
         }
         Operation::Synchronized { source, destination, shape } => {
             first(source);
             second(slot, destination, u64::from(shape.elements) | u64::from(shape.frames) << 32);
+            slot[1] = shape.element.bytes();
             slot[8] = encode_unit(shape);
-            SYNCHRONIZED << 32 | LONG | shape.element.bytes() << 48
+            SYNCHRONIZED
         }
         // The caller encodes all others.
         _ => 0,
@@ -282,9 +364,9 @@ fn encode_pattern(pattern: Pattern) -> (u64, u64) {
     }
 }
 
-fn encode_count(slot: &mut SubmissionSlot, count: &Count2d) -> u64 {
+fn encode_count(slot: &mut SubmissionSlot, count: &Count2d) {
+    slot[1] = count.pixel.bytes();
     slot[7] = u64::from(count.x_count) | u64::from(count.y_count) << 32;
-    LONG | count.pixel.bytes() << 48
 }
 
 fn encode_plane(slot: &mut SubmissionSlot, side: Side, span: Span, plane: &Plane) -> Result<(), SlotError> {
@@ -298,15 +380,86 @@ fn encode_plane(slot: &mut SubmissionSlot, side: Side, span: Span, plane: &Plane
     Ok(())
 }
 
-/// The tag of a submission slot, valid even if the rest is malformed.
+/// The tag in a submission's header, valid even if the rest is malformed.
 #[inline]
-pub const fn tag_of(slot: &SubmissionSlot) -> u64 {
-    slot[1]
+pub const fn tag_of(header: u64) -> u32 {
+    (header >> TAG_SHIFT) as u32
 }
 
-/// Whether the next request is linked to the one in this slot, valid even if the rest is malformed.
-pub const fn is_linked(slot: &SubmissionSlot) -> bool {
-    slot[0] & FLAG_LINKED != 0
+/// The header of a submission with another tag.
+#[inline]
+pub const fn with_tag(header: u64, tag: u32) -> u64 {
+    header & ((1 << TAG_SHIFT) - 1) | (tag as u64) << TAG_SHIFT
+}
+
+/// Whether the next request is linked to the one with this header, valid even if the rest is malformed.
+pub const fn is_linked(header: u64) -> bool {
+    header & FLAG_LINKED != 0
+}
+
+/// A NOP or a copy with default terms, in the form that the fields of a short slot have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plain {
+    /// Whether it is a copy. A NOP has no operands.
+    pub copies: bool,
+    /// Source of a copy.
+    pub source: Span,
+    /// Destination of a copy.
+    pub destination: Span,
+    /// Bytes of a copy.
+    pub length: u64,
+}
+
+impl Plain {
+    /// Builds the operation that the general decoder gives for the same slot.
+    #[inline]
+    pub const fn operation(self) -> Operation<Span> {
+        let Self { copies, source, destination, length } = self;
+        if copies { Operation::Copy { source, destination, length } } else { Operation::Nop }
+    }
+}
+
+const PLAIN_NOP: u64 = NOP << OPCODE_SHIFT;
+const PLAIN_COPY: u64 = COPY << OPCODE_SHIFT;
+
+/// A fast path for the most common requests, which stay in registers. `None` says nothing about the slot: decode it with
+/// [`decode_request`].
+#[inline]
+pub const fn decode_plain(slot: &ShortSlot) -> Option<Plain> {
+    let copies = match slot[0] & HEADER_FORM {
+        PLAIN_NOP => false,
+        PLAIN_COPY => true,
+        _ => return None,
+    };
+    let Short { source, destination, length, .. } = Short::of(slot);
+    Some(Plain { copies, source, destination, length })
+}
+
+/// The operands of a short slot.
+struct Short {
+    source: Span,
+    destination: Span,
+    length: u64,
+    /// What an operation may have in place of the handles.
+    values: [u32; 2],
+}
+
+impl Short {
+    #[inline]
+    const fn of(slot: &ShortSlot) -> Self {
+        let values = [slot[1] as u32, (slot[1] >> 32) as u32];
+        Self {
+            source: Span::new(short_to_handle(values[0]), slot[2] & SHORT_OFFSET),
+            destination: Span::new(short_to_handle(values[1]), slot[3] & SHORT_OFFSET),
+            length: slot[2] >> SHORT_OFFSET_BITS | slot[3] >> SHORT_OFFSET_BITS << 16,
+            values,
+        }
+    }
+}
+
+#[inline]
+const fn short_to_handle(bits: u32) -> Handle {
+    Handle::new(bits & ((1 << SHORT_INDEX_BITS) - 1), bits >> SHORT_INDEX_BITS)
 }
 
 /// Decodes a private copy of a slot. `fetch(first, count)` returns a private copy of `count` words of the queue's list area, or
@@ -319,19 +472,19 @@ pub fn decode_request(
     slot: &SubmissionSlot,
     fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
 ) -> Result<Request, SlotError> {
-    let header = slot[0] & !HEADER_SEQUENCE;
-    if header & !KNOWN != 0 {
-        return Err(SlotError::Reserved);
-    }
-    let opcode = header >> 32 & 0xff;
-    let width = (header >> 48 & 0xff) as u8;
+    let header = slot[0];
+    let opcode = header >> OPCODE_SHIFT & 0xff;
     if !(NOP..=SYNCHRONIZED).contains(&opcode) {
         return Err(SlotError::Opcode(opcode as u8));
     }
-    if (header & LONG != 0) != matches!(opcode, COPY_2D | FILL_2D | COPY_CRC | DUAL_COPY | SYNCHRONIZED) {
-        return Err(SlotError::Length);
+    if header & LONG == 0 {
+        let [first, second, third, fourth, ..] = *slot;
+        let operation = decode_short(opcode, &[first, second, third, fourth])?;
+        return Ok(Request { task: Task::Transfer(operation), terms: decode_terms(header, 0)? });
     }
-    if header & FLAG_TRANSPARENT != 0 && opcode != COPY_2D {
+    let width = slot[1] as u8;
+    let transparent = slot[1] & FLAG_TRANSPARENT != 0;
+    if slot[1] & !(FLAG_TRANSPARENT | 0xff) != 0 || transparent && opcode != COPY_2D {
         return Err(SlotError::Reserved);
     }
     if width != 0 && !matches!(opcode, FILL | COPY_2D | FILL_2D | SYNCHRONIZED) {
@@ -340,27 +493,28 @@ pub fn decode_request(
     let task = match opcode {
         REPEAT => Task::Repeat { rounds: narrow(slot[3])? },
         NOP => Task::Transfer(Operation::Nop),
-        _ => Task::Transfer(decode_operation(slot, opcode, width, header, fetch)?),
+        _ => Task::Transfer(decode_operation(slot, opcode, width, transparent, fetch)?),
     };
     Ok(Request { task, terms: decode_terms(header, slot[2])? })
 }
 
-/// A fast path for the most common operations with default terms. `None` says nothing about the slot: decode it with
-/// [`decode_request`].
 #[inline]
-pub fn decode_plain(slot: &SubmissionSlot) -> Option<Operation<Span>> {
-    let span = |at: usize| Span::new(Handle::from_bits(slot[at]), slot[at + 1]);
-    match slot[0] & !HEADER_SEQUENCE {
-        PLAIN_NOP if slot[2] == 0 => Some(Operation::Nop),
-        PLAIN_COPY if slot[2] == 0 => {
-            Some(Operation::Copy { source: span(3), destination: span(5), length: slot[7] })
+fn decode_short(opcode: u64, slot: &ShortSlot) -> Result<Operation<Span>, SlotError> {
+    let Short { source, destination, length, values } = Short::of(slot);
+    Ok(match opcode {
+        NOP => Operation::Nop,
+        COPY => Operation::Copy { source, destination, length },
+        FILL => {
+            // The width is in the place of the source's offset, whose other bits must be 0.
+            let width = u8::try_from(source.offset).unwrap_or(u8::MAX);
+            let pattern = decode_pattern(width, u64::from(values[0]))?;
+            Operation::Fill { destination, length, pattern }
         }
-        _ => None,
-    }
+        COMPARE => Operation::Compare { first: source, second: destination, length },
+        CRC => Operation::Crc { source, length, seed: values[1] },
+        _ => return Err(SlotError::Length),
+    })
 }
-
-const PLAIN_NOP: u64 = NOP << 32;
-const PLAIN_COPY: u64 = COPY << 32;
 
 #[inline]
 fn decode_terms(header: u64, deadline: u64) -> Result<Terms, SlotError> {
@@ -390,12 +544,11 @@ fn narrow(value: u64) -> Result<u32, SlotError> {
     u32::try_from(value).map_err(|_| SlotError::Value)
 }
 
-#[inline]
 fn decode_operation(
     slot: &SubmissionSlot,
     opcode: u64,
     width: u8,
-    header: u64,
+    transparent: bool,
     fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
 ) -> Result<Operation<Span>, SlotError> {
     let span = |at: usize| Span::new(Handle::from_bits(slot[at]), slot[at + 1]);
@@ -405,7 +558,7 @@ fn decode_operation(
     Ok(match opcode {
         COPY => Operation::Copy { source, destination, length },
         FILL => Operation::Fill { destination, length, pattern: decode_pattern(width, slot[3])? },
-        COPY_2D => decode_copy_2d(slot, width, header & FLAG_TRANSPARENT != 0)?,
+        COPY_2D => decode_copy_2d(slot, width, transparent)?,
         FILL_2D => decode_fill_2d(slot, width)?,
         SCATTER_GATHER => Operation::ScatterGather { lists: Box::new(decode_lists(slot, fetch)?) },
         XOR => Operation::Xor { sources: decode_sources(slot, fetch)?, destination, length },
@@ -501,182 +654,6 @@ fn decode_fill_2d(slot: &SubmissionSlot, width: u8) -> Result<Operation<Span>, S
         color: decode_color(slot)?,
     };
     Ok(Operation::Fill2d { destination: Span::new(Handle::from_bits(slot[5]), 0), shape })
-}
-
-const INHERITED: u64 = 1 << 57;
-
-#[inline]
-const fn engine_code(engine: EngineKind) -> u64 {
-    match engine {
-        EngineKind::None => 0,
-        EngineKind::Cpu => 1,
-        EngineKind::Simulated => 2,
-        EngineKind::Module => 3,
-    }
-}
-
-/// Encodes a completion into the words of a ring slot.
-#[inline]
-pub fn encode_completion(completion: &Completion) -> CompletionSlot {
-    let outcome = &completion.outcome;
-    let (status, side, detail) = match outcome.result {
-        Ok(()) => (0, Side::Source, outcome.value),
-        Err(failure) => encode_failure(failure),
-    };
-    let engine = engine_code(outcome.engine);
-    let inherited = if completion.inherited { INHERITED } else { 0 };
-    let header =
-        u64::from(status) << 32 | engine << 48 | u64::from(side == Side::Destination) << 56 | inherited;
-    [header, completion.tag, outcome.bytes_done, detail]
-}
-
-fn encode_failure(failure: Failure) -> (u16, Side, u64) {
-    let none = Side::Source;
-    match failure {
-        Failure::Malformed(error) => {
-            let (code, side, operand) = encode_slot_error(error);
-            (1, side, code | operand << 8)
-        }
-        Failure::UnknownHandle { side, handle } => (2, side, handle.bits()),
-        Failure::StaleHandle { side, handle } => (3, side, handle.bits()),
-        Failure::Revoked { side, handle } => (4, side, handle.bits()),
-        Failure::MissingRight { side, handle } => (5, side, handle.bits()),
-        Failure::OutOfBounds { side, available } => (6, side, available),
-        Failure::TooLong { limit } => (7, none, limit),
-        Failure::FillLength { pattern_bytes } => (8, none, pattern_bytes),
-        Failure::ChannelsBusy { channels } => (9, none, channels),
-        Failure::WaitingQuota { limit } => (10, none, limit),
-        Failure::Cancelled => (11, none, 0),
-        Failure::DeadlineExceeded => (12, none, 0),
-        Failure::MemoryFault => (13, none, 0),
-        Failure::ChannelFaulted => (14, none, 0),
-        Failure::Unsupported => (15, none, 0),
-        Failure::ServiceStopping => (16, none, 0),
-        // Only clients make these, for requests whose outcome they cannot learn.
-        Failure::ServiceLost | Failure::UnknownTicket | Failure::Forked => (17, none, 0),
-        Failure::SegmentTotals { source_bytes } => (18, none, source_bytes),
-        Failure::ClassNotGranted { granted } => (19, none, granted as u64),
-        Failure::BadLoop => (20, none, 0),
-        Failure::EngineTimedOut => (21, none, 0),
-        Failure::RequestDropped => (22, none, 0),
-        Failure::EngineReset => (23, none, 0),
-        Failure::DeadlineUnreachable => (24, none, 0),
-        Failure::Overlap { operand } => (25, none, operand),
-    }
-}
-
-fn encode_slot_error(error: SlotError) -> (u64, Side, u64) {
-    let none = Side::Source;
-    match error {
-        SlotError::Opcode(code) => (1, none, u64::from(code)),
-        SlotError::Reserved => (2, none, 0),
-        SlotError::Width(code) => (3, none, u64::from(code)),
-        SlotError::Value => (4, none, 0),
-        SlotError::Length => (5, none, 0),
-        SlotError::Start(side) => (6, side, 0),
-        SlotError::Status(code) => (7, none, u64::from(code)),
-        SlotError::Engine(code) => (8, none, u64::from(code)),
-        SlotError::Count(count) => (9, none, u64::from(count)),
-        SlotError::List => (10, none, 0),
-    }
-}
-
-/// The tag of a completion slot, valid even if the rest is malformed.
-#[inline]
-pub const fn tag_of_completion(slot: &CompletionSlot) -> u64 {
-    slot[1]
-}
-
-/// Decodes a private copy of a completion slot.
-///
-/// # Errors
-/// [`SlotError::Reserved`], [`SlotError::Status`], [`SlotError::Engine`], [`SlotError::Value`].
-#[inline]
-pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError> {
-    let header = slot[0] & !HEADER_SEQUENCE;
-    if header == engine_code(EngineKind::Cpu) << 48 {
-        // The common case: a success on a CPU.
-        let outcome =
-            Outcome { result: Ok(()), bytes_done: slot[2], value: slot[3], engine: EngineKind::Cpu };
-        return Ok(Completion { tag: slot[1], inherited: false, outcome });
-    }
-    if header >> 58 != 0 {
-        return Err(SlotError::Reserved);
-    }
-    let side = if header >> 56 & 1 == 1 { Side::Destination } else { Side::Source };
-    let engine = match (header >> 48 & 0xff) as u8 {
-        0 => EngineKind::None,
-        1 => EngineKind::Cpu,
-        2 => EngineKind::Simulated,
-        3 => EngineKind::Module,
-        other => return Err(SlotError::Engine(other)),
-    };
-    let status = (header >> 32) as u16;
-    let bytes_done = slot[2];
-    let outcome = if status == 0 {
-        Outcome { result: Ok(()), bytes_done, value: slot[3], engine }
-    } else {
-        Outcome { result: Err(decode_failure(status, side, slot[3])?), bytes_done, value: 0, engine }
-    };
-    Ok(Completion { tag: slot[1], inherited: header & INHERITED != 0, outcome })
-}
-
-fn decode_failure(status: u16, side: Side, detail: u64) -> Result<Failure, SlotError> {
-    let handle = Handle::from_bits(detail);
-    Ok(match status {
-        1 => Failure::Malformed(decode_slot_error(side, detail)?),
-        2 => Failure::UnknownHandle { side, handle },
-        3 => Failure::StaleHandle { side, handle },
-        4 => Failure::Revoked { side, handle },
-        5 => Failure::MissingRight { side, handle },
-        6 => Failure::OutOfBounds { side, available: detail },
-        7 => Failure::TooLong { limit: detail },
-        8 => Failure::FillLength { pattern_bytes: detail },
-        9 => Failure::ChannelsBusy { channels: detail },
-        10 => Failure::WaitingQuota { limit: detail },
-        11 => Failure::Cancelled,
-        12 => Failure::DeadlineExceeded,
-        13 => Failure::MemoryFault,
-        14 => Failure::ChannelFaulted,
-        15 => Failure::Unsupported,
-        16 => Failure::ServiceStopping,
-        17 => Failure::ServiceLost,
-        18 => Failure::SegmentTotals { source_bytes: detail },
-        19 => Failure::ClassNotGranted { granted: decode_class(detail)? },
-        20 => Failure::BadLoop,
-        21 => Failure::EngineTimedOut,
-        22 => Failure::RequestDropped,
-        23 => Failure::EngineReset,
-        24 => Failure::DeadlineUnreachable,
-        25 => Failure::Overlap { operand: detail },
-        other => return Err(SlotError::Status(other)),
-    })
-}
-
-fn decode_class(detail: u64) -> Result<PriorityClass, SlotError> {
-    match detail {
-        0 => Ok(PriorityClass::Low),
-        1 => Ok(PriorityClass::Normal),
-        2 => Ok(PriorityClass::High),
-        _ => Err(SlotError::Value),
-    }
-}
-
-fn decode_slot_error(side: Side, detail: u64) -> Result<SlotError, SlotError> {
-    let operand = detail >> 8;
-    Ok(match detail & 0xff {
-        1 => SlotError::Opcode(operand as u8),
-        2 => SlotError::Reserved,
-        3 => SlotError::Width(operand as u8),
-        4 => SlotError::Value,
-        5 => SlotError::Length,
-        6 => SlotError::Start(side),
-        7 => SlotError::Status(operand as u16),
-        8 => SlotError::Engine(operand as u8),
-        9 => SlotError::Count(operand as u32),
-        10 => SlotError::List,
-        _ => return Err(SlotError::Value),
-    })
 }
 
 #[cfg(test)]

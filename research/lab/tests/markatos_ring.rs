@@ -30,8 +30,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 struct Both {
     words: HeapWords,
-    producer: Producer<WORDS>,
-    consumer: Consumer<WORDS>,
+    producer: Producer<WORDS, WORDS>,
+    consumer: Consumer<WORDS, WORDS>,
     model: Slots,
     /// Elements written but not published by the model's producer; positions are not wrapped.
     staged: Vec<u16>,
@@ -42,7 +42,7 @@ struct Both {
 impl Both {
     fn new() -> Self {
         let slots =
-            memferry_shm::ring::Slots { first_word: 0, capacity: CAPACITY.into(), short_words: WORDS };
+            memferry_shm::ring::Slots { first_word: 0, capacity: CAPACITY.into() };
         Self {
             words: HeapWords::zeroed(usize::from(CAPACITY) * WORDS),
             producer: Producer::new(slots),

@@ -28,7 +28,7 @@ pub(crate) struct RawQueue {
     pub(crate) doorbell: OwnedFd,
     outstanding: u32,
     /// Counts submissions: the next tag.
-    submitted: u64,
+    submitted: u32,
 }
 
 impl RawQueue {
@@ -84,8 +84,8 @@ impl RawQueue {
     }
 
     /// Tags of the outstanding requests, if the service completes them in order.
-    pub(crate) fn tags(&self) -> std::ops::Range<u64> {
-        self.submitted - u64::from(self.outstanding)..self.submitted
+    pub(crate) fn tags(&self) -> std::ops::Range<u32> {
+        self.submitted.saturating_sub(self.outstanding)..self.submitted
     }
 
     /// Takes all completions, and frees as many slots.
@@ -102,11 +102,11 @@ impl RawQueue {
         let mut added = 0;
         while self.outstanding < self.end.capacity() {
             let mut slot = slots[self.submitted as usize % slots.len()];
-            slot[1] = self.submitted;
+            slot[0] = wire::with_tag(slot[0], self.submitted);
             if self.end.stage(&slot).is_err() {
                 break;
             }
-            self.submitted += 1;
+            self.submitted = self.submitted.wrapping_add(1);
             self.outstanding += 1;
             added += 1;
         }
@@ -133,10 +133,8 @@ impl RawQueue {
 
 /// Encodes a request, and its list.
 pub(crate) fn encoded(request: &Request) -> Result<(SubmissionSlot, Vec<u64>), Failed> {
-    let mut slot = [0; wire::SUBMISSION_WORDS];
     let mut list = Vec::new();
-    wire::encode_request(0, request, &mut slot, &mut list)?;
-    Ok((slot, list))
+    Ok((wire::encode_request(0, request, &mut list)?, list))
 }
 
 /// Encodes a request without a list.

@@ -20,9 +20,11 @@ use memferry_shm::storage::{HeapWords, RingStorage};
 
 use crate::input::Input;
 
-const SEQUENCE: u64 = 0xffff_ffff;
+const SEQUENCE: u64 = 0xffff;
+/// Completions that are published together, without a call to publish them.
+const LINE: u32 = 8;
 /// Words that are read of a short submission slot.
-const SHORT_WORDS: usize = 8;
+const SHORT_WORDS: usize = 4;
 
 /// Input: a byte for the capacity, then steps of one byte and its operands (see `step`).
 pub fn ring_reader(data: &[u8]) {
@@ -49,6 +51,8 @@ struct Rig {
     taken: u32,
     staged: u32,
     published: u32,
+    /// Completions for which the service looked at the client's flag.
+    announced: u32,
     /// The last possible count of consumed completions that the client gave.
     known: u32,
 }
@@ -63,7 +67,18 @@ impl Rig {
         let honest = honest.expect(sized);
         let service = ServiceEnd::new(layout, client.clone(), own, Fences::Full).expect(sized);
         let written = vec![0; client.words()];
-        Self { capacity, service, honest, client, written, taken: 0, staged: 0, published: 0, known: 0 }
+        Self {
+            capacity,
+            service,
+            honest,
+            client,
+            written,
+            taken: 0,
+            staged: 0,
+            published: 0,
+            announced: 0,
+            known: 0,
+        }
     }
 
     /// Asserts that the service wrote none of the client's first `words` words.
@@ -102,9 +117,9 @@ impl Rig {
             4 => self.room(),
             5 => self.stage(input.u64()),
             6 => self.publish(),
-            7 => self.cancels(input.u64()),
+            7 => self.cancels(input.u64() as u32),
             8 => self.update_flags(),
-            9 => self.cancel(input.u64()),
+            9 => self.cancel(input.u64() as u32),
             10 => self.fetch(input.u64(), input.u32()),
             _ => (0..self.client.words()).for_each(|index| self.scribble(index, input.u64())),
         }
@@ -124,14 +139,14 @@ impl Rig {
             self.scribble(self.word_of(position, index), u64::from(body) + index as u64);
         }
         let long = if body % 2 == 1 { LONG } else { 0 };
-        self.scribble(at, long | header << 32 | u64::from(position.wrapping_add(1)));
+        self.scribble(at, long | header << 32 | u64::from(position.wrapping_add(1)) & SEQUENCE);
     }
 
     /// The next request by the words in memory.
     fn expected(&self) -> Option<[u64; SUBMISSION_WORDS]> {
         let at = self.slot(self.taken);
         let header = self.load(at);
-        if header & SEQUENCE != u64::from(self.taken.wrapping_add(1)) {
+        if header & SEQUENCE != u64::from(self.taken.wrapping_add(1)) & SEQUENCE {
             return None;
         }
         let words = if header & LONG == 0 { SHORT_WORDS } else { SUBMISSION_WORDS };
@@ -180,23 +195,27 @@ impl Rig {
         let free = self.staged.wrapping_sub(self.known) < 2 * self.capacity;
         assert_eq!(self.service.stage(&[value; COMPLETION_WORDS]).is_ok(), free);
         self.staged = self.staged.wrapping_add(u32::from(free));
+        if self.staged.is_multiple_of(LINE) {
+            self.published = self.staged;
+        }
     }
 
     fn publish(&mut self) {
         let wakes = self.service.publish();
-        assert!(!wakes || self.staged != self.published, "a wake-up without a publication");
+        assert!(!wakes || self.staged != self.announced, "a wake-up without a publication");
         self.published = self.staged;
+        self.announced = self.staged;
     }
 
-    fn cancels(&mut self, tag: u64) {
+    fn cancels(&mut self, tag: u32) {
         let pending = self.service.cancels_pending();
         assert_eq!(self.service.cancels_changed(), pending);
         assert!(!self.service.cancels_changed(), "a change is reported once");
-        let written = (0..self.slot(0)).any(|index| self.load(index) == tag.wrapping_add(1));
+        let written = (0..self.slot(0)).any(|index| self.load(index) == u64::from(tag) + 1);
         assert!(written || !self.service.cancel_requested(tag), "{tag} was cancelled without a request");
     }
 
-    fn cancel(&mut self, tag: u64) {
+    fn cancel(&mut self, tag: u32) {
         // Scribbling may have set the generation just before the value that the service saw; only without it must it differ.
         let untouched = !self.service.cancels_pending();
         self.honest.cancel(tag);

@@ -364,7 +364,7 @@ impl RawQueue {
     }
 
     /// The next completion slot.
-    pub fn completion(&mut self) -> [u64; 4] {
+    pub fn completion(&mut self) -> [u64; 3] {
         let started = Instant::now();
         loop {
             if let Some(slot) = self.end.pop() {

@@ -79,7 +79,7 @@ impl Control {
     fn connect(&self, number: u64) -> Player {
         let player = self.adopt(number);
         player.say_hello();
-        self.expect(&FromAttendant::Hello { client: player.id, versions: (4, 4), features: 1 });
+        self.expect(&FromAttendant::Hello { client: player.id, versions: (5, 5), features: 1 });
         self.answer(player.id, b"welcome");
         assert_eq!(player.receive().0, b"welcome");
         player
@@ -94,7 +94,7 @@ impl Control {
         const OTHER: u64 = 1 << 40;
         let other = self.adopt(OTHER);
         other.say_hello();
-        self.expect(&FromAttendant::Hello { client: other.id, versions: (4, 4), features: 1 });
+        self.expect(&FromAttendant::Hello { client: other.id, versions: (5, 5), features: 1 });
         let farewell = protocol::encode_violation(&Violation::RingCounts);
         self.send(&ToAttendant::End { client: other.id, farewell, watch: false }, &[]);
         other.farewell();
@@ -121,7 +121,7 @@ struct Player {
 
 impl Player {
     fn say_hello(&self) {
-        let hello = Hello { versions: (4, 4), features: 1 };
+        let hello = Hello { versions: (5, 5), features: 1 };
         conduit::send(self.socket.as_fd(), &hello.encode(), &[], false).unwrap();
     }
 
@@ -292,7 +292,7 @@ fn descriptors_of_refused_messages_are_closed() {
     let control = Control::start();
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let player = control.adopt(1);
-    let hello = Hello { versions: (4, 4), features: 1 }.encode();
+    let hello = Hello { versions: (5, 5), features: 1 }.encode();
     conduit::send(player.socket.as_fd(), &hello, &[writer.as_fd(), writer.as_fd()], false).unwrap();
     drop(writer);
     assert_eq!(player.farewell(), Violation::Descriptors { expected: 0, got: 2 });
@@ -512,7 +512,7 @@ fn a_client_is_read_when_the_control_thread_has_closed_it() {
     assert!(!is_readable(&player.socket));
     drop(theirs);
     control.send(&ToAttendant::HandedOver, &[]);
-    control.expect(&FromAttendant::Hello { client: player.id, versions: (4, 4), features: 1 });
+    control.expect(&FromAttendant::Hello { client: player.id, versions: (5, 5), features: 1 });
     control.answer(player.id, b"welcome");
     assert_eq!(player.receive().0, b"welcome");
 }
@@ -561,7 +561,7 @@ fn a_user_with_blocked_closes_is_not_read() {
     }
     // The closes end, and the first client is read.
     drop(peers);
-    control.expect(&FromAttendant::Hello { client: first.id, versions: (4, 4), features: 1 });
+    control.expect(&FromAttendant::Hello { client: first.id, versions: (5, 5), features: 1 });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use memferry_shm::queue_pair::{ClientEnd, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::Failure;
 
-use super::Queue;
+use super::{Queue, wire_tag};
 use crate::completion::{Completion, Done, Output, Ticket, TicketId, TransferError};
 
 /// The maximum spin before a wait sleeps: about the cost of a wake-up across cores.
@@ -189,7 +189,7 @@ impl Queue {
         if self.check_outstanding(id).is_err() {
             return None;
         }
-        let (bytes, downward) = self.end.progress(id.tag)?;
+        let (bytes, downward) = self.end.progress(wire_tag(id.tag))?;
         Some(Progress { bytes, downward })
     }
 
@@ -271,7 +271,7 @@ impl Queue {
     /// Whether the reported progress of a transfer includes `bytes`.
     fn arrived(&self, id: TicketId, bytes: &Range<u64>) -> bool {
         let length = self.slots[self.slot_of(id.tag)].length;
-        match self.end.progress(id.tag) {
+        match self.end.progress(wire_tag(id.tag)) {
             Some((done, false)) => bytes.end <= done,
             Some((done, true)) => bytes.end <= length && bytes.start >= length.saturating_sub(done),
             None => false,

@@ -25,7 +25,7 @@ use memferry_path::{Capabilities, Path, QueueCompletion, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
+use memferry_transfer::{Completion, Failure, Operation, Request, Task, Terms, wire};
 
 use super::Worker;
 use super::queues::{Queue, may_scan};
@@ -52,14 +52,11 @@ impl Worker {
         let mut capabilities = Self::capabilities(&self.shared);
         let mut batch = Batch::default();
         let mut violation = None;
-        let mut slot = [0; wire::SUBMISSION_WORDS];
         while !batch.is_full() {
             if batch.taken > 0 {
                 queue.end.look_ahead(batch.taken == 1);
             }
-            if !queue.end.pop_into(&mut slot) {
-                break;
-            }
+            let Some(slot) = queue.end.pop_first() else { break };
             batch.taken += 1;
             let stopping = self.stopping.is_some();
             let mut intake =
@@ -115,8 +112,8 @@ impl Worker {
         queue.end.cancels_changed();
         let key = QueueKey(index as u32);
         let mut capabilities = Self::capabilities(&self.shared);
-        self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
-        self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
+        self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag as u32), &mut capabilities);
+        self.path.stop_loops(key, |tag| queue.end.stop_requested(tag as u32));
     }
 
     /// Writes the progress of long requests into rings.
@@ -125,7 +122,7 @@ impl Worker {
         let waker = &mut self.waker;
         self.path.report_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize) else { return };
-            if queue.end.publish_progress(tag, watermark.bytes, watermark.downward) {
+            if queue.end.publish_progress(tag as u32, watermark.bytes, watermark.downward) {
                 waker.wake(queue, 0);
             }
         });
@@ -151,7 +148,7 @@ impl Worker {
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             queue.counters.completed(1, failed, outcome.bytes_done);
             if watermarked {
-                queue.end.clear_progress(completion.tag);
+                queue.end.clear_progress(completion.tag as u32);
             }
             if queue.end.stage(&wire::encode_completion(&completion)).is_err() {
                 // Cannot happen, because room was reserved. If it did, ending the session is better than losing a completion.
@@ -209,17 +206,18 @@ struct Intake<'a> {
 impl Intake<'_> {
     /// Takes one request: performs it at once, or submits it to the path.
     #[inline]
-    fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
+    fn take(&mut self, slot: &wire::ShortSlot, batch: &mut Batch) -> Result<(), Violation> {
         let end = &mut self.queue.end;
-        let tag = wire::tag_of(slot);
-        let cancelled = end.cancels_asked() && end.cancel_requested(tag);
+        let name = wire::tag_of(slot[0]);
+        let tag = u64::from(name);
+        let cancelled = end.cancels_asked() && end.cancel_requested(name);
         let may_start = !self.stopping && !cancelled;
         let room = end.known_completion_room();
         let mut full = None;
         // Most requests are plain: they have no terms to decode.
         let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
-            Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: Terms::PLAIN }),
-            None => wire::decode_request(slot, |first, words| {
+            Some(plain) => Ok(Request { task: Task::Transfer(plain.operation()), terms: Terms::PLAIN }),
+            None => wire::decode_request(&end.whole(slot), |first, words| {
                 // Most of the cost of a request with a long list is reading it.
                 full = self.path.full_for(self.key);
                 if full.is_some() {
@@ -240,8 +238,14 @@ impl Intake<'_> {
             batch.bytes += outcome.bytes_done;
             batch.failed += u64::from(outcome.result.is_err());
             batch.memory_failed |= outcome.result == Err(Failure::MemoryFault);
-            let completion = Completion { tag, inherited: false, outcome };
-            return end.stage(&wire::encode_completion(&completion)).map_err(|_| Violation::RingCounts);
+            let whole = decoded.as_ref().ok().and_then(Request::operation).map(Operation::total_bytes);
+            let staged = if outcome.result.is_ok() && outcome.value == 0 && whole == Some(outcome.bytes_done)
+            {
+                end.stage_short(wire::encode_success(name, outcome.engine))
+            } else {
+                end.stage(&wire::encode_completion(&Completion { tag, inherited: false, outcome }))
+            };
+            return staged.map_err(|_| Violation::RingCounts);
         }
         let reservation = reserve(self.path, self.key, end)?;
         let failure = match decoded {
@@ -251,13 +255,13 @@ impl Intake<'_> {
             Ok(request) => {
                 let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
                 self.path.submit(now, reservation, tag, &request, self.capabilities);
-                if self.queue.end.cancels_asked() && self.queue.end.stop_requested(tag) {
+                if self.queue.end.cancels_asked() && self.queue.end.stop_requested(name) {
                     self.path.stop_loops(self.key, |candidate| candidate == tag);
                 }
                 return Ok(());
             }
         };
-        self.path.refuse(reservation, tag, wire::is_linked(slot), failure);
+        self.path.refuse(reservation, tag, wire::is_linked(slot[0]), failure);
         Ok(())
     }
 }

@@ -15,10 +15,14 @@ fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords)
     (near, far, client, service)
 }
 
-fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
+fn request(tag: u32) -> [u64; SUBMISSION_WORDS] {
     let mut slot = [0; SUBMISSION_WORDS];
-    slot[1] = tag;
+    slot[0] = u64::from(tag) << 32;
     slot
+}
+
+fn completion(tag: u32) -> u64 {
+    u64::from(tag) << 32
 }
 
 #[test]
@@ -27,13 +31,13 @@ fn requests_and_completions_cross() {
     for tag in 0..100 {
         client.stage(&request(tag)).unwrap();
         assert!(!client.publish(), "a worker that does not sleep is woken");
-        assert_eq!(service.pop().unwrap()[1], tag);
+        assert_eq!(service.pop(), Some(request(tag)));
         service.publish_consumed();
         // The client stores its count only now and then, but there is always room for its outstanding requests.
         assert!((4..=8).contains(&service.completion_room().unwrap()));
-        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.stage_short(completion(tag)).unwrap();
         service.publish();
-        assert_eq!(client.pop().unwrap()[1], tag);
+        assert_eq!(client.pop(), Some([completion(tag), 0, 0]));
     }
 }
 
@@ -50,7 +54,7 @@ fn a_taken_completion_needs_no_signal() {
         service.pop().unwrap();
         service.publish_consumed();
         service.completion_room().unwrap();
-        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.stage_short(completion(tag)).unwrap();
         let flag = service.publish_for();
         assert!(service.wants_signal(flag) && service.wants_signal(service.client_flag()));
         // The client polls the completion and raises the flag again before the service reads it once more.
@@ -68,11 +72,11 @@ fn an_idle_client_leaves_no_room() {
         client.stage(&request(tag)).unwrap();
         client.publish();
         service.pop().unwrap();
-        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.stage_short(completion(tag)).unwrap();
         service.publish();
     }
     assert_eq!(service.completion_room(), Ok(0));
-    assert_eq!(service.stage(&[0; 4]), Err(RingFull));
+    assert_eq!(service.stage(&[0; COMPLETION_WORDS]), Err(RingFull));
     for _ in 0..3 {
         client.pop().unwrap();
     }
@@ -88,11 +92,11 @@ fn a_list_is_freed_when_its_request_is_taken() {
         // Each list is longer than half of the area, so it fits only after the previous one was taken.
         let list: Vec<_> = (0..LIST_WORDS as u64 / 2 + 1 + round).map(|word| word ^ round).collect();
         let first = client.stage_list(&list).unwrap();
-        client.stage(&request(first)).unwrap();
+        client.stage(&request(first as u32)).unwrap();
         assert_eq!(client.stage_list(&list), Err(RingFull), "the first list is still in use");
         client.publish();
         let slot = service.pop().unwrap();
-        assert_eq!(service.fetch_list(slot[1], list.len()), Some(list));
+        assert_eq!(service.fetch_list(slot[0] >> 32, list.len()), Some(list));
         service.publish_all_consumed();
     }
     for (first, words) in [(LIST_WORDS as u64, 1), (u64::MAX, 1), (1, LIST_WORDS), (0, usize::MAX)] {
@@ -159,7 +163,7 @@ fn survives_garbage_in_client_memory() {
         }
         let _ = service.completion_room();
         let _ = service.cancels_changed();
-        let _ = service.cancel_requested(u64::MAX);
+        let _ = service.cancel_requested(u32::MAX);
     }
 }
 
@@ -192,10 +196,47 @@ fn a_watch_sees_the_next_request_and_cancel() {
         client.cancel(tag);
         assert!(watch.has_news());
         service.cancels_changed();
-        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.stage_short(completion(tag)).unwrap();
         service.publish();
         client.pop().unwrap();
     }
+}
+
+#[test]
+fn a_cancel_does_not_outlive_its_request() {
+    let (mut client, mut service, ..) = pair();
+    client.stage(&request(6)).unwrap();
+    client.publish();
+    client.cancel(6);
+    service.pop().unwrap();
+    assert!(service.cancel_requested(6));
+    // The tags of a queue repeat after 2^32.
+    client.stage(&request(6)).unwrap();
+    client.publish();
+    service.pop().unwrap();
+    assert!(!service.cancel_requested(6), "the cancel was of the earlier request");
+    client.cancel(u32::MAX);
+    assert!(service.cancel_requested(u32::MAX) && !service.stop_requested(u32::MAX));
+    client.stage_short([request(3)[0], 0, 0, 0]).unwrap();
+    assert!(!service.cancel_requested(u32::MAX));
+}
+
+#[test]
+fn completions_are_published_by_line() {
+    let (mut client, mut service, client_memory, _) = pair();
+    for tag in 0..7 {
+        service.stage_short(completion(tag)).unwrap();
+    }
+    assert_eq!(client.pop(), None);
+    // The eighth fills the line. It is visible, though nobody looked at the flag.
+    client_memory.word(CLIENT_PARKED).store(PARKED, Ordering::Relaxed);
+    service.stage(&[completion(7) | crate::ring::LONG, 70, 71]).unwrap();
+    for tag in 0..7 {
+        assert_eq!(client.pop(), Some([completion(tag), 0, 0]));
+    }
+    assert_eq!(client.pop(), Some([completion(7) | crate::ring::LONG, 70, 71]));
+    assert_eq!(service.publish_for(), PARKED);
+    assert_eq!(service.publish_for(), 0, "nothing new");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use memferry_shm::parking::{must_wake, park};
 use memferry_shm::ring::{Consumer, Producer};
 use memferry_shm::storage::RingStorage;
 
-use crate::ring::{FLAG, SLOTS, element, words};
+use crate::ring::{FLAG, SHORT, SLOTS, WORDS, element, words};
 use crate::{FENCES, Sleeps, Token, explore};
 
 /// Parks with this flag, last check and sleep; returns whether it slept.
@@ -36,7 +36,7 @@ fn parked_consumer(park: Parker, wake_check: WakeCheck, sleeps: &Sleeps) {
     let shared = storage.clone();
     let waker = token.clone();
     let publisher = thread::spawn(move || {
-        let mut producer = Producer::new(SLOTS);
+        let mut producer = Producer::<SHORT, WORDS>::new(SLOTS);
         for value in 1..=2 {
             producer.stage(&shared, &element(value)).unwrap();
             producer.publish(&shared);
@@ -45,7 +45,7 @@ fn parked_consumer(park: Parker, wake_check: WakeCheck, sleeps: &Sleeps) {
             }
         }
     });
-    let mut consumer = Consumer::new(SLOTS);
+    let mut consumer = Consumer::<SHORT, WORDS>::new(SLOTS);
     for value in 1..=2 {
         let slot = loop {
             if let Some(slot) = consumer.pop(&storage) {

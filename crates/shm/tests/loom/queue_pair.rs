@@ -8,7 +8,10 @@ use std::sync::Arc;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 use memferry_shm::parking::park;
-use memferry_shm::queue_pair::{ClientEnd, Layout, ParkedWord, SUBMISSION_WORDS, ServiceEnd, Watch};
+use memferry_shm::queue_pair::{
+    COMPLETION_WORDS, ClientEnd, Layout, ParkedWord, SUBMISSION_WORDS, ServiceEnd, Watch,
+};
+use memferry_shm::ring::LONG;
 use memferry_shm::storage::HeapWords;
 
 use crate::{FENCES, Futex, Sleeps, Token, explore};
@@ -47,19 +50,21 @@ fn pair() -> (ClientEnd<HeapWords>, Served) {
     (client, Served { end, parked: ParkedWord::new(worker).unwrap() })
 }
 
-fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
+/// A short request; `ring` explores long ones.
+fn request(tag: u32) -> [u64; SUBMISSION_WORDS] {
     let mut slot = [0; SUBMISSION_WORDS];
-    slot[0] = tag << 32;
-    slot[1] = tag;
-    slot[7] = tag;
+    slot[0] = u64::from(tag) << 32;
+    slot[3] = u64::from(tag);
     slot
 }
 
-fn completion(tag: u64) -> [u64; 4] {
-    [tag << 32, tag, tag, tag]
+/// Completions of odd tags are long.
+fn completion(tag: u32) -> [u64; COMPLETION_WORDS] {
+    let tag = u64::from(tag);
+    if tag % 2 == 1 { [tag << 32 | LONG, tag, tag] } else { [tag << 32, 0, 0] }
 }
 
-fn publish(client: &mut ClientEnd<HeapWords>, worker: &Token, tag: u64) {
+fn publish(client: &mut ClientEnd<HeapWords>, worker: &Token, tag: u32) {
     client.stage(&request(tag)).unwrap();
     if client.publish() {
         worker.wake();
@@ -83,7 +88,7 @@ fn take_request(service: &mut Served, token: &Token, sleeps: &Sleeps) -> [u64; S
 }
 
 /// Takes a last completion after the client found the queue pair closed.
-type Last = fn(&mut ClientEnd<HeapWords>) -> Option<[u64; 4]>;
+type Last = fn(&mut ClientEnd<HeapWords>) -> Option<[u64; COMPLETION_WORDS]>;
 
 /// Waits for a completion as a client does: the wake word is read before the flag is raised, so a change after that
 /// keeps the futex from sleeping. `None` when the queue pair was closed and `last` returns none.
@@ -92,7 +97,7 @@ fn take_or_close(
     futex: &Futex,
     sleeps: &Sleeps,
     last: Last,
-) -> Option<[u64; 4]> {
+) -> Option<[u64; COMPLETION_WORDS]> {
     loop {
         if let Some(slot) = client.pop() {
             return Some(slot);
@@ -109,11 +114,15 @@ fn take_or_close(
 }
 
 /// Pops once more after the close: only then is each completion published before the close certainly visible.
-fn take_completion(client: &mut ClientEnd<HeapWords>, futex: &Futex, sleeps: &Sleeps) -> Option<[u64; 4]> {
+fn take_completion(
+    client: &mut ClientEnd<HeapWords>,
+    futex: &Futex,
+    sleeps: &Sleeps,
+) -> Option<[u64; COMPLETION_WORDS]> {
     take_or_close(client, futex, sleeps, ClientEnd::pop)
 }
 
-fn complete(service: &mut ServiceEnd<HeapWords>, futex: &Futex, tag: u64) {
+fn complete(service: &mut ServiceEnd<HeapWords>, futex: &Futex, tag: u32) {
     service.stage(&completion(tag)).unwrap();
     if service.publish() {
         service.change_wake_word();
@@ -265,7 +274,7 @@ fn a_round_trip_completes_while_both_park() {
         let counted = worker_counted.clone();
         let worker = thread::spawn(move || {
             let slot = take_request(&mut service, &worker_token, &counted);
-            complete(&mut service, &worker_futex, slot[1]);
+            complete(&mut service, &worker_futex, slot[3] as u32);
         });
         publish(&mut client, &token, 7);
         assert_eq!(take_completion(&mut client, &futex, &client_counted), Some(completion(7)));

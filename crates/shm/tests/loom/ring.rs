@@ -10,8 +10,10 @@ use memferry_shm::storage::{HeapWords, RingStorage};
 
 use crate::explore;
 
-const WORDS: usize = 3;
-pub(crate) const SLOTS: Slots = Slots { first_word: 0, capacity: 2, short_words: 2 };
+pub(crate) const WORDS: usize = 3;
+/// Words of the first part.
+pub(crate) const SHORT: usize = 2;
+pub(crate) const SLOTS: Slots = Slots { first_word: 0, capacity: 2 };
 /// Index of each slot's header.
 const HEADERS: [usize; 2] = [0, 2];
 /// Index of slot 0's second part.
@@ -30,7 +32,7 @@ pub(crate) fn element(value: u64) -> [u64; WORDS] {
     if value % 2 == 1 { [LONG | value << 32, value, value] } else { [value << 32, value, 0] }
 }
 
-fn stage_when_free(producer: &mut Producer<WORDS>, storage: &HeapWords, value: u64) {
+fn stage_when_free(producer: &mut Producer<SHORT, WORDS>, storage: &HeapWords, value: u64) {
     while producer.free() == 0 {
         producer.consumed(storage.word(COUNT).load(Ordering::Acquire) as u32).unwrap();
         if producer.free() == 0 {
@@ -40,7 +42,7 @@ fn stage_when_free(producer: &mut Producer<WORDS>, storage: &HeapWords, value: u
     producer.stage(storage, &element(value)).unwrap();
 }
 
-fn pop_when_ready(consumer: &mut Consumer<WORDS>, storage: &HeapWords) -> [u64; WORDS] {
+fn pop_when_ready(consumer: &mut Consumer<SHORT, WORDS>, storage: &HeapWords) -> [u64; WORDS] {
     loop {
         if let Some(slot) = consumer.pop(storage) {
             return slot;
@@ -49,12 +51,12 @@ fn pop_when_ready(consumer: &mut Consumer<WORDS>, storage: &HeapWords) -> [u64; 
     }
 }
 
-fn store_count(consumer: &Consumer<WORDS>, storage: &HeapWords) {
+fn store_count(consumer: &Consumer<SHORT, WORDS>, storage: &HeapWords) {
     storage.word(COUNT).store(u64::from(consumer.count()), Ordering::Release);
 }
 
 /// Sends elements one by one through a ring of two slots; `consume` takes one and stores the count.
-fn laps(consume: fn(&mut Consumer<WORDS>, &HeapWords) -> [u64; WORDS]) {
+fn laps(consume: fn(&mut Consumer<SHORT, WORDS>, &HeapWords) -> [u64; WORDS]) {
     const ELEMENTS: u64 = 4;
     let storage = words();
     let shared = storage.clone();
@@ -99,7 +101,7 @@ fn broken_count_stored_before_the_slot_is_copied() {
 }
 
 /// Sends two elements that are staged together and published by `publish`.
-fn batch(publish: fn(&mut Producer<WORDS>, &HeapWords)) {
+fn batch(publish: fn(&mut Producer<SHORT, WORDS>, &HeapWords)) {
     let storage = words();
     let shared = storage.clone();
     let sender = thread::spawn(move || {
@@ -154,17 +156,17 @@ fn overwrite(storage: &HeapWords) {
 /// Whether a consumer that reads each word once can return `slot` for position 0.
 fn is_mixture(slot: &[u64; WORDS]) -> bool {
     let one_of = |word: usize| slot[word] == 0 || FORGED.iter().any(|forged| forged[word] == slot[word]);
-    let header = [FORGED[0], FORGED[1]].iter().any(|forged| slot[0] == forged[0] & !0xffff_ffff);
+    let header = [FORGED[0], FORGED[1]].iter().any(|forged| slot[0] == forged[0] & !0xffff);
     let tail = if slot[0] & LONG == 0 { slot[2] == 0 } else { one_of(2) };
     header && one_of(1) && tail
 }
 
 /// A consumer calls `pop` while the producer overwrites the slot. It may take position 0 once, and nothing else.
-fn pop_while_overwritten(pop: fn(&mut Consumer<WORDS>, &HeapWords) -> Option<[u64; WORDS]>) {
+fn pop_while_overwritten(pop: fn(&mut Consumer<SHORT, WORDS>, &HeapWords) -> Option<[u64; WORDS]>) {
     let storage = words();
     let shared = storage.clone();
     let attacker = thread::spawn(move || overwrite(&shared));
-    let mut consumer = Consumer::new(SLOTS);
+    let mut consumer = Consumer::<SHORT, WORDS>::new(SLOTS);
     let mut taken = 0;
     for _ in 0..3 {
         let before = consumer.count();
@@ -192,7 +194,7 @@ fn broken_pop_that_reads_the_header_twice() {
         pop_while_overwritten(|consumer, storage| {
             let mut slot = consumer.pop(storage)?;
             // Reads the header from shared memory again, after the check.
-            slot[0] = storage.word(0).load(Ordering::Relaxed) & !0xffff_ffff;
+            slot[0] = storage.word(0).load(Ordering::Relaxed) & !0xffff;
             Some(slot)
         });
     });

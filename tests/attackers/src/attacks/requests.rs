@@ -47,12 +47,15 @@ pub(super) fn malformed(stage: &Stage) -> Result<(), Failed> {
     let mut queues = RawQueue::open_many(&mut connection, QUEUES, CAPACITY)?;
     let strange = Handle::new(4000, 77);
     let mut slots = encoded(&[Request::copy(Span::new(strange, 0), Span::new(strange, 0), 64)])?;
-    // Unknown opcodes, reserved bits, a wrong length, a wrong width, a list outside the area.
-    for header in [0, 200 << 32, 1 << 32 | 1 << 60, wire::LONG | 1 << 32, 3 << 32 | 9 << 48, 6 << 32] {
+    // Unknown opcodes, an unknown hint, reserved bits, a wrong length, a wrong width, a list outside the area.
+    for header in [0, 200 << 16, 1 << 16 | 3 << 27, wire::LONG | 1 << 16, 5 << 16, 3 << 16] {
         let mut slot = [u64::MAX; wire::SUBMISSION_WORDS];
         slot[0] = header;
         slots.push(slot);
     }
+    let mut outside = [0; wire::SUBMISSION_WORDS];
+    (outside[0], outside[3], outside[4]) = (wire::LONG | 6 << 16, u64::MAX, 1);
+    slots.push(outside);
     keep_full(stage, &mut queues, &slots)
 }
 
@@ -115,7 +118,7 @@ pub(super) fn cancel_storm(stage: &Stage) -> Result<(), Failed> {
             queue.refill(&slots)?;
             for tag in queue.tags() {
                 generation = generation.wrapping_add(1);
-                queue.store(CANCEL_WORDS + (tag % u64::from(CAPACITY)) as usize, generation % 3 * (tag + 1));
+                queue.store(CANCEL_WORDS + (tag % CAPACITY) as usize, generation % 3 * (u64::from(tag) + 1));
                 queue.store(CANCEL_GENERATION, generation);
             }
             queue.ring();
@@ -189,10 +192,11 @@ pub(super) fn garbage(stage: &Stage) -> Result<(), Failed> {
     loop {
         for queue in &queues {
             for index in 0..queue.scribble.words() {
-                let value = match rng.u64(..4) {
+                let value = match rng.u64(..5) {
                     0 => rng.u64(..0x40),
-                    1 => rng.u64(..8) << 32 | rng.u64(..0x40),
-                    2 => 0,
+                    1 => rng.u64(..) << 32 | rng.u64(..16) << 16 | rng.u64(..0x40),
+                    2 => rng.u64(..8) << 32 | rng.u64(..0x40),
+                    3 => 0,
                     _ => rng.u64(..),
                 };
                 queue.store(index, value);

@@ -55,7 +55,7 @@ impl ScriptedWorker {
             std::thread::yield_now();
         };
         let request = wire::decode_request(&slot, |first, words| self.0.fetch_list(first, words)).unwrap();
-        let tag = wire::tag_of(&slot);
+        let tag = u64::from(wire::tag_of(slot[0]));
         let outcome = Outcome { result, bytes_done: 0, value: 0, engine };
         let completion = memferry_transfer::Completion { tag, inherited: false, outcome };
         self.0.stage(&wire::encode_completion(&completion)).unwrap();

@@ -93,11 +93,11 @@ fn handshake_bytes() {
     assert_eq!(hello.encode(), bytes);
     assert_eq!(Hello::decode(bytes), Ok(hello));
     assert_eq!(Hello::decode(&join(&[bytes, b"later versions may append"])), Ok(hello));
-    let welcome = Welcome { version: 4, features: 1, session: SessionId(0x0102) };
-    let bytes = b"MEMFERRY\x04\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x01\x00\x00\x00\x00\x00\x00";
+    let welcome = Welcome { version: 5, features: 1, session: SessionId(0x0102) };
+    let bytes = b"MEMFERRY\x05\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x01\x00\x00\x00\x00\x00\x00";
     assert_eq!(welcome.encode(), bytes);
     assert_eq!(Welcome::decode(bytes), Ok(welcome));
-    assert_eq!((VERSIONS, FEATURE_ASYMMETRIC_FENCES), ((4, 4), 1));
+    assert_eq!((VERSIONS, FEATURE_ASYMMETRIC_FENCES), ((5, 5), 1));
 }
 
 #[test]

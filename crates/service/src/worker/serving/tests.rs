@@ -92,16 +92,16 @@ impl Bed {
     }
 
     /// Runs turns until a request completes; returns its tag and the number of turns.
-    fn next_completed_tag(&mut self) -> (u64, u32) {
+    fn next_completed_tag(&mut self) -> (u32, u32) {
         let (completion, turns) = self.next_completion();
-        (completion.tag, turns)
+        (completion.tag as u32, turns)
     }
 
     fn next_completion(&mut self) -> (Completion, u32) {
         for turns in 1..1000 {
             self.worker.turn();
             if let Some(slot) = self.client.pop() {
-                return (wire::decode_completion(&slot).unwrap(), turns);
+                return (wire::decode_completion(&slot, 0).unwrap(), turns);
             }
         }
         panic!("no request completes");
@@ -113,9 +113,7 @@ fn cancels_are_scanned_at_most_every_16_turns() {
     let mut bed = Bed::new();
     for tag in 0..4 {
         let request = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
-        let mut slot = Default::default();
-        let mut list = Default::default();
-        wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
+        let slot = wire::encode_request(tag, &request, &mut Default::default()).unwrap();
         bed.submit(&slot);
     }
     bed.worker.turn();
@@ -133,9 +131,9 @@ fn a_batch_is_limited_by_the_length_of_its_lists() {
     let mut bed = Bed::with_waiting(1 << 16);
     let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
     let lists = Box::new(Lists { source: empty(), destination: empty() });
-    let mut slot = Default::default();
     let mut list = Default::default();
-    wire::encode_request(0, &Request::new(Operation::ScatterGather { lists }), &mut slot, &mut list).unwrap();
+    let mut slot =
+        wire::encode_request(0, &Request::new(Operation::ScatterGather { lists }), &mut list).unwrap();
     wire::place_list(&mut slot, bed.client.stage_list(&list).unwrap());
     // All requests name the same list.
     (0..BATCH).for_each(|_| bed.submit(&slot));
@@ -152,9 +150,8 @@ fn transfers_of_a_resting_user_rest_but_end_when_cancelled() {
     let mut bed = Bed::new();
     let _other = open(&bed.worker.handle, SessionId(2), 1);
     bed.worker.turn();
-    let mut slot = Default::default();
     let fill = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
-    wire::encode_request(0, &fill, &mut slot, &mut Default::default()).unwrap();
+    let slot = wire::encode_request(0, &fill, &mut Default::default()).unwrap();
     bed.submit(&slot);
     bed.worker.turn();
     let progress = |bed: &Bed| bed.client.progress(0).map_or(0, |(bytes, _)| bytes);
@@ -173,24 +170,22 @@ fn transfers_of_a_resting_user_rest_but_end_when_cancelled() {
 #[test]
 fn lists_beyond_the_waiting_quota_are_not_read() {
     let mut bed = Bed::new();
-    let mut slot = Default::default();
     let mut list = Default::default();
     let fill = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
-    wire::encode_request(0, &fill, &mut slot, &mut list).unwrap();
-    bed.submit(&slot);
+    bed.submit(&wire::encode_request(0, &fill, &mut list).unwrap());
     let bytes = || vec![Segment { place: Span::new(bed.frame, 0), length: 1 }; MAX_SEGMENTS].into();
     let lists = Box::new(Lists { source: bytes(), destination: bytes() });
     let request = Request::new(Operation::ScatterGather { lists });
-    wire::encode_request(1, &request, &mut slot, &mut list).unwrap();
+    let mut slot = wire::encode_request(1, &request, &mut list).unwrap();
     let whole = bed.client.stage_list(&list).unwrap();
     // Each counts as many waiting requests; together they use up the quota of 64.
     for tag in 1..3 {
-        wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
+        slot[0] = wire::with_tag(slot[0], tag);
         wire::place_list(&mut slot, whole);
         bed.submit(&slot);
         bed.worker.turn();
     }
-    wire::encode_request(3, &request, &mut slot, &mut list).unwrap();
+    slot[0] = wire::with_tag(slot[0], 3);
     wire::place_list(&mut slot, u64::MAX);
     bed.submit(&slot);
     let (completion, _) = bed.next_completion();
@@ -217,14 +212,13 @@ fn hostile_xor_slots_are_refused_as_overlapping() {
         (Request::new(operation), operand)
     });
     for (tag, (request, operand)) in (0..).zip(requests) {
-        let mut slot = Default::default();
         let mut list = Default::default();
-        wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
+        let mut slot = wire::encode_request(tag, &request, &mut list).unwrap();
         wire::place_list(&mut slot, bed.client.stage_list(&list).unwrap());
         bed.submit(&slot);
         let (completion, _) = bed.next_completion();
         let outcome = memferry_transfer::Outcome::refused(Failure::Overlap { operand });
-        assert_eq!(completion, Completion { tag, inherited: false, outcome });
+        assert_eq!(completion, Completion { tag: tag.into(), inherited: false, outcome });
     }
 }
 

@@ -57,11 +57,11 @@ impl Watched {
 
 /// Capacity, words of the client's and of the service's memory, first submission slot, list area, progress words.
 const SIZES: [(u32, usize, usize, usize, usize, usize); 5] = [
-    (2, 8288, 82, 64, 96, 80),
-    (8, 8384, 136, 64, 192, 128),
-    (16, 8512, 208, 64, 320, 192),
-    (64, 9328, 640, 112, 1136, 576),
-    (4096, 77872, 36928, 4144, 69680, 32832),
+    (2, 8288, 78, 64, 96, 76),
+    (8, 8384, 120, 64, 192, 112),
+    (16, 8512, 176, 64, 320, 160),
+    (64, 9328, 512, 112, 1136, 448),
+    (4096, 77872, 28736, 4144, 69680, 24640),
 ];
 
 #[test]
@@ -75,7 +75,7 @@ fn sizes_for_each_capacity() {
         let count = capacity as usize;
         let first = 64.max(48 + count);
         assert_eq!((slots, lists, client), (first, first + 16 * count, first + 16 * count + 8192));
-        assert_eq!((progress, service), (64 + 8 * count, 64 + 9 * count));
+        assert_eq!((progress, service), (64 + 6 * count, 64 + 7 * count));
     }
     assert_eq!((MAXIMUM_CAPACITY, LIST_WORDS), (4096, 8192));
 }
@@ -89,19 +89,18 @@ fn submission_slots() {
     }
     slot[0] = LONG | 5 << 32;
     pair.client.stage(&slot).unwrap();
+    // The second part of slot 0, behind all first parts. Nobody reads it before its header is published.
+    let second: Vec<_> = (4..16).map(|word| (CLIENT, 64 + 16 * 4 + word - 4, 100 + word as u64)).collect();
+    assert_eq!(pair.changes(), second);
+    pair.client.publish();
+    // The first part: words 0 to 3 at 64. The header carries sequence 1.
+    let header = (CLIENT, 64, LONG | 5 << 32 | 1);
+    assert_eq!(pair.changes(), [header, (CLIENT, 65, 101), (CLIENT, 66, 102), (CLIENT, 67, 103)]);
+    assert_eq!(pair.service.pop(), Some(slot));
+    pair.client.stage_short([5 << 32, 9, 0, 0]).unwrap();
     assert_eq!(pair.changes(), [], "visible before it is published");
     pair.client.publish();
-    // Slot 0: words 0 to 7 at 64, words 8 to 15 behind all first halves. The header carries sequence 1.
-    let halves = (1..8).map(|word| (CLIENT, 64 + word, 100 + word as u64));
-    let second = (8..16).map(|word| (CLIENT, 64 + 16 * 8 + word - 8, 100 + word as u64));
-    let header = (CLIENT, 64, LONG | 5 << 32 | 1);
-    assert_eq!(pair.changes(), std::iter::once(header).chain(halves).chain(second).collect::<Vec<_>>());
-    slot[0] = 5 << 32;
-    slot[1..].fill(0);
-    slot[1] = 9;
-    pair.client.stage(&slot).unwrap();
-    pair.client.publish();
-    assert_eq!(pair.changes(), [(CLIENT, 72, 5 << 32 | 2), (CLIENT, 73, 9)]);
+    assert_eq!(pair.changes(), [(CLIENT, 68, 5 << 32 | 2), (CLIENT, 69, 9)]);
     // The next lap continues the sequence.
     for _ in 2..16 {
         pair.client.stage(&[0; SUBMISSION_WORDS]).unwrap();
@@ -116,35 +115,60 @@ fn submission_slots() {
 }
 
 #[test]
+fn sequences_have_16_bits() {
+    let mut pair = Watched::new(2);
+    for _ in 0..0xffff {
+        pair.client.stage_short([0; 4]).unwrap();
+        pair.client.publish();
+        pair.service.pop().unwrap();
+        pair.client.presume_consumed(0);
+    }
+    pair.changes();
+    for header in [0, 1] {
+        pair.client.stage_short([7 << 32; 4]).unwrap();
+        pair.client.publish();
+        assert_eq!(pair.changes()[0].2, 7 << 32 | header);
+        assert_eq!(pair.service.pop_first(), Some([7 << 32; 4]));
+        pair.client.presume_consumed(0);
+    }
+}
+
+#[test]
 fn completion_slots() {
     let mut pair = Watched::new(4);
     for tag in 0..4 {
-        pair.client.stage(&[0, tag, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        pair.client.stage_short([tag << 32, 0, 0, 0]).unwrap();
     }
     pair.client.publish();
     while pair.service.pop().is_some() {}
     pair.changes();
-    pair.service.stage(&[1 << 48, 21, 22, 23]).unwrap();
-    pair.service.stage(&[2 << 48, 31, 32, 33]).unwrap();
+    pair.service.stage(&[LONG | 1 << 48, 22, 23]).unwrap();
+    pair.service.stage(&[2 << 48, 32, 33]).unwrap();
+    pair.service.stage_short(3 << 48).unwrap();
     pair.service.publish();
-    let first = [(SERVICE, 64, 1 << 48 | 1), (SERVICE, 65, 21), (SERVICE, 66, 22), (SERVICE, 67, 23)];
-    let second = [(SERVICE, 68, 2 << 48 | 2), (SERVICE, 69, 31), (SERVICE, 70, 32), (SERVICE, 71, 33)];
-    assert_eq!(pair.changes(), [first, second].concat());
-    // There are eight slots; the ninth completion is in the first one again.
-    for _ in 0..2 {
-        while pair.client.pop().is_some() {}
-        pair.service.completion_room().unwrap();
-        for _ in 0..3 {
-            pair.service.stage(&[1 << 48, 0, 0, 0]).unwrap();
-        }
-        pair.service.publish();
-    }
-    assert_eq!(pair.memories[SERVICE].word(92).load(Ordering::Relaxed), 1 << 48 | 8);
+    // Second parts are behind the eight first parts.
+    let first = [LONG | 1 << 48 | 1, 2 << 48 | 2, 3 << 48 | 3];
+    let first = (64..).zip(first).map(|(word, header)| (SERVICE, word, header));
+    let second = [(SERVICE, 72, 22), (SERVICE, 73, 23)];
+    assert_eq!(pair.changes(), first.chain(second).collect::<Vec<_>>());
     while pair.client.pop().is_some() {}
     pair.service.completion_room().unwrap();
-    pair.changes();
-    pair.service.stage(&[1 << 48, 7, 0, 0]).unwrap();
+    for _ in 0..4 {
+        pair.service.stage_short(1 << 48).unwrap();
+    }
     pair.service.publish();
+    pair.changes();
+    pair.service.stage(&[LONG | 7 << 48, 1, 2]).unwrap();
+    assert_eq!(
+        pair.changes(),
+        [(SERVICE, 71, LONG | 7 << 48 | 8), (SERVICE, 86, 1), (SERVICE, 87, 2)],
+        "the last of a line is published at once"
+    );
+    while pair.client.pop().is_some() {}
+    pair.service.completion_room().unwrap();
+    pair.service.stage_short(1 << 48).unwrap();
+    pair.service.publish();
+    // There are eight slots; the ninth completion is in the first one again.
     assert!(pair.changes().contains(&(SERVICE, 64, 1 << 48 | 9)));
 }
 
@@ -158,8 +182,10 @@ fn words_of_the_client() {
     assert_eq!(pair.client.signal_wanted(), 4);
     pair.client.cancel(6);
     assert_eq!(pair.changes(), [(CLIENT, 32, 1), (CLIENT, 50, 7)]);
+    pair.client.cancel(u32::MAX);
+    assert_eq!(pair.changes(), [(CLIENT, 32, 2), (CLIENT, 51, 1 << 32)]);
     pair.client.stop(5);
-    assert_eq!(pair.changes(), [(CLIENT, 32, 2), (CLIENT, 49, 1 << 63 | 6)]);
+    assert_eq!(pair.changes(), [(CLIENT, 32, 3), (CLIENT, 49, 1 << 63 | 6)]);
     assert_eq!(pair.client.stage_list(&[11, 12]), Ok(0));
     assert_eq!(pair.changes(), [(CLIENT, 128, 11), (CLIENT, 129, 12)]);
     for _ in 0..3 {
@@ -186,11 +212,11 @@ fn words_of_the_service() {
     pair.service.publish_all_consumed();
     assert_eq!(pair.changes(), [(SERVICE, 16, 1)]);
     pair.service.publish_progress(6, 0x1000, false);
-    assert_eq!(pair.changes(), [(SERVICE, 98, 7 << 40 | 0x1000)]);
+    assert_eq!(pair.changes(), [(SERVICE, 90, 7 << 40 | 0x1000)]);
     pair.service.publish_progress(6, 0x2000, true);
-    assert_eq!(pair.changes(), [(SERVICE, 98, 1 << 63 | 7 << 40 | 0x2000)]);
+    assert_eq!(pair.changes(), [(SERVICE, 90, 1 << 63 | 7 << 40 | 0x2000)]);
     pair.service.clear_progress(6);
-    assert_eq!(pair.changes(), [(SERVICE, 98, 0)]);
+    assert_eq!(pair.changes(), [(SERVICE, 90, 0)]);
     pair.service.close();
     assert_eq!(pair.changes(), [(SERVICE, 1, 2), (SERVICE, 32, 1)]);
 }
