@@ -80,7 +80,7 @@ impl Owner {
         let alone = each_ns(500, || staged(&mut probe.queue, 1))?;
         let batch = each_ns(30, || staged(&mut probe.queue, BATCH))? / BATCH as f64;
         let here = each_ns(2000, || {
-            let (from, to) = (random.usize(..frames.len()), random.usize(..frames.len()));
+            let (from, to) = pair();
             probe.queue.run(copy(&frames[from], &frames[to]))?;
             Ok(())
         })?;

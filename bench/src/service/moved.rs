@@ -126,27 +126,31 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
         run.round_done();
     }
     let each = SIZES.into_iter().zip(&measured);
-    Ok(each.flat_map(|((_, size, _, targets), measured)| rows(size, targets, measured)).collect())
+    Ok(each.flat_map(|((bytes, size, _, targets), measured)| rows(size, bytes, targets, measured)).collect())
 }
 
 fn title(size: &str, reading: &str) -> String {
     format!("{size}, process_vm_readv against through the service, {reading}")
 }
 
-fn rows(size: &str, targets: [Target; 2], measured: &[Measured]) -> [Row; 7] {
+fn rows(size: &str, bytes: u64, targets: [Target; 2], measured: &[Measured]) -> Vec<Row> {
     let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
     let us = |how: &str, value| {
         Row::new(format!("{size} through the service, {how}"), "us", Target::None, &of(value))
     };
     let ratio = |how: &str, target, value| Row::new(title(size, how), "ratio", target, &of(value));
     let [every, light] = READINGS;
-    [
+    let mut rows = vec![
         us("not read", |m| m.unread / 1000.0),
         us(every, |m| m.moved / 1000.0),
         ratio(every, targets[0], |m| m.read / m.moved),
-        ratio("every byte read behind the copy by wait_range", targets[1], |m| m.read / m.behind),
         ratio(light, Target::None, |m| m.read_lightly / m.moved_lightly),
         ratio("every byte read, hinted to stay in the caches", Target::None, |m| m.read / m.kept),
         ratio("every byte read, waiting instead of polling", Target::None, |m| m.read / m.waited),
-    ]
+    ];
+    // A copy of one part has nothing to read before its end.
+    if bytes > PART {
+        rows.push(ratio("every byte read behind the copy by wait_range", targets[1], |m| m.read / m.behind));
+    }
+    rows
 }
