@@ -1,7 +1,8 @@
 //! Child processes of a measurement: a service, a holder of memory, or another program.
 //!
 //! ```text
-//! this process ─ spawn ─► itself: --serve SOCKET     a service with one worker
+//! this process ─ spawn ─► itself: --serve SOCKET     a service with one worker; --roomy: with the largest quotas
+//!                         itself: --scale ...        a client of a measurement, by group `scale`
 //!                         itself: --hold BYTES       random bytes; prints their address, waits for end of input
 //!                         itself: --files ...        a file server or a receiver of files, by group `fileserver`
 //!                         itself: --with-parent ...  becomes another program
@@ -17,7 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memferry_daemon::{DaemonOptions, serve as serve_on};
-use memferry_service::config::ServiceConfig;
+use memferry_service::config::{Quotas, ServiceConfig, bounds};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::run::Run;
@@ -29,18 +30,36 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Prefix of the names of a service's workers, also in this process.
 pub(crate) const WORKER: &str = "memferry-worker";
 
+/// The service of a measurement: one worker, as on a machine of two CPUs.
+fn config() -> ServiceConfig {
+    ServiceConfig {
+        workers: 1,
+        high_users: vec![rustix::process::geteuid().as_raw()],
+        ..ServiceConfig::default()
+    }
+}
+
+/// The same with the largest quotas, for measurements of what one user could never open.
+pub(crate) fn roomy() -> ServiceConfig {
+    let most = |bounds: memferry_service::config::Bounds| u32::try_from(bounds.max).unwrap_or(u32::MAX);
+    let quotas = Quotas {
+        sessions: most(bounds::QUOTA_SESSIONS),
+        frames: most(bounds::QUOTA_FRAMES),
+        bytes: bounds::QUOTA_BYTES.max,
+        queues: most(bounds::QUOTA_QUEUES),
+        capabilities: most(bounds::QUOTA_CAPABILITIES),
+        waiting: most(bounds::QUOTA_WAITING),
+    };
+    ServiceConfig { quotas, ..config() }
+}
+
 /// Runs the service of a measurement.
-pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
+pub(crate) fn serve(socket: &Path, is_roomy: bool) -> Result<(), BenchError> {
     end_with_parent()?;
     let options = DaemonOptions {
         socket: socket.to_owned(),
         mode: 0o600,
-        // One worker, as on a machine of two CPUs: figures are for one worker.
-        service: ServiceConfig {
-            workers: 1,
-            high_users: vec![rustix::process::geteuid().as_raw()],
-            ..ServiceConfig::default()
-        },
+        service: if is_roomy { roomy() } else { config() },
         grace: Duration::ZERO,
         sandbox: true,
     };
@@ -112,9 +131,18 @@ pub(crate) struct Service {
 impl Service {
     /// Starts a service and pins its worker to CPU 1; its other threads may run anywhere.
     pub(crate) fn start(run: &Run) -> Result<Self, BenchError> {
-        let socket = run.directory().join("service.sock");
+        Self::begin(run, "service.sock", &[])
+    }
+
+    /// The same with the largest quotas. `name` tells it from others that run at the same time.
+    pub(crate) fn start_roomy(run: &Run, name: &str) -> Result<Self, BenchError> {
+        Self::begin(run, &format!("{name}.sock"), &["--roomy"])
+    }
+
+    fn begin(run: &Run, name: &str, options: &[&str]) -> Result<Self, BenchError> {
+        let socket = run.directory().join(name);
         let path = socket.to_str().ok_or("the path of the temporary directory is not UTF-8; set TMPDIR")?;
-        let (child, _, line) = start(&["--serve", path])?;
+        let (child, _, line) = start(&[&["--serve", path], options].concat())?;
         if line != "ready" {
             return Err("the service did not start".into());
         }
@@ -193,6 +221,13 @@ impl Role {
 
     pub(crate) fn process(&self) -> u32 {
         self.child.0.id()
+    }
+
+    /// Ends it at once and waits until it is gone.
+    pub(crate) fn kill(&mut self) -> Result<(), BenchError> {
+        self.child.0.kill()?;
+        self.child.0.wait()?;
+        Ok(())
     }
 
     /// Its next line of output; empty if it has ended.

@@ -23,6 +23,7 @@ mod pollution;
 mod preload;
 mod rows;
 mod run;
+mod scale;
 mod service;
 mod stages;
 mod timing;
@@ -55,6 +56,9 @@ struct Arguments {
     /// Run as the service of a measurement on this socket.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
+    /// With the largest quotas.
+    #[arg(long, hide = true)]
+    roomy: bool,
     /// Hold this many random bytes until the input ends.
     #[arg(long, hide = true)]
     hold: Option<usize>,
@@ -64,6 +68,9 @@ struct Arguments {
     /// Run as a file server or a receiver of a measurement.
     #[arg(long, hide = true, num_args = 1..)]
     files: Vec<String>,
+    /// Run as a client of a measurement at scale.
+    #[arg(long, hide = true, num_args = 1..)]
+    scale: Vec<String>,
     /// Run as the other process of a bulk measurement, with its files in this directory.
     #[arg(long, hide = true)]
     partner: Option<PathBuf>,
@@ -79,6 +86,7 @@ type Group = (&'static str, &'static str, fn(&Run) -> Result<Vec<rows::Row>, Ben
 
 const GROUPS: &[Group] = &[
     ("service", "what the service promises, each against the alternative", service::measure),
+    ("scale", "what many queues, frames, requests and capabilities cost, against few", scale::measure),
     ("start", "of these, starting a transfer: ring, system call, socket", |run| {
         placement::steady(run, "start", |class| service::start::measure(run, class))
     }),
@@ -109,12 +117,12 @@ const GROUPS: &[Group] = &[
 ];
 
 /// Groups with parts; each refuses unknown ones.
-const IN_PARTS: [&str; 9] =
-    ["service", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver", "hostile"];
+const IN_PARTS: [&str; 10] =
+    ["service", "scale", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver", "hostile"];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {
-        return children::serve(socket);
+        return children::serve(socket, arguments.roomy);
     }
     if !arguments.serve_as.is_empty() {
         return hostile::service::serve(&arguments.serve_as);
@@ -125,6 +133,9 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if !arguments.files.is_empty() {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
         return fileserver::role(&arguments.files);
+    }
+    if !arguments.scale.is_empty() {
+        return scale::role(&arguments.scale);
     }
     if let Some(directory) = &arguments.partner {
         return bulk::partner::partner(directory);

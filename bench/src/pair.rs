@@ -7,6 +7,8 @@
 //! The client polls, because measurements are about moving bytes, and a sleeping wait adds a wake-up that depends on its length.
 //! The same calls serve an embedded service and one in another process.
 
+use std::ops::Range;
+
 use memferry::{CallError, Client, Frame, GrantToken, Output, Queue, Region, Ticket, copy, nop};
 
 use crate::BenchError;
@@ -125,8 +127,13 @@ impl Reader {
 
     /// Reads all of the first `bytes` of a frame.
     pub(crate) fn frame(&mut self, frame: &Frame, bytes: u64) -> Result<(), BenchError> {
-        for offset in (0..bytes).step_by(PAGE) {
-            let length = (bytes - offset).min(PAGE as u64) as usize;
+        self.part(frame, 0..bytes)
+    }
+
+    /// Reads all of a part of a frame.
+    pub(crate) fn part(&mut self, frame: &Frame, part: Range<u64>) -> Result<(), BenchError> {
+        for offset in part.clone().step_by(PAGE) {
+            let length = (part.end - offset).min(PAGE as u64) as usize;
             frame.read(offset, &mut self.0[..length])?;
             std::hint::black_box(&self.0);
         }

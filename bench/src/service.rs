@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! parts, one after the other: probe placement ─► both sides interleaved, round by round ─► probe again ─► rows
-//!   start     submissions, batches and round trips, against a system call and the socket
+//!   start     submissions, batches and round trips, against a system call, the socket, and a C twin of the ring
 //!   embedded  copies in this process, against process_vm_readv
 //!   moved     copies through the service, read by the client, against process_vm_readv
 //!   ucx       the same against UCX's own benchmark over posix and cma
@@ -22,6 +22,7 @@ mod moved;
 pub(crate) mod overlap;
 pub(crate) mod start;
 mod turns;
+mod twin;
 pub(crate) mod ucx;
 
 use crate::BenchError;

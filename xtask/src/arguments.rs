@@ -62,13 +62,15 @@ pub(crate) enum Command {
     Python(Passed),
     /// Measure one group of benchmarks on this machine.
     ///
-    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX use Debian's
-    /// package ucx-utils and are left out with a message if it is not installed; group twod uses OpenCV
-    /// from PyPI.
+    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service
+    /// and bulk) install Debian's package ucx-utils, group twod installs OpenCV from PyPI below target/;
+    /// where that is not possible, a message says so and these rows are not measured.
     ///
     ///   --quick        few rounds, to check that everything works
     ///   --only PARTS   only these parts, with commas between them:
     ///                  service      start, embedded, moved, ucx, overlap, mapping, turns, idle
+    ///                  scale        idle, wake, clients, frames, depth, outstanding, policies, waits,
+    ///                               ending
     ///                  engine       cold, again, sizes, fills, pages, others, two
     ///                  pollution    copies, pieces
     ///                  twod         rotate, keyed, flips

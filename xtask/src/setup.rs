@@ -91,6 +91,18 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
+    /// Tools that a command can do without. Returns whether they are there; says so if they cannot be installed.
+    pub(crate) fn optional_tools(&self, tools: &[&[Tool]], what: &str) -> bool {
+        match self.tools(tools) {
+            Ok(()) => true,
+            Err(failure) => {
+                say(failure);
+                say(format_args!("going on without {what}"));
+                false
+            }
+        }
+    }
+
     fn pinned(&self) -> Result<Pinned, Failure> {
         let text = fs::read_to_string(self.place.at("rust-toolchain.toml"))
             .map_err(|error| Failure::setup(format!("rust-toolchain.toml: {error}")))?;

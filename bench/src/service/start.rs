@@ -1,7 +1,8 @@
-//! Starting transfers: submissions, batches and round trips, against a system call and the socket.
+//! Starting transfers: submissions, batches and round trips, against a system call, the socket and a C twin of the ring.
 //!
 //! ```text
 //! round: submit behind work ─ getpid ─ NOP round trips ─ batches of 32 ─ 64 B moved and read ─ requests over the socket
+//!        ─ each design of the C twin
 //! ```
 //!
 //! The service runs in its own process, and both sides are awake. "Moved and touched" means that the client then reads
@@ -18,6 +19,7 @@ use crate::pair::{Pair, Reader, ask_over_socket, drain};
 use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
+use crate::service::twin::Twin;
 use crate::timing::{Work, each_ns, median, since_ns};
 
 const ROUNDS: usize = 41;
@@ -122,19 +124,24 @@ pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
     let pair = Pair::new(client, 1 << 16)?;
     let turns = Work::calibrated().turns(BETWEEN_NS);
     let mut sides = Sides { pair, wide, reader: Reader::new(), turns };
+    // The service's worker sleeps during a round of the twin, and the other way round.
+    let mut twin = Twin::start(run);
     let mut measured = Vec::new();
     for _ in 0..rounds {
         measured.push(sides.round()?);
+        twin.round();
         run.round_done();
     }
-    Ok(rows(class, &measured))
+    let mut rows = rows(class, &measured);
+    rows.extend(twin.rows(&measured.iter().map(|round| round.batch).collect::<Vec<_>>()));
+    Ok(rows)
 }
 
 fn rows(class: Class, measured: &[Measured]) -> Vec<Row> {
     let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
     // Two cache lines go each way: across complexes that alone takes longer than the system call.
     let (nop, small) = match class {
-        Class::Same | Class::OneCore | Class::OneCpu => (1.5, Target::AtMost(2.2)),
+        Class::Same | Class::OneCore | Class::OneCpu => (1.1, Target::AtMost(1.2)),
         Class::Across => (3.5, Target::None),
     };
     let ns = |name: &str, target, value| Row::new(name, "ns", target, &of(value));

@@ -25,7 +25,8 @@ use crate::timing::{each_ns, since_ns};
 
 const ROUNDS: usize = 5;
 const PROGRAM: &str = "ucx_perftest";
-pub(crate) const NOT_INSTALLED: &str = "ucx_perftest is not installed (Debian: ucx-utils)";
+pub(crate) const NOT_INSTALLED: &str =
+    "ucx_perftest is missing; ./x bench installs it where it can (Debian: ucx-utils)";
 const ENVIRONMENT: [(&str, &str); 3] =
     [("UCX_TLS", "posix,cma,tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
 /// Maximum duration of a test.

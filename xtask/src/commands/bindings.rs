@@ -17,7 +17,7 @@ pub(super) fn c(work: &Work, prefix: Option<&Path>) -> Result<(), Failure> {
     let prefix = prefix.map_or_else(|| work.place.built("c"), |prefix| work.place.caller.join(prefix));
     work.setup.rust(&[])?;
     build(&release(&layout::PRODUCT_WORKSPACE, package::C))?;
-    build(&install_c(&work.place.built("release"), &prefix))?;
+    build(&install_c(&["--strip"], &work.place.built("release"), &prefix))?;
     let prefix = prefix.display();
     say(format_args!(
         "installed below {prefix}; for pkg-config: export PKG_CONFIG_PATH={prefix}/lib/pkgconfig"
@@ -26,8 +26,8 @@ pub(super) fn c(work: &Work, prefix: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Installs the C library from a build directory.
-pub(super) fn install_c(built: &Path, prefix: &Path) -> Line {
-    Line::new(format!("./{}", layout::C_INSTALL)).arg(built.join(binary::C_LIBRARY)).arg(prefix)
+pub(super) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
+    Line::new(format!("./{}", layout::C_INSTALL)).args(options).arg(built.join(binary::C_LIBRARY)).arg(prefix)
 }
 
 /// Builds the wheel and runs the Python that has it.
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn library_is_installed_by_its_script() {
-        let line = install_c(Path::new("/t/release"), Path::new("/opt/m")).to_string();
-        assert_eq!(line, format!("./{} /t/release/libmemferry_c.a /opt/m", layout::C_INSTALL));
+        let line = install_c(&["--strip"], Path::new("/t/release"), Path::new("/opt/m")).to_string();
+        assert_eq!(line, format!("./{} --strip /t/release/libmemferry_c.a /opt/m", layout::C_INSTALL));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
         debian::ARMHF_COMPILER,
         debian::MODULE_BUILD,
         debian::KERNEL_BUILD,
+        debian::UCX,
         debian::WHERE_INSTALLED,
     ])?;
     setup.rust(&TARGETS)?;

@@ -6,12 +6,15 @@ use std::path::Path;
 use crate::failure::Failure;
 use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, package};
 use crate::line::Line;
+use crate::setup::debian;
 use crate::setup::environments::OPENCV;
 use crate::stages::{execute, run};
 use crate::work::Work;
 
 /// Environment variable with the Python that has OpenCV.
 const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
+/// Groups and their parts that compare with UCX.
+const WITH_UCX: [(&str, &str); 2] = [("service", "ucx"), ("bulk", "messages")];
 
 pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     command_line(work, "demo", arguments)
@@ -44,6 +47,9 @@ pub(super) fn lab_builds() -> [Line; 2] {
 pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     let names = |group: &str| arguments.iter().any(|argument| argument == group);
+    if WITH_UCX.iter().any(|(group, part)| names(group) && wants(arguments, part)) {
+        work.setup.optional_tools(&[debian::UCX], "UCX: its rows are not measured");
+    }
     let python = (names("twod") && work.setup.environment(&OPENCV))
         .then(|| OPENCV.program(&work.place.target, "python3"));
     if names("preload") {
@@ -52,6 +58,18 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     build(&release(&PRODUCT_WORKSPACE, package::BENCH))?;
     let line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
     Err(execute(&line.args(arguments)))
+}
+
+/// Whether the arguments of a benchmark choose this part, or none.
+fn wants(arguments: &[OsString], part: &str) -> bool {
+    let mut words = arguments.iter().filter_map(|argument| argument.to_str());
+    let chosen = words.find_map(|word| Some(word.strip_prefix("--only")?.strip_prefix('=')));
+    let parts = match chosen {
+        None => return true,
+        Some(Some(parts)) => parts,
+        Some(None) => words.next().unwrap_or_default(),
+    };
+    parts.split(',').any(|chosen| chosen == part)
 }
 
 fn with_surroundings(line: Line, names: impl Fn(&str) -> bool, python: Option<&Path>) -> Line {
@@ -104,6 +122,18 @@ mod tests {
             release(&RESEARCH_WORKSPACE, "b").to_string(),
             "cd research && cargo build --release -p b"
         );
+    }
+
+    #[test]
+    fn parts_are_found_in_either_form() {
+        let wants = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            wants(&words, "ucx")
+        };
+        assert!(wants("service") && wants("service --quick"));
+        assert!(wants("service --only start,ucx --quick") && wants("service --only=ucx"));
+        assert!(!wants("service --only start --json ucx") && !wants("service --only=start"));
+        assert!(!wants("service --only"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn clients(target: &Path) -> [Line; 3] {
     let client = client.arg(folder.join("client")).arg(path("-L", &libraries));
     let client = client.arg("-lmemferry").arg(path("-Wl,-rpath,", &libraries));
     let clock = Line::new("cc").args(strict).args(["-shared", "-fPIC", soak::CLOCK, "-o"]);
-    [install_c(&target.join("debug"), &folder), client, clock.arg(folder.join("libclock.so"))]
+    [install_c(&[], &target.join("debug"), &folder), client, clock.arg(folder.join("libclock.so"))]
 }
 
 fn line(target: &Path, python_client: Option<&Path>) -> Line {

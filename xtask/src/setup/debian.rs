@@ -79,12 +79,11 @@ pub(crate) const KERNEL_BUILD: &[Tool] =
     &[Tool::program("flex", "flex"), Tool::program("bison", "bison"), Tool::program("bc", "bc")];
 pub(crate) const PYTHON: &[Tool] =
     &[Tool::program("python3", "python3"), Tool::file("python3-venv", "/usr/share/python-wheels")];
-/// Tools that lint, benchmarks and tests use if they are installed.
-pub(crate) const WHERE_INSTALLED: &[Tool] = &[
-    Tool::program("shellcheck", "shellcheck"),
-    Tool::program("sparse", "sparse"),
-    Tool::program("ucx-utils", "ucx_perftest"),
-];
+/// The library that benchmarks of messages compare with.
+pub(crate) const UCX: &[Tool] = &[Tool::program("ucx-utils", "ucx_perftest")];
+/// Tools that lint and tests use if they are installed.
+pub(crate) const WHERE_INSTALLED: &[Tool] =
+    &[Tool::program("shellcheck", "shellcheck"), Tool::program("sparse", "sparse")];
 
 /// The packages of missing tools, each once, in order.
 pub(crate) fn missing(tools: &[&[Tool]]) -> Vec<&'static str> {
