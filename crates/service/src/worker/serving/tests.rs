@@ -226,8 +226,7 @@ fn hostile_xor_slots_are_refused_as_overlapping() {
 const MANY: usize = 40;
 
 fn nop(client: &mut ClientEnd<MappedWords>) -> bool {
-    let mut slot = Default::default();
-    wire::encode_request(1, &Request::new(Operation::Nop), &mut slot, &mut Default::default()).unwrap();
+    let slot = wire::encode_request(1, &Request::new(Operation::Nop), &mut Default::default()).unwrap();
     client.stage(&slot).unwrap();
     client.publish()
 }
