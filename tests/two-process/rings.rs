@@ -5,6 +5,7 @@ mod harness;
 use harness::{Raw, RawQueue, SOON, Service, endless};
 use memferry::{
     Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, copy, fill, nop,
+    zero,
 };
 use memferry_service::protocol::{Answer, Command, Violation};
 use memferry_shm::frame::{self, Pages};
@@ -284,11 +285,14 @@ fn busy_channels_refuse_or_queue_requests() {
     let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(16).unwrap();
     let running: Vec<_> = (0..2).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
-    let refused = queue.submit(nop().refuse_when_busy()).unwrap();
+    let short = queue.submit(nop().refuse_when_busy()).unwrap();
+    harness::done(&mut queue, short);
+    let refused = queue.submit(endless(&frame).refuse_when_busy()).unwrap();
     let failure = harness::failure(&mut queue, refused);
     assert_eq!(failure, Failure::ChannelsBusy { channels: 2 });
-    let waiting = queue.submit(nop()).unwrap();
-    let over = queue.submit(nop()).unwrap();
+    let long = client.frame(1 << 20).alloc().unwrap();
+    let waiting = queue.submit(zero(&long)).unwrap();
+    let over = queue.submit(zero(&long)).unwrap();
     assert_eq!(harness::failure(&mut queue, over), Failure::WaitingQuota { limit: 1 });
     queue.cancel(running[0]).unwrap();
     assert_eq!(harness::failure(&mut queue, running[0]), Failure::Cancelled);
@@ -304,16 +308,20 @@ fn an_exclusive_channel_has_one_client() {
     let second = service.client();
     let mut of_first = first.queue(4).unwrap();
     let mut of_second = second.queue(4).unwrap();
-    let ticket = of_first.submit(nop()).unwrap();
+    let of_first_frame = first.frame(1 << 20).alloc().unwrap();
+    let frame = second.frame(1 << 20).alloc().unwrap();
+    let ticket = of_first.submit(zero(&of_first_frame)).unwrap();
     harness::done(&mut of_first, ticket);
-    let ticket = of_second.submit(nop().refuse_when_busy()).unwrap();
+    let short = of_second.submit(nop().refuse_when_busy()).unwrap();
+    harness::done(&mut of_second, short);
+    let ticket = of_second.submit(zero(&frame).refuse_when_busy()).unwrap();
     let failure = harness::failure(&mut of_second, ticket);
     assert_eq!(failure, Failure::ChannelsBusy { channels: 0 });
-    let waiting = of_second.submit(nop()).unwrap();
+    let waiting = of_second.submit(zero(&frame)).unwrap();
     let overdue = of_second.submit(nop().within(std::time::Duration::from_millis(300))).unwrap();
     service.assert_idle();
     assert_eq!(harness::failure(&mut of_second, overdue), Failure::DeadlineExceeded);
-    let unwanted = of_second.submit(nop()).unwrap();
+    let unwanted = of_second.submit(zero(&frame)).unwrap();
     service.assert_idle();
     of_second.cancel(unwanted).unwrap();
     assert_eq!(harness::failure(&mut of_second, unwanted), Failure::Cancelled);

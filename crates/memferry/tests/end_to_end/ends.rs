@@ -40,7 +40,7 @@ fn a_waiting_transfer_can_be_cancelled() {
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     let running: Vec<_> = (0..3).map(|_| queue.submit(endless(&to)).expect("room")).collect();
-    let refused = queue.submit(nop().refuse_when_busy()).expect("room");
+    let refused = queue.submit(endless(&to).refuse_when_busy()).expect("room");
     let refused = outcome(end_of(&mut queue, refused));
     assert_eq!(refused, Err(Failure::ChannelsBusy { channels: 3 }));
     // A transfer with a deadline goes to the worker even if it is short.
