@@ -12,7 +12,7 @@ use harness::{
 };
 use memferry::{
     CallError, Client, Failure, GrantToken, Grantee, Pattern, Queue, Rights, Side, SubmitReason, Ticket,
-    TicketId, TransferError, copy, fill, nop,
+    TicketId, TransferError, copy, fill, nop, zero,
 };
 use rustix::process::Signal;
 
@@ -106,9 +106,10 @@ fn a_clean_exit_ends_every_request() {
     let filled = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
     harness::done(&mut queue, filled);
     let running = queue.submit(endless(&frame)).unwrap();
-    let waiting: Vec<_> = (0..5).map(|_| queue.submit(nop()).unwrap()).collect();
+    let long = client.frame(1 << 20).alloc().unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| queue.submit(zero(&long)).unwrap()).collect();
     // Once a request is refused for lack of an engine channel, the worker has taken the others.
-    let probe = queue.submit(nop().refuse_when_busy()).unwrap();
+    let probe = queue.submit(endless(&frame).refuse_when_busy()).unwrap();
     assert!(matches!(harness::failure(&mut queue, probe), Failure::ChannelsBusy { .. }));
     service.signal(Signal::TERM);
     assert!(service.wait().success());

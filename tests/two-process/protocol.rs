@@ -39,7 +39,7 @@ fn a_wrong_handshake_ends_the_connection() {
 #[test]
 fn unknown_versions_are_refused() {
     let service = Service::start(&[]);
-    for versions in [(5, 9), (0, 3), (9, 4)] {
+    for versions in [(6, 9), (0, 4), (9, 5)] {
         let raw = Raw::connect(&service.socket);
         raw.send(&Hello { versions, features: u64::MAX }.encode(), &[]);
         let answer = raw.receive().unwrap();
