@@ -484,6 +484,26 @@ impl<E: Engine> Path<E> {
         self.at_once(session, user, operation, terms, capabilities)
     }
 
+    /// Whether a nop, or a copy of `bytes`, without terms may be done now by the caller, under the rule of
+    /// [`try_at_once`](Self::try_at_once). Returns the session whose capabilities it needs. The caller reports what it has done to
+    /// [`count_plain`](Self::count_plain).
+    #[inline]
+    pub fn admits_plain(&mut self, queue: QueueKey, room: u32, bytes: u64) -> Option<SessionId> {
+        let &mut Queue { session, user, outstanding, closing, class, active } = self.ledger.queue(queue)?;
+        if closing || outstanding >= room || !self.immediate(queue, class, active, None).allows_plain(bytes) {
+            return None;
+        }
+        let ask = Ask { client: session, user, class: PriorityClass::Normal, bytes, deadline: None };
+        let free = matches!(self.channels.choose(&ask, &mut *self.policy), Choice::Channel(_));
+        free.then_some(session)
+    }
+
+    /// Counts bytes of plain requests that the caller has done.
+    #[inline]
+    pub fn count_plain(&mut self, bytes: u64) {
+        self.bytes_moved[PriorityClass::Normal.index()] += bytes;
+    }
+
     /// The rule for a queue with `active` started requests.
     #[inline]
     fn immediate(

@@ -75,6 +75,9 @@ const WITHHELD: &str = "an engine channel failed and may still write to this mem
 /// Up to this many bytes, a transfer of an embedded client runs with the capability table locked, which costs less than claims.
 const SHORT_BYTES: u64 = 16 << 10;
 
+/// Capabilities that a revocation marks with the table locked, before others may have it.
+const PART_NODES: usize = 1024;
+
 /// A running service: its workers, sessions and capability table.
 pub struct Service {
     id: ServiceId,
@@ -114,9 +117,9 @@ impl Service {
         // No helpers in the idle class: a helper that the kernel does not schedule delays the copy it helps with.
         let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
         let team = Arc::new(CopyTeam::new(members, move |number| for_team[number].wake()));
-        let shared = Shared::new(config.quotas.capabilities as usize, team);
-        let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let fences = Fences::register();
+        let shared = Shared::new(config.quotas.capabilities as usize, (handles.len(), fences), team);
+        let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let (policies, for_workers) = Policies::new(&config.policy, handles.len());
         let workers = Workers::start(&config, clients, &shared, handles.into_iter().zip(for_workers))?;
         let sessions = Mutex::default();
@@ -201,7 +204,7 @@ impl Service {
         if self.sessions().close(session).is_none() {
             return;
         }
-        self.capabilities().close(session);
+        self.capabilities().begin_close(session, PART_NODES);
         self.workers.iter().for_each(|worker| worker.send(WorkerCommand::CloseSession { session }));
         // Other sessions may have transfers in memory that this session granted them.
         self.cancel_revoked();
@@ -373,7 +376,9 @@ impl Service {
         // Locked until the revocation is recorded, because it may complete at once and is then reported to its caller.
         let mut sessions = self.sessions();
         let revoked = sessions.room_for_revocation(session).and_then(|()| {
-            self.capabilities().revoke(session, handle).map_err(|error| refused_capability(&error))
+            self.capabilities()
+                .begin_revoke(session, handle, PART_NODES)
+                .map_err(|error| refused_capability(&error))
         });
         let id = match revoked {
             Ok(id) => id,
@@ -511,19 +516,34 @@ impl Service {
         for (session, _) in &events.closed {
             self.end(*session);
         }
-        let ((finished, withheld), dropped) = {
-            let mut capabilities = self.capabilities();
-            let ended = (capabilities.take_finished(), capabilities.take_withheld());
-            (ended, capabilities.take_dropped())
-        };
+        self.settle_revocations(&mut events);
+        events
+    }
+
+    /// Goes on with revocations, and adds those that have ended.
+    fn settle_revocations(&self, events: &mut Events) {
+        let mut capabilities = self.capabilities();
+        let is_more = capabilities.advance(PART_NODES);
+        let finished = capabilities.take_finished();
+        let withheld = capabilities.take_withheld();
+        let dropped = capabilities.take_dropped();
+        drop(capabilities);
+        if is_more {
+            self.shared.notify(Notice::Settled);
+        }
+        self.cancel_revoked();
+        if finished.is_empty() && withheld.is_empty() && dropped.is_empty() {
+            return;
+        }
+        // Before the answers, and before the memory is given up: no worker uses what it found before.
+        let retired = self.shared.view.retire();
         let unused = self.workers.forget(dropped);
-        events.to_drop.extend(unused.into_iter().map(|memory| Box::new(memory) as Box<dyn Send>));
+        events.to_drop.push(Box::new((retired, unused)));
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
         let answered = finished.chain(withheld).filter(|(id, _)| sessions.answer_revocation(*id));
         events.revoked.extend(answered);
-        events
     }
 
     /// Stops: lets running requests finish within `grace`, refuses waiting ones, wakes every client, ends the workers.

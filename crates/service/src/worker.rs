@@ -6,10 +6,11 @@
 //! idle:  help with shared copies, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
-//! The worker locks the capability table only to admit a batch, including its short requests, and to settle; never while it
+//! The worker locks the capability table only to admit requests that are not plain ([`plain`]), and to settle; never while it
 //! moves chunks. For a client that violates the rules, the worker closes the queues and the control side the session. The
 //! path's policy decides which request gets which engine channel.
 
+mod plain;
 mod serving;
 mod shares;
 pub(crate) mod threads;
@@ -25,6 +26,7 @@ use memferry_kmod::ModuleEngine;
 use crate::worker_engine::WorkerEngine;
 use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
+use memferry_shm::capability_view::Reader;
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::{Fences, park};
 use memferry_shm::queue_pair::ServiceEnd;
@@ -104,6 +106,8 @@ pub(crate) struct Worker {
     /// Queues that get completions in this turn. A field only to reuse its allocation.
     woken: Vec<QueueKey>,
     waker: ClientWaker,
+    /// For plain requests, which need no lock of the capability table.
+    reader: Reader,
     shares: Shares,
     chunk_bytes: u64,
     /// Users with running requests. A field only to reuse its allocation.
@@ -134,6 +138,7 @@ impl Worker {
         let shares = Shares::default();
         let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
+        let reader = shared.view.reader().ok_or(rustix::io::Errno::NOMEM)?;
         handle.rings.store(waker.signals_rings(), Ordering::Relaxed);
         Ok(Self {
             number,
@@ -148,6 +153,7 @@ impl Worker {
             closing,
             woken,
             waker,
+            reader,
             shares,
             chunk_bytes,
             busy_users,

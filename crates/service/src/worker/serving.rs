@@ -2,8 +2,9 @@
 //! sleeping clients.
 //!
 //! ```text
-//! slot, copied once ─ decode ─┬─ short: performed at once ─► completion
-//!                             └─ path ─ ... ─► completions, wake-ups
+//! slot, copied once ─┬─ plain ([`super::plain`]), until one is not ─► completion
+//!                    └─ decode ─┬─ short: performed at once ───────► completion
+//!                               └─ path ─ ... ─► completions, wake-ups
 //! ```
 //!
 //! A sleeping client is woken by its wake word, and by its signal if it set one:
@@ -25,7 +26,7 @@ use memferry_path::{Capabilities, Path, QueueCompletion, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
+use memferry_transfer::{Completion, Failure, Outcome, Request, Task, wire};
 
 use super::{Queue, Worker};
 use crate::MonotonicClock;
@@ -59,39 +60,13 @@ impl Worker {
         if !queue.end.ready() {
             return false;
         }
-        let key = QueueKey(index as u32);
-        let mut capabilities = Self::capabilities(&self.shared);
         let mut batch = Batch::default();
-        let mut violation = None;
         let mut slot = [0; wire::SUBMISSION_WORDS];
-        while !batch.is_full() {
-            if batch.taken > 0 {
-                queue.end.look_ahead(batch.taken == 1);
-            }
-            if !queue.end.pop_into(&mut slot) {
-                break;
-            }
-            batch.taken += 1;
-            let stopping = self.stopping.is_some();
-            let mut intake =
-                Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
-            if let Err(broken) = intake.take(&slot, &mut batch) {
-                violation = Some(broken);
-                break;
-            }
-            if batch.taken == 1 && batch.done == 1 {
-                // A client that waits for this one completion does not wait for the rest of the batch.
-                queue.end.publish_consumed();
-                let flag = queue.end.publish_for();
-                if flag != 0 {
-                    // The client can influence how long this takes, so not with the capability table locked.
-                    drop(capabilities);
-                    self.waker.wake(queue, flag);
-                    capabilities = Self::capabilities(&self.shared);
-                }
-            }
-        }
-        drop(capabilities);
+        let taken = match self.take_plain(index, &mut slot, &mut batch) {
+            Ok(true) => self.take_others(index, &mut slot, &mut batch),
+            taken => taken.map(drop),
+        };
+        let Some(queue) = self.queues[index].as_mut() else { return false };
         // Room in the ring before completions, because a client that has its completion may submit at once.
         queue.end.publish_consumed();
         let flag = if batch.done > 0 { queue.end.publish_for() } else { 0 };
@@ -107,10 +82,40 @@ impl Worker {
         if batch.memory_failed {
             self.shared.notify(Notice::MemoryFault);
         }
-        if let Some(violation) = violation {
+        if let Err(violation) = taken {
             self.close_violator(index, violation);
         }
         true
+    }
+
+    /// Takes the request in `slot` and those after it, with the capability table locked.
+    fn take_others(
+        &mut self,
+        index: usize,
+        slot: &mut wire::SubmissionSlot,
+        batch: &mut Batch,
+    ) -> Result<(), Violation> {
+        let Some(queue) = self.queues[index].as_mut() else { return Ok(()) };
+        let key = QueueKey(index as u32);
+        let stopping = self.stopping.is_some();
+        let mut capabilities = Self::capabilities(&self.shared);
+        loop {
+            let mut intake =
+                Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
+            intake.take(slot, batch)?;
+            if batch.is_first_done() {
+                let flag = publish_first(queue);
+                if flag != 0 {
+                    // The client can influence how long this takes, so not with the capability table locked.
+                    drop(capabilities);
+                    self.waker.wake(queue, flag);
+                    capabilities = Self::capabilities(&self.shared);
+                }
+            }
+            if !batch.takes(queue, slot) {
+                return Ok(());
+            }
+        }
     }
 
     /// Cancels requests and stops loops as the client requested.
@@ -189,7 +194,7 @@ impl Worker {
 
 /// Requests taken from a queue in one turn.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     taken: usize,
     /// Words of the lists that they name.
     listed: usize,
@@ -205,6 +210,35 @@ impl Batch {
     /// lists is limited to the length of the list area.
     const fn is_full(&self) -> bool {
         self.taken == BATCH || self.listed > LIST_WORDS
+    }
+
+    /// Takes the next request of a queue into `slot`, if there is one and the batch has room.
+    #[inline]
+    pub(super) fn takes(&mut self, queue: &mut Queue, slot: &mut wire::SubmissionSlot) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        if self.taken > 0 {
+            queue.end.look_ahead(self.taken == 1);
+        }
+        let is_there = queue.end.pop_into(slot);
+        self.taken += usize::from(is_there);
+        is_there
+    }
+
+    /// Whether its only request so far was done at once. A client that waits for this one completion does not wait for the rest.
+    #[inline]
+    pub(super) const fn is_first_done(&self) -> bool {
+        self.taken == 1 && self.done == 1
+    }
+
+    /// Counts a request that was done at once.
+    #[inline]
+    pub(super) fn count(&mut self, outcome: &Outcome) {
+        self.done += 1;
+        self.bytes += outcome.bytes_done;
+        self.failed += u64::from(outcome.result.is_err());
+        self.memory_failed |= outcome.result == Err(Failure::MemoryFault);
     }
 }
 
@@ -227,19 +261,15 @@ impl Intake<'_> {
         let may_start = !self.stopping && !cancelled;
         let room = end.known_completion_room();
         let mut full = None;
-        // Most requests are plain: they have no terms to decode.
-        let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
-            Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: Terms::PLAIN }),
-            None => wire::decode_request(slot, |first, words| {
-                // Most of the cost of a request with a long list is reading it.
-                full = self.path.full_for(self.key);
-                if full.is_some() {
-                    return None;
-                }
-                batch.listed += words;
-                end.fetch_list(first, words)
-            }),
-        };
+        let decoded = wire::decode_request(slot, |first, words| {
+            // Most of the cost of a request with a long list is reading it.
+            full = self.path.full_for(self.key);
+            if full.is_some() {
+                return None;
+            }
+            batch.listed += words;
+            end.fetch_list(first, words)
+        });
         let performed = match &decoded {
             Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
                 self.path.try_at_once(self.key, room, operation, terms, self.capabilities)
@@ -247,10 +277,7 @@ impl Intake<'_> {
             _ => None,
         };
         if let Some(outcome) = performed {
-            batch.done += 1;
-            batch.bytes += outcome.bytes_done;
-            batch.failed += u64::from(outcome.result.is_err());
-            batch.memory_failed |= outcome.result == Err(Failure::MemoryFault);
+            batch.count(&outcome);
             let completion = Completion { tag, inherited: false, outcome };
             return end.stage(&wire::encode_completion(&completion)).map_err(|_| Violation::RingCounts);
         }
@@ -284,6 +311,13 @@ fn reserve(
     }
     let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
     path.reserve(key, room).ok_or(Violation::Overrun)
+}
+
+/// Gives the first completion of a batch to the client, with the room in the ring before it. Returns the client's flag.
+#[inline]
+pub(super) fn publish_first(queue: &mut Queue) -> u64 {
+    queue.end.publish_consumed();
+    queue.end.publish_for()
 }
 
 /// Wakes the clients of one worker.

@@ -59,7 +59,7 @@ impl Bed {
     /// As [`new`](Self::new), for a user with `waiting_per_user` places for waiting requests.
     fn with_waiting(waiting_per_user: usize) -> Self {
         let session = SessionId(1);
-        let shared = Arc::new(Shared::new(8, Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
+        let shared = Arc::new(Shared::new(8, (1, Fences::Full), Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
         let limits = PathLimits { waiting_per_user };
