@@ -51,9 +51,13 @@ use crate::worker::threads::Workers;
 pub enum Executed {
     /// The answer and its descriptors.
     Done(Result<Answer, Refusal>, Vec<OwnedFd>),
-    /// [`Service::process_events`] returns the answer when this revocation is complete.
+    /// [`Service::process_events`] returns the answer when this revocation is complete. For clients [here](Clients::Here) the caller has
+    /// to go on with it.
     Later(RevocationId),
 }
+
+/// Other requests could use a capability that was to be given back.
+pub(crate) struct NotGivenBack;
 
 /// Result of [`Service::process_events`].
 #[derive(Default)]
@@ -74,6 +78,11 @@ const WITHHELD: &str = "an engine channel failed and may still write to this mem
 
 /// Up to this many bytes, a transfer of an embedded client runs with the capability table locked, which costs less than claims.
 const SHORT_BYTES: u64 = 16 << 10;
+
+/// Frames given back by embedded clients whose memory waits for a common grace period.
+const MAX_GIVEN_BACK: usize = 64;
+/// A frame of this length does not wait, so that 64 waiting ones hold at most 4 MiB.
+const LONG_FRAME_BYTES: u64 = 64 << 10;
 
 /// Capabilities that a revocation marks with the table locked, before others may have it.
 const PART_NODES: usize = 1024;
@@ -388,8 +397,39 @@ impl Service {
         sessions.add_revocation(id, session);
         drop(sessions);
         self.cancel_revoked();
-        self.shared.notify(Notice::Settled);
+        if self.clients == Clients::Elsewhere {
+            self.shared.notify(Notice::Settled);
+        }
         Executed::Later(id)
+    }
+
+    /// Revokes a capability of an embedded client that promises that none of its own requests uses it any more, and that does not wait.
+    /// Returns false if other requests could use it, and does nothing then.
+    ///
+    /// The memory leaves the service later, with that of others, because each grace period costs a system call. Of a long frame it
+    /// leaves before the return.
+    pub(crate) fn give_back(
+        &self,
+        session: SessionId,
+        handle: Handle,
+    ) -> Result<Option<Events>, NotGivenBack> {
+        let mut sessions = self.sessions();
+        let mut capabilities = self.capabilities();
+        if !capabilities.is_unshared(session, handle) || capabilities.revoke(session, handle).is_err() {
+            return Err(NotGivenBack);
+        }
+        let is_many = capabilities.dropped() >= MAX_GIVEN_BACK;
+        drop(capabilities);
+        let bytes = sessions.remove_frame(session, handle);
+        drop(sessions);
+        Ok((is_many || bytes >= LONG_FRAME_BYTES).then(|| self.revocation_events()))
+    }
+
+    /// Goes on with revocations and returns those that have ended, as [`process_events`](Self::process_events) does.
+    pub(crate) fn revocation_events(&self) -> Events {
+        let mut events = Events::default();
+        self.settle_revocations(&mut events);
+        events
     }
 
     /// Makes workers cancel requests whose memory was revoked.

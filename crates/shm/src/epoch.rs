@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! reader                                 remover
-//!   word := odd                            take it out of the table
+//!   word := odd (release)                  take it out of the table
 //!   light barrier (compiler only)          heavy barrier (membarrier)
 //!   look up, use                           each word: even, or wait until it changes
 //!   word := even (release)                 free it, reuse it, answer
@@ -20,7 +20,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// Begins an epoch of the thread that owns `word`, which must be in none.
 #[inline]
 pub fn enter(word: &AtomicU64, fences: Fences) {
-    word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    // Release, for a remover that waits for the end of the epoch before and sees this one's beginning instead.
+    word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     fences.light();
 }
 

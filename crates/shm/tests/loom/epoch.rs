@@ -91,7 +91,17 @@ fn broken_revocation_without_the_heavy_barrier() {
 #[test]
 #[should_panic]
 fn broken_epoch_without_the_light_barrier() {
-    let enter = |word: &AtomicU64| word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let enter = |word: &AtomicU64| word.store(word.load(Ordering::Relaxed) + 1, Ordering::Release);
+    explore(3, move || revoked_under_load(Rules { enter, ..SHIPPED }));
+}
+
+#[test]
+#[should_panic]
+fn broken_epoch_that_begins_without_release() {
+    let enter = |word: &AtomicU64| {
+        word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        FENCES.light();
+    };
     explore(3, move || revoked_under_load(Rules { enter, ..SHIPPED }));
 }
 
