@@ -83,6 +83,8 @@ struct Inner {
     backing: Backing,
     /// The program has revoked it, and nothing touches its memory any more.
     revoked: AtomicBool,
+    /// A transfer may still use it although nothing here holds it for that.
+    abandoned: AtomicBool,
 }
 
 /// How this process reaches and keeps the bytes of a frame.
@@ -96,7 +98,7 @@ enum Backing {
     /// A block that this frame owns in a segment.
     Block(SegmentBlock),
     /// Part of a segment that the caller promised to keep: its offset, and the segment's frame.
-    Promised(u64, #[expect(dead_code, reason = "keeps the segment registered")] Frame),
+    Promised(u64, Frame),
     /// The capability was revoked.
     Ended,
 }
@@ -189,10 +191,16 @@ impl Frame {
 
     /// Records that a transfer may still use the memory after the last clone is dropped, so that its block is not reused.
     pub(crate) fn abandon(&self) {
-        // Other frames are revoked on drop, which waits for transfers.
-        if let Backing::Block(block) = &self.0.backing {
-            block.abandon();
-        }
+        // The frame that has the capability is revoked on drop, which then waits for transfers.
+        let capability = match &self.0.backing {
+            Backing::Block(block) => {
+                block.abandon();
+                &block.segment().0
+            }
+            Backing::Promised(_, segment) => segment,
+            _ => self,
+        };
+        capability.0.abandoned.store(true, Ordering::Relaxed);
     }
 
     /// The handle of the frame's capability in this session. For memory of an arena, the handle of the whole segment.
@@ -360,7 +368,9 @@ impl Frame {
 
 impl Inner {
     fn new(session: Arc<Session>, handle: Handle, length: u64, rights: Rights, backing: Backing) -> Self {
-        Self { session, handle, length, rights, backing, revoked: AtomicBool::new(false) }
+        let revoked = AtomicBool::new(false);
+        let abandoned = AtomicBool::new(false);
+        Self { session, handle, length, rights, backing, revoked, abandoned }
     }
 
     /// Revokes the capability if the frame has its own. Returns the backing, which the caller releases.
@@ -372,6 +382,8 @@ impl Inner {
         let is_revoked = *self.revoked.get_mut();
         let revoked = if is_revoked {
             Ok(())
+        } else if !*self.abandoned.get_mut() {
+            self.session.give_back(self.handle)
         } else {
             self.session.release(Command::Revoke { handle: self.handle }).map(drop)
         };

@@ -24,7 +24,7 @@ use memferry_service::protocol::{
     Answer, Command, FEATURE_ASYMMETRIC_FENCES, Hello, VERSIONS, Violation, Welcome,
 };
 use memferry_shm::parking::Fences;
-use memferry_transfer::SessionId;
+use memferry_transfer::{Handle, SessionId};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -165,6 +165,14 @@ impl Link {
             Self::Embedded(_) => return self.call(session, command, Vec::new()).map(|(answer, _)| answer),
         };
         self.exchange(&deadline, command, &[]).map(|(answer, _)| answer)
+    }
+
+    /// Revokes the capability of a frame that no request of this client uses any more. Does not wait where nothing depends on it.
+    pub(crate) fn give_back(&self, session: SessionId, handle: Handle) -> Result<(), CallError> {
+        match self {
+            Self::Embedded(embedded) => Ok(embedded.give_back(session, handle)?),
+            Self::Socket { .. } => self.release(session, Command::Revoke { handle }).map(drop),
+        }
     }
 
     fn exchange(

@@ -81,6 +81,12 @@ impl Session {
         self.link.release(self.id, command)
     }
 
+    /// As [`release`](Self::release) for the capability of a frame that no request uses any more.
+    pub(crate) fn give_back(&self, handle: Handle) -> Result<(), CallError> {
+        self.check_fork()?;
+        self.link.give_back(self.id, handle)
+    }
+
     /// Revokes a capability. Returns when no transfer uses it.
     pub(crate) fn revoke(&self, handle: Handle) -> Result<(), CallError> {
         match self.call(Command::Revoke { handle }, Vec::new())?.0 {

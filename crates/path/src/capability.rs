@@ -5,15 +5,17 @@
 //!                   └─ grant  ─► granted ─ accept ─► held by another session
 //! resolve, claim    handles ─► Regions; counts them as in flight
 //! revoke(handle)    the whole subtree; done when nothing of it is in flight
+//! Mirror            hears what handles give access to, for a table that is read without the lock of this one
 //! ```
 //!
 //! The table is one tree for all sessions; a handle is valid only in the session that holds it. A grantee keeps a revoked
 //! capability as a tombstone, so that using it reports "revoked" and not "unknown". The service maps memory and keeps the quotas
 //! of bytes and frames.
 
+mod mirror;
 mod revocation;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use memferry_transfer::{
     Count2d, Failure, GrantToken, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side,
@@ -22,7 +24,8 @@ use memferry_transfer::{
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use revocation::Revocation;
+pub use mirror::Mirror;
+use revocation::{Marking, Revocation};
 
 /// Who may accept a grant. The numbers are those of the protocol between client and service, which sends positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -183,6 +186,8 @@ struct Node<M> {
     /// Index of the node that registered this memory. It stays while anything is below it.
     root: u32,
     children: BTreeSet<u32>,
+    /// Something was below it once.
+    shared: bool,
     grantee: Option<Grantee>,
     in_flight: u32,
     /// How many of these have ended, but a failed channel may still touch the memory.
@@ -212,6 +217,7 @@ impl<M> Node<M> {
             parent,
             root: 0,
             children: BTreeSet::new(),
+            shared: false,
             grantee,
             in_flight: 0,
             quarantined: 0,
@@ -247,6 +253,11 @@ struct Table<M> {
 impl<M> Table<M> {
     const fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// The present handle of a slot.
+    fn handle(&self, index: u32) -> Option<Handle> {
+        self.slots.get(index as usize).map(|slot| Handle::new(index, slot.generation))
     }
 
     /// The node that a handle names, if its generation matches.
@@ -295,6 +306,7 @@ impl<M> Table<M> {
         let handle = Handle::new(index, slot.generation);
         if let Some(parent) = parent.and_then(|parent| self.at_mut(parent)) {
             parent.children.insert(index);
+            parent.shared = true;
         }
         handle
     }
@@ -347,6 +359,9 @@ pub struct Capabilities<M> {
     /// Something in flight was revoked since the caller last asked.
     caught: bool,
     dropped: Vec<M>,
+    /// Revocations whose trees are not marked completely.
+    markings: VecDeque<Marking>,
+    mirror: Option<Box<dyn Mirror<M> + Send>>,
 }
 
 impl<M: Memory> Capabilities<M> {
@@ -363,7 +378,15 @@ impl<M: Memory> Capabilities<M> {
             quarantined: BTreeSet::new(),
             caught: false,
             dropped: Vec::new(),
+            markings: VecDeque::new(),
+            mirror: None,
         }
+    }
+
+    /// Reports from now on to `mirror`.
+    pub fn with_mirror(mut self, mirror: impl Mirror<M> + Send + 'static) -> Self {
+        self.mirror = Some(Box::new(mirror));
+        self
     }
 
     /// Makes `memory` a root capability of `session`.
@@ -672,6 +695,11 @@ impl<M: Memory> Capabilities<M> {
         }
         let handle = self.table.insert(node);
         held.insert(handle.index());
+        if let (Some(mirror), Some(node)) = (&mut self.mirror, self.table.at(handle.index()))
+            && let (Some(memory), None) = (node.memory(), node.grantee)
+        {
+            mirror.appeared(handle, node.session, memory, (node.offset, node.length), node.rights);
+        }
         Ok(handle)
     }
 }

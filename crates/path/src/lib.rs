@@ -107,7 +107,7 @@ pub mod policy;
 mod request;
 mod steps;
 
-pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Grantee, RevocationId};
+pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Grantee, Mirror, RevocationId};
 pub use channel::Placed;
 pub use immediate::{ClaimedTransfer, Immediate};
 pub use policy::{

@@ -142,6 +142,12 @@ impl<E: Engine> Path<E> {
         Some(Reservation { queue })
     }
 
+    /// Requests of a queue whose completions were not taken yet, and reservations.
+    #[inline]
+    pub fn outstanding(&mut self, queue: QueueKey) -> u32 {
+        self.ledger.queue(queue).map_or(0, |queue| queue.outstanding)
+    }
+
     /// Why the next request of a queue would be refused, if it is because its user has too many requests waiting. Cheap, so that a
     /// caller can ask before it decodes a long list.
     pub fn full_for(&mut self, queue: QueueKey) -> Option<Failure> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! shared() ─► Embedded ─ call(command) ─► Service::execute
+//!               ├─ Revoke ─► the calling thread goes on with it, and waits only for what is in flight
 //!               └─ control thread ─ notifier ─► Service::process_events ─► callers waiting for a revocation
 //! ```
 //!
@@ -16,12 +17,12 @@ use std::thread::JoinHandle;
 
 use memferry_path::RevocationId;
 use memferry_shm::fork_guard::ForkGuard;
-use memferry_transfer::SessionId;
+use memferry_transfer::{Handle, SessionId};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::config::ServiceConfig;
 use crate::protocol::{Answer, Command, Refusal};
-use crate::service::{Events, Executed, Service};
+use crate::service::{Events, Executed, NotGivenBack, Service};
 use crate::shared::Clients;
 use crate::start_error::StartError;
 
@@ -132,6 +133,8 @@ impl Embedded {
         match self.control.service.execute(session, command, memory, &descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             Executed::Later(revocation) => {
+                // Two switches of threads take ten times as long as a revocation that waits for no transfer.
+                self.control.finish(self.control.service.revocation_events());
                 let mut completed = self.control.completed.lock().unwrap_or_else(PoisonError::into_inner);
                 loop {
                     if let Some(answer) = completed.remove(&revocation) {
@@ -144,19 +147,39 @@ impl Embedded {
     }
 }
 
+impl Embedded {
+    /// Revokes a capability when its owner is dropped, and none of the owner's requests uses it any more. Waits only if those of others
+    /// could, or after many frames.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn give_back(&self, session: SessionId, handle: Handle) -> Result<(), Refusal> {
+        match self.control.service.give_back(session, handle) {
+            Ok(events) => events.into_iter().for_each(|events| self.control.finish(events)),
+            Err(NotGivenBack) => {
+                self.call(session, Command::Revoke { handle }, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Control {
+    /// Drops memory, then answers those who wait for its revocation: they may rely on the memory being free.
+    fn finish(&self, Events { revoked, to_drop, .. }: Events) {
+        drop(to_drop);
+        if !revoked.is_empty() {
+            let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+            completed.extend(revoked);
+            self.changed.notify_all();
+        }
+    }
+
     fn run(&self) {
         while !self.stopping.load(Ordering::Acquire) {
             let notifier = self.service.notifier();
             let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
-            let Events { revoked, to_drop, .. } = self.service.process_events();
-            // Before the answers: a caller of revoke may rely on the memory being free.
-            drop(to_drop);
-            if !revoked.is_empty() {
-                let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
-                completed.extend(revoked);
-                self.changed.notify_all();
-            }
+            self.finish(self.service.process_events());
         }
     }
 }

@@ -53,9 +53,13 @@ use crate::worker::threads::Workers;
 pub enum Executed {
     /// The answer and its descriptors.
     Done(Result<Answer, Refusal>, Vec<OwnedFd>),
-    /// [`Service::process_events`] returns the answer when this revocation is complete.
+    /// [`Service::process_events`] returns the answer when this revocation is complete. For clients [here](Clients::Here) the caller has
+    /// to go on with it.
     Later(RevocationId),
 }
+
+/// Other requests could use a capability that was to be given back.
+pub(crate) struct NotGivenBack;
 
 /// Result of [`Service::process_events`].
 #[derive(Default)]
@@ -76,6 +80,14 @@ const WITHHELD: &str = "an engine channel failed and may still write to this mem
 
 /// Up to this many bytes, a transfer of an embedded client runs with the capability table locked, which costs less than claims.
 const SHORT_BYTES: u64 = 16 << 10;
+
+/// Frames given back by embedded clients whose memory waits for a common grace period.
+const MAX_GIVEN_BACK: usize = 64;
+/// A frame of this length does not wait, so that 64 waiting ones hold at most 4 MiB.
+const LONG_FRAME_BYTES: u64 = 64 << 10;
+
+/// Capabilities that a revocation marks with the table locked, before others may have it.
+const PART_NODES: usize = 1024;
 
 /// A running service: its workers, sessions and capability table.
 pub struct Service {
@@ -117,9 +129,9 @@ impl Service {
         // No helpers in the idle class: a helper that the kernel does not schedule delays the copy it helps with.
         let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
         let team = Arc::new(CopyTeam::new(members, move |number| for_team[number].wake()));
-        let shared = Shared::new(config.quotas.capabilities as usize, team);
-        let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let fences = Fences::register();
+        let shared = Shared::new(config.quotas.capabilities as usize, (handles.len(), fences), team);
+        let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let (policies, for_workers) = Policies::new(&config.policy, handles.len());
         let workers = Workers::start(&config, clients, &shared, handles.into_iter().zip(for_workers))?;
         let sessions = Mutex::default();
@@ -210,7 +222,7 @@ impl Service {
         if self.sessions().close(session).is_none() {
             return;
         }
-        self.capabilities().close(session);
+        self.capabilities().begin_close(session, PART_NODES);
         self.workers.iter().for_each(|worker| worker.send(WorkerCommand::CloseSession { session }));
         // Other sessions may have transfers in memory that this session granted them.
         self.cancel_revoked();
@@ -412,7 +424,9 @@ impl Service {
         // Locked until the revocation is recorded, because it may complete at once and is then reported to its caller.
         let mut sessions = self.sessions();
         let revoked = sessions.room_for_revocation(session).and_then(|()| {
-            self.capabilities().revoke(session, handle).map_err(|error| refused_capability(&error))
+            self.capabilities()
+                .begin_revoke(session, handle, PART_NODES)
+                .map_err(|error| refused_capability(&error))
         });
         let id = match revoked {
             Ok(id) => id,
@@ -422,8 +436,39 @@ impl Service {
         sessions.add_revocation(id, session);
         drop(sessions);
         self.cancel_revoked();
-        self.shared.notify(Notice::Settled);
+        if self.clients == Clients::Elsewhere {
+            self.shared.notify(Notice::Settled);
+        }
         Executed::Later(id)
+    }
+
+    /// Revokes a capability of an embedded client that promises that none of its own requests uses it any more, and that does not wait.
+    /// Returns false if other requests could use it, and does nothing then.
+    ///
+    /// The memory leaves the service later, with that of others, because each grace period costs a system call. Of a long frame it
+    /// leaves before the return.
+    pub(crate) fn give_back(
+        &self,
+        session: SessionId,
+        handle: Handle,
+    ) -> Result<Option<Events>, NotGivenBack> {
+        let mut sessions = self.sessions();
+        let mut capabilities = self.capabilities();
+        if !capabilities.is_unshared(session, handle) || capabilities.revoke(session, handle).is_err() {
+            return Err(NotGivenBack);
+        }
+        let is_many = capabilities.dropped() >= MAX_GIVEN_BACK;
+        drop(capabilities);
+        let bytes = sessions.remove_frame(session, handle);
+        drop(sessions);
+        Ok((is_many || bytes >= LONG_FRAME_BYTES).then(|| self.revocation_events()))
+    }
+
+    /// Goes on with revocations and returns those that have ended, as [`process_events`](Self::process_events) does.
+    pub(crate) fn revocation_events(&self) -> Events {
+        let mut events = Events::default();
+        self.settle_revocations(&mut events);
+        events
     }
 
     /// Makes workers cancel requests whose memory was revoked.
@@ -551,19 +596,34 @@ impl Service {
         for (session, _) in &events.closed {
             self.end(*session);
         }
-        let ((finished, withheld), dropped) = {
-            let mut capabilities = self.capabilities();
-            let ended = (capabilities.take_finished(), capabilities.take_withheld());
-            (ended, capabilities.take_dropped())
-        };
+        self.settle_revocations(&mut events);
+        events
+    }
+
+    /// Goes on with revocations, and adds those that have ended.
+    fn settle_revocations(&self, events: &mut Events) {
+        let mut capabilities = self.capabilities();
+        let is_more = capabilities.advance(PART_NODES);
+        let finished = capabilities.take_finished();
+        let withheld = capabilities.take_withheld();
+        let dropped = capabilities.take_dropped();
+        drop(capabilities);
+        if is_more {
+            self.shared.notify(Notice::Settled);
+        }
+        self.cancel_revoked();
+        if finished.is_empty() && withheld.is_empty() && dropped.is_empty() {
+            return;
+        }
+        // Before the answers, and before the memory is given up: no worker uses what it found before.
+        let retired = self.shared.view.retire();
         let unused = self.workers.forget(dropped);
-        events.to_drop.extend(unused.into_iter().map(|memory| Box::new(memory) as Box<dyn Send>));
+        events.to_drop.push(Box::new((retired, unused)));
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
         let answered = finished.chain(withheld).filter(|(id, _)| sessions.answer_revocation(*id));
         events.revoked.extend(answered);
-        events
     }
 
     /// Stops: lets running requests finish within `grace`, refuses waiting ones, wakes every client, ends the workers.

@@ -176,13 +176,15 @@ impl Sessions {
         usage.bytes += bytes;
     }
 
-    pub(crate) fn remove_frame(&mut self, id: SessionId, handle: Handle) {
-        let Some(session) = self.open.get_mut(&id) else { return };
-        let Some(bytes) = session.frames.remove(&handle) else { return };
+    /// Removes a frame and returns its bytes; 0 for a capability that was not registered as one.
+    pub(crate) fn remove_frame(&mut self, id: SessionId, handle: Handle) -> u64 {
+        let Some(session) = self.open.get_mut(&id) else { return 0 };
+        let Some(bytes) = session.frames.remove(&handle) else { return 0 };
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.frames -= 1;
             usage.bytes -= bytes;
         }
+        bytes
     }
 
     /// Adds a queue on `worker` and returns its number.

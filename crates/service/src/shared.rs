@@ -4,6 +4,8 @@
 //! control ─ WorkerHandle::send(WorkerCommand) ─► worker
 //! control ◄──────── Shared::notify(Notice) ───── worker        Shared also has the capability table and the copy team
 //! ```
+//!
+//! The capability table has a lock. Beside it is a view that workers read without the lock, for plain requests.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,12 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
 use memferry_kmod::device::ModuleMemory;
-use memferry_path::{Capabilities, Policy};
+use memferry_path::{Capabilities, Mirror, Policy};
+use memferry_shm::capability_view::View;
 use memferry_shm::frame;
 use memferry_shm::mapping::Mapping;
+use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ParkedWord, ServiceEnd};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{PriorityClass, SessionId};
+use memferry_transfer::{Handle, PriorityClass, Rights, SessionId};
 use rustix::event::EventfdFlags;
 
 use crate::bells::Bell;
@@ -41,6 +45,8 @@ const YIELDING: std::time::Duration = std::time::Duration::from_micros(100);
 /// State that the control side shares with all workers.
 pub(crate) struct Shared {
     capabilities: Mutex<Capabilities<Mapping>>,
+    /// What the table says of handles, without its lock.
+    pub(crate) view: Arc<View>,
     /// Threads that wait for the table now.
     waiting: AtomicU32,
     /// How often workers have waited for it.
@@ -52,13 +58,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates an empty table with at most `capabilities` entries per session.
-    pub(crate) fn new(capabilities: usize, team: Arc<CopyTeam>) -> rustix::io::Result<Self> {
+    /// Creates an empty table with at most `capabilities` entries per session, for a number of workers.
+    pub(crate) fn new(
+        capabilities: usize,
+        (workers, fences): (usize, Fences),
+        team: Arc<CopyTeam>,
+    ) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let capabilities = Mutex::new(Capabilities::new(capabilities));
+        let view = Arc::new(View::new(workers, fences));
+        let capabilities = Capabilities::new(capabilities).with_mirror(Mirrored(Arc::clone(&view)));
+        let capabilities = Mutex::new(capabilities);
         let waiting = AtomicU32::new(0);
         let worker_waits = AtomicU32::new(0);
-        Ok(Self { capabilities, waiting, worker_waits, notices: Mutex::default(), notifier, team })
+        let notices = Mutex::default();
+        Ok(Self { capabilities, view, waiting, worker_waits, notices, notifier, team })
     }
 
     /// The capability table, for the control side.
@@ -128,6 +141,26 @@ impl Shared {
     pub(crate) fn notify(&self, notice: Notice) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
         let _ = rustix::io::write(&self.notifier, &1u64.to_ne_bytes());
+    }
+}
+
+/// Passes on what the capability table says to the view.
+struct Mirrored(Arc<View>);
+
+impl Mirror<Mapping> for Mirrored {
+    fn appeared(
+        &mut self,
+        handle: Handle,
+        session: SessionId,
+        memory: &Mapping,
+        range: (u64, u64),
+        rights: Rights,
+    ) {
+        self.0.publish(handle, session, memory, range, rights);
+    }
+
+    fn died(&mut self, index: u32) {
+        self.0.kill(index);
     }
 }
 
@@ -270,3 +303,6 @@ impl WorkerHandle {
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
+
+#[cfg(test)]
+mod tests;

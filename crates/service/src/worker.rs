@@ -7,10 +7,11 @@
 //! idle:  help with shared copies, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
-//! The worker locks the capability table only to admit a batch, including its short requests, and to settle; never while it
+//! The worker locks the capability table only to admit requests that are not plain ([`plain`]), and to settle; never while it
 //! moves chunks. For a client that violates the rules, the worker closes the queues and the control side the session. The
 //! path's policy decides which request gets which engine channel.
 
+mod plain;
 mod queues;
 mod serving;
 mod shares;
@@ -27,6 +28,7 @@ use memferry_kmod::ModuleEngine;
 use crate::worker_engine::WorkerEngine;
 use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
+use memferry_shm::capability_view::Reader;
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::park;
 use memferry_transfer::SessionId;
@@ -84,6 +86,8 @@ pub(crate) struct Worker {
     /// Queues that get completions in this turn. A field only to reuse its allocation.
     woken: Vec<QueueKey>,
     waker: ClientWaker,
+    /// For plain requests, which need no lock of the capability table.
+    reader: Reader,
     shares: Shares,
     chunk_bytes: u64,
     /// Users with running requests. A field only to reuse its allocation.
@@ -92,6 +96,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// `None` if the capability view has no room for another reader.
     pub(crate) fn new(
         number: usize,
         handle: Arc<WorkerHandle>,
@@ -99,7 +104,7 @@ impl Worker {
         path: Path<WorkerEngine<ModuleEngine>>,
         offload: Option<Offload>,
         (spins, clients, chunk_bytes): (bool, Clients, u64),
-    ) -> Self {
+    ) -> Option<Self> {
         let queues = Queues::default();
         let looks = LOOKS;
         let woken = Vec::new();
@@ -108,8 +113,9 @@ impl Worker {
         let shares = Shares::default();
         let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
+        let reader = shared.view.reader()?;
         handle.rings.store(waker.signals_rings(), Ordering::Relaxed);
-        Self {
+        Some(Self {
             number,
             handle,
             shared,
@@ -121,11 +127,12 @@ impl Worker {
             stopping,
             woken,
             waker,
+            reader,
             shares,
             chunk_bytes,
             busy_users,
             turns,
-        }
+        })
     }
 
     /// Serves until `WorkerCommand::Stop`.

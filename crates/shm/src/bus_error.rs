@@ -16,29 +16,25 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
 
 use thiserror::Error;
 
-use crate::mapping::Mapping;
+use crate::mapping::{Inner, Mapping};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("memory failed while it was being accessed")]
 pub struct MemoryFault;
 
-#[derive(Clone, Copy)]
-struct Watched {
-    start: usize,
-    end: usize,
-    page: usize,
-    damaged: *const AtomicBool,
-}
-
-/// The mappings of one [`guarded`] call; lies on that call's stack.
+/// The memory of one [`guarded`] call; lies on that call's stack.
 struct Guard {
-    watched: *const [Watched],
+    memories: *const [&'static Inner],
 }
 
 thread_local! {
     /// The present guard of this thread. It is const-initialized and has no destructor, so a signal handler may read it.
     static GUARD: AtomicPtr<Guard> = const { AtomicPtr::new(std::ptr::null_mut()) };
 }
+
+/// Whether memory of any mapping of this process has failed. Until then an access need not look at its mappings' own flags, which lie
+/// in other cache lines.
+static ANY_DAMAGED: AtomicBool = AtomicBool::new(false);
 
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
@@ -70,15 +66,18 @@ pub fn guarded<T, const N: usize>(
     mappings: [&Mapping; N],
     access: impl FnOnce() -> T,
 ) -> Result<T, MemoryFault> {
-    let watched = mappings.map(|mapping| {
-        let start = mapping.pointer() as usize;
-        // A page is replaced only where no other object can lie in it.
-        let length = if mapping.has_own_pages() { mapping.length_bytes() } else { 0 };
-        Watched { start, end: start + length, page: mapping.page_bytes(), damaged: mapping.damage() }
-    });
-    let guard = Guard { watched: &raw const watched as *const [Watched] };
-    // Only this thread and its signal handler use the word, so no atomic exchange is needed.
+    guarded_memories(mappings.map(Mapping::inner), access)
+}
+
+/// As [`guarded`].
+#[inline]
+pub(crate) fn guarded_memories<T, const N: usize>(
+    memories: [&Inner; N],
+    access: impl FnOnce() -> T,
+) -> Result<T, MemoryFault> {
+    let guard = Guard { memories: (&raw const memories).cast::<[&'static Inner; N]>() };
     let outer = GUARD.with(|current| {
+        // Only this thread and its handler use the pointer, so no exchange.
         let outer = current.load(Ordering::Relaxed);
         current.store((&raw const guard).cast_mut(), Ordering::Relaxed);
         outer
@@ -89,23 +88,26 @@ pub fn guarded<T, const N: usize>(
     let result = access();
     compiler_fence(Ordering::SeqCst);
     GUARD.with(|current| current.store(outer, Ordering::Relaxed));
-    if mappings.iter().any(|mapping| mapping.damaged()) { Err(MemoryFault) } else { Ok(result) }
+    let failed = ANY_DAMAGED.load(Ordering::Acquire) && memories.iter().any(|memory| memory.damaged());
+    if failed { Err(MemoryFault) } else { Ok(result) }
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: Linux passes a valid siginfo to a SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     let guard = GUARD.with(|current| current.load(Ordering::Relaxed));
-    // SAFETY: the pointer is non-null only while `guarded` runs on this thread. Its stack frame holds the guard and the
-    // array to which the guard points.
-    let watched = unsafe { guard.as_ref().map(|guard| &*guard.watched) };
-    let hit = watched.and_then(|watched| watched.iter().find(|w| (w.start..w.end).contains(&address)));
-    if let Some(hit) = hit {
-        // The flag is set before the page is replaced, so another thread that reads the fresh page finds the mapping damaged
+    // SAFETY: the pointer is non-null only while `guarded_memories` runs on this thread. Its stack frame holds the guard and the
+    // array to which the guard points, and borrows what that refers to.
+    let memories = unsafe { guard.as_ref().map(|guard| &*guard.memories) };
+    let hit = memories.and_then(|memories| {
+        memories.iter().find_map(|memory| Some((memory, memory.replaceable_page(address)?)))
+    });
+    if let Some((memory, (page, length))) = hit {
+        // The flags are set before the page is replaced, so another thread that reads the fresh page finds the mapping damaged
         // when its own access ends.
-        // SAFETY: `guarded` borrows the mapping that holds the flag.
-        unsafe { (*hit.damaged).store(true, Ordering::SeqCst) };
-        if replace_page(address & !(hit.page - 1), hit.page) {
+        memory.set_damaged();
+        ANY_DAMAGED.store(true, Ordering::SeqCst);
+        if replace_page(page, length) {
             return;
         }
     }

@@ -13,6 +13,8 @@
 //! conduit      messages and descriptors over a Unix socket
 //! bus_error    turns SIGBUS on client memory into an error
 //! fork_guard   detects use of the rings in a forked child
+//! epoch        readers of shared tables without a lock, and waiting for them
+//! capability_entry, capability_view   what handles give access to, for workers that check plain requests without a lock
 //! ```
 //!
 //! Most of the project's unsafe code is here. ARCHITECTURE.md lists its invariants, and each unsafe block names the one
@@ -27,8 +29,12 @@
 pub mod arena;
 #[cfg(not(loom))]
 pub mod bus_error;
+pub mod capability_entry;
+#[cfg(not(loom))]
+pub mod capability_view;
 #[cfg(not(loom))]
 pub mod conduit;
+pub mod epoch;
 #[cfg(not(loom))]
 pub mod fork_guard;
 #[cfg(not(loom))]

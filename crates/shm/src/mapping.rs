@@ -43,7 +43,8 @@ pub enum AccessError {
 #[derive(Clone)]
 pub struct Mapping(Arc<Inner>);
 
-struct Inner {
+/// What clones of a [`Mapping`] share.
+pub(crate) struct Inner {
     base: NonNull<u8>,
     length: usize,
     access: Access,
@@ -90,6 +91,25 @@ impl Lent {
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
+
+impl Inner {
+    #[inline]
+    pub(crate) fn damaged(&self) -> bool {
+        self.damaged.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_damaged(&self) {
+        self.damaged.store(true, Ordering::SeqCst);
+    }
+
+    /// The page that has this address, as start and length, if the SIGBUS handler may replace it: a page is replaced only where no
+    /// other object can lie in it. Async-signal-safe.
+    pub(crate) fn replaceable_page(&self, address: usize) -> Option<(usize, usize)> {
+        let start = self.base.as_ptr().addr();
+        let hit = matches!(self.backing, Backing::Mapped) && (start..start + self.length).contains(&address);
+        hit.then_some((address & !(self.page_bytes - 1), self.page_bytes))
+    }
+}
 
 impl Mapping {
     /// Identifies the range: clones have the same number, and no other living mapping has it.
@@ -208,12 +228,26 @@ impl Mapping {
     /// Whether memory failed in the range. Part of it then is a fresh private page, and its contents are lost.
     #[inline]
     pub fn damaged(&self) -> bool {
-        self.0.damaged.load(Ordering::Acquire)
+        self.0.damaged()
     }
 
-    /// The flag behind [`damaged`](Self::damaged), for the SIGBUS handler.
-    pub(crate) fn damage(&self) -> &AtomicBool {
-        &self.0.damaged
+    #[inline]
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    /// Hands its share of the memory over to a pointer. [`from_raw`](Self::from_raw) takes it back.
+    pub(crate) fn into_raw(self) -> *const Inner {
+        Arc::into_raw(self.0)
+    }
+
+    /// Takes back what [`into_raw`](Self::into_raw) handed over.
+    ///
+    /// # Safety
+    /// The pointer is from `into_raw`, and each such pointer is taken back at most once.
+    pub(crate) unsafe fn from_raw(inner: *const Inner) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { Arc::from_raw(inner) })
     }
 
     /// Whether no other object lies in its pages. Owned and lent memory can share its first and last page with neighbours.

@@ -6,6 +6,13 @@
 //!                                                     └─ only failed channels left ──► withheld, reported once
 //! ```
 //!
+//! Trees are walked in parts, so that a caller that shares the table is not kept from it by a tree of a million nodes:
+//!
+//! ```text
+//! begin_revoke, begin_close ─► marking ─ advance(nodes) ─ advance(nodes) ─► all marked        revoke, close: all of it in one call
+//!                                each node: mark, its children, settle
+//! ```
+//!
 //! A revoked node is gone when nothing is in flight on it and all nodes below it are gone; a revocation finishes when its roots are
 //! gone. So each node is marked once and removed once, however many revocations include it. The caller cancels running requests and
 //! reports revocations.
@@ -23,6 +30,25 @@ pub(super) struct Revocation {
     remaining: usize,
     /// Reported as delayed by failed channels only.
     withheld: bool,
+    /// Its trees are not marked completely.
+    marking: bool,
+}
+
+/// A walk through the trees of a revocation, which goes on where it stopped although the table changes meanwhile.
+pub(super) struct Marking {
+    id: RevocationId,
+    by: SessionId,
+    next: NextRoot,
+    /// From the present root down: nodes whose children are being visited, and the first child index that was not.
+    path: Vec<(Handle, u32)>,
+}
+
+/// Where a walk continues after a tree.
+enum NextRoot {
+    None,
+    One(Handle),
+    /// The nodes that the session holds, from this index on.
+    Held(u32),
 }
 
 impl<M: Memory> Capabilities<M> {
@@ -34,16 +60,74 @@ impl<M: Memory> Capabilities<M> {
     /// # Errors
     /// [`CapabilityError::Unknown`]. Revoking a tombstone forgets it.
     pub fn revoke(&mut self, session: SessionId, handle: Handle) -> Result<RevocationId, CapabilityError> {
+        self.begin_revoke(session, handle, usize::MAX)
+    }
+
+    /// Begins to revoke as [`revoke`](Self::revoke) does, and visits about `nodes` nodes at once, at first the capability itself. The
+    /// others are left to [`advance`](Self::advance).
+    ///
+    /// # Errors
+    /// As [`revoke`](Self::revoke).
+    pub fn begin_revoke(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        nodes: usize,
+    ) -> Result<RevocationId, CapabilityError> {
         if self.table.get(handle).is_none_or(|node| node.session != session) {
             return Err(CapabilityError::Unknown(handle));
         }
-        Ok(self.revoke_trees(&[handle.index()], session))
+        Ok(self.begin(session, NextRoot::One(handle), nodes))
     }
 
     /// Revokes all capabilities of a session, as [`revoke`](Self::revoke).
     pub fn close(&mut self, session: SessionId) -> RevocationId {
-        let held: Vec<u32> = self.held.get(&session).into_iter().flatten().copied().collect();
-        self.revoke_trees(&held, session)
+        self.begin_close(session, usize::MAX)
+    }
+
+    /// Begins to revoke all capabilities of a session, as [`begin_revoke`](Self::begin_revoke). It must get no further ones but below
+    /// those that it has.
+    pub fn begin_close(&mut self, session: SessionId, nodes: usize) -> RevocationId {
+        self.begin(session, NextRoot::Held(0), nodes)
+    }
+
+    fn begin(&mut self, by: SessionId, next: NextRoot, nodes: usize) -> RevocationId {
+        let id = RevocationId(self.next_revocation);
+        self.next_revocation += 1;
+        let roots = Vec::new();
+        self.revocations.insert(id, Revocation { roots, remaining: 0, withheld: false, marking: true });
+        self.walk(Marking { id, by, next, path: Vec::new() }, nodes);
+        id
+    }
+
+    /// Goes on with a revocation that has begun, for about `nodes` nodes. Returns whether there is more to go on with.
+    pub fn advance(&mut self, nodes: usize) -> bool {
+        if let Some(marking) = self.markings.pop_front() {
+            self.walk(marking, nodes);
+        }
+        !self.markings.is_empty()
+    }
+
+    fn walk(&mut self, mut marking: Marking, nodes: usize) {
+        for _ in 0..nodes {
+            if !self.step(&mut marking) {
+                return self.marked(marking.id);
+            }
+        }
+        // Behind the others, so that a short revocation does not wait for a long one.
+        self.markings.push_back(marking);
+    }
+
+    /// Whether no request can be using a capability but requests of its own session that have no claims: nothing is in flight on it, and
+    /// nothing was ever derived or granted from it.
+    pub fn is_unshared(&self, session: SessionId, handle: Handle) -> bool {
+        let node = self.table.get(handle).filter(|node| node.session == session && !node.revoked);
+        node.is_some_and(|node| node.in_flight == 0 && !node.shared)
+    }
+
+    /// Memory that [`take_dropped`](Self::take_dropped) would return.
+    pub fn dropped(&self) -> usize {
+        self.dropped.len()
     }
 
     /// Whether a request in flight was revoked since the last call.
@@ -118,9 +202,8 @@ impl<M: Memory> Capabilities<M> {
         let waiting: BTreeSet<RevocationId> =
             self.quarantined.iter().flat_map(upwards).flat_map(|node| node.waiters.iter().copied()).collect();
         for id in waiting {
-            let Some(revocation) = self.revocations.get_mut(&id).filter(|one| !one.withheld) else {
-                continue;
-            };
+            let is_open = |one: &&mut Revocation| !one.withheld && !one.marking;
+            let Some(revocation) = self.revocations.get_mut(&id).filter(is_open) else { continue };
             let is_root = |index: &&u32| table.at(**index).is_some_and(|node| node.waiters.contains(&id));
             if revocation.roots.iter().filter(is_root).all(|root| table.is_withheld_below(*root)) {
                 revocation.withheld = true;
@@ -129,40 +212,88 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 
-    /// Marks whole trees revoked and removes nodes that nothing uses.
-    fn revoke_trees(&mut self, roots: &[u32], by: SessionId) -> RevocationId {
-        let id = RevocationId(self.next_revocation);
-        self.next_revocation += 1;
-        for root in roots {
-            self.forget_reported(*root);
-            if let Some(node) = self.table.at_mut(*root) {
-                node.waiters.push(id);
+    /// Visits the next node of a walk; false at its end.
+    fn step(&mut self, marking: &mut Marking) -> bool {
+        let Some((handle, from)) = marking.path.last_mut() else {
+            let Some(root) = self.next_root(marking) else { return false };
+            self.add_root(marking.id, root);
+            self.mark(root, marking);
+            return true;
+        };
+        // It is gone if its last child was.
+        let child = self.table.get(*handle).and_then(|node| node.children.range(*from..).next().copied());
+        match child {
+            Some(child) => {
+                // No index is that large: the table could not hold it.
+                *from = child.saturating_add(1);
+                self.mark(child, marking);
+            }
+            None => {
+                let index = handle.index();
+                let is_there = self.table.get(*handle).is_some();
+                marking.path.pop();
+                if is_there {
+                    self.settle(index);
+                }
             }
         }
-        let remaining = roots.len();
-        let roots = roots.to_vec();
-        let mut open = roots.clone();
-        let mut marked = Vec::new();
-        self.revocations.insert(id, Revocation { roots, remaining, withheld: false });
-        while let Some(index) = open.pop() {
-            let Some(node) = self.table.at_mut(index) else { continue };
-            node.forgotten |= node.session == by || node.grantee.is_some();
-            marked.push(index);
-            // Everything below a node revoked earlier is revoked too.
-            if !std::mem::replace(&mut node.revoked, true) {
-                self.caught |= node.in_flight > 0;
-                open.extend(&node.children);
+        true
+    }
+
+    fn next_root(&self, marking: &mut Marking) -> Option<u32> {
+        match marking.next {
+            NextRoot::None => None,
+            NextRoot::One(handle) => {
+                marking.next = NextRoot::None;
+                self.table.get(handle).map(|_| handle.index())
+            }
+            NextRoot::Held(from) => {
+                let root = self.held.get(&marking.by)?.range(from..).next().copied()?;
+                marking.next = root.checked_add(1).map_or(NextRoot::None, NextRoot::Held);
+                Some(root)
             }
         }
-        for index in marked.into_iter().rev() {
+    }
+
+    /// Makes a revocation wait for a node.
+    fn add_root(&mut self, id: RevocationId, root: u32) {
+        self.forget_reported(root);
+        let (Some(node), Some(revocation)) = (self.table.at_mut(root), self.revocations.get_mut(&id)) else {
+            return;
+        };
+        node.waiters.push(id);
+        revocation.roots.push(root);
+        revocation.remaining += 1;
+    }
+
+    /// Marks a node, and visits its children next unless an earlier revocation does.
+    fn mark(&mut self, index: u32, marking: &mut Marking) {
+        let handle = self.table.handle(index);
+        let (Some(node), Some(handle)) = (self.table.at_mut(index), handle) else { return };
+        node.forgotten |= node.session == marking.by || node.grantee.is_some();
+        let was_revoked = std::mem::replace(&mut node.revoked, true);
+        let is_leaf = node.children.is_empty();
+        self.caught |= !was_revoked && node.in_flight > 0;
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| !was_revoked) {
+            mirror.died(index);
+        }
+        if was_revoked || is_leaf {
             self.settle(index);
+        } else {
+            marking.path.push((handle, 0));
         }
-        if remaining == 0 {
-            self.revocations.remove(&id);
-            self.finished.push(id);
+    }
+
+    /// A revocation has marked all that it revokes.
+    fn marked(&mut self, id: RevocationId) {
+        if let Some(revocation) = self.revocations.get_mut(&id) {
+            revocation.marking = false;
+            if revocation.remaining == 0 {
+                self.revocations.remove(&id);
+                self.finished.push(id);
+            }
         }
         self.find_withheld();
-        id
     }
 
     /// Forgets a revocation of this node alone that was reported as withheld: nothing waits for it any more, and a client that
@@ -207,7 +338,14 @@ impl<M: Memory> Capabilities<M> {
     fn root_gone(&mut self, id: RevocationId) {
         let Some(revocation) = self.revocations.get_mut(&id) else { return };
         revocation.remaining -= 1;
-        if revocation.remaining == 0 {
+        if revocation.marking {
+            // Usually the root that was added last.
+            if let Some(last) = revocation.roots.last()
+                && self.table.at(*last).is_none_or(|node| !node.waiters.contains(&id))
+            {
+                revocation.roots.pop();
+            }
+        } else if revocation.remaining == 0 {
             self.revocations.remove(&id);
             self.finished.push(id);
         }

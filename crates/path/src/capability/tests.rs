@@ -5,6 +5,7 @@
 //! grants       grant, accept, grantees         revocation  waiting for requests, dropping memory
 //! handles      foreign, forged and stale ones  model       random histories against a naive table
 //! operands     the right of each operand of each operation
+//! parts        revocations that the table's other users interrupt
 //! ```
 
 mod admission;
@@ -13,6 +14,7 @@ mod handles;
 mod model;
 mod narrowing;
 mod operands;
+mod parts;
 mod revocation;
 
 use std::rc::Rc;

@@ -2,8 +2,9 @@
 //! sleeping clients.
 //!
 //! ```text
-//! slot, copied once ─ decode ─┬─ short: performed at once ─► completion
-//!                             └─ path ─ ... ─► completions, wake-ups
+//! slot, copied once ─┬─ plain ([`super::plain`]), until one is not ─► completion
+//!                    └─ decode ─┬─ short: performed at once ───────► completion
+//!                               └─ path ─ ... ─► completions, wake-ups
 //! ```
 //!
 //! A sleeping client is woken by its wake word, and by its signal if it set one:
@@ -25,7 +26,7 @@ use memferry_path::{Capabilities, Path, QueueCompletion, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Completion, Failure, Operation, Request, Task, Terms, wire};
+use memferry_transfer::{Completion, Failure, Operation, Outcome, Request, Task, wire};
 
 use super::Worker;
 use super::queues::{Queue, may_scan};
@@ -37,8 +38,11 @@ use crate::worker_engine::WorkerEngine;
 
 /// Maximum number of requests taken from one queue before the next queue.
 pub(super) const BATCH: usize = 32;
+/// A batch ends with the request that makes it move so many bytes: others wait for it, and so do revocations.
+const BATCH_BYTES: u64 = 64 << 10;
 /// Submission entries of the signaller.
 const ENTRIES: u32 = 64;
+
 impl Worker {
     /// Takes a batch of requests from one queue.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
@@ -48,37 +52,13 @@ impl Worker {
             return false;
         }
         queue.asked = self.turns;
-        let key = QueueKey(index as u32);
-        let mut capabilities = Self::capabilities(&self.shared);
         let mut batch = Batch::default();
-        let mut violation = None;
-        while !batch.is_full() {
-            if batch.taken > 0 {
-                queue.end.look_ahead(batch.taken == 1);
-            }
-            let Some(slot) = queue.end.pop_first() else { break };
-            batch.taken += 1;
-            let stopping = self.stopping.is_some();
-            let mut intake =
-                Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
-            if let Err(broken) = intake.take(&slot, &mut batch) {
-                violation = Some(broken);
-                break;
-            }
-            if batch.taken == 1 && batch.done == 1 {
-                // A client that waits for this one completion does not wait for the rest of the batch.
-                queue.end.publish_consumed();
-                let flag = queue.end.publish_for();
-                if flag != 0 {
-                    // The client can influence how long this takes, so not with the capability table locked.
-                    drop(capabilities);
-                    self.waker.wake(queue, flag);
-                    capabilities = Self::capabilities(&self.shared);
-                }
-            }
-        }
+        let taken = match self.take_plain(index, &mut batch) {
+            Ok(Some(slot)) => self.take_others(index, slot, &mut batch),
+            taken => taken.map(drop),
+        };
         self.path.end_batch();
-        drop(capabilities);
+        let Some(queue) = self.queues.get_mut(index) else { return false };
         // Room in the ring before completions, because a client that has its completion may submit at once.
         queue.end.publish_consumed();
         let flag = if batch.done > 0 { queue.end.publish_for() } else { 0 };
@@ -94,10 +74,40 @@ impl Worker {
         if batch.memory_failed {
             self.shared.notify(Notice::MemoryFault);
         }
-        if let Some(violation) = violation {
+        if let Err(violation) = taken {
             self.close_violator(index, violation);
         }
         true
+    }
+
+    /// Takes a request whose first part was taken from the ring, and those after it, with the capability table locked.
+    fn take_others(
+        &mut self,
+        index: usize,
+        first: wire::ShortSlot,
+        batch: &mut Batch,
+    ) -> Result<(), Violation> {
+        let Some(queue) = self.queues.get_mut(index) else { return Ok(()) };
+        let key = QueueKey(index as u32);
+        let stopping = self.stopping.is_some();
+        let mut capabilities = Self::capabilities(&self.shared);
+        let mut next = Some(first);
+        while let Some(slot) = next {
+            let mut intake =
+                Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
+            intake.take(&slot, batch)?;
+            if batch.is_first_done() {
+                let flag = publish_first(queue);
+                if flag != 0 {
+                    // The client can influence how long this takes, so not with the capability table locked.
+                    drop(capabilities);
+                    self.waker.wake(queue, flag);
+                    capabilities = Self::capabilities(&self.shared);
+                }
+            }
+            next = batch.next(queue);
+        }
+        Ok(())
     }
 
     /// Cancels requests and stops loops as the client requested.
@@ -175,7 +185,7 @@ impl Worker {
 
 /// Requests taken from a queue in one turn.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     taken: usize,
     /// Words of the lists that they name.
     listed: usize,
@@ -190,7 +200,36 @@ impl Batch {
     /// Whether the batch has reached its limit. A hostile client can name the same list in every request, so the total of the
     /// lists is limited to the length of the list area.
     const fn is_full(&self) -> bool {
-        self.taken == BATCH || self.listed > LIST_WORDS
+        self.taken == BATCH || self.listed > LIST_WORDS || self.bytes >= BATCH_BYTES
+    }
+
+    /// Takes the first part of a queue's next request, if there is one and the batch has room.
+    #[inline]
+    pub(super) fn next(&mut self, queue: &mut Queue) -> Option<wire::ShortSlot> {
+        if self.is_full() {
+            return None;
+        }
+        if self.taken > 0 {
+            queue.end.look_ahead(self.taken == 1);
+        }
+        let slot = queue.end.pop_first()?;
+        self.taken += 1;
+        Some(slot)
+    }
+
+    /// Whether its only request so far was done at once. A client that waits for this one completion does not wait for the rest.
+    #[inline]
+    pub(super) const fn is_first_done(&self) -> bool {
+        self.taken == 1 && self.done == 1
+    }
+
+    /// Counts a request that was done at once.
+    #[inline]
+    pub(super) fn count(&mut self, outcome: &Outcome) {
+        self.done += 1;
+        self.bytes += outcome.bytes_done;
+        self.failed += u64::from(outcome.result.is_err());
+        self.memory_failed |= outcome.result == Err(Failure::MemoryFault);
     }
 }
 
@@ -212,21 +251,17 @@ impl Intake<'_> {
         let tag = u64::from(name);
         let cancelled = end.cancels_asked() && end.cancel_requested(name);
         let may_start = !self.stopping && !cancelled;
-        let room = end.known_completion_room();
+        let room = completion_room(self.path, self.key, end)?;
         let mut full = None;
-        // Most requests are plain: they have no terms to decode.
-        let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
-            Some(plain) => Ok(Request { task: Task::Transfer(plain.operation()), terms: Terms::PLAIN }),
-            None => wire::decode_request(&end.whole(slot), |first, words| {
-                // Most of the cost of a request with a long list is reading it.
-                full = self.path.full_for(self.key);
-                if full.is_some() {
-                    return None;
-                }
-                batch.listed += words;
-                end.fetch_list(first, words)
-            }),
-        };
+        let decoded = wire::decode_request(&end.whole(slot), |first, words| {
+            // Most of the cost of a request with a long list is reading it.
+            full = self.path.full_for(self.key);
+            if full.is_some() {
+                return None;
+            }
+            batch.listed += words;
+            end.fetch_list(first, words)
+        });
         let performed = match &decoded {
             Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
                 self.path.try_at_once(self.key, room, operation, terms, self.capabilities)
@@ -234,13 +269,10 @@ impl Intake<'_> {
             _ => None,
         };
         if let Some(outcome) = performed {
-            batch.done += 1;
-            batch.bytes += outcome.bytes_done;
-            batch.failed += u64::from(outcome.result.is_err());
-            batch.memory_failed |= outcome.result == Err(Failure::MemoryFault);
-            let whole = decoded.as_ref().ok().and_then(Request::operation).map(Operation::total_bytes);
-            let staged = if outcome.result.is_ok() && outcome.value == 0 && whole == Some(outcome.bytes_done)
-            {
+            batch.count(&outcome);
+            let bytes = decoded.as_ref().ok().and_then(Request::operation).map(Operation::total_bytes);
+            let is_whole = outcome.result.is_ok() && outcome.value == 0 && bytes == Some(outcome.bytes_done);
+            let staged = if is_whole {
                 end.stage_short(wire::encode_success(name, outcome.engine))
             } else {
                 end.stage(&wire::encode_completion(&Completion { tag, inherited: false, outcome }))
@@ -266,6 +298,20 @@ impl Intake<'_> {
     }
 }
 
+/// Completions that the queue has room for. Reads the client's count only when the known room is used up.
+#[inline]
+pub(super) fn completion_room(
+    path: &mut Path<WorkerEngine<ModuleEngine>>,
+    key: QueueKey,
+    end: &mut ServiceEnd<MappedWords>,
+) -> Result<u32, Violation> {
+    let known = end.known_completion_room();
+    if path.outstanding(key) < known {
+        return Ok(known);
+    }
+    end.completion_room().map_err(|_| Violation::RingCounts)
+}
+
 /// Reserves room for one completion. Reads the client's count only when the known room is used up.
 fn reserve(
     path: &mut Path<WorkerEngine<ModuleEngine>>,
@@ -277,6 +323,13 @@ fn reserve(
     }
     let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
     path.reserve(key, room).ok_or(Violation::Overrun)
+}
+
+/// Gives the first completion of a batch to the client, with the room in the ring before it. Returns the client's flag.
+#[inline]
+pub(super) fn publish_first(queue: &mut Queue) -> u64 {
+    queue.end.publish_consumed();
+    queue.end.publish_for()
 }
 
 /// Wakes the clients of one worker.

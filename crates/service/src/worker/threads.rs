@@ -93,7 +93,10 @@ impl Workers {
             path,
             offload,
             (spins, clients, config.chunk_bytes),
-        );
+        )
+        .ok_or_else(|| {
+            failed("a worker's view of the capabilities")(std::io::ErrorKind::OutOfMemory.into())
+        })?;
         let reporter = reporter.clone();
         let class = config.worker_class;
         let thread = std::thread::Builder::new().name(format!("memferry-worker-{number}")).spawn(move || {

@@ -17,6 +17,7 @@
 
 #![cfg(loom)]
 
+mod epoch;
 mod parking;
 mod queue_pair;
 mod ring;

@@ -5,6 +5,8 @@
 //!      └─► Model ─────────► answer ─┴─► equal; then every handle in every session, and every holder of memory
 //! ```
 
+use std::sync::{Arc, Mutex};
+
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -80,8 +82,45 @@ struct Running {
     records: [usize; 2],
 }
 
+/// What a mirror heard, by index.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<BTreeMap<u32, Alive>>>);
+
+/// What the mirror was told of a living entry.
+type Alive = (Handle, SessionId, (u64, u64), Rights);
+
+impl Mirror<Counted> for Heard {
+    fn appeared(
+        &mut self,
+        handle: Handle,
+        session: SessionId,
+        memory: &Counted,
+        range: (u64, u64),
+        rights: Rights,
+    ) {
+        assert!(range.0 + range.1 <= memory.length());
+        let before = self.0.lock().unwrap().insert(handle.index(), (handle, session, range, rights));
+        assert_eq!(before, None, "an index appeared twice");
+    }
+
+    fn died(&mut self, index: u32) {
+        self.0.lock().unwrap().remove(&index);
+    }
+}
+
+impl Heard {
+    /// The range that a session may write by a handle.
+    fn writable(&self, session: SessionId, handle: Handle) -> Option<(u64, u64)> {
+        let (known, holder, range, rights) = *self.0.lock().unwrap().get(&handle.index())?;
+        (known == handle && holder == session && rights.contains(Rights::WRITE)).then_some(range)
+    }
+}
+
 struct Model {
     table: Capabilities<Counted>,
+    heard: Heard,
+    /// Revocations are done one node at a time.
+    in_parts: bool,
     memories: Vec<Counted>,
     records: Vec<Record>,
     running: Vec<Running>,
@@ -90,12 +129,14 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Self {
+    fn new(in_parts: bool) -> Self {
+        let heard = Heard::default();
+        let table = Capabilities::new(QUOTA).with_mirror(heard.clone());
         let memories = vec![];
         let records = vec![];
         let running = vec![];
         let revocations = vec![];
-        Self { table: Capabilities::new(QUOTA), memories, records, running, revocations }
+        Self { table, heard, in_parts, memories, records, running, revocations }
     }
 
     fn do_step(&mut self, step: Step) {
@@ -232,7 +273,12 @@ impl Model {
         let Some(of) = self.pick(of) else { return };
         let record = &self.records[of];
         let known = record.session == session && self.present(of);
-        let answer = self.table.revoke(session, record.handle);
+        let answer = if self.in_parts {
+            self.table.begin_revoke(session, record.handle, 1)
+        } else {
+            self.table.revoke(session, record.handle)
+        };
+        while self.table.advance(1) {}
         match answer {
             Ok(id) => {
                 assert!(known);
@@ -245,7 +291,8 @@ impl Model {
     fn close(&mut self, session: SessionId) {
         let held = |index: &usize| self.records[*index].session == session && self.present(*index);
         let targets: Vec<_> = (0..self.records.len()).filter(held).collect();
-        let id = self.table.close(session);
+        let id = if self.in_parts { self.table.begin_close(session, 1) } else { self.table.close(session) };
+        while self.table.advance(1) {}
         self.revoked(id, &targets, session);
     }
 
@@ -365,6 +412,7 @@ impl Model {
                 let expected = self.expected(session, Side::Destination, index, (0, record.length));
                 let admitted = filled(&mut self.table, session, handle, (0, place.1));
                 assert_eq!(admitted, expected.map(|()| place));
+                assert_eq!(self.heard.writable(session, handle), expected.ok().map(|()| place));
             }
         }
         let mut over = Vec::new();
@@ -420,8 +468,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_history_agrees_with_the_naive_table(steps in proptest::collection::vec(step(), 1..80)) {
-        let mut model = Model::new();
+    fn every_history_agrees_with_the_naive_table(
+        steps in proptest::collection::vec(step(), 1..80),
+        in_parts: bool,
+    ) {
+        let mut model = Model::new(in_parts);
         for step in steps {
             model.do_step(step);
         }

@@ -73,13 +73,14 @@ impl Bed {
     /// As [`new`](Self::new), for a user with `waiting_per_user` places for waiting requests.
     fn with_waiting(waiting_per_user: usize) -> Self {
         let session = SessionId(1);
-        let shared = Arc::new(Shared::new(8, Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
+        let shared = Arc::new(Shared::new(8, (1, Fences::Full), Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
         let limits = PathLimits { waiting_per_user };
         let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
         let handle = Arc::new(WorkerHandle::new().unwrap());
-        let worker = Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64));
+        let worker =
+            Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
         let client = open(&handle, session, 0);
         let mut bed = Self { worker, client, frame };
         bed.worker.turn();
