@@ -322,13 +322,13 @@ fn unread_answers_with_descriptors_are_limited() {
         let (message, _) = control.receive();
         if let FromAttendant::Command { client, serial, .. } = message {
             let opened = ToAttendant::Opened { client, serial, queue, bytes: b"queue".to_vec() };
-            control.send(&opened, &[&event(), &event()]);
+            control.send(&opened, &[&event(), &event(), &event()]);
         }
         message
     };
     for queue in 0..24 {
         open(&mut player, queue);
-        assert_eq!(player.receive().1.len(), 2);
+        assert_eq!(player.receive().1.len(), 3);
     }
     // The fourth is refused if three are unread.
     let messages: Vec<_> = (24..28).map(|queue| open(&mut player, queue)).collect();
@@ -376,7 +376,7 @@ fn a_doorbell_is_kept_until_its_queue_is_released() {
     control.receive();
     let (reader, doorbell) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let opened = ToAttendant::Opened { client: player.id, serial: 1, queue: 7, bytes: b"queue".to_vec() };
-    control.send(&opened, &[&event(), &doorbell]);
+    control.send(&opened, &[&event(), &doorbell, &event()]);
     drop(doorbell);
     drop(player.receive());
     control.settle();

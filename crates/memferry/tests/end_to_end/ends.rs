@@ -43,9 +43,7 @@ fn a_waiting_transfer_can_be_cancelled() {
     let refused = queue.submit(endless(&to).refuse_when_busy()).expect("room");
     let refused = outcome(end_of(&mut queue, refused));
     assert_eq!(refused, Err(Failure::ChannelsBusy { channels: 3 }));
-    // A transfer with a deadline goes to the worker even if it is short.
-    let fill = fill(to.slice(1..10), Pattern::Byte(7)).within(Duration::from_secs(60));
-    let waiting = queue.submit(fill).expect("room");
+    let waiting = queue.submit(endless(&to).within(Duration::from_secs(60))).expect("room");
     assert_eq!(queue.wait_for(waiting, Duration::from_millis(5)), Ok(None));
     queue.cancel(waiting).expect("an outstanding transfer");
     let error = end_of(&mut queue, waiting).expect_err("cancelled");
@@ -54,7 +52,6 @@ fn a_waiting_transfer_can_be_cancelled() {
         queue.cancel(ticket).expect("an outstanding transfer");
         assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::Cancelled));
     }
-    assert_eq!(contents(&to)[1..10], [0; 9]);
 }
 
 #[test]

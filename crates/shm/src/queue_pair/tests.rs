@@ -196,6 +196,7 @@ fn a_watch_sees_the_next_request_and_cancel() {
         client.cancel(tag);
         assert!(watch.has_news());
         service.cancels_changed();
+        assert!(service.completion_room().unwrap() > 0);
         service.stage_short(completion(tag)).unwrap();
         service.publish();
         client.pop().unwrap();
