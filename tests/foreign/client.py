@@ -5,8 +5,8 @@ usage: client.py SOCKET
 It reads calls from standard input and writes answers to standard output, one JSON object a line (README.md).
 
 The flow: connect and shake hands; register frames (memfds that the client maps), which gives handles; open a queue,
-which gives the service's memory and a doorbell. Each `run` then stores the slots of its requests, rings the
-doorbell, and polls the completion slots until each request has its completion.
+which gives the service's memory and a doorbell. Each `run` then stores the slots of its requests, each in the short
+form if it fits, rings the doorbell, and polls the completion slots until each request has its completion.
 
 What it does not do: sleep until a completion comes, look whether the worker needs the doorbell, cancel, read
 progress, and grant memory. It has no fences: the order of its loads and stores is that of the processor, which is
@@ -23,32 +23,33 @@ import struct
 import sys
 import time
 
-VERSION, MAGIC, VIOLATION = 4, b"MEMFERRY", b"\xff\x62\x79\x65"
+VERSION, MAGIC, VIOLATION = 5, b"MEMFERRY", b"\xff\x62\x79\x65"
 ANSWER_SECONDS, RUN_SECONDS = 5, 15
 REGISTER, DERIVE, OPEN_QUEUE, ENGINES = 0, 1, 5, 8
-ANSWERS = {REGISTER: (0, 0), DERIVE: (0, 0), OPEN_QUEUE: (3, 2), ENGINES: (6, 0)}  # Number and descriptors.
+ANSWERS = {REGISTER: (0, 0), DERIVE: (0, 0), OPEN_QUEUE: (3, 3), ENGINES: (6, 0)}  # Number and descriptors.
 ALL_RIGHTS = 1 | 2 | 4
 LIST_WORDS, MOST_CAPACITY = 8192, 4096
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-TRANSPARENT, LINKED, FENCED, LONG = 1 << 41, 1 << 42, 1 << 43, 1 << 63
-U32, U64 = 2**32 - 1, 2**64 - 1
+LINKED, FENCED, LONG, TRANSPARENT = 1 << 25, 1 << 26, 1 << 31, 1 << 8  # Transparent is in word 1.
+U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 
-# Opcode, long or 0, and the first word of each operand.
+# Opcode, and the first word of each operand in the long form.
 OPERATIONS = {
-    "nop": (1, 0, {}),
-    "copy": (2, 0, {"source": 3, "destination": 5, "length": 7}),
-    "fill": (3, 0, {"value": 3, "destination": 5, "length": 7}),
-    "copy_2d": (4, LONG, {"source": 3, "destination": 5, "count": 7, "source_steps": 8, "destination_steps": 10,
-                          "colour": 12}),
-    "fill_2d": (5, LONG, {"destination": 5, "count": 7, "destination_steps": 10, "colour": 12}),
-    "scatter_gather": (6, 0, {}),
-    "xor": (7, 0, {"destination": 5, "length": 7}),
-    "compare": (8, 0, {"first": 3, "second": 5, "length": 7}),
-    "crc": (9, 0, {"source": 3, "seed": 5, "length": 7}),
-    "copy_crc": (10, LONG, {"source": 3, "destination": 5, "length": 7, "seed": 8}),
-    "dual_copy": (11, LONG, {"source": 3, "length": 7}),
-    "repeat": (12, 0, {"rounds": 3}),
+    "nop": (1, {}),
+    "copy": (2, {"source": 3, "destination": 5, "length": 7}),
+    "fill": (3, {"width": 1, "value": 3, "destination": 5, "length": 7}),
+    "copy_2d": (4, {"pixel": 1, "source": 3, "destination": 5, "count": 7, "source_steps": 8, "destination_steps": 10,
+                    "colour": 12}),
+    "fill_2d": (5, {"pixel": 1, "destination": 5, "count": 7, "destination_steps": 10, "colour": 12}),
+    "scatter_gather": (6, {}),
+    "xor": (7, {"destination": 5, "length": 7}),
+    "compare": (8, {"first": 3, "second": 5, "length": 7}),
+    "crc": (9, {"source": 3, "seed": 5, "length": 7}),
+    "copy_crc": (10, {"source": 3, "destination": 5, "length": 7, "seed": 8}),
+    "dual_copy": (11, {"source": 3, "length": 7}),
+    "repeat": (12, {"rounds": 3}),
 }  # fmt: skip
+HAVE_SHORT_FORM = 1, 2, 3, 8, 9
 
 
 class Lost(Exception):
@@ -172,6 +173,12 @@ def new_memory(length):
     return fd, mapping
 
 
+def check_memory(fd, size):
+    """Without these seals and this size, reading the mapping could end the process."""
+    check(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS, "the service's memory is not sealed")
+    check(os.fstat(fd).st_size >= size, "the service's memory is too short")
+
+
 class Queue:
     """The two memories and the doorbell. An item of a view is a word, loaded and stored as a whole."""
 
@@ -184,81 +191,89 @@ class Queue:
         fd, mapping = new_memory(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         self.ours = memoryview(mapping).cast("Q")
         try:
-            answer, (memory, self.doorbell) = session.command(OPEN_QUEUE, varints(capacity), [fd])
+            answer, (memory, self.doorbell, worker) = session.command(OPEN_QUEUE, varints(capacity), [fd])
         finally:
             os.close(fd)
         answer.u32()  # The queue's number, which only commands that this client never sends need.
         check(answer.u32() == capacity, "a queue of another capacity")
         answer.end()
-        size = (64 + 9 * capacity) * 8
-        check(fcntl.fcntl(memory, fcntl.F_GET_SEALS) & SEALS == SEALS, "the service's memory is not sealed")
-        check(os.fstat(memory).st_size >= size, "the service's memory is too short")
+        size = (64 + 7 * capacity) * 8
+        check_memory(memory, size)
+        check_memory(worker, 8)
+        os.close(worker)  # Without fences its word is of no use.
         self.theirs = memoryview(mmap.mmap(memory, size, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
         os.close(memory)
         os.set_blocking(self.doorbell, False)
         self.submitted = self.taken = 0
 
     def run(self, requests):
-        """Publishes requests, each 16 words and a list or None, and returns their completions in the same order."""
+        """Publishes requests, each as from `encode`, and returns their completions in the same order."""
         check(len(requests) <= self.capacity, "more requests than the queue has room for")
-        first, list_end = self.submitted, 0
-        for words, segments in requests:
+        outstanding, list_end = {}, 0
+        for words, segments, size in requests:
             if segments is not None:
                 check(list_end + len(segments) <= LIST_WORDS, "the lists do not fit into the list area")
                 words[3] = list_end
                 for word in segments:
                     self.ours[self.list_area + list_end] = word
                     list_end += 1
+            outstanding[self.submitted & U32] = size
             self.submit(words)
         try:
             os.eventfd_write(self.doorbell, 1)
         except BlockingIOError:
             pass  # The worker was woken already.
         limit = time.monotonic() + RUN_SECONDS
-        completions = dict(self.take(limit) for _ in requests)
-        tags = range(first, self.submitted)
-        check(sorted(completions) == list(tags), "a completion of no request")
+        tags = list(outstanding)
+        completions = dict(self.take(limit, outstanding) for _ in requests)
         return [completions[tag] for tag in tags]
 
     def submit(self, words):
         """Publishes a request. Its tag is its position."""
-        slot = self.slots + 8 * (self.submitted % self.capacity)
-        words[1] = self.submitted
+        index = self.submitted % self.capacity
+        slot, second = self.slots + 4 * index, self.slots + 4 * self.capacity + 12 * index
+        header = words[0] | (self.submitted & U32) << 32
         self.submitted += 1
-        for index in range(8, 16) if words[0] & LONG else ():
-            self.ours[slot + 8 * self.capacity + index - 8] = words[index]
-        for index in range(1, 8):
-            self.ours[slot + index] = words[index]
-        self.ours[slot] = words[0] | self.submitted & U32
+        for part in range(4, len(words)):
+            self.ours[second + part - 4] = words[part]
+        for part in range(1, 4):
+            self.ours[slot + part] = words[part]
+        self.ours[slot] = header | self.submitted & U16
 
-    def take(self, limit):
-        """Waits for the next completion. Returns its tag and its contents."""
-        slot = 64 + 4 * (self.taken % (2 * self.capacity))
+    def take(self, limit, outstanding):
+        """Waits for the next completion. Returns its tag and its contents, and removes the tag from `outstanding`."""
+        slot = self.taken % (2 * self.capacity)
         while True:
             over = self.theirs[32] != 0 or self.session.hang_up.poll(0)
-            head = self.theirs[slot]
-            if head & U32 == (self.taken + 1) & U32:
+            head = self.theirs[64 + slot]
+            if head & U16 == (self.taken + 1) & U16:
                 break
             check(not over, "the service closed the queue")
             check(time.monotonic() < limit, "a completion did not come in time")
             time.sleep(0.0002)
-        tag, bytes_done, detail = (self.theirs[slot + part] for part in (1, 2, 3))
+        tag = head >> 32
+        check(tag in outstanding, "a completion of no request")
+        bytes_done, detail = outstanding.pop(tag), 0
+        status, side, inherited = head >> 16 & 0xFF, head >> 28 & 1, head >> 29 & 1
+        if head & LONG:
+            second = 64 + 2 * self.capacity + 2 * slot
+            bytes_done, detail = self.theirs[second], self.theirs[second + 1]
+        else:
+            check((status, side, inherited) == (0, 0, 0), "a short completion of a failure")
+        check(not head & 1 << 30, "a completion with a reserved bit")
         self.taken += 1
         self.ours[16] = self.taken & U32
-        check(head >> 58 == 0, "a completion with reserved bits")
-        completion = {"status": head >> 32 & 0xFFFF, "detail": detail, "bytes_done": bytes_done}
-        completion |= {"side": head >> 56 & 1, "engine": head >> 48 & 0xFF, "inherited": bool(head >> 57 & 1)}
+        completion = {"status": status, "detail": detail, "bytes_done": bytes_done}
+        completion |= {"side": side, "engine": head >> 24 & 0xF, "inherited": bool(inherited)}
         return tag, completion
 
 
 def encode(request, handles):
-    """The words of a request, without tag and sequence, and its list or None."""
+    """The words of a request, without tag and sequence; its list or None; and its number of bytes."""
     words, segments = [0] * 16, None
-    opcode, long, operands = OPERATIONS[request["operation"]]
-    words[0] = opcode << 32 | long | request.get("width", request.get("pixel", 0)) << 48
+    opcode, operands = OPERATIONS[request["operation"]]
+    words[0] = opcode << 16 | LONG
     words[0] |= (LINKED if request.get("linked") else 0) | (FENCED if request.get("fenced") else 0)
-    if opcode == 4 and request["colour"] is not None:
-        words[0] |= TRANSPARENT
     if "deadline_ms" in request:
         words[2] = max(1, time.clock_gettime_ns(time.CLOCK_MONOTONIC) + request["deadline_ms"] * 1_000_000)
     for operand, word in operands.items():
@@ -271,16 +286,45 @@ def encode(request, handles):
             words[word] = value[0] | value[1] << 32
         else:
             words[word] = value or 0
-    if opcode == 6:
+    size = request.get("length", 0)
+    if opcode in (4, 5):
+        size = request["pixel"] * request["count"][0] * request["count"][1]
+    if opcode == 4 and request["colour"] is not None:
+        words[1] |= TRANSPARENT
+    elif opcode == 6:
         both = request["sources"] + request["destinations"]
         segments = [word for frame, offset, length in both for word in (handles[frame], offset, length)]
         words[4] = len(request["sources"]) | len(request["destinations"]) << 32
+        size = sum(length for _, _, length in request["destinations"])
     elif opcode == 7:
         segments = [word for frame, offset in request["sources"] for word in (handles[frame], offset)]
         words[4] = len(request["sources"])
     elif opcode == 11:
         words[5:7], words[8:10] = ((handles[frame], offset) for frame, offset in request["destinations"])
-    return [word & U64 for word in words], segments
+    words = [word & U64 for word in words]
+    short = shorten(opcode, words) if opcode in HAVE_SHORT_FORM else None
+    return short or words, segments, size
+
+
+def shorten(opcode, words):
+    """The short form of a request, or None if it does not fit."""
+    header, width, deadline, first, first_offset, second, second_offset, length = words[:8]
+    if opcode == 3:
+        first_offset = width
+    else:
+        first = short_handle(first)
+    if opcode != 9:
+        second = short_handle(second)
+    if deadline or max(first, second, length) > U32 or max(first_offset, second_offset) >= 1 << 48:
+        return None
+    offsets = first_offset | (length & U16) << 48, second_offset | length >> 16 << 48
+    return [header & ~LONG, first | second << 32, *offsets]
+
+
+def short_handle(handle):
+    """A handle in 32 bits; more than 32 bits if it does not fit."""
+    index, generation = handle & U32, handle >> 32
+    return index | generation << 20 if index < 1 << 20 else U64
 
 
 class Client:
