@@ -29,7 +29,7 @@ const SPINS: u32 = 256;
 
 type Segment = OnceLock<Box<[Entry]>>;
 
-/// The table.
+/// Capabilities that workers read while the service changes them.
 pub struct View {
     segments: [Segment; SEGMENTS],
     readers: Arc<Readers>,

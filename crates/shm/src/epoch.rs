@@ -74,7 +74,7 @@ impl Readers {
     }
 }
 
-/// One thread's word.
+/// A thread that reads: it says so in a word of its own while it does.
 pub struct Reader {
     readers: Arc<Readers>,
     index: usize,

@@ -41,8 +41,7 @@ struct Both {
 
 impl Both {
     fn new() -> Self {
-        let slots =
-            memferry_shm::ring::Slots { first_word: 0, capacity: CAPACITY.into() };
+        let slots = memferry_shm::ring::Slots { first_word: 0, capacity: CAPACITY.into() };
         Self {
             words: HeapWords::zeroed(usize::from(CAPACITY) * WORDS),
             producer: Producer::new(slots),

@@ -10,7 +10,7 @@
 
 use crate::completion::{Completion, TicketId};
 
-/// No entry.
+/// Index that names no entry: the end of a list.
 const NONE: u32 = u32::MAX;
 /// Buckets at the first completion.
 const FIRST_BUCKETS: usize = 16;

@@ -145,7 +145,8 @@ fn short_transfers_end_the_same_here_and_by_the_worker() {
             };
             Span::new(handles[random.usize(..handles.len())], offset)
         };
-        let (source, destination) = (span(), span());
+        let source = span();
+        let destination = span();
         let length = match random.u8(..8) {
             0 => random.u64(..3),
             1 => (16 << 10) - 1 + random.u64(..3),

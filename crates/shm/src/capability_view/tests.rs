@@ -100,7 +100,9 @@ fn nothing_is_written_after_retire() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             let mut reader = view.reader().unwrap();
-            let (generation, copies, stop) = (&generation, &copies, &stop);
+            let generation = &generation;
+            let copies = &copies;
+            let stop = &stop;
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let to = Handle::new(1, generation.load(Ordering::Relaxed) as u32);
