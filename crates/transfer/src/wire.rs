@@ -1,4 +1,4 @@
-//! The encoding of requests in ring slots: fixed words, checked when decoded. [`completion`] has the other direction.
+//! The encoding of requests in ring slots: fixed words, checked when decoded. The other direction is in `completion`.
 //!
 //! ```text
 //! header, word 0 of every slot
