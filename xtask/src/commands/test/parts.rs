@@ -229,7 +229,10 @@ fn loom(work: &Work) -> Result<(), Failure> {
 }
 
 fn loom_line(flags: &str, work: &Work) -> Line {
+    // What pays for a program that is installed only takes time here.
     Line::new("cargo")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .args(["test", "-p", package::SHM, "--release", "--test", test::LOOM, "--target-dir"])
         .arg(work.place.built("loom"))
         .env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start())
@@ -382,7 +385,8 @@ mod tests {
         assert_eq!(
             line,
             format!(
-                "env RUSTFLAGS='--cfg loom' cargo test -p {} --release --test loom --target-dir /t/loom",
+                "env CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_LTO=off RUSTFLAGS='--cfg loom' \
+                 cargo test -p {} --release --test loom --target-dir /t/loom",
                 package::SHM
             )
         );
