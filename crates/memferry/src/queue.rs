@@ -33,7 +33,7 @@ use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::wire;
-use memferry_transfer::{Failure, Operation, Outcome};
+use memferry_transfer::{EngineKind, Failure, Operation, Outcome};
 use thiserror::Error;
 
 use crate::completion::{Completion, Done, NO_TAG, Ticket, TicketId, TransferError};
@@ -442,8 +442,9 @@ impl Queue {
         self.poll_completion().map(Completion::into_result)
     }
 
+    #[inline]
     pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
-        self.finished.pop().or_else(|| self.poll_ring())
+        if self.finished.is_empty() { self.poll_ring() } else { self.finished.pop() }
     }
 
     #[inline]
@@ -458,6 +459,11 @@ impl Queue {
             self.empty_polls = 0;
             return Some(completion);
         }
+        self.found_nothing()
+    }
+
+    /// After a poll without a completion: fails what is outstanding if the service is lost.
+    fn found_nothing(&mut self) -> Option<Completion> {
         self.empty_polls = self.empty_polls.saturating_add(1);
         let clock_due = self.empty_polls >= self.polls_per_clock_read && self.outstanding() > 0;
         let lost = self.session.link.known_lost() || clock_due && self.check_lost();
@@ -483,26 +489,24 @@ impl Queue {
     /// Takes a completion from the ring. If it matches no request, the service broke the protocol.
     #[inline]
     fn take(&mut self) -> Option<Completion> {
-        let slot = self.end.pop()?;
-        let name = wire::tag_of_completion(slot[0]);
+        let header = self.end.pop_header()?;
+        let name = wire::tag_of_completion(header);
         let index = self.slot_of(name.into());
-        let entry = &mut self.slots[index];
+        let entry = &self.slots[index];
         let tag = entry.tag;
-        let known = wire_tag(tag) == name && tag != NO_TAG;
-        let decoded = if known { wire::decode_completion(&slot, entry.length).ok() } else { None };
-        let Some(completion) = decoded else {
+        let length = entry.length;
+        if wire_tag(tag) != name || tag == NO_TAG {
             self.broken = true;
             return None;
+        }
+        let id = TicketId { queue: self.identity, tag };
+        let completion = if wire::is_plain_success(header) {
+            let engine = EngineKind::Cpu;
+            Completion { id, outcome: Ok(0), inherited: false, bytes_done: length, engine, length }
+        } else {
+            self.other_completion(header, id, length)?
         };
-        let Outcome { result, bytes_done, value, engine } = completion.outcome;
-        let completion = Completion {
-            id: TicketId { queue: self.identity, tag },
-            outcome: result.map(|()| value),
-            inherited: completion.inherited,
-            bytes_done,
-            engine,
-            length: entry.length,
-        };
+        let entry = &mut self.slots[index];
         entry.tag = NO_TAG;
         if !entry.held.is_empty() {
             if !completion.is_settled() {
@@ -512,6 +516,17 @@ impl Queue {
         }
         self.free.push(index as u32);
         Some(completion)
+    }
+
+    /// The completion whose header was taken from the ring, and which is no plain success.
+    fn other_completion(&mut self, header: u64, id: TicketId, length: u64) -> Option<Completion> {
+        let Ok(decoded) = wire::decode_completion(&self.end.whole(header), length) else {
+            self.broken = true;
+            return None;
+        };
+        let Outcome { result, bytes_done, value, engine } = decoded.outcome;
+        let outcome = result.map(|()| value);
+        Some(Completion { id, outcome, inherited: decoded.inherited, bytes_done, engine, length })
     }
 
     /// Completes all outstanding requests after the loss of the service: with the completions that it still wrote, the others

@@ -226,7 +226,7 @@ impl<S: RingStorage> ClientEnd<S> {
     ///
     /// # Errors
     /// As [`stage`](Self::stage).
-    #[inline]
+    #[inline(always)]
     pub fn stage_short(&mut self, slot: ShortSlot) -> Result<(), RingFull> {
         self.make_room(slot[0])?;
         self.submissions.stage_short(&self.own, slot)
@@ -298,17 +298,27 @@ impl<S: RingStorage> ClientEnd<S> {
         must_wake(self.worker.word(dormant::PARKED_WORD), self.fences)
     }
 
-    /// Takes the next completion slot as a private copy.
+    /// Takes the header of the next completion slot. Of a long slot, [`whole`](Self::whole) has the rest until the next call.
     #[inline]
-    pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
-        let slot = self.completions.pop(&self.peer)?;
+    pub fn pop_header(&mut self) -> Option<u64> {
         // There are twice as many completion slots as requests, so the count need not be stored for each completion.
         let count = self.completions.count();
         if count.wrapping_sub(self.stored) > self.layout.capacity / 2 {
             self.stored = count;
             self.own.word(COMPLETIONS_CONSUMED).store(u64::from(count), Ordering::Release);
         }
-        Some(slot)
+        self.completions.pop_first(&self.peer).map(|[header]| header)
+    }
+
+    /// The completion slot taken last, from its header and a private copy of the rest.
+    pub fn whole(&self, header: u64) -> [u64; COMPLETION_WORDS] {
+        self.completions.whole(&self.peer, &[header])
+    }
+
+    /// Takes the next completion slot as a private copy.
+    pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
+        let header = self.pop_header()?;
+        Some(self.whole(header))
     }
 
     /// Whether a completion waits.

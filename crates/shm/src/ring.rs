@@ -176,7 +176,8 @@ impl<const SHORT: usize, const WORDS: usize> Producer<SHORT, WORDS> {
     ///
     /// # Errors
     /// [`RingFull`].
-    #[inline]
+    // Called, it would read the slot from memory in pairs of words that were just written one by one, which no store buffer forwards.
+    #[inline(always)]
     pub fn stage_short<S: RingStorage>(&mut self, storage: &S, slot: [u64; SHORT]) -> Result<(), RingFull> {
         if self.free() == 0 {
             return Err(RingFull);

@@ -40,7 +40,7 @@ use crate::synchronized::{SyncUnit, Synchronized};
 pub use crate::slot_error::SlotError;
 pub use completion::{
     COMPLETION_SHORT_WORDS, COMPLETION_WORDS, CompletionSlot, decode_completion, encode_completion,
-    encode_success, tag_of_completion,
+    encode_success, is_plain_success, tag_of_completion,
 };
 
 /// Words of a submission slot.

@@ -126,6 +126,12 @@ pub const fn tag_of_completion(header: u64) -> u32 {
     (header >> TAG_SHIFT) as u32
 }
 
+/// Whether a header belongs to a success of the CPU engine that did all bytes, with the value 0: nearly all completions are such.
+#[inline]
+pub const fn is_plain_success(header: u64) -> bool {
+    header & HEADER_FORM == CPU_SUCCESS
+}
+
 /// Decodes a private copy of a completion slot. `whole` is the number of bytes of the whole request, which a short slot leaves out.
 ///
 /// # Errors
@@ -135,8 +141,7 @@ pub const fn tag_of_completion(header: u64) -> u32 {
 pub fn decode_completion(slot: &CompletionSlot, whole: u64) -> Result<Completion, SlotError> {
     let header = slot[0];
     let tag = u64::from(tag_of_completion(header));
-    if header & HEADER_FORM == CPU_SUCCESS {
-        // Nearly all completions are such; none of their other fields has to be looked at.
+    if is_plain_success(header) {
         let outcome = Outcome { result: Ok(()), bytes_done: whole, value: 0, engine: EngineKind::Cpu };
         return Ok(Completion { tag, inherited: false, outcome });
     }

@@ -11,7 +11,7 @@ use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer, copy, f
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 
 use super::beds::BedError;
-use super::crowd::{Crowd, SHIFTED, shift};
+use super::crowd::{Crowd, shift};
 use crate::claims::Place;
 use crate::live::{Rows, reported};
 use crate::paper::{Case, Judge, RunError};
@@ -31,6 +31,9 @@ fn endless(frame: &Frame) -> Result<Transfer, BedError> {
     let color = Color24::new(7).ok_or("a colour of 24 bits")?;
     Ok(fill_2d(frame, Fill2d { count, destination, color }))
 }
+
+/// Bytes of a request's frame. Shorter ones need no engine channel: the worker moves them at once.
+const SHIFTED: usize = 64 << 10;
 
 fn contents(frame: &Frame) -> Result<Vec<u8>, BedError> {
     let mut found = vec![0; SHIFTED];
@@ -54,7 +57,7 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     let mut asked = Vec::new();
     for tag in 0..REQUESTS {
         let frame = client.frame(SHIFTED as u64).alloc().map_err(message)?;
-        frame.write(0, &shift(tag)[0]).map_err(message)?;
+        frame.write(0, &shift(tag, SHIFTED)[0]).map_err(message)?;
         let length = SHIFTED as u64 - 1;
         let copy = copy(frame.slice(..length), frame.slice(1..1 + length));
         let copy = if tag % 2 == 0 { copy } else { copy.refuse_when_busy() };
@@ -64,14 +67,14 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     let (waiting, refused): (Vec<_>, Vec<_>) = (0..).zip(asked).partition(|(tag, _)| tag % 2 == 0);
     for (tag, (ticket, frame)) in refused {
         let outcome = queue.wait(ticket).map_err(|error| error.failure);
-        let kept = contents(&frame)? == shift(tag)[0];
+        let kept = contents(&frame)? == shift(tag, SHIFTED)[0];
         let is_busy = matches!(outcome, Err(Failure::ChannelsBusy { .. }));
         *(if kept && is_busy { &mut crowd.refused } else { &mut crowd.wrong }) += 1;
     }
     running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(message))?;
     for (tag, (ticket, frame)) in waiting {
         let outcome = queue.wait(ticket);
-        let once = contents(&frame)? == shift(tag)[1];
+        let once = contents(&frame)? == shift(tag, SHIFTED)[1];
         *(if once && outcome.is_ok() { &mut crowd.waited } else { &mut crowd.wrong }) += 1;
     }
     Ok(crowd)

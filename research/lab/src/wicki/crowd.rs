@@ -8,12 +8,10 @@ pub(super) struct Crowd {
     pub(super) wrong: u32,
 }
 
-/// Bytes of a request's frame. The request shifts each byte by one, so a lost or repeated run shows.
-pub(super) const SHIFTED: usize = 256;
-
-/// The contents of a frame before its request and after exactly one run.
-pub(super) fn shift(tag: u64) -> [Vec<u8>; 2] {
-    let before: Vec<u8> = (0..SHIFTED).map(|at| (at as u64 * 7 + tag) as u8).collect();
-    let after = [&before[..1], &before[..SHIFTED - 1]].concat();
+/// The contents of a request's frame before it ran and after exactly one run. It shifts each byte by one, so a lost or repeated run
+/// shows.
+pub(super) fn shift(tag: u64, length: usize) -> [Vec<u8>; 2] {
+    let before: Vec<u8> = (0..length).map(|at| (at as u64 * 7 + tag) as u8).collect();
+    let after = [&before[..1], &before[..length - 1]].concat();
     [before, after]
 }

@@ -17,7 +17,7 @@ use memferry_transfer::{
 
 use super::beds::{Bed, BedError, Draft, Live, MEMORY_BYTES, Simulated, WINDOW_AT, WINDOW_BYTES};
 use super::busy;
-use super::crowd::{Crowd, SHIFTED, shift};
+use super::crowd::{Crowd, shift};
 use super::service::Service;
 use crate::claims::Place;
 use crate::judging::Finding;
@@ -239,6 +239,7 @@ fn exhausted(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
 fn crowd_simulated() -> Result<Crowd, BedError> {
     const CHANNELS: u32 = 32;
     const REQUESTS: u64 = 64;
+    const SHIFTED: usize = 256;
     let client = SessionId(1);
     let base = 0x8000_0000u32;
     let memory = vec![0; REQUESTS as usize * SHIFTED];
@@ -249,7 +250,7 @@ fn crowd_simulated() -> Result<Crowd, BedError> {
     for tag in 0..REQUESTS {
         let address = base + place(tag).start as u32;
         let frame = service.frame(client, address, SHIFTED as u64).map_err(message)?;
-        let before = &shift(tag)[0];
+        let before = &shift(tag, SHIFTED)[0];
         service.with_device(|device| device.bus_mut().bytes_mut()[place(tag)].copy_from_slice(before));
         let source = Span::new(frame, 0);
         let destination = Span::new(frame, 1);
@@ -263,7 +264,7 @@ fn crowd_simulated() -> Result<Crowd, BedError> {
     let mut crowd = Crowd { refused: 0, waited: 0, wrong: u32::from(ends.len() as u64 != REQUESTS) };
     for (tag, outcome) in ends {
         let found = service.with_device(|device| device.bus().bytes()[place(tag)].to_vec());
-        let [before, after] = shift(tag);
+        let [before, after] = shift(tag, SHIFTED);
         match outcome {
             Ok(()) if found == after => crowd.waited += u32::from(tag >= CHANNELS.into()),
             Err(Failure::ChannelsBusy { .. }) if found == before => crowd.refused += 1,
