@@ -349,6 +349,8 @@ impl<M> Table<M> {
 pub struct Capabilities<M> {
     table: Table<M>,
     held: BTreeMap<SessionId, BTreeSet<u32>>,
+    /// Nodes that registered memory and are not revoked.
+    roots: BTreeSet<u32>,
     per_session: usize,
     revocations: BTreeMap<RevocationId, Revocation>,
     next_revocation: u64,
@@ -370,6 +372,7 @@ impl<M: Memory> Capabilities<M> {
         Self {
             table: Table::new(),
             held: BTreeMap::new(),
+            roots: BTreeSet::new(),
             per_session,
             revocations: BTreeMap::new(),
             next_revocation: 0,
@@ -482,11 +485,10 @@ impl<M: Memory> Capabilities<M> {
 
     /// The sessions that registered memory for which `named` returns true.
     pub fn owners(&self, named: impl Fn(&M) -> bool) -> Vec<SessionId> {
-        let roots = self.held.values().flatten().filter_map(|index| self.table.at(*index));
-        let roots = roots.filter(|node| node.parent.is_none() && node.memory().is_some_and(&named));
-        let mut owners: Vec<_> = roots.map(|node| node.session).collect();
-        owners.dedup();
-        owners
+        let roots = self.roots.iter().filter_map(|index| self.table.at(*index));
+        let named = roots.filter(|node| node.memory().is_some_and(&named));
+        let owners: BTreeSet<_> = named.map(|node| node.session).collect();
+        owners.into_iter().collect()
     }
 
     /// Capabilities of `session`, including tombstones and revoked ones that are still in use below.
@@ -693,8 +695,12 @@ impl<M: Memory> Capabilities<M> {
         if held.len() >= self.per_session {
             return Err(CapabilityError::Quota { limit: self.per_session });
         }
+        let is_root = node.parent.is_none();
         let handle = self.table.insert(node);
         held.insert(handle.index());
+        if is_root {
+            self.roots.insert(handle.index());
+        }
         if let (Some(mirror), Some(node)) = (&mut self.mirror, self.table.at(handle.index()))
             && let (Some(memory), None) = (node.memory(), node.grantee)
         {
