@@ -275,7 +275,10 @@ fn long_promises_leave_room_for_a_newcomer() {
     // Shorter than a second, but behind the long one.
     let short = (2, 400, SECOND);
     assert!(ask_deadline(&mut policy, short, &[long], Instant::ORIGIN).is_some());
-    assert!(ask_deadline(&mut policy, (2, 500, SECOND), &[long], Instant::ORIGIN).is_none(), "more than half");
+    assert!(
+        ask_deadline(&mut policy, (2, 500, SECOND), &[long], Instant::ORIGIN).is_none(),
+        "more than half"
+    );
     let later = Instant::ORIGIN.after(SECOND);
     assert!(ask_deadline(&mut policy, (2, 900, SECOND), &[], later).is_some(), "the other asks no more");
 }
