@@ -4,6 +4,7 @@
 //! wait ─► Running::poll, waker unparks this thread ─┐      _signal(bell) ─► waker writes to its eventfd ─┐
 //!            │                                      └─► Waiters, all woken by the Alarm of the Pending ◄─┘
 //!            └ ended: the hold is released ─► End, kept here and for its queue
+//! alarm, end ─► Reports ─► its queue looks at this transfer, and at no other
 //! ```
 //!
 //! Wakers need no interpreter. A thread that holds a lock here never waits for the interpreter's lock; a thread that may wait
@@ -12,7 +13,7 @@
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Thread, ThreadId};
@@ -114,6 +115,39 @@ impl Waiters {
     }
 }
 
+/// What the transfers of a queue report to it.
+#[derive(Default)]
+pub(crate) struct Reports {
+    /// Woken when any transfer has ended.
+    pub(crate) waiters: Waiters,
+    /// Transfers at which a look is worth while, each once.
+    rung: Mutex<Vec<u64>>,
+    /// Transfers that the queue keeps, less those whose ends were taken.
+    outstanding: AtomicUsize,
+}
+
+impl Reports {
+    fn rung(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a look at any transfer is worth while.
+    pub(crate) fn has_rung(&self) -> bool {
+        !self.rung().is_empty()
+    }
+
+    /// Takes the transfers at which a look is worth while, in the order in which they were made.
+    pub(crate) fn take_rung(&self) -> Vec<u64> {
+        let mut rung = std::mem::take(&mut *self.rung());
+        rung.sort_unstable();
+        rung
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Acquire)
+    }
+}
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -149,19 +183,40 @@ impl Wake for Eventfd {
 
 /// The one waker of a transfer's future: it wakes all who wait for the transfer, and for its queue.
 struct Alarm {
+    id: u64,
     /// Whether a look at the transfer is worth while.
     rung: AtomicBool,
     waiters: Waiters,
-    queue: Arc<Waiters>,
+    queue: Arc<Reports>,
+}
+
+impl Alarm {
+    fn new(queue: Arc<Reports>) -> Arc<Self> {
+        let rung = AtomicBool::new(false);
+        Arc::new(Self { id: next_id(), rung, waiters: Waiters::default(), queue })
+    }
+
+    /// Reports to the queue, and wakes all who wait.
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.queue.rung().push(self.id);
+        }
+        self.waiters.wake_all();
+        self.queue.waiters.wake_all();
+    }
 }
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
-        self.waiters.wake_all();
-        self.queue.wake_all();
+        self.ring();
     }
 }
+
+/// Progress of a transfer: its queue counts one that it keeps until it is over and its end was taken.
+const KEPT: u8 = 1;
+const OVER: u8 = 1 << 1;
+const TAKEN: u8 = 1 << 2;
+const ALL: u8 = KEPT | OVER | TAKEN;
 
 struct State {
     /// Both are taken when the transfer ends.
@@ -171,14 +226,13 @@ struct State {
 
 /// A transfer and what it holds. Its queue keeps it until it has ended, even if no ticket is left.
 pub(crate) struct Running {
-    id: u64,
     output: Output,
     home: Arc<Home>,
     state: Mutex<State>,
     /// Set when nothing is held any more.
     end: OnceLock<End>,
-    /// Whether the program was given the end.
-    taken: AtomicBool,
+    /// [`KEPT`], [`OVER`], and [`TAKEN`] when the program was given the end.
+    progress: AtomicU8,
     /// Another transfer that has to end before this one counts as ended.
     before: Option<Arc<Running>>,
     alarm: Arc<Alarm>,
@@ -187,42 +241,38 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn new(
         home: Arc<Home>,
-        queue: Arc<Waiters>,
+        queue: Arc<Reports>,
         output: Output,
         pending: Pending<u64>,
         hold: Option<Hold>,
         before: Option<Arc<Self>>,
     ) -> Self {
-        let alarm = Arc::new(Alarm { rung: AtomicBool::new(true), waiters: Waiters::default(), queue });
         Self {
-            id: next_id(),
             output,
             home,
             state: Mutex::new(State { pending: Some(pending), hold }),
             end: OnceLock::new(),
-            taken: AtomicBool::new(false),
+            progress: AtomicU8::new(0),
             before,
-            alarm,
+            alarm: Alarm::new(queue),
         }
     }
 
     /// A transfer that was done on the calling thread.
-    pub(crate) fn ended(home: Arc<Home>, queue: Arc<Waiters>, output: Output, end: End) -> Self {
-        let alarm = Arc::new(Alarm { rung: AtomicBool::new(false), waiters: Waiters::default(), queue });
+    pub(crate) fn ended(home: Arc<Home>, queue: Arc<Reports>, output: Output, end: End) -> Self {
         Self {
-            id: next_id(),
             output,
             home,
             state: Mutex::new(State { pending: None, hold: None }),
             end: OnceLock::from(end),
-            taken: AtomicBool::new(false),
+            progress: AtomicU8::new(OVER),
             before: None,
-            alarm,
+            alarm: Alarm::new(queue),
         }
     }
 
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.alarm.id
     }
 
     pub(crate) fn output(&self) -> Output {
@@ -246,13 +296,29 @@ impl Running {
         self.end.get().is_some()
     }
 
+    /// Records a step of its progress; whether it was new.
+    fn record(&self, step: u8) -> bool {
+        let before = self.progress.fetch_or(step, Ordering::AcqRel);
+        if before != ALL && before | step == ALL {
+            self.alarm.queue.outstanding.fetch_sub(1, Ordering::AcqRel);
+        }
+        before & step == 0
+    }
+
+    /// Its queue keeps it, and looks at it next.
+    pub(crate) fn keep(&self) {
+        self.alarm.queue.outstanding.fetch_add(1, Ordering::AcqRel);
+        self.record(KEPT);
+        self.alarm.ring();
+    }
+
     /// Marks the end as given to the program; whether it was not before.
     pub(crate) fn take(&self) -> bool {
-        !self.taken.swap(true, Ordering::AcqRel)
+        self.record(TAKEN)
     }
 
     pub(crate) fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Acquire)
+        self.progress.load(Ordering::Acquire) & TAKEN != 0
     }
 
     /// Looks for the end if the alarm has rung since the last look.
@@ -288,9 +354,9 @@ impl Running {
             hold.release(is_settled(&own));
         }
         let end = *self.end.get_or_init(|| before.map_or(own, Err));
+        self.record(OVER);
         // A future that was polled to its end wakes nothing by itself.
-        self.alarm.waiters.wake_all();
-        self.alarm.queue.wake_all();
+        self.alarm.ring();
         Some(end)
     }
 

@@ -6,11 +6,13 @@
 //! finish ─ waits, closes             the last Queue and Ticket dropped ─ waits, a minute at most, closes
 //! ```
 //!
+//! A sweep looks at the transfers that reported since the last one ([`Reports`]), so a call costs the same however many are outstanding.
+//!
 //! Frames go to the service's queue, other memory to one in this process. A call that may be a message to a service in another
 //! process is made without the interpreter's lock, and so is waiting for a lock that is held during such a message. `sides` and
 //! `lists` are never held that long.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ use crate::arguments::Terms;
 use crate::errors;
 use crate::home::Home;
 use crate::operand::{are_frames, copy_here, place};
-use crate::running::{End, Output, Running, Waiters};
+use crate::running::{End, Output, Reports, Running};
 use crate::session::{OpenQueue, Session};
 use crate::transfer::Transfer;
 
@@ -94,10 +96,26 @@ struct Sides {
 
 #[derive(Default)]
 struct Lists {
-    /// Transfers whose end was not found yet.
-    running: Vec<Arc<Running>>,
-    /// Ends that were found and not taken.
+    /// Transfers whose end was not found yet, by number.
+    running: BTreeMap<u64, Arc<Running>>,
+    /// Ends that were found. Waits take some of them from the middle, which stay for a while.
     ended: VecDeque<Arc<Running>>,
+    /// With so many, the taken ones are removed.
+    full: usize,
+}
+
+/// Ends up to which taken ones stay.
+const FEW: usize = 64;
+
+impl Lists {
+    fn push_ended(&mut self, ended: Arc<Running>) {
+        self.ended.push_back(ended);
+        if self.ended.len() >= self.full {
+            self.ended.retain(|ended| !ended.is_taken());
+            // Twice as many, so that each new end pays for looking at two.
+            self.full = FEW.max(2 * self.ended.len());
+        }
+    }
 }
 
 /// The next end of a queue.
@@ -114,8 +132,7 @@ pub(crate) struct Submission {
     capacity: u32,
     sides: Mutex<Option<Sides>>,
     lists: Mutex<Lists>,
-    /// Woken when any transfer has ended.
-    waiters: Arc<Waiters>,
+    reports: Arc<Reports>,
 }
 
 fn closed() -> PyErr {
@@ -132,7 +149,7 @@ impl Submission {
             capacity,
             sides: Mutex::new(Some(Sides { service, local: None })),
             lists: Mutex::default(),
-            waiters: Arc::default(),
+            reports: Arc::default(),
         });
         let weak = Arc::downgrade(&submission);
         submission.session.add(weak);
@@ -234,7 +251,7 @@ impl Submission {
         }
         self.check_room()?;
         let running = self.start(side, described, terms.linked, |home, pending| {
-            Running::new(home, Arc::clone(&self.waiters), output, pending, Some(hold), None)
+            Running::new(home, Arc::clone(&self.reports), output, pending, Some(hold), None)
         })?;
         Ok(self.keep(running, now))
     }
@@ -243,13 +260,13 @@ impl Submission {
     fn fence_both(&self, local: Side, terms: &Terms, now: bool) -> PyResult<Arc<Running>> {
         self.check_room()?;
         let (service, _) = self.side(true)?;
-        let waiters = || Arc::clone(&self.waiters);
+        let reports = || Arc::clone(&self.reports);
         let nop = || terms.apply(memferry::nop()).untyped();
         let before = self.start(local, nop(), terms.linked, |home, pending| {
-            Running::new(home, waiters(), Output::Nothing, pending, None, None)
+            Running::new(home, reports(), Output::Nothing, pending, None, None)
         })?;
         let running = self.start(service, nop(), terms.linked, |home, pending| {
-            Running::new(home, waiters(), Output::Nothing, pending, None, Some(Arc::new(before)))
+            Running::new(home, reports(), Output::Nothing, pending, None, Some(Arc::new(before)))
         })?;
         Ok(self.keep(running, now))
     }
@@ -273,25 +290,25 @@ impl Submission {
         if now {
             running.take();
         }
-        self.lists().running.push(Arc::clone(&running));
+        self.lists().running.insert(running.id(), Arc::clone(&running));
+        running.keep();
         running
     }
 
     /// A transfer that was done on this thread; its end is to be taken unless it was `now` waited for.
     fn ended(&self, output: Output, end: End, now: bool) -> Arc<Running> {
-        let running = Running::ended(Arc::clone(&self.session.home), Arc::clone(&self.waiters), output, end);
+        let running = Running::ended(Arc::clone(&self.session.home), Arc::clone(&self.reports), output, end);
         let running = Arc::new(running);
         if !now {
-            self.lists().ended.push_back(Arc::clone(&running));
-            self.waiters.wake_all();
+            self.lists().push_ended(Arc::clone(&running));
+            running.keep();
         }
         running
     }
 
     /// As with a queue of the client library, ends that were not taken use up the capacity.
     fn check_room(&self) -> PyResult<()> {
-        let lists = self.lists();
-        if lists.running.len() + lists.ended.len() < self.capacity as usize {
+        if self.reports.outstanding() < self.capacity as usize {
             return Ok(());
         }
         Err(errors::of_submit(SubmitReason::Full { capacity: self.capacity }))
@@ -299,24 +316,25 @@ impl Submission {
 
     /// As [`sweep`](Self::sweep), by a caller with the interpreter's lock.
     fn tidy(&self) {
-        let is_empty = {
-            let lists = self.lists();
-            lists.running.is_empty() && lists.ended.is_empty()
-        };
-        if !is_empty {
+        if self.reports.has_rung() {
             self.session.home.asking(|| self.sweep());
         }
     }
 
     /// Releases the memory of ended transfers; their ends are kept until they are taken.
     fn sweep(&self) {
-        let all = self.lists().running.clone();
-        all.iter().for_each(|running| running.poll_if_rung());
-        // An ended transfer holds nothing, so nothing but itself is released while the lists are locked.
-        let mut lists = self.lists();
-        let Lists { running, ended } = &mut *lists;
-        ended.extend(running.extract_if(.., |running| running.is_over()));
-        ended.retain(|running| !running.is_taken());
+        for id in self.reports.take_rung() {
+            let Some(running) = self.lists().running.get(&id).cloned() else { continue };
+            running.poll_if_rung();
+            if !running.is_over() {
+                continue;
+            }
+            // An ended transfer holds nothing, so nothing but itself is released while the lists are locked.
+            let mut lists = self.lists();
+            if lists.running.remove(&id).is_some() && !running.is_taken() {
+                lists.push_ended(running);
+            }
+        }
     }
 
     /// Takes the next end that has come. The caller has the interpreter's lock.
@@ -328,7 +346,7 @@ impl Submission {
     /// As [`next`](Self::next), within `Home::asking` or without the interpreter's lock.
     fn look(&self) -> Next {
         // One look at a queue takes all ends that it has, and rings the alarms of these.
-        let first = self.lists().running.first().cloned();
+        let first = self.lists().running.values().next().cloned();
         if let Some(first) = first {
             first.poll();
         }
@@ -351,7 +369,7 @@ impl Submission {
                 Next::Nothing => Some(None),
                 Next::NotYet => None,
             };
-            if let Some(found) = py.detach(|| self.waiters.sleep(None, look)) {
+            if let Some(found) = py.detach(|| self.reports.waiters.sleep(None, look)) {
                 return Ok(found);
             }
             py.check_signals()?;
@@ -374,12 +392,12 @@ impl Submission {
 
 impl OpenQueue for Submission {
     fn cancel_all(&self) {
-        let running = self.lists().running.clone();
+        let running = Vec::from_iter(self.lists().running.values().cloned());
         running.iter().for_each(|running| running.cancel());
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let running = self.lists().running.clone();
+        let running = Vec::from_iter(self.lists().running.values().cloned());
         for running in &running {
             // A failure is for the program that takes the end.
             let _ = running.wait(py, None)?;
@@ -401,7 +419,7 @@ impl Drop for Submission {
         let let_go = || {
             // Submitted transfers are done, though no object is left that could wait for them.
             let until = Instant::now() + LETTING_GO;
-            lists.running.iter().for_each(|running| running.wait_or_cancel(until));
+            lists.running.values().for_each(|running| running.wait_or_cancel(until));
             drop(lists);
             drop(sides);
         };

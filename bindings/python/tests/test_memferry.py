@@ -489,6 +489,19 @@ class BadInput(Bounded):
                 for _ in range(100):
                     queue.submit(memferry.copy(source, target))
 
+    def test_ends_taken_in_any_order_make_room(self):
+        queue = self.client.queue(128)
+        submit = lambda count: [queue.submit(memferry.nop()) for _ in range(count)]
+        tickets = submit(128)
+        for _ in range(8):
+            with self.assertRaises(memferry.QueueFullError):
+                queue.submit(memferry.nop())
+            random.shuffle(tickets)
+            for ticket in tickets[:100]:
+                ticket.wait()
+            tickets = tickets[100:] + submit(100)
+        self.assertEqual(sorted(done.id for done in queue.completions()), sorted(ticket.id for ticket in tickets))
+
     def test_no_service(self):
         with self.assertRaises(memferry.ConnectError) as caught:
             memferry.connect("/nonexistent/memferry.sock")

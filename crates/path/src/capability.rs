@@ -244,43 +244,68 @@ struct Slot<M> {
     last_session: Option<SessionId>,
 }
 
+/// Slots of one part of a table. It grows by parts, because moving all slots would take milliseconds with the table locked.
+const PART_SLOTS: usize = 4096;
+
 /// The slots that handles name.
 struct Table<M> {
-    slots: Vec<Slot<M>>,
+    /// All parts but the last are full.
+    parts: Vec<Vec<Slot<M>>>,
     free: Vec<u32>,
 }
 
 impl<M> Table<M> {
     const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self { parts: Vec::new(), free: Vec::new() }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&Slot<M>> {
+        self.parts.get(index as usize / PART_SLOTS)?.get(index as usize % PART_SLOTS)
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<M>> {
+        self.parts.get_mut(index as usize / PART_SLOTS)?.get_mut(index as usize % PART_SLOTS)
+    }
+
+    /// Adds a slot and returns its index.
+    fn add_slot(&mut self) -> u32 {
+        if self.parts.last().is_none_or(|part| part.len() == PART_SLOTS) {
+            self.parts.push(Vec::with_capacity(PART_SLOTS));
+        }
+        let before = (self.parts.len() - 1) * PART_SLOTS;
+        let last = &mut self.parts[before / PART_SLOTS];
+        last.push(Slot { generation: 1, node: None, last_session: None });
+        (before + last.len() - 1) as u32
     }
 
     /// The present handle of a slot.
     fn handle(&self, index: u32) -> Option<Handle> {
-        self.slots.get(index as usize).map(|slot| Handle::new(index, slot.generation))
+        self.slot(index).map(|slot| Handle::new(index, slot.generation))
     }
 
     /// The node that a handle names, if its generation matches.
     #[inline]
     fn get(&self, handle: Handle) -> Option<&Node<M>> {
-        let slot = self.slots.get(handle.index() as usize)?;
+        let slot = self.slot(handle.index())?;
         if slot.generation == handle.generation() { slot.node.as_ref() } else { None }
     }
 
     /// Whether `handle` named a capability of `session` that is gone.
     fn was(&self, handle: Handle, session: SessionId) -> bool {
-        let slot = self.slots.get(handle.index() as usize);
+        let slot = self.slot(handle.index());
         slot.is_some_and(|slot| handle.generation() < slot.generation && slot.last_session == Some(session))
     }
 
     #[inline]
     fn at(&self, index: u32) -> Option<&Node<M>> {
-        self.slots.get(index as usize)?.node.as_ref()
+        self.slot(index)?.node.as_ref()
     }
 
     #[inline]
     fn at_mut(&mut self, index: u32) -> Option<&mut Node<M>> {
-        self.slots.get_mut(index as usize)?.node.as_mut()
+        self.slot_mut(index)?.node.as_mut()
     }
 
     /// Changes a node's count of requests in flight; returns the new count.
@@ -295,12 +320,9 @@ impl<M> Table<M> {
     fn insert(&mut self, mut node: Node<M>) -> Handle {
         let parent = node.parent;
         let root = parent.and_then(|parent| self.at(parent)).map(|parent| parent.root);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 1, node: None, last_session: None });
-            self.slots.len() as u32 - 1
-        });
+        let index = self.free.pop().unwrap_or_else(|| self.add_slot());
         node.root = root.unwrap_or(index);
-        let slot = &mut self.slots[index as usize];
+        let slot = &mut self.parts[index as usize / PART_SLOTS][index as usize % PART_SLOTS];
         slot.last_session = Some(node.session);
         slot.node = Some(node);
         let handle = Handle::new(index, slot.generation);
@@ -322,7 +344,7 @@ impl<M> Table<M> {
 
     /// Frees the slot of a node that was detached. A slot whose generations are used up is retired.
     fn remove(&mut self, index: u32) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(slot) = self.slot_mut(index) else { return };
         if slot.node.take().is_none() {
             return;
         }
@@ -349,6 +371,8 @@ impl<M> Table<M> {
 pub struct Capabilities<M> {
     table: Table<M>,
     held: BTreeMap<SessionId, BTreeSet<u32>>,
+    /// Nodes that registered memory and are not revoked.
+    roots: BTreeSet<u32>,
     per_session: usize,
     revocations: BTreeMap<RevocationId, Revocation>,
     next_revocation: u64,
@@ -370,6 +394,7 @@ impl<M: Memory> Capabilities<M> {
         Self {
             table: Table::new(),
             held: BTreeMap::new(),
+            roots: BTreeSet::new(),
             per_session,
             revocations: BTreeMap::new(),
             next_revocation: 0,
@@ -482,11 +507,10 @@ impl<M: Memory> Capabilities<M> {
 
     /// The sessions that registered memory for which `named` returns true.
     pub fn owners(&self, named: impl Fn(&M) -> bool) -> Vec<SessionId> {
-        let roots = self.held.values().flatten().filter_map(|index| self.table.at(*index));
-        let roots = roots.filter(|node| node.parent.is_none() && node.memory().is_some_and(&named));
-        let mut owners: Vec<_> = roots.map(|node| node.session).collect();
-        owners.dedup();
-        owners
+        let roots = self.roots.iter().filter_map(|index| self.table.at(*index));
+        let named = roots.filter(|node| node.memory().is_some_and(&named));
+        let owners: BTreeSet<_> = named.map(|node| node.session).collect();
+        owners.into_iter().collect()
     }
 
     /// Capabilities of `session`, including tombstones and revoked ones that are still in use below.
@@ -693,8 +717,12 @@ impl<M: Memory> Capabilities<M> {
         if held.len() >= self.per_session {
             return Err(CapabilityError::Quota { limit: self.per_session });
         }
+        let is_root = node.parent.is_none();
         let handle = self.table.insert(node);
         held.insert(handle.index());
+        if is_root {
+            self.roots.insert(handle.index());
+        }
         if let (Some(mirror), Some(node)) = (&mut self.mirror, self.table.at(handle.index()))
             && let (Some(memory), None) = (node.memory(), node.grantee)
         {

@@ -77,6 +77,8 @@ struct Waiting {
     rank: usize,
     /// The latest pass over the waiting lists that met one of them.
     met: u64,
+    /// The count changed since it was reported.
+    changed: bool,
 }
 
 /// The channels of one engine and the requests that wait for them.
@@ -96,6 +98,8 @@ pub(crate) struct Channels<M> {
     of_queue: Vec<Waiting>,
     /// Queues with waiting requests.
     waiting_queues: usize,
+    /// Queues whose number of waiting requests changed since it was reported.
+    changed: Vec<QueueKey>,
     /// Passes over the waiting lists so far.
     pass: u64,
     /// Quota places taken, by user: by requests that wait, and by those that orders hold.
@@ -115,6 +119,7 @@ impl<M> Channels<M> {
         let waiting_count = 0;
         let timed = 0;
         let waiting_queues = 0;
+        let changed = Vec::new();
         let pass = 0;
         Self {
             states,
@@ -126,6 +131,7 @@ impl<M> Channels<M> {
             timed,
             of_queue,
             waiting_queues,
+            changed,
             pass,
             places,
             waiting_per_user,
@@ -169,8 +175,19 @@ impl<M> Channels<M> {
     }
 
     /// Requests of the queue that wait.
+    #[cfg(test)]
     pub(crate) fn waiting_of(&self, queue: QueueKey) -> u32 {
         self.of_queue.get(queue.0 as usize).map_or(0, |queue| queue.count)
+    }
+
+    /// Reports how many requests wait of each queue for which that changed since the last call.
+    pub(crate) fn report_waiting(&mut self, mut report: impl FnMut(QueueKey, u32)) {
+        for key in self.changed.drain(..) {
+            if let Some(queue) = self.of_queue.get_mut(key.0 as usize) {
+                queue.changed = false;
+                report(key, queue.count);
+            }
+        }
     }
 
     /// The earliest deadline among the requests that wait.
@@ -252,6 +269,9 @@ impl<M> Channels<M> {
         queue.rank = if queue.count > 0 { own.max(queue.rank) } else { own };
         self.waiting_queues += usize::from(queue.count == 0);
         queue.count += 1;
+        if !std::mem::replace(&mut queue.changed, true) {
+            self.changed.push(origin.queue);
+        }
         let to = queue.rank;
         self.take_places(origin.user, admitted.places());
         self.waiting_count += 1;
@@ -265,6 +285,9 @@ impl<M> Channels<M> {
         self.timed -= usize::from(admitted.terms().deadline.is_some());
         if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
             queue.count -= 1;
+            if !std::mem::replace(&mut queue.changed, true) {
+                self.changed.push(origin.queue);
+            }
             self.waiting_queues -= usize::from(queue.count == 0);
         }
         self.free_places(origin.user, admitted.places());

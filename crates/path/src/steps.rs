@@ -388,8 +388,14 @@ impl<E: Engine> Path<E> {
         self.channels.waiting()
     }
 
+    /// Reports how many requests wait for a channel, of each queue for which that changed since the last call.
+    pub fn report_waiting(&mut self, report: impl FnMut(QueueKey, u32)) {
+        self.channels.report_waiting(report);
+    }
+
     /// Requests of a queue that wait for a channel.
-    pub fn waiting_of(&self, key: QueueKey) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn waiting_of(&self, key: QueueKey) -> u32 {
         self.channels.waiting_of(key)
     }
 

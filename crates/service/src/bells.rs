@@ -9,10 +9,10 @@
 //!
 //! A client may watch its doorbell too, with hundreds of thousands of watches. The kernel goes through all of them whenever the
 //! doorbell rings, and adding or removing a watch waits for that. So a doorbell is added before its client has it, and never
-//! removed: its watch goes with its last descriptor, which the service does not hold, or with the bell.
+//! removed: its watch goes with its last descriptor, which this process does not hold, or with the bell.
 //!
-//! Bells are not members of another epoll instance. For nesting them Linux has one lock for the whole machine, and a client can
-//! hold it for as long as it likes, with epoll instances of its own.
+//! Bells are not members of another epoll instance. For nesting them Linux has one lock for the whole machine, and a client that
+//! serves a file system can hold it for as long as it likes, with epoll instances of its own.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +22,8 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 /// Doorbells of a bell. Clients may keep those of closed queues, so a bell with so many gets no more.
 const DOORBELLS: u32 = 4096;
+/// Entries of [`Bells`] up to which none is removed.
+const FEW: usize = 64;
 
 /// The doorbells of a user at a worker.
 #[derive(Debug)]
@@ -72,6 +74,8 @@ impl AsFd for Bell {
 #[derive(Debug, Default)]
 pub(crate) struct Bells {
     of: BTreeMap<(u32, usize), (Weak<Bell>, u32)>,
+    /// With so many entries, those whose bells are gone are removed.
+    full: usize,
 }
 
 impl Bells {
@@ -80,7 +84,11 @@ impl Bells {
     /// # Errors
     /// Those of eventfd(2), epoll_create1(2) and epoll_ctl(2).
     pub(crate) fn open(&mut self, user: u32, worker: usize) -> rustix::io::Result<(OwnedFd, Arc<Bell>)> {
-        self.of.retain(|_, (bell, _)| bell.strong_count() > 0);
+        if self.of.len() >= self.full {
+            self.of.retain(|_, (bell, _)| bell.strong_count() > 0);
+            // Twice as many, so that each new entry pays for looking at two.
+            self.full = FEW.max(2 * self.of.len());
+        }
         let known = self.of.get(&(user, worker)).filter(|(_, doorbells)| *doorbells < DOORBELLS);
         let (bell, doorbells) = match known.and_then(|(bell, doorbells)| Some((bell.upgrade()?, *doorbells)))
         {
@@ -131,7 +139,9 @@ mod tests {
         let (_doorbell, second) = bells.open(1, 0).unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
         drop(second);
-        bells.open(2, 0).unwrap();
-        assert!(!bells.of.contains_key(&(1, 0)), "nobody uses it");
+        for user in 0..1000 {
+            bells.open(user, 1).unwrap();
+        }
+        assert!(bells.of.len() <= FEW && !bells.of.contains_key(&(1, 0)), "nobody uses them");
     }
 }

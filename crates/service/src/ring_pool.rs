@@ -13,7 +13,7 @@
 //!
 //! The client allocates the other half, and the service admits it like a frame.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use memferry_shm::frame::{self, AllocateError};
@@ -80,21 +80,20 @@ pub(crate) struct RingPool {
     lent: BTreeMap<QueueId, LentHalf>,
     /// Number of halves allocated, by user and whether large.
     allocated: BTreeMap<(u32, bool), u32>,
+    /// The lent halves that neither a client nor a worker uses any more, by user and whether large.
+    free: BTreeMap<(u32, bool), BTreeSet<QueueId>>,
 }
 
 impl RingPool {
     /// Returns zeroed memory for a queue pair of `capacity`. A user may have `limit` halves of each size.
     pub(crate) fn take(&mut self, user: u32, capacity: u32, limit: u32) -> Result<Half, TakeError> {
         let large = capacity > SMALL_CAPACITY;
-        let kept = self.lent.iter().find_map(|(id, lent)| {
-            let free = lent.is_returned && !lent.is_read;
-            (free && (lent.half.user, lent.half.large) == (user, large)).then_some(*id)
-        });
-        if let Some(id) = kept
+        if let Some(id) = self.take_free((user, large))
             && let Some(lent) = self.lent.remove(&id)
         {
             if let Err(error) = lent.half.wipe() {
                 self.lent.insert(id, lent);
+                self.note_free(id);
                 return Err(error);
             }
             return Ok(lent.half);
@@ -113,10 +112,28 @@ impl RingPool {
         self.lent.insert(id, LentHalf { half, is_read: true, is_returned: false });
     }
 
+    /// Takes the id of a half that is free out of the list of these.
+    fn take_free(&mut self, of: (u32, bool)) -> Option<QueueId> {
+        let free = self.free.get_mut(&of)?;
+        let id = free.pop_first();
+        if free.is_empty() {
+            self.free.remove(&of);
+        }
+        id
+    }
+
+    /// Adds a half to the free ones if it is free.
+    fn note_free(&mut self, id: QueueId) {
+        if let Some(LentHalf { half, is_read: false, is_returned: true }) = self.lent.get(&id) {
+            self.free.entry((half.user, half.large)).or_default().insert(id);
+        }
+    }
+
     /// The client of a session disconnected or exited, so it reads no more.
     pub(crate) fn client_left(&mut self, session: SessionId) {
-        for (_, lent) in self.lent.range_mut((session, 0)..=(session, u32::MAX)) {
-            lent.is_read = false;
+        let queues = self.lent.range((session, 0)..=(session, u32::MAX)).map(|(id, _)| *id);
+        for id in Vec::from_iter(queues) {
+            self.queue_closed(id);
         }
     }
 
@@ -129,6 +146,7 @@ impl RingPool {
     pub(crate) fn queue_closed(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
             lent.is_read = false;
+            self.note_free(id);
         }
     }
 
@@ -136,6 +154,7 @@ impl RingPool {
     pub(crate) fn give_back(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
             lent.is_returned = true;
+            self.note_free(id);
         }
     }
 }
@@ -190,6 +209,27 @@ mod tests {
         assert!(matches!(pool.take(7, 64, 2), Err(TakeError::Quota)));
         pool.queue_closed(SECOND);
         assert_eq!(inode(&pool.take(7, 64, 2).unwrap()), inodes[1], "its client closed it");
+    }
+
+    #[test]
+    fn a_free_half_is_found_among_used_ones() {
+        let mut pool = RingPool::default();
+        for number in 0..4 {
+            let half = pool.take(7, 64, 4).unwrap();
+            pool.lend((FIRST.0, number), half);
+        }
+        for number in [3, 1] {
+            pool.give_back((FIRST.0, number));
+            pool.queue_closed((FIRST.0, number));
+            pool.queue_closed((FIRST.0, number));
+        }
+        assert_eq!(pool.free.get(&(7, false)).map(BTreeSet::len), Some(2), "nothing else is looked at");
+        assert!(matches!(pool.take(8, 64, 0), Err(TakeError::Quota)), "another user");
+        for _ in 0..2 {
+            pool.take(7, 64, 4).unwrap();
+        }
+        assert!(matches!(pool.take(7, 64, 4), Err(TakeError::Quota)));
+        assert!(pool.free.is_empty());
     }
 
     #[test]

@@ -223,6 +223,7 @@ impl Service {
             return;
         }
         self.capabilities().begin_close(session, PART_NODES);
+        self.shared.between_parts();
         self.workers.iter().for_each(|worker| worker.send(WorkerCommand::CloseSession { session }));
         // Other sessions may have transfers in memory that this session granted them.
         self.cancel_revoked();
@@ -493,9 +494,7 @@ impl Service {
         let mut sessions = self.sessions();
         let Introduced { user, asymmetric_fences, .. } =
             sessions.get(session).map(|open| open.client.clone()).ok_or_else(session_closed)?;
-        let loads = sessions.worker_loads(self.workers.count());
-        let worker = (0..loads.len()).min_by_key(|worker| loads[*worker]).unwrap_or(0);
-        let (doorbell, bell) = self.bells().open(user, worker).map_err(|error| no_resources(&error))?;
+        let worker = sessions.least_loaded(self.workers.count());
         let queue = sessions.add_queue(session, worker, &self.config.quotas)?;
         let mut rings = self.rings();
         let half = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
@@ -514,11 +513,19 @@ impl Service {
         let descriptor = half.descriptor.try_clone();
         let parked = self.workers.get(worker).parked_memory();
         rings.lend((session, queue), half);
-        let (Some(end), Ok(descriptor), Ok(parked)) = (end, descriptor, parked) else {
+        let not_opened = |sessions: &mut Sessions, rings: &mut RingPool, error: &dyn std::fmt::Display| {
             sessions.remove_queue(session, queue);
             rings.queue_closed((session, queue));
             rings.give_back((session, queue));
-            return Err(no_resources(&"its memory cannot be shared"));
+            no_resources(error)
+        };
+        let (Some(end), Ok(descriptor), Ok(parked)) = (end, descriptor, parked) else {
+            return Err(not_opened(&mut sessions, &mut rings, &"its memory cannot be shared"));
+        };
+        // Last: dropping a bell may take as long as clients' watches on its doorbells.
+        let (doorbell, bell) = match self.bells().open(user, worker) {
+            Ok(opened) => opened,
+            Err(error) => return Err(not_opened(&mut sessions, &mut rings, &error)),
         };
         let counters = Arc::new(QueueCounters::default());
         sessions.add_counters(session, queue, &counters);
@@ -609,6 +616,7 @@ impl Service {
         let dropped = capabilities.take_dropped();
         drop(capabilities);
         if is_more {
+            self.shared.between_parts();
             self.shared.notify(Notice::Settled);
         }
         self.cancel_revoked();

@@ -52,6 +52,8 @@ pub(crate) struct Usage {
 pub(crate) struct Sessions {
     open: BTreeMap<SessionId, Session>,
     users: BTreeMap<u32, Usage>,
+    /// Number of open queues of each worker.
+    loads: Vec<usize>,
     last: u64,
     /// Incomplete revocations and the session that requested each. They outlive the session, because a thread of an embedded
     /// client may be waiting for one.
@@ -104,6 +106,9 @@ impl Sessions {
 
     pub(crate) fn close(&mut self, id: SessionId) -> Option<Session> {
         let session = self.open.remove(&id)?;
+        for worker in session.queues.values() {
+            self.loads[*worker] -= 1;
+        }
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.sessions -= 1;
             usage.queues -= session.queues.len() as u32;
@@ -205,6 +210,10 @@ impl Sessions {
         session.next_queue = queue.checked_add(1).ok_or_else(used_up)?;
         usage.queues += 1;
         session.queues.insert(queue, worker);
+        if self.loads.len() <= worker {
+            self.loads.resize(worker + 1, 0);
+        }
+        self.loads[worker] += 1;
         Ok(queue)
     }
 
@@ -221,6 +230,7 @@ impl Sessions {
     pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<usize> {
         let session = self.open.get_mut(&id)?;
         let worker = session.queues.remove(&queue)?;
+        self.loads[worker] -= 1;
         session.notified.remove(&queue);
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.queues -= 1;
@@ -243,13 +253,10 @@ impl Sessions {
         }
     }
 
-    /// Number of queue pairs of each worker.
-    pub(crate) fn worker_loads(&self, workers: usize) -> Vec<usize> {
-        let mut loads = vec![0; workers];
-        for worker in self.open.values().flat_map(|session| session.queues.values()) {
-            loads[*worker] += 1;
-        }
-        loads
+    /// The worker that has fewest queues of so many workers.
+    pub(crate) fn least_loaded(&self, workers: usize) -> usize {
+        let load = |worker: &usize| self.loads.get(*worker).copied().unwrap_or(0);
+        (0..workers).min_by_key(load).unwrap_or(0)
     }
 
     /// The number of sessions, and the status of at most `limit`: `asking` first, then the oldest.
@@ -310,6 +317,25 @@ mod tests {
         sessions.close(b);
         sessions.room_for_frame(other, 100, &quotas).unwrap();
         assert_eq!(sessions.users.len(), 1);
+    }
+
+    #[test]
+    fn a_new_queue_goes_to_the_worker_with_fewest() {
+        let quotas = Quotas::default();
+        let mut sessions = Sessions::default();
+        let [a, b] = [1, 2].map(|process| sessions.open(client(7, process), &quotas).unwrap());
+        let open = |sessions: &mut Sessions, session| {
+            let worker = sessions.least_loaded(3);
+            (worker, sessions.add_queue(session, worker, &quotas).unwrap())
+        };
+        let workers = [a, b, b, a].map(|session| open(&mut sessions, session).0);
+        assert_eq!(workers, [0, 1, 2, 0]);
+        sessions.close(b);
+        assert_eq!([a, a, a].map(|session| open(&mut sessions, session).0), [1, 2, 1]);
+        sessions.remove_queue(a, 0);
+        sessions.remove_queue(a, 1);
+        assert_eq!(sessions.loads, [0, 2, 1]);
+        assert_eq!(sessions.least_loaded(3), 0);
     }
 
     #[test]

@@ -79,6 +79,14 @@ impl Shared {
         self.wait()
     }
 
+    /// Between two long uses of the capability table by one thread: lets threads that wait for it have it. A lock that is taken again
+    /// at once is seldom given to others.
+    pub(crate) fn between_parts(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.let_others_go_first();
+        }
+    }
+
     /// The capability table, for a client in this process that moves a few bytes on its own thread. Counts as waiting only if it
     /// has to wait.
     #[inline]
@@ -101,9 +109,7 @@ impl Shared {
     /// it has released it, long before another thread has woken up.
     #[inline]
     pub(crate) fn for_worker(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.let_others_go_first();
-        }
+        self.between_parts();
         match self.capabilities.try_lock() {
             Ok(capabilities) => capabilities,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

@@ -354,7 +354,7 @@ impl Worker {
         worked | self.settle(now)
     }
 
-    fn sample_counters(&self) {
+    fn sample_counters(&mut self) {
         let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
@@ -362,11 +362,12 @@ impl Worker {
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
         }
-        for index in self.queues.awake() {
-            if let Some(queue) = self.queues.get(*index) {
-                queue.counters.set_waiting(self.path.waiting_of(QueueKey(*index as u32)));
+        let queues = &self.queues;
+        self.path.report_waiting(|key, waiting| {
+            if let Some(queue) = queues.get(key.0 as usize) {
+                queue.counters.set_waiting(waiting);
             }
-        }
+        });
     }
 
     fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {

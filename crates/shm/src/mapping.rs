@@ -17,6 +17,10 @@ use thiserror::Error;
 
 use crate::fork_guard::{ForkGuard, Forked};
 
+/// Bytes unmapped by one system call, unless a page is larger. Linux locks the address space of the process meanwhile, and page
+/// faults and mappings of other threads wait.
+const UNMAP_BYTES: usize = 32 << 20;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     ReadOnly,
@@ -401,10 +405,12 @@ impl Drop for Inner {
             return;
         }
         match self.backing {
-            // SAFETY: M1: this is the last holder of the range, and it was mapped with this length.
-            Backing::Mapped => unsafe {
-                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
-            },
+            Backing::Mapped => {
+                for (offset, length) in parts_to_unmap(self.length, self.page_bytes) {
+                    // SAFETY: M1: this is the last holder of the range, which was mapped with this length.
+                    let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(offset).cast(), length) };
+                }
+            }
             // SAFETY: M1: made from a Vec of this length and capacity in `owned`.
             Backing::Owned(capacity) => unsafe {
                 drop(Vec::from_raw_parts(self.base.as_ptr(), self.length, capacity));
@@ -412,6 +418,12 @@ impl Drop for Inner {
             Backing::Lent => {}
         }
     }
+}
+
+/// The parts, as offset and length, in which a mapping is unmapped: whole pages, the last one excepted.
+fn parts_to_unmap(length: usize, page_bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+    let part = UNMAP_BYTES.max(page_bytes);
+    (0..length).step_by(part).map(move |offset| (offset, part.min(length - offset)))
 }
 
 impl fmt::Debug for Mapping {
@@ -423,6 +435,29 @@ impl fmt::Debug for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unmaps_in_parts_of_whole_pages() {
+        let parts = |length, page_bytes| Vec::from_iter(parts_to_unmap(length, page_bytes));
+        assert_eq!(parts(4096, 4096), [(0, 4096)]);
+        assert_eq!(parts(UNMAP_BYTES + 1, 4096), [(0, UNMAP_BYTES), (UNMAP_BYTES, 1)]);
+        assert_eq!(parts(2 << 30, 1 << 30), [(0, 1 << 30), (1 << 30, 1 << 30)]);
+        assert_eq!(parts(1 << 30, 2 << 20).len(), 32);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn a_long_mapping_is_unmapped_as_a_whole() {
+        let name = format!("memferry-unmapped-{}", std::process::id());
+        let file = rustix::fs::memfd_create(&name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let length = 3 * UNMAP_BYTES + 4096;
+        rustix::fs::ftruncate(&file, length as u64).unwrap();
+        let mapping = Mapping::shared(file.as_fd(), length, Access::ReadWrite, 4096).unwrap();
+        let maps = || std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps().contains(&name));
+        drop(mapping);
+        assert!(!maps().contains(&name));
+    }
 
     #[test]
     fn owned_memory_returns_as_its_vec() {

@@ -273,6 +273,9 @@ impl<M: Memory> Capabilities<M> {
         node.forgotten |= node.session == marking.by || node.grantee.is_some();
         let was_revoked = std::mem::replace(&mut node.revoked, true);
         let is_leaf = node.children.is_empty();
+        if node.root == index {
+            self.roots.remove(&index);
+        }
         self.caught |= !was_revoked && node.in_flight > 0;
         if let Some(mirror) = self.mirror.as_mut().filter(|_| !was_revoked) {
             mirror.died(index);

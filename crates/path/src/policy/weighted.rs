@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Users share by weight, and the clients of a user divide its share: opening more sessions gains nothing. Credit is in bytes, so
-//! long and short requests are charged alike. An idle client gains no credit, but keeps its debt until it departs. Shares hold
-//! among the clients of one worker.
+//! long and short requests are charged alike. An idle client gains no credit, but keeps its debt. When it departs, the next client
+//! of its user takes the debt over: connecting again gains nothing either. Shares hold among the clients of one worker.
 //!
 //! Requests done at once spend the same credit, so others that have none wait for clients of these, as for those with running requests.
 //! But only the client knows whether it has more of them. If it spends little while the others wait, it is light: it keeps its credit,
@@ -38,6 +38,8 @@ const MAX_LOOKS: usize = 8;
 const LOOK: Duration = Duration::from_micros(1);
 /// Bytes that a client must spend between two looks.
 const LOOK_BYTES: u64 = 1 << 10;
+/// Users without a client whose debts are kept.
+const MAX_DEBTORS: usize = 1024;
 
 /// Weighted fair sharing among users and their clients.
 #[derive(Debug)]
@@ -47,8 +49,10 @@ pub struct Weighted {
     classes: [u32; 3],
     /// Weights of single users; others have 1.
     users: BTreeMap<u32, u32>,
-    /// Credit of clients with work or debts, bytes.
-    credit: BTreeMap<SessionId, i64>,
+    /// Clients with work or debts.
+    accounts: BTreeMap<SessionId, Account>,
+    /// Debts of departed clients that no other client of their user has taken over, bytes below 0.
+    debts: BTreeMap<u32, i64>,
     /// Channels of each client that runs requests, or asked for a channel since the last `pace`.
     held: BTreeMap<SessionId, usize>,
     /// Clients with running requests, as of the last `pace`.
@@ -60,6 +64,13 @@ pub struct Weighted {
     /// The time of the last `pace`.
     now: Instant,
     moved_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    user: u32,
+    /// Bytes; below 0 is a debt.
+    credit: i64,
 }
 
 /// What a client's share depends on.
@@ -89,12 +100,13 @@ impl Weighted {
         let classes = classes.map(|weight| weight.max(1));
         let now = Instant::ORIGIN;
         let moved_at = Instant::ORIGIN;
-        let credit = BTreeMap::new();
+        let accounts = BTreeMap::new();
+        let debts = BTreeMap::new();
         let held = BTreeMap::new();
         let running = BTreeMap::new();
         let short = BTreeMap::new();
         let channels = Shared::new();
-        Self { channels, classes, users, credit, held, running, short, turn: 0, now, moved_at }
+        Self { channels, classes, users, accounts, debts, held, running, short, turn: 0, now, moved_at }
     }
 
     fn class_weight(&self, class: PriorityClass) -> u64 {
@@ -136,7 +148,25 @@ impl Weighted {
     }
 
     fn credit_of(&self, client: SessionId) -> i64 {
-        self.credit.get(&client).copied().unwrap_or(0)
+        self.accounts.get(&client).map_or(0, |account| account.credit)
+    }
+
+    /// The credit of a client, which may be new: it then begins with what departed clients of its user owe.
+    fn credit(&mut self, client: SessionId, user: u32) -> &mut i64 {
+        let debts = &mut self.debts;
+        let account = self.accounts.entry(client);
+        &mut account.or_insert_with(|| Account { user, credit: debts.remove(&user).unwrap_or(0) }).credit
+    }
+
+    /// Keeps the debt of a user's departed client.
+    fn keep_debt(&mut self, user: u32, debt: i64) {
+        let sum = self.debts.entry(user).or_insert(0);
+        *sum = sum.saturating_add(debt);
+        if self.debts.len() > MAX_DEBTORS
+            && let Some(least) = self.debts.iter().max_by_key(|(_, debt)| **debt).map(|(user, _)| *user)
+        {
+            self.debts.remove(&least);
+        }
     }
 
     /// Whether requests run, and none of their clients has credit.
@@ -188,7 +218,7 @@ impl Weighted {
         });
         let turns = needed.min().unwrap_or(1).max(1);
         for (client, share) in shares {
-            let credit = self.credit.entry(*client).or_insert(0);
+            let Some(Account { credit, .. }) = self.accounts.get_mut(client) else { continue };
             *credit = credit.saturating_add(gain(*share).saturating_mul(turns)).min(MAX_CREDIT);
         }
         // What is light and spent nothing is idle.
@@ -221,7 +251,11 @@ impl Policy for Weighted {
     }
 
     fn departed(&mut self, client: SessionId) {
-        self.credit.remove(&client);
+        if let Some(Account { user, credit }) = self.accounts.remove(&client)
+            && credit < 0
+        {
+            self.keep_debt(user, credit);
+        }
         self.held.remove(&client);
         self.short.remove(&client);
     }
@@ -232,7 +266,8 @@ impl Policy for Weighted {
 
     fn urgency(&self, ask: &Ask) -> u64 {
         // The client with the most credit goes first.
-        let credit = self.credit.get(&ask.client).copied().unwrap_or(0);
+        let account = self.accounts.get(&ask.client).map(|account| account.credit);
+        let credit = account.or_else(|| self.debts.get(&ask.user).copied()).unwrap_or(0);
         u64::try_from(i128::from(i64::MAX) - i128::from(credit)).unwrap_or(u64::MAX)
     }
 
@@ -244,6 +279,7 @@ impl Policy for Weighted {
             let one = self.running.entry(ask.client).or_insert(member);
             one.class = one.class.max(ask.class);
             requests.entry(ask.client).or_default().push(index);
+            self.credit(ask.client, ask.user);
         }
         self.now = self.now.max(now);
         self.held = requests.iter().map(|(client, own)| (*client, own.len())).collect();
@@ -251,7 +287,7 @@ impl Policy for Weighted {
         // Idle clients lose their credit and keep their debt.
         let is_active =
             |client: &SessionId| self.running.contains_key(client) || self.short.contains_key(client);
-        self.credit.retain(|client, credit| is_active(client) || *credit < 0);
+        self.accounts.retain(|client, account| is_active(client) || account.credit < 0);
         if running.is_empty() {
             return None;
         }
@@ -275,15 +311,16 @@ impl Policy for Weighted {
 
     fn moved(&mut self, ask: &Ask, bytes: u64) {
         self.moved_at = self.now;
-        let credit = self.credit.entry(ask.client).or_insert(0);
+        let credit = self.credit(ask.client, ask.user);
         *credit = credit.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
+
     fn lend(&mut self, ask: &Ask, at_most: u64) -> u64 {
         let member = Member { user: ask.user, class: ask.class };
         let new = Short { member, looks: 0, since_look: 0, since_turn: 0, light: false };
         let one = self.short.entry(ask.client).or_insert(new);
         one.member.class = one.member.class.max(ask.class);
-        if self.credit_of(ask.client) <= 0 {
+        if *self.credit(ask.client, ask.user) <= 0 {
             let shares = self.shares();
             if !self.any_credit(&shares) {
                 self.add_turns(&shares);
@@ -296,7 +333,7 @@ impl Policy for Weighted {
         }
         // A request may exceed the credit, as a chunk may.
         let lent = bytes.max(ask.bytes).min(at_most);
-        self.credit.insert(ask.client, credit.saturating_sub_unsigned(lent));
+        *self.credit(ask.client, ask.user) = credit.saturating_sub_unsigned(lent);
         lent
     }
 
@@ -308,7 +345,7 @@ impl Policy for Weighted {
                 one.since_turn += used;
             }
         }
-        let credit = self.credit.entry(ask.client).or_insert(0);
+        let credit = self.credit(ask.client, ask.user);
         *credit = credit.saturating_add_unsigned(unused);
     }
 }

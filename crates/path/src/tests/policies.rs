@@ -13,7 +13,7 @@ use memferry_conformance::WorkerModel;
 use memferry_transfer::PriorityClass;
 
 use super::*;
-use crate::policy::{Deadline, PolicySettings, RateLimit, Slices, Weighted};
+use crate::policy::{Deadline, Outstanding, PolicySettings, RateLimit, Slices, Weighted};
 
 const CHUNK: u64 = 256 << 10;
 const PS_PER_BYTE: u64 = 100;
@@ -233,6 +233,78 @@ fn accepted_deadlines_are_met() {
         );
     }
     assert!(load.tallies[3].bytes > 0, "requests without a deadline get the rest");
+}
+
+#[test]
+fn deadlines_leave_room_for_another_user() {
+    // It asks first each time, and for more than the worker moves.
+    let dated = |user, depth, bytes, milliseconds| Spec {
+        user,
+        depth,
+        bytes,
+        deadline: Some(Duration::from_millis(milliseconds)),
+        ..NORMAL
+    };
+    let specs = [dated(1, 32, 21 << 20, 20), dated(2, 1, 12 << 20, 10)];
+    let mut load = Load::new(Box::new(Deadline::new(10_000_000_000)), &specs);
+    let shares = load.run(Duration::from_millis(200)).shares();
+    assert!(shares.iter().all(|share| *share > 0.3), "{shares:?}");
+}
+
+/// What a policy says to a request of `bytes` due within a time, while others are outstanding.
+fn ask_deadline(
+    policy: &mut Deadline,
+    (user, bytes, within): (u32, u64, Duration),
+    outstanding: &[Outstanding],
+    now: Instant,
+) -> Option<Outstanding> {
+    let deadline = Some(now.after(within));
+    let ask = Ask { bytes, deadline, ..Ask::of(SessionId(u64::from(user)), user) };
+    let accepted = policy.accept(now, &ask, &|| outstanding.to_vec());
+    accepted.is_ok().then_some(Outstanding { ask, done: 0, at_rest: true })
+}
+
+#[test]
+fn long_promises_leave_room_for_a_newcomer() {
+    let mut policy = Deadline::new(1000);
+    let minute = Duration::from_secs(60);
+    assert_eq!(ask_deadline(&mut policy, (1, 40_000, minute), &[], Instant::ORIGIN), None);
+    let long = ask_deadline(&mut policy, (1, 27_000, minute), &[], Instant::ORIGIN).unwrap();
+    let soon = ask_deadline(&mut policy, (1, 900, SECOND), &[], Instant::ORIGIN);
+    assert!(soon.is_some(), "alone, everything of the next second");
+    // Shorter than a second, but behind the long one.
+    let short = (2, 400, SECOND);
+    assert!(ask_deadline(&mut policy, short, &[long], Instant::ORIGIN).is_some());
+    assert!(
+        ask_deadline(&mut policy, (2, 500, SECOND), &[long], Instant::ORIGIN).is_none(),
+        "more than half"
+    );
+    let later = Instant::ORIGIN.after(SECOND);
+    assert!(ask_deadline(&mut policy, (2, 900, SECOND), &[], later).is_some(), "the other asks no more");
+}
+
+#[test]
+fn new_sessions_keep_the_debts_of_their_user() {
+    let mut policy = Weighted::new([1, 2, 4], BTreeMap::new());
+    let mut moved = [0, 0];
+    let mut session = 2;
+    for _ in 0..1000 {
+        let asks = [Ask::of(SessionId(session), 1), Ask::of(SessionId(1), 2)];
+        let running = asks.map(|ask| Outstanding { ask, done: 0, at_rest: true });
+        let mut turns = [1; 2];
+        policy.pace(Instant::ORIGIN, &running, &mut turns);
+        for (at, ask) in asks.iter().enumerate().filter(|(at, _)| turns[*at] > 0) {
+            policy.moved(ask, CHUNK);
+            moved[at] += CHUNK;
+        }
+        // It connects again whenever something of it was moved.
+        if turns[0] > 0 {
+            policy.departed(SessionId(session));
+            session += 1;
+        }
+    }
+    let [again, steady] = moved.map(|bytes| bytes as f64);
+    assert_close(&[again], &[steady], 0.05);
 }
 
 #[test]

@@ -114,3 +114,23 @@ fn a_peers_own_grants_leave_no_tombstones() {
     assert_eq!(failure_of(&mut table, C, passed_on), revoked(passed_on));
     assert_eq!([A, B, C].map(|session| table.count(session)), [0, 1, 1]);
 }
+
+#[test]
+fn a_growing_table_moves_no_capability() {
+    let mut table = Capabilities::new(3 * PART_SLOTS);
+    let memory = Counted::new(5);
+    let mut handles = Vec::new();
+    let mut places = Vec::new();
+    for index in 0..2 * PART_SLOTS as u32 + 1 {
+        let handle = table.register(A, memory.clone(), ALL).unwrap();
+        assert_eq!(handle.index(), index);
+        places.push(table.table.at(index).map(std::ptr::from_ref));
+        handles.push(handle);
+    }
+    for (handle, place) in handles.iter().zip(places) {
+        assert_eq!(table.table.at(handle.index()).map(std::ptr::from_ref), place);
+        assert_eq!(filled(&mut table, A, *handle, (0, 5)), Ok((0, 5)));
+    }
+    table.close(A);
+    assert_eq!((table.count(A), table.table.free.len()), (0, handles.len()));
+}

@@ -5,6 +5,7 @@
 //!      └─► Model ─────────► answer ─┴─► equal; then every handle in every session, and every holder of memory
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -429,6 +430,15 @@ impl Model {
         assert_eq!(finished, over);
         drop(self.table.take_dropped());
         self.check_memories();
+        self.check_owners();
+    }
+
+    /// The table looks for owners among the registered capabilities only, however many are below them.
+    fn check_owners(&self) {
+        let roots = self.records.iter().filter(|record| record.parent.is_none() && !record.revoked);
+        assert_eq!(self.table.roots.len(), roots.clone().count());
+        let owners: BTreeSet<_> = roots.map(|record| record.session).collect();
+        assert_eq!(self.table.owners(|_| true), Vec::from_iter(owners));
     }
 
     /// Memory is held only by capabilities that give access or have requests in flight, and by these requests.

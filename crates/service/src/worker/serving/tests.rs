@@ -314,6 +314,21 @@ fn clients_of_all_queues_see_a_sleeping_worker() {
 }
 
 #[test]
+fn counters_of_dormant_queues_are_right() {
+    let (mut bed, _clients) = Bed::with_dormant(0);
+    for tag in 0..2 {
+        // Longer than a queue stays awake.
+        let request = Request::fill(Span::new(bed.frame, 0), 64 * 1500, Pattern::Byte(1));
+        bed.submit(&wire::encode_request(tag, &request, &mut Default::default()).unwrap());
+    }
+    let waiting = |bed: &Bed| bed.worker.queues.get(0).unwrap().counters.totals().waiting;
+    bed.turns(1000);
+    assert_eq!((bed.worker.queues.awake().len(), waiting(&bed)), (0, 1));
+    bed.turns(1000);
+    assert_eq!((bed.worker.queues.awake().len(), waiting(&bed)), (0, 0));
+}
+
+#[test]
 fn closed_dormant_queues_are_released() {
     let (mut bed, mut clients) = Bed::with_dormant(0);
     for id in 2..2 + MANY as u64 - 1 {
