@@ -53,6 +53,19 @@ pub(crate) enum Command {
     /// Builds in release mode and installs header, libraries, pkg-config file and man pages.
     #[command(verbatim_doc_comment)]
     C(C),
+    /// Build Debian packages of everything, and check them with lintian.
+    ///
+    /// Builds memferry, libmemferry0, libmemferry-dev, memferry-dkms and python3-memferry below
+    /// target/package/debian. Needs no root. `apt install ./memferry_*.deb` installs the service and
+    /// the command; docs/install.md has every way.
+    #[command(verbatim_doc_comment)]
+    Package,
+    /// Build and install the command, the C library, manual pages and units below a prefix.
+    ///
+    /// Installs nothing elsewhere, and enables no unit. systemd finds the units below /usr/local and
+    /// /usr.
+    #[command(verbatim_doc_comment)]
+    Install(Install),
     /// Build the Python wheel, install it in a virtual environment, and run its Python.
     ///
     /// Builds the wheel of the Python package in release mode (target/wheels/release), installs it with
@@ -225,6 +238,13 @@ pub(crate) struct C {
     /// Directory to install below; by default target/c.
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Install {
+    /// Directory to install below.
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    pub(crate) prefix: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -52,6 +52,8 @@ pub(crate) mod package {
     pub(crate) const KMOD: &str = "memferry-kmod";
     pub(crate) const C: &str = "memferry-c";
     pub(crate) const PRELOAD: &str = "memferry-preload";
+    pub(crate) const RECORDER: &str = "memferry-recorder";
+    pub(crate) const PYTHON: &str = "memferry-python";
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
@@ -66,6 +68,7 @@ pub(crate) mod binary {
     pub(crate) const LAB: &str = "memferry-lab";
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
+    pub(crate) const RECORDER_LIBRARY: &str = "libmemferry_recorder.so";
 }
 
 /// Integration tests that commands name.
@@ -111,6 +114,18 @@ pub(crate) mod ninep {
     pub(crate) const INIT: &str = "crates/ninep/guest/init";
     /// The directory served to the guest: any source tree.
     pub(crate) const SERVED: &str = "crates/ninep/src";
+}
+
+/// What packages have besides what is built.
+pub(crate) mod packaging {
+    pub(crate) const DEBIAN: &str = "packaging/debian";
+    pub(crate) const UNITS: &str = "packaging/systemd";
+    pub(crate) const USERS: &str = "packaging/sysusers.d";
+    pub(crate) const MANUALS: &str = "packaging/man";
+    /// Checks of the packages in a chroot.
+    pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";
+    /// Checks of the packages in a guest with systemd.
+    pub(crate) const GUEST_CHECKS: &str = "packaging/tests/systemd";
 }
 
 pub(crate) const SCRIPTS: &[&str] = &["x", ".ci/run", C_INSTALL, module::INIT, ninep::INIT];

@@ -26,8 +26,16 @@ pub(super) fn c(work: &Work, prefix: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Installs the C library from a build directory.
-pub(super) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
+pub(crate) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
     Line::new(format!("./{}", layout::C_INSTALL)).args(options).arg(built.join(binary::C_LIBRARY)).arg(prefix)
+}
+
+/// Builds the wheel in release mode and returns its path; the error is an exit status.
+pub(crate) fn release_wheel(target: &Path) -> Result<Option<PathBuf>, u8> {
+    match wheel(target, "release") {
+        0 => Ok(wheels(&folder_of_wheels(target, "release")).pop()),
+        status => Err(status),
+    }
 }
 
 /// Builds the wheel and runs the Python that has it.
