@@ -147,6 +147,9 @@ pub(crate) enum Command {
     ///             are skipped by name. Releases of QEMU after Debian 12's lack this machine.
     ///   v9fs      boots Debian's kernel, mounts a directory that `memferry 9p serve` serves with
     ///             Linux's own 9P client, and works on it: reads, copies, archives, compiles, sqlite3
+    ///   systemd   builds the Debian packages, boots Debian 12, installs and uses them there: socket
+    ///             activation, restarts, metrics, a file server, the module by DKMS, upgrade, purge;
+    ///             needs root
     ///   zcu102, x86, raspi3b, raspi2b, smdkc210
     ///             build the kernel module for Debian's kernel, boot that kernel, and run the module's
     ///             tests and misuse on the machine's DMA engine; on 64-bit machines also the engine
@@ -249,7 +252,7 @@ pub(crate) struct Install {
 
 #[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// n810, v9fs, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
+    /// n810, v9fs, systemd, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
     #[arg(value_name = "MACHINE")]
     pub(crate) machine: String,
 }

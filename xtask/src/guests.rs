@@ -12,6 +12,7 @@ pub(crate) mod module;
 pub(crate) mod n810;
 pub(crate) mod newer;
 pub(crate) mod packages;
+pub(crate) mod systemd;
 pub(crate) mod v9fs;
 pub(crate) mod watch;
 
@@ -23,7 +24,7 @@ use crate::failure::Failure;
 /// The names of all guests, and of `newer`, in the order of the help.
 pub(crate) fn names() -> Vec<&'static str> {
     let machines = machine::MACHINES.iter().map(|machine| machine.name);
-    ["n810", "v9fs"].into_iter().chain(machines).chain(["newer"]).collect()
+    ["n810", "v9fs", "systemd"].into_iter().chain(machines).chain(["newer"]).collect()
 }
 
 /// Makes an empty folder.

@@ -124,6 +124,10 @@ pub(crate) mod packaging {
     pub(crate) const MANUALS: &str = "packaging/man";
     /// Checks of the packages in a chroot.
     pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";
+    /// Follows README.md and the first chapter of the guide word by word, in a chroot.
+    pub(crate) const PAGE_CHECKS: &str = "packaging/tests/pages";
+    /// A client of the installed service, for these checks.
+    pub(crate) const CLIENT: &str = "packaging/tests/client.py";
     /// Checks of the packages in a guest with systemd.
     pub(crate) const GUEST_CHECKS: &str = "packaging/tests/systemd";
 }

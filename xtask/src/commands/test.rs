@@ -11,6 +11,7 @@
 mod full;
 mod parts;
 mod progress;
+mod publish;
 mod verdicts;
 
 use std::path::Path;
