@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::layout;
 use crate::line::Line;
 use crate::setup::debian;
-use crate::stages::{self, say};
+use crate::stages::say;
 use crate::work::Work;
 
 const HEADERS: &str = "linux-headers-";
