@@ -108,7 +108,9 @@ pub(crate) fn mirror() -> Result<(String, String), Failure> {
     let targets = ["indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"];
     let lists = stages::output(&Line::new("apt-get").args(targets)).unwrap_or_default();
     let mirror = mirror_of(&lists, codename).ok_or_else(|| {
-        Failure::setup(format!("the system's package lists name no mirror of {codename}; try: apt-get update"))
+        Failure::setup(format!(
+            "the system's package lists name no mirror of {codename}; try: apt-get update"
+        ))
     })?;
     Ok((codename.to_owned(), mirror.to_owned()))
 }

@@ -107,12 +107,11 @@ fn make_disk(content: &Path, disk: &Path, size: &str) -> Line {
 }
 
 fn qemu(folder: &Path) -> Line {
-    let drive = |name: &str| {
-        format!("file={},if=virtio,format=raw,snapshot=on", folder.join(name).display())
-    };
+    let drive = |name: &str| format!("file={},if=virtio,format=raw,snapshot=on", folder.join(name).display());
     let line = Line::new("qemu-system-x86_64").args(["-M", "pc", "-m", "1536", "-smp", "2"]);
     let line = line.arg("-kernel").arg(folder.join("vmlinuz")).arg("-initrd").arg(folder.join("initrd"));
-    let line = line.args(["-append", "root=/dev/vda rw console=ttyS0 quiet loglevel=1 systemd.show_status=no"]);
+    let line =
+        line.args(["-append", "root=/dev/vda rw console=ttyS0 quiet loglevel=1 systemd.show_status=no"]);
     let line = line.args(["-drive", &drive("base.img"), "-drive", &drive("given.img")]);
     line.args(["-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none"])
 }

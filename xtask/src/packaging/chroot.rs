@@ -104,7 +104,10 @@ mod tests {
     #[test]
     fn releases_come_from_that_mirror() {
         let line = bootstrap("http://b/debian/", "trixie", Path::new("/t/trixie.tar"), &[]).to_string();
-        assert!(line.starts_with("mmdebstrap --quiet --variant=minbase trixie /t/trixie.tar 'deb ["), "{line}");
+        assert!(
+            line.starts_with("mmdebstrap --quiet --variant=minbase trixie /t/trixie.tar 'deb ["),
+            "{line}"
+        );
         assert!(line.ends_with("http://b/debian/ trixie main'"), "{line}");
     }
 
