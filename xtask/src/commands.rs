@@ -16,8 +16,6 @@ mod programs;
 mod soak;
 mod test;
 
-pub(crate) use bindings::{install_c, release_wheel};
-
 use crate::arguments::Command;
 use crate::failure::Failure;
 use crate::work::Work;

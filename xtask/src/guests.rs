@@ -12,7 +12,6 @@ pub(crate) mod module;
 pub(crate) mod n810;
 pub(crate) mod newer;
 pub(crate) mod packages;
-pub(crate) mod systemd;
 pub(crate) mod v9fs;
 pub(crate) mod watch;
 

@@ -12,8 +12,10 @@
 pub(crate) mod build;
 pub(crate) mod chroot;
 pub(crate) mod debian;
+pub(crate) mod guest;
 pub(crate) mod licences;
 pub(crate) mod tree;
+pub(crate) mod wheel;
 
 use std::fs;
 use std::path::Path;
@@ -38,6 +40,10 @@ fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
 
 fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| broken(path, &error))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    fs::copy(from, to).map(drop).map_err(|error| broken(from, &error))
 }
 
 fn broken(path: &Path, error: &std::io::Error) -> Failure {

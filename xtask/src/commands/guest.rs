@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
-use crate::guests::{self, module, n810, newer, systemd, v9fs};
+use crate::guests::{self, module, n810, newer, v9fs};
+use crate::packaging;
 use crate::work::Work;
 
 /// How long a guest with a fuzzer fuzzes.
@@ -12,7 +13,7 @@ pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
     match name {
         "n810" => n810::run(work),
         "v9fs" => v9fs::run(work),
-        "systemd" => systemd::run(work),
+        "systemd" => packaging::guest::run(work),
         "newer" => newer::run(work),
         _ => {
             let machine = Machine::named(name).ok_or_else(|| unknown(name))?;

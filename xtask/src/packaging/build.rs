@@ -4,13 +4,12 @@
 //! one cargo build for all of them, so that they share their crates ──► manual pages, C library ──► Built
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::make_anew;
 use super::tree::Built;
-use crate::commands::{install_c, release_wheel};
+use super::{make_anew, wheel};
 use crate::failure::Failure;
-use crate::layout::{PRODUCT_WORKSPACE, binary, package};
+use crate::layout::{self, PRODUCT_WORKSPACE, binary, package};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
 use crate::work::Work;
@@ -41,20 +40,25 @@ fn cargo() -> Line {
     PRODUCT_WORKSPACE.cargo(&["build", "--release"]).args(options)
 }
 
+/// Installs the C library from a build directory.
+pub(crate) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
+    Line::new(format!("./{}", layout::C_INSTALL)).args(options).arg(built.join(binary::C_LIBRARY)).arg(prefix)
+}
+
 /// Builds the wheel; returns its path.
 pub(crate) fn wheel(work: &Work) -> Result<PathBuf, Failure> {
     if !work.setup.environment(&PACKAGE) {
         return Err(Failure::setup("no environment for the Python package"));
     }
-    let mut wheel = None;
-    work.stages.step("wheel", "maturin build", || match release_wheel(&work.place.target) {
+    let mut built = None;
+    work.stages.step("wheel", "maturin build", || match wheel::release(&work.place.target) {
         Ok(found) => {
-            wheel = found;
+            built = found;
             0
         }
         Err(status) => status,
     })?;
-    wheel.ok_or_else(|| Failure::setup("maturin built no wheel"))
+    built.ok_or_else(|| Failure::setup("maturin built no wheel"))
 }
 
 #[cfg(test)]
@@ -67,5 +71,11 @@ mod tests {
             cargo().to_string(),
             "cargo build --release -p memferry-cli -p memferry-c -p memferry-preload -p memferry-recorder"
         );
+    }
+
+    #[test]
+    fn library_is_installed_by_its_script() {
+        let line = install_c(&["--strip"], Path::new("/t/release"), Path::new("/opt/m")).to_string();
+        assert_eq!(line, format!("./{} --strip /t/release/libmemferry_c.a /opt/m", layout::C_INSTALL));
     }
 }

@@ -24,8 +24,7 @@ pub(crate) fn of(crate_name: &str, host: &str) -> Result<String, Failure> {
     let options = ["--filter-platform".to_owned(), host.to_owned()];
     let metadata = MetadataCommand::new().other_options(options).exec();
     let metadata = metadata.map_err(|error| Failure::setup(format!("cannot read the crates: {error}")))?;
-    let crates: Vec<Notice> =
-        linked(&metadata, crate_name).into_iter().map(|package| Notice::read(package)).collect();
+    let crates: Vec<Notice> = linked(&metadata, crate_name).into_iter().map(Notice::read).collect();
     Ok(text(&crates))
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::{broken, make, read, write};
+use super::{broken, copy, make, read, write};
 use crate::failure::Failure;
 use crate::layout::{self, binary};
 use crate::line::Line;
@@ -71,7 +71,7 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     copy_all(&built.root.join(layout::packaging::MANUALS), &manuals, "1")
 }
 
-/// The shared library.
+/// The shared library, with the link that programs load it by.
 pub(crate) fn library(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     let to = prefix.libraries()?;
     let from = built.c.join("lib");
@@ -159,10 +159,6 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut found = found.map_err(|error| broken(folder, &error))?;
     found.sort();
     Ok(found)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
-    fs::copy(from, to).map(drop).map_err(|error| broken(from, &error))
 }
 
 /// Copies the files with this extension.

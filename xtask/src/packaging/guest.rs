@@ -12,12 +12,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use super::watch::Watch;
-use super::{broken, make, make_anew, packages, write};
+use super::{broken, chroot, copy, debian as built, make, make_anew, write};
 use crate::failure::Failure;
+use crate::guests::packages;
+use crate::guests::watch::Watch;
 use crate::layout;
 use crate::line::Line;
-use crate::packaging::{chroot, debian as built};
 use crate::setup::debian;
 use crate::stages::run_all;
 use crate::work::Work;
@@ -87,7 +87,7 @@ fn make_base(work: &Work, folder: &Path) -> Result<(), Failure> {
     for (beginning, name) in [("vmlinuz-", "vmlinuz"), ("initrd.img-", "initrd")] {
         let file = packages::beginning(&boot, beginning)
             .ok_or_else(|| Failure::setup(format!("Debian for the guest has no {name}")))?;
-        super::copy(&file, &folder.join(name))?;
+        copy(&file, &folder.join(name))?;
     }
     let new = folder.join("base.new.img");
     let lines = [make_disk(&root, &new, DISK), Line::new("rm").arg("-rf").arg(&root).arg(&archive)];
