@@ -132,4 +132,13 @@ pub(crate) mod packaging {
     pub(crate) const GUEST_CHECKS: &str = "packaging/tests/systemd";
 }
 
-pub(crate) const SCRIPTS: &[&str] = &["x", ".ci/run", C_INSTALL, module::INIT, ninep::INIT];
+pub(crate) const SCRIPTS: &[&str] = &[
+    "x",
+    ".ci/run",
+    C_INSTALL,
+    module::INIT,
+    ninep::INIT,
+    packaging::CHROOT_CHECKS,
+    packaging::PAGE_CHECKS,
+    packaging::GUEST_CHECKS,
+];
