@@ -53,6 +53,19 @@ pub(crate) enum Command {
     /// Builds in release mode and installs header, libraries, pkg-config file and man pages.
     #[command(verbatim_doc_comment)]
     C(C),
+    /// Build Debian packages of everything, and check them with lintian.
+    ///
+    /// Builds memferry, libmemferry0, libmemferry-dev, memferry-dkms and python3-memferry below
+    /// target/package/debian. Needs no root. `apt install ./memferry_*.deb` installs the service and
+    /// the command; docs/install.md has every way.
+    #[command(verbatim_doc_comment)]
+    Package,
+    /// Build and install the command, the C library, manual pages and units below a prefix.
+    ///
+    /// Installs nothing elsewhere, and enables no unit. systemd finds the units below /usr/local and
+    /// /usr.
+    #[command(verbatim_doc_comment)]
+    Install(Install),
     /// Build the Python wheel, install it in a virtual environment, and run its Python.
     ///
     /// Builds the wheel of the Python package in release mode (target/wheels/release), installs it with
@@ -134,6 +147,9 @@ pub(crate) enum Command {
     ///             are skipped by name. Releases of QEMU after Debian 12's lack this machine.
     ///   v9fs      boots Debian's kernel, mounts a directory that `memferry 9p serve` serves with
     ///             Linux's own 9P client, and works on it: reads, copies, archives, compiles, sqlite3
+    ///   systemd   builds the Debian packages, boots Debian 12, installs and uses them there: socket
+    ///             activation, restarts, metrics, a file server, the module by DKMS, upgrade, purge;
+    ///             needs root
     ///   zcu102, x86, raspi3b, raspi2b, smdkc210
     ///             build the kernel module for Debian's kernel, boot that kernel, and run the module's
     ///             tests and misuse on the machine's DMA engine; on 64-bit machines also the engine
@@ -228,8 +244,15 @@ pub(crate) struct C {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Install {
+    /// Directory to install below.
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    pub(crate) prefix: PathBuf,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// n810, v9fs, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
+    /// n810, v9fs, systemd, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
     #[arg(value_name = "MACHINE")]
     pub(crate) machine: String,
 }

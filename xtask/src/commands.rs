@@ -10,6 +10,7 @@ mod check;
 mod fuzz;
 mod guest;
 mod lint;
+mod package;
 mod prepare;
 mod programs;
 mod soak;
@@ -35,6 +36,8 @@ pub(crate) fn run(work: &Work, command: &Command) -> Result<(), Failure> {
         Command::Audit => audit::run(work),
         Command::Coverage => audit::coverage(work),
         Command::Setup(setup) => prepare::run(work.place, setup.dry_run),
+        Command::Package => package::run(work),
+        Command::Install(install) => package::install(work, &install.prefix),
         Command::Check => check::run(),
     }
 }

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 /// The names of all guests, and of `newer`, in the order of the help.
 pub(crate) fn names() -> Vec<&'static str> {
     let machines = machine::MACHINES.iter().map(|machine| machine.name);
-    ["n810", "v9fs"].into_iter().chain(machines).chain(["newer"]).collect()
+    ["n810", "v9fs", "systemd"].into_iter().chain(machines).chain(["newer"]).collect()
 }
 
 /// Makes an empty folder.

@@ -52,6 +52,8 @@ pub(crate) mod package {
     pub(crate) const KMOD: &str = "memferry-kmod";
     pub(crate) const C: &str = "memferry-c";
     pub(crate) const PRELOAD: &str = "memferry-preload";
+    pub(crate) const RECORDER: &str = "memferry-recorder";
+    pub(crate) const PYTHON: &str = "memferry-python";
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
@@ -66,6 +68,7 @@ pub(crate) mod binary {
     pub(crate) const LAB: &str = "memferry-lab";
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
+    pub(crate) const RECORDER_LIBRARY: &str = "libmemferry_recorder.so";
 }
 
 /// Integration tests that commands name.
@@ -113,4 +116,29 @@ pub(crate) mod ninep {
     pub(crate) const SERVED: &str = "crates/ninep/src";
 }
 
-pub(crate) const SCRIPTS: &[&str] = &["x", ".ci/run", C_INSTALL, module::INIT, ninep::INIT];
+/// What packages have besides what is built.
+pub(crate) mod packaging {
+    pub(crate) const DEBIAN: &str = "packaging/debian";
+    pub(crate) const UNITS: &str = "packaging/systemd";
+    pub(crate) const USERS: &str = "packaging/sysusers.d";
+    pub(crate) const MANUALS: &str = "packaging/man";
+    /// Checks of the packages in a chroot.
+    pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";
+    /// Follows README.md and the first chapter of the guide word by word, in a chroot.
+    pub(crate) const PAGE_CHECKS: &str = "packaging/tests/pages";
+    /// A client of the installed service, for these checks.
+    pub(crate) const CLIENT: &str = "packaging/tests/client.py";
+    /// Checks of the packages in a guest with systemd.
+    pub(crate) const GUEST_CHECKS: &str = "packaging/tests/systemd";
+}
+
+pub(crate) const SCRIPTS: &[&str] = &[
+    "x",
+    ".ci/run",
+    C_INSTALL,
+    module::INIT,
+    ninep::INIT,
+    packaging::CHROOT_CHECKS,
+    packaging::PAGE_CHECKS,
+    packaging::GUEST_CHECKS,
+];

@@ -14,6 +14,7 @@ mod failure;
 mod guests;
 mod layout;
 mod line;
+mod packaging;
 mod place;
 mod rules;
 mod setup;

@@ -18,6 +18,7 @@ mod copy;
 mod demo;
 mod files;
 mod interrupt;
+mod manuals;
 mod measure;
 mod metrics;
 mod mover;
@@ -35,7 +36,7 @@ mod turn;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use memferry_service::printable::printable_lines;
 use output::AlreadyLogged;
 
@@ -81,6 +82,9 @@ enum Command {
     /// A client of the demo that runs orders from standard input.
     #[command(hide = true)]
     DemoClient(demo::ClientArguments),
+    /// Write the manual pages of all commands to a directory; for packages.
+    #[command(hide = true)]
+    ManualPages(manuals::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
         Command::Overlay(arguments) => overlay::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoClient(arguments) => demo::run_client(&arguments),
+        Command::ManualPages(arguments) => manuals::run(&arguments, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

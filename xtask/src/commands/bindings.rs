@@ -1,15 +1,16 @@
 //! Builds, installs and runs the C library and the Python package.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::programs::{build, release};
 use crate::failure::Failure;
 use crate::layout::{self, binary, package};
 use crate::line::Line;
+use crate::packaging::build::install_c;
+use crate::packaging::wheel;
 use crate::setup::environments::PACKAGE;
-use crate::stages::{execute, run_all, say};
+use crate::stages::{execute, say};
 use crate::work::Work;
 
 /// Installs the C library below a prefix, which is relative to the caller's directory.
@@ -25,11 +26,6 @@ pub(super) fn c(work: &Work, prefix: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Installs the C library from a build directory.
-pub(super) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
-    Line::new(format!("./{}", layout::C_INSTALL)).args(options).arg(built.join(binary::C_LIBRARY)).arg(prefix)
-}
-
 /// Builds the wheel and runs the Python that has it.
 pub(super) fn python(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
@@ -37,52 +33,15 @@ pub(super) fn python(work: &Work, arguments: &[OsString]) -> Result<(), Failure>
         return Err(Failure::setup("no environment for the Python package"));
     }
     let target = &work.place.target;
-    match wheel(target, "release") {
-        0 => {}
-        status => return Err(Failure::Stage { stage: "wheel".to_owned(), status }),
-    }
+    let built = wheel::release(target)
+        .map_err(|status| Failure::Stage { stage: "wheel".to_owned(), status })?
+        .unwrap_or_default();
     let python = PACKAGE.program(target, "python3");
     if arguments.is_empty() {
-        let wheel = wheels(&folder_of_wheels(target, "release")).pop().unwrap_or_default();
-        say(format_args!("the wheel is {}; try it with {}", wheel.display(), python.display()));
+        say(format_args!("the wheel is {}; try it with {}", built.display(), python.display()));
         return Ok(());
     }
     Err(execute(&Line::new(python).args(arguments).within(&work.place.caller)))
-}
-
-/// Builds the wheel in a cargo profile and installs it in the environment; returns the exit status.
-pub(super) fn wheel(target: &Path, profile: &str) -> u8 {
-    let folder = folder_of_wheels(target, profile);
-    if folder.exists() && fs::remove_dir_all(&folder).is_err() {
-        return 1;
-    }
-    match run_all(&[build_wheel(target, profile, &folder)]) {
-        0 => run_all(&[install_wheel(target, &wheels(&folder))]),
-        status => status,
-    }
-}
-
-fn folder_of_wheels(target: &Path, profile: &str) -> PathBuf {
-    target.join("wheels").join(profile)
-}
-
-fn wheels(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.extension().is_some_and(|extension| extension == "whl")).collect()
-}
-
-fn build_wheel(target: &Path, profile: &str, folder: &Path) -> Line {
-    Line::new(PACKAGE.program(target, "maturin"))
-        .args(["build", "--quiet", "--profile", profile, "--interpreter"])
-        .arg(PACKAGE.program(target, "python3"))
-        .arg("--out")
-        .arg(folder)
-        .within(layout::PYTHON)
-}
-
-fn install_wheel(target: &Path, wheels: &[PathBuf]) -> Line {
-    let options = ["install", "--quiet", "--disable-pip-version-check", "--force-reinstall", "--no-deps"];
-    Line::new(PACKAGE.program(target, "pip")).args(options).args(wheels)
 }
 
 /// The tests of the installed package. They use the command of the same build.
@@ -95,28 +54,6 @@ pub(super) fn python_tests(target: &Path) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn library_is_installed_by_its_script() {
-        let line = install_c(&["--strip"], Path::new("/t/release"), Path::new("/opt/m")).to_string();
-        assert_eq!(line, format!("./{} --strip /t/release/libmemferry_c.a /opt/m", layout::C_INSTALL));
-    }
-
-    #[test]
-    fn wheel_is_built_in_the_folder_of_the_package() {
-        let target = Path::new("/t");
-        assert_eq!(
-            build_wheel(target, "dev", &folder_of_wheels(target, "dev")).to_string(),
-            format!(
-                "cd {} && /t/python/bin/maturin build --quiet --profile dev --interpreter /t/python/bin/python3 \
-                 --out /t/wheels/dev",
-                layout::PYTHON
-            )
-        );
-        let install = install_wheel(target, &["/t/wheels/dev/m.whl".into()]).to_string();
-        assert!(install.starts_with("/t/python/bin/pip install"), "{install}");
-        assert!(install.ends_with("--force-reinstall --no-deps /t/wheels/dev/m.whl"), "{install}");
-    }
 
     #[test]
     fn tests_of_the_package_know_the_command() {

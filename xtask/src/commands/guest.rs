@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
 use crate::guests::{self, module, n810, newer, v9fs};
+use crate::packaging;
 use crate::work::Work;
 
 /// How long a guest with a fuzzer fuzzes.
@@ -12,6 +13,7 @@ pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
     match name {
         "n810" => n810::run(work),
         "v9fs" => v9fs::run(work),
+        "systemd" => packaging::guest::run(work),
         "newer" => newer::run(work),
         _ => {
             let machine = Machine::named(name).ok_or_else(|| unknown(name))?;
@@ -35,7 +37,7 @@ mod tests {
     fn an_unknown_machine_is_wrong_use() {
         let failure = unknown("pdp11");
         assert_eq!(failure.exit_status(), 2);
-        for name in ["n810", "v9fs", "zcu102-debug", "smdkc210", "newer"] {
+        for name in ["n810", "v9fs", "systemd", "zcu102-debug", "smdkc210", "newer"] {
             assert!(failure.to_string().contains(name), "{failure}");
         }
     }

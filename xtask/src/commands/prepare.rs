@@ -23,6 +23,8 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
         debian::MODULE_BUILD,
         debian::KERNEL_BUILD,
         debian::UCX,
+        debian::PACKAGING,
+        debian::CHROOTS,
         debian::WHERE_INSTALLED,
     ])?;
     setup.rust(&TARGETS)?;

@@ -7,11 +7,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::bindings::{install_c, wheel};
 use super::programs::build;
 use crate::failure::Failure;
 use crate::layout::{binary, package, soak};
 use crate::line::Line;
+use crate::packaging::build::install_c;
+use crate::packaging::wheel;
 use crate::setup::environments::PACKAGE;
 use crate::stages::execute;
 use crate::work::Work;
@@ -19,7 +20,7 @@ use crate::work::Work;
 pub(super) fn run(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     build(&cargo())?;
-    let has_python = work.setup.environment(&PACKAGE) && wheel(&work.place.target, "dev") == 0;
+    let has_python = work.setup.environment(&PACKAGE) && wheel::build(&work.place.target, "dev") == 0;
     let line = prepare(work, has_python)?;
     Err(execute(&line.args(arguments).within(&work.place.caller)))
 }

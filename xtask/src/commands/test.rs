@@ -11,17 +11,19 @@
 mod full;
 mod parts;
 mod progress;
+mod publish;
 mod verdicts;
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::bindings::{python_tests, wheel};
+use super::bindings::python_tests;
 use super::soak;
 use crate::arguments;
 use crate::failure::Failure;
 use crate::layout::{FUZZ, PRODUCT_WORKSPACE, WORKSPACES, Workspace};
 use crate::line::Line;
+use crate::packaging::wheel;
 use crate::setup::environments::PACKAGE;
 use crate::stages::{has, print};
 use crate::work::Work;
@@ -72,7 +74,7 @@ fn ordinary(work: &Work) -> Result<(), Failure> {
     let has_python = work.setup.environment(&PACKAGE);
     if has_python {
         let target = &work.place.target;
-        work.stages.step("wheel", "maturin build, pip install", || wheel(target, "dev"))?;
+        work.stages.step("wheel", "maturin build, pip install", || wheel::build(target, "dev"))?;
         work.stages.run("Python", &python_tests(target))?;
     } else {
         work.leave_out("Python was left out: it is not available");
@@ -90,7 +92,7 @@ fn run_soak(work: &Work, time: Duration, has_python: bool) -> Result<(), Failure
 fn long_soak(work: &Work, time: Duration) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.stages.run(&format!("build of {}", PRODUCT_WORKSPACE.name), &build())?;
-    let has_python = work.setup.environment(&PACKAGE) && wheel(&work.place.target, "dev") == 0;
+    let has_python = work.setup.environment(&PACKAGE) && wheel::build(&work.place.target, "dev") == 0;
     run_soak(work, time, has_python)
 }
 

@@ -4,21 +4,19 @@
 //! mirror of the system's package lists ──► its backports ──► linux-headers, linux-kbuild ──► make modules
 //! ```
 
-use std::fs;
 use std::path::Path;
 
 use super::module::{copy_tree, kbuild, relocate};
-use super::packages::{self, Packages};
+use super::packages::{self, KEYRING, Packages};
 use super::write;
 use crate::failure::Failure;
 use crate::layout;
 use crate::line::Line;
 use crate::setup::debian;
-use crate::stages::{self, say};
+use crate::stages::say;
 use crate::work::Work;
 
 const HEADERS: &str = "linux-headers-";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     if packages::host_architecture()? != "amd64" {
@@ -44,21 +42,7 @@ fn build(headers: &Path, modules: &Path) -> Line {
 }
 
 fn download(packages: &Packages, folder: &Path) -> Result<(), Failure> {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let codename =
-        codename(&release).ok_or_else(|| Failure::setup("/etc/os-release names no release of Debian"))?;
-    let lists = Line::new("apt-get").args([
-        "indextargets",
-        "--format",
-        "$(RELEASE) $(REPO_URI)",
-        "Created-By: Packages",
-    ]);
-    let lists = stages::output(&lists).unwrap_or_default();
-    let mirror = mirror(&lists, codename).ok_or_else(|| {
-        Failure::setup(format!(
-            "the system's package lists name no mirror of {codename}; try: apt-get update"
-        ))
-    })?;
+    let (codename, mirror) = packages::mirror()?;
     let sources = folder.join("sources.list");
     let settings =
         format!("Dir::Etc::sourcelist \"{}\"; Dir::Etc::sourceparts \"/dev/null\";", sources.display());
@@ -81,32 +65,9 @@ fn wanted(name: &str, depends: &str) -> Vec<String> {
     [name].into_iter().chain(further).map(str::to_owned).collect()
 }
 
-fn codename(release: &str) -> Option<&str> {
-    release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-}
-
-/// The mirror of a release, from lines `RELEASE ADDRESS`.
-fn mirror<'a>(lists: &'a str, codename: &str) -> Option<&'a str> {
-    lists.lines().find_map(|line| line.strip_prefix(codename)?.strip_prefix(' '))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mirror_is_the_one_of_the_release() {
-        let lists =
-            "bookworm-updates http://a/debian/\nbookworm http://b/debian/\nbookworm http://c/debian/\n";
-        assert_eq!(mirror(lists, "bookworm"), Some("http://b/debian/"));
-        assert_eq!(mirror(lists, "trixie"), None);
-    }
-
-    #[test]
-    fn codename_is_read_from_the_release() {
-        assert_eq!(codename("ID=debian\nVERSION_CODENAME=trixie\n"), Some("trixie"));
-        assert_eq!(codename("ID=other\n"), None);
-    }
 
     #[test]
     fn warnings_are_errors() {

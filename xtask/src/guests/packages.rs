@@ -97,6 +97,33 @@ impl Packages {
     }
 }
 
+/// The keys of all of Debian's releases.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The release of this machine, and the mirror that its own package lists name for it.
+pub(crate) fn mirror() -> Result<(String, String), Failure> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename =
+        codename(&release).ok_or_else(|| Failure::setup("/etc/os-release names no release of Debian"))?;
+    let targets = ["indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"];
+    let lists = stages::output(&Line::new("apt-get").args(targets)).unwrap_or_default();
+    let mirror = mirror_of(&lists, codename).ok_or_else(|| {
+        Failure::setup(format!(
+            "the system's package lists name no mirror of {codename}; try: apt-get update"
+        ))
+    })?;
+    Ok((codename.to_owned(), mirror.to_owned()))
+}
+
+fn codename(release: &str) -> Option<&str> {
+    release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+}
+
+/// The mirror of a release, from lines `RELEASE ADDRESS`.
+fn mirror_of<'a>(lists: &'a str, codename: &str) -> Option<&'a str> {
+    lists.lines().find_map(|line| line.strip_prefix(codename)?.strip_prefix(' '))
+}
+
 /// Debian's name of this machine's architecture.
 pub(crate) fn host_architecture() -> Result<String, Failure> {
     let name = stages::output(&Line::new("dpkg").arg("--print-architecture"));
@@ -177,6 +204,20 @@ mod tests {
             dependencies(HEADERS, "linux-kbuild-").collect::<Vec<_>>(),
             ["linux-kbuild-6.12.48+deb13"]
         );
+    }
+
+    #[test]
+    fn mirror_is_the_one_of_the_release() {
+        let lists =
+            "bookworm-updates http://a/debian/\nbookworm http://b/debian/\nbookworm http://c/debian/\n";
+        assert_eq!(mirror_of(lists, "bookworm"), Some("http://b/debian/"));
+        assert_eq!(mirror_of(lists, "trixie"), None);
+    }
+
+    #[test]
+    fn codename_is_read_from_the_release() {
+        assert_eq!(codename("ID=debian\nVERSION_CODENAME=trixie\n"), Some("trixie"));
+        assert_eq!(codename("ID=other\n"), None);
     }
 
     #[test]

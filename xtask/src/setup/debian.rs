@@ -79,6 +79,16 @@ pub(crate) const KERNEL_BUILD: &[Tool] =
     &[Tool::program("flex", "flex"), Tool::program("bison", "bison"), Tool::program("bc", "bc")];
 pub(crate) const PYTHON: &[Tool] =
     &[Tool::program("python3", "python3"), Tool::file("python3-venv", "/usr/share/python-wheels")];
+/// Tools that make and check Debian packages.
+pub(crate) const PACKAGING: &[Tool] = &[
+    Tool::program("dpkg-dev", "dpkg-buildpackage"),
+    Tool::program("debhelper", "dh"),
+    Tool::program("dh-dkms", "dh_dkms"),
+    Tool::program("lintian", "lintian"),
+    Tool::program("binutils", "strip"),
+];
+/// Makes chroots of Debian's releases.
+pub(crate) const CHROOTS: &[Tool] = &[Tool::program("mmdebstrap", "mmdebstrap")];
 /// The library that benchmarks of messages compare with.
 pub(crate) const UCX: &[Tool] = &[Tool::program("ucx-utils", "ucx_perftest")];
 /// Tools that lint and tests use if they are installed.

@@ -1,0 +1,50 @@
+//! The crates as a registry would get them, and their interfaces against the last release.
+//!
+//! ```text
+//! cargo publish --workspace --dry-run ──► packed, unpacked and built; nothing is uploaded
+//! git tag v* ──► cargo semver-checks against the last one, or a word that there is none
+//! ```
+
+use crate::failure::Failure;
+use crate::layout::PRODUCT_WORKSPACE;
+use crate::line::Line;
+use crate::stages::{output, print};
+use crate::work::Work;
+
+const CHECKER: &str = "cargo-semver-checks";
+
+pub(super) fn run(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    work.stages.run("crates", &dry_run())?;
+    let tags = Line::new("git").args(["describe", "--tags", "--abbrev=0", "--match", "v*"]);
+    let Some(tag) = output(&tags) else {
+        print("x: interfaces were not compared with a release: there is no tag v* of one yet");
+        return Ok(());
+    };
+    work.setup.cargo_tool(CHECKER)?;
+    work.stages.run("interfaces", &compare(tag.trim()))
+}
+
+/// Files that are not committed yet are packed too.
+fn dry_run() -> Line {
+    PRODUCT_WORKSPACE.cargo(&["publish", "--workspace", "--dry-run", "--allow-dirty"])
+}
+
+fn compare(tag: &str) -> Line {
+    PRODUCT_WORKSPACE.cargo(&["semver-checks", "--workspace", "--baseline-rev", tag])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_uploaded() {
+        assert_eq!(dry_run().to_string(), "cargo publish --workspace --dry-run --allow-dirty");
+    }
+
+    #[test]
+    fn baseline_is_the_tag() {
+        assert!(compare("v0.1.0").to_string().ends_with("--baseline-rev v0.1.0"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Builds what is packed: programs and libraries in release mode, manual pages, the C library, and the Python wheel.
+//!
+//! ```text
+//! one cargo build for all of them, so that they share their crates ──► manual pages, C library ──► Built
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use super::tree::Built;
+use super::{make_anew, wheel};
+use crate::failure::Failure;
+use crate::layout::{self, PRODUCT_WORKSPACE, binary, package};
+use crate::line::Line;
+use crate::setup::environments::PACKAGE;
+use crate::work::Work;
+
+const CRATES: [&str; 4] = [package::CLI, package::C, package::PRELOAD, package::RECORDER];
+
+/// Builds programs, libraries and manual pages.
+pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
+    work.setup.rust(&[])?;
+    work.stages.run("programs and libraries", &cargo())?;
+    let programs = work.place.built("release");
+    let built = Built {
+        root: work.place.root.clone(),
+        manuals: work.place.built("package/man"),
+        c: work.place.built("package/c"),
+        programs,
+    };
+    make_anew(&built.manuals)?;
+    make_anew(&built.c)?;
+    let manuals = Line::new(built.programs.join(binary::CLI)).arg("manual-pages").arg(&built.manuals);
+    work.stages.run("manual pages", &manuals)?;
+    work.stages.run("C library", &install_c(&["--strip"], &built.programs, &built.c))?;
+    Ok(built)
+}
+
+fn cargo() -> Line {
+    let options = CRATES.iter().flat_map(|name| ["-p", name]);
+    PRODUCT_WORKSPACE.cargo(&["build", "--release"]).args(options)
+}
+
+/// Installs the C library from a build directory.
+pub(crate) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
+    Line::new(format!("./{}", layout::C_INSTALL)).args(options).arg(built.join(binary::C_LIBRARY)).arg(prefix)
+}
+
+/// Builds the wheel; returns its path.
+pub(crate) fn wheel(work: &Work) -> Result<PathBuf, Failure> {
+    if !work.setup.environment(&PACKAGE) {
+        return Err(Failure::setup("no environment for the Python package"));
+    }
+    let mut built = None;
+    work.stages.step("wheel", "maturin build", || match wheel::release(&work.place.target) {
+        Ok(found) => {
+            built = found;
+            0
+        }
+        Err(status) => status,
+    })?;
+    built.ok_or_else(|| Failure::setup("maturin built no wheel"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_built_at_once() {
+        assert_eq!(
+            cargo().to_string(),
+            "cargo build --release -p memferry-cli -p memferry-c -p memferry-preload -p memferry-recorder"
+        );
+    }
+
+    #[test]
+    fn library_is_installed_by_its_script() {
+        let line = install_c(&["--strip"], Path::new("/t/release"), Path::new("/opt/m")).to_string();
+        assert_eq!(line, format!("./{} --strip /t/release/libmemferry_c.a /opt/m", layout::C_INSTALL));
+    }
+}

@@ -1,0 +1,120 @@
+//! Fresh chroots of Debian's releases, in which the packages are installed and checked.
+//!
+//! ```text
+//! machine's own mirror ──► mmdebstrap ──► target/package/chroots/RELEASE.tar, kept
+//!                                  └──► unpacked ──► mount namespace, chroot ──► checks ──► "packages: N passed, M failed"
+//! ```
+//!
+//! Mounts are in a namespace of their own and end with it. It needs root: a package sets owners.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{broken, debian, make, make_anew};
+use crate::failure::Failure;
+use crate::guests::packages::{KEYRING, mirror};
+use crate::guests::watch::Watch;
+use crate::layout;
+use crate::line::Line;
+use crate::place;
+use crate::setup::debian::CHROOTS;
+use crate::stages::run_all;
+use crate::work::Work;
+
+/// Releases that the packages are for. They are built on the oldest, whose libraries the others have too.
+const RELEASES: [&str; 2] = ["bookworm", "trixie"];
+const LIMIT: Duration = Duration::from_secs(900);
+/// Mounts what programs expect, in a namespace of its own, and becomes the script in the root.
+const ENTER: &str = "mount -t proc proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && mount -t tmpfs tmpfs \"$0/run\" \
+                     && exec chroot \"$0\" \"$@\"";
+
+/// Builds the packages and checks them in each release.
+pub(crate) fn run(work: &Work) -> Result<(), Failure> {
+    needs_root()?;
+    let packages = debian::run(work)?;
+    for release in RELEASES {
+        check(work, &packages, release, layout::packaging::CHROOT_CHECKS, "packages: ")?;
+    }
+    let script = layout::packaging::PAGE_CHECKS;
+    check(work, &packages, RELEASES[0], script, "pages: ")
+}
+
+pub(crate) fn needs_root() -> Result<(), Failure> {
+    if place::is_root() {
+        return Ok(());
+    }
+    Err(Failure::setup("to make a system of Debian and install packages in it takes root"))
+}
+
+/// Runs a script of the tree in a fresh root.
+fn check(work: &Work, packages: &Path, release: &str, script: &str, mark: &str) -> Result<(), Failure> {
+    let base = base(work, release)?;
+    let root = work.place.built("package/chroots").join(release);
+    make_anew(&root)?;
+    let given = root.join("packages");
+    let mut lines = vec![Line::new("tar").arg("-C").arg(&root).arg("-xf").arg(&base)];
+    lines.push(Line::new("mkdir").arg(&given));
+    lines.push(Line::new("cp").args(debian::files(packages, "deb")?).arg(&given));
+    for file in [script, layout::packaging::CLIENT, "README.md", "docs/guide/first-transfers.md"] {
+        lines.push(Line::new("cp").arg(work.place.at(file)).arg(&given));
+    }
+    // The chroot reaches the mirror by the names that this machine knows.
+    lines.push(Line::new("cp").args(["/etc/resolv.conf", "/etc/hosts"]).arg(root.join("etc")));
+    if run_all(&lines) != 0 {
+        return Err(Failure::setup(format!("could not prepare the root of {release}")));
+    }
+    let name = Path::new(script).file_name().unwrap_or_default();
+    let line = enter(&root, &Path::new("/packages").join(name));
+    let log = work.place.built("package").join(format!("{release}-{}.log", name.to_string_lossy()));
+    let watch = Watch { log: &log, limit: LIMIT, mark, shown: &["PASS", "FAIL", "INFO", mark] };
+    work.stages.step(&format!("{} in {release}", name.to_string_lossy()), &line, || watch.run(&line))
+}
+
+fn enter(root: &Path, program: &Path) -> Line {
+    let line = Line::new("unshare").args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER]);
+    line.arg(root).arg(program)
+}
+
+/// The archive of a minimal system. It is made once.
+fn base(work: &Work, release: &str) -> Result<PathBuf, Failure> {
+    let folder = work.place.built("package/chroots");
+    let archive = folder.join(format!("{release}.tar"));
+    if archive.exists() {
+        return Ok(archive);
+    }
+    make(&folder)?;
+    let new = folder.join(format!("{release}.new.tar"));
+    work.setup.tools(&[CHROOTS])?;
+    let line = bootstrap(&mirror()?.1, release, &new, &[]);
+    work.stages.run(&format!("minimal {release}"), &line)?;
+    std::fs::rename(&new, &archive).map_err(|error| broken(&archive, &error))?;
+    Ok(archive)
+}
+
+/// The line that makes a minimal system of a release.
+pub(crate) fn bootstrap(mirror: &str, release: &str, archive: &Path, options: &[&str]) -> Line {
+    let line = Line::new("mmdebstrap").args(["--quiet", "--variant=minbase"]).args(options);
+    line.arg(release).arg(archive).arg(format!("deb [signed-by={KEYRING}] {mirror} {release} main"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_come_from_that_mirror() {
+        let line = bootstrap("http://b/debian/", "trixie", Path::new("/t/trixie.tar"), &[]).to_string();
+        assert!(
+            line.starts_with("mmdebstrap --quiet --variant=minbase trixie /t/trixie.tar 'deb ["),
+            "{line}"
+        );
+        assert!(line.ends_with("http://b/debian/ trixie main'"), "{line}");
+    }
+
+    #[test]
+    fn script_runs_in_namespaces_of_its_own() {
+        let line = enter(Path::new("/t/trixie"), Path::new("/packages/chroot")).to_string();
+        assert!(line.starts_with("unshare --mount --pid --fork --kill-child sh -c "), "{line}");
+        assert!(line.ends_with(" /t/trixie /packages/chroot"), "{line}");
+    }
+}

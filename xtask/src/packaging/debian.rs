@@ -1,0 +1,137 @@
+//! Debian packages: lays out each package's files, has debhelper pack them, and lintian check the result.
+//!
+//! ```text
+//! packaging/debian, changelog ──► target/package/source/debian ─┐
+//! tree ──► target/package/source/stage/PACKAGE/usr/... ─────────┴──► dpkg-buildpackage ──► target/package/*.deb ──► lintian
+//! ```
+//!
+//! It needs no root. Equal commits give equal packages: times in them are the commit's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::tree::{self, Prefix};
+use super::{broken, build, licences, make, make_anew, read, write};
+use crate::failure::Failure;
+use crate::layout::{self, package};
+use crate::line::Line;
+use crate::setup::{debian, toolchains};
+use crate::stages::{output, run_all, say};
+use crate::work::Work;
+
+const MAINTAINER: &str = "The memferry developers <memferry@packages.invalid>";
+/// Packages with crates of others, and the crate that each contains.
+const WITH_CRATES: [(&str, &str); 4] = [
+    ("memferry", package::CLI),
+    ("libmemferry0", package::C),
+    ("libmemferry-dev", package::C),
+    ("python3-memferry", package::PYTHON),
+];
+
+/// Builds and checks the packages; returns their folder.
+pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
+    work.setup.tools(&[debian::PACKAGING])?;
+    let built = build::programs(work)?;
+    let wheel = build::wheel(work)?;
+    let folder = work.place.built("package/debian");
+    let source = folder.join("source");
+    make_anew(&folder)?;
+    let version = version(&read(&work.place.at("Cargo.toml"))?)?;
+    lay_out(work, &built, &wheel, &source.join("stage"), &version)?;
+    let rules = work.place.at(layout::packaging::DEBIAN);
+    if run_all(&[Line::new("cp").arg("-r").arg(&rules).arg(source.join("debian"))]) != 0 {
+        return Err(Failure::setup("could not copy the rules of the packages"));
+    }
+    write(&source.join("debian/changelog"), changelog(&version, &commit("%cD")?))?;
+    let pack = Line::new("dpkg-buildpackage").args(["--build=binary", "--no-sign"]).within(&source);
+    work.stages.run("packages", &pack.env("SOURCE_DATE_EPOCH", commit("%ct")?))?;
+    let changes = files(&folder, "changes")?;
+    let lint = Line::new("lintian").args(["--fail-on", "error,warning"]).args(&changes);
+    work.stages.run("lintian", &lint)?;
+    for file in files(&folder, "deb")? {
+        let size = fs::metadata(&file).map(|metadata| metadata.len()).unwrap_or(0);
+        say(format_args!("{} ({} KB)", file.display(), size / 1000));
+    }
+    Ok(folder)
+}
+
+fn lay_out(
+    work: &Work,
+    built: &tree::Built,
+    wheel: &Path,
+    stage: &Path,
+    version: &str,
+) -> Result<(), Failure> {
+    let triplet = output(&Line::new("dpkg-architecture").args(["-q", "DEB_HOST_MULTIARCH"]));
+    let triplet = triplet.ok_or_else(|| Failure::setup("dpkg-architecture does not run"))?;
+    let prefix = |package: &str| Prefix {
+        root: stage.join(package).join("usr"),
+        seen: "/usr".into(),
+        libraries: format!("lib/{}", triplet.trim()),
+        // Where debhelper looks for them.
+        units: stage.join(package).join("lib/systemd/system"),
+    };
+    tree::command(built, &prefix("memferry"))?;
+    tree::library(built, &prefix("libmemferry0"))?;
+    tree::development(built, &prefix("libmemferry-dev"))?;
+    tree::python(wheel, &prefix("python3-memferry"))?;
+    tree::module(built, &prefix("memferry-dkms"), version)?;
+    let rustc = output(&Line::new("rustc").arg("-vV").within(&work.place.root)).unwrap_or_default();
+    let host = toolchains::host(&rustc).ok_or_else(|| Failure::setup("rustc does not run"))?;
+    for (package, crate_name) in WITH_CRATES {
+        let docs = stage.join(package).join("usr/share/doc").join(package);
+        make(&docs)?;
+        write(&docs.join("third-party-licences"), licences::of(crate_name, host)?)?;
+    }
+    Ok(())
+}
+
+/// A field of the current commit.
+fn commit(format: &str) -> Result<String, Failure> {
+    let line = Line::new("git").args(["log", "-1", &format!("--format={format}")]);
+    let text = output(&line).ok_or_else(|| Failure::setup("git knows no commit of this tree"))?;
+    Ok(text.trim().to_owned())
+}
+
+/// The version of the workspace.
+pub(crate) fn version(manifest: &str) -> Result<String, Failure> {
+    let table: toml::Table =
+        manifest.parse().map_err(|error| Failure::setup(format!("Cargo.toml: {error}")))?;
+    let version = table.get("workspace").and_then(|table| table.get("package")?.get("version")?.as_str());
+    version.map(str::to_owned).ok_or_else(|| Failure::setup("Cargo.toml has no version"))
+}
+
+fn changelog(version: &str, date: &str) -> String {
+    format!(
+        "memferry ({version}) unstable; urgency=medium\n\n  * Built from the sources; CHANGELOG.md there lists the \
+         changes.\n\n -- {MAINTAINER}  {date}\n"
+    )
+}
+
+/// The files with this extension, in order of name.
+pub(crate) fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, Failure> {
+    let entries = fs::read_dir(folder).map_err(|error| broken(folder, &error))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_the_workspaces() {
+        assert_eq!(version("[workspace.package]\nversion = \"1.2.3\"\n").unwrap(), "1.2.3");
+        assert!(version("[package]\nversion = \"1.2.3\"\n").is_err());
+    }
+
+    #[test]
+    fn changelog_has_the_form_that_dpkg_reads() {
+        let text = changelog("0.1.0", "Mon, 23 Nov 2026 23:50:36 +0000");
+        assert!(text.starts_with("memferry (0.1.0) unstable; urgency=medium\n\n  * "), "{text}");
+        assert!(text.ends_with("invalid>  Mon, 23 Nov 2026 23:50:36 +0000\n"), "{text}");
+    }
+}

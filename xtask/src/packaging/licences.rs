@@ -1,0 +1,132 @@
+//! Licences and notices of the crates that a program contains.
+//!
+//! ```text
+//! cargo metadata ──► crates that the program links, not its build ──► list, then each different text once
+//! ```
+//!
+//! The texts are those that the crates' own archives have. A crate without one is in the list only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+
+use crate::failure::Failure;
+
+/// Beginnings of the names of files with licences, in capitals.
+const NAMES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
+const TITLE: &str = "Crates of others in this package, with their licences and notices.\n";
+
+/// The notices of one of the project's crates, for a host.
+pub(crate) fn of(crate_name: &str, host: &str) -> Result<String, Failure> {
+    let options = ["--filter-platform".to_owned(), host.to_owned()];
+    let metadata = MetadataCommand::new().other_options(options).exec();
+    let metadata = metadata.map_err(|error| Failure::setup(format!("cannot read the crates: {error}")))?;
+    let crates: Vec<Notice> = linked(&metadata, crate_name).into_iter().map(Notice::read).collect();
+    Ok(text(&crates))
+}
+
+/// A crate and its texts.
+struct Notice {
+    name: String,
+    licence: String,
+    texts: Vec<String>,
+}
+
+impl Notice {
+    fn read(package: &Package) -> Self {
+        let folder = package.manifest_path.parent().map(|folder| folder.as_std_path());
+        let licence = package.license.clone().unwrap_or_else(|| "see its text".to_owned());
+        Self {
+            name: format!("{} {}", package.name, package.version),
+            licence,
+            texts: folder.map(texts).unwrap_or_default(),
+        }
+    }
+}
+
+/// The crates of others that end up in a program, in order of name.
+fn linked<'a>(metadata: &'a Metadata, crate_name: &str) -> Vec<&'a Package> {
+    let nodes = metadata.resolve.as_ref().map_or(&[][..], |resolve| &resolve.nodes);
+    let is_wanted = |package: &&Package| package.name.as_str() == crate_name;
+    let mut waiting: Vec<&PackageId> = metadata.packages.iter().filter(is_wanted).map(|p| &p.id).collect();
+    let mut found = BTreeSet::new();
+    while let Some(id) = waiting.pop() {
+        if !found.insert(id) {
+            continue;
+        }
+        let node = nodes.iter().find(|node| node.id == *id);
+        let linked = node
+            .into_iter()
+            .flat_map(|node| &node.deps)
+            .filter(|dependency| dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal));
+        waiting.extend(linked.map(|dependency| &dependency.pkg));
+    }
+    let is_others = |package: &&Package| package.source.is_some() && found.contains(&package.id);
+    let mut packages: Vec<&Package> = metadata.packages.iter().filter(is_others).collect();
+    packages.sort_by(|one, other| (&one.name, &one.version).cmp(&(&other.name, &other.version)));
+    packages
+}
+
+fn texts(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_licence = |name: &str| NAMES.iter().any(|start| name.to_uppercase().starts_with(start));
+    let mut files: Vec<_> = entries
+        .filter(|entry| is_licence(&entry.file_name().to_string_lossy()))
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect()
+}
+
+fn text(crates: &[Notice]) -> String {
+    let mut page = TITLE.to_owned();
+    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for notice in crates {
+        // Writing to a string does not fail.
+        let _ = write!(page, "\n{}: {}", notice.name, notice.licence);
+        for text in &notice.texts {
+            users.entry(text.trim()).or_default().push(&notice.name);
+        }
+    }
+    page.push('\n');
+    for (text, names) in users {
+        let _ = write!(page, "\n{}\n{}:\n\n{text}\n", "-".repeat(72), names.join(", "));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(name: &str, texts: &[&str]) -> Notice {
+        Notice {
+            name: name.to_owned(),
+            licence: "MIT".to_owned(),
+            texts: texts.iter().map(|text| (*text).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn equal_texts_come_once_with_all_their_crates() {
+        let page = text(&[notice("a 1.0.0", &["One.\n", "Two."]), notice("b 2.0.0", &["One."])]);
+        assert!(page.contains("\na 1.0.0: MIT\nb 2.0.0: MIT\n"), "{page}");
+        assert!(
+            page.contains("a 1.0.0, b 2.0.0:\n\nOne.\n") && page.contains("a 1.0.0:\n\nTwo.\n"),
+            "{page}"
+        );
+        assert_eq!(page.matches("One.").count(), 1);
+    }
+
+    #[test]
+    fn only_linked_crates_of_others_are_named() {
+        let metadata = MetadataCommand::new().exec().unwrap();
+        let names: Vec<&str> =
+            linked(&metadata, "xtask").iter().map(|package| package.name.as_str()).collect();
+        assert!(names.contains(&"clap") && !names.contains(&"xtask"), "{names:?}");
+        assert!(!names.contains(&"loom"), "{names:?}");
+    }
+}

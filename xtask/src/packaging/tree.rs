@@ -1,0 +1,229 @@
+//! The files of each package: where they are built, and where they are installed.
+//!
+//! ```text
+//! Built ──► command, library, development, python, module ──► files below Prefix::root
+//! ```
+//!
+//! `Prefix::seen` is the path that the installed programs know. It differs from `root` while a package is made.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::{broken, copy, make, read, write};
+use crate::failure::Failure;
+use crate::layout::{self, binary};
+use crate::line::Line;
+use crate::stages;
+
+/// Where the build left what is installed.
+pub(crate) struct Built {
+    /// The root of the working tree.
+    pub(crate) root: PathBuf,
+    /// Programs and libraries of the release build.
+    pub(crate) programs: PathBuf,
+    /// Manual pages that the command wrote.
+    pub(crate) manuals: PathBuf,
+    /// The C library, as its script installs it.
+    pub(crate) c: PathBuf,
+}
+
+/// A place to install to.
+pub(crate) struct Prefix {
+    /// Where files are written.
+    pub(crate) root: PathBuf,
+    /// The path of `root` once it is installed.
+    pub(crate) seen: PathBuf,
+    /// The folder of shared libraries, below the prefix.
+    pub(crate) libraries: String,
+    /// Where files for systemd's units are written.
+    pub(crate) units: PathBuf,
+}
+
+impl Prefix {
+    fn folder(&self, below: &str) -> Result<PathBuf, Failure> {
+        let folder = self.root.join(below);
+        make(&folder)?;
+        Ok(folder)
+    }
+
+    fn libraries(&self) -> Result<PathBuf, Failure> {
+        self.folder(&self.libraries)
+    }
+}
+
+/// The command with its units, manual pages and the libraries that it preloads.
+pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    stripped(&built.programs.join(binary::CLI), &prefix.folder("bin")?)?;
+    let libraries = prefix.folder("lib/memferry")?;
+    for library in [binary::RECORDER_LIBRARY, binary::PRELOAD_LIBRARY] {
+        stripped(&built.programs.join(library), &libraries)?;
+    }
+    make(&prefix.units)?;
+    for unit in entries(&built.root.join(layout::packaging::UNITS))? {
+        let text = read(&unit)?.replace("/usr/bin/", &format!("{}/bin/", prefix.seen.display()));
+        write(&prefix.units.join(unit.file_name().unwrap_or_default()), text)?;
+    }
+    let users = built.root.join(layout::packaging::USERS);
+    copy_all(&users, &prefix.folder("lib/sysusers.d")?, "conf")?;
+    let manuals = prefix.folder("share/man/man1")?;
+    copy_all(&built.manuals, &manuals, "1")?;
+    copy_all(&built.root.join(layout::packaging::MANUALS), &manuals, "1")
+}
+
+/// The shared library, with the link that programs load it by.
+pub(crate) fn library(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    let to = prefix.libraries()?;
+    let from = built.c.join("lib");
+    for file in entries(&from)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.starts_with("libmemferry.so.") {
+            continue;
+        }
+        match fs::read_link(&file) {
+            Ok(target) => link(&target, &to.join(name))?,
+            Err(_) => copy(&file, &to.join(name))?,
+        }
+    }
+    Ok(())
+}
+
+/// Header, static library, pkg-config file and manual pages.
+pub(crate) fn development(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    let from = built.c.join("lib");
+    let to = prefix.libraries()?;
+    copy(&built.c.join("include/memferry.h"), &prefix.folder("include")?.join("memferry.h"))?;
+    copy(&from.join("libmemferry.a"), &to.join("libmemferry.a"))?;
+    link(Path::new("libmemferry.so.0"), &to.join("libmemferry.so"))?;
+    let text = read(&from.join("pkgconfig/memferry.pc"))?;
+    let text = pkg_config(&text, &prefix.seen, &prefix.libraries);
+    let folder = to.join("pkgconfig");
+    make(&folder)?;
+    write(&folder.join("memferry.pc"), text)?;
+    for section in ["3", "7"] {
+        let below = format!("share/man/man{section}");
+        copy_all(&built.c.join(&below), &prefix.folder(&below)?, section)?;
+    }
+    Ok(())
+}
+
+/// The pkg-config file with another prefix and folder of libraries.
+fn pkg_config(text: &str, seen: &Path, libraries: &str) -> String {
+    let lines = text.lines().map(|line| match line.split_once('=') {
+        Some(("prefix", _)) => format!("prefix={}\n", seen.display()),
+        Some(("libdir", _)) => format!("libdir=${{prefix}}/{libraries}\n"),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+/// The Python package out of its wheel.
+pub(crate) fn python(wheel: &Path, prefix: &Prefix) -> Result<(), Failure> {
+    let to = prefix.folder("lib/python3/dist-packages")?;
+    let unpack = Line::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&to);
+    if stages::run(&unpack) != 0 {
+        return Err(Failure::setup(format!("could not unpack {}", wheel.display())));
+    }
+    for file in entries(&to.join("memferry"))? {
+        if file.extension().is_some_and(|extension| extension == "so") {
+            strip(&file)?;
+        }
+    }
+    Ok(())
+}
+
+/// The sources of the Linux module, for DKMS.
+pub(crate) fn module(built: &Built, prefix: &Prefix, version: &str) -> Result<(), Failure> {
+    let to = prefix.folder(&format!("src/memferry-{version}"))?;
+    let from = built.root.join(layout::module::FOLDER);
+    for file in entries(&from)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name == "Kbuild" || name == "Makefile" || name.ends_with(".c") || name.ends_with(".h") {
+            copy(&file, &to.join(name))?;
+        }
+    }
+    for folder in ["demo", "include", "include/uapi"] {
+        make(&to.join(folder))?;
+        for extension in ["c", "h"] {
+            copy_all(&from.join(folder), &to.join(folder), extension)?;
+        }
+    }
+    Ok(())
+}
+
+/// The paths in a folder, in order of name.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let found = fs::read_dir(folder).and_then(|entries| {
+        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
+    });
+    let mut found = found.map_err(|error| broken(folder, &error))?;
+    found.sort();
+    Ok(found)
+}
+
+/// Copies the files with this extension.
+fn copy_all(from: &Path, to: &Path, extension: &str) -> Result<(), Failure> {
+    let has_extension = |file: &&PathBuf| file.extension().is_some_and(|found| found == extension);
+    entries(from)?
+        .iter()
+        .filter(has_extension)
+        .try_for_each(|file| copy(file, &to.join(file.file_name().unwrap_or_default())))
+}
+
+fn link(target: &Path, path: &Path) -> Result<(), Failure> {
+    if path.symlink_metadata().is_ok() {
+        fs::remove_file(path).map_err(|error| broken(path, &error))?;
+    }
+    symlink(target, path).map_err(|error| broken(path, &error))
+}
+
+/// Copies a program or library, without what only debuggers and linkers read.
+fn stripped(from: &Path, folder: &Path) -> Result<(), Failure> {
+    let to = folder.join(from.file_name().unwrap_or_default());
+    // A running program cannot be overwritten, but removed.
+    let _ = fs::remove_file(&to);
+    copy(from, &to)?;
+    strip(&to)
+}
+
+fn strip(file: &Path) -> Result<(), Failure> {
+    let line = Line::new("strip").args(["--strip-unneeded", "--remove-section=.comment"]).arg(file);
+    match stages::run(&line) {
+        0 => Ok(()),
+        _ => Err(Failure::setup(format!("could not strip {}", file.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pkg_config_names_where_it_is_installed() {
+        let text = "prefix=/t/c\nincludedir=${prefix}/include\nlibdir=${prefix}/lib\n\nName: memferry\n";
+        assert_eq!(
+            pkg_config(text, Path::new("/usr"), "lib/x86_64-linux-gnu"),
+            "prefix=/usr\nincludedir=${prefix}/include\nlibdir=${prefix}/lib/x86_64-linux-gnu\n\nName: memferry\n"
+        );
+    }
+
+    #[test]
+    fn module_brings_what_its_makefile_needs() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+        let folder = std::env::temp_dir().join(format!("xtask-module-{}", std::process::id()));
+        let built = Built { root, programs: "/p".into(), manuals: "/m".into(), c: "/c".into() };
+        let prefix = Prefix {
+            root: folder.clone(),
+            seen: "/usr".into(),
+            libraries: "lib".to_owned(),
+            units: "/u".into(),
+        };
+        module(&built, &prefix, "1.2.3").unwrap();
+        let to = folder.join("src/memferry-1.2.3");
+        for file in ["Kbuild", "Makefile", "main.c", "memferry.h", "demo/memferry_demo.c"] {
+            assert!(to.join(file).is_file(), "{file}");
+        }
+        assert!(to.join("include/uapi/memferry.h").is_file() && !to.join("tests").exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
