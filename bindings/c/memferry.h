@@ -165,7 +165,7 @@ typedef enum mf_error {
   MF_ERROR_OUTCOME_UNKNOWN = 122,
   // The deadline conflicts with earlier promises to other transfers; the transfer was not started.
   MF_ERROR_DEADLINE_UNREACHABLE = 123,
-  // Two operands of an xor or dual copy overlap in part.
+  // Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place.
   MF_ERROR_OVERLAP = 124,
 } mf_error;
 

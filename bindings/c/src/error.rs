@@ -134,7 +134,7 @@ pub enum mf_error {
     OutcomeUnknown = 122,
     /// The deadline conflicts with earlier promises to other transfers; the transfer was not started.
     DeadlineUnreachable = 123,
-    /// Two operands of an xor or dual copy overlap in part.
+    /// Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place.
     Overlap = 124,
 }
 
@@ -205,7 +205,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::ServiceStopping, c"the service was stopping and did not start the transfer"),
     (mf_error::OutcomeUnknown, c"the service was lost; the outcome is unknown"),
     (mf_error::DeadlineUnreachable, c"the deadline conflicts with earlier promises to other transfers"),
-    (mf_error::Overlap, c"two operands overlap in part; use ranges that are equal or apart"),
+    (mf_error::Overlap, c"two operands overlap in part; use ranges that are equal or apart, and turn a picture to another place"),
 ];
 
 /// Describes an error's number: a constant string, "unknown error" for an undefined number.

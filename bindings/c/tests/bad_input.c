@@ -155,6 +155,13 @@ static void values(void) {
                                                      mf_part(other, 4, 16), NULL, &ticket), ticket));
     EXPECT(MF_ERROR_OVERLAP, run(mf_submit_xor(queue, many, 1, mf_part(frame, 8, 16), NULL, &ticket), ticket));
     OK(run(mf_submit_xor(queue, many, 2, mf_part(frame, 0, 16), NULL, &ticket), ticket));
+    /* A picture is not turned in its own place, but shifted over itself: */
+    struct mf_image picture = {.width = 4, .height = 4, .pitch_bytes = 8, .pixel_bytes = 1};
+    struct mf_range whole = mf_part(frame, 0, 64);
+    EXPECT(MF_ERROR_OVERLAP, run(mf_submit_turn(queue, whole, &picture, MF_TURN_ROTATE180, whole, &picture, 0, 0, NULL,
+                                                &ticket), ticket));
+    OK(run(mf_submit_turn(queue, whole, &picture, MF_TURN_UPRIGHT, mf_part(frame, 9, 64), &picture, 0, 0, NULL, &ticket),
+           ticket));
     OK(run(mf_submit_copy(queue, mf_part(frame, 0, 2000), mf_part(frame, 7, 2000), NULL, &ticket), ticket));
     OK(mf_submit_repeat(queue, 1, NULL, &ticket));
     EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_repeat(queue, 1, NULL, &never), ticket));
