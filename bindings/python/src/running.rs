@@ -9,6 +9,7 @@
 //! Wakers need no interpreter. A thread that holds a lock here never waits for the interpreter's lock; a thread that may wait
 //! for such a lock while a service elsewhere is asked does not hold the interpreter's (`Home::asking`).
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
@@ -164,9 +165,34 @@ impl Wake for Alarm {
 }
 
 struct State {
-    /// Both are taken when the transfer ends.
-    pending: Option<Pending<u64>>,
+    /// What has not ended yet, in order. A picture of wide pixels is moved in several passes; all others are one.
+    pending: VecDeque<Pending<u64>>,
+    /// The end of the passes before these.
+    before: Option<End>,
+    /// Nothing that has ended touches the memory any more.
+    is_settled: bool,
     hold: Option<Hold>,
+}
+
+impl State {
+    fn new(pending: VecDeque<Pending<u64>>, hold: Option<Hold>) -> Mutex<Self> {
+        Mutex::new(Self { pending, before: None, is_settled: true, hold })
+    }
+}
+
+/// The end of two passes, one after the other.
+pub(crate) fn joined(before: Option<End>, end: End) -> End {
+    match (before, end) {
+        (None, end) => end,
+        (Some(Err(error)), _) => Err(error),
+        (Some(Ok(before)), Ok(done)) => {
+            Ok(memferry::Done { bytes_done: before.bytes_done + done.bytes_done, ..done })
+        }
+        (Some(Ok(before)), Err(error)) => {
+            let bytes_done = before.bytes_done + error.bytes_done;
+            Err(memferry::TransferError { bytes_done, ..error })
+        }
+    }
 }
 
 /// A transfer and what it holds. Its queue keeps it until it has ended, even if no ticket is left.
@@ -174,6 +200,8 @@ pub(crate) struct Running {
     id: u64,
     output: Output,
     home: Arc<Home>,
+    /// Places of the queue that it takes until it has ended.
+    places: usize,
     state: Mutex<State>,
     /// Set when nothing is held any more.
     end: OnceLock<End>,
@@ -189,7 +217,7 @@ impl Running {
         home: Arc<Home>,
         queue: Arc<Waiters>,
         output: Output,
-        pending: Pending<u64>,
+        pending: VecDeque<Pending<u64>>,
         hold: Option<Hold>,
         before: Option<Arc<Self>>,
     ) -> Self {
@@ -198,7 +226,8 @@ impl Running {
             id: next_id(),
             output,
             home,
-            state: Mutex::new(State { pending: Some(pending), hold }),
+            places: pending.len(),
+            state: State::new(pending, hold),
             end: OnceLock::new(),
             taken: AtomicBool::new(false),
             before,
@@ -213,7 +242,8 @@ impl Running {
             id: next_id(),
             output,
             home,
-            state: Mutex::new(State { pending: None, hold: None }),
+            places: 1,
+            state: State::new(VecDeque::new(), None),
             end: OnceLock::from(end),
             taken: AtomicBool::new(false),
             before: None,
@@ -227,6 +257,11 @@ impl Running {
 
     pub(crate) fn output(&self) -> Output {
         self.output
+    }
+
+    /// Places of the queue that it takes until its end was taken.
+    pub(crate) fn places(&self) -> usize {
+        if self.is_over() { 1 } else { self.places }
     }
 
     pub(crate) fn home(&self) -> &Home {
@@ -273,19 +308,29 @@ impl Running {
             None => None,
         };
         let mut state = self.lock();
-        // Without one, another thread is releasing the hold, and wakes those who wait after that.
-        let pending = state.pending.as_mut()?;
-        let Poll::Ready(own) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
-            return None;
-        };
-        let pending = state.pending.take();
+        let mut spent = Vec::new();
+        loop {
+            // Without one, another thread is releasing the hold, and wakes those who wait after that.
+            let pending = state.pending.front_mut()?;
+            let Poll::Ready(end) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
+                return None;
+            };
+            state.is_settled &= is_settled(&end);
+            state.before = Some(joined(state.before.take(), end));
+            spent.extend(state.pending.pop_front());
+            if state.pending.is_empty() {
+                break;
+            }
+        }
+        let own = state.before.take()?;
+        let is_settled = state.is_settled;
         let hold = state.hold.take();
         drop(state);
         // The last of a queue closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
-        drop(pending);
+        drop(spent);
         if let Some(hold) = hold {
             // The memory is settled by the transfer's own end, not by that of the one before it.
-            hold.release(is_settled(&own));
+            hold.release(is_settled);
         }
         let end = *self.end.get_or_init(|| before.map_or(own, Err));
         // A future that was polled to its end wakes nothing by itself.
@@ -310,7 +355,7 @@ impl Running {
         if let Some(before) = &self.before {
             before.cancel();
         }
-        if let Some(pending) = &self.lock().pending {
+        for pending in &self.lock().pending {
             let _ = pending.cancel();
         }
     }
@@ -352,7 +397,7 @@ impl Drop for Running {
         // In a forked child there are no workers and nothing to give back, and a lock may be held by a thread of the parent.
         if self.home.is_forked() {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget((state.pending.take(), state.hold.take()));
+            std::mem::forget((std::mem::take(&mut state.pending), state.hold.take()));
         }
     }
 }

@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memferry::{AsyncQueue, EngineKind, Pending, Queue, RunError, SubmitError, SubmitReason, TicketId};
+use memferry::{AsyncQueue, EngineKind, Pending, Queue, RunError, SubmitReason, TicketId};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arguments::Terms;
 use crate::errors;
 use crate::home::Home;
-use crate::operand::{are_frames, copy_here, place};
-use crate::running::{End, Output, Running, Waiters};
+use crate::operand::{Unplaced, are_frames, copy_here, place};
+use crate::running::{End, Output, Running, Waiters, joined};
 use crate::session::{OpenQueue, Session};
 use crate::transfer::Transfer;
 
@@ -64,26 +64,58 @@ impl Side {
         self.order.linked.load(Ordering::Acquire)
     }
 
+    /// Submits the passes of a transfer, without another one in between. Where not all could be, those that were are cancelled and
+    /// given with the reason: they hold the memory until they end.
     fn submit(
         &self,
-        transfer: memferry::Transfer<u64>,
+        passes: Vec<memferry::Transfer<u64>>,
         linked: bool,
-    ) -> Result<Pending<u64>, SubmitError<u64>> {
+    ) -> Result<VecDeque<Pending<u64>>, (VecDeque<Pending<u64>>, SubmitReason)> {
         let _submitting = self.order.submitting.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = self.queue.submit(transfer)?;
+        let mut submitted = VecDeque::with_capacity(passes.len());
+        for pass in passes {
+            match self.queue.submit(pass) {
+                Ok(pending) => submitted.push_back(pending),
+                Err(error) => {
+                    submitted.iter().for_each(|pending| {
+                        let _ = pending.cancel();
+                    });
+                    return Err((submitted, error.reason));
+                }
+            }
+        }
         self.order.linked.store(linked, Ordering::Release);
-        Ok(pending)
+        Ok(submitted)
     }
 
     /// Does a transfer on this thread, unless another thread uses the direct queue at this moment.
-    fn run(&self, transfer: &memferry::Transfer<u64>) -> Option<Result<End, SubmitReason>> {
+    fn run(&self, passes: &[memferry::Transfer<u64>]) -> Option<Result<End, SubmitReason>> {
         let mut queue = self.direct.as_ref()?.try_lock().ok()?;
-        Some(match queue.run(transfer.clone()) {
-            Ok(done) => Ok(Ok(done)),
-            Err(RunError::Transfer(error)) => Ok(Err(error)),
-            Err(RunError::Submit(error)) => Err(error.reason),
-        })
+        let mut whole = None;
+        for pass in passes {
+            let end = match queue.run(pass.clone()) {
+                Ok(done) => Ok(done),
+                Err(RunError::Transfer(error)) => Err(error),
+                Err(RunError::Submit(error)) => return Some(Err(error.reason)),
+            };
+            let is_over = end.is_err();
+            whole = Some(joined(whole, end));
+            if is_over {
+                break;
+            }
+        }
+        whole.map(Ok)
     }
+}
+
+/// The terms of each pass: one starts when the one before it has succeeded.
+fn in_order(terms: &Terms, passes: Vec<memferry::Transfer<u64>>) -> Vec<memferry::Transfer<u64>> {
+    let last = passes.len().saturating_sub(1);
+    let with_terms = |(index, pass)| {
+        let pass = terms.apply(pass);
+        if index < last { pass.linked() } else { pass }
+    };
+    passes.into_iter().enumerate().map(with_terms).collect()
 }
 
 struct Sides {
@@ -116,6 +148,12 @@ pub(crate) struct Submission {
     lists: Mutex<Lists>,
     /// Woken when any transfer has ended.
     waiters: Arc<Waiters>,
+}
+
+/// A transfer that was not submitted; some of its passes may have been, and are cancelled.
+struct NotAll {
+    part: Option<Running>,
+    error: PyErr,
 }
 
 fn closed() -> PyErr {
@@ -198,7 +236,7 @@ impl Submission {
         // First, since other threads may run meanwhile and close the queue: its last clone would then be dropped here.
         self.tidy();
         if !now {
-            self.check_room()?;
+            self.check_room(1)?;
         }
         let terms = transfer.terms();
         if transfer.is_nop()
@@ -207,7 +245,7 @@ impl Submission {
         {
             return self.fence_both(local, terms, now);
         }
-        let parts = transfer.parts(py, &self.session.frames)?;
+        let mut parts = transfer.parts(py, &self.session.frames)?;
         if transfer.is_copy()
             && self.copies_here(terms)?
             && let Some(bytes_done) = copy_here(py, &parts[0], &parts[1])
@@ -215,56 +253,92 @@ impl Submission {
             let done = memferry::Done { id: TicketId::NONE, bytes_done, output: 0, engine: EngineKind::Cpu };
             return Ok(self.ended(Output::Nothing, Ok(done), now));
         }
-        let shape = transfer.shape(&parts)?;
+        let passes = transfer.passes(&parts)?;
         let (side, own) = self.side(are_frames(&parts))?;
-        let (regions, hold) = place(&side.client, own, parts)?;
-        let described = terms.apply(transfer.describe(shape, &regions));
+        let (regions, hold) = loop {
+            match place(&side.client, own, parts) {
+                Ok(placed) => break placed,
+                Err(Unplaced::Quota(error)) => {
+                    // Running transfers give their memory back when they end.
+                    if !self.wait_for_one(py)? {
+                        return Err(error);
+                    }
+                    parts = transfer.parts(py, &self.session.frames)?;
+                }
+                Err(Unplaced::Refused(error)) => return Err(error),
+            }
+        };
+        let described = transfer.describe(passes, &regions);
         let output = transfer.output(&regions);
         // The hold is the last to release them.
         drop(regions);
         if now
             && !terms.needs_queue()
             && !side.is_linked()
-            && let Some(end) = py.detach(|| side.run(&described))
+            && let Some(end) = {
+                let described: Vec<_> = described.iter().map(|pass| terms.apply(pass.clone())).collect();
+                py.detach(|| side.run(&described))
+            }
         {
             drop(described);
             let end = end.map_err(errors::of_submit)?;
             hold.release(end.as_ref().err().is_none_or(memferry::TransferError::is_settled));
             return Ok(self.ended(output, end, now));
         }
-        self.check_room()?;
-        let running = self.start(side, described, terms.linked, |home, pending| {
+        self.check_room(described.len())?;
+        let passes = in_order(terms, described);
+        self.start(side, passes, terms.linked, |home, pending| {
             Running::new(home, Arc::clone(&self.waiters), output, pending, Some(hold), None)
-        })?;
-        Ok(self.keep(running, now))
+        })
+        .map(|running| self.keep(running, now))
+        .map_err(|NotAll { part, error }| {
+            if let Some(part) = part {
+                self.keep(part, true);
+            }
+            error
+        })
+    }
+
+    /// Waits until a running transfer has ended, if there is one.
+    fn wait_for_one(&self, py: Python<'_>) -> PyResult<bool> {
+        let first = self.lists().running.iter().find(|running| !running.is_over()).cloned();
+        let Some(first) = first else { return Ok(false) };
+        first.wait(py, None).map(|_| true)
     }
 
     /// A fence on both sides: it ends when all transfers of both have.
     fn fence_both(&self, local: Side, terms: &Terms, now: bool) -> PyResult<Arc<Running>> {
-        self.check_room()?;
+        self.check_room(1)?;
         let (service, _) = self.side(true)?;
         let waiters = || Arc::clone(&self.waiters);
-        let nop = || terms.apply(memferry::nop()).untyped();
+        let nop = || vec![terms.apply(memferry::nop()).untyped()];
         let before = self.start(local, nop(), terms.linked, |home, pending| {
             Running::new(home, waiters(), Output::Nothing, pending, None, None)
-        })?;
+        });
+        let before = before.map_err(|failed| failed.error)?;
         let running = self.start(service, nop(), terms.linked, |home, pending| {
             Running::new(home, waiters(), Output::Nothing, pending, None, Some(Arc::new(before)))
-        })?;
-        Ok(self.keep(running, now))
+        });
+        Ok(self.keep(running.map_err(|failed| failed.error)?, now))
     }
 
     fn start(
         &self,
         side: Side,
-        transfer: memferry::Transfer<u64>,
+        passes: Vec<memferry::Transfer<u64>>,
         linked: bool,
-        running: impl FnOnce(Arc<Home>, Pending<u64>) -> Running,
-    ) -> PyResult<Running> {
+        running: impl FnOnce(Arc<Home>, VecDeque<Pending<u64>>) -> Running,
+    ) -> Result<Running, NotAll> {
         // The queue takes earlier ends first, and may release the last clone of a frame with them.
-        let submit = move || side.submit(transfer, linked).map_err(|error| errors::of_submit(error.reason));
-        let pending = self.session.home.asking(submit)?;
-        Ok(running(Arc::clone(&self.session.home), pending))
+        let home = &self.session.home;
+        match home.asking(move || side.submit(passes, linked)) {
+            Ok(pending) => Ok(running(Arc::clone(home), pending)),
+            Err((submitted, reason)) => {
+                let part =
+                    if submitted.is_empty() { None } else { Some(running(Arc::clone(home), submitted)) };
+                Err(NotAll { part, error: errors::of_submit(reason) })
+            }
+        }
     }
 
     /// Keeps a transfer until it has ended, and its end until it is taken: at once by the call that waits `now`.
@@ -289,9 +363,16 @@ impl Submission {
     }
 
     /// As with a queue of the client library, ends that were not taken use up the capacity.
-    fn check_room(&self) -> PyResult<()> {
+    fn check_room(&self, places: usize) -> PyResult<()> {
+        let capacity = self.capacity as usize;
+        if places > capacity {
+            let message =
+                format!("pixels of this size take {places} places of a queue; this one has {capacity}");
+            return Err(PyValueError::new_err(message));
+        }
         let lists = self.lists();
-        if lists.running.len() + lists.ended.len() < self.capacity as usize {
+        let used: usize = lists.running.iter().chain(&lists.ended).map(|running| running.places()).sum();
+        if used + places <= capacity {
             return Ok(());
         }
         Err(errors::of_submit(SubmitReason::Full { capacity: self.capacity }))
