@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 use memferry::{
-    AccessError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError, InvalidTransfer,
-    OpenError, RefusalKind, SubmitReason, TransferError, Violation,
+    AccessError, AllocateError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError,
+    InvalidTransfer, OpenError, RefusalKind, SubmitReason, TransferError, Violation,
 };
 
 /// The result of a call. MF_ERROR_NONE is 0; from 100 a transfer failed, below 100 the call itself.
@@ -347,6 +347,7 @@ impl From<ConnectError> for Fault {
 impl From<FrameError> for Fault {
     fn from(error: FrameError) -> Self {
         let number = match &error {
+            FrameError::Allocate(AllocateError::Empty) => mf_error::Argument,
             FrameError::Allocate(_) | FrameError::Guard(_) => mf_error::System,
             FrameError::Memory(_) => mf_error::Protocol,
             FrameError::Call(call) => of_call(call),

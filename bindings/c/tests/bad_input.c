@@ -86,6 +86,7 @@ static void strangers(void) {
 }
 
 static void values(void) {
+    mf_frame frame_of_none;
     mf_ticket ticket, never = {7, 7}, wild = {UINT64_MAX, 0};
     mf_terms terms = MF_TERMS_INIT;
     mf_shape_2d shape = {3, 4, 4, 0, 0, 0, {0, 1, 1}, {0, 1, 1}};
@@ -142,6 +143,7 @@ static void values(void) {
     shape.source.start = UINT64_MAX;
     EXPECT(MF_ERROR_OUT_OF_RANGE,
            mf_submit_copy_2d(queue, mf_part(frame, 9, 1), mf_all(other), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_frame_allocate(client, 0, &frame_of_none));
     /* Wrong lists: */
     for (int i = 0; i < 65; i++)
         many[i] = mf_part(frame, 0, 16);
