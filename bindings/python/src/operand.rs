@@ -117,7 +117,8 @@ impl Part {
     /// are compared one by one, so one would overwrite what another reads.
     pub(crate) fn refuse_skew(&self, other: &Self, pixel_bytes: usize) -> PyResult<()> {
         let (Some(one), Some(other)) = (self.memory, other.memory) else { return Ok(()) };
-        let (start, other_start) = (one.start.addr(), other.start.addr());
+        let start = one.start.addr();
+        let other_start = other.start.addr();
         let apart = start >= other_start.saturating_add(other.length)
             || other_start >= start.saturating_add(one.length);
         if apart || start.abs_diff(other_start).is_multiple_of(pixel_bytes) {

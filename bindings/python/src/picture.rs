@@ -196,7 +196,7 @@ fn passes(
     if width == 0 || height == 0 {
         return Ok(Vec::new());
     }
-    let unit = [4, 2, 1].into_iter().find(|unit| pixel_bytes % unit == 0).unwrap_or(1);
+    let unit = [4, 2, 1].into_iter().find(|unit| pixel_bytes.is_multiple_of(*unit)).unwrap_or(1);
     let parts = pixel_bytes / unit;
     let pixel = PixelSize::from_bytes(unit).ok_or_else(beyond)?;
     let shape = |count: Count2d, [source, destination]: [Strides; 2]| {

@@ -70,7 +70,7 @@ impl Side {
         &self,
         passes: Vec<memferry::Transfer<u64>>,
         linked: bool,
-    ) -> Result<VecDeque<Pending<u64>>, (VecDeque<Pending<u64>>, SubmitReason)> {
+    ) -> Result<Passes, (Passes, SubmitReason)> {
         let _submitting = self.order.submitting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut submitted = VecDeque::with_capacity(passes.len());
         for pass in passes {
@@ -107,6 +107,9 @@ impl Side {
         whole.map(Ok)
     }
 }
+
+/// The passes of a transfer that were submitted, in order.
+type Passes = VecDeque<Pending<u64>>;
 
 /// The terms of each pass: one starts when the one before it has succeeded.
 fn in_order(terms: &Terms, passes: Vec<memferry::Transfer<u64>>) -> Vec<memferry::Transfer<u64>> {
@@ -152,7 +155,7 @@ pub(crate) struct Submission {
 
 /// A transfer that was not submitted; some of its passes may have been, and are cancelled.
 struct NotAll {
-    part: Option<Running>,
+    part: Option<Box<Running>>,
     error: PyErr,
 }
 
@@ -293,7 +296,7 @@ impl Submission {
         .map(|running| self.keep(running, now))
         .map_err(|NotAll { part, error }| {
             if let Some(part) = part {
-                self.keep(part, true);
+                self.keep(*part, true);
             }
             error
         })
@@ -327,15 +330,14 @@ impl Submission {
         side: Side,
         passes: Vec<memferry::Transfer<u64>>,
         linked: bool,
-        running: impl FnOnce(Arc<Home>, VecDeque<Pending<u64>>) -> Running,
+        running: impl FnOnce(Arc<Home>, Passes) -> Running,
     ) -> Result<Running, NotAll> {
         // The queue takes earlier ends first, and may release the last clone of a frame with them.
         let home = &self.session.home;
         match home.asking(move || side.submit(passes, linked)) {
             Ok(pending) => Ok(running(Arc::clone(home), pending)),
             Err((submitted, reason)) => {
-                let part =
-                    if submitted.is_empty() { None } else { Some(running(Arc::clone(home), submitted)) };
+                let part = (!submitted.is_empty()).then(|| Box::new(running(Arc::clone(home), submitted)));
                 Err(NotAll { part, error: errors::of_submit(reason) })
             }
         }

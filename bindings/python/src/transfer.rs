@@ -158,7 +158,7 @@ impl Transfer {
     ) -> Vec<memferry::Transfer<u64>> {
         match passes {
             None => vec![self.describe_bytes(regions)],
-            // A picture without pixels.
+            // There are no pixels to move, but the transfer has its place in the queue.
             Some(passes) if passes.is_empty() => vec![memferry::nop().untyped()],
             Some(passes) => {
                 let walk = |shape| memferry::copy_2d(&regions[0], &regions[1], shape).untyped();
@@ -185,7 +185,7 @@ impl Transfer {
                 let sources = regions.len() - 1;
                 memferry::xor(&regions[..sources], &regions[sources]).untyped()
             }
-            // Pictures have passes.
+            // Pictures are described by their passes, before this.
             Operation::Nop | Operation::Turn(_) | Operation::Overlay { .. } => memferry::nop().untyped(),
         }
     }

@@ -28,7 +28,8 @@ impl Walk {
         let at = |x: u32, y: u32| first + i128::from(x) * across + i128::from(y) * down;
         let [across, down] = [across.abs(), down.abs()];
         let pixel = i128::from(count.pixel.bytes());
-        let (x_count, y_count) = (count.x_count, count.y_count);
+        let x_count = count.x_count;
+        let y_count = count.y_count;
         if y_count == 1 || (x_count > 1 && across <= down) {
             let rows = (0..y_count).map(|y| (0..x_count).map(|x| at(x, y)).collect()).collect();
             Self { rows, across, down, pixel }
@@ -39,7 +40,7 @@ impl Walk {
     }
 
     /// Each pixel a row.
-    fn as_column(mut self) -> Self {
+    fn into_column(mut self) -> Self {
         self.rows = self.rows.concat().into_iter().map(|pixel| vec![pixel]).collect();
         self.down = self.across;
         self
@@ -113,10 +114,10 @@ fn share_bytes(mut one: Walk, mut other: Walk) -> bool {
         line.rows.len() == 1 && line.rows[0].len() > 1 && matches
     };
     if is_line_along(&one, &other) {
-        one = one.as_column();
+        one = one.into_column();
         one.across = other.across;
     } else if is_line_along(&other, &one) {
-        other = other.as_column();
+        other = other.into_column();
         other.across = one.across;
     }
     let [many, many_others] = [one.rows.len() > 1, other.rows.len() > 1];

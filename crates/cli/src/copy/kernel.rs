@@ -12,16 +12,14 @@ use std::io;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// How the kernel copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
     /// Both files have the same blocks until one is changed.
     Shared,
-    /// Page by page.
+    /// Their pages were copied.
     Moved,
 }
 
-/// A finished copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Copied {
     pub(super) how: How,

@@ -88,7 +88,7 @@ impl Snapshot<'_> {
         };
         add(&mut lines, self.workers(), None);
         add(&mut lines, self.classes(), None);
-        for module in &status.module {
+        if let Some(module) = &status.module {
             add(&mut lines, self.engines(module), None);
         }
         if status.slices > 0 {

@@ -9,7 +9,6 @@
 use memferry_service::profile::Tuning;
 use serde::Serialize;
 
-/// Fewest measurements.
 pub(super) const FEWEST: usize = 3;
 /// Most measurements. As many are made where they do not agree.
 pub(super) const MOST: usize = 7;

@@ -118,9 +118,9 @@ fn share_bytes(one: Rows, other: Rows) -> bool {
     if distance >= one.bytes() || -distance >= other.bytes() {
         return false;
     }
-    let one_rows = one.as_column_beside(&other);
-    let other_rows = other.as_column_beside(&one);
-    let (one, other) = (one_rows, other_rows);
+    let column = one.as_column_beside(&other);
+    let other = other.as_column_beside(&one);
+    let one = column;
     let down = match (one.rows, other.rows) {
         (1, 1) => 0,
         (1, _) => other.down,
