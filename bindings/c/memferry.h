@@ -165,7 +165,7 @@ typedef enum mf_error {
   MF_ERROR_OUTCOME_UNKNOWN = 122,
   // The deadline conflicts with earlier promises to other transfers; the transfer was not started.
   MF_ERROR_DEADLINE_UNREACHABLE = 123,
-  // Two operands of an xor or dual copy overlap in part.
+  // Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place.
   MF_ERROR_OVERLAP = 124,
 } mf_error;
 
@@ -507,7 +507,7 @@ const char *mf_last_message(void);
 
 // Allocates at least `length` bytes, in whole pages, zeroed, with all rights, mapped in this process.
 //
-// MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
+// MF_ERROR_ARGUMENT for no bytes, MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
 MF_MUST_USE enum mf_error mf_frame_allocate(struct mf_client client, uint64_t length, struct mf_frame *frame);
 
 // Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed permanently. A memfd that is
@@ -755,7 +755,8 @@ enum mf_error mf_submit_fill(struct mf_queue queue,
                              struct mf_ticket *ticket);
 
 // Submits a move of pixels (mem_copy_2d of Wicki 2014, listing 4). The walks' starts count from the ranges' offsets, and the walks
-// have to stay in the frames; the ranges' lengths are ignored.
+// have to stay in the frames; the ranges' lengths are ignored. A picture may be shifted over itself; if other walks have bytes in
+// common, the transfer fails with MF_ERROR_OVERLAP.
 //
 // MF_ERROR_ARGUMENT, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 MF_MUST_USE
@@ -778,7 +779,7 @@ enum mf_error mf_submit_fill_2d(struct mf_queue queue,
 
 // Submits a copy of a picture, turned by one of mf_turn. With `transparent` not 0, source pixels of `color` are left out. The
 // destination must have the size that the turn gives. The pictures count from the ranges' offsets and have to stay in the frames;
-// the ranges' lengths are ignored.
+// the ranges' lengths are ignored. A picture that would be turned in its own place fails with MF_ERROR_OVERLAP.
 //
 // MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 MF_MUST_USE

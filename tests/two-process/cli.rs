@@ -110,7 +110,9 @@ fn copy_works_embedded_and_with_a_service() {
     for length in [1, 4095, 4097, 8 << 20, (8 << 20) + 1, (40 << 20) + 12_345] {
         let bytes = noise(length, length as u64);
         let source = place.file("source", &bytes);
-        let printed = succeed(memferry!["copy", &source, place.path("embedded")]);
+        let printed = succeed(memferry!["copy", &source, place.path("plain")]);
+        assert!(printed.contains(&format!("copied {length} bytes")), "{printed}");
+        let printed = succeed(memferry!["copy", &source, place.path("embedded"), "--through-engine"]);
         assert!(
             printed.contains(&format!("copied {length} bytes")) && printed.contains("of memcpy's speed"),
             "{printed}"
@@ -118,7 +120,7 @@ fn copy_works_embedded_and_with_a_service() {
         assert!(printed.contains("CPU worker") && printed.contains("CPU time"), "{printed}");
         let printed = succeed(memferry!["copy", &source, place.path("served"), "--socket", &service.socket]);
         assert!(printed.contains("of the service"), "{printed}");
-        for copy in ["embedded", "served"] {
+        for copy in ["plain", "embedded", "served"] {
             assert!(std::fs::read(place.path(copy)).unwrap() == bytes, "{copy}, {length} bytes");
         }
     }
@@ -174,12 +176,13 @@ fn copy_keeps_holes() {
         bytes
     };
     let served = memferry!["copy", &source, place.path("served"), "--socket", &service.socket];
-    for (command, name) in
-        [(memferry!["copy", &source, place.path("embedded")], "embedded"), (served, "served")]
-    {
+    let embedded = memferry!["copy", &source, place.path("embedded"), "--through-engine"];
+    let plain = memferry!["copy", &source, place.path("plain")];
+    for (command, name) in [(plain, "plain"), (embedded, "embedded"), (served, "served")] {
         let printed = succeed(command);
         assert!(
-            printed.contains(&format!("copied {length} bytes")) && printed.contains("and holes"),
+            printed.contains(&format!("copied {length} bytes"))
+                && (printed.contains("and holes") || printed.contains("share their blocks")),
             "{printed}"
         );
         let copy = place.path(name);
@@ -196,10 +199,15 @@ fn copy_keeps_a_file_of_one_hole() {
     let source = place.path("hole");
     std::fs::File::create(&source).unwrap().set_len(1 << 30).unwrap();
     let target = place.file("target", b"longer");
-    let printed = succeed(memferry!["copy", &source, &target]);
-    assert!(printed.contains("copied 1073741824 bytes") && printed.contains("a hole"), "{printed}");
-    assert_eq!(std::fs::metadata(&target).unwrap().len(), 1 << 30);
-    assert!(allocated(&target) < 1 << 20);
+    for way in [&[][..], &["--through-engine"]] {
+        let mut command = memferry!["copy", &source, &target];
+        command.args(way);
+        let printed = succeed(command);
+        assert!(printed.contains("copied 1073741824 bytes"), "{printed}");
+        assert!(printed.contains("a hole") || printed.contains("share their blocks"), "{printed}");
+        assert_eq!(std::fs::metadata(&target).unwrap().len(), 1 << 30);
+        assert!(allocated(&target) < 1 << 20);
+    }
 }
 
 fn pipe(place: &Place, name: &str) -> PathBuf {
@@ -589,6 +597,17 @@ fn status_prints_a_table_or_json() {
     let status: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(status["workers"].as_array().unwrap().len(), 1);
     assert_fails(memferry!["status", "--socket", "/nonexistent/socket"], "cannot connect");
+}
+
+#[test]
+fn shells_complete_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = succeed(memferry!["completions", shell]);
+        for word in ["status", "through-engine", "copy-contents", "completions"] {
+            assert!(script.contains(word), "{shell} lacks {word}");
+        }
+    }
+    assert_fails(memferry!["completions", "tcsh"], "possible values");
 }
 
 #[test]

@@ -144,12 +144,12 @@ fn invalid_options_leave_no_files() {
     std::fs::remove_dir(&directory).unwrap();
 }
 
-/// Runs `memferry copy`, embedded, with one environment variable.
+/// Runs `memferry copy` through the embedded engine, with one environment variable.
 fn copy_with(variable: &str, value: &str, directory: &File) -> Output {
     let [from, to] = ["memferry.toml", "copy"].map(|name| directory.0.join(name));
     Command::new(env!("CARGO_BIN_EXE_memferry"))
         .env(variable, value)
-        .arg("copy")
+        .args(["copy", "--through-engine"])
         .args([from, to])
         .output()
         .unwrap()
@@ -173,15 +173,20 @@ fn invalid_kernels_and_profiles_are_refused() {
 #[test]
 fn a_measured_profile_can_be_loaded() {
     let file = File::new("not a profile yet");
-    let tuned = memferry(&["tune", "--to", &file.text()]);
+    // The machine of a test is seldom quiet.
+    let tuned = memferry(&["tune", "--force", "--to", &file.text()]);
     assert!(tuned.status.success(), "{tuned:?}");
     let table = String::from_utf8(tuned.stdout).unwrap();
     assert!(table.contains("all copies bypass the caches from") && table.contains(&file.text()), "{table}");
+    assert_eq!(table.matches(" measurements agree").count(), 8, "{table}");
     let text = std::fs::read_to_string(file.path()).unwrap();
     assert!(text.starts_with("# What `memferry tune` measured") && text.contains("far_ticks = "), "{text}");
     assert!(copy_with("MEMFERRY_PROFILE", &file.text(), &file).status.success());
     let message = errors(&memferry(&["tune", "--to", "/proc/no/profile"]));
     assert!(message.contains("/proc/no/profile"), "{message}");
+    let folder = file.path().with_extension("new");
+    let message = errors(&memferry(&["tune", "--to", folder.join("profile").to_str().unwrap()]));
+    assert!(message.contains("create it first") && !folder.exists(), "{message}");
 }
 
 #[test]
@@ -214,6 +219,8 @@ fn a_running_service_changes_its_policy() {
     }
     let json: serde_json::Value = serde_json::from_str(&message(policy(&["--json"]))).unwrap();
     assert_eq!((&json["kind"], &json["class_weights"][2]), (&"priority".into(), &9.into()));
+    assert_eq!((&json["slice_us"], &json["period_us"]), (&100.into(), &400.into()));
+    assert!(json.get("slice").is_none() && json.get("period").is_none(), "{json}");
     for kind in memferry::PolicyKind::ALL.map(memferry::PolicyKind::name) {
         assert!(message(policy(&[kind, "--low-policy=none"])).starts_with(kind));
         assert_moves_bytes(&service.client());

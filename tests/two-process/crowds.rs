@@ -232,8 +232,15 @@ fn json_log_lines_name_client_and_reason() {
     let rude = Raw::open(&socket);
     rude.send(b"\"nonsense\n\\", &[]);
     assert_eq!(rude.farewell(), Violation::Malformed);
+    let worked = client.session().0;
+    // A client that only looks, as each query of the metrics does, gets no line.
+    let looking = Client::connect(&socket).unwrap();
+    looking.status().unwrap();
+    let looked = looking.session().0;
+    drop(looking);
     let many: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     assert!(many.iter().any(Result::is_err));
+    client.set_policy(memferry::PolicySettings::of(memferry::PolicyKind::Weighted)).unwrap();
     drop((many, client));
     // A service that fails to start logs the reason in the same format.
     let mut second = Command::new(env!("CARGO_BIN_EXE_memferry"));
@@ -253,6 +260,7 @@ fn json_log_lines_name_client_and_reason() {
         ("ready", &["socket", "workers"][..]),
         ("connected", &["session", "user", "process"]),
         ("disconnected", &["session", "user", "process", "reason"]),
+        ("policy changed", &["session", "user", "process", "policy", "settings"]),
         ("violation", &["session", "user", "process", "reason"]),
         ("refused", &["user", "reason"]),
         ("stopped", &[]),
@@ -265,5 +273,9 @@ fn json_log_lines_name_client_and_reason() {
         }
         assert!(of_kind.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()));
     }
+    let connected = |session: u64| {
+        lines().iter().any(|line| line["message"] == "connected" && line["session"] == session)
+    };
+    assert!(connected(worked) && !connected(looked));
     std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -5,6 +5,7 @@
 //!                             + labels, Group { name, a Value per label } ─► bars()  ─┴─► SVG text
 //! ```
 //!
+//! A few values far above all others do not stretch a linear axis of measured values: they are drawn at its end, and a note counts them.
 //! Logarithmic axes are linear in the logarithm, so that labels are round numbers. Values without a logarithm are left out on them.
 //! The same values give the same bytes: nothing depends on time, machine or fonts.
 
@@ -25,6 +26,10 @@ const COLOURS: [RGBColor; 7] = [
 ];
 /// Free space above the highest value of a linear axis.
 const HEADROOM: f64 = 1.08;
+/// How far a value lies above the next one before the axis ends below it. Sweeps double their sizes.
+const FAR: f64 = 4.0;
+/// Room above the highest value that the axis shows, for strokes and bands.
+const ABOVE: f64 = 1.5;
 /// Opacity of the band from low to high values.
 const BAND: f64 = 0.15;
 /// Share of a group's width filled by its bars.
@@ -108,6 +113,8 @@ pub struct Frame {
     pub x_labels: usize,
     /// Height of the letters beside the axes.
     pub letters: u32,
+    /// Where and when the values were measured, a line below the chart.
+    pub measured: Option<String>,
 }
 
 /// A value with the range of its variation.
@@ -125,6 +132,10 @@ impl From<f64> for Value {
 }
 
 impl Value {
+    fn up_to(self, limit: f64) -> Self {
+        Self { low: self.low.min(limit), middle: self.middle.min(limit), high: self.high.min(limit) }
+    }
+
     fn places(self, scale: Scale) -> Option<Self> {
         let place = |value| scale.place(value);
         Some(Self { low: place(self.low)?, middle: place(self.middle)?, high: place(self.high)? })
@@ -165,9 +176,16 @@ pub fn lines(frame: &Frame, lines: &[Line]) -> Result<String, DrawError> {
     let all = || places.iter().flatten();
     let (first, last) = extent(all().map(|(x, _)| *x));
     let (low, high) = extent(all().flat_map(|(_, value)| [value.low, value.high]));
-    let spans = (first..last, frame.y.scale.span(low, high));
+    let limit = limit(frame, all().map(|(_, value)| *value)).unwrap_or(high);
+    let above = all().filter(|(_, value)| value.middle > limit).count();
+    let places: Vec<Vec<_>> = places
+        .iter()
+        .map(|points| points.iter().map(|(x, value)| (*x, value.up_to(limit))).collect())
+        .collect();
+    let spans = (first..last, frame.y.scale.span(low, high.min(limit)));
     let mut text = String::new();
     draw(frame, &spans, 44, &mut text, |chart, root| {
+        note(frame, above, root)?;
         for (number, (line, points)) in lines.iter().zip(&places).enumerate() {
             let ((red, green, blue), is_open) = mark(number);
             let colour = RGBColor(red, green, blue);
@@ -198,7 +216,10 @@ pub fn bars(frame: &Frame, labels: &[&str], groups: &[Group]) -> Result<String, 
     let placed = |value: &Option<Value>| value.and_then(|value| value.places(frame.y.scale));
     let places = || groups.iter().flat_map(|group| &group.bars).filter_map(placed);
     let (low, high) = extent(places().flat_map(|value| [value.low, value.high]));
-    let mut spans = (0.0..groups.len() as f64, frame.y.scale.span(low, high));
+    let limit = limit(frame, places()).unwrap_or(high);
+    let above = places().filter(|value| value.middle > limit).count();
+    let placed = |value: &Option<Value>| placed(value).map(|value| value.up_to(limit));
+    let mut spans = (0.0..groups.len() as f64, frame.y.scale.span(low, high.min(limit)));
     let foot = match frame.y.scale {
         Scale::Linear => 0.0,
         // Leaves a step below the lowest bar.
@@ -211,6 +232,7 @@ pub fn bars(frame: &Frame, labels: &[&str], groups: &[Group]) -> Result<String, 
     let longest = groups.iter().map(|group| group.name.chars().count()).max().unwrap_or(0) as u32;
     let mut text = String::new();
     draw(frame, &spans, longest * LETTER + AROUND, &mut text, |chart, root| {
+        note(frame, above, root)?;
         for (number, label) in labels.iter().enumerate() {
             let ((red, green, blue), _) = mark(number);
             let colour = RGBColor(red, green, blue).filled();
@@ -247,6 +269,35 @@ type Coordinates =
     Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>;
 type Spans = (Range<f64>, Range<f64>);
 
+/// The end of a linear axis of measured values, if some values lie too far above the others to show both: one in fifty, or a single
+/// one, that are more than [`FAR`] times the next. A stroke or band ends there too.
+fn limit(frame: &Frame, values: impl Iterator<Item = Value>) -> Option<f64> {
+    if frame.measured.is_none() || frame.y.scale != Scale::Linear {
+        return None;
+    }
+    let mut middles: Vec<f64> = values.map(|value| value.middle).collect();
+    middles.sort_by(|one, other| other.total_cmp(one));
+    let few = (middles.len() / 50).max(1);
+    let far = |pair: &[f64]| pair[1] > 0.0 && pair[0] > FAR * pair[1];
+    let below =
+        (1..=few.min(middles.len().saturating_sub(3))).rev().find(|index| far(&middles[index - 1..=*index]));
+    let highest = middles.get(below.unwrap_or(0)).copied()?;
+    (highest > 0.0).then_some(highest * ABOVE)
+}
+
+/// Writes where and when the values were measured, and how many of them end at the end of the axis.
+fn note(frame: &Frame, above: usize, root: &Area<'_>) -> Result<(), DrawError> {
+    let Some(measured) = &frame.measured else { return Ok(()) };
+    let rest = match above {
+        0 => String::new(),
+        1 => "; 1 value lies above the axis".to_owned(),
+        count => format!("; {count} values lie above the axis"),
+    };
+    let style = ("sans-serif", 11).into_font().color(&BLACK.mix(0.6));
+    let place = (12, frame.size.1.saturating_sub(14) as i32);
+    root.draw(&Text::new(format!("{measured}{rest}"), place, style)).map_err(plotting)
+}
+
 /// Draws title and axes, then calls `values`. `below` is the height reserved under the chart.
 fn draw<'a>(
     frame: &Frame,
@@ -266,6 +317,7 @@ fn draw<'a>(
     }
     let mut chart = builder
         .margin(12)
+        .margin_bottom(if frame.measured.is_some() { 26 } else { 12 })
         .margin_right(if frame.title.is_some() { 40 } else { 24 })
         .x_label_area_size(below)
         .y_label_area_size(70)
@@ -373,7 +425,15 @@ mod tests {
     fn frame(title: Option<&str>, y_scale: Scale) -> Frame {
         let x = Axis { words: "size (bytes)".to_owned(), in_bytes: true, scale: Scale::Log2 };
         let y = Axis { words: "GB/s".to_owned(), in_bytes: false, scale: y_scale };
-        Frame { size: (960, 600), title: title.map(str::to_owned), x, y, x_labels: 16, letters: 12 }
+        Frame {
+            size: (960, 600),
+            title: title.map(str::to_owned),
+            x,
+            y,
+            x_labels: 16,
+            letters: 12,
+            measured: None,
+        }
     }
 
     fn sweep(label: &str, value: impl Fn(f64) -> Value) -> Line {
@@ -393,6 +453,24 @@ mod tests {
         assert_eq!(text, lines(&frame(Some("a sweep"), Scale::Linear), &[varying, exact.clone()]).unwrap());
         let bare = lines(&frame(None, Scale::Log10), &[exact]).unwrap();
         assert!(!bare.contains("theirs"), "without a title there is no legend");
+    }
+
+    #[test]
+    fn a_lone_value_does_not_squash_the_others() {
+        let mut outlying = sweep("ours", Value::from);
+        outlying.points[3].1 = 9000.0.into();
+        let measured =
+            Frame { measured: Some("a CPU, today".to_owned()), ..frame(Some("a sweep"), Scale::Linear) };
+        let text = lines(&measured, std::slice::from_ref(&outlying)).unwrap();
+        assert!(
+            text.contains("a CPU, today; 1 value lies above the axis") && !text.contains("8000"),
+            "{text}"
+        );
+        let plain = lines(&frame(Some("a sweep"), Scale::Linear), &[outlying]).unwrap();
+        assert!(plain.contains("8000"), "only measured values");
+        let doubling = sweep("theirs", |power| power.exp2().into()).points;
+        let text = lines(&measured, &[Line { label: String::new(), points: doubling }]).unwrap();
+        assert!(!text.contains("above the axis"), "{text}");
     }
 
     #[test]

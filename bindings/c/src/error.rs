@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 use memferry::{
-    AccessError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError, InvalidTransfer,
-    OpenError, RefusalKind, SubmitReason, TransferError, Violation,
+    AccessError, AllocateError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError,
+    InvalidTransfer, OpenError, RefusalKind, SubmitReason, TransferError, Violation,
 };
 
 /// The result of a call. MF_ERROR_NONE is 0; from 100 a transfer failed, below 100 the call itself.
@@ -134,7 +134,7 @@ pub enum mf_error {
     OutcomeUnknown = 122,
     /// The deadline conflicts with earlier promises to other transfers; the transfer was not started.
     DeadlineUnreachable = 123,
-    /// Two operands of an xor or dual copy overlap in part.
+    /// Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place.
     Overlap = 124,
 }
 
@@ -205,7 +205,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::ServiceStopping, c"the service was stopping and did not start the transfer"),
     (mf_error::OutcomeUnknown, c"the service was lost; the outcome is unknown"),
     (mf_error::DeadlineUnreachable, c"the deadline conflicts with earlier promises to other transfers"),
-    (mf_error::Overlap, c"two operands overlap in part; use ranges that are equal or apart"),
+    (mf_error::Overlap, c"two operands overlap in part; use ranges that are equal or apart, and turn a picture to another place"),
 ];
 
 /// Describes an error's number: a constant string, "unknown error" for an undefined number.
@@ -347,6 +347,7 @@ impl From<ConnectError> for Fault {
 impl From<FrameError> for Fault {
     fn from(error: FrameError) -> Self {
         let number = match &error {
+            FrameError::Allocate(AllocateError::Empty) => mf_error::Argument,
             FrameError::Allocate(_) | FrameError::Guard(_) => mf_error::System,
             FrameError::Memory(_) => mf_error::Protocol,
             FrameError::Call(call) => of_call(call),

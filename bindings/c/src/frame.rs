@@ -43,7 +43,7 @@ fn rights(bits: u32) -> Result<Rights, Fault> {
 
 /// Allocates at least `length` bytes, in whole pages, zeroed, with all rights, mapped in this process.
 ///
-/// MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
+/// MF_ERROR_ARGUMENT for no bytes, MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_allocate(client: mf_client, length: u64, frame: *mut mf_frame) -> mf_error {

@@ -107,7 +107,8 @@ pub unsafe extern "C" fn mf_submit_fill(
 }
 
 /// Submits a move of pixels (mem_copy_2d of Wicki 2014, listing 4). The walks' starts count from the ranges' offsets, and the walks
-/// have to stay in the frames; the ranges' lengths are ignored.
+/// have to stay in the frames; the ranges' lengths are ignored. A picture may be shifted over itself; if other walks have bytes in
+/// common, the transfer fails with MF_ERROR_OVERLAP.
 ///
 /// MF_ERROR_ARGUMENT, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 #[must_use]
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn mf_submit_fill_2d(
 
 /// Submits a copy of a picture, turned by one of mf_turn. With `transparent` not 0, source pixels of `color` are left out. The
 /// destination must have the size that the turn gives. The pictures count from the ranges' offsets and have to stay in the frames;
-/// the ranges' lengths are ignored.
+/// the ranges' lengths are ignored. A picture that would be turned in its own place fails with MF_ERROR_OVERLAP.
 ///
 /// MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 #[must_use]

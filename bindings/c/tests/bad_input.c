@@ -86,6 +86,7 @@ static void strangers(void) {
 }
 
 static void values(void) {
+    mf_frame frame_of_none;
     mf_ticket ticket, never = {7, 7}, wild = {UINT64_MAX, 0};
     mf_terms terms = MF_TERMS_INIT;
     mf_shape_2d shape = {3, 4, 4, 0, 0, 0, {0, 1, 1}, {0, 1, 1}};
@@ -142,6 +143,7 @@ static void values(void) {
     shape.source.start = UINT64_MAX;
     EXPECT(MF_ERROR_OUT_OF_RANGE,
            mf_submit_copy_2d(queue, mf_part(frame, 9, 1), mf_all(other), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_frame_allocate(client, 0, &frame_of_none));
     /* Wrong lists: */
     for (int i = 0; i < 65; i++)
         many[i] = mf_part(frame, 0, 16);
@@ -155,6 +157,13 @@ static void values(void) {
                                                      mf_part(other, 4, 16), NULL, &ticket), ticket));
     EXPECT(MF_ERROR_OVERLAP, run(mf_submit_xor(queue, many, 1, mf_part(frame, 8, 16), NULL, &ticket), ticket));
     OK(run(mf_submit_xor(queue, many, 2, mf_part(frame, 0, 16), NULL, &ticket), ticket));
+    /* A picture is not turned in its own place, but shifted over itself: */
+    struct mf_image picture = {.width = 4, .height = 4, .pitch_bytes = 8, .pixel_bytes = 1};
+    struct mf_range whole = mf_part(frame, 0, 64);
+    EXPECT(MF_ERROR_OVERLAP, run(mf_submit_turn(queue, whole, &picture, MF_TURN_ROTATE180, whole, &picture, 0, 0, NULL,
+                                                &ticket), ticket));
+    OK(run(mf_submit_turn(queue, whole, &picture, MF_TURN_UPRIGHT, mf_part(frame, 9, 64), &picture, 0, 0, NULL, &ticket),
+           ticket));
     OK(run(mf_submit_copy(queue, mf_part(frame, 0, 2000), mf_part(frame, 7, 2000), NULL, &ticket), ticket));
     OK(mf_submit_repeat(queue, 1, NULL, &ticket));
     EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_repeat(queue, 1, NULL, &never), ticket));

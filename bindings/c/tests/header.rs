@@ -54,6 +54,20 @@ fn declared() -> Vec<String> {
 }
 
 #[test]
+fn a_manual_page_names_every_function() {
+    let pages = std::fs::read_dir(Path::new(CRATE).join("man")).unwrap();
+    let pages: String = pages
+        .map(|page| std::fs::read_to_string(page.unwrap().path()).unwrap())
+        .collect::<Vec<_>>()
+        .join("\n");
+    // The two helpers are inline functions, which `declared` leaves out.
+    for name in declared().iter().map(String::as_str).chain(["mf_all", "mf_part"]) {
+        let named = |word: &str| word.trim_matches('"') == name;
+        assert!(pages.split_whitespace().any(named), "no manual page names {name}");
+    }
+}
+
+#[test]
 fn every_function_is_exported() {
     let script = read("memferry.map");
     let mut exported: Vec<_> = script

@@ -4,13 +4,37 @@
 //! hint="keep", within=0.1, ... ─► Terms ─ apply ─► Transfer        "rw" ─► Rights        "rotate90" ─► Turn
 //! ```
 //!
-//! An unknown name is a `ValueError` that lists the known ones.
+//! An unknown name is a `ValueError` that lists the known ones, a number out of range one that says the range.
 
 use std::time::Duration;
 
-use memferry::{CacheHint, Color24, Pattern, Rights, Transfer, Turn};
-use pyo3::exceptions::PyValueError;
+use memferry::{CacheHint, Pattern, Rights, Transfer, Turn};
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
+
+/// An integer argument. One that does not fit is a `ValueError`, as other numbers that mean nothing here.
+#[derive(Clone, Copy)]
+pub(crate) struct Number<T>(pub(crate) T);
+
+macro_rules! number {
+    ($($of:ty)*) => {
+        $(impl<'a, 'py> FromPyObject<'a, 'py> for Number<$of> {
+            type Error = PyErr;
+
+            fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+                object.extract::<$of>().map(Self).map_err(|error| {
+                    if !error.is_instance_of::<PyOverflowError>(object.py()) {
+                        return error;
+                    }
+                    let message = format!("{} is not from {} to {}", *object, <$of>::MIN, <$of>::MAX);
+                    PyValueError::new_err(message)
+                })
+            }
+        })*
+    };
+}
+
+number!(u32 u64 i64);
 
 /// How a transfer is to be served.
 #[derive(Clone, Copy)]
@@ -86,10 +110,6 @@ pub(crate) fn pattern(value: u32, width: u32) -> PyResult<Pattern> {
     };
     let message = || format!("{value:#x} is no pattern of {width} bytes; the width is 1, 2 or 4");
     pattern.ok_or_else(|| PyValueError::new_err(message()))
-}
-
-pub(crate) fn color(value: u32) -> PyResult<Color24> {
-    Color24::new(value).ok_or_else(|| PyValueError::new_err(format!("{value:#x} is no colour of 24 bits")))
 }
 
 pub(crate) fn turn_named(name: &str) -> PyResult<Turn> {

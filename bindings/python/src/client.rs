@@ -14,7 +14,7 @@ use memferry::{ConnectOptions, ForkGuard, Grantee, SessionId};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::arguments;
+use crate::arguments::{self, Number};
 use crate::errors;
 use crate::frame::{Frame, Region};
 use crate::grant::{self, Grant, GrantToken};
@@ -65,12 +65,18 @@ impl Client {
 
     /// Allocates at least `length` bytes, in whole pages, zeroed: in huge pages of the machine's pool, or on one NUMA node.
     #[pyo3(signature = (length, *, huge=false, node=None))]
-    fn frame(&self, py: Python<'_>, length: u64, huge: bool, node: Option<u32>) -> PyResult<Frame> {
-        let mut builder = self.session.client()?.frame(length);
+    fn frame(
+        &self,
+        py: Python<'_>,
+        length: Number<u64>,
+        huge: bool,
+        node: Option<Number<u32>>,
+    ) -> PyResult<Frame> {
+        let mut builder = self.session.client()?.frame(length.0);
         if huge {
             builder = builder.huge();
         }
-        if let Some(node) = node {
+        if let Some(Number(node)) = node {
             builder = builder.node(node);
         }
         let frame = py.detach(|| builder.alloc()).map_err(errors::of_frame)?;
@@ -78,9 +84,9 @@ impl Client {
     }
 
     /// Opens a queue for up to `capacity` transfers, a power of two from 2 to 4096.
-    #[pyo3(signature = (capacity=64))]
-    fn queue(&self, py: Python<'_>, capacity: u32) -> PyResult<Queue> {
-        Submission::open(py, Arc::clone(&self.session), capacity).map(Queue)
+    #[pyo3(signature = (capacity=Number(64)), text_signature = "($self, capacity=64)")]
+    fn queue(&self, py: Python<'_>, capacity: Number<u32>) -> PyResult<Queue> {
+        Submission::open(py, Arc::clone(&self.session), capacity.0).map(Queue)
     }
 
     /// Grants rights on a frame or a region to another session, or to every session of a user.
@@ -90,8 +96,8 @@ impl Client {
         py: Python<'_>,
         memory: &Bound<'_, PyAny>,
         rights: &str,
-        session: Option<u64>,
-        user: Option<u32>,
+        session: Option<Number<u64>>,
+        user: Option<Number<u32>>,
     ) -> PyResult<Grant> {
         let region = match (memory.cast::<Frame>(), memory.cast::<Region>()) {
             (Ok(frame), _) => memferry::Region::from(&*frame.get().frame),
@@ -99,8 +105,8 @@ impl Client {
             _ => return Err(PyValueError::new_err("only a frame or a region of one can be granted")),
         };
         let to = match (session, user) {
-            (Some(session), None) => Grantee::Session(SessionId(session)),
-            (None, Some(user)) => Grantee::User(user),
+            (Some(session), None) => Grantee::Session(SessionId(session.0)),
+            (None, Some(user)) => Grantee::User(user.0),
             _ => return Err(PyValueError::new_err("name the grantee: session=... or user=...")),
         };
         let client = self.session.client()?;

@@ -6,7 +6,7 @@
 //! lengths and shapes ─► ValueError      read-only or strided memory ─► BufferError      a timeout ─► TimeoutError
 //! ```
 
-use memferry::{CallError, FrameError, ImageError, OpenError, SubmitReason};
+use memferry::{CallError, FrameError, OpenError, SubmitReason};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -81,10 +81,6 @@ pub(crate) fn of_open(error: OpenError) -> PyErr {
         OpenError::Call(error) => of_call(error),
         other => Error::new_err(other.to_string()),
     }
-}
-
-pub(crate) fn of_image(error: ImageError) -> PyErr {
-    PyValueError::new_err(error.to_string())
 }
 
 pub(crate) fn of_submit(reason: SubmitReason) -> PyErr {

@@ -17,6 +17,7 @@ mod frame;
 mod grant;
 mod home;
 mod operand;
+mod picture;
 mod queue;
 mod registry;
 mod running;
@@ -30,6 +31,13 @@ use pyo3::prelude::*;
 /// The native part of the package `memferry`.
 #[pymodule]
 mod _memferry {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
     #[pymodule_export]
     use super::client::{Client, connect};
     #[pymodule_export]

@@ -10,13 +10,14 @@
 
 use std::ffi::CStr;
 
-use memferry::{Access, CallError, Client, Image, Lent, PixelSize};
+use memferry::{Access, CallError, Client, FrameError, Lent, Refusal, RefusalKind};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::frame::{Frame, Region};
+use crate::picture::{Extent, Picture};
 use crate::registry::FrameRegistry;
 
 /// Memory of this process.
@@ -35,7 +36,7 @@ pub(crate) struct Part {
     memory: Option<Memory>,
     buffer: Option<PyUntypedBuffer>,
     /// Its layout, when it has two dimensions of pixels.
-    image: Option<Image>,
+    picture: Option<Picture>,
     what: &'static str,
 }
 
@@ -72,11 +73,22 @@ impl Part {
                 "{what} holds references to Python objects, which are counted; copy them in Python"
             )));
         }
-        let (length, image) = layout(what, &buffer)?;
-        let start: *mut u8 = buffer.buf_ptr().cast();
+        let (Extent { below, length }, picture) = layout(what, &buffer)?;
+        let first: *mut u8 = buffer.buf_ptr().cast();
+        let last = first.addr().checked_sub(below).and_then(|lowest| lowest.checked_add(length));
+        if last.is_none_or(|last| isize::try_from(last).is_err()) {
+            return Err(PyBufferError::new_err(format!("{what} reaches beyond all memory")));
+        }
+        let start = first.wrapping_sub(below);
         let access = if to_write { Access::ReadWrite } else { Access::ReadOnly };
         let region = frames.find(start.addr(), length);
-        Ok(Self { region, memory: Some(Memory { start, length, access }), buffer: Some(buffer), image, what })
+        Ok(Self {
+            region,
+            memory: Some(Memory { start, length, access }),
+            buffer: Some(buffer),
+            picture,
+            what,
+        })
     }
 
     fn of_region(what: &'static str, region: memferry::Region) -> Self {
@@ -86,19 +98,35 @@ impl Part {
             let inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
             inside.then(|| Memory { start: start.wrapping_add(offset), length: bytes, access })
         });
-        Self { region: Some(region), memory, buffer: None, image: None, what }
+        Self { region: Some(region), memory, buffer: None, picture: None, what }
     }
 
     /// Its layout as a picture.
-    pub(crate) fn image(&self) -> PyResult<Image> {
-        self.image.ok_or_else(|| {
+    pub(crate) fn picture(&self) -> PyResult<Picture> {
+        self.picture.ok_or_else(|| {
             let message = format!(
-                "{} is no picture: it needs two dimensions of pixels of 1, 2 or 4 bytes, or a third within the pixel; \
-                 for a frame, numpy.frombuffer(frame, ...).reshape(height, width)",
+                "{} is no picture: it needs two dimensions of pixels, or a third without gaps within the pixel; for a frame, \
+                 numpy.frombuffer(frame, ...).reshape(height, width)",
                 self.what
             );
             PyValueError::new_err(message)
         })
+    }
+
+    /// Refuses two pictures whose pixels have bytes in common but lie askew. The passes of a transfer that moves parts of pixels
+    /// are compared one by one, so one would overwrite what another reads.
+    pub(crate) fn refuse_skew(&self, other: &Self, pixel_bytes: usize) -> PyResult<()> {
+        let (Some(one), Some(other)) = (self.memory, other.memory) else { return Ok(()) };
+        let start = one.start.addr();
+        let other_start = other.start.addr();
+        let apart = start >= other_start.saturating_add(other.length)
+            || other_start >= start.saturating_add(one.length);
+        if apart || start.abs_diff(other_start).is_multiple_of(pixel_bytes) {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(
+            "the pictures share memory and their pixels lie askew; copy one of them first",
+        ))
     }
 }
 
@@ -107,56 +135,21 @@ fn names_objects(format: &CStr) -> bool {
     format.to_bytes().split(|byte| *byte == b':').step_by(2).any(|codes| codes.contains(&b'O'))
 }
 
-/// Bytes from the first to the last, and their layout as a picture. The shape may be any numbers: buffers with strides of
+/// Bytes from the lowest to the highest, and their layout as a picture. The shape may be any numbers: buffers with strides of
 /// their own are easily made, by `numpy.lib.stride_tricks` for example.
-fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(usize, Option<Image>)> {
+fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(Extent, Option<Picture>)> {
     let strided = || {
-        let message = format!("{what} has gaps within its rows; numpy.ascontiguousarray makes one without");
+        let message = format!("{what} has gaps between its items; numpy.ascontiguousarray makes one without");
         PyBufferError::new_err(message)
     };
     if buffer.suboffsets().is_some() {
         return Err(strided());
     }
-    let shape = buffer.shape();
-    let strides = buffer.strides();
-    let item = buffer.item_size();
-    let is_stride = |stride: isize, bytes: usize| usize::try_from(stride) == Ok(bytes);
-    let pixel = match shape {
-        [_, _] if is_stride(strides[1], item) => Some(item),
-        [_, _, channels] if is_stride(strides[2], item) => {
-            item.checked_mul(*channels).filter(|pixel| is_stride(strides[1], *pixel))
-        }
-        _ => None,
-    };
-    let Some(pixel) = pixel else {
-        return if buffer.is_c_contiguous() { Ok((buffer.len_bytes(), None)) } else { Err(strided()) };
-    };
-    let height = shape[0];
-    let width = shape[1];
-    let row = width.checked_mul(pixel).ok_or_else(strided)?;
-    let pitch = if height > 1 { usize::try_from(strides[0]).map_err(|_| strided())? } else { row };
-    if pitch < row {
-        return Err(strided());
+    match Picture::of(buffer.shape(), buffer.strides(), buffer.item_size()) {
+        Some((picture, extent)) => Ok((extent, Some(picture))),
+        None if buffer.is_c_contiguous() => Ok((Extent { below: 0, length: buffer.len_bytes() }, None)),
+        None => Err(strided()),
     }
-    let is_empty = height == 0 || row == 0;
-    let before_last = if is_empty { Some(0) } else { (height - 1).checked_mul(pitch) };
-    let length = before_last.and_then(|bytes| bytes.checked_add(if is_empty { 0 } else { row }));
-    let length = length.filter(|length| isize::try_from(*length).is_ok()).ok_or_else(strided)?;
-    let image = picture(width, height, pitch, pixel);
-    if image.is_none() && !buffer.is_c_contiguous() {
-        return Err(strided());
-    }
-    Ok((length, image))
-}
-
-fn picture(width: usize, height: usize, pitch: usize, pixel: usize) -> Option<Image> {
-    Some(Image {
-        origin: 0,
-        width: u32::try_from(width).ok()?,
-        height: u32::try_from(height).ok()?,
-        pitch_bytes: pitch as u64,
-        pixel: PixelSize::from_bytes(pixel as u64)?,
-    })
 }
 
 /// What a transfer holds besides the frames it names: memory lent for it, and the exports of its buffers.
@@ -222,20 +215,16 @@ pub(crate) fn copy_here(py: Python<'_>, source: &Part, destination: &Part) -> Op
     Some(from.length as u64)
 }
 
-/// Refuses a part whose rows have gaps, which cannot be moved as one range.
+/// Refuses a part whose rows or pixels have gaps or run backwards, which cannot be moved as one range.
 pub(crate) fn refuse_gaps(part: &Part) -> PyResult<()> {
-    match part.image {
-        Some(image)
-            if image.height > 1 && image.pitch_bytes != u64::from(image.width) * image.pixel.bytes() =>
-        {
-            let message = format!(
-                "{} has gaps between its rows; use turn for pictures, or numpy.ascontiguousarray",
-                part.what
-            );
-            Err(PyBufferError::new_err(message))
-        }
-        _ => Ok(()),
+    if part.picture.is_none_or(|picture| picture.is_contiguous()) {
+        return Ok(());
     }
+    let message = format!(
+        "{} has gaps between its rows or pixels, or runs backwards; use turn for pictures, or numpy.ascontiguousarray",
+        part.what
+    );
+    Err(PyBufferError::new_err(message))
 }
 
 /// Whether all parts are frames, which the client's service moves. Other memory is moved in this process.
@@ -243,8 +232,34 @@ pub(crate) fn are_frames(parts: &[Part]) -> bool {
     parts.iter().all(|part| part.region.is_some())
 }
 
+/// Why memory could not be lent.
+pub(crate) enum Unplaced {
+    /// The memory of other transfers uses up a quota.
+    Quota(PyErr),
+    Refused(PyErr),
+}
+
+impl From<PyErr> for Unplaced {
+    fn from(error: PyErr) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<FrameError> for Unplaced {
+    fn from(error: FrameError) -> Self {
+        let is_quota =
+            matches!(error, FrameError::Call(CallError::Refused(Refusal { kind: RefusalKind::Quota, .. })));
+        let error = errors::of_frame(error);
+        if is_quota { Self::Quota(error) } else { Self::Refused(error) }
+    }
+}
+
 /// The regions the transfer names, and what it holds. `own`: the parts' frames are `client`'s.
-pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(Vec<memferry::Region>, Hold)> {
+pub(crate) fn place(
+    client: &Client,
+    own: bool,
+    parts: Vec<Part>,
+) -> Result<(Vec<memferry::Region>, Hold), Unplaced> {
     let mut hold = Hold { is_settled: false, lent: Vec::new(), kept: Vec::new(), buffers: Vec::new() };
     let mut places = Vec::with_capacity(parts.len());
     for part in parts {
@@ -259,7 +274,7 @@ pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(V
         }
         let Some(memory) = part.memory else {
             let message = format!("{} is not mapped here; copy between frames", part.what);
-            return Err(PyValueError::new_err(message));
+            return Err(PyValueError::new_err(message).into());
         };
         places.push(Place::Lent(memory));
     }
@@ -269,7 +284,7 @@ pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(V
         // dropped, and that revokes the frame first. Python code may look at the bytes meanwhile, as it may at any buffer.
         let lent = unsafe { Lent::new(start, length, access) };
         let lent = lent.ok_or_else(|| PyBufferError::new_err("an operand has no memory"))?;
-        hold.lent.push(client.register_lent(lent).map_err(errors::of_frame)?);
+        hold.lent.push(client.register_lent(lent)?);
     }
     let region = |place| match place {
         Place::Known(region) => region,

@@ -4,16 +4,16 @@
 //! wait ─► Running::poll, waker unparks this thread ─┐      _signal(bell) ─► waker writes to its eventfd ─┐
 //!            │                                      └─► Waiters, all woken by the Alarm of the Pending ◄─┘
 //!            └ ended: the hold is released ─► End, kept here and for its queue
-//! alarm, end ─► Reports ─► its queue looks at this transfer, and at no other
 //! ```
 //!
 //! Wakers need no interpreter. A thread that holds a lock here never waits for the interpreter's lock; a thread that may wait
 //! for such a lock while a service elsewhere is asked does not hold the interpreter's (`Home::asking`).
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Thread, ThreadId};
@@ -115,39 +115,6 @@ impl Waiters {
     }
 }
 
-/// What the transfers of a queue report to it.
-#[derive(Default)]
-pub(crate) struct Reports {
-    /// Woken when any transfer has ended.
-    pub(crate) waiters: Waiters,
-    /// Transfers at which a look is worth while, each once.
-    rung: Mutex<Vec<u64>>,
-    /// Transfers that the queue keeps, less those whose ends were taken.
-    outstanding: AtomicUsize,
-}
-
-impl Reports {
-    fn rung(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a look at any transfer is worth while.
-    pub(crate) fn has_rung(&self) -> bool {
-        !self.rung().is_empty()
-    }
-
-    /// Takes the transfers at which a look is worth while, in the order in which they were made.
-    pub(crate) fn take_rung(&self) -> Vec<u64> {
-        let mut rung = std::mem::take(&mut *self.rung());
-        rung.sort_unstable();
-        rung
-    }
-
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.load(Ordering::Acquire)
-    }
-}
-
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -183,56 +150,63 @@ impl Wake for Eventfd {
 
 /// The one waker of a transfer's future: it wakes all who wait for the transfer, and for its queue.
 struct Alarm {
-    id: u64,
     /// Whether a look at the transfer is worth while.
     rung: AtomicBool,
     waiters: Waiters,
-    queue: Arc<Reports>,
-}
-
-impl Alarm {
-    fn new(queue: Arc<Reports>) -> Arc<Self> {
-        let rung = AtomicBool::new(false);
-        Arc::new(Self { id: next_id(), rung, waiters: Waiters::default(), queue })
-    }
-
-    /// Reports to the queue, and wakes all who wait.
-    fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            self.queue.rung().push(self.id);
-        }
-        self.waiters.wake_all();
-        self.queue.waiters.wake_all();
-    }
+    queue: Arc<Waiters>,
 }
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.rung.store(true, Ordering::Release);
+        self.waiters.wake_all();
+        self.queue.wake_all();
     }
 }
 
-/// Progress of a transfer: its queue counts one that it keeps until it is over and its end was taken.
-const KEPT: u8 = 1;
-const OVER: u8 = 1 << 1;
-const TAKEN: u8 = 1 << 2;
-const ALL: u8 = KEPT | OVER | TAKEN;
-
 struct State {
-    /// Both are taken when the transfer ends.
-    pending: Option<Pending<u64>>,
+    /// What has not ended yet, in order. A picture of wide pixels is moved in several passes; all others are one.
+    pending: VecDeque<Pending<u64>>,
+    /// The end of the passes before these.
+    before: Option<End>,
+    /// Nothing that has ended touches the memory any more.
+    is_settled: bool,
     hold: Option<Hold>,
+}
+
+impl State {
+    fn new(pending: VecDeque<Pending<u64>>, hold: Option<Hold>) -> Mutex<Self> {
+        Mutex::new(Self { pending, before: None, is_settled: true, hold })
+    }
+}
+
+/// The end of two passes, one after the other.
+pub(crate) fn joined(before: Option<End>, end: End) -> End {
+    match (before, end) {
+        (None, end) => end,
+        (Some(Err(error)), _) => Err(error),
+        (Some(Ok(before)), Ok(done)) => {
+            Ok(memferry::Done { bytes_done: before.bytes_done + done.bytes_done, ..done })
+        }
+        (Some(Ok(before)), Err(error)) => {
+            let bytes_done = before.bytes_done + error.bytes_done;
+            Err(memferry::TransferError { bytes_done, ..error })
+        }
+    }
 }
 
 /// A transfer and what it holds. Its queue keeps it until it has ended, even if no ticket is left.
 pub(crate) struct Running {
+    id: u64,
     output: Output,
     home: Arc<Home>,
+    /// Places of the queue that it takes until it has ended.
+    places: usize,
     state: Mutex<State>,
     /// Set when nothing is held any more.
     end: OnceLock<End>,
-    /// [`KEPT`], [`OVER`], and [`TAKEN`] when the program was given the end.
-    progress: AtomicU8,
+    /// Whether the program was given the end.
+    taken: AtomicBool,
     /// Another transfer that has to end before this one counts as ended.
     before: Option<Arc<Running>>,
     alarm: Arc<Alarm>,
@@ -241,42 +215,53 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn new(
         home: Arc<Home>,
-        queue: Arc<Reports>,
+        queue: Arc<Waiters>,
         output: Output,
-        pending: Pending<u64>,
+        pending: VecDeque<Pending<u64>>,
         hold: Option<Hold>,
         before: Option<Arc<Self>>,
     ) -> Self {
+        let alarm = Arc::new(Alarm { rung: AtomicBool::new(true), waiters: Waiters::default(), queue });
         Self {
+            id: next_id(),
             output,
             home,
-            state: Mutex::new(State { pending: Some(pending), hold }),
+            places: pending.len(),
+            state: State::new(pending, hold),
             end: OnceLock::new(),
-            progress: AtomicU8::new(0),
+            taken: AtomicBool::new(false),
             before,
-            alarm: Alarm::new(queue),
+            alarm,
         }
     }
 
     /// A transfer that was done on the calling thread.
-    pub(crate) fn ended(home: Arc<Home>, queue: Arc<Reports>, output: Output, end: End) -> Self {
+    pub(crate) fn ended(home: Arc<Home>, queue: Arc<Waiters>, output: Output, end: End) -> Self {
+        let alarm = Arc::new(Alarm { rung: AtomicBool::new(false), waiters: Waiters::default(), queue });
         Self {
+            id: next_id(),
             output,
             home,
-            state: Mutex::new(State { pending: None, hold: None }),
+            places: 1,
+            state: State::new(VecDeque::new(), None),
             end: OnceLock::from(end),
-            progress: AtomicU8::new(OVER),
+            taken: AtomicBool::new(false),
             before: None,
-            alarm: Alarm::new(queue),
+            alarm,
         }
     }
 
     pub(crate) fn id(&self) -> u64 {
-        self.alarm.id
+        self.id
     }
 
     pub(crate) fn output(&self) -> Output {
         self.output
+    }
+
+    /// Places of the queue that it takes until its end was taken.
+    pub(crate) fn places(&self) -> usize {
+        if self.is_over() { 1 } else { self.places }
     }
 
     pub(crate) fn home(&self) -> &Home {
@@ -296,29 +281,13 @@ impl Running {
         self.end.get().is_some()
     }
 
-    /// Records a step of its progress; whether it was new.
-    fn record(&self, step: u8) -> bool {
-        let before = self.progress.fetch_or(step, Ordering::AcqRel);
-        if before != ALL && before | step == ALL {
-            self.alarm.queue.outstanding.fetch_sub(1, Ordering::AcqRel);
-        }
-        before & step == 0
-    }
-
-    /// Its queue keeps it, and looks at it next.
-    pub(crate) fn keep(&self) {
-        self.alarm.queue.outstanding.fetch_add(1, Ordering::AcqRel);
-        self.record(KEPT);
-        self.alarm.ring();
-    }
-
     /// Marks the end as given to the program; whether it was not before.
     pub(crate) fn take(&self) -> bool {
-        self.record(TAKEN)
+        !self.taken.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn is_taken(&self) -> bool {
-        self.progress.load(Ordering::Acquire) & TAKEN != 0
+        self.taken.load(Ordering::Acquire)
     }
 
     /// Looks for the end if the alarm has rung since the last look.
@@ -339,24 +308,34 @@ impl Running {
             None => None,
         };
         let mut state = self.lock();
-        // Without one, another thread is releasing the hold, and wakes those who wait after that.
-        let pending = state.pending.as_mut()?;
-        let Poll::Ready(own) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
-            return None;
-        };
-        let pending = state.pending.take();
+        let mut spent = Vec::new();
+        loop {
+            // Without one, another thread is releasing the hold, and wakes those who wait after that.
+            let pending = state.pending.front_mut()?;
+            let Poll::Ready(end) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
+                return None;
+            };
+            state.is_settled &= is_settled(&end);
+            state.before = Some(joined(state.before.take(), end));
+            spent.extend(state.pending.pop_front());
+            if state.pending.is_empty() {
+                break;
+            }
+        }
+        let own = state.before.take()?;
+        let is_settled = state.is_settled;
         let hold = state.hold.take();
         drop(state);
         // The last of a queue closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
-        drop(pending);
+        drop(spent);
         if let Some(hold) = hold {
             // The memory is settled by the transfer's own end, not by that of the one before it.
-            hold.release(is_settled(&own));
+            hold.release(is_settled);
         }
         let end = *self.end.get_or_init(|| before.map_or(own, Err));
-        self.record(OVER);
         // A future that was polled to its end wakes nothing by itself.
-        self.alarm.ring();
+        self.alarm.waiters.wake_all();
+        self.alarm.queue.wake_all();
         Some(end)
     }
 
@@ -376,7 +355,7 @@ impl Running {
         if let Some(before) = &self.before {
             before.cancel();
         }
-        if let Some(pending) = &self.lock().pending {
+        for pending in &self.lock().pending {
             let _ = pending.cancel();
         }
     }
@@ -418,7 +397,7 @@ impl Drop for Running {
         // In a forked child there are no workers and nothing to give back, and a lock may be held by a thread of the parent.
         if self.home.is_forked() {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget((state.pending.take(), state.hold.take()));
+            std::mem::forget((std::mem::take(&mut state.pending), state.hold.take()));
         }
     }
 }

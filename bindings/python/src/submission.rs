@@ -6,26 +6,24 @@
 //! finish ─ waits, closes             the last Queue and Ticket dropped ─ waits, a minute at most, closes
 //! ```
 //!
-//! A sweep looks at the transfers that reported since the last one ([`Reports`]), so a call costs the same however many are outstanding.
-//!
 //! Frames go to the service's queue, other memory to one in this process. A call that may be a message to a service in another
 //! process is made without the interpreter's lock, and so is waiting for a lock that is held during such a message. `sides` and
 //! `lists` are never held that long.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memferry::{AsyncQueue, EngineKind, Pending, Queue, RunError, SubmitError, SubmitReason, TicketId};
+use memferry::{AsyncQueue, EngineKind, Pending, Queue, RunError, SubmitReason, TicketId};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arguments::Terms;
 use crate::errors;
 use crate::home::Home;
-use crate::operand::{are_frames, copy_here, place};
-use crate::running::{End, Output, Reports, Running};
+use crate::operand::{Unplaced, are_frames, copy_here, place};
+use crate::running::{End, Output, Running, Waiters, joined};
 use crate::session::{OpenQueue, Session};
 use crate::transfer::Transfer;
 
@@ -66,26 +64,61 @@ impl Side {
         self.order.linked.load(Ordering::Acquire)
     }
 
+    /// Submits the passes of a transfer, without another one in between. Where not all could be, those that were are cancelled and
+    /// given with the reason: they hold the memory until they end.
     fn submit(
         &self,
-        transfer: memferry::Transfer<u64>,
+        passes: Vec<memferry::Transfer<u64>>,
         linked: bool,
-    ) -> Result<Pending<u64>, SubmitError<u64>> {
+    ) -> Result<Passes, (Passes, SubmitReason)> {
         let _submitting = self.order.submitting.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = self.queue.submit(transfer)?;
+        let mut submitted = VecDeque::with_capacity(passes.len());
+        for pass in passes {
+            match self.queue.submit(pass) {
+                Ok(pending) => submitted.push_back(pending),
+                Err(error) => {
+                    submitted.iter().for_each(|pending| {
+                        let _ = pending.cancel();
+                    });
+                    return Err((submitted, error.reason));
+                }
+            }
+        }
         self.order.linked.store(linked, Ordering::Release);
-        Ok(pending)
+        Ok(submitted)
     }
 
     /// Does a transfer on this thread, unless another thread uses the direct queue at this moment.
-    fn run(&self, transfer: &memferry::Transfer<u64>) -> Option<Result<End, SubmitReason>> {
+    fn run(&self, passes: &[memferry::Transfer<u64>]) -> Option<Result<End, SubmitReason>> {
         let mut queue = self.direct.as_ref()?.try_lock().ok()?;
-        Some(match queue.run(transfer.clone()) {
-            Ok(done) => Ok(Ok(done)),
-            Err(RunError::Transfer(error)) => Ok(Err(error)),
-            Err(RunError::Submit(error)) => Err(error.reason),
-        })
+        let mut whole = None;
+        for pass in passes {
+            let end = match queue.run(pass.clone()) {
+                Ok(done) => Ok(done),
+                Err(RunError::Transfer(error)) => Err(error),
+                Err(RunError::Submit(error)) => return Some(Err(error.reason)),
+            };
+            let is_over = end.is_err();
+            whole = Some(joined(whole, end));
+            if is_over {
+                break;
+            }
+        }
+        whole.map(Ok)
     }
+}
+
+/// The passes of a transfer that were submitted, in order.
+type Passes = VecDeque<Pending<u64>>;
+
+/// The terms of each pass: one starts when the one before it has succeeded.
+fn in_order(terms: &Terms, passes: Vec<memferry::Transfer<u64>>) -> Vec<memferry::Transfer<u64>> {
+    let last = passes.len().saturating_sub(1);
+    let with_terms = |(index, pass)| {
+        let pass = terms.apply(pass);
+        if index < last { pass.linked() } else { pass }
+    };
+    passes.into_iter().enumerate().map(with_terms).collect()
 }
 
 struct Sides {
@@ -96,26 +129,10 @@ struct Sides {
 
 #[derive(Default)]
 struct Lists {
-    /// Transfers whose end was not found yet, by number.
-    running: BTreeMap<u64, Arc<Running>>,
-    /// Ends that were found. Waits take some of them from the middle, which stay for a while.
+    /// Transfers whose end was not found yet.
+    running: Vec<Arc<Running>>,
+    /// Ends that were found and not taken.
     ended: VecDeque<Arc<Running>>,
-    /// With so many, the taken ones are removed.
-    full: usize,
-}
-
-/// Ends up to which taken ones stay.
-const FEW: usize = 64;
-
-impl Lists {
-    fn push_ended(&mut self, ended: Arc<Running>) {
-        self.ended.push_back(ended);
-        if self.ended.len() >= self.full {
-            self.ended.retain(|ended| !ended.is_taken());
-            // Twice as many, so that each new end pays for looking at two.
-            self.full = FEW.max(2 * self.ended.len());
-        }
-    }
 }
 
 /// The next end of a queue.
@@ -132,7 +149,14 @@ pub(crate) struct Submission {
     capacity: u32,
     sides: Mutex<Option<Sides>>,
     lists: Mutex<Lists>,
-    reports: Arc<Reports>,
+    /// Woken when any transfer has ended.
+    waiters: Arc<Waiters>,
+}
+
+/// A transfer that was not submitted; some of its passes may have been, and are cancelled.
+struct NotAll {
+    part: Option<Box<Running>>,
+    error: PyErr,
 }
 
 fn closed() -> PyErr {
@@ -149,7 +173,7 @@ impl Submission {
             capacity,
             sides: Mutex::new(Some(Sides { service, local: None })),
             lists: Mutex::default(),
-            reports: Arc::default(),
+            waiters: Arc::default(),
         });
         let weak = Arc::downgrade(&submission);
         submission.session.add(weak);
@@ -215,7 +239,7 @@ impl Submission {
         // First, since other threads may run meanwhile and close the queue: its last clone would then be dropped here.
         self.tidy();
         if !now {
-            self.check_room()?;
+            self.check_room(1)?;
         }
         let terms = transfer.terms();
         if transfer.is_nop()
@@ -224,7 +248,7 @@ impl Submission {
         {
             return self.fence_both(local, terms, now);
         }
-        let parts = transfer.parts(py, &self.session.frames)?;
+        let mut parts = transfer.parts(py, &self.session.frames)?;
         if transfer.is_copy()
             && self.copies_here(terms)?
             && let Some(bytes_done) = copy_here(py, &parts[0], &parts[1])
@@ -232,56 +256,91 @@ impl Submission {
             let done = memferry::Done { id: TicketId::NONE, bytes_done, output: 0, engine: EngineKind::Cpu };
             return Ok(self.ended(Output::Nothing, Ok(done), now));
         }
-        let shape = transfer.shape(&parts)?;
+        let passes = transfer.passes(&parts)?;
         let (side, own) = self.side(are_frames(&parts))?;
-        let (regions, hold) = place(&side.client, own, parts)?;
-        let described = terms.apply(transfer.describe(shape, &regions));
+        let (regions, hold) = loop {
+            match place(&side.client, own, parts) {
+                Ok(placed) => break placed,
+                Err(Unplaced::Quota(error)) => {
+                    // Running transfers give their memory back when they end.
+                    if !self.wait_for_one(py)? {
+                        return Err(error);
+                    }
+                    parts = transfer.parts(py, &self.session.frames)?;
+                }
+                Err(Unplaced::Refused(error)) => return Err(error),
+            }
+        };
+        let described = transfer.describe(passes, &regions);
         let output = transfer.output(&regions);
         // The hold is the last to release them.
         drop(regions);
         if now
             && !terms.needs_queue()
             && !side.is_linked()
-            && let Some(end) = py.detach(|| side.run(&described))
+            && let Some(end) = {
+                let described: Vec<_> = described.iter().map(|pass| terms.apply(pass.clone())).collect();
+                py.detach(|| side.run(&described))
+            }
         {
             drop(described);
             let end = end.map_err(errors::of_submit)?;
             hold.release(end.as_ref().err().is_none_or(memferry::TransferError::is_settled));
             return Ok(self.ended(output, end, now));
         }
-        self.check_room()?;
-        let running = self.start(side, described, terms.linked, |home, pending| {
-            Running::new(home, Arc::clone(&self.reports), output, pending, Some(hold), None)
-        })?;
-        Ok(self.keep(running, now))
+        self.check_room(described.len())?;
+        let passes = in_order(terms, described);
+        self.start(side, passes, terms.linked, |home, pending| {
+            Running::new(home, Arc::clone(&self.waiters), output, pending, Some(hold), None)
+        })
+        .map(|running| self.keep(running, now))
+        .map_err(|NotAll { part, error }| {
+            if let Some(part) = part {
+                self.keep(*part, true);
+            }
+            error
+        })
+    }
+
+    /// Waits until a running transfer has ended, if there is one.
+    fn wait_for_one(&self, py: Python<'_>) -> PyResult<bool> {
+        let first = self.lists().running.iter().find(|running| !running.is_over()).cloned();
+        let Some(first) = first else { return Ok(false) };
+        first.wait(py, None).map(|_| true)
     }
 
     /// A fence on both sides: it ends when all transfers of both have.
     fn fence_both(&self, local: Side, terms: &Terms, now: bool) -> PyResult<Arc<Running>> {
-        self.check_room()?;
+        self.check_room(1)?;
         let (service, _) = self.side(true)?;
-        let reports = || Arc::clone(&self.reports);
-        let nop = || terms.apply(memferry::nop()).untyped();
+        let waiters = || Arc::clone(&self.waiters);
+        let nop = || vec![terms.apply(memferry::nop()).untyped()];
         let before = self.start(local, nop(), terms.linked, |home, pending| {
-            Running::new(home, reports(), Output::Nothing, pending, None, None)
-        })?;
+            Running::new(home, waiters(), Output::Nothing, pending, None, None)
+        });
+        let before = before.map_err(|failed| failed.error)?;
         let running = self.start(service, nop(), terms.linked, |home, pending| {
-            Running::new(home, reports(), Output::Nothing, pending, None, Some(Arc::new(before)))
-        })?;
-        Ok(self.keep(running, now))
+            Running::new(home, waiters(), Output::Nothing, pending, None, Some(Arc::new(before)))
+        });
+        Ok(self.keep(running.map_err(|failed| failed.error)?, now))
     }
 
     fn start(
         &self,
         side: Side,
-        transfer: memferry::Transfer<u64>,
+        passes: Vec<memferry::Transfer<u64>>,
         linked: bool,
-        running: impl FnOnce(Arc<Home>, Pending<u64>) -> Running,
-    ) -> PyResult<Running> {
+        running: impl FnOnce(Arc<Home>, Passes) -> Running,
+    ) -> Result<Running, NotAll> {
         // The queue takes earlier ends first, and may release the last clone of a frame with them.
-        let submit = move || side.submit(transfer, linked).map_err(|error| errors::of_submit(error.reason));
-        let pending = self.session.home.asking(submit)?;
-        Ok(running(Arc::clone(&self.session.home), pending))
+        let home = &self.session.home;
+        match home.asking(move || side.submit(passes, linked)) {
+            Ok(pending) => Ok(running(Arc::clone(home), pending)),
+            Err((submitted, reason)) => {
+                let part = (!submitted.is_empty()).then(|| Box::new(running(Arc::clone(home), submitted)));
+                Err(NotAll { part, error: errors::of_submit(reason) })
+            }
+        }
     }
 
     /// Keeps a transfer until it has ended, and its end until it is taken: at once by the call that waits `now`.
@@ -290,25 +349,32 @@ impl Submission {
         if now {
             running.take();
         }
-        self.lists().running.insert(running.id(), Arc::clone(&running));
-        running.keep();
+        self.lists().running.push(Arc::clone(&running));
         running
     }
 
     /// A transfer that was done on this thread; its end is to be taken unless it was `now` waited for.
     fn ended(&self, output: Output, end: End, now: bool) -> Arc<Running> {
-        let running = Running::ended(Arc::clone(&self.session.home), Arc::clone(&self.reports), output, end);
+        let running = Running::ended(Arc::clone(&self.session.home), Arc::clone(&self.waiters), output, end);
         let running = Arc::new(running);
         if !now {
-            self.lists().push_ended(Arc::clone(&running));
-            running.keep();
+            self.lists().ended.push_back(Arc::clone(&running));
+            self.waiters.wake_all();
         }
         running
     }
 
     /// As with a queue of the client library, ends that were not taken use up the capacity.
-    fn check_room(&self) -> PyResult<()> {
-        if self.reports.outstanding() < self.capacity as usize {
+    fn check_room(&self, places: usize) -> PyResult<()> {
+        let capacity = self.capacity as usize;
+        if places > capacity {
+            let message =
+                format!("pixels of this size take {places} places of a queue; this one has {capacity}");
+            return Err(PyValueError::new_err(message));
+        }
+        let lists = self.lists();
+        let used: usize = lists.running.iter().chain(&lists.ended).map(|running| running.places()).sum();
+        if used + places <= capacity {
             return Ok(());
         }
         Err(errors::of_submit(SubmitReason::Full { capacity: self.capacity }))
@@ -316,25 +382,24 @@ impl Submission {
 
     /// As [`sweep`](Self::sweep), by a caller with the interpreter's lock.
     fn tidy(&self) {
-        if self.reports.has_rung() {
+        let is_empty = {
+            let lists = self.lists();
+            lists.running.is_empty() && lists.ended.is_empty()
+        };
+        if !is_empty {
             self.session.home.asking(|| self.sweep());
         }
     }
 
     /// Releases the memory of ended transfers; their ends are kept until they are taken.
     fn sweep(&self) {
-        for id in self.reports.take_rung() {
-            let Some(running) = self.lists().running.get(&id).cloned() else { continue };
-            running.poll_if_rung();
-            if !running.is_over() {
-                continue;
-            }
-            // An ended transfer holds nothing, so nothing but itself is released while the lists are locked.
-            let mut lists = self.lists();
-            if lists.running.remove(&id).is_some() && !running.is_taken() {
-                lists.push_ended(running);
-            }
-        }
+        let all = self.lists().running.clone();
+        all.iter().for_each(|running| running.poll_if_rung());
+        // An ended transfer holds nothing, so nothing but itself is released while the lists are locked.
+        let mut lists = self.lists();
+        let Lists { running, ended } = &mut *lists;
+        ended.extend(running.extract_if(.., |running| running.is_over()));
+        ended.retain(|running| !running.is_taken());
     }
 
     /// Takes the next end that has come. The caller has the interpreter's lock.
@@ -346,7 +411,7 @@ impl Submission {
     /// As [`next`](Self::next), within `Home::asking` or without the interpreter's lock.
     fn look(&self) -> Next {
         // One look at a queue takes all ends that it has, and rings the alarms of these.
-        let first = self.lists().running.values().next().cloned();
+        let first = self.lists().running.first().cloned();
         if let Some(first) = first {
             first.poll();
         }
@@ -369,7 +434,7 @@ impl Submission {
                 Next::Nothing => Some(None),
                 Next::NotYet => None,
             };
-            if let Some(found) = py.detach(|| self.reports.waiters.sleep(None, look)) {
+            if let Some(found) = py.detach(|| self.waiters.sleep(None, look)) {
                 return Ok(found);
             }
             py.check_signals()?;
@@ -392,12 +457,12 @@ impl Submission {
 
 impl OpenQueue for Submission {
     fn cancel_all(&self) {
-        let running = Vec::from_iter(self.lists().running.values().cloned());
+        let running = self.lists().running.clone();
         running.iter().for_each(|running| running.cancel());
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let running = Vec::from_iter(self.lists().running.values().cloned());
+        let running = self.lists().running.clone();
         for running in &running {
             // A failure is for the program that takes the end.
             let _ = running.wait(py, None)?;
@@ -419,7 +484,7 @@ impl Drop for Submission {
         let let_go = || {
             // Submitted transfers are done, though no object is left that could wait for them.
             let until = Instant::now() + LETTING_GO;
-            lists.running.values().for_each(|running| running.wait_or_cancel(until));
+            lists.running.iter().for_each(|running| running.wait_or_cancel(until));
             drop(lists);
             drop(sides);
         };

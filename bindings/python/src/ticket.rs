@@ -95,9 +95,13 @@ impl Ticket {
         Ok(self.running.is_over() || home.asking(look))
     }
 
+    /// The wait as a coroutine, for `asyncio.create_task` and task groups, which take nothing else that can be awaited.
+    fn until_done<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("memferry._waiting")?.call_method1("until_done", (slf,))
+    }
+
     fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let waiting = slf.py().import("memferry._waiting")?;
-        waiting.call_method1("until_done", (slf,))?.call_method0("__await__")
+        Self::until_done(slf)?.call_method0("__await__")
     }
 
     fn __repr__(&self) -> String {

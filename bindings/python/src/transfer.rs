@@ -8,15 +8,15 @@
 //!
 //! Wrong names and numbers are exceptions here; operands are judged when the transfer is submitted.
 
-use memferry::{Color24, Copy2d, InvalidTransfer, Pattern, Region, Side, Turn, turned_copy};
+use memferry::{InvalidTransfer, Pattern, Region, Side, Turn};
 use memferry_transfer::{MAX_SEGMENTS, MAX_SOURCES};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use crate::arguments::{Terms, color, pattern, turn_named};
-use crate::errors;
+use crate::arguments::{Number, Terms, pattern, turn_named};
 use crate::operand::{Part, refuse_gaps};
+use crate::picture::{self, Passes};
 use crate::registry::FrameRegistry;
 use crate::running::Output;
 
@@ -40,8 +40,8 @@ enum Operation {
     Xor,
     Turn(Turn),
     Overlay {
-        at: (u32, u32),
-        key: Option<Color24>,
+        at: (i64, i64),
+        key: Option<u32>,
     },
 }
 
@@ -135,26 +135,39 @@ impl Transfer {
     }
 
     /// How pixels move from picture to picture; `None` for what moves bytes.
-    pub(crate) fn shape(&self, parts: &[Part]) -> PyResult<Option<Copy2d>> {
-        match self.operation {
-            Operation::Turn(turn) => turned_copy(&parts[0].image()?, turn, &parts[1].image()?, None)
-                .map(Some)
-                .map_err(errors::of_image),
+    pub(crate) fn passes(&self, parts: &[Part]) -> PyResult<Option<Passes>> {
+        let passes = match self.operation {
+            Operation::Turn(turn) => picture::turned(&parts[0].picture()?, turn, &parts[1].picture()?, None)?,
             Operation::Overlay { at, key } => {
-                let top = parts[0].image()?;
-                let base = parts[1].image()?;
-                let place = base.crop(at.0, at.1, top.width, top.height).map_err(errors::of_image)?;
-                turned_copy(&top, Turn::Upright, &place, key).map(Some).map_err(errors::of_image)
+                picture::overlaid(&parts[0].picture()?, &parts[1].picture()?, at, key)?
             }
-            _ => Ok(None),
+            _ => return Ok(None),
+        };
+        if passes.len() > 1 {
+            let pixel_bytes: u64 = passes.iter().map(|pass| pass.count.pixel.bytes()).sum();
+            parts[0].refuse_skew(&parts[1], pixel_bytes as usize)?;
+        }
+        Ok(Some(passes))
+    }
+
+    /// The transfers of these regions, one for each part, without terms. Only a picture of wide pixels takes several.
+    pub(crate) fn describe(
+        &self,
+        passes: Option<Passes>,
+        regions: &[Region],
+    ) -> Vec<memferry::Transfer<u64>> {
+        match passes {
+            None => vec![self.describe_bytes(regions)],
+            // There are no pixels to move, but the transfer has its place in the queue.
+            Some(passes) if passes.is_empty() => vec![memferry::nop().untyped()],
+            Some(passes) => {
+                let walk = |shape| memferry::copy_2d(&regions[0], &regions[1], shape).untyped();
+                passes.into_iter().map(walk).collect()
+            }
         }
     }
 
-    /// The transfer of these regions, one for each part, without its terms.
-    pub(crate) fn describe(&self, shape: Option<Copy2d>, regions: &[Region]) -> memferry::Transfer<u64> {
-        if let Some(shape) = shape {
-            return memferry::copy_2d(&regions[0], &regions[1], shape).untyped();
-        }
+    fn describe_bytes(&self, regions: &[Region]) -> memferry::Transfer<u64> {
         match self.operation {
             Operation::Copy => memferry::copy(&regions[0], &regions[1]).untyped(),
             Operation::CopyCrc { seed } => {
@@ -172,7 +185,7 @@ impl Transfer {
                 let sources = regions.len() - 1;
                 memferry::xor(&regions[..sources], &regions[sources]).untyped()
             }
-            // Pictures have a shape.
+            // Pictures are described by their passes, before this.
             Operation::Nop | Operation::Turn(_) | Operation::Overlay { .. } => memferry::nop().untyped(),
         }
     }
@@ -212,33 +225,39 @@ pub(crate) fn copy(
 
 /// Copies as `copy` does, and computes the CRC-32C of the bytes as `crc32c` does.
 #[pyfunction]
-#[pyo3(signature = (source, destination, seed=0, *, within=None, hint=None, linked=false, fenced=false))]
+#[pyo3(
+    signature = (source, destination, seed=Number(0), *, within=None, hint=None, linked=false, fenced=false),
+    text_signature = "(source, destination, seed=0, *, within=None, hint=None, linked=False, fenced=False)"
+)]
 pub(crate) fn copy_crc32c(
     source: Bound<'_, PyAny>,
     destination: Bound<'_, PyAny>,
-    seed: u32,
+    seed: Number<u32>,
     within: Option<f64>,
     hint: Option<&str>,
     linked: bool,
     fenced: bool,
 ) -> PyResult<Transfer> {
     let terms = Terms::new(within, hint, linked, fenced)?;
-    Ok(Transfer::new(Operation::CopyCrc { seed }, vec![source, destination], terms))
+    Ok(Transfer::new(Operation::CopyCrc { seed: seed.0 }, vec![source, destination], terms))
 }
 
 /// Computes the CRC-32C of the source, continued from `seed`: the end's `output`.
 #[pyfunction]
-#[pyo3(signature = (source, seed=0, *, within=None, hint=None, linked=false, fenced=false))]
+#[pyo3(
+    signature = (source, seed=Number(0), *, within=None, hint=None, linked=false, fenced=false),
+    text_signature = "(source, seed=0, *, within=None, hint=None, linked=False, fenced=False)"
+)]
 pub(crate) fn crc32c(
     source: Bound<'_, PyAny>,
-    seed: u32,
+    seed: Number<u32>,
     within: Option<f64>,
     hint: Option<&str>,
     linked: bool,
     fenced: bool,
 ) -> PyResult<Transfer> {
     let terms = Terms::new(within, hint, linked, fenced)?;
-    Ok(Transfer::new(Operation::Crc { seed }, vec![source], terms))
+    Ok(Transfer::new(Operation::Crc { seed: seed.0 }, vec![source], terms))
 }
 
 /// Finds the offset of the first byte that differs, `None` where all are equal: the end's `output`. Both have one length.
@@ -274,18 +293,21 @@ pub(crate) fn dual_copy(
 
 /// Repeats a value of `width` 1, 2 or 4 bytes, little-endian, over the destination.
 #[pyfunction]
-#[pyo3(signature = (destination, value, width=1, *, within=None, hint=None, linked=false, fenced=false))]
+#[pyo3(
+    signature = (destination, value, width=Number(1), *, within=None, hint=None, linked=false, fenced=false),
+    text_signature = "(destination, value, width=1, *, within=None, hint=None, linked=False, fenced=False)"
+)]
 pub(crate) fn fill(
     destination: Bound<'_, PyAny>,
-    value: u32,
-    width: u32,
+    value: Number<u32>,
+    width: Number<u32>,
     within: Option<f64>,
     hint: Option<&str>,
     linked: bool,
     fenced: bool,
 ) -> PyResult<Transfer> {
     let terms = Terms::new(within, hint, linked, fenced)?;
-    Ok(Transfer::new(Operation::Fill(pattern(value, width)?), vec![destination], terms))
+    Ok(Transfer::new(Operation::Fill(pattern(value.0, width.0)?), vec![destination], terms))
 }
 
 /// Writes zeros over the destination.
@@ -357,19 +379,22 @@ pub(crate) fn turn(
 
 /// Copies a picture onto another at (x, y), leaving out pixels of the colour `key` where one is given.
 #[pyfunction]
-#[pyo3(signature = (top, base, at=(0, 0), key=None, *, within=None, hint=None, linked=false, fenced=false))]
+#[pyo3(
+    signature = (top, base, at=(Number(0), Number(0)), key=None, *, within=None, hint=None, linked=false, fenced=false),
+    text_signature = "(top, base, at=(0, 0), key=None, *, within=None, hint=None, linked=False, fenced=False)"
+)]
 #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
 pub(crate) fn overlay(
     top: Bound<'_, PyAny>,
     base: Bound<'_, PyAny>,
-    at: (u32, u32),
-    key: Option<u32>,
+    at: (Number<i64>, Number<i64>),
+    key: Option<Number<u32>>,
     within: Option<f64>,
     hint: Option<&str>,
     linked: bool,
     fenced: bool,
 ) -> PyResult<Transfer> {
     let terms = Terms::new(within, hint, linked, fenced)?;
-    let operation = Operation::Overlay { at, key: key.map(color).transpose()? };
+    let operation = Operation::Overlay { at: (at.0.0, at.1.0), key: key.map(|key| key.0) };
     Ok(Transfer::new(operation, vec![top, base], terms))
 }

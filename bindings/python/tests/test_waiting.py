@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import threading
+import time
 
 import memferry
 import numpy
@@ -34,6 +35,28 @@ class Waits(Bounded):
 
         for _ in range(3):
             asyncio.run(main())
+
+    def test_a_ticket_becomes_a_task(self):
+        async def tasks():
+            tickets = [self.queue.submit(memferry.zero(bytearray(100_000))) for _ in range(3)]
+            made = [asyncio.create_task(tickets[0].until_done()), asyncio.ensure_future(tickets[1])]
+            async with asyncio.TaskGroup() as group:
+                made.append(group.create_task(tickets[2].until_done()))
+            return [(await task).bytes_done for task in made]
+
+        self.assertEqual(asyncio.run(tasks()), [100_000] * 3)
+
+    def test_closing_takes_no_time(self):
+        times = []
+        for _ in range(5):
+            client = memferry.connect()
+            queue = client.queue(64)
+            target = bytearray(5 << 20)
+            queue.wait(queue.submit(memferry.zero(target)))
+            start = time.monotonic()
+            client.close()
+            times.append(time.monotonic() - start)
+        self.assertLess(min(times), 0.1)
 
     def test_two_loops_await_one_transfer(self):
         copies, ends = [self.queue.submit(memferry.copy(self.source, self.target)) for _ in range(20)], []

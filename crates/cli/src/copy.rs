@@ -1,7 +1,10 @@
-//! `memferry copy`: reads a file into a frame, has the engine copy it to a second frame, and writes it from there.
+//! `memferry copy`: has the kernel copy between two files where it can, as `cp` does; else reads the file into a frame, has the
+//! engine copy it to a second frame, and writes it from there.
 //!
 //! ```text
+//! two regular files ─► kernel: shared blocks, or copy_file_range ─ not between these, --through-engine or --socket ─┐
 //! read piece ─► source frame ─ submit ─► engine ─► destination frame ─► write piece
+//!      ▲ ◄─────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //!      up to three pieces are in flight: while one moves, the next is read
 //! ```
 //!
@@ -9,6 +12,7 @@
 //! the transfer of one piece with nothing else in flight, compared with a memcpy of the same bytes. Holes of the source are not
 //! read; they become holes of the destination, or zeros if that is no regular file.
 
+mod kernel;
 mod source;
 
 use std::collections::VecDeque;
@@ -47,7 +51,10 @@ pub(crate) struct Arguments {
     /// Copy what a pipe, a device or a file of /proc yields, until its end or until a signal.
     #[arg(long)]
     copy_contents: bool,
-    /// Socket of the service to use; by default the engine is embedded.
+    /// Have the engine move the bytes, even between files that the kernel copies faster, and compare it with memcpy.
+    #[arg(long)]
+    through_engine: bool,
+    /// Have the engine of the service at this socket move the bytes, and compare it with memcpy.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -56,15 +63,59 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
     let mut source = Source::open(&arguments.source, arguments.copy_contents)?;
+    let by_engine = arguments.through_engine || arguments.socket.is_some();
+    let between_files = arguments.destination.metadata().is_ok_and(|about| about.is_file())
+        || !arguments.destination.exists();
+    let mut opened = None;
+    if let (Some(file), true, false) = (source.regular(), between_files, by_engine) {
+        let destination = files::open_destination(&arguments.destination, source.about())?;
+        let mut bar = Bar::new(source.expected());
+        let copied = kernel::copy(file, &destination, |done| bar.advance(done));
+        bar.end();
+        let failed = |error| {
+            format!("cannot copy to {}: {error}; the file is incomplete", arguments.destination.display())
+        };
+        if let Some(copied) = copied.map_err(failed)? {
+            return report_kernel(copied, started.elapsed());
+        }
+        opened = Some(destination);
+    }
     // Connect before the destination is truncated.
     let mover = Mover::open(arguments.socket.as_deref())?;
-    let file = files::open_destination(&arguments.destination, source.about())?;
+    let file = match opened {
+        Some(file) => file,
+        None => files::open_destination(&arguments.destination, source.about())?,
+    };
     let destination = Destination::new(file, &arguments.destination)?;
     let mut copy = Copy::new(mover, source.expected(), destination)?;
     copy.copy_all(&mut source, &arguments.source)?;
     copy.report(started.elapsed())?;
     if source.was_interrupted() {
         return Err("interrupted; the destination has what was read until then".into());
+    }
+    Ok(())
+}
+
+fn report_kernel(copied: kernel::Copied, elapsed: Duration) -> Result<(), CommandError> {
+    let kernel::Copied { how, data, length } = copied;
+    let seconds = elapsed.as_secs_f64();
+    match how {
+        _ if data == 0 => {
+            let why = if length == 0 { "the source is empty" } else { "all of them are a hole" };
+            say!("copied {length} bytes in {seconds:.3} s: {why}");
+        }
+        kernel::How::Shared => say!("copied {length} bytes in {seconds:.3} s"),
+        kernel::How::Moved if data < length => {
+            let rate = Rate(data, elapsed);
+            say!("copied {length} bytes in {seconds:.3} s: {data} bytes of data, {rate}, and holes");
+        }
+        kernel::How::Moved => say!("copied {length} bytes in {seconds:.3} s, {}", Rate(length, elapsed)),
+    }
+    match how {
+        kernel::How::Shared => say!("the files share their blocks until one is changed; nothing was moved"),
+        kernel::How::Moved => {
+            say!("by the kernel (copy_file_range); --through-engine has the engine move the bytes")
+        }
     }
     Ok(())
 }

@@ -5,8 +5,9 @@
 //! config   checks its configuration file           metrics  the same for Prometheus
 //! policy   shows or changes the service's policy   profile  counts what another program copies
 //! tune     measures this machine                   advise   which copies are worth handing to the engine
-//! copy     copies a file with the engine           rotate, flip, overlay   edit pictures
+//! copy     copies a file, by kernel or engine      rotate, flip, overlay   edit pictures
 //! 9p       serves a directory to 9P clients        demo     shows all of it with two clients
+//! completions   prints what a shell needs to complete commands and options
 //! ```
 //!
 //! Each command is a thin client of the libraries.
@@ -34,9 +35,11 @@ mod status;
 mod tune;
 mod turn;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use memferry_service::printable::printable_lines;
 use output::AlreadyLogged;
 
@@ -79,6 +82,11 @@ enum Command {
     Overlay(overlay::Arguments),
     /// Demonstrate a service with two clients: grants, refusals and a revocation.
     Demo(demo::Arguments),
+    /// Print what a shell needs to complete commands and options.
+    Completions {
+        /// For bash: `memferry completions bash > ~/.local/share/bash-completion/completions/memferry`.
+        shell: Shell,
+    },
     /// A client of the demo that runs orders from standard input.
     #[command(hide = true)]
     DemoClient(demo::ClientArguments),
@@ -103,6 +111,7 @@ fn main() -> ExitCode {
         Command::Flip(arguments) => turn::flip(&arguments),
         Command::Overlay(arguments) => overlay::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Completions { shell } => completions(shell),
         Command::DemoClient(arguments) => demo::run_client(&arguments),
         Command::ManualPages(arguments) => manuals::run(&arguments, Cli::command()),
     };
@@ -115,6 +124,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the completions. The generator panics when the reader is gone, so it writes to memory.
+fn completions(shell: Shell) -> Result<(), CommandError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "memferry", &mut script);
+    std::io::stdout().write_all(&script)?;
+    Ok(())
 }
 
 /// The error of a failed command: a message for the user.

@@ -3,7 +3,7 @@
 //! `println!` panics when the reader closed its end, for example in `memferry status | head -1`. These macros return an error
 //! instead, which ends the command silently.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 
 use crate::CommandError;
 
@@ -15,6 +15,30 @@ macro_rules! say {
     }};
 }
 pub(crate) use say;
+
+/// Whether standard output shows colours: a terminal that can, and a user who has not set `NO_COLOR` (no-color.org).
+pub(crate) fn has_colors() -> bool {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let is_dumb = set("TERM").is_none_or(|terminal| terminal == "dumb");
+    std::io::stdout().is_terminal() && set("NO_COLOR").is_none() && !is_dumb
+}
+
+/// A line that names what follows.
+pub(crate) fn heading(text: &str, colors: bool) -> String {
+    if colors { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Something that needs attention.
+pub(crate) fn warning(text: &str, colors: bool) -> String {
+    if colors { format!("\x1b[33m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Columns of the terminal that shows standard output; no limit elsewhere.
+pub(crate) fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    columns.unwrap_or(usize::MAX)
+}
 
 /// A command failed and logged why.
 #[derive(Debug)]

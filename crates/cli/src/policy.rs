@@ -39,11 +39,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         settings = client.set_policy(arguments.flags.apply_to(settings)?)?;
     }
     if arguments.json {
-        say!("{}", serde_json::to_string_pretty(&settings)?);
+        say!("{}", serde_json::to_string_pretty(&json(&settings)?)?);
     } else {
         say!("{}", lines(&settings).join("\n"));
     }
     Ok(())
+}
+
+/// The settings with times as numbers, under the names of their flags.
+fn json(settings: &PolicySettings) -> serde_json::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(settings)?;
+    if let Some(fields) = value.as_object_mut() {
+        for (name, time) in [("period", settings.period), ("slice", settings.slice)] {
+            fields.remove(name);
+            let microseconds = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            fields.insert(format!("{name}_us"), microseconds.into());
+        }
+    }
+    Ok(value)
 }
 
 /// One line for the policy with its parameters, and one for each class that has its own.

@@ -17,9 +17,9 @@ use clap::Args;
 use memferry::{Client, Status};
 
 use crate::interrupt::Interrupt;
-use crate::output::say;
+use crate::output::{self, say};
 use crate::{CommandError, socket};
-use table::Snapshot;
+use table::{Line, Snapshot};
 
 /// Arguments of `status`.
 #[derive(Args)]
@@ -60,8 +60,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
 /// Prints the service's status as a table, each line after `indent`.
 pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
     let snapshot = Snapshot { own: client.session(), status: &client.status()?, before: None };
-    for line in snapshot.table() {
-        say!("{indent}{line}");
+    let colors = output::has_colors();
+    for line in snapshot.table(output::columns().saturating_sub(indent.len())) {
+        say!("{indent}{}", line.shown(colors));
     }
     Ok(())
 }
@@ -78,10 +79,11 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
         let text = if json {
             format!("{}\n", snapshot.json()?)
         } else if redraws {
-            drawn_over(&snapshot.table())
+            drawn_over(&snapshot.table(output::columns()))
         } else {
             let separator = if before.is_some() { "\n" } else { "" };
-            format!("{separator}{}\n", snapshot.table().join("\n"))
+            let lines = snapshot.table(usize::MAX).iter().map(|line| line.shown(false)).collect::<Vec<_>>();
+            format!("{separator}{}\n", lines.join("\n"))
         };
         // Written with one call, so that a signal does not leave half of it.
         let mut out = std::io::stdout();
@@ -93,15 +95,16 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
 }
 
 /// Draws the lines over the terminal from its top, cut to its size.
-fn drawn_over(lines: &[String]) -> String {
+fn drawn_over(lines: &[Line]) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    let fits = |cells: Option<u16>| cells.filter(|cells| *cells > 0).map_or(usize::MAX, usize::from);
-    let width = fits(size.map(|size| size.ws_col));
-    let height = fits(size.map(|size| size.ws_row)).saturating_sub(1);
+    let height = size.map(|size| size.ws_row).filter(|rows| *rows > 0).map_or(usize::MAX, usize::from);
+    let width = output::columns();
+    let colors = output::has_colors();
     // Cursor home; each line clears its rest; finally everything below is cleared.
     let mut drawn = String::from("\x1b[H");
-    for line in lines.iter().take(height.max(1)) {
-        drawn.extend(line.chars().take(width));
+    for line in lines.iter().take(height.saturating_sub(1).max(1)) {
+        let text = line.text.chars().take(width).collect();
+        drawn.push_str(&Line { text, ..*line }.shown(colors));
         drawn.push_str("\x1b[K\n");
     }
     drawn + "\x1b[J"

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! kernels: sizes, near and far, alone and shared ─┐
-//! embedded client: cost of handing over ──────────┴─► thresholds ─► profile.toml, a table
+//! embedded client: cost of handing over ──────────┴─► thresholds, three to seven times ─► agreement ─► profile.toml, a table
 //! ```
 //!
-//! `memferry_service::profile` measures and stores. A running service keeps the thresholds that it was started with.
+//! Engines obey the profile, so none is written where the measurements disagree. `memferry_service::profile` measures and stores. A running service keeps the thresholds that it was started with.
+
+mod agreement;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -16,23 +18,36 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memferry::{Client, Queue, copy, nop};
 use memferry_service::profile::measure::{self, NEVER};
 use memferry_service::profile::{self, Profile, Tuning};
+use serde::Serialize;
 
+use self::agreement::Threshold;
 use crate::CommandError;
 use crate::measure::{Bytes, median, random_bytes};
-use crate::output::say;
+use crate::output::{self, say};
 
 /// Arguments of `tune`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// File to write, instead of the profile in the user's configuration directory.
+    /// File to write, in an existing folder, instead of the profile in the user's configuration directory.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
     /// Measure and print, but write nothing.
     #[arg(long, conflicts_with = "to")]
     dry_run: bool,
-    /// Print the profile as JSON.
+    /// Write the medians even where the measurements disagree: for a machine that is never quiet.
+    #[arg(long)]
+    force: bool,
+    /// Print the profile and the measurements as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The JSON output.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    profile: &'a Profile,
+    measurements: &'a [Threshold],
 }
 
 /// Runs `memferry tune`.
@@ -42,10 +57,56 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         (Some(path), false) => Some(path.clone()),
         (None, false) => Some(profile::path()?),
     };
-    if let Some(path) = &path {
-        profile::make_folder(path)?;
+    match (&path, &arguments.to) {
+        (Some(path), Some(_)) => check_folder(path)?,
+        (Some(path), None) => profile::make_folder(path)?,
+        (None, _) => {}
     }
     let bar = bar()?;
+    let mut measurements = Vec::new();
+    let all = loop {
+        measurements.push(measure_once(&bar)?);
+        let all = agreement::thresholds(&measurements);
+        let are_certain = all.iter().all(Threshold::is_certain);
+        if are_certain || measurements.len() == agreement::MOST {
+            break all;
+        }
+    };
+    bar.finish_and_clear();
+    let thresholds = agreement::medians(&all);
+    thresholds.check()?;
+    let profile = Profile { cpu: profile::cpu(), thresholds };
+    let uncertain: Vec<_> = all.iter().filter(|threshold| !threshold.is_certain()).collect();
+    let refused = !uncertain.is_empty() && !arguments.force;
+    if let Some(path) = path.as_ref().filter(|_| !refused) {
+        profile.write(path)?;
+    }
+    if arguments.json {
+        say!("{}", serde_json::to_string_pretty(&Report { profile: &profile, measurements: &all })?);
+    } else {
+        print(&all)?;
+    }
+    if refused && path.is_some() {
+        return Err(disagreement(&uncertain, measurements.len()).into());
+    }
+    match path {
+        _ if arguments.json => {}
+        Some(path) => say!("written to {}; engines started from now on use it", path.display()),
+        None => say!("nothing was written"),
+    }
+    Ok(())
+}
+
+/// A file named by the user goes to a folder that is there: a mistyped path creates nothing.
+fn check_folder(path: &Path) -> Result<(), CommandError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if folder.is_dir() {
+        return Ok(());
+    }
+    Err(format!("cannot write {}: {} is no folder; create it first", path.display(), folder.display()).into())
+}
+
+fn measure_once(bar: &ProgressBar) -> Result<Tuning, CommandError> {
     let step = |what: &'static str| {
         bar.set_message(what);
         bar.inc(1);
@@ -56,51 +117,60 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         Ok(bytes) => thresholds.inline_bytes = bytes,
         Err(error) => bar.suspend(|| eprintln!("memferry: requests run inline were not measured: {error}")),
     }
-    bar.finish_and_clear();
-    thresholds.check()?;
-    let profile = Profile { cpu: profile::cpu(), thresholds };
-    if let Some(path) = &path {
-        profile.write(path)?;
-    }
-    if arguments.json {
-        say!("{}", serde_json::to_string_pretty(&profile)?);
-        return Ok(());
-    }
-    print(&profile.thresholds)?;
-    match path {
-        Some(path) => say!("written to {}; engines started from now on use it", path.display()),
-        None => say!("nothing was written"),
-    }
-    Ok(())
+    Ok(thresholds)
+}
+
+/// Why nothing was written.
+fn disagreement(uncertain: &[&Threshold], measurements: usize) -> String {
+    let one = |threshold: &&Threshold| {
+        let values: Vec<_> = threshold.measured.iter().map(ToString::to_string).collect();
+        format!("\n  {}: {}", threshold.name, values.join(", "))
+    };
+    let values: String = uncertain.iter().map(one).collect();
+    format!(
+        "{measurements} measurements disagree, so nothing was written; repeat it on a quiet machine, or take the medians with \
+         --force:{values}"
+    )
 }
 
 fn bar() -> Result<ProgressBar, CommandError> {
     let terminal = std::io::stderr().is_terminal();
     let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(u64::from(measure::STEPS) + 2), target);
+    let bar = ProgressBar::with_draw_target(
+        Some((u64::from(measure::STEPS) + 1) * agreement::FEWEST as u64),
+        target,
+    );
     bar.set_style(ProgressStyle::with_template("{msg:<32} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
     Ok(bar)
 }
 
-fn print(thresholds: &Tuning) -> Result<(), CommandError> {
-    let rows = [
-        ("copies of far memory bypass the caches from", thresholds.stream_cold_bytes),
-        ("all copies bypass the caches from", thresholds.stream_always_bytes),
-        ("zeroing far memory bypasses the caches from", thresholds.zero_cold_bytes),
-        ("copies are shared with an awake worker from", thresholds.share_awake_bytes),
-        ("a worker is woken to share copies of far memory from", thresholds.share_asleep_cold_bytes),
-        ("a worker is woken to share copies of near memory from", thresholds.share_asleep_hot_bytes),
-        ("embedded requests run inline up to", thresholds.inline_bytes),
+fn print(thresholds: &[Threshold; 8]) -> Result<(), CommandError> {
+    let what = [
+        "copies of far memory bypass the caches from",
+        "all copies bypass the caches from",
+        "zeroing far memory bypasses the caches from",
+        "copies are shared with an awake worker from",
+        "a worker is woken to share copies of far memory from",
+        "a worker is woken to share copies of near memory from",
+        "embedded requests run inline up to",
+        "memory counts as far if a load takes",
     ];
-    for (what, bytes) in rows {
-        match bytes {
-            NEVER.. => say!("{what:<52} never"),
-            bytes => say!("{what:<52} {}", Bytes(bytes)),
-        }
-    }
-    match thresholds.far_ticks {
-        0 => say!("timed loads cannot distinguish memory from caches on this machine"),
-        ticks => say!("{:<52} {ticks} ticks", "memory counts as far if a load takes"),
+    let colors = output::has_colors();
+    for (what, threshold) in what.into_iter().zip(thresholds) {
+        let value = match (threshold.name, threshold.median) {
+            ("far_ticks", 0) => "cannot be timed".to_owned(),
+            ("far_ticks", ticks) => format!("{ticks} ticks"),
+            (_, NEVER..) => "never".to_owned(),
+            (_, bytes) => Bytes(bytes).to_string(),
+        };
+        let agreeing = threshold.agreeing;
+        let count = threshold.measured.len();
+        let agreement = format!("{agreeing} of {count} measurements agree");
+        let agreement = match threshold.is_certain() {
+            true => agreement,
+            false => output::warning(&format!("{agreement}: uncertain"), colors),
+        };
+        say!("{what:<53} {value:<10} {agreement}");
     }
     Ok(())
 }

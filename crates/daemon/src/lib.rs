@@ -169,6 +169,8 @@ struct Connection {
     user: u32,
     process: u32,
     session: Option<SessionId>,
+    /// Its session was logged: it did more than look at the service, as a query of the metrics does.
+    is_logged: bool,
     /// Its command whose memory is being sealed.
     pending: Option<Pending>,
 }
@@ -324,7 +326,10 @@ impl Daemon {
             return;
         }
         self.attendants.add_client(user);
-        self.connections.insert(client, Connection { user, process: number, session: None, pending: None });
+        self.connections.insert(
+            client,
+            Connection { user, process: number, session: None, is_logged: false, pending: None },
+        );
     }
 
     /// Refuses a client, and sends it the reason. An attendant does it: closing the socket closes the descriptors that the client
@@ -457,10 +462,22 @@ impl Daemon {
         let process = connection.process;
         let notified = if let Command::Notify { queue, .. } = command { Some(queue) } else { None };
         let is_revocation = matches!(command, Command::Revoke { .. });
+        let changes_policy = matches!(command, Command::Policy { change: Some(_) });
+        let only_looks = matches!(
+            command,
+            Command::Status | Command::Engines | Command::Identify { .. } | Command::Policy { change: None }
+        );
+        if !only_looks {
+            self.log_session(client);
+        }
         match self.service.execute(session, command, memory, &[]) {
             Executed::Done(answer, ours) => {
                 if let Err(refusal) = &answer {
                     tracing::debug!(session = session.0, user, process, reason = %refusal, "refused");
+                }
+                if let (true, Ok(Answer::Policy(now))) = (changes_policy, &answer) {
+                    let policy = now.kind.name();
+                    tracing::info!(session = session.0, user, process, policy, settings = ?now, "policy changed");
                 }
                 if is_revocation {
                     return self.answer_revocation(client, serial, answer);
@@ -487,12 +504,21 @@ impl Daemon {
             self.service.connect(introduced).map_err(|refused| Violation::Unwelcome(refused.message))?;
         connection.session = Some(session);
         self.by_session.insert(session, client);
-        if self.session_lines.may_write(user) {
-            tracing::info!(session = session.0, user, process, "connected");
-        }
         let bytes = protocol::Welcome { version, features, session }.encode();
         self.send(user, &ToAttendant::Answer { client, bytes }, &[]);
         Ok(())
+    }
+
+    /// Logs a session with its first command that does more than look.
+    fn log_session(&mut self, client: ClientId) {
+        let Some(connection) = self.connections.get_mut(&client) else { return };
+        let Connection { user, process, session: Some(session), is_logged: false, .. } = *connection else {
+            return;
+        };
+        if self.session_lines.may_write(user) {
+            tracing::info!(session = session.0, user, process, "connected");
+        }
+        connection.is_logged = true;
     }
 
     /// Answers a revocation, during which the client may have sent other commands.
@@ -624,7 +650,9 @@ impl Daemon {
         if let Some(session) = connection.session {
             self.by_session.remove(&session);
             let Connection { user, process, .. } = connection;
-            if self.session_lines.may_write(user) {
+            if !connection.is_logged {
+                tracing::debug!(session = session.0, user, process, "looked and left");
+            } else if self.session_lines.may_write(user) {
                 tracing::info!(session = session.0, user, process, reason, "disconnected");
             }
         }

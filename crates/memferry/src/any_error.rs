@@ -11,6 +11,19 @@ use crate::frame::TakeBackError;
 use crate::queue::{BatchError, RunError, SubmitError};
 
 /// Any error of this crate, for programs that report errors and do not handle them one by one.
+///
+/// ```
+/// use memferry::{Client, ConnectError, Error};
+///
+/// fn first_page() -> Result<memferry::Frame, Error> {
+///     Ok(Client::embedded()?.frame(4096).alloc()?)
+/// }
+///
+/// assert_eq!(first_page()?.length(), 4096);
+/// let missing = Client::connect("/nonexistent/socket").map_err(Error::from);
+/// assert!(matches!(missing, Err(Error::Connect(ConnectError::Socket { .. }))));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum Error {
     /// Opening a client failed.

@@ -44,6 +44,17 @@ use crate::session::Session;
 use crate::transfer::copy;
 
 /// Settings of an arena.
+///
+/// ```
+/// use memferry::{ArenaOptions, Client};
+///
+/// let options = ArenaOptions { segment_bytes: 1 << 20, limit_bytes: 1 << 20, ..ArenaOptions::default() };
+/// let arena = Client::embedded()?.arena(options)?;
+/// let buffer = arena.buffer(1000)?;
+/// assert!(arena.buffer(1 << 20).is_err(), "the limit is one segment");
+/// # drop(buffer);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaOptions {
     /// The page size and the NUMA node of the segments.
@@ -230,6 +241,21 @@ impl std::fmt::Debug for FrameArena {
 
 /// An owned range of bytes in an arena. The arena takes it back when its last clone and region is dropped and its last
 /// transfer has ended.
+///
+/// ```
+/// use memferry::{ArenaOptions, Client, copy};
+///
+/// let client = Client::embedded()?;
+/// let arena = client.arena(ArenaOptions::default())?;
+/// let one = arena.buffer(100)?;
+/// let other = arena.buffer(100)?;
+/// one.write(0, b"one registration for all buffers")?;
+/// client.queue(4)?.run(copy(&one, &other))?;
+/// let mut text = [0; 3];
+/// other.read(0, &mut text)?;
+/// assert_eq!(&text, b"one");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Buffer {
     frame: Frame,

@@ -24,6 +24,16 @@ use crate::queue::Queue;
 use crate::session::{Session, expect_handle};
 
 /// A session with a service. Clones share the session; it ends when the last clone, frame and queue is dropped.
+///
+/// ```
+/// use memferry::{Client, Pattern, fill};
+///
+/// let client = Client::embedded()?; // or Client::connect("/run/memferry.sock")?
+/// let frame = client.frame(4096).alloc()?;
+/// let done = client.queue(4)?.run(fill(&frame, Pattern::Byte(7)))?;
+/// assert_eq!(done.bytes_done, frame.length());
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Client {
     session: Arc<Session>,
@@ -367,6 +377,19 @@ fn offset_and_length(region: &Region) -> Result<(u64, u64), CallError> {
 
 /// Rights on memory that were granted to another client. The grant ends when it is revoked or the frame's memory is given back.
 /// Dropping this value does not revoke it: [`Client::revoke`] takes the token.
+///
+/// ```
+/// use memferry::{Client, Grantee, Rights};
+///
+/// let owner = Client::embedded()?;
+/// let peer = Client::embedded()?; // in practice another process
+/// let frame = owner.frame(4096).alloc()?;
+/// let grant = owner.grant(frame.slice(..100), Rights::READ, Grantee::Session(peer.session()))?;
+/// let granted = peer.accept(grant.token())?;
+/// assert_eq!((granted.length(), granted.grantor()), (100, Some(owner.session())));
+/// grant.revoke()?;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "the grantee needs the token"]
 pub struct Grant {

@@ -16,6 +16,17 @@ use memferry_transfer::{EngineKind, Failure};
 pub(crate) const NO_TAG: u64 = u64::MAX;
 
 /// Names one submitted transfer of one queue; unique in this process.
+///
+/// ```
+/// use memferry::{Client, nop};
+///
+/// let mut queue = Client::embedded()?.queue(4)?;
+/// let ticket = queue.submit(nop())?;
+/// let number = ticket.id().tag(); // for a program that keeps numbers
+/// assert_eq!(queue.ticket(number), ticket.id());
+/// queue.wait(ticket)?;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TicketId {
     /// The queue's identity, which no other queue of this process has.
@@ -112,6 +123,18 @@ impl<T> fmt::Debug for Ticket<T> {
 }
 
 /// The result of a successful transfer.
+///
+/// ```
+/// use memferry::{Client, EngineKind, crc32c};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let done = client.queue(4)?.run(crc32c(&frame))?;
+/// assert_eq!((done.bytes_done, done.engine), (4096, EngineKind::Cpu));
+/// let crc: u32 = done.output;
+/// # let _ = crc;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done<T = ()> {
     /// The transfer, as its ticket names it.
@@ -125,6 +148,18 @@ pub struct Done<T = ()> {
 }
 
 /// The result of a transfer that failed or whose outcome is unknown.
+///
+/// ```
+/// use memferry::{Client, Failure, Pattern, RunError, fill};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let Err(RunError::Transfer(error)) = client.queue(4)?.run(fill(frame.slice(..5), Pattern::Word(1))) else {
+///     panic!("5 bytes are no whole words")
+/// };
+/// assert_eq!((error.failure, error.bytes_done), (Failure::FillLength { pattern_bytes: 4 }, 0));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferError {
     /// The transfer, as its ticket names it; [`TicketId::NONE`] if the failure belongs to no transfer.
@@ -215,6 +250,22 @@ impl Completion {
 
 /// The output types of transfers: `()` for moves, `u32` for CRCs, `Option<u64>` for the offset of a difference, `u64` for
 /// rounds of a loop and untyped transfers.
+///
+/// ```
+/// use memferry::{Client, Output, Queue, Transfer, compare, crc32c};
+///
+/// fn output_of<T: Output>(queue: &mut Queue, transfer: Transfer<T>) -> Result<T, memferry::Error> {
+///     Ok(queue.run(transfer)?.output)
+/// }
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(8192).alloc()?;
+/// let mut queue = client.queue(4)?;
+/// assert_eq!(output_of(&mut queue, compare(frame.slice(..4096), frame.slice(4096..)))?, None);
+/// let crc: u32 = output_of(&mut queue, crc32c(&frame))?;
+/// # let _ = crc;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub trait Output: sealed::Output + Copy + fmt::Debug + Send + 'static {}
 
 impl Output for () {}

@@ -11,6 +11,15 @@ use memferry_shm::frame::{AllocateError, UnsafeMemory};
 use thiserror::Error;
 
 /// Why [`Client::connect`](crate::Client::connect) or [`Client::embedded`](crate::Client::embedded) failed.
+///
+/// ```
+/// use memferry::{Client, ConnectError};
+///
+/// let Err(error) = Client::connect("/nonexistent/socket") else { panic!("nobody listens there") };
+/// assert!(matches!(error, ConnectError::Socket { .. }));
+/// println!("{error}"); // with the path, the reason and a remedy
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// No service listens at the path, or this user may not connect.
@@ -53,6 +62,17 @@ pub enum ConnectError {
 }
 
 /// Why a call to the service's control side failed.
+///
+/// ```
+/// use memferry::{CallError, Client, Grantee, Rights};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let derived = client.derive(&frame, Rights::READ)?;
+/// let refused = client.grant(&derived, Rights::READ, Grantee::User(0));
+/// assert!(matches!(refused, Err(CallError::Refused(_))), "it has no right to grant");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum CallError {
     /// The service refused the command. The session stays usable.
@@ -121,6 +141,14 @@ impl From<Forked> for FrameError {
 }
 
 /// Why a frame or an arena could not be created.
+///
+/// ```
+/// use memferry::{AllocateError, Client, FrameError};
+///
+/// let none = Client::embedded()?.frame(0).alloc();
+/// assert!(matches!(none, Err(FrameError::Allocate(AllocateError::Empty))));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum FrameError {
     /// The memory could not be allocated.
@@ -144,6 +172,14 @@ pub enum FrameError {
 }
 
 /// Why [`Client::queue`](crate::Client::queue) failed.
+///
+/// ```
+/// use memferry::{CallError, Client, OpenError};
+///
+/// let odd = Client::embedded()?.queue(3); // no power of two
+/// assert!(matches!(odd, Err(OpenError::Call(CallError::Refused(_)))));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The call to the service failed.

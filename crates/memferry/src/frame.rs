@@ -43,6 +43,18 @@ use segment::SegmentBlock;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Taking memory back failed. Contains the frame.
+///
+/// ```
+/// use memferry::{Client, TakeBackError};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.register_owned(vec![1, 2, 3])?;
+/// let clone = frame.clone();
+/// let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("the clone holds it") };
+/// drop(clone);
+/// assert_eq!(frame.into_owned()?, [1, 2, 3]);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum TakeBackError {
     /// A clone, region, derived frame or unfinished transfer still holds the frame.

@@ -187,6 +187,28 @@ impl State {
 }
 
 /// The future of a transfer. The transfer keeps running if this is dropped.
+///
+/// ```
+/// use memferry::{Client, Pattern, fill, nop};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(1 << 20).alloc()?;
+/// let queue = client.async_queue(8)?;
+/// let first = queue.submit(fill(&frame, Pattern::Byte(1)))?;
+/// let second = queue.submit(nop().fenced())?; // both run, whether they are polled or not
+/// let both = async { Ok::<_, memferry::Error>((first.await?.bytes_done, second.await?.bytes_done)) };
+/// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
+/// #             return value;
+/// #         }
+/// #     }
+/// # }
+/// assert_eq!(block_on(both)?, (1 << 20, 0));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[must_use = "the transfer runs without this, but its failure goes unnoticed"]
 pub struct Pending<T = ()> {
     shared: Arc<Shared>,

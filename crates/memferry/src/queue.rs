@@ -51,6 +51,21 @@ const POLLS_PER_CLOCK_READ: u32 = 64;
 const MAX_POLLS_PER_CLOCK_READ: u32 = 512;
 
 /// Why a transfer was not submitted.
+///
+/// ```
+/// use memferry::{Client, SubmitReason, nop};
+///
+/// let mut queue = Client::embedded()?.queue(2)?;
+/// let tickets = [queue.submit(nop())?, queue.submit(nop())?];
+/// let full = queue.submit(nop()).unwrap_err();
+/// assert_eq!(full.reason, SubmitReason::Full { capacity: 2 });
+/// for ticket in tickets {
+///     queue.wait(ticket)?;
+/// }
+/// let ticket = queue.submit(*full.transfer)?;
+/// queue.wait(ticket)?;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SubmitReason {
     /// The queue is full. Take completions first.

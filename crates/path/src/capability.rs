@@ -13,6 +13,7 @@
 //! of bytes and frames.
 
 mod mirror;
+mod pictures;
 mod revocation;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -616,7 +617,29 @@ impl<M: Memory> Capabilities<M> {
             }
         })?;
         self.check_overlap(operation)?;
-        Ok(resolved)
+        self.in_safe_order(operation, resolved)
+    }
+
+    /// A 2-D copy within one memory with its pixels in an order in which none is overwritten before it is read; other operations as
+    /// they are. Refuses a 2-D copy for which there is no such order.
+    #[inline]
+    fn in_safe_order<Q: Memory>(
+        &self,
+        operation: &Operation<Span>,
+        resolved: Operation<Region<Q>>,
+    ) -> Result<Operation<Region<Q>>, Failure> {
+        let root = |span: &Span| self.table.get(span.handle).map(|node| node.root);
+        match (operation, resolved) {
+            (
+                Operation::Copy2d { source: from, destination: to, .. },
+                Operation::Copy2d { source, destination, shape },
+            ) if root(from) == root(to) => {
+                let shape = pictures::in_safe_order(&shape, source.offset(), destination.offset());
+                let shape = shape.map_err(|pictures::Tangled| Failure::Overlap { operand: 0 })?;
+                Ok(Operation::Copy2d { source, destination, shape })
+            }
+            (_, resolved) => Ok(resolved),
+        }
     }
 
     /// Refuses an xor with a source that overlaps the destination in part, and a dual copy with any two operands that do: engines

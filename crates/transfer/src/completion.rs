@@ -111,8 +111,11 @@ pub enum Failure {
         /// Bytes of the source's segments.
         source_bytes: u64,
     },
-    /// Two operands of an xor or dual copy overlap in part, so that the result would depend on the order of the bytes.
-    #[error("operand {operand} overlaps another one in part; use ranges that are equal or apart")]
+    /// Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place, so that the result would
+    /// depend on the order of the bytes.
+    #[error(
+        "operand {operand} overlaps another one in part; use ranges that are equal or apart, and turn a picture to another place"
+    )]
     Overlap {
         /// Which operand, counted from 0: sources first, then destinations.
         operand: u64,

@@ -165,7 +165,8 @@ pub enum Operation<R> {
         /// The repeated value of 1, 2 or 4 bytes.
         pattern: Pattern,
     },
-    /// Moves pixels one by one in the order of Wicki 2014, listing 3.
+    /// Moves pixels one by one in the order of Wicki 2014, listing 3. Admission reverses the order where a picture is shifted within
+    /// its memory and would overwrite what is read later, and refuses other walks that have bytes in common.
     Copy2d {
         /// The frame that is read; the shape's starts count from here.
         source: R,

@@ -117,7 +117,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// Writes a table: one row on each line, with aligned columns.
+    /// Writes a table with aligned columns. A long reason goes on below its row.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cells: Vec<[String; 4]> = self.rows.iter().map(cells).collect();
         let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -127,11 +127,23 @@ impl fmt::Display for Report {
         let figures = width(3);
         for (row, cells) in self.rows.iter().zip(&cells) {
             let [a, b, c, d] = cells;
-            writeln!(out, "{a:id$}  {b:place$}  {c:status$}  {d:figures$}  {}", row.why)?;
+            let mut line = format!("{a:id$}  {b:place$}  {c:status$}  {d:figures$} ");
+            for word in row.why.split(' ') {
+                if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+                    writeln!(out, "{}", line.trim_end())?;
+                    line = "   ".to_owned();
+                }
+                line.push(' ');
+                line.push_str(word);
+            }
+            writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
     }
 }
+
+/// Columns of a line of the table.
+const COLUMNS: usize = 100;
 
 fn cells(row: &Verdict) -> [String; 4] {
     [row.id.clone(), row.place.word().to_owned(), row.status.word().to_owned(), words::found(row)]
@@ -184,6 +196,16 @@ mod tests {
         let statuses: Vec<Status> = report.rows().iter().map(|row| row.status).collect();
         assert_eq!(statuses, [Status::NotRun, Status::Pass, Status::Pass]);
         assert!(report.to_string().contains("a  live       pass     2.1 us  within 10 %\n"), "{report}");
+    }
+
+    #[test]
+    fn long_reasons_are_wrapped() {
+        let why = "a reason of many words ".repeat(20);
+        let long = Verdict { why: why.trim().to_owned(), ..verdict("b", Place::Simulated) };
+        let text = assemble(vec![long]).expect("fits").to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        let words = |text: &str| text.split_whitespace().filter(|word| *word == "reason").count();
+        assert_eq!(words(&text), 20, "no word is lost");
     }
 
     #[test]

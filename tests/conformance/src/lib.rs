@@ -14,6 +14,7 @@ pub mod engine;
 pub mod fake;
 pub mod oracle;
 pub mod requests;
+mod tangled;
 pub mod worker_model;
 
 pub use engine::{EngineFixture, EngineSetup, engine_suite};

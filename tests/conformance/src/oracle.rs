@@ -11,6 +11,8 @@
 use memferry_transfer::engine::LeavesRegion;
 use memferry_transfer::{Color24, Count2d, Lists, Operation, Pattern, PixelSize, Plane, Reach, Segment};
 
+use crate::tangled::is_tangled;
+
 /// A byte range of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
@@ -275,8 +277,9 @@ pub fn fits(operation: &Operation<Place>) -> Result<(), LeavesRegion> {
     })
 }
 
-/// The first source of an xor that has some of the destination's bytes but is not the same range, or the first operand of a dual
-/// copy that overlaps a later one in that way: such a request is refused. `None` for other operations.
+/// The first source of an xor that has some of the destination's bytes but is not the same range, the first operand of a dual
+/// copy that overlaps a later one in that way, or the source of a 2-D copy that turns a picture in its own place: such a request is
+/// refused. `None` for other operations.
 ///
 /// ```
 /// use memferry_conformance::oracle::{Place, overlapping_operand};
@@ -301,6 +304,9 @@ pub fn overlapping_operand(operation: &Operation<Place>) -> Option<usize> {
         Operation::DualCopy { source, destinations: [one, other], length } => {
             let of_source = overlap(source, one, *length) || overlap(source, other, *length);
             if of_source { Some(0) } else { overlap(one, other, *length).then_some(1) }
+        }
+        Operation::Copy2d { source, destination, shape } if source.memory == destination.memory => {
+            is_tangled(shape, source.offset, destination.offset).then_some(0)
         }
         _ => None,
     }

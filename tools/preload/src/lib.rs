@@ -145,7 +145,7 @@ pub unsafe extern "C" fn syscall(
 unsafe fn copy_long(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
     let overlap = from.addr().abs_diff(to.addr()) < bytes;
     // SAFETY: the caller's promise, and the ranges do not overlap.
-    if !overlap && unsafe { slices::copy_past_caches(to.cast(), from.cast(), bytes) } {
+    if !overlap && start::is_ready() && unsafe { slices::copy_past_caches(to.cast(), from.cast(), bytes) } {
         return to;
     }
     // SAFETY: the caller's promise; `memcpy` is only called if the ranges do not overlap.
@@ -158,7 +158,7 @@ unsafe fn copy_long(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut 
 #[inline(never)]
 unsafe fn set_long(to: *mut c_void, byte: c_int, bytes: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
-    if byte as u8 == 0 && unsafe { slices::zero_past_caches(to.cast(), bytes) } {
+    if byte as u8 == 0 && start::is_ready() && unsafe { slices::zero_past_caches(to.cast(), bytes) } {
         return to;
     }
     // SAFETY: the caller's promise.

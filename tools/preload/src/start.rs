@@ -3,16 +3,17 @@
 //! ```text
 //! .init_array ─► real::find ─► setuid or MEMFERRY_PRELOAD=off? ─ yes ─► thresholds stay at the maximum: C library only
 //!                                └ no ──► unknown value: a line on stderr ─► cache sizes of this machine ─► thresholds
+//! first long copy ─► is_ready: the CPU's features                 (most programs end before one)
 //! prctl or syscall that forbids the cycle counter ─► thresholds return to the maximum
 //! ```
 //!
-//! Everything that needs the system happens here, because the program may forbid it later. `memferry tune` profiles are not
-//! read.
+//! Everything that needs the system happens when the library is loaded, because the program may forbid it later. `memferry tune`
+//! profiles are not read.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use memferry_cpu::level::Cpu;
+use memferry_cpu::level::{self, Cpu};
 use memferry_cpu::slices;
 use memferry_cpu::tuning::{self, Tuning};
 
@@ -50,9 +51,46 @@ extern "C" fn start() {
     }
     let tuning = Tuning::of_caches(last_level_bytes());
     // The engine initializes these at first use; later the program may forbid opening files and allocating.
-    let _ = (Cpu::of_this_process(), tuning::install(tuning), slices::untouched_ticks());
+    let _ = (tuning::install(tuning), slices::untouched_ticks());
+    if is_set(level::VARIABLE) {
+        // Reading the variable allocates.
+        find_features();
+    }
     COPIES_FROM.store(usize_of(tuning.stream_cold_bytes), Ordering::Relaxed);
     ZEROS_FROM.store(usize_of(tuning.zero_cold_bytes), Ordering::Relaxed);
+}
+
+const FOUND: u8 = 2;
+const SOUGHT: u8 = 1;
+const UNKNOWN: u8 = 0;
+static FEATURES: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Whether the engine's kernels may be used. The first call asks the CPU for its features, which takes longer than all else at the
+/// start, most of all in a virtual machine. It makes no system call and does not allocate. A copy in a signal handler that interrupts
+/// it, or in another thread meanwhile, is the C library's; so are all copies of a child that was forked during it.
+pub(crate) fn is_ready() -> bool {
+    if FEATURES.load(Ordering::Acquire) == FOUND {
+        return true;
+    }
+    if FEATURES.compare_exchange(UNKNOWN, SOUGHT, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    find_features();
+    true
+}
+
+fn find_features() {
+    let _ = Cpu::of_this_process();
+    FEATURES.store(FOUND, Ordering::Release);
+}
+
+/// Whether the environment has a variable.
+fn is_set(name: &str) -> bool {
+    let mut room = [0; 32];
+    let Some(start) = room.get_mut(..name.len()) else { return true };
+    start.copy_from_slice(name.as_bytes());
+    // SAFETY: nobody changes the environment while libraries are loaded, and the name is zero-terminated.
+    CStr::from_bytes_until_nul(&room).is_ok_and(|name| unsafe { !libc::getenv(name.as_ptr()).is_null() })
 }
 
 /// Reports an invalid value, and empties it so that child programs do not report it again.
@@ -115,7 +153,23 @@ fn setting() -> Option<(&'static CStr, *mut c_char)> {
 /// Size of the last-level cache according to the kernel; if unknown, a common minimum.
 fn last_level_bytes() -> u64 {
     const USUAL: u64 = 8 << 20;
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
-    let kibibytes = text.ok().and_then(|text| text.trim().strip_suffix('K')?.parse::<u64>().ok());
+    let mut room = [0; 16];
+    let kibibytes = read_start(c"/sys/devices/system/cpu/cpu0/cache/index3/size", &mut room)
+        .and_then(|text| std::str::from_utf8(text).ok()?.trim().strip_suffix('K')?.parse::<u64>().ok());
     kibibytes.and_then(|size| size.checked_mul(1024)).filter(|size| *size > 0).unwrap_or(USUAL)
+}
+
+/// The first bytes of a file. The standard library's functions would touch many pages of code that no program needs otherwise.
+fn read_start<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: the path is zero-terminated, `read` writes at most the room's bytes, and the descriptor is this function's own.
+    let count = unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let count = libc::read(file, room.as_mut_ptr().cast(), room.len());
+        libc::close(file);
+        count
+    };
+    room.get(..usize::try_from(count).ok()?)
 }

@@ -117,6 +117,13 @@ fn same_in_all(needs: &str, script: &str) {
 }
 
 #[test]
+fn the_library_loads_no_other() {
+    let bytes = std::fs::read(library()).unwrap();
+    let needs = |name: &str| bytes.windows(name.len()).any(|part| part == name.as_bytes());
+    assert!(needs("libc.so.6") && !needs("libgcc_s.so"), "programs would load the unwinder as well");
+}
+
+#[test]
 fn hardships_leave_every_byte_correct() {
     let program = hardships();
     for value in [None].into_iter().chain(VALUES.map(Some)) {

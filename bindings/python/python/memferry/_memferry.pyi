@@ -1,9 +1,9 @@
 """The native part: its classes and functions are those of the package `memferry`."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -26,6 +26,7 @@ __all__ = [
     "Transfer",
     "TransferError",
     "_Bell",
+    "__version__",
     "compare",
     "connect",
     "copy",
@@ -41,7 +42,14 @@ __all__ = [
     "zero",
 ]
 
-_Operand: TypeAlias = Frame | Region | Buffer
+class _Array(Protocol):
+    """A NumPy array, which type checkers do not know as a buffer before Python 3.12."""
+
+    @property
+    def __array_interface__(self) -> Any: ...
+
+_Memory: TypeAlias = Buffer | _Array
+_Operand: TypeAlias = Frame | Region | _Memory
 _Hint: TypeAlias = Literal["auto", "keep", "stream"]
 _Turn: TypeAlias = Literal[
     "upright", "flip-horizontal", "flip-vertical", "rotate90", "rotate180", "rotate270", "transpose"
@@ -49,6 +57,8 @@ _Turn: TypeAlias = Literal[
 # What a transfer's end says besides how far it came: a CRC, the offset of a difference, or nothing.
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
+
+__version__: str
 
 class Error(Exception): ...
 class ConnectError(Error): ...
@@ -120,6 +130,7 @@ class Ticket(Generic[_T_co]):
     def cancel(self) -> None: ...
     def _signal(self, bell: _Bell) -> bool: ...
     def _abandon(self) -> None: ...
+    def until_done(self) -> Coroutine[Any, Any, Done[_T_co]]: ...
     def __await__(self) -> Generator[Any, Any, Done[_T_co]]: ...
 
 @final
@@ -233,8 +244,8 @@ def nop(
     fenced: bool = False,
 ) -> Transfer[None]: ...
 def overlay(
-    top: Buffer,
-    base: Buffer,
+    top: _Memory,
+    base: _Memory,
     at: tuple[int, int] = (0, 0),
     key: int | None = None,
     *,
@@ -253,8 +264,8 @@ def scatter_gather(
     fenced: bool = False,
 ) -> Transfer[None]: ...
 def turn(
-    source: Buffer,
-    destination: Buffer,
+    source: _Memory,
+    destination: _Memory,
     turn: _Turn = "upright",
     *,
     within: float | None = None,

@@ -95,6 +95,11 @@ impl Source {
         matches!(self.kind, Kind::Regular { .. }).then(|| self.about.len())
     }
 
+    /// The file, if it is regular and nothing was read yet.
+    pub(super) fn regular(&self) -> Option<&File> {
+        (matches!(self.kind, Kind::Regular { .. }) && self.position == 0).then_some(&self.file)
+    }
+
     pub(super) fn was_interrupted(&self) -> bool {
         matches!(self.kind, Kind::Stream { interrupted: true, .. })
     }

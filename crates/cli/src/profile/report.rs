@@ -114,6 +114,12 @@ impl Report {
         }
     }
 
+    /// A report of nothing but an estimate.
+    #[cfg(test)]
+    pub(super) fn with_estimate(estimate: Estimate) -> Self {
+        Self { programs_seen: 1, estimate: Some(estimate), ..Self::default() }
+    }
+
     /// Adds the command line and how the program ended.
     pub(super) fn add_program(&mut self, words: &[OsString], ended: &Ended) {
         self.program = words.iter().map(|word| without_controls(&word.to_string_lossy())).collect();

@@ -1,12 +1,13 @@
 //! Names of functions, from the symbol tables of programs and libraries.
 //!
 //! ```text
-//! file ─ regular, not too long ─► ELF ─► .symtab and .dynsym: functions by address ─► name+offset of an address
+//! file ─ regular, not too long ─► ELF ─► .symtab and .dynsym: functions by address ─► name as in the source, and offset
 //! ```
 //!
 //! File names come from the recording, which the profiled program can write, so a file may be anything. Source lines and
 //! separate symbol files are not used.
 
+use std::fmt::{self, Write};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,7 +20,9 @@ use rustix::fs::OFlags;
 
 /// Bytes of the longest file that is read.
 const LONGEST: u64 = 512 << 20;
-/// Bytes kept of each name: in a broken file each name may be as long as the file.
+/// Bytes kept of each name in a file: in a broken one each name may be as long as the file.
+const LONGEST_SYMBOL: usize = 2000;
+/// Bytes shown of a name. Names of C++ templates grow when they are written as in the source, those of hostile files without end.
 const LONGEST_NAME: usize = 200;
 
 /// The functions of a file.
@@ -48,7 +51,7 @@ impl Symbols {
             .filter(is_function)
             .filter_map(|symbol| {
                 let name = symbol.name_bytes().ok()?;
-                let name = String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).into_owned();
+                let name = String::from_utf8_lossy(&name[..name.len().min(LONGEST_SYMBOL)]).into_owned();
                 Some(Function { address: symbol.address(), bytes: symbol.size(), name })
             })
             .collect();
@@ -62,8 +65,44 @@ impl Symbols {
         let before = self.0.partition_point(|function| function.address <= call);
         let function = self.0[..before].last()?;
         let offset = call - function.address;
-        (offset < function.bytes).then(|| format!("{}+{:#x}", function.name, offset + 1))
+        (offset < function.bytes).then(|| format!("{}+{:#x}", as_in_source(&function.name), offset + 1))
     }
+}
+
+/// A text of limited length. Writing fails when it is full.
+struct Short(String);
+
+impl Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            if self.0.len() + character.len_utf8() > LONGEST_NAME {
+                return Err(fmt::Error);
+            }
+            self.0.push(character);
+        }
+        Ok(())
+    }
+}
+
+/// The name of a function of Rust or C++ as its source has it; other names as they are.
+fn as_in_source(symbol: &str) -> String {
+    let mut name = Short(String::new());
+    let is_whole = match rustc_demangle::try_demangle(symbol) {
+        Ok(rust) => write!(name, "{rust:#}"),
+        Err(_) => match cpp_demangle::Symbol::new(symbol) {
+            Ok(cpp) if symbol.starts_with("_Z") => {
+                cpp.structured_demangle(&mut name, &cpp_demangle::DemangleOptions::default())
+            }
+            _ => name.write_str(symbol),
+        },
+    };
+    if name.0.is_empty() {
+        return symbol.chars().take(LONGEST_NAME).collect();
+    }
+    if is_whole.is_err() {
+        name.0.push('…');
+    }
+    name.0
 }
 
 /// Whether a program needs no loader; `None` if the file is not a program.
@@ -105,6 +144,27 @@ mod tests {
         for outside in [0, 0x100, 0x121, 0x200, 0x211, u64::MAX] {
             assert_eq!(symbols.name(outside), None, "{outside:#x}");
         }
+    }
+
+    #[test]
+    fn names_are_those_of_the_source() {
+        for (symbol, name) in [
+            ("main", "main"),
+            ("_ZN4core3fmt5Write9write_str17h0123456789abcdefE", "core::fmt::Write::write_str"),
+            ("_RNvC5crate4main", "crate::main"),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backERKi",
+                "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            ),
+            ("_Zgarbage", "_Zgarbage"),
+            ("_R", "_R"),
+        ] {
+            assert_eq!(as_in_source(symbol), name);
+        }
+        // Each level of this type doubles it.
+        let hostile = format!("_Z1f{}i{}", "St4pairI".repeat(30), "S_E".repeat(30));
+        assert!(as_in_source(&hostile).len() <= LONGEST_NAME + 3);
+        assert!(as_in_source(&"x".repeat(5000)).len() <= LONGEST_NAME + 3);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The report as text.
 //!
 //! ```text
-//! Report ─► head ─ sizes ─ functions, alignments, distances ─ callers ─ estimate and its assumptions ─ missing counts
+//! Report ─► head ─ verdict ─ missing counts ─ callers ─ sizes ─ functions, alignments, distances ─ assumptions of the estimate
 //! ```
 
 use std::fmt::{self, Write};
@@ -40,6 +40,15 @@ fn write(report: &Report, to: &mut String) -> fmt::Result {
         time(report.all.seconds),
         of_cpu(report.all.seconds, report.cpu_seconds)
     )?;
+    if let Some(estimate) = &report.estimate {
+        write_verdict(to, estimate, report.cpu_seconds)?;
+    }
+    write_missing(to, report)?;
+    let callers = report.callers.iter().map(|caller| (place(caller), &caller.sum));
+    rows(to, "caller", callers.collect(), &report.all)?;
+    if report.other_callers > 0 {
+        writeln!(to, "and {} more callers (--callers N lists more)\n", report.other_callers)?;
+    }
     let sizes = report.sizes.iter().map(|size| (class(size.from_bytes), &size.sum));
     rows(to, "size, bytes", sizes.collect(), &report.all)?;
     for (name, parts) in
@@ -48,15 +57,7 @@ fn write(report: &Report, to: &mut String) -> fmt::Result {
         let parts = parts.iter().map(|part| (part.name.clone(), &part.sum));
         rows(to, name, parts.collect(), &report.all)?;
     }
-    let callers = report.callers.iter().map(|caller| (place(caller), &caller.sum));
-    rows(to, "caller", callers.collect(), &report.all)?;
-    if report.other_callers > 0 {
-        writeln!(to, "and {} more callers (--callers N lists more)", report.other_callers)?;
-    }
-    if let Some(estimate) = &report.estimate {
-        write_estimate(to, estimate, report.cpu_seconds)?;
-    }
-    write_missing(to, report)
+    if report.estimate.is_some() { write_assumptions(to) } else { Ok(()) }
 }
 
 /// A table: name, calls, bytes and time with their shares of the total, then the share of cold calls.
@@ -106,50 +107,53 @@ fn place(caller: &From) -> String {
     }
 }
 
-fn write_estimate(to: &mut String, estimate: &Estimate, cpu_seconds: f64) -> fmt::Result {
+/// What handing the copies over would have saved, before all tables.
+fn write_verdict(to: &mut String, estimate: &Estimate, cpu_seconds: f64) -> fmt::Result {
     let basis = if estimate.thresholds_are_measured {
         "measured by memferry tune"
     } else {
         "a guess; run memferry tune to measure it"
     };
-    writeln!(to, "estimate: time that handing copies over would have saved the threads that made them")?;
     writeln!(
         to,
-        "  {} calls of {} and more ({basis}), {}, took {}",
-        estimate.calls,
-        Bytes(estimate.least_bytes),
-        Bytes(estimate.bytes),
-        time(estimate.seconds)
-    )?;
-    writeln!(
-        to,
-        "  handing one copy over and taking its completion takes {} here: at most {} saved, {}",
-        time(estimate.hand_over_seconds),
+        "estimate: handing long copies over would have saved the program at most {}, {}",
         time(estimate.saved_seconds),
         of_cpu(estimate.saved_seconds, cpu_seconds)
     )?;
     writeln!(
         to,
-        "  The estimate assumes that the program has other work until it needs a copy, that a worker is awake on another"
+        "  {} calls of {} and more ({basis}), {}, took {}; handing one over takes {} here",
+        estimate.calls,
+        Bytes(estimate.least_bytes),
+        Bytes(estimate.bytes),
+        time(estimate.seconds),
+        time(estimate.hand_over_seconds)
     )?;
     writeln!(
         to,
-        "  CPU, and that other programs did not slow the copies down. The worker spends the time instead; only hardware"
-    )?;
-    writeln!(to, "  saves it altogether.")?;
-    writeln!(
-        to,
-        "  libmemferry_preload.so would bypass the caches in {} calls, {}",
+        "  libmemferry_preload.so would bypass the caches in {} calls, {}\n",
         estimate.past_caches_calls,
         Bytes(estimate.past_caches_bytes)
     )
+}
+
+fn write_assumptions(to: &mut String) -> fmt::Result {
+    writeln!(
+        to,
+        "The estimate assumes that the program has other work until it needs a copy, that a worker is awake on another"
+    )?;
+    writeln!(
+        to,
+        "CPU, and that other programs did not slow the copies down. The worker spends the time instead; only hardware"
+    )?;
+    writeln!(to, "saves it altogether.")
 }
 
 fn write_missing(to: &mut String, report: &Report) -> fmt::Result {
     if report.left_out_calls > 0 {
         writeln!(
             to,
-            "\nthe table was full: {} calls, {}, are missing in all sums above",
+            "the table was full: {} calls, {}, are missing in all sums\n",
             report.left_out_calls,
             Bytes(report.left_out_bytes)
         )?;
@@ -157,7 +161,7 @@ fn write_missing(to: &mut String, report: &Report) -> fmt::Result {
     if report.nonsense_rows > 0 {
         writeln!(
             to,
-            "\n{} rows are invalid: the program wrote into the recording, so nothing above is reliable",
+            "{} rows are invalid: the program wrote into the recording, so nothing here is reliable\n",
             report.nonsense_rows
         )?;
     }
@@ -189,6 +193,15 @@ mod tests {
     fn size_classes_are_ranges() {
         assert_eq!([0, 1, 2, 4096].map(class), ["0", "1", "2 to 3", "4096 to 8191"]);
         assert_eq!(class(1 << 63), format!("{} to {}", 1u64 << 63, u64::MAX - 1));
+    }
+
+    #[test]
+    fn the_verdict_comes_before_the_tables() {
+        let report = Report::with_estimate(Estimate::default());
+        let text = text(&report);
+        let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words} is missing in {text}"));
+        assert!(at("estimate: handing") < at("caller") && at("caller") < at("size, bytes"));
+        assert!(at("size, bytes") < at("The estimate assumes"));
     }
 
     #[test]

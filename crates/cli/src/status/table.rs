@@ -5,7 +5,8 @@
 //!                                         └► a JSON object
 //! ```
 //!
-//! Rates are differences divided by the time between two snapshots. A session that is new has no rates.
+//! Rates are differences divided by the time between two snapshots. A session that is new has no rates. On a narrow terminal the
+//! least important columns are left out, and a line says how many.
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use memferry::{ModuleStatus, SessionId, Status};
 use serde_json::Value;
 
 use crate::measure::Bytes;
+use crate::output;
 
 /// A status to format.
 pub(super) struct Snapshot<'a> {
@@ -38,30 +40,77 @@ impl Rates {
     }
 }
 
+/// A line of the table.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) text: String,
+    pub(super) is_heading: bool,
+}
+
+impl Line {
+    fn plain(text: String) -> Self {
+        Self { text, is_heading: false }
+    }
+
+    pub(super) fn shown(&self, colors: bool) -> String {
+        output::heading(&self.text, colors && self.is_heading)
+    }
+}
+
+/// Columns in the order in which a narrow terminal loses them.
+const LEAST_IMPORTANT: [&str; 10] = [
+    "parks",
+    "frames",
+    "process",
+    "queues",
+    "registered",
+    "outstanding",
+    "waiting",
+    "failures",
+    "req/s",
+    "requests",
+];
+
 impl Snapshot<'_> {
-    pub(super) fn table(&self) -> Vec<String> {
+    /// The lines, at most `width` columns wide where leaving out columns is enough.
+    pub(super) fn table(&self, width: usize) -> Vec<Line> {
         let status = self.status;
         let process = status.process;
         let uptime = status.uptime_seconds;
         let policy = &status.policy;
-        let mut lines = vec![format!("memferry, process {process}, up {uptime} s, policy {policy}")];
-        lines.extend(aligned(&self.workers(), None));
-        lines.extend(aligned(&self.classes(), None));
-        lines.extend(status.module.iter().flat_map(|module| aligned(&self.engines(module), None)));
+        let first = format!("memferry, process {process}, up {uptime} s, policy {policy}");
+        let mut lines = vec![Line { text: first, is_heading: true }];
+        let mut left_out = 0;
+        let mut add = |lines: &mut Vec<Line>, rows, own: Option<usize>| {
+            let (rows, fewer) = fitted(rows, width.saturating_sub(own.map_or(0, |_| OWN.len())));
+            left_out += fewer;
+            lines.extend(aligned(&rows, own));
+        };
+        add(&mut lines, self.workers(), None);
+        add(&mut lines, self.classes(), None);
+        if let Some(module) = &status.module {
+            add(&mut lines, self.engines(module), None);
+        }
         if status.slices > 0 {
             let strayed = Bytes(status.strayed_bytes);
-            lines.push(format!("  {} slices, {strayed} of suspended requests moved in them", status.slices));
+            let slices = status.slices;
+            let text = format!("  {slices} slices, {strayed} of suspended requests moved in them");
+            lines.push(Line::plain(text));
         }
         let memferry::ZeroedStatus { buffers, bytes, failed } = status.zeroed;
         if buffers + failed > 0 {
             let bytes = Bytes(bytes);
-            lines.push(format!("  {buffers} free buffers zeroed, {bytes}; {failed} by the CPU"));
+            let text = format!("  {buffers} free buffers zeroed, {bytes}; {failed} by the CPU");
+            lines.push(Line::plain(text));
         }
         let own = status.sessions.iter().position(|session| session.session == self.own);
-        lines.extend(aligned(&self.sessions(), own));
+        add(&mut lines, self.sessions(), own);
         let unnamed = status.open_sessions.saturating_sub(status.sessions.len() as u64);
         if unnamed > 0 {
-            lines.push(format!("and {unnamed} more"));
+            lines.push(Line::plain(format!("and {unnamed} more")));
+        }
+        if left_out > 0 {
+            lines.push(Line::plain(format!("{left_out} columns do not fit; --json has all")));
         }
         lines
     }
@@ -210,15 +259,37 @@ fn cells<T: ToString, const N: usize>(values: [T; N]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// Aligns the rows into columns; `own` is the index of this command's row, not counting the heading.
-fn aligned(rows: &[Vec<String>], own: Option<usize>) -> Vec<String> {
+/// Marks the session of this command.
+const OWN: &str = " (this command)";
+
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     let columns = rows.first().map_or(0, Vec::len);
     let widest = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..columns).map(widest).collect();
+    (0..columns).map(widest).collect()
+}
+
+/// The rows without their least important columns, until they fit; and how many are left out.
+fn fitted(mut rows: Vec<Vec<String>>, width: usize) -> (Vec<Vec<String>>, usize) {
+    let mut left_out = 0;
+    for name in LEAST_IMPORTANT {
+        if widths(&rows).iter().map(|column| column + 2).sum::<usize>() <= width {
+            break;
+        }
+        if let Some(column) = rows.first().and_then(|row| row.iter().position(|cell| cell == name)) {
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+            left_out += 1;
+        }
+    }
+    (rows, left_out)
+}
+
+/// Aligns the rows into columns; `own` is the index of this command's row, not counting the heading.
+fn aligned(rows: &[Vec<String>], own: Option<usize>) -> Vec<Line> {
+    let widths = widths(rows);
     let line = |(number, row): (usize, &Vec<String>)| {
         let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
-        let mark = if own.is_some_and(|own| own + 1 == number) { " (this command)" } else { "" };
-        format!("  {}{mark}", cells.join("  "))
+        let mark = if own.is_some_and(|own| own + 1 == number) { OWN } else { "" };
+        Line { text: format!("  {}{mark}", cells.join("  ")), is_heading: number == 0 }
     };
     rows.iter().enumerate().map(line).collect()
 }
@@ -240,11 +311,40 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
+    fn lines(snapshot: &Snapshot<'_>, width: usize) -> Vec<String> {
+        snapshot.table(width).into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_fewer_columns() {
+        let status = status(1_000_000_000);
+        let snapshot = Snapshot { own: SessionId(4), status: &status, before: None };
+        let all = lines(&snapshot, usize::MAX);
+        assert!(
+            all.iter().any(|line| line.contains("registered")) && !all.last().unwrap().contains("columns")
+        );
+        for width in [120, 100, 80] {
+            let table = lines(&snapshot, width);
+            assert!(table.iter().all(|line| line.len() <= width), "{table:#?}");
+            assert!(table.iter().any(|line| line.ends_with("(this command)")), "{table:#?}");
+        }
+        assert!(lines(&snapshot, 80).last().unwrap().ends_with("columns do not fit; --json has all"));
+    }
+
+    #[test]
+    fn only_headings_are_bold() {
+        let status = status(1);
+        let table = Snapshot { own: SessionId(4), status: &status, before: None }.table(usize::MAX);
+        assert!(table[1].shown(true).starts_with("\x1b[1m") && !table[2].shown(true).contains('\x1b'));
+        assert!(!table[1].shown(false).contains('\x1b'));
+    }
+
     #[test]
     fn the_module_has_a_row_if_it_is_used() {
         let mut status = status(40);
-        let snapshot =
-            |status: &Status| Snapshot { own: SessionId(4), status, before: None }.table().join("\n");
+        let snapshot = |status: &Status| {
+            lines(&Snapshot { own: SessionId(4), status, before: None }, usize::MAX).join("\n")
+        };
         assert!(!snapshot(&status).contains("Linux module"));
         status.workers[0].bytes = 1000;
         status.module = Some(ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
@@ -259,10 +359,11 @@ mod tests {
         let second = status(40);
         let own = SessionId(4);
         let snapshot = Snapshot { own, status: &first, before: None };
-        assert!(!snapshot.table().join("\n").contains("req/s"));
-        assert!(snapshot.table().last().unwrap().contains("and 2 more"), "{:?}", snapshot.table());
+        let table = lines(&snapshot, usize::MAX);
+        assert!(!table.join("\n").contains("req/s"));
+        assert!(table.last().unwrap().contains("and 2 more"), "{table:?}");
         let snapshot = Snapshot { own, status: &second, before: Some((&first, Duration::from_secs(2))) };
-        let table = snapshot.table();
+        let table = lines(&snapshot, usize::MAX);
         assert!(table[1].contains("req/s") && table[2].contains(" 15 "), "{table:?}");
         assert!(table[5].contains("normal  40 bytes") && table[5].ends_with("15 bytes"), "{table:?}");
         assert!(table[7].contains("2 slices, 0 bytes"), "{table:?}");
@@ -270,7 +371,7 @@ mod tests {
         assert_eq!(snapshot.json().unwrap()["sessions"][0]["requests_per_second"], 15.0);
         let zeroed = memferry::ZeroedStatus { buffers: 2, bytes: 100, failed: 1 };
         let zeroing = Status { zeroed, ..first.clone() };
-        let table = Snapshot { own, status: &zeroing, before: None }.table();
+        let table = lines(&Snapshot { own, status: &zeroing, before: None }, usize::MAX);
         assert_eq!(table[8], "  2 free buffers zeroed, 100 bytes; 1 by the CPU", "{table:?}");
         // A new session has no rate.
         let stranger = Status { sessions: Vec::new(), ..first.clone() };

@@ -188,6 +188,18 @@ impl Drop for Claim {
 }
 
 /// A fixed number of bytes that a copier copies from and to; made by [`Copier::adopt`].
+///
+/// ```
+/// use memferry::{Client, Copier};
+///
+/// let copier = Copier::new(&Client::embedded()?)?;
+/// let from = copier.adopt(vec![7; 1 << 20])?; // takes the vector over, without a copy
+/// let to = copier.adopt(vec![0; 1 << 20])?;
+/// copier.amemcpy(&to.all(), &from.all())?; // returns at once
+/// to.csync(0, 4096)?; // waits for the first page only
+/// assert_eq!(to.into_vec()?, vec![7; 1 << 20]);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub struct CopyBuffer {
     /// Dropped before the frame, so that no copy touches the memory when the frame is dropped.
     claim: Claim,
@@ -195,6 +207,16 @@ pub struct CopyBuffer {
 }
 
 /// A range of bytes in a [`CopyBuffer`].
+///
+/// ```
+/// use memferry::{Client, Copier};
+///
+/// let copier = Copier::new(&Client::embedded()?)?;
+/// let text = copier.adopt(b"one, two".to_vec())?;
+/// copier.amemcpy(&text.range(0, 3), &text.range(5, 3))?;
+/// assert_eq!(text.into_vec()?, b"two, two");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct CopyRange<'a> {
     buffer: &'a CopyBuffer,

@@ -75,6 +75,18 @@ pub enum CopierError {
 }
 
 /// Byte counts of a copier since it was created.
+///
+/// ```
+/// use memferry::{Client, Copier};
+///
+/// let copier = Copier::new(&Client::embedded()?)?;
+/// let buffer = copier.adopt(vec![0; 1 << 20])?;
+/// copier.amemcpy(&buffer.range(0, 4096), &buffer.range(8192, 4096))?;
+/// copier.csync_all()?;
+/// let statistics = copier.statistics().map_err(memferry::CallError::from)?;
+/// assert_eq!((statistics.asked, statistics.moved), (4096, 4096));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CopierStatistics {
     /// Bytes of all requested copies.

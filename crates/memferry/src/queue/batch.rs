@@ -23,6 +23,22 @@ use crate::transfer::{Description, Transfer};
 const GROUP: usize = 4;
 
 /// A batch was submitted in part. Contains the transfers that were not.
+///
+/// ```
+/// use memferry::{Client, copy};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let mut queue = client.queue(4)?;
+/// let good = copy(frame.slice(..9), frame.slice(9..18));
+/// let bad = copy(frame.slice(..9), frame.slice(..8));
+/// let Err(error) = queue.submit_batch([good.clone(), bad, good]) else { panic!("9 bytes do not fit 8") };
+/// assert_eq!((error.submitted.len(), error.rest.len()), (1, 1));
+/// for done in queue.completions() {
+///     done?; // the first one runs
+/// }
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 #[error("transfer {} of the batch was not submitted: {error}", submitted.len() + 1)]
 pub struct BatchError<T = ()> {
@@ -46,6 +62,20 @@ impl<T> BatchError<T> {
 }
 
 /// Why [`Queue::run`] failed.
+///
+/// ```
+/// use memferry::{Client, RunError, copy};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let mut queue = client.queue(4)?;
+/// match queue.run(copy(&frame, frame.slice(..9))) {
+///     Ok(done) => println!("{} bytes", done.bytes_done),
+///     Err(RunError::Submit(error)) => println!("not submitted: {error}"),
+///     Err(RunError::Transfer(error)) => println!("failed after {} bytes: {error}", error.bytes_done),
+/// }
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum RunError<T = ()> {
     /// The transfer was refused. Contains the transfer.

@@ -18,6 +18,21 @@ use super::Queue;
 use crate::error::CallError;
 
 /// The result of [`Queue::arm`].
+///
+/// ```
+/// use memferry::{Armed, Client, nop};
+///
+/// let mut queue = Client::embedded()?.queue(4)?;
+/// let readable = queue.notify_by_event()?; // an eventfd, for poll or epoll
+/// let ticket = queue.submit(nop())?;
+/// while queue.poll().is_none() {
+///     if queue.arm() == Armed::Waiting {
+///         // An event loop waits for `readable` here, and reads it before it goes on.
+///     }
+/// }
+/// # let _ = (readable, ticket);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Armed {
     /// The queue is empty. The next completion will signal.

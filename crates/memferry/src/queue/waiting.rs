@@ -28,6 +28,22 @@ const SHORT_SPIN: u32 = 64;
 pub(crate) const LIVENESS: Duration = Duration::from_millis(100);
 
 /// The state of a transfer when a wait for part of its bytes succeeds. The bytes are in place.
+///
+/// ```
+/// use memferry::{Arrival, Client, copy};
+///
+/// let client = Client::embedded()?;
+/// let source = client.frame(8 << 20).alloc()?;
+/// let destination = client.frame(8 << 20).alloc()?;
+/// let mut queue = client.queue(4)?;
+/// let ticket = queue.submit(copy(&source, &destination))?;
+/// let arrival = queue.wait_range(ticket, 0..4096)?; // the first page is in place
+/// if arrival == Arrival::Moved {
+///     println!("the rest is still being copied");
+/// }
+/// queue.wait(ticket)?;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// The transfer is still running.
@@ -37,6 +53,22 @@ pub enum Arrival {
 }
 
 /// The progress of a running transfer.
+///
+/// ```
+/// use memferry::{Client, copy};
+///
+/// let client = Client::embedded()?;
+/// let source = client.frame(8 << 20).alloc()?;
+/// let destination = client.frame(8 << 20).alloc()?;
+/// let mut queue = client.queue(4)?;
+/// let ticket = queue.submit(copy(&source, &destination))?;
+/// if let Some(progress) = queue.progress(ticket) {
+///     println!("{} bytes are in place", progress.bytes);
+/// }
+/// queue.wait(ticket)?;
+/// assert_eq!(queue.progress(ticket), None, "it has ended");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Number of bytes in place in the destination.
@@ -46,6 +78,20 @@ pub struct Progress {
 }
 
 /// An iterator that waits for and takes all completions of a queue; made by [`Queue::completions`].
+///
+/// ```
+/// use memferry::{Client, nop};
+///
+/// let mut queue = Client::embedded()?.queue(8)?;
+/// let tickets = queue.submit_batch([nop(), nop(), nop()])?;
+/// let mut open: Vec<_> = tickets.into_iter().map(|ticket| ticket.id()).collect();
+/// for done in queue.completions() {
+///     let id = done?.id;
+///     open.retain(|ticket| *ticket != id);
+/// }
+/// assert!(open.is_empty() && queue.outstanding() == 0);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[must_use = "completions are taken while this is iterated"]
 pub struct Completions<'a> {
     queue: &'a mut Queue,

@@ -45,7 +45,8 @@ pub fn zero(destination: impl Into<Region>) -> Transfer {
 }
 
 /// Copies pixels along a 2-D walk of each side (`mem_copy_2d` of Wicki 2014, listing 4). The starts in `shape` are byte offsets
-/// in the regions. The walks may leave the regions, but not their frames.
+/// in the regions. The walks may leave the regions, but not their frames. A picture may be shifted over itself, as with `memmove`; other
+/// walks with bytes in common, such as a turn in its own place, fail with [`Failure::Overlap`](crate::Failure::Overlap).
 pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape: Copy2d) -> Transfer {
     let source = source.into();
     let destination = destination.into();

@@ -43,7 +43,8 @@ pub fn drawn(table: &Table, style: ChartStyle) -> Result<String, DrawError> {
     let words = format!("{} ({}), simulated", plan.y.label, plan.y.unit);
     let y = Axis { words, in_bytes: plan.y.unit == "bytes", scale: y_scale };
     let title = format!("{} ({}, figure {}; simulated)", plan.title, plan.paper, plan.number);
-    let frame = Frame { size, title: has_heads.then_some(title), x, y, x_labels, letters };
+    let title = has_heads.then_some(title);
+    let frame = Frame { size, title, x, y, x_labels, letters, measured: None };
     let lines = table.series.iter().map(|series| Line {
         label: series.label.clone(),
         points: series.points.iter().map(|(x, y)| (*x, (*y).into())).collect(),

@@ -1,6 +1,7 @@
 //! Admission: each failure, on both sides of each operation, with integers at their limits.
 
 use memferry_clock::Instant;
+use memferry_transfer::image::{Image, Turn, turned_copy};
 use memferry_transfer::{Color24, Copy2d, Count2d, Descriptor, Fill2d, Plane, WhenBusy};
 
 use super::*;
@@ -341,12 +342,14 @@ fn a_walk_may_not_leave_by_one_byte() {
 #[test]
 fn a_walks_region_is_the_bytes_it_touches() {
     let (mut table, handle) = with_middle();
+    let other_root = table.register(A, Counted::new(200), ALL).unwrap();
+    let written = table.derive(A, other_root, (50, 100), ALL).unwrap();
     for [x_step, y_step, start] in WALKS {
         for (offset, extra) in [(0, 0), (5, 0), (0, 7), (30, 42)] {
             let plane = Plane { start: start as u64 + extra, x_step, y_step };
             let other = Plane { start: start as u64, ..plane };
             let source = Span::new(handle, offset);
-            let destination = Span::new(handle, 0);
+            let destination = Span::new(written, 0);
             let request = copy_2d(source, destination, WALKED, [plane, other]);
             let (operation, claims) = table.admit(A, &request, MAX).unwrap().into_parts();
             table.release(claims);
@@ -386,4 +389,58 @@ fn the_terms_of_a_request_pass_through() {
     let admitted = table.admit(A, &request, MAX).unwrap();
     assert_eq!((admitted.terms().when_busy, admitted.terms().deadline), (WhenBusy::Refuse, Some(deadline)));
     release(&mut table, admitted);
+}
+
+/// A picture of 4 x 4 bytes, 8 bytes a row.
+fn picture(origin: u64) -> Image {
+    Image { origin, width: 4, height: 4, pitch_bytes: 8, pixel: PixelSize::Bits8 }
+}
+
+fn turned(handle: Handle, source: &Image, turn: Turn, destination: &Image) -> Request {
+    let shape = turned_copy(source, turn, destination, None).unwrap();
+    Request::copy_2d(Span::new(handle, 0), Span::new(handle, 0), shape)
+}
+
+#[test]
+fn a_picture_is_not_turned_in_its_own_place() {
+    let (mut table, handle) = with_middle();
+    let turns = [
+        Turn::FlipHorizontal,
+        Turn::FlipVertical,
+        Turn::Rotate90,
+        Turn::Rotate180,
+        Turn::Rotate270,
+        Turn::Transpose,
+    ];
+    for turn in turns {
+        for place in [picture(0), picture(2), picture(17)] {
+            let request = turned(handle, &picture(0), turn, &place);
+            assert_eq!(refused(&mut table, A, &request), Failure::Overlap { operand: 0 }, "{turn:?}");
+        }
+        // Beside it, in rows of the same picture, and below it.
+        for place in [picture(4), picture(32)] {
+            let admitted = table.admit(A, &turned(handle, &picture(0), turn, &place), MAX).unwrap();
+            release(&mut table, admitted);
+        }
+    }
+    // The same memory by another handle.
+    let other = table.derive(A, handle, (8, 60), ALL).unwrap();
+    let shape = turned_copy(&picture(8), Turn::Rotate180, &picture(0), None).unwrap();
+    let request = Request::copy_2d(Span::new(handle, 0), Span::new(other, 0), shape);
+    assert_eq!(refused(&mut table, A, &request), Failure::Overlap { operand: 0 });
+}
+
+#[test]
+fn a_picture_is_shifted_over_itself_as_by_memmove() {
+    let (mut table, handle) = with_middle();
+    for (to, from_the_end) in [(0, false), (9, true), (1, true), (8, true)] {
+        for (from, to, from_the_end) in [(0, to, from_the_end), (to, 0, false)] {
+            let request = turned(handle, &picture(from), Turn::Upright, &picture(to));
+            let admitted = table.admit(A, &request, MAX).unwrap();
+            let Operation::Copy2d { shape, .. } = admitted.operation() else { unreachable!() };
+            assert_eq!(shape.source.x_step < 0, from_the_end, "{from} to {to}");
+            assert_eq!(shape.destination.x_step < 0, from_the_end);
+            release(&mut table, admitted);
+        }
+    }
 }
