@@ -101,6 +101,7 @@ fn extreme_2d_walks_stay_inside_the_frame() {
     let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
     let steps = [0, 1, -1, 4096, -4096, i64::from(i32::MAX), i64::from(i32::MIN), i64::MAX, i64::MIN];
     let mut tag = 0;
+    let mut served = 0;
     for start in [0, 4092, 4093, u64::MAX] {
         for x_step in steps {
             for y_step in steps {
@@ -123,11 +124,15 @@ fn extreme_2d_walks_stay_inside_the_frame() {
                         || corners.iter().all(|(x, y)| (0..=4092).contains(&walk.offset_of(&count, *x, *y)));
                     let short = count.total_bytes() <= 1 << 40;
                     let result = outcome(&mut queue, &slot);
-                    assert_eq!(result.is_ok(), inside && short, "{shape:?}: {result:?}");
+                    // Source and destination have bytes in common, which only some walks may.
+                    let is_admissible = result.is_ok() || matches!(result, Err(Failure::Overlap { .. }));
+                    assert_eq!(is_admissible, inside && short, "{shape:?}: {result:?}");
+                    served += u32::from(result.is_ok());
                 }
             }
         }
     }
+    assert!(served > 4);
     service.assert_serves();
 }
 
