@@ -42,22 +42,8 @@ pub(crate) fn frame(title: &str, x: Axis, values: &str, scale: Scale) -> Frame {
 fn surroundings() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (year, month, day) = date(seconds / 86_400);
+    let (year, month, day) = memferry_charts::date(seconds / 86_400);
     format!("{}, {cpus} CPUs, {year}-{month:02}-{day:02}", profile::cpu())
-}
-
-/// Year, month and day of the Gregorian calendar, so many days after 1970-01-01.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Years of 365.2425 days that begin in March, so that the leap day is the last of its year.
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let of_era = shifted % 146_097;
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
 /// Lines over sizes in bytes.
@@ -89,18 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_have_dates() {
-        for (days, expected) in [
-            (0, (1970, 1, 1)),
-            (59, (1970, 3, 1)),
-            (11_016, (2000, 2, 29)),
-            (11_017, (2000, 3, 1)),
-            (20_453, (2025, 12, 31)),
-            (47_540, (2100, 2, 28)),
-            (47_541, (2100, 3, 1)),
-        ] {
-            assert_eq!(date(days), expected, "{days}");
-        }
+    fn charts_name_machine_and_day() {
         assert!(surroundings().contains(" CPUs, 20"));
     }
 

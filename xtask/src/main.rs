@@ -11,6 +11,7 @@
 mod arguments;
 mod commands;
 mod failure;
+mod files;
 mod guests;
 mod layout;
 mod line;

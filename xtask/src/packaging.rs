@@ -16,36 +16,3 @@ pub(crate) mod guest;
 pub(crate) mod licences;
 pub(crate) mod tree;
 pub(crate) mod wheel;
-
-use std::fs;
-use std::path::Path;
-
-use crate::failure::Failure;
-
-/// Makes an empty folder.
-fn make_anew(folder: &Path) -> Result<(), Failure> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(|error| broken(folder, &error))?;
-    }
-    make(folder)
-}
-
-fn make(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder).map_err(|error| broken(folder, &error))
-}
-
-fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
-    fs::write(path, content).map_err(|error| broken(path, &error))
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| broken(path, &error))
-}
-
-fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
-    fs::copy(from, to).map(drop).map_err(|error| broken(from, &error))
-}
-
-fn broken(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::setup(format!("{}: {error}", path.display()))
-}

@@ -9,10 +9,14 @@
 //! Logarithmic axes are linear in the logarithm, so that labels are round numbers. Values without a logarithm are left out on them.
 //! The same values give the same bytes: nothing depends on time, machine or fonts.
 
+mod date;
+
 use std::ops::Range;
 
 use plotters::prelude::*;
 use serde::Deserialize;
+
+pub use date::date;
 
 /// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [

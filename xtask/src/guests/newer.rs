@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::module::{copy_tree, kbuild, relocate};
 use super::packages::{self, KEYRING, Packages};
-use super::write;
 use crate::failure::Failure;
+use crate::files::{make_anew, write};
 use crate::layout;
 use crate::line::Line;
 use crate::setup::debian;
@@ -46,7 +46,7 @@ fn download(packages: &Packages, folder: &Path) -> Result<(), Failure> {
     let sources = folder.join("sources.list");
     let settings =
         format!("Dir::Etc::sourcelist \"{}\"; Dir::Etc::sourceparts \"/dev/null\";", sources.display());
-    super::make_anew(folder)?;
+    make_anew(folder)?;
     write(&sources, format!("deb [signed-by={KEYRING}] {mirror} {codename}-backports main\n"))?;
     packages.begin(&settings)?;
     let depends = packages.depends("linux-headers-amd64");

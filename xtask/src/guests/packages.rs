@@ -9,8 +9,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{broken, make, make_anew, write};
 use crate::failure::Failure;
+use crate::files::{broken, make, make_anew, write};
 use crate::line::Line;
 use crate::stages::{self, say};
 

@@ -7,8 +7,9 @@
 use std::path::{Path, PathBuf};
 
 use super::tree::Built;
-use super::{make_anew, wheel};
+use super::wheel;
 use crate::failure::Failure;
+use crate::files::make_anew;
 use crate::layout::{self, PRODUCT_WORKSPACE, binary, package};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;

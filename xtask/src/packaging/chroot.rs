@@ -10,8 +10,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{broken, debian, make, make_anew};
+use super::debian;
 use crate::failure::Failure;
+use crate::files::{broken, make, make_anew};
 use crate::guests::packages::{KEYRING, mirror};
 use crate::guests::watch::Watch;
 use crate::layout;

@@ -11,8 +11,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::tree::{self, Prefix};
-use super::{broken, build, licences, make, make_anew, read, write};
+use super::{build, licences};
 use crate::failure::Failure;
+use crate::files::{broken, make, make_anew, read, write};
 use crate::layout::{self, package};
 use crate::line::Line;
 use crate::setup::{debian, toolchains};

@@ -12,8 +12,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{broken, chroot, copy, debian as built, make, make_anew, write};
+use super::{chroot, debian as built};
 use crate::failure::Failure;
+use crate::files::{broken, copy, make, make_anew, write};
 use crate::guests::packages;
 use crate::guests::watch::Watch;
 use crate::layout;

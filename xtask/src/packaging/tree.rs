@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::{broken, copy, make, read, write};
 use crate::failure::Failure;
+use crate::files::{broken, copy, make, read, write};
 use crate::layout::{self, binary};
 use crate::line::Line;
 use crate::stages;

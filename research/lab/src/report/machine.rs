@@ -77,18 +77,8 @@ fn caches() -> String {
 
 /// Seconds since 1970 as a date and a time.
 fn utc(seconds: u64) -> String {
-    let days = seconds / 86_400;
+    let (year, month, day) = memferry_charts::date(seconds / 86_400);
     let rest = seconds % 86_400;
-    // The years of this algorithm (Hinnant's) begin in March, so that a leap day is the last day of its year.
-    let days = days + 719_468;
-    let era = days / 146_097;
-    let of_era = days % 146_097;
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
 }
 
