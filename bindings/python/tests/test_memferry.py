@@ -20,6 +20,17 @@ import numpy
 from numpy.lib.stride_tricks import as_strided
 from support import PATIENCE, TOUR, Bounded, awaits, example, held_back, move, noise, output_of, python_of, results_of_tour
 
+# What each turn makes of a picture.
+TURNS = {
+    "upright": lambda a: a,
+    "flip-horizontal": lambda a: a[:, ::-1],
+    "flip-vertical": lambda a: a[::-1],
+    "rotate90": lambda a: numpy.rot90(a, -1),
+    "rotate180": lambda a: numpy.rot90(a, 2),
+    "rotate270": lambda a: numpy.rot90(a, 1),
+    "transpose": lambda a: numpy.swapaxes(a, 0, 1),
+}
+
 
 class Moves(Bounded):
     """Each operation does what NumPy does, on arrays, on frames and on both."""
@@ -167,17 +178,8 @@ class Moves(Bounded):
         self.assertEqual(bytes(destinations[0]) + bytes(memoryview(frame)[10:530]), whole)
 
     def test_turns_pictures_of_every_pixel_size(self):
-        turns = {
-            "upright": lambda a: a,
-            "flip-horizontal": lambda a: a[:, ::-1],
-            "flip-vertical": lambda a: a[::-1],
-            "rotate90": lambda a: numpy.rot90(a, -1),
-            "rotate180": lambda a: numpy.rot90(a, 2),
-            "rotate270": lambda a: numpy.rot90(a, 1),
-            "transpose": lambda a: numpy.swapaxes(a, 0, 1),
-        }
         for picture in (noise(33, 70), noise(33, 70, dtype=numpy.uint16), noise(33, 70, 4), noise(33, 70, 2)):
-            for name, turned in turns.items():
+            for name, turned in TURNS.items():
                 expected = turned(picture)
                 result = numpy.zeros(expected.shape, expected.dtype)
                 move(self.queue, memferry.turn(picture, result, name))
@@ -191,15 +193,6 @@ class Moves(Bounded):
         numpy.testing.assert_array_equal(result, expected)
 
     def test_turns_pictures_of_any_channels_and_strides(self):
-        turns = {
-            "upright": lambda p: p,
-            "flip-horizontal": lambda p: p[:, ::-1],
-            "flip-vertical": lambda p: p[::-1],
-            "rotate90": lambda p: numpy.rot90(p, -1),
-            "rotate180": lambda p: numpy.rot90(p, 2),
-            "rotate270": lambda p: numpy.rot90(p),
-            "transpose": lambda p: p.swapaxes(0, 1),
-        }
         pictures = [
             noise(13, 17, 3),
             noise(13, 17, 3, dtype=numpy.float32),
@@ -215,7 +208,7 @@ class Moves(Bounded):
             noise(13, 1, dtype=numpy.float64),
         ]
         for picture in pictures:
-            for name, turned in turns.items():
+            for name, turned in TURNS.items():
                 expected = turned(picture)
                 for run in (False, True):
                     target = numpy.zeros(expected.shape, picture.dtype)

@@ -16,15 +16,6 @@ use memferry_transfer::{
     CacheHint, Color24, Copy2d, Count2d, Descriptor, Engine, Fill2d, Operation, PixelSize, Plane, Region,
 };
 
-const TURNS: [Turn; 7] = [
-    Turn::Upright,
-    Turn::FlipHorizontal,
-    Turn::FlipVertical,
-    Turn::Rotate90,
-    Turn::Rotate180,
-    Turn::Rotate270,
-    Turn::Transpose,
-];
 const SIZES: [PixelSize; 3] = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32];
 const KEY: Color24 = Color24::new(0x0005_0505).unwrap();
 
@@ -111,7 +102,7 @@ fn image(width: u32, height: u32, pixel: PixelSize, origin: u64, gap: u64) -> Im
 
 fn turns(width: u32, height: u32, test: impl Fn(&Copy2d, [&[u8]; 2])) {
     for (index, (pixel, turn)) in
-        SIZES.into_iter().flat_map(|size| TURNS.map(|turn| (size, turn))).enumerate()
+        SIZES.into_iter().flat_map(|size| Turn::ALL.map(|turn| (size, turn))).enumerate()
     {
         let (wide, high) = if turn.swaps_axes() { (height, width) } else { (width, height) };
         let aligned = index as u64 % 2 * (64 - u64::from(wide) * pixel.bytes() % 64);

@@ -48,6 +48,17 @@ pub enum Turn {
 }
 
 impl Turn {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Upright,
+        Self::FlipHorizontal,
+        Self::FlipVertical,
+        Self::Rotate90,
+        Self::Rotate180,
+        Self::Rotate270,
+        Self::Transpose,
+    ];
+
     /// Whether width and height change places.
     pub const fn swaps_axes(self) -> bool {
         matches!(self, Self::Rotate90 | Self::Rotate270 | Self::Transpose)

@@ -20,16 +20,6 @@ fn origin(turn: Turn, (x, y): (u32, u32), (width, height): (u32, u32)) -> (u32, 
     }
 }
 
-const TURNS: [Turn; 7] = [
-    Turn::Upright,
-    Turn::FlipHorizontal,
-    Turn::FlipVertical,
-    Turn::Rotate90,
-    Turn::Rotate180,
-    Turn::Rotate270,
-    Turn::Transpose,
-];
-
 #[test]
 fn images_are_cropped_and_turned_pixel_by_pixel() {
     let client = client();
@@ -42,7 +32,7 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
         let size = pixel.bytes() as usize;
         let canvas = Image { origin: 12, width: 24, height: 17, pitch_bytes: 101, pixel };
         let source = canvas.crop(3, 2, 19, 13).expect("inside the canvas");
-        for turn in TURNS {
+        for turn in Turn::ALL {
             let (width, height) = if turn.swaps_axes() { (13, 19) } else { (19, 13) };
             let target = Image { origin: 5, width, height, pitch_bytes: 109, pixel };
             let blank = vec![0xaa; FRAME_BYTES as usize];
