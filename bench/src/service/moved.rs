@@ -23,8 +23,9 @@ use crate::timing::each_ns;
 
 const ROUNDS: usize = 21;
 
-/// Bytes, name, copies per round, and required ratios to process_vm_readv when every byte is read: after the copy, and
-/// behind it.
+/// Bytes, name, copies per round, and required ratios to process_vm_readv when every byte is read.
+///
+/// The first ratio is for reading after the copy, the second for reading behind it.
 const SIZES: [(u64, &str, usize, [Target; 2]); 2] = [
     (4 << 10, "4 KiB", 500, [Target::AtLeast(2.4), Target::None]),
     (1 << 20, "1 MiB", 20, [Target::None, Target::AtLeast(2.0)]),

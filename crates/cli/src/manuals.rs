@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-/// Writes the pages.
+/// Writes one page for each command.
 pub(crate) fn run(arguments: &Arguments, command: Command) -> Result<(), CommandError> {
     let directory = &arguments.directory;
     fs::create_dir_all(directory)

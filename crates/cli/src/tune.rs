@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The JSON output.
+/// What `--json` prints.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(flatten)]

@@ -87,8 +87,9 @@ impl Shared {
         }
     }
 
-    /// The capability table, for a client in this process that moves a few bytes on its own thread. Counts as waiting only if it
-    /// has to wait.
+    /// The capability table, for a client in this process that moves a few bytes on its own thread.
+    ///
+    /// Counts as waiting only if another thread holds the table.
     #[inline]
     pub(crate) fn for_own_thread(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
         match self.capabilities.try_lock() {

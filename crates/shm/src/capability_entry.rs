@@ -52,8 +52,9 @@ impl Entry {
         self.state.store(state, Ordering::Release);
     }
 
-    /// Ends access. Returns what the entry named, if it was not dead. Readers that looked earlier may use that until their epochs
-    /// have ended.
+    /// Ends access. Returns what the entry named, if it was not dead.
+    ///
+    /// Readers that looked earlier may use that until their epochs have ended.
     pub fn kill(&self) -> Option<u64> {
         let state = self.state.load(Ordering::Relaxed);
         self.state.store(0, Ordering::Relaxed);

@@ -88,8 +88,9 @@ impl View {
         self.entry_to_write(handle.index()).publish(handle.generation(), &fields);
     }
 
-    /// Ends the access that the entry of an index gives. Readers that found it earlier may use it until [`retire`](Self::retire)
-    /// returns.
+    /// Ends the access that the entry of an index gives.
+    ///
+    /// Readers that found it earlier may use it until [`retire`](Self::retire) returns.
     pub fn kill(&self, index: u32) {
         self.kill_entry(index, &mut self.killed());
     }

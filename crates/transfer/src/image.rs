@@ -48,7 +48,7 @@ pub enum Turn {
 }
 
 impl Turn {
-    /// All of them.
+    /// Every turn once, for tests and tables that must leave none out.
     pub const ALL: [Self; 7] = [
         Self::Upright,
         Self::FlipHorizontal,

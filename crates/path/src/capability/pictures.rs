@@ -110,9 +110,10 @@ impl Rows {
     }
 }
 
-/// Whether two walks have bytes in common. Bytes between the pixels of a row count, unless both walks have the same steps and
-/// their rows do not reach into each other; everything from the first to the last byte counts if their rows are not equally far
-/// apart.
+/// Whether two walks have bytes in common, or may have.
+///
+/// Bytes between the pixels of a row count, unless both walks have the same steps and rows that do not reach into each other.
+/// If their rows are not equally far apart, everything from the first to the last byte counts.
 fn share_bytes(one: Rows, other: Rows) -> bool {
     let distance = other.first - one.first;
     if distance >= one.bytes() || -distance >= other.bytes() {

@@ -88,8 +88,9 @@ impl Shares {
         }
     }
 
-    /// Removes a queue of `user`, which is not awake any more. What the user owes stays, or it could end its rest by opening another
-    /// queue.
+    /// Removes a queue of `user`, which is not awake any more.
+    ///
+    /// What the user owes stays: another queue would end its rest otherwise.
     pub(super) fn close(&mut self, user: u32) {
         if let Some(share) = self.of_user(user) {
             share.open -= 1;
