@@ -12,16 +12,19 @@
 //! Demands are guesses and loads vary, so a queue that moved rests, longer each time, and its two workers move no busy queue until
 //! their figures are new. Queues without use may move from a saturated worker at any time: they wake up where there is room.
 //!
-//! The lab runs this code for 64 workers in virtual time; the service runs it in `worker::balancing`.
+//! The lab runs this code for 64 workers in virtual time; the service runs it in `balancing`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+/// The time between plans.
+pub const INTERVAL: Duration = Duration::from_millis(10);
 /// All of a worker's time in an interval. Times are in parts of it.
 pub const WHOLE: u32 = 1000;
 /// A worker that is busy for so much has no time left.
 const SATURATED: u32 = 900;
 /// The smallest gain for which a queue moves.
-const MIN_GAIN: u32 = 5;
+const MIN_GAIN: u32 = 15;
 /// A move must gain at least this part of what moves.
 const GAIN_PART: u32 = 4;
 /// How much more a move to another core complex must gain.
@@ -41,6 +44,8 @@ const FINE: u32 = 16;
 const BUSY_MOVES: usize = 8;
 /// Queues without use that leave a worker at a time.
 pub const IDLE_MOVES: usize = 4;
+/// How many queues of others a worker should have at most: each costs it a descriptor when it sleeps.
+pub const MAX_GUESTS: usize = 64;
 /// Queues without use come to a worker only while it has more room than this, so that busy ones find room.
 const IDLE_ROOM: usize = 32;
 

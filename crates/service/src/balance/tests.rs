@@ -99,10 +99,10 @@ proptest! {
         model.run(&mut balancer, 400);
         let after = model.total();
         prop_assert!(after + WHOLE / 20 >= before, "{before} -> {after}");
-        // Demands that are not known any more may be tried again, rarely.
+        // Where the workers are just too few, moves go on, rarely: each doubles its queue's rest.
         let late = model.run(&mut balancer, 1000).concat();
         let late = late.iter().filter(|step| model.demands[step.queue] > 0).count();
-        prop_assert!(late <= model.demands.len(), "{late} moves of a balanced load");
+        prop_assert!(late <= 3 * model.demands.len(), "{late} moves in 1000 intervals");
     }
 
     #[test]
