@@ -7,7 +7,7 @@
 //! All accesses are relaxed: a reader may see one counter change before another, and no decision depends on them. With a
 //! single writer an addition needs no locked instruction.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use memferry_kmod::ModuleEngine;
 
@@ -33,9 +33,10 @@ impl Counter {
     }
 }
 
-/// Work of a worker for one queue pair.
+/// A queue pair's worker, and what workers have done for it.
 #[derive(Default)]
 pub(crate) struct QueueCounters {
+    worker: AtomicUsize,
     taken: Counter,
     ended: Counter,
     failures: Counter,
@@ -44,6 +45,22 @@ pub(crate) struct QueueCounters {
 }
 
 impl QueueCounters {
+    /// Those of a new queue pair.
+    pub(crate) fn at(worker: usize) -> Self {
+        Self { worker: AtomicUsize::new(worker), ..Self::default() }
+    }
+
+    /// The worker that has the queue pair. It stays while the caller prevents moves ([`crate::shared::Shared::no_moves`]).
+    pub(crate) fn worker(&self) -> usize {
+        self.worker.load(Ordering::Relaxed)
+    }
+
+    /// The queue pair moves to another worker, as the only writer from then on.
+    pub(crate) fn move_to(&self, worker: usize) {
+        self.waiting.set(0);
+        self.worker.store(worker, Ordering::Relaxed);
+    }
+
     /// Counts requests taken from the ring.
     pub(crate) fn add_taken(&self, requests: u64) {
         self.taken.add(requests);

@@ -11,6 +11,7 @@
 //! The control side never moves bytes; workers never wait for the control side.
 
 pub mod balance;
+mod balancing;
 mod bells;
 pub mod config;
 mod counters;

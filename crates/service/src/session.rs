@@ -23,8 +23,8 @@ pub struct Introduced {
 
 pub(crate) struct Session {
     pub(crate) client: Introduced,
-    /// Worker of each queue number.
-    pub(crate) queues: BTreeMap<u32, usize>,
+    /// By number: where the open queues are.
+    pub(crate) queues: BTreeMap<u32, Arc<QueueCounters>>,
     pub(crate) next_queue: u32,
     /// Queues whose signal is set.
     notified: BTreeSet<u32>,
@@ -187,11 +187,11 @@ impl Sessions {
         bytes
     }
 
-    /// Adds a queue on `worker` and returns its number.
+    /// Adds a queue and returns its number.
     pub(crate) fn add_queue(
         &mut self,
         id: SessionId,
-        worker: usize,
+        counters: &Arc<QueueCounters>,
         quotas: &Quotas,
     ) -> Result<u32, Refusal> {
         let session = self.open.get_mut(&id).ok_or_else(session_closed)?;
@@ -204,13 +204,13 @@ impl Sessions {
         let queue = session.next_queue;
         session.next_queue = queue.checked_add(1).ok_or_else(used_up)?;
         usage.queues += 1;
-        session.queues.insert(queue, worker);
+        session.queues.insert(queue, Arc::clone(counters));
         Ok(queue)
     }
 
-    /// The worker of a session's queue.
-    pub(crate) fn worker_of(&self, id: SessionId, queue: u32) -> Option<usize> {
-        self.get(id)?.queues.get(&queue).copied()
+    /// Where a session's queue is.
+    pub(crate) fn find_queue(&self, id: SessionId, queue: u32) -> Option<Arc<QueueCounters>> {
+        self.get(id)?.queues.get(&queue).cloned()
     }
 
     /// Records that a queue's signal is set; false if it was already.
@@ -218,14 +218,14 @@ impl Sessions {
         self.open.get_mut(&id).is_some_and(|session| session.notified.insert(queue))
     }
 
-    pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<usize> {
+    pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<Arc<QueueCounters>> {
         let session = self.open.get_mut(&id)?;
-        let worker = session.queues.remove(&queue)?;
+        let counters = session.queues.remove(&queue)?;
         session.notified.remove(&queue);
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.queues -= 1;
         }
-        Some(worker)
+        Some(counters)
     }
 
     /// Adds the statistics of a queue that a worker serves.
@@ -246,8 +246,8 @@ impl Sessions {
     /// Number of queue pairs of each worker.
     pub(crate) fn worker_loads(&self, workers: usize) -> Vec<usize> {
         let mut loads = vec![0; workers];
-        for worker in self.open.values().flat_map(|session| session.queues.values()) {
-            loads[*worker] += 1;
+        for counters in self.open.values().flat_map(|session| session.queues.values()) {
+            loads[counters.worker()] += 1;
         }
         loads
     }
@@ -301,11 +301,13 @@ mod tests {
         sessions.add_frame(b, Handle::new(1, 1), 1);
         assert!(sessions.room_for_frame(b, 1, &quotas).is_err(), "frames");
         sessions.remove_frame(b, Handle::new(1, 1));
-        let queue = sessions.add_queue(a, 0, &quotas).unwrap();
-        assert!(sessions.add_queue(b, 0, &quotas).is_err());
-        assert_eq!(sessions.remove_queue(a, queue), Some(0));
-        assert_eq!(sessions.remove_queue(a, queue), None);
-        sessions.add_queue(b, 0, &quotas).unwrap();
+        let counters = Arc::new(QueueCounters::at(3));
+        let queue = sessions.add_queue(a, &counters, &quotas).unwrap();
+        assert!(sessions.add_queue(b, &counters, &quotas).is_err());
+        assert_eq!(sessions.worker_loads(4), [0, 0, 0, 1]);
+        assert!(sessions.remove_queue(a, queue).is_some_and(|found| found.worker() == 3));
+        assert!(sessions.remove_queue(a, queue).is_none());
+        sessions.add_queue(b, &counters, &quotas).unwrap();
         sessions.close(a);
         sessions.close(b);
         sessions.room_for_frame(other, 100, &quotas).unwrap();

@@ -10,12 +10,9 @@ use super::*;
 #[derive(Clone, Copy)]
 struct Machine {
     nodes: usize,
-    /// Per node.
-    complexes: usize,
-    /// Per complex.
-    cores: usize,
-    /// Per core.
-    threads: usize,
+    complexes_per_node: usize,
+    cores_per_complex: usize,
+    threads_per_core: usize,
 }
 
 /// A directory that goes when it is dropped.
@@ -29,12 +26,13 @@ impl Drop for Tree {
 
 impl Machine {
     const fn all_cores(self) -> usize {
-        self.nodes * self.complexes * self.cores
+        self.nodes * self.complexes_per_node * self.cores_per_complex
     }
 
     fn list(self, cores: std::ops::Range<usize>) -> String {
-        let ranges = (0..self.threads).map(|thread| thread * self.all_cores()).map(|first| {
-            let (low, high) = (first + cores.start, first + cores.end - 1);
+        let ranges = (0..self.threads_per_core).map(|thread| thread * self.all_cores()).map(|first| {
+            let low = first + cores.start;
+            let high = first + cores.end - 1;
             if low == high { low.to_string() } else { format!("{low}-{high}") }
         });
         ranges.collect::<Vec<_>>().join(",") + "\n"
@@ -45,17 +43,18 @@ impl Machine {
         static TREES: AtomicU32 = AtomicU32::new(0);
         let name = format!("memferry-cpus-{}-{}", std::process::id(), TREES.fetch_add(1, Ordering::Relaxed));
         let tree = Tree(std::env::temp_dir().join(name));
-        for cpu in 0..self.all_cores() * self.threads {
+        for cpu in 0..self.all_cores() * self.threads_per_core {
             let core = cpu % self.all_cores();
-            let complex = core / self.cores;
+            let complex = core / self.cores_per_complex;
             let of_core = self.list(core..core + 1);
-            let of_complex = self.list(complex * self.cores..(complex + 1) * self.cores);
+            let of_complex =
+                self.list(complex * self.cores_per_complex..(complex + 1) * self.cores_per_complex);
             let at = tree.0.join(format!("cpu{cpu}"));
             let write = |path: &str, text: &str| {
                 fs::create_dir_all(at.join(path).parent().unwrap()).unwrap();
                 fs::write(at.join(path), text).unwrap();
             };
-            write(&format!("node{}/cpulist", complex / self.complexes), "");
+            write(&format!("node{}/cpulist", complex / self.complexes_per_node), "");
             write("topology/thread_siblings_list", &of_core);
             write("cache/uevent", "");
             for (index, level) in [1, 1, 2, 3].into_iter().enumerate() {
@@ -68,7 +67,7 @@ impl Machine {
     }
 
     fn cpus(self) -> Vec<Cpu> {
-        let all: Vec<_> = (0..self.all_cores() * self.threads).collect();
+        let all: Vec<_> = (0..self.all_cores() * self.threads_per_core).collect();
         located(&self.tree().0, &all)
     }
 
@@ -77,8 +76,13 @@ impl Machine {
     }
 }
 
-const fn machine(nodes: usize, complexes: usize, cores: usize, threads: usize) -> Machine {
-    Machine { nodes, complexes, cores, threads }
+const fn machine(
+    nodes: usize,
+    complexes_per_node: usize,
+    cores_per_complex: usize,
+    threads_per_core: usize,
+) -> Machine {
+    Machine { nodes, complexes_per_node, cores_per_complex, threads_per_core }
 }
 
 #[test]

@@ -45,17 +45,16 @@ impl Workers {
         config: &ServiceConfig,
         clients: Clients,
         shared: &Arc<Shared>,
-        handles: impl Iterator<Item = (Arc<WorkerHandle>, Box<dyn Policy>)>,
+        handles: impl Iterator<Item = ((Arc<WorkerHandle>, Box<dyn Policy>), Option<Place>)>,
     ) -> Result<Self, StartError> {
         let registrar = config.module.as_deref().map(Registrar::start).transpose()?;
         let mut workers = Self { registrar, ..Self::default() };
         let (reporter, reports) = channel();
-        let places = config.pinning.plan(config.workers);
-        for (handle, place) in handles.zip(places) {
+        for (handle, place) in handles {
             if let Err(error) =
                 workers.start_one((config, clients), shared, handle, place, (&reporter, &reports))
             {
-                workers.stop(Duration::ZERO);
+                workers.stop(Duration::ZERO, shared);
                 return Err(error);
             }
         }
@@ -146,9 +145,11 @@ impl Workers {
     }
 
     /// Stops all workers, which finish running requests within `grace`, and waits for them.
-    pub(crate) fn stop(&mut self, grace: Duration) {
+    pub(crate) fn stop(&mut self, grace: Duration, shared: &Shared) {
         let deadline = MonotonicClock.now().after(grace);
+        let no_moves = shared.no_moves();
         self.iter().for_each(|worker| worker.send(WorkerCommand::Stop { deadline }));
+        drop(no_moves);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
