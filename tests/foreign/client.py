@@ -29,6 +29,7 @@ REGISTER, DERIVE, OPEN_QUEUE, ENGINES = 0, 1, 5, 8
 ANSWERS = {REGISTER: (0, 0), DERIVE: (0, 0), OPEN_QUEUE: (3, 3), ENGINES: (6, 0)}  # Number and descriptors.
 ALL_RIGHTS = 1 | 2 | 4
 LIST_WORDS, MOST_CAPACITY = 8192, 4096
+PARKED_BYTES = 4096
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 LINKED, FENCED, LONG, TRANSPARENT = 1 << 25, 1 << 26, 1 << 31, 1 << 8  # Transparent is in word 1.
 U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
@@ -191,7 +192,7 @@ class Queue:
         fd, mapping = new_memory(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         self.ours = memoryview(mapping).cast("Q")
         try:
-            answer, (memory, self.doorbell, worker) = session.command(OPEN_QUEUE, varints(capacity), [fd])
+            answer, (memory, self.doorbell, workers) = session.command(OPEN_QUEUE, varints(capacity), [fd])
         finally:
             os.close(fd)
         answer.u32()  # The queue's number, which only commands that this client never sends need.
@@ -199,8 +200,8 @@ class Queue:
         answer.end()
         size = (64 + 7 * capacity) * 8
         check_memory(memory, size)
-        check_memory(worker, 8)
-        os.close(worker)  # Without fences its word is of no use.
+        check_memory(workers, PARKED_BYTES)
+        os.close(workers)  # Without fences its words are of no use.
         self.theirs = memoryview(mmap.mmap(memory, size, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
         os.close(memory)
         os.set_blocking(self.doorbell, False)

@@ -38,7 +38,7 @@ pub(crate) enum ToAttendant {
     Answer { client: ClientId, bytes: Vec<u8> },
     /// The answer to a revocation, which may come after answers to later messages.
     Revoked { client: ClientId, bytes: Vec<u8> },
-    /// The answer about a new queue. Descriptors for the client: the service's half, the doorbell, the worker's parked word.
+    /// The answer about a new queue. Descriptors for the client: the service's half, the doorbell, the workers' parked words.
     Opened { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },
     /// The answer about a new signal. Descriptors: the client's eventfd, and the one that a worker writes to.
     Notified { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },

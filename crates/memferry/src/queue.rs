@@ -235,8 +235,8 @@ impl Queue {
                 .ok_or_else(|| std::io::Error::other("the queue's memory is not aligned"))
         };
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
-        let worker = session.parked_word(&parked)?;
-        let end = ClientEnd::new(layout, own, peer, worker, session.fences)
+        let workers = session.parked_words(&parked)?;
+        let end = ClientEnd::new(layout, own, peer, workers, session.fences)
             .map_err(|_| protocol("the queue's memory is too small"))?;
         let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new(), length: 0 }).collect();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! The session that a client, its frames and its queues share: the link to the service, the fork guard and the memories by which
+//! The session that a client, its frames and its queues share: the link to the service, the fork guard and the memory by which
 //! workers tell that they sleep.
 
 use std::io;
@@ -22,12 +22,10 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) fences: Fences,
     guard: ForkGuard,
-    /// The parked words of workers, by device and inode. The queues of a worker share one mapping, and so one entry of the TLB.
-    parked: Mutex<Vec<((u64, u64), MappedWords)>>,
+    /// The parked words of the workers, and the device and inode of their memory. All queues share one mapping, and so one entry of
+    /// the TLB.
+    parked: Mutex<Option<((u64, u64), MappedWords)>>,
 }
-
-/// Maximum number of parked words that queues share. A service has few workers; only a hostile one sends more memories.
-const MAX_SHARED: usize = 64;
 
 impl Session {
     pub(crate) fn open(opened: Opened) -> Result<Self, ConnectError> {
@@ -36,8 +34,8 @@ impl Session {
         Ok(Self { link: opened.link, id: opened.session, fences: opened.fences, guard, parked })
     }
 
-    /// The memory of a worker's parked word, mapped for reading.
-    pub(crate) fn parked_word(&self, memory: &OwnedFd) -> Result<MappedWords, OpenError> {
+    /// The memory of the workers' parked words, mapped for reading.
+    pub(crate) fn parked_words(&self, memory: &OwnedFd) -> Result<MappedWords, OpenError> {
         let bytes = ParkedWord::<MappedWords>::BYTES;
         // A service that sent other memory could end this process by truncating it, so the connection ends here.
         frame::check_sealed(memory.as_fd(), bytes)
@@ -46,18 +44,17 @@ impl Session {
         let stat = rustix::fs::fstat(memory).map_err(|error| OpenError::Map(error.into()))?;
         let name = (stat.st_dev, stat.st_ino);
         let mut known = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, word)) = known.iter().find(|(known, _)| *known == name) {
-            return Ok(word.clone());
+        if let Some((_, words)) = known.as_ref().filter(|(known, _)| *known == name) {
+            return Ok(words.clone());
         }
         let mapping =
             Mapping::shared(memory.as_fd(), bytes, Access::ReadOnly, 4096).map_err(OpenError::Map)?;
         mapping.do_not_fork().map_err(OpenError::Map)?;
-        let unaligned = || OpenError::Map(io::Error::other("the worker's memory is not aligned"));
-        let word = MappedWords::new(mapping).ok_or_else(unaligned)?;
-        if known.len() < MAX_SHARED {
-            known.push((name, word.clone()));
-        }
-        Ok(word)
+        let unaligned = || OpenError::Map(io::Error::other("the workers' memory is not aligned"));
+        let words = MappedWords::new(mapping).ok_or_else(unaligned)?;
+        // Only a hostile service sends another memory.
+        known.get_or_insert_with(|| (name, words.clone()));
+        Ok(words)
     }
 
     #[inline]

@@ -355,7 +355,7 @@ fn unsealed(bytes: u64) -> OwnedFd {
     memfd
 }
 
-/// Opens a queue of 4 requests with the memory that `service_half` makes for its length, and that of the worker's parked word.
+/// Opens a queue of 4 requests with the memory that `service_half` makes for its length, and that of the workers' parked words.
 fn open_with(service_half: impl FnOnce(u64) -> OwnedFd + Send + 'static, parked: OwnedFd) -> OpenError {
     let (client, service) = connected(SOON, move |peer| {
         let (serial, command, _) = peer.command().unwrap();
@@ -376,7 +376,7 @@ fn open_with(service_half: impl FnOnce(u64) -> OwnedFd + Send + 'static, parked:
 #[test]
 fn memory_that_can_be_truncated_is_not_mapped() {
     let good = |bytes| memferry_shm::frame::allocate_sealed(bytes, false).unwrap().0;
-    let refused = open_with(unsealed, good(8));
+    let refused = open_with(unsealed, good(4096));
     let is_unsealed = matches!(refused, OpenError::Memory(UnsafeMemory::Unsealed { .. }));
     assert!(is_unsealed && refused.to_string().contains("the service broke the protocol"), "{refused}");
     let short = |bytes| {
@@ -385,9 +385,9 @@ fn memory_that_can_be_truncated_is_not_mapped() {
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
         memfd
     };
-    let refused = open_with(short, good(8));
+    let refused = open_with(short, good(4096));
     assert!(matches!(refused, OpenError::Memory(UnsafeMemory::TooSmall { size: 8, .. })), "{refused}");
-    let refused = open_with(|_| std::fs::File::open("/proc/self/exe").unwrap().into(), good(8));
+    let refused = open_with(|_| std::fs::File::open("/proc/self/exe").unwrap().into(), good(4096));
     assert!(matches!(refused, OpenError::Memory(UnsafeMemory::NotMemfd)), "{refused}");
     let refused = open_with(good, unsealed(4096));
     assert!(matches!(refused, OpenError::Memory(UnsafeMemory::Unsealed { .. })), "{refused}");

@@ -131,6 +131,11 @@ impl<E: Engine> Path<E> {
         self.ledger.queue(key).is_none()
     }
 
+    /// Whether a queue has nothing here: no request is outstanding, held or waited for, and the next one depends on none before it.
+    pub fn is_quiet(&mut self, key: QueueKey) -> bool {
+        self.outstanding(key) == 0 && !self.channels.waits(key) && self.orders.get(key).is_none()
+    }
+
     /// Reserves the completion of one request, if fewer than `room` are outstanding: as many as the queue's ring has space for.
     #[inline]
     pub fn reserve(&mut self, queue: QueueKey, room: u32) -> Option<Reservation> {
@@ -204,6 +209,12 @@ impl<E: Engine> Path<E> {
     /// The users of running requests, some more than once.
     pub fn running_users(&self) -> impl Iterator<Item = u32> {
         self.ledger.running_now().map(|running| running.origin.user)
+    }
+
+    /// The queues of running requests of `user`, or of all users, some more than once.
+    pub fn running_queues(&self, user: Option<u32>) -> impl Iterator<Item = QueueKey> {
+        let of_user = move |running: &&Running| user.is_none_or(|user| running.origin.user == user);
+        self.ledger.running_now().filter(of_user).map(|running| running.origin.queue)
     }
 
     /// Whether a running request is being ended.

@@ -7,6 +7,9 @@
 //! Each queue has a doorbell, and all doorbells of a user at a worker are members of one [`Bell`]. A worker that sleeps polls as
 //! many descriptors as it has users.
 //!
+//! Where there are several workers, a doorbell is also the only member of another bell. A worker to which the queue moves polls
+//! that one. The queue's first worker is woken by the doorbell too, if it sleeps and has other queues of the user.
+//!
 //! A client may watch its doorbell too, with hundreds of thousands of watches. The kernel goes through all of them whenever the
 //! doorbell rings, and adding or removing a watch waits for that. So a doorbell is added before its client has it, and never
 //! removed: its watch goes with its last descriptor, which this process does not hold, or with the bell.
@@ -42,10 +45,14 @@ impl Bell {
     /// Those of eventfd(2) and epoll_ctl(2).
     fn doorbell(&self) -> rustix::io::Result<OwnedFd> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.add(&doorbell)?;
+        Ok(doorbell)
+    }
+
+    fn add(&self, doorbell: &OwnedFd) -> rustix::io::Result<()> {
         // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&self.rung, &doorbell, epoll::EventData::new_u64(0), flags)?;
-        Ok(doorbell)
+        epoll::add(&self.rung, doorbell, epoll::EventData::new_u64(0), flags)
     }
 
     /// Forgets the rings so far, or some of them if they are many.
@@ -53,13 +60,37 @@ impl Bell {
         let mut events = [std::mem::MaybeUninit::uninit(); 64];
         let _ = epoll::wait(&self.rung, &mut events, Some(&Timespec::default()));
     }
+}
 
-    /// A bell and a doorbell of it, for tests.
+/// What rings when the doorbell of a queue does.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueBells {
+    /// The worker that got the queue when it was opened.
+    home: usize,
+    at_home: Arc<Bell>,
+    elsewhere: Option<Arc<Bell>>,
+}
+
+impl QueueBells {
+    /// The bell that a worker polls while it has the queue.
+    pub(crate) fn at(&self, worker: usize) -> &Arc<Bell> {
+        self.elsewhere.as_ref().filter(|_| worker != self.home).unwrap_or(&self.at_home)
+    }
+
+    /// Whether workers but the first one can have the queue.
+    pub(crate) const fn can_move(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
+    /// The bell of the queue's first worker.
+    pub(crate) const fn at_home(&self) -> &Arc<Bell> {
+        &self.at_home
+    }
+
+    /// Bells of a queue that stays at worker 0, and its doorbell, for tests.
     #[cfg(test)]
-    pub(crate) fn with_doorbell() -> (Arc<Self>, OwnedFd) {
-        let bell = Self::new().unwrap();
-        let doorbell = bell.doorbell().unwrap();
-        (Arc::new(bell), doorbell)
+    pub(crate) fn with_doorbell() -> (Self, OwnedFd) {
+        Bells::default().open(0, 0, false).map(|(doorbell, bells)| (bells, doorbell)).unwrap()
     }
 }
 
@@ -79,11 +110,16 @@ pub(crate) struct Bells {
 }
 
 impl Bells {
-    /// A doorbell for a new queue of `user` at `worker`, and its bell.
+    /// A doorbell for a new queue of `user` at `worker`, and its bells. The queue may move if there are `several` workers.
     ///
     /// # Errors
     /// Those of eventfd(2), epoll_create1(2) and epoll_ctl(2).
-    pub(crate) fn open(&mut self, user: u32, worker: usize) -> rustix::io::Result<(OwnedFd, Arc<Bell>)> {
+    pub(crate) fn open(
+        &mut self,
+        user: u32,
+        worker: usize,
+        several: bool,
+    ) -> rustix::io::Result<(OwnedFd, QueueBells)> {
         if self.of.len() >= self.full {
             self.of.retain(|_, (bell, _)| bell.strong_count() > 0);
             // Twice as many, so that each new entry pays for looking at two.
@@ -97,7 +133,10 @@ impl Bells {
         };
         let doorbell = bell.doorbell()?;
         self.of.insert((user, worker), (Arc::downgrade(&bell), doorbells + 1));
-        Ok((doorbell, bell))
+        let elsewhere = several.then(Bell::new).transpose()?.map(Arc::new);
+        // Now, because nobody else can watch the doorbell yet.
+        elsewhere.as_ref().map_or(Ok(()), |bell| bell.add(&doorbell))?;
+        Ok((doorbell, QueueBells { home: worker, at_home: bell, elsewhere }))
     }
 }
 
@@ -115,32 +154,48 @@ mod tests {
     #[test]
     fn doorbells_of_a_user_ring_one_bell() {
         let mut bells = Bells::default();
-        let (one, bell) = bells.open(1, 0).unwrap();
-        let (other, same) = bells.open(1, 0).unwrap();
-        assert!(Arc::ptr_eq(&bell, &same));
+        let (one, first) = bells.open(1, 0, false).unwrap();
+        let (other, second) = bells.open(1, 0, false).unwrap();
+        let bell = first.at_home();
+        assert!(Arc::ptr_eq(bell, second.at_home()));
         for (user, worker) in [(2, 0), (1, 1)] {
-            assert!(!Arc::ptr_eq(&bell, &bells.open(user, worker).unwrap().1));
+            assert!(!Arc::ptr_eq(bell, bells.open(user, worker, false).unwrap().1.at_home()));
         }
         for doorbell in [&one, &other, &one] {
-            assert!(!rang(&bell));
+            assert!(!rang(bell));
             rustix::io::write(doorbell, &1u64.to_ne_bytes()).unwrap();
-            assert!(rang(&bell));
+            assert!(rang(bell));
             bell.take();
         }
         drop((one, other));
-        assert!(!rang(&bell));
+        assert!(!rang(bell));
+    }
+
+    #[test]
+    fn a_doorbell_of_several_workers_rings_two_bells() {
+        let mut bells = Bells::default();
+        let (one, first) = bells.open(1, 0, true).unwrap();
+        let (_other, second) = bells.open(1, 0, true).unwrap();
+        let away = first.at(1);
+        assert!(Arc::ptr_eq(first.at(0), first.at_home()));
+        assert!(!Arc::ptr_eq(away, second.at(1)));
+        rustix::io::write(&one, &1u64.to_ne_bytes()).unwrap();
+        assert!(rang(away) && rang(first.at_home()) && !rang(second.at(1)));
+        first.at_home().take();
+        assert!(rang(away), "each has its own events");
+        assert!(first.can_move() && !bells.open(1, 0, false).unwrap().1.can_move());
     }
 
     #[test]
     fn a_bell_is_replaced_when_it_is_full_or_gone() {
         let mut bells = Bells::default();
-        let (_doorbell, first) = bells.open(1, 0).unwrap();
+        let (_doorbell, first) = bells.open(1, 0, false).unwrap();
         bells.of.get_mut(&(1, 0)).unwrap().1 = DOORBELLS;
-        let (_doorbell, second) = bells.open(1, 0).unwrap();
-        assert!(!Arc::ptr_eq(&first, &second));
+        let (_doorbell, second) = bells.open(1, 0, false).unwrap();
+        assert!(!Arc::ptr_eq(first.at_home(), second.at_home()));
         drop(second);
         for user in 0..1000 {
-            bells.open(user, 1).unwrap();
+            bells.open(user, 1, false).unwrap();
         }
         assert!(bells.of.len() <= FEW && !bells.of.contains_key(&(1, 0)), "nobody uses them");
     }

@@ -13,7 +13,7 @@ use crate::pinning::Pinning;
 use crate::scheduling::SchedulingClass;
 
 /// Maximum number of workers of a service.
-pub const MAX_WORKERS: u32 = 64;
+pub const MAX_WORKERS: u32 = memferry_shm::queue_pair::MAX_WORKERS as u32;
 
 /// Limits on one user, over all its sessions, and on one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

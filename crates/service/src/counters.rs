@@ -7,7 +7,8 @@
 //! All accesses are relaxed: a reader may see one counter change before another, and no decision depends on them. With a
 //! single writer an addition needs no locked instruction.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use memferry_kmod::ModuleEngine;
 
@@ -33,9 +34,35 @@ impl Counter {
     }
 }
 
-/// Work of a worker for one queue pair.
-#[derive(Default)]
+/// How many queue pairs each worker has, those on their way to it and those being closed included.
+#[derive(Clone)]
+pub(crate) struct Loads(Arc<[AtomicUsize]>);
+
+impl Loads {
+    /// For so many workers without queue pairs.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| AtomicUsize::new(0)).collect())
+    }
+
+    /// The first of the workers with fewest queue pairs.
+    pub(crate) fn lightest(&self) -> usize {
+        let load = |worker: &usize| self.0[*worker].load(Ordering::Relaxed);
+        (0..self.0.len()).min_by_key(load).unwrap_or(0)
+    }
+
+    fn add(&self, worker: usize) {
+        self.0[worker].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn remove(&self, worker: usize) {
+        self.0[worker].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A queue pair's worker, and what workers have done for it. It counts for the worker's load while it exists.
 pub(crate) struct QueueCounters {
+    worker: AtomicUsize,
+    loads: Loads,
     taken: Counter,
     ended: Counter,
     failures: Counter,
@@ -44,6 +71,32 @@ pub(crate) struct QueueCounters {
 }
 
 impl QueueCounters {
+    /// Those of a new queue pair.
+    pub(crate) fn at(worker: usize, loads: &Loads) -> Self {
+        loads.add(worker);
+        Self {
+            worker: AtomicUsize::new(worker),
+            loads: loads.clone(),
+            taken: Counter::default(),
+            ended: Counter::default(),
+            failures: Counter::default(),
+            bytes: Counter::default(),
+            waiting: Counter::default(),
+        }
+    }
+
+    /// The worker that has the queue pair. It stays while the caller prevents moves ([`crate::shared::Shared::no_moves`]).
+    pub(crate) fn worker(&self) -> usize {
+        self.worker.load(Ordering::Relaxed)
+    }
+
+    /// The queue pair moves to another worker, as the only writer from then on.
+    pub(crate) fn move_to(&self, worker: usize) {
+        self.waiting.set(0);
+        self.loads.add(worker);
+        self.loads.remove(self.worker.swap(worker, Ordering::Relaxed));
+    }
+
     /// Counts requests taken from the ring.
     pub(crate) fn add_taken(&self, requests: u64) {
         self.taken.add(requests);
@@ -78,6 +131,12 @@ impl QueueCounters {
             bytes: self.bytes.get(),
             waiting: self.waiting.get(),
         }
+    }
+}
+
+impl Drop for QueueCounters {
+    fn drop(&mut self) {
+        self.loads.remove(self.worker());
     }
 }
 
@@ -190,8 +249,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_new_queue_goes_to_the_worker_with_fewest() {
+        let loads = Loads::new(3);
+        let open = || {
+            let worker = loads.lightest();
+            QueueCounters::at(worker, &loads)
+        };
+        let mut queues = [open(), open(), open(), open()].map(Some);
+        assert_eq!(queues.each_ref().map(|queue| queue.as_ref().unwrap().worker()), [0, 1, 2, 0]);
+        queues[1] = None;
+        assert_eq!(loads.lightest(), 1);
+        queues[0].as_ref().unwrap().move_to(1);
+        let others = [open(), open(), open()];
+        assert_eq!(
+            others.each_ref().map(QueueCounters::worker),
+            [0, 1, 2],
+            "the moved queue counts where it is"
+        );
+        drop(others);
+        drop(queues);
+        assert_eq!(loads.0.iter().map(|load| load.load(Ordering::Relaxed)).sum::<usize>(), 0);
+    }
+
+    #[test]
     fn outstanding_is_taken_minus_ended() {
-        let counters = QueueCounters::default();
+        let counters = QueueCounters::at(0, &Loads::new(1));
         counters.add_taken(5);
         counters.completed(2, 1, 107);
         counters.set_waiting(2);

@@ -10,6 +10,8 @@
 //! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
 //! The control side never moves bytes; workers never wait for the control side.
 
+pub mod balance;
+mod balancing;
 mod bells;
 pub mod config;
 mod counters;

@@ -1,17 +1,24 @@
 //! Assigns a CPU to each worker.
 //!
 //! ```text
-//! CPUs this process may use ─ their node and core, from sysfs ─► spread: alternate nodes, one worker per core, last CPUs first
+//! CPUs this process may use ─ their node, core complex and core, from sysfs ─► spread: alternate nodes, then complexes;
+//!                                                                             one worker per core, last CPUs first
 //! ```
 //!
-//! A worker that stays on one CPU finds its caches warm, and the kernel moves clients to other CPUs. The first CPUs are used
+//! A worker that stays on one CPU finds its caches warm, and the kernel moves clients to other CPUs. A core complex is the CPUs that
+//! share a third-level cache: a worker in each has its clients' rings and data nearer than one elsewhere. The first CPUs are used
 //! last, because interrupts and single-threaded programs tend to run there. Frames are not moved to a worker's node, and
 //! queue pairs are not assigned by node.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Where Linux describes the CPUs.
+const SYSFS: &str = "/sys/devices/system/cpu";
 
 /// Whether workers stay on assigned CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,14 +38,22 @@ impl Pinning {
         Self::ALL.iter().find(|(pinning, _)| *pinning == self).map_or("", |(_, name)| name)
     }
 
-    /// The CPU of each worker; `None`: the kernel places it.
-    pub(crate) fn plan(self, workers: u32) -> Vec<Option<usize>> {
+    /// The place of each worker; `None`: the kernel chooses it.
+    pub(crate) fn plan(self, workers: u32) -> Vec<Option<Place>> {
         let cpus = match self {
             Self::Off => Vec::new(),
             Self::Spread => allowed_cpus(),
         };
         spread(&cpus, workers)
     }
+}
+
+/// Where a worker stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) cpu: usize,
+    /// The lowest CPU number in its complex, which identifies the complex.
+    pub(crate) complex: usize,
 }
 
 /// Pins the calling thread to a CPU.
@@ -53,94 +68,81 @@ pub(crate) fn keep_on(cpu: usize) -> rustix::io::Result<()> {
 struct Cpu {
     number: usize,
     node: usize,
+    /// The lowest CPU number that shares its third-level cache; without one, that of its node.
+    complex: usize,
     /// The lowest CPU number in its core, which identifies the core.
     core: usize,
 }
 
 fn allowed_cpus() -> Vec<Cpu> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
-    let located = |number| Cpu { number, node: node_of(number), core: core_of(number) };
-    (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).map(located).collect()
+    let numbers: Vec<_> = (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).collect();
+    located(Path::new(SYSFS), &numbers)
+}
+
+/// Reads the positions of CPUs from a tree like that of [`SYSFS`].
+fn located(root: &Path, numbers: &[usize]) -> Vec<Cpu> {
+    let nodes: Vec<_> = numbers.iter().map(|number| node_of(root, *number)).collect();
+    let first_of = |node| nodes.iter().position(|other| *other == node).map_or(0, |at| numbers[at]);
+    let cpus = numbers.iter().zip(&nodes).map(|(number, node)| Cpu {
+        number: *number,
+        node: *node,
+        complex: complex_of(root, *number).unwrap_or_else(|| first_of(*node)),
+        core: first_listed(&cpu_path(root, *number).join("topology/thread_siblings_list")).unwrap_or(*number),
+    });
+    cpus.collect()
+}
+
+fn cpu_path(root: &Path, cpu: usize) -> std::path::PathBuf {
+    root.join(format!("cpu{cpu}"))
 }
 
 /// Reads the node from the `nodeN` link in the CPU's sysfs directory.
-fn node_of(cpu: usize) -> usize {
-    let Ok(entries) = fs::read_dir(format!("/sys/devices/system/cpu/cpu{cpu}")) else { return 0 };
+fn node_of(root: &Path, cpu: usize) -> usize {
+    let Ok(entries) = fs::read_dir(cpu_path(root, cpu)) else { return 0 };
     let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
     entries.flatten().find_map(|entry| number(entry.file_name())).unwrap_or(0)
 }
 
-/// The sibling list begins with the lowest CPU: `0,64` or `0-1`.
-fn core_of(cpu: usize) -> usize {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    let list = fs::read_to_string(path).unwrap_or_default();
-    list.split([',', '-', '\n']).next().and_then(|first| first.parse().ok()).unwrap_or(cpu)
+/// The CPUs that share the third-level cache, which is `index3` where level 1 has two caches.
+fn complex_of(root: &Path, cpu: usize) -> Option<usize> {
+    let caches = fs::read_dir(cpu_path(root, cpu).join("cache")).ok()?;
+    let third = caches
+        .flatten()
+        .map(|cache| cache.path())
+        .find(|cache| fs::read_to_string(cache.join("level")).is_ok_and(|level| level.trim() == "3"))?;
+    first_listed(&third.join("shared_cpu_list"))
 }
 
-/// Assigns CPUs: alternates between nodes, uses each core before second threads, and starts at the last CPU. One CPU always
-/// stays free for clients.
-fn spread(cpus: &[Cpu], workers: u32) -> Vec<Option<usize>> {
+/// The lowest CPU of a list file, which begins with it: `0,64` or `0-1`.
+fn first_listed(path: &Path) -> Option<usize> {
+    let list = fs::read_to_string(path).ok()?;
+    list.split([',', '-', '\n']).next()?.parse().ok()
+}
+
+/// Assigns CPUs: alternates between nodes and between the complexes of a node, uses each core before second threads, and starts at
+/// the last CPU. One CPU always stays free for clients.
+fn spread(cpus: &[Cpu], workers: u32) -> Vec<Option<Place>> {
     let nodes: Vec<usize> = cpus.iter().map(|cpu| cpu.node).collect::<BTreeSet<_>>().into_iter().collect();
     let mut left = cpus.to_vec();
-    let mut cores = BTreeSet::new();
+    let mut taken: Vec<Cpu> = Vec::new();
     let mut planned = Vec::new();
     for worker in 0..workers as usize {
         let node = nodes.get(worker % nodes.len().max(1)).copied();
-        let order = |cpu: &Cpu| (Some(cpu.node) == node, !cores.contains(&cpu.core), cpu.number);
+        let order = |cpu: &Cpu| {
+            let second = taken.iter().any(|other| other.core == cpu.core);
+            let beside = taken.iter().filter(|other| other.complex == cpu.complex).count();
+            (Some(cpu.node) == node, !second, Reverse(beside), cpu.number)
+        };
         let best = (0..left.len()).max_by_key(|index| order(&left[*index])).filter(|_| left.len() > 1);
         planned.push(best.map(|index| {
             let cpu = left.remove(index);
-            cores.insert(cpu.core);
-            cpu.number
+            taken.push(cpu);
+            Place { cpu: cpu.number, complex: cpu.complex }
         }));
     }
     planned
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// CPUs of a machine with `cores` per node and `threads` per core, numbered as Linux does: second threads last.
-    fn machine(nodes: usize, cores: usize, threads: usize) -> Vec<Cpu> {
-        let all = nodes * cores;
-        (0..all * threads)
-            .map(|number| Cpu { number, node: number % all / cores, core: number % all })
-            .collect()
-    }
-
-    #[test]
-    fn workers_take_the_last_cpus_and_leave_one() {
-        assert_eq!(spread(&machine(1, 4, 1), 2), [Some(3), Some(2)]);
-        assert_eq!(spread(&machine(1, 2, 1), 3), [Some(1), None, None]);
-        assert_eq!(spread(&machine(1, 1, 1), 1), [None]);
-        assert_eq!(spread(&[], 2), [None, None]);
-    }
-
-    #[test]
-    fn nodes_alternate() {
-        assert_eq!(spread(&machine(2, 4, 1), 4), [Some(3), Some(7), Some(2), Some(6)]);
-    }
-
-    #[test]
-    fn cores_come_before_their_second_threads() {
-        // Cores 0 and 1 have the threads 0, 2 and 1, 3.
-        assert_eq!(spread(&machine(1, 2, 2), 3), [Some(3), Some(2), Some(1)]);
-    }
-
-    #[test]
-    fn no_cpu_is_planned_twice() {
-        for workers in 0..20 {
-            let planned: Vec<_> = spread(&machine(2, 3, 2), workers).into_iter().flatten().collect();
-            let distinct: BTreeSet<_> = planned.iter().collect();
-            assert_eq!((distinct.len(), planned.len()), (planned.len(), 11.min(workers as usize)));
-        }
-    }
-
-    #[test]
-    fn plans_only_cpus_this_process_may_use() {
-        let set = sched_getaffinity(None).unwrap();
-        assert!(!allowed_cpus().is_empty() && allowed_cpus().iter().all(|cpu| set.is_set(cpu.number)));
-        assert_eq!(Pinning::Off.plan(2), [None, None]);
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ use rustix::event::EventfdFlags;
 use crate::MonotonicClock;
 use crate::bells::Bells;
 use crate::config::ServiceConfig;
-use crate::counters::{QueueCounters, ZeroedCounters};
+use crate::counters::{Loads, QueueCounters, ZeroedCounters};
 use crate::overflow::OverflowUser;
 use crate::policies::Policies;
 use crate::profile;
@@ -100,6 +100,7 @@ pub struct Service {
     sessions: Mutex<Sessions>,
     rings: Mutex<RingPool>,
     bells: Mutex<Bells>,
+    loads: Loads,
     started: Instant,
     fences: Fences,
     zeroed: ZeroedCounters,
@@ -122,21 +123,25 @@ impl Service {
         let _ = (tuning::current(), level::Cpu::of_this_process());
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
-        let handles =
-            (0..config.workers).map(|_| WorkerHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
-        let handles = handles.map_err(failed("preparing a worker"))?;
+        let handles = WorkerHandle::all(config.workers as usize).map_err(failed("preparing a worker"))?;
         let for_team = handles.clone();
         // No helpers in the idle class: a helper that the kernel does not schedule delays the copy it helps with.
         let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
         let team = Arc::new(CopyTeam::new(members, move |number| for_team[number].wake()));
         let fences = Fences::register();
-        let shared = Shared::new(config.quotas.capabilities as usize, (handles.len(), fences), team);
+        let places = config.pinning.plan(config.workers);
+        // Workers that the kernel places count as near each other.
+        let complexes = places.iter().map(|place| place.map_or(usize::MAX, |place| place.complex)).collect();
+        let capabilities = config.quotas.capabilities as usize;
+        let shared = Shared::new(capabilities, (handles.clone(), complexes, fences), team);
         let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let (policies, for_workers) = Policies::new(&config.policy, handles.len());
-        let workers = Workers::start(&config, clients, &shared, handles.into_iter().zip(for_workers))?;
+        let handles = handles.into_iter().zip(for_workers).zip(places);
+        let workers = Workers::start(&config, clients, &shared, handles)?;
         let sessions = Mutex::default();
         let rings = Mutex::default();
         let bells = Mutex::default();
+        let loads = Loads::new(workers.count());
         let started = MonotonicClock.now();
         let id = random_id().map_err(|error| failed("getrandom")(error.into()))?;
         Ok(Self {
@@ -149,6 +154,7 @@ impl Service {
             sessions,
             rings,
             bells,
+            loads,
             started,
             fences,
             zeroed: ZeroedCounters::default(),
@@ -224,7 +230,9 @@ impl Service {
         }
         self.capabilities().begin_close(session, PART_NODES);
         self.shared.between_parts();
+        let no_moves = self.shared.no_moves();
         self.workers.iter().for_each(|worker| worker.send(WorkerCommand::CloseSession { session }));
+        drop(no_moves);
         // Other sessions may have transfers in memory that this session granted them.
         self.cancel_revoked();
         self.shared.notify(Notice::Settled);
@@ -494,8 +502,9 @@ impl Service {
         let mut sessions = self.sessions();
         let Introduced { user, asymmetric_fences, .. } =
             sessions.get(session).map(|open| open.client.clone()).ok_or_else(session_closed)?;
-        let worker = sessions.least_loaded(self.workers.count());
-        let queue = sessions.add_queue(session, worker, &self.config.quotas)?;
+        let worker = self.loads.lightest();
+        let counters = Arc::new(QueueCounters::at(worker, &self.loads));
+        let queue = sessions.add_queue(session, &counters, &self.config.quotas)?;
         let mut rings = self.rings();
         let half = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
             sessions.remove_queue(session, queue);
@@ -523,15 +532,16 @@ impl Service {
             return Err(not_opened(&mut sessions, &mut rings, &"its memory cannot be shared"));
         };
         // Last: dropping a bell may take as long as clients' watches on its doorbells.
-        let (doorbell, bell) = match self.bells().open(user, worker) {
+        let (doorbell, bells) = match self.bells().open(user, worker, self.workers.count() > 1) {
             Ok(opened) => opened,
             Err(error) => return Err(not_opened(&mut sessions, &mut rings, &error)),
         };
-        let counters = Arc::new(QueueCounters::default());
+        end.set_worker(worker);
         sessions.add_counters(session, queue, &counters);
         let end = Box::new(end);
         let class = self.config.class_of(user);
-        let opened = NewQueue { session, number: queue, user, class, end, bell, counters };
+        let target = None;
+        let opened = NewQueue { session, number: queue, user, class, end, bells, target, counters };
         self.workers.get(worker).send(WorkerCommand::Open(opened));
         Ok((Answer::Queue { queue, capacity }, vec![descriptor, doorbell, parked]))
     }
@@ -540,9 +550,15 @@ impl Service {
         let unknown = || refusal(RefusalKind::Argument, format!("queue {queue} is not open"));
         // Also for an embedded client whose session has ended.
         self.rings().queue_closed((session, queue));
-        let worker = self.sessions().remove_queue(session, queue).ok_or_else(unknown)?;
-        self.workers.get(worker).send(WorkerCommand::CloseQueue { session, number: queue });
+        let counters = self.sessions().remove_queue(session, queue).ok_or_else(unknown)?;
+        self.send_to_worker_of(&counters, WorkerCommand::CloseQueue { session, number: queue });
         Ok(Answer::Closed)
+    }
+
+    /// Sends a command about a queue to the worker that has it.
+    fn send_to_worker_of(&self, counters: &QueueCounters, command: WorkerCommand) {
+        let _no_moves = self.shared.no_moves();
+        self.workers.get(counters.worker()).send(command);
     }
 
     /// Sets the signal of a queue. If it is an eventfd, returns it, followed for clients [elsewhere](Clients::Elsewhere) by
@@ -556,10 +572,10 @@ impl Service {
     ) -> Result<Vec<OwnedFd>, Refusal> {
         let unknown = || refusal(RefusalKind::Argument, format!("queue {queue} is not open"));
         let mut sessions = self.sessions();
-        let worker = sessions.worker_of(session, queue).ok_or_else(unknown)?;
+        let counters = sessions.find_queue(session, queue).ok_or_else(unknown)?;
         if matches!(by, NotifyBy::Ring { .. })
             && self.clients == Clients::Here
-            && !self.workers.get(worker).signals_rings()
+            && !self.workers.iter().all(WorkerHandle::signals_rings)
         {
             let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); use an eventfd, wait or poll";
             return Err(refusal(RefusalKind::System, why));
@@ -570,7 +586,7 @@ impl Service {
             let why = format!("queue {queue} is signalled already; open another");
             return Err(refusal(RefusalKind::Argument, why));
         }
-        self.workers.get(worker).send(WorkerCommand::Notify { session, number: queue, target });
+        self.send_to_worker_of(&counters, WorkerCommand::Notify { session, number: queue, target });
         Ok(given)
     }
 
@@ -636,7 +652,7 @@ impl Service {
 
     /// Stops: lets running requests finish within `grace`, refuses waiting ones, wakes every client, ends the workers.
     pub fn stop(&mut self, grace: Duration) {
-        self.workers.stop(grace);
+        self.workers.stop(grace, &self.shared);
         let mut sessions = self.sessions();
         for session in sessions.ids() {
             sessions.close(session);

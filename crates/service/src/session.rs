@@ -23,8 +23,8 @@ pub struct Introduced {
 
 pub(crate) struct Session {
     pub(crate) client: Introduced,
-    /// Worker of each queue number.
-    pub(crate) queues: BTreeMap<u32, usize>,
+    /// By number: where the open queues are.
+    pub(crate) queues: BTreeMap<u32, Arc<QueueCounters>>,
     pub(crate) next_queue: u32,
     /// Queues whose signal is set.
     notified: BTreeSet<u32>,
@@ -52,8 +52,6 @@ pub(crate) struct Usage {
 pub(crate) struct Sessions {
     open: BTreeMap<SessionId, Session>,
     users: BTreeMap<u32, Usage>,
-    /// Number of open queues of each worker.
-    loads: Vec<usize>,
     last: u64,
     /// Incomplete revocations and the session that requested each. They outlive the session, because a thread of an embedded
     /// client may be waiting for one.
@@ -106,9 +104,6 @@ impl Sessions {
 
     pub(crate) fn close(&mut self, id: SessionId) -> Option<Session> {
         let session = self.open.remove(&id)?;
-        for worker in session.queues.values() {
-            self.loads[*worker] -= 1;
-        }
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.sessions -= 1;
             usage.queues -= session.queues.len() as u32;
@@ -192,11 +187,11 @@ impl Sessions {
         bytes
     }
 
-    /// Adds a queue on `worker` and returns its number.
+    /// Adds a queue and returns its number.
     pub(crate) fn add_queue(
         &mut self,
         id: SessionId,
-        worker: usize,
+        counters: &Arc<QueueCounters>,
         quotas: &Quotas,
     ) -> Result<u32, Refusal> {
         let session = self.open.get_mut(&id).ok_or_else(session_closed)?;
@@ -209,17 +204,13 @@ impl Sessions {
         let queue = session.next_queue;
         session.next_queue = queue.checked_add(1).ok_or_else(used_up)?;
         usage.queues += 1;
-        session.queues.insert(queue, worker);
-        if self.loads.len() <= worker {
-            self.loads.resize(worker + 1, 0);
-        }
-        self.loads[worker] += 1;
+        session.queues.insert(queue, Arc::clone(counters));
         Ok(queue)
     }
 
-    /// The worker of a session's queue.
-    pub(crate) fn worker_of(&self, id: SessionId, queue: u32) -> Option<usize> {
-        self.get(id)?.queues.get(&queue).copied()
+    /// Where a session's queue is.
+    pub(crate) fn find_queue(&self, id: SessionId, queue: u32) -> Option<Arc<QueueCounters>> {
+        self.get(id)?.queues.get(&queue).cloned()
     }
 
     /// Records that a queue's signal is set; false if it was already.
@@ -227,15 +218,14 @@ impl Sessions {
         self.open.get_mut(&id).is_some_and(|session| session.notified.insert(queue))
     }
 
-    pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<usize> {
+    pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<Arc<QueueCounters>> {
         let session = self.open.get_mut(&id)?;
-        let worker = session.queues.remove(&queue)?;
-        self.loads[worker] -= 1;
+        let counters = session.queues.remove(&queue)?;
         session.notified.remove(&queue);
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.queues -= 1;
         }
-        Some(worker)
+        Some(counters)
     }
 
     /// Adds the statistics of a queue that a worker serves.
@@ -251,12 +241,6 @@ impl Sessions {
         if let Some(counters) = session.counters.remove(&queue) {
             session.released = session.released.plus(counters.totals());
         }
-    }
-
-    /// The worker that has fewest queues of so many workers.
-    pub(crate) fn least_loaded(&self, workers: usize) -> usize {
-        let load = |worker: &usize| self.loads.get(*worker).copied().unwrap_or(0);
-        (0..workers).min_by_key(load).unwrap_or(0)
     }
 
     /// The number of sessions, and the status of at most `limit`: `asking` first, then the oldest.
@@ -287,6 +271,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Loads;
 
     fn client(user: u32, process: u32) -> Introduced {
         Introduced { user, process, asymmetric_fences: true }
@@ -308,34 +293,16 @@ mod tests {
         sessions.add_frame(b, Handle::new(1, 1), 1);
         assert!(sessions.room_for_frame(b, 1, &quotas).is_err(), "frames");
         sessions.remove_frame(b, Handle::new(1, 1));
-        let queue = sessions.add_queue(a, 0, &quotas).unwrap();
-        assert!(sessions.add_queue(b, 0, &quotas).is_err());
-        assert_eq!(sessions.remove_queue(a, queue), Some(0));
-        assert_eq!(sessions.remove_queue(a, queue), None);
-        sessions.add_queue(b, 0, &quotas).unwrap();
+        let counters = Arc::new(QueueCounters::at(3, &Loads::new(4)));
+        let queue = sessions.add_queue(a, &counters, &quotas).unwrap();
+        assert!(sessions.add_queue(b, &counters, &quotas).is_err());
+        assert!(sessions.remove_queue(a, queue).is_some_and(|found| found.worker() == 3));
+        assert!(sessions.remove_queue(a, queue).is_none());
+        sessions.add_queue(b, &counters, &quotas).unwrap();
         sessions.close(a);
         sessions.close(b);
         sessions.room_for_frame(other, 100, &quotas).unwrap();
         assert_eq!(sessions.users.len(), 1);
-    }
-
-    #[test]
-    fn a_new_queue_goes_to_the_worker_with_fewest() {
-        let quotas = Quotas::default();
-        let mut sessions = Sessions::default();
-        let [a, b] = [1, 2].map(|process| sessions.open(client(7, process), &quotas).unwrap());
-        let open = |sessions: &mut Sessions, session| {
-            let worker = sessions.least_loaded(3);
-            (worker, sessions.add_queue(session, worker, &quotas).unwrap())
-        };
-        let workers = [a, b, b, a].map(|session| open(&mut sessions, session).0);
-        assert_eq!(workers, [0, 1, 2, 0]);
-        sessions.close(b);
-        assert_eq!([a, a, a].map(|session| open(&mut sessions, session).0), [1, 2, 1]);
-        sessions.remove_queue(a, 0);
-        sessions.remove_queue(a, 1);
-        assert_eq!(sessions.loads, [0, 2, 1]);
-        assert_eq!(sessions.least_loaded(3), 0);
     }
 
     #[test]

@@ -24,7 +24,8 @@ use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Handle, PriorityClass, Rights, SessionId};
 use rustix::event::EventfdFlags;
 
-use crate::bells::Bell;
+use crate::balancing::Balancing;
+use crate::bells::QueueBells;
 use crate::counters::{QueueCounters, WorkerCounters};
 use crate::protocol::Violation;
 
@@ -53,25 +54,48 @@ pub(crate) struct Shared {
     worker_waits: AtomicU32,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
+    /// All workers, by number.
+    pub(crate) workers: Vec<Arc<WorkerHandle>>,
+    moves: Mutex<()>,
+    pub(crate) balancing: Mutex<Balancing>,
     /// The team of workers that copy long transfers together.
     pub(crate) team: Arc<CopyTeam>,
 }
 
 impl Shared {
-    /// Creates an empty table with at most `capabilities` entries per session, for a number of workers.
+    /// Creates an empty table with at most `capabilities` entries per session, for workers and the core complex of each.
     pub(crate) fn new(
         capabilities: usize,
-        (workers, fences): (usize, Fences),
+        (workers, complexes, fences): (Vec<Arc<WorkerHandle>>, Vec<usize>, Fences),
         team: Arc<CopyTeam>,
     ) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let view = Arc::new(View::new(workers, fences));
+        let view = Arc::new(View::new(workers.len(), fences));
         let capabilities = Capabilities::new(capabilities).with_mirror(Mirrored(Arc::clone(&view)));
         let capabilities = Mutex::new(capabilities);
         let waiting = AtomicU32::new(0);
         let worker_waits = AtomicU32::new(0);
         let notices = Mutex::default();
-        Ok(Self { capabilities, view, waiting, worker_waits, notices, notifier, team })
+        let moves = Mutex::default();
+        let balancing = Mutex::new(Balancing::new(complexes));
+        Ok(Self {
+            capabilities,
+            view,
+            waiting,
+            worker_waits,
+            notices,
+            notifier,
+            workers,
+            moves,
+            balancing,
+            team,
+        })
+    }
+
+    /// While the guard lives, each queue stays at its worker. Commands about a queue are sent under it: then they come to the worker
+    /// that has the queue, after the command that brought it.
+    pub(crate) fn no_moves(&self) -> MutexGuard<'_, ()> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The capability table, for the control side.
@@ -188,13 +212,20 @@ pub enum Notice {
 /// What is left of a released queue, for a thread that may wait.
 pub struct Remains {
     pub(crate) _end: Box<ServiceEnd<MappedWords>>,
-    pub(crate) _bell: Arc<Bell>,
+    pub(crate) _bells: QueueBells,
     pub(crate) _target: Option<SignalTarget>,
 }
 
 /// A command of the control side to a worker.
 pub(crate) enum WorkerCommand {
+    /// Serve a queue that is new, or comes from another worker.
     Open(NewQueue),
+    /// Let another worker have a queue, once nothing of it is outstanding.
+    Give {
+        session: SessionId,
+        number: u32,
+        to: usize,
+    },
     /// Signal the client by `target` whenever it is woken.
     Notify {
         session: SessionId,
@@ -228,7 +259,7 @@ pub enum SignalTarget {
     Ring(OwnedFd, u64),
 }
 
-/// A new queue pair for a worker.
+/// A queue pair for a worker that does not have it yet.
 pub(crate) struct NewQueue {
     pub(crate) session: SessionId,
     pub(crate) number: u32,
@@ -236,9 +267,26 @@ pub(crate) struct NewQueue {
     /// The highest class that its requests may have.
     pub(crate) class: PriorityClass,
     pub(crate) end: Box<ServiceEnd<MappedWords>>,
-    /// Rings when the doorbell does.
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bells: QueueBells,
+    /// The client's signal, if set.
+    pub(crate) target: Option<SignalTarget>,
     pub(crate) counters: Arc<QueueCounters>,
+}
+
+/// The memory of the workers' parked words, which clients can only read.
+struct ParkedMemory {
+    descriptor: OwnedFd,
+    words: MappedWords,
+}
+
+impl ParkedMemory {
+    fn new() -> std::io::Result<Self> {
+        let bytes = ParkedWord::<MappedWords>::BYTES as u64;
+        let (descriptor, mapping) =
+            frame::allocate_sealed_named("memferry-workers", bytes, false).map_err(std::io::Error::other)?;
+        let words = MappedWords::new(mapping).ok_or(std::io::ErrorKind::InvalidData)?;
+        Ok(Self { descriptor, words })
+    }
 }
 
 /// The control side's end of a worker.
@@ -250,21 +298,23 @@ pub(crate) struct WorkerHandle {
     pub(crate) wake: OwnedFd,
     /// Tells the clients whether the worker sleeps.
     pub(crate) parked: ParkedWord<MappedWords>,
-    /// The memory of that word, which clients can only read.
-    parked_memory: OwnedFd,
+    parked_memory: Arc<ParkedMemory>,
     /// Whether the worker can post to io_urings.
     pub(crate) rings: AtomicBool,
     pub(crate) counters: WorkerCounters,
 }
 
 impl WorkerHandle {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    /// The handles of all workers of a service.
+    pub(crate) fn all(count: usize) -> std::io::Result<Vec<Arc<Self>>> {
+        let parked_memory = Arc::new(ParkedMemory::new()?);
+        (0..count).map(|number| Self::new(number, &parked_memory).map(Arc::new)).collect()
+    }
+
+    fn new(number: usize, parked_memory: &Arc<ParkedMemory>) -> std::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bytes = ParkedWord::<MappedWords>::BYTES as u64;
-        let (parked_memory, mapping) =
-            frame::allocate_sealed_named("memferry-worker", bytes, false).map_err(std::io::Error::other)?;
-        let parked = MappedWords::new(mapping).and_then(|memory| ParkedWord::new(memory).ok());
-        let parked = parked.ok_or(std::io::ErrorKind::InvalidData)?;
+        let parked_memory = Arc::clone(parked_memory);
+        let parked = ParkedWord::new(parked_memory.words.clone(), number).map_err(std::io::Error::other)?;
         let commands = Default::default();
         let counters = Default::default();
         let pending = Default::default();
@@ -273,9 +323,9 @@ impl WorkerHandle {
         Ok(Self { commands, pending, revoked, wake, parked, parked_memory, rings, counters })
     }
 
-    /// A descriptor of the memory of the parked word, for a client.
+    /// A descriptor of the memory of the workers' parked words, for a client.
     pub(crate) fn parked_memory(&self) -> std::io::Result<OwnedFd> {
-        self.parked_memory.try_clone()
+        self.parked_memory.descriptor.try_clone()
     }
 
     /// Whether the worker can signal clients by their io_urings.

@@ -11,6 +11,7 @@
 //! moves chunks. For a client that violates the rules, the worker closes the queues and the control side the session. The
 //! path's policy decides which request gets which engine channel.
 
+mod moving;
 mod plain;
 mod queues;
 mod serving;
@@ -32,6 +33,7 @@ use memferry_shm::capability_view::Reader;
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::park;
 use memferry_transfer::SessionId;
+use moving::Meter;
 use queues::{Queue, Queues};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -93,6 +95,10 @@ pub(crate) struct Worker {
     /// Users with running requests. A field only to reuse its allocation.
     busy_users: Vec<u32>,
     turns: u32,
+    /// `None` with a single worker, whose queues cannot move.
+    meter: Option<Meter>,
+    /// Queues that go to another worker when their requests have ended.
+    leaving: Vec<usize>,
 }
 
 impl Worker {
@@ -110,6 +116,8 @@ impl Worker {
         let woken = Vec::new();
         let stopping = None;
         let turns = 0;
+        let meter = (shared.workers.len() > 1).then(Meter::new);
+        let leaving = Vec::new();
         let shares = Shares::default();
         let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
@@ -132,6 +140,8 @@ impl Worker {
             chunk_bytes,
             busy_users,
             turns,
+            meter,
+            leaving,
         })
     }
 
@@ -147,7 +157,8 @@ impl Worker {
                 return self.finish();
             }
             if worked {
-                if idle_since.take().is_some() {
+                if let Some(since) = idle_since.take() {
+                    self.idled(since);
                     self.shared.team.set_activity(self.number, Activity::Busy);
                 }
                 continue;
@@ -159,12 +170,16 @@ impl Worker {
                 });
                 match self.spin() {
                     Spun::Work => {
+                        if let Some(meter) = &mut self.meter {
+                            meter.idled_shortly(since);
+                        }
                         // Set before the turn, in which the engine counts idle workers.
                         self.shared.team.set_activity(self.number, Activity::Busy);
                         idle_since = None;
                         continue;
                     }
                     Spun::SharedCopy if self.help() => {
+                        self.idled(since);
                         idle_since = None;
                         continue;
                     }
@@ -173,13 +188,21 @@ impl Worker {
                 }
             }
             self.shared.team.set_activity(self.number, Activity::Asleep);
+            let since = idle_since.unwrap_or_else(Stopwatch::now);
             self.park();
             self.shared.team.set_activity(self.number, Activity::Busy);
             // It may have been woken to help. Its own clients come first.
             if !self.has_work(LOOKS) {
                 self.help();
             }
+            self.idled(since);
             idle_since = None;
+        }
+    }
+
+    fn idled(&mut self, since: Stopwatch) {
+        if let Some(meter) = &mut self.meter {
+            meter.idled(since);
         }
     }
 
@@ -221,17 +244,26 @@ impl Worker {
         // A turn that moves bytes may take long. The others take as long as their requests are many.
         let started = (self.queues.dormant() > 0 && self.path.progresses()).then(Stopwatch::now);
         self.rotate();
+        let timed = self.meter.as_mut().is_some_and(Meter::times_turn);
         if self.shares.are_several() && self.stopping.is_none() {
-            worked |= self.serve_slice();
+            worked |= self.serve_slice(timed);
         } else {
             // Violations take queues out of the list meanwhile.
             let mut at = 0;
             while let Some(index) = self.queues.awake().get(at).copied() {
-                worked |= self.take_requests(index);
+                worked |= self.take_requests_timed(index, timed);
                 at += 1;
             }
+            let running = self.time_running(None, timed);
             worked |= self.advance(|path, now| path.run(now));
             self.deliver();
+            self.charge_running(running);
+        }
+        if !self.leaving.is_empty() {
+            self.hand_over_quiet();
+        }
+        if timed {
+            self.balance();
         }
         if let Some(offload) = &self.offload {
             offload.register(self.path.engine_mut().take_wanted());
@@ -276,7 +308,7 @@ impl Worker {
     }
 
     /// Serves the user that has used least of the worker's time for a slice of it; returns whether anything happened.
-    fn serve_slice(&mut self) -> bool {
+    fn serve_slice(&mut self, timed: bool) -> bool {
         self.busy_users.clear();
         self.shares.wake();
         // What a device does by itself, or what is suspended, asks for nothing.
@@ -309,7 +341,7 @@ impl Worker {
         let slept_before = times_slept();
         let waits_before = self.shared.worker_waits();
         for index in own {
-            if self.take_requests(index) && started.elapsed() >= SLICE {
+            if self.take_requests_timed(index, timed) && started.elapsed() >= SLICE {
                 break;
             }
         }
@@ -320,8 +352,10 @@ impl Worker {
             self.deliver();
             return true;
         }
+        let running = self.time_running(Some(user), timed);
         self.advance(|path, now| path.run_for(now, Some(user), part_bytes));
         self.deliver();
+        self.charge_running(running);
         let elapsed = started.elapsed();
         self.shares.charge(user, elapsed);
         // A preempted worker has not slept, and one that waited for the table did not wait for the client's memory.
@@ -432,17 +466,29 @@ impl Worker {
         for command in commands {
             match command {
                 WorkerCommand::Open(opened) => {
-                    let NewQueue { session, number, user, class, end, bell, counters } = opened;
+                    let NewQueue { session, number, user, class, end, bells, target, counters } = opened;
                     // Before the path gives the key of a queue that is gone to this one.
                     self.reap();
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
-                    let target = None;
-                    let scanned = queues::never_scanned(self.turns);
-                    let asked = self.turns;
-                    let queue = Queue { session, number, user, end, target, bell, scanned, asked, counters };
+                    let queue = Queue {
+                        session,
+                        number,
+                        user,
+                        end,
+                        target,
+                        class,
+                        bell: Arc::clone(bells.at(self.number)),
+                        bells,
+                        scanned: queues::never_scanned(self.turns),
+                        asked: self.turns,
+                        counters,
+                        used: 0,
+                        leaving: None,
+                    };
                     self.open(key, queue);
                 }
+                WorkerCommand::Give { session, number, to } => self.give(session, number, to),
                 WorkerCommand::Notify { session, number, target } => {
                     self.set_signal(session, number, target);
                 }
@@ -465,6 +511,7 @@ impl Worker {
                 }
                 WorkerCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
+                    self.keep_leaving();
                     let mut capabilities = Self::capabilities(&self.shared);
                     self.path.stop(&mut capabilities);
                 }
@@ -510,10 +557,10 @@ impl Worker {
 
     /// Gives up a queue. The control side may reuse its memory, and has the rest dropped where nobody waits for it.
     fn release(&mut self, queue: Queue) {
-        let Queue { session, number, user, end, target, bell, counters, .. } = queue;
+        let Queue { session, number, user, end, target, bells, counters, .. } = queue;
         self.shares.close(user);
         counters.close();
-        let remains = Box::new(Remains { _end: end, _bell: bell, _target: target });
+        let remains = Box::new(Remains { _end: end, _bells: bells, _target: target });
         self.shared.notify(Notice::QueueReleased { session, number, remains });
     }
 

@@ -226,7 +226,7 @@ struct Pair {
     service: ServiceEnd<HeapWords>,
     own: HeapWords,
     other: HeapWords,
-    /// The memory of the worker's parked word.
+    /// The memory of the workers' parked words.
     parked: HeapWords,
 }
 
@@ -235,7 +235,7 @@ impl Pair {
         let layout = Layout::new(capacity).expect("a capacity");
         let own = HeapWords::zeroed(layout.client_words());
         let other = HeapWords::zeroed(layout.service_words());
-        let parked = HeapWords::zeroed(1);
+        let parked = HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8);
         let client = ClientEnd::new(layout, own.clone(), other.clone(), parked.clone(), Fences::Full);
         let client = client.expect("the right sizes");
         let service = ServiceEnd::new(layout, own.clone(), other.clone(), Fences::Full);
@@ -323,23 +323,27 @@ fn words_of_both_memories() {
     let expected = client.map(|(name, word)| (name.to_owned(), word.to_string()));
     assert_eq!(places("Client's memory, L + 8192 words:")[..4], expected);
     let parked = pair.parked.clone();
-    let worker = ParkedWord::new(parked.clone()).expect("the right size");
+    let worker = ParkedWord::new(parked.clone(), 3).expect("the right size");
     let sleeping = pair.changes(&parked, |_| worker.set(1));
+    let moved = pair.in_service(|pair| pair.service.set_worker(3));
     let wake = pair.in_service(|pair| pair.service.change_wake_word());
     pair.request();
     pair.service.pop().expect("a request");
     let taken = pair.in_service(|pair| pair.service.publish_all_consumed());
     let closed = pair.in_service(|pair| pair.service.close());
     let completed = Pair::new(4).in_service(|pair| pair.completions(1));
-    assert_eq!(places("Worker's memory, 1 word:"), [("worker parked".to_owned(), sleeping[0].to_string())]);
+    let heading = "Workers' memory, 512 words, that of worker W at 8 × W:";
+    assert_eq!(places(heading), [("worker parked".to_owned(), "8 × W".to_owned())]);
+    assert_eq!((sleeping[0], ParkedWord::<HeapWords>::BYTES), (8 * 3, 512 * 8));
     let service = [
         ("wake word", wake[0]),
         ("submissions taken", taken[0]),
         ("closed", closed[1]),
+        ("worker", moved[0]),
         ("completion slots, first parts", completed[0]),
     ];
     let expected = service.map(|(name, word)| (name.to_owned(), word.to_string()));
-    assert_eq!(places("Service's memory, P + C words:")[..4], expected);
+    assert_eq!(places("Service's memory, P + C words:")[..5], expected);
 }
 
 /// The bytes of the page's examples, a line each.

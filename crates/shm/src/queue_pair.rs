@@ -4,7 +4,7 @@
 //! client memory  (client writes, service reads)        service memory  (service writes, client reads)
 //!   client parked                                        wake word
 //!   completions consumed (hint)                          submissions consumed (hint)
-//!   cancel generation, cancel and stop words             closed
+//!   cancel generation, cancel and stop words             closed; number of the worker
 //!   submission slots, 4 + 12 words                       completion slots, 1 + 2 words
 //!   list area: segment lists of requests not yet taken   progress words of long requests
 //! ```
@@ -12,7 +12,7 @@
 //! Each side keeps its own counts in private memory. It reads three things from the other side: hints, which it checks
 //! for range; flags; and slots, which it copies once. Words that change at different times lie in different cache lines.
 //! The callers sleep: a worker on the service's eventfd, a client on the wake word as a futex. Whether the worker sleeps is in a third
-//! memory, which all queue pairs of the worker share ([`ParkedWord`]). A worker looks at a queue pair with little traffic by its
+//! memory, which all queue pairs of the service share ([`ParkedWord`]). A worker looks at a queue pair with little traffic by its
 //! [`Watch`].
 
 mod dormant;
@@ -25,11 +25,11 @@ use memferry_transfer::wire::{
 };
 use thiserror::Error;
 
-use crate::parking::{Fences, must_wake, wanted};
+use crate::parking::{Fences, wanted};
 use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
 use crate::storage::RingStorage;
 use crate::sync::{AtomicU64, Ordering};
-pub use dormant::{ParkedWord, Watch};
+pub use dormant::{MAX_WORKERS, ParkedWord, Watch};
 use list_area::ListArea;
 pub use memferry_transfer::wire::{COMPLETION_WORDS, SUBMISSION_WORDS};
 pub use sleeper::Sleeper;
@@ -71,6 +71,7 @@ const CANCEL_WORDS: usize = 3 * LINE;
 const WAKE_WORD: usize = 1;
 const SUBMISSIONS_CONSUMED: usize = LINE;
 const CLOSED: usize = 2 * LINE;
+const WORKER: usize = 2 * LINE + 1;
 const COMPLETION_SLOTS: usize = 4 * LINE;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -173,7 +174,7 @@ pub struct ClientEnd<S> {
     layout: Layout,
     own: S,
     peer: S,
-    worker: S,
+    workers: S,
     fences: Fences,
     submissions: Producer<SUBMISSION_SHORT_WORDS, SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_SHORT_WORDS, COMPLETION_WORDS>,
@@ -185,18 +186,18 @@ pub struct ClientEnd<S> {
 }
 
 impl<S: RingStorage> ClientEnd<S> {
-    /// Makes the client's side of zeroed memories. `worker` is the memory of the worker's parked word.
+    /// Makes the client's side of zeroed memories. `workers` is the memory of the workers' parked words.
     ///
     /// # Errors
     /// [`TooSmall`].
-    pub fn new(layout: Layout, client: S, service: S, worker: S, fences: Fences) -> Result<Self, TooSmall> {
+    pub fn new(layout: Layout, client: S, service: S, workers: S, fences: Fences) -> Result<Self, TooSmall> {
         layout.check(&client, &service)?;
-        ParkedWord::<S>::check(&worker)?;
+        ParkedWord::<S>::check(&workers)?;
         Ok(Self {
             layout,
             own: client,
             peer: service,
-            worker,
+            workers,
             fences,
             submissions: Producer::new(layout.submission_slots()),
             completions: Consumer::new(layout.completion_slots()),
@@ -295,7 +296,10 @@ impl<S: RingStorage> ClientEnd<S> {
     /// Whether the worker sleeps and must be woken for the words just written.
     #[inline]
     fn worker_must_wake(&self) -> bool {
-        must_wake(self.worker.word(dormant::PARKED_WORD), self.fences)
+        self.fences.light();
+        let worker = self.peer.word(WORKER).load(Ordering::Relaxed);
+        // A number that no worker has is a faulty service's.
+        dormant::parked_word(worker).is_none_or(|word| self.workers.word(word).load(Ordering::Relaxed) != 0)
     }
 
     /// Takes the header of the next completion slot. Of a long slot, [`whole`](Self::whole) has the rest until the next call.
@@ -656,6 +660,11 @@ impl<S: RingStorage> ServiceEnd<S> {
     pub fn close(&self) {
         self.own.word(CLOSED).store(1, Ordering::Release);
         self.change_wake_word();
+    }
+
+    /// Tells the client which worker takes its requests from now on. Call it before that worker first looks for them.
+    pub fn set_worker(&self, worker: usize) {
+        self.own.word(WORKER).store(worker as u64, Ordering::Relaxed);
     }
 
     /// Changes the word on which a parked client sleeps. The caller then wakes its futex.

@@ -12,6 +12,7 @@
 //! To add experiments on a paper: write a module beside [`wicki`] with plans, parameters, runners and judges, and add it to
 //! [`experiments::PAPERS`].
 
+pub mod balancing;
 pub mod claims;
 pub mod experiments;
 pub mod figures;

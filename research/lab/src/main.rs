@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! initiation PROTOCOL ──► the shortest interleaving that breaks it, step by step; figure 8 as SVG
+//! workers ──► queues that move between 64 simulated workers
 //! research/lab/claims.toml, experiments ──► Report ──► table and summary on standard output
 //!                        │               ├──► target/lab/report.html, or --html FILE
 //!                        │               └──► --json FILE
@@ -20,12 +21,14 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use display::Display;
+use memferry_lab::balancing;
 use memferry_lab::claims::{Claims, ClaimsError};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::figures::{self, FigureError};
 use memferry_lab::markatos::protocols::CATALOGUE;
 use memferry_lab::markatos::replay::{self, ReplayError, Request};
 use memferry_lab::markatos::{diagram, story::Story};
+use memferry_lab::parameters::ParametersError;
 use memferry_lab::report::{Machine, Page, Report, ReportError};
 use memferry_lab::results::Results;
 use memferry_lab::sensitivity::{self, Sensitivity};
@@ -69,6 +72,8 @@ struct Arguments {
 enum Command {
     /// Shows how a protocol that starts transfers from user level breaks, access by access, or that it holds.
     Initiation(Initiation),
+    /// Simulates queues that move between the 64 workers of a server, and prints what that gains.
+    Workers,
 }
 
 /// Replays the findings on a protocol; without a name, lists the protocols.
@@ -107,6 +112,8 @@ enum LabError {
     Figure(#[from] FigureError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    #[error("the parameters of the simulated server: {0}")]
+    Balancing(#[from] ParametersError),
     #[error("cannot write {}: {error}", .path.display())]
     Write { path: PathBuf, error: io::Error },
     #[error("cannot keep results in {}: {error}", .path.display())]
@@ -119,6 +126,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let ended = match &arguments.command {
         Some(Command::Initiation(initiation)) => show(initiation).map(|()| 0),
+        Some(Command::Workers) => show_workers().map(|()| 0),
         None => run(&arguments),
     };
     match ended {
@@ -264,6 +272,11 @@ fn show(asked: &Initiation) -> Result<(), LabError> {
         }
     }
     Ok(())
+}
+
+/// Simulates queues that move between workers.
+fn show_workers() -> Result<(), LabError> {
+    print(&balancing::simulate()?.to_string())
 }
 
 /// Prints a story. With `step`, waits for a line of input before each line.

@@ -8,7 +8,7 @@ use memferry_service::protocol::{Answer, Command};
 use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::{ClientEnd, Layout};
+use memferry_shm::queue_pair::{ClientEnd, Layout, ParkedWord};
 use memferry_shm::storage::{MappedWords, RingStorage};
 use memferry_transfer::Request;
 use memferry_transfer::wire::{self, SubmissionSlot};
@@ -58,7 +58,8 @@ impl RawQueue {
             <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| "a queue without its descriptors")?;
         let peer = Mapping::shared(service.as_fd(), layout.service_words() * 8, Access::ReadOnly, 4096)?;
         let peer = MappedWords::new(peer).ok_or_else(unaligned)?;
-        let parked = Mapping::shared(parked.as_fd(), 8, Access::ReadOnly, 4096)?;
+        let parked =
+            Mapping::shared(parked.as_fd(), ParkedWord::<MappedWords>::BYTES, Access::ReadOnly, 4096)?;
         let parked = MappedWords::new(parked).ok_or_else(unaligned)?;
         let end = ClientEnd::new(layout, own, peer, parked, Fences::Full)?;
         Ok(Self { number, end, scribble, doorbell, outstanding: 0, submitted: 0 })

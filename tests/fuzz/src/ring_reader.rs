@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{
-    COMPLETION_WORDS, ClientEnd, LIST_WORDS, Layout, SUBMISSION_WORDS, ServiceEnd,
+    COMPLETION_WORDS, ClientEnd, LIST_WORDS, Layout, ParkedWord, SUBMISSION_WORDS, ServiceEnd,
 };
 use memferry_shm::ring::LONG;
 use memferry_shm::storage::{HeapWords, RingStorage};
@@ -63,7 +63,13 @@ impl Rig {
         let client = HeapWords::zeroed(layout.client_words());
         let own = HeapWords::zeroed(layout.service_words());
         let sized = "memories of the layout's size";
-        let honest = ClientEnd::new(layout, client.clone(), own.clone(), HeapWords::zeroed(1), Fences::Full);
+        let honest = ClientEnd::new(
+            layout,
+            client.clone(),
+            own.clone(),
+            HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8),
+            Fences::Full,
+        );
         let honest = honest.expect(sized);
         let service = ServiceEnd::new(layout, client.clone(), own, Fences::Full).expect(sized);
         let written = vec![0; client.words()];

@@ -28,7 +28,7 @@ use memferry_service::protocol::{
 use memferry_shm::conduit::{self, Packet};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::{ClientEnd, Layout};
+use memferry_shm::queue_pair::{ClientEnd, Layout, ParkedWord};
 use memferry_shm::storage::MappedWords;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
@@ -343,7 +343,7 @@ impl Raw {
             MappedWords::new(Mapping::shared(fd.as_fd(), words * 8, access, 4096).unwrap()).unwrap()
         };
         let peer = map(&service, layout.service_words(), Access::ReadOnly);
-        let parked = map(&parked, 1, Access::ReadOnly);
+        let parked = map(&parked, ParkedWord::<MappedWords>::BYTES / 8, Access::ReadOnly);
         let end = ClientEnd::new(layout, own, peer, parked, Fences::Full).unwrap();
         RawQueue { end, scribble, client, service, doorbell }
     }

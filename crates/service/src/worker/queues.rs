@@ -14,14 +14,15 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use memferry_path::QueueKey;
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ServiceEnd, Watch};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::SessionId;
+use memferry_transfer::{PriorityClass, SessionId};
 
-use crate::bells::Bell;
+use crate::bells::{Bell, QueueBells};
 use crate::counters::QueueCounters;
 use crate::shared::SignalTarget;
 
@@ -54,20 +55,42 @@ pub(super) struct Queue {
     pub(super) end: Box<ServiceEnd<MappedWords>>,
     /// The client's signal, if set.
     pub(super) target: Option<SignalTarget>,
-    /// Wakes the worker when a doorbell of the queue's user rings.
+    /// The highest class that its requests may have.
+    pub(super) class: PriorityClass,
+    pub(super) bells: QueueBells,
+    /// The one of its bells that this worker polls.
     pub(super) bell: Arc<Bell>,
     /// The turn of the last scan for cancels.
     pub(super) scanned: u32,
     /// The turn in which it last had news.
     pub(super) asked: u32,
     pub(super) counters: Arc<QueueCounters>,
+    /// Nanoseconds that it used in the timed turns of this interval.
+    pub(super) used: u64,
+    /// No request is taken until it has left, or may stay.
+    pub(super) leaving: Option<Leaving>,
 }
 
 impl Queue {
+    /// Whether it was opened at another worker: then it has a bell of its own.
+    fn is_guest(&self) -> bool {
+        !Arc::ptr_eq(&self.bell, self.bells.at_home())
+    }
+
     /// Whether its client has requests or cancels that may be taken in this turn.
     pub(super) fn asks(&self, turn: u32) -> bool {
-        self.end.ready() || self.end.cancels_pending() && may_scan(turn, self.scanned)
+        self.end.ready() && self.leaving.is_none()
+            || self.end.cancels_pending() && may_scan(turn, self.scanned)
     }
+}
+
+/// That a queue goes to another worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    pub(super) to: usize,
+    /// It stays if its requests have not ended by then, and after some turns from this one: a worker may lose its CPU for longer.
+    pub(super) until: Instant,
+    pub(super) since: u32,
 }
 
 /// In which list a queue is, and its position there.
@@ -103,6 +126,8 @@ pub(super) struct Queues {
     asymmetric: usize,
     /// The bells of queues that are not closed, and how many queues use each.
     bells: Vec<(Arc<Bell>, usize)>,
+    /// Queues that are not closed and that were opened at another worker.
+    guests: usize,
 }
 
 impl Queues {
@@ -165,6 +190,18 @@ impl Queues {
         if self.asymmetric == 0 { Fences::Full } else { Fences::Asymmetric }
     }
 
+    /// How many queues there are that were opened at another worker.
+    pub(super) fn guests(&self) -> usize {
+        self.guests
+    }
+
+    /// The indices of some dormant queues, of others each time that [`look`](Self::look) has gone on.
+    pub(super) fn some_dormant(&self, count: usize) -> impl Iterator<Item = usize> {
+        let first = self.next.get().min(self.dormant.len());
+        let (last, next) = self.dormant.split_at(first);
+        next.iter().chain(last).take(count).map(|dormant| dormant.index)
+    }
+
     /// The bells that may ring for queues that are not closed.
     pub(super) fn bells(&self) -> impl Iterator<Item = &Bell> {
         self.bells.iter().map(|(bell, _)| &**bell)
@@ -182,6 +219,7 @@ impl Queues {
         }
         self.by_name.insert((queue.session, queue.number), index);
         self.asymmetric += usize::from(queue.end.fences() == Fences::Asymmetric);
+        self.guests += usize::from(queue.is_guest());
         match self.bell_at(&queue.bell) {
             Some(at) => self.bells[at].1 += 1,
             None => self.bells.push((Arc::clone(&queue.bell), 1)),
@@ -219,6 +257,7 @@ impl Queues {
         }
         let slot = self.slots[index].as_mut()?;
         slot.place = Place::Closing;
+        self.guests -= usize::from(slot.queue.is_guest());
         self.asymmetric -= usize::from(slot.queue.end.fences() == Fences::Asymmetric);
         Some((&mut slot.queue, matches!(place, Place::Awake(_))))
     }
@@ -238,6 +277,15 @@ impl Queues {
             false
         });
         taken
+    }
+
+    /// Removes a queue that was [closed](Self::close) just now, without waiting for anything.
+    pub(super) fn take(&mut self, index: usize) -> Option<Queue> {
+        let at = self.closing.iter().position(|closing| *closing == index)?;
+        self.closing.swap_remove(at);
+        let queue = self.slots[index].take()?.queue;
+        self.by_name.remove(&(queue.session, queue.number));
+        Some(queue)
     }
 
     fn leave_awake(&mut self, at: usize) {

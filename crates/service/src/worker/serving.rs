@@ -48,7 +48,7 @@ impl Worker {
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
         self.take_cancels(index);
         let Some(queue) = self.queues.get_mut(index) else { return false };
-        if !queue.end.ready() {
+        if !queue.end.ready() || queue.leaving.is_some() {
             return false;
         }
         queue.asked = self.turns;

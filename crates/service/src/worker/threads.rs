@@ -20,7 +20,7 @@ use super::Worker;
 use crate::MonotonicClock;
 use crate::config::{ServiceConfig, cpus};
 use crate::module::Registrar;
-use crate::pinning::keep_on;
+use crate::pinning::{Place, keep_on};
 use crate::protocol::ModuleStatus;
 use crate::shared::{Clients, Shared, WorkerCommand, WorkerHandle};
 use crate::start_error::StartError;
@@ -45,17 +45,16 @@ impl Workers {
         config: &ServiceConfig,
         clients: Clients,
         shared: &Arc<Shared>,
-        handles: impl Iterator<Item = (Arc<WorkerHandle>, Box<dyn Policy>)>,
+        handles: impl Iterator<Item = ((Arc<WorkerHandle>, Box<dyn Policy>), Option<Place>)>,
     ) -> Result<Self, StartError> {
         let registrar = config.module.as_deref().map(Registrar::start).transpose()?;
         let mut workers = Self { registrar, ..Self::default() };
         let (reporter, reports) = channel();
-        let places = config.pinning.plan(config.workers);
-        for (handle, place) in handles.zip(places) {
+        for (handle, place) in handles {
             if let Err(error) =
                 workers.start_one((config, clients), shared, handle, place, (&reporter, &reports))
             {
-                workers.stop(Duration::ZERO);
+                workers.stop(Duration::ZERO, shared);
                 return Err(error);
             }
         }
@@ -67,7 +66,7 @@ impl Workers {
         (config, clients): (&ServiceConfig, Clients),
         shared: &Arc<Shared>,
         (handle, policy): (Arc<WorkerHandle>, Box<dyn Policy>),
-        place: Option<usize>,
+        place: Option<Place>,
         (reporter, reports): (&Sender<ThreadStart>, &Receiver<ThreadStart>),
     ) -> Result<(), StartError> {
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
@@ -101,7 +100,7 @@ impl Workers {
         let class = config.worker_class;
         let thread = std::thread::Builder::new().name(format!("memferry-worker-{number}")).spawn(move || {
             // Fails if the CPU is not allowed any more: then the worker runs anywhere.
-            let _ = place.map(keep_on);
+            let _ = place.map(|place| keep_on(place.cpu));
             let scheduled = class.apply();
             let runs = scheduled.is_ok();
             let _ = reporter.send(scheduled);
@@ -146,9 +145,11 @@ impl Workers {
     }
 
     /// Stops all workers, which finish running requests within `grace`, and waits for them.
-    pub(crate) fn stop(&mut self, grace: Duration) {
+    pub(crate) fn stop(&mut self, grace: Duration, shared: &Shared) {
         let deadline = MonotonicClock.now().after(grace);
+        let no_moves = shared.no_moves();
         self.iter().for_each(|worker| worker.send(WorkerCommand::Stop { deadline }));
+        drop(no_moves);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -197,8 +198,8 @@ mod tests {
         // Other tests of this process may run workers too, and the kernel's list has gaps while threads end.
         let find = || workers().into_iter().find(|(_, policy)| *policy == SCHED_IDLE);
         let mine = std::iter::repeat_with(find).take(10_000).flatten().next().expect("an idle worker");
-        if let Some(cpu) = planned {
-            assert_eq!(mine.0, cpu.to_string());
+        if let Some(place) = planned {
+            assert_eq!(mine.0, place.cpu.to_string());
         }
         drop(service);
     }

@@ -2,11 +2,21 @@
 //!
 //! ```text
 //! Watch: next slot's header, cancel generation ─► has_news       two cache lines of the client's memory, prefetched
-//! ParkedWord: worker ─ set(1), set(0) ─► word 0 of one memory ─► each client of the worker, which maps it read-only
+//! ParkedWord: worker ─ set(1), set(0) ─► its word of one memory ─► each client of the service, which maps it read-only
 //! ```
 //!
 //! One word for all queue pairs makes parking one store, however many are open. Its order with publishing is that of
 //! [`crate::parking`].
+//!
+//! A queue pair may move to another worker. It says which one it has, and its client looks at that one's word:
+//!
+//! ```text
+//! old worker: number of the new one ─► hands over ─► new worker: looks for requests, and once more whenever it parks
+//! client: request ─ light barrier ─► number ─► parked word of that worker
+//! ```
+//!
+//! No barrier is needed for the move. A client that finds the old number did so before the last barrier of the new worker, which
+//! then sees the request.
 
 use memferry_transfer::wire::HEADER_SEQUENCE as SEQUENCE;
 
@@ -14,26 +24,39 @@ use super::{CANCEL_GENERATION, TooSmall};
 use crate::storage::RingStorage;
 use crate::sync::Ordering;
 
-/// Index of the parked word in its memory.
-pub(super) const PARKED_WORD: usize = 0;
-/// Words of the memory of a parked word.
-const PARKED_WORDS: usize = 1;
+/// Limit on the workers of a service.
+pub const MAX_WORKERS: usize = 64;
+/// Distance in words of the workers' parked words: a cache line, so that all are in one page.
+const DISTANCE: usize = 8;
+/// Words of the memory of the parked words.
+const PARKED_WORDS: usize = MAX_WORKERS * DISTANCE;
+
+/// Index of a worker's parked word in the memory. `None` for a number that no worker has.
+#[inline]
+pub(super) fn parked_word(worker: u64) -> Option<usize> {
+    (worker < MAX_WORKERS as u64).then_some(worker as usize * DISTANCE)
+}
 
 /// The worker's side of its parked word.
 #[derive(Debug)]
-pub struct ParkedWord<S>(S);
+pub struct ParkedWord<S> {
+    memory: S,
+    word: usize,
+}
 
 impl<S: RingStorage> ParkedWord<S> {
-    /// Bytes of its memory.
+    /// Bytes of the memory of all workers' parked words.
     pub const BYTES: usize = PARKED_WORDS * size_of::<u64>();
 
-    /// Makes the worker's side of a zeroed memory.
+    /// Makes the side of a worker of a zeroed memory.
     ///
     /// # Errors
-    /// [`TooSmall`].
-    pub fn new(memory: S) -> Result<Self, TooSmall> {
+    /// [`TooSmall`], also for a worker above the limit.
+    pub fn new(memory: S, worker: usize) -> Result<Self, TooSmall> {
         Self::check(&memory)?;
-        Ok(Self(memory))
+        let too_small = TooSmall { words: memory.words(), needed: worker.saturating_mul(DISTANCE) };
+        let word = parked_word(worker as u64).ok_or(too_small)?;
+        Ok(Self { memory, word })
     }
 
     pub(super) fn check(memory: &S) -> Result<(), TooSmall> {
@@ -41,9 +64,14 @@ impl<S: RingStorage> ParkedWord<S> {
         if words < PARKED_WORDS { Err(TooSmall { words, needed: PARKED_WORDS }) } else { Ok(()) }
     }
 
+    /// Whether the worker asks for wake-ups.
+    pub fn is_set(&self) -> bool {
+        self.memory.word(self.word).load(Ordering::Relaxed) != 0
+    }
+
     /// Asks all clients of the worker for wake-ups (1), or no longer (0).
     pub fn set(&self, value: u64) {
-        self.0.word(PARKED_WORD).store(value, Ordering::Relaxed);
+        self.memory.word(self.word).store(value, Ordering::Relaxed);
     }
 }
 

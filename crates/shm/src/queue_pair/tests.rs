@@ -9,7 +9,7 @@ fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords)
     let layout = Layout::new(4).unwrap();
     let client = HeapWords::zeroed(layout.client_words());
     let service = HeapWords::zeroed(layout.service_words());
-    let worker = HeapWords::zeroed(1);
+    let worker = HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8);
     let near = ClientEnd::new(layout, client.clone(), service.clone(), worker, Fences::Full).unwrap();
     let far = ServiceEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
     (near, far, client, service)
@@ -249,7 +249,8 @@ fn refuses_memories_that_are_too_small() {
     let none = HeapWords::zeroed(0);
     assert!(ClientEnd::new(layout, large.clone(), small.clone(), small.clone(), Fences::Full).is_err());
     assert!(ClientEnd::new(layout, large.clone(), large.clone(), none.clone(), Fences::Full).is_err());
-    assert!(ParkedWord::new(none).is_err());
+    assert!(ParkedWord::new(none, 0).is_err());
+    assert!(ParkedWord::new(large.clone(), MAX_WORKERS).is_err());
     assert!(ServiceEnd::new(layout, small, large, Fences::Full).is_err());
     for capacity in [0, 1, 3, 1 << 13, u32::MAX] {
         assert_eq!(Layout::new(capacity), Err(BadCapacity(capacity)));

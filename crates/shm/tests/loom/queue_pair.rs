@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use loom::sync::Mutex;
 use loom::sync::atomic::Ordering;
 use loom::thread;
 use memferry_shm::parking::park;
@@ -36,18 +37,23 @@ impl std::ops::DerefMut for Served {
     }
 }
 
-fn pair_of(worker: HeapWords) -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>) {
+/// The memory of the parked words.
+fn parked_words() -> HeapWords {
+    HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8)
+}
+
+fn pair_of(workers: HeapWords) -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>) {
     let layout = Layout::new(2).unwrap();
     let client = HeapWords::zeroed(layout.client_words());
     let service = HeapWords::zeroed(layout.service_words());
-    let near = ClientEnd::new(layout, client.clone(), service.clone(), worker, FENCES).unwrap();
+    let near = ClientEnd::new(layout, client.clone(), service.clone(), workers, FENCES).unwrap();
     (near, ServiceEnd::new(layout, client, service, FENCES).unwrap())
 }
 
 fn pair() -> (ClientEnd<HeapWords>, Served) {
-    let worker = HeapWords::zeroed(1);
-    let (client, end) = pair_of(worker.clone());
-    (client, Served { end, parked: ParkedWord::new(worker).unwrap() })
+    let workers = parked_words();
+    let (client, end) = pair_of(workers.clone());
+    (client, Served { end, parked: ParkedWord::new(workers, 0).unwrap() })
 }
 
 /// A short request; `ring` explores long ones.
@@ -149,8 +155,8 @@ fn each_request_wakes_a_parked_worker() {
 
 /// Clients of two queues publish one request each; the worker of both parks by `ready`, to which it gives the watches.
 fn two_queues(ready: fn(&[Watch<HeapWords>; 2]) -> bool, sleeps: &Sleeps) {
-    let word = HeapWords::zeroed(1);
-    let parked = ParkedWord::new(word.clone()).unwrap();
+    let word = parked_words();
+    let parked = ParkedWord::new(word.clone(), 0).unwrap();
     let (mut first, first_end) = pair_of(word.clone());
     let (mut second, second_end) = pair_of(word);
     let mut ends = [first_end, second_end];
@@ -186,6 +192,79 @@ fn one_parked_word_serves_two_queues() {
 #[should_panic(expected = "deadlock")]
 fn broken_last_check_of_one_queue_only() {
     explore(2, || two_queues(|[first, _]| first.has_news(), &Sleeps::default()));
+}
+
+/// The service's end on its way from one worker to another, with the number of requests that the first one took.
+type Handed = Mutex<Option<(ServiceEnd<HeapWords>, usize)>>;
+
+/// Hands an end over to worker 1. The second one is for the same memories.
+type HandOver = fn(ServiceEnd<HeapWords>, &ServiceEnd<HeapWords>, &dyn Fn(ServiceEnd<HeapWords>));
+
+/// A client publishes two requests. Worker 0 looks for them once, hands the queue over, and never looks again. Worker 1 parks
+/// whenever it finds nothing.
+fn moved(hand_over: HandOver, sleeps: &Sleeps) {
+    let layout = Layout::new(2).unwrap();
+    let own = HeapWords::zeroed(layout.client_words());
+    let other = HeapWords::zeroed(layout.service_words());
+    let words = parked_words();
+    let parked = ParkedWord::new(words.clone(), 1).unwrap();
+    let mut client = ClientEnd::new(layout, own.clone(), other.clone(), words, FENCES).unwrap();
+    let mut end = ServiceEnd::new(layout, own.clone(), other.clone(), FENCES).unwrap();
+    let token = Token::new();
+    let handed: Arc<Handed> = Arc::new(Mutex::new(None));
+    let waker = token.clone();
+    let submitter = thread::spawn(move || (1..=2).for_each(|tag| publish(&mut client, &waker, tag)));
+    let waker = token.clone();
+    let mailbox = handed.clone();
+    let first = thread::spawn(move || {
+        let same = ServiceEnd::new(layout, own, other, FENCES).unwrap();
+        let taken = usize::from(end.pop().is_some());
+        hand_over(end, &same, &|end| {
+            *mailbox.lock().unwrap() = Some((end, taken));
+            waker.wake();
+        });
+    });
+    let mut mine: Option<ServiceEnd<HeapWords>> = None;
+    let mut taken = 0;
+    loop {
+        if let Some((end, before)) = handed.lock().unwrap().take() {
+            taken += before;
+            mine = Some(end);
+        }
+        while let Some(slot) = mine.as_mut().and_then(ServiceEnd::pop) {
+            taken += 1;
+            assert_eq!(slot, request(taken as u32), "in order");
+        }
+        if taken == 2 {
+            break;
+        }
+        let ready = || handed.lock().unwrap().is_some() || mine.as_ref().is_some_and(ServiceEnd::has_news);
+        sleeps.record(park(|value| parked.set(value), FENCES, ready, || token.sleep()));
+    }
+    submitter.join().unwrap();
+    first.join().unwrap();
+}
+
+#[test]
+fn a_queue_that_moves_loses_no_wake_up() {
+    let sleeps = Arc::new(Sleeps::default());
+    let counted = sleeps.clone();
+    let hand_over: HandOver = |end, _, give| {
+        end.set_worker(1);
+        give(end);
+    };
+    explore(2, move || moved(hand_over, &counted));
+    sleeps.assert_both_happened();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_move_that_names_the_worker_late() {
+    let hand_over: HandOver = |end, same, give| {
+        give(end);
+        same.set_worker(1);
+    };
+    explore(2, move || moved(hand_over, &Sleeps::default()));
 }
 
 #[test]

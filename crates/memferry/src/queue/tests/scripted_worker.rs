@@ -39,7 +39,7 @@ impl ScriptedWorker {
         let peer_words = MappedWords::new(mapping).unwrap();
         let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let end = ServiceEnd::new(layout, own_words, peer_words, session.fences).unwrap();
-        let parked = frame::allocate_sealed(8, false).unwrap().0;
+        let parked = frame::allocate_sealed(4096, false).unwrap().0;
         let queue = Queue::open(session, u32::MAX, (layout, own), vec![peer, doorbell, parked]).unwrap();
         (queue, Self(end))
     }

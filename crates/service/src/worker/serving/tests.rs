@@ -12,7 +12,7 @@ use memferry_path::{PathLimits, PolicyKind};
 use memferry_shm::frame;
 use memferry_shm::mapping::Access;
 use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::{ClientEnd, Layout};
+use memferry_shm::queue_pair::{ClientEnd, Layout, ParkedWord};
 use memferry_transfer::{
     Handle, Lists, MAX_SEGMENTS, Operation, Pattern, PriorityClass, Rights, Segment, SessionId, Span,
 };
@@ -20,8 +20,8 @@ use memferry_transfer::{
 use super::super::LOOKS;
 use super::super::queues::TURNS_PER_SCAN;
 use super::*;
-use crate::bells::Bell;
-use crate::counters::QueueCounters;
+use crate::bells::QueueBells;
+use crate::counters::{Loads, QueueCounters};
 use crate::shared::{Clients, NewQueue, Shared, WorkerCommand, WorkerHandle};
 
 const FRAME_BYTES: u64 = 1 << 20;
@@ -34,14 +34,14 @@ struct Bed {
 
 /// Opens a queue of `user` and returns the client's end.
 fn open(handle: &WorkerHandle, session: SessionId, user: u32) -> ClientEnd<MappedWords> {
-    open_with(handle, session, user, Bell::with_doorbell().0)
+    open_with(handle, session, user, QueueBells::with_doorbell().0)
 }
 
 fn open_with(
     handle: &WorkerHandle,
     session: SessionId,
     user: u32,
-    bell: Arc<Bell>,
+    bells: QueueBells,
 ) -> ClientEnd<MappedWords> {
     let layout = Layout::new(64).unwrap();
     let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
@@ -49,7 +49,9 @@ fn open_with(
         MappedWords::new(mapping).unwrap()
     });
     let end = ServiceEnd::new(layout, of_client.clone(), of_service.clone(), Fences::Full).unwrap();
-    let parked = Mapping::shared(handle.parked_memory().unwrap().as_fd(), 8, Access::ReadOnly, 4096).unwrap();
+    let bytes = ParkedWord::<MappedWords>::BYTES;
+    let parked = handle.parked_memory().unwrap();
+    let parked = Mapping::shared(parked.as_fd(), bytes, Access::ReadOnly, 4096).unwrap();
     let parked = MappedWords::new(parked).unwrap();
     let client = ClientEnd::new(layout, of_client, of_service, parked, Fences::Full).unwrap();
     handle.send(WorkerCommand::Open(NewQueue {
@@ -58,8 +60,9 @@ fn open_with(
         user,
         class: PriorityClass::Normal,
         end: Box::new(end),
-        bell,
-        counters: Arc::new(QueueCounters::default()),
+        bells,
+        target: None,
+        counters: Arc::new(QueueCounters::at(0, &Loads::new(1))),
     }));
     client
 }
@@ -73,12 +76,14 @@ impl Bed {
     /// As [`new`](Self::new), for a user with `waiting_per_user` places for waiting requests.
     fn with_waiting(waiting_per_user: usize) -> Self {
         let session = SessionId(1);
-        let shared = Arc::new(Shared::new(8, (1, Fences::Full), Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
+        let handles = WorkerHandle::all(1).unwrap();
+        let handle = Arc::clone(&handles[0]);
+        let team = Arc::new(CopyTeam::new(0, |_| ()));
+        let shared = Arc::new(Shared::new(8, (handles, vec![0], Fences::Full), team).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
         let limits = PathLimits { waiting_per_user };
         let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
-        let handle = Arc::new(WorkerHandle::new().unwrap());
         let worker =
             Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
         let client = open(&handle, session, 0);
@@ -290,8 +295,8 @@ fn a_worker_does_not_sleep_with_a_request_in_a_dormant_queue() {
 #[test]
 fn a_doorbell_wakes_the_worker_and_its_queue() {
     let (mut bed, _clients) = Bed::with_dormant(0);
-    let (bell, doorbell) = Bell::with_doorbell();
-    let mut client = open_with(&bed.worker.handle, SessionId(1000), 0, bell);
+    let (bells, doorbell) = QueueBells::with_doorbell();
+    let mut client = open_with(&bed.worker.handle, SessionId(1000), 0, bells);
     bed.turns(1024);
     let _ = rustix::io::read(&bed.worker.handle.wake, &mut [0; 8]);
     assert_eq!(bed.worker.queues.dormant(), MANY + 2);

@@ -28,12 +28,12 @@ impl Watched {
         let layout = Layout::new(capacity).unwrap();
         let own = HeapWords::zeroed(layout.client_words());
         let other = HeapWords::zeroed(layout.service_words());
-        let parked = HeapWords::zeroed(1);
-        let before = [vec![0; own.words()], vec![0; other.words()], vec![0]];
+        let parked = HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8);
+        let before = [vec![0; own.words()], vec![0; other.words()], vec![0; 512]];
         Self {
             client: ClientEnd::new(layout, own.clone(), other.clone(), parked.clone(), Fences::Full).unwrap(),
             service: ServiceEnd::new(layout, own.clone(), other.clone(), Fences::Full).unwrap(),
-            worker: ParkedWord::new(parked.clone()).unwrap(),
+            worker: ParkedWord::new(parked.clone(), 3).unwrap(),
             memories: [own, other, parked],
             before,
         }
@@ -202,7 +202,11 @@ fn words_of_the_client() {
 fn words_of_the_service() {
     let mut pair = Watched::new(4);
     pair.worker.set(1);
-    assert_eq!(pair.changes(), [(WORKER, 0, 1)]);
+    assert_eq!(pair.changes(), [(WORKER, 24, 1)]);
+    assert!(!pair.client.cancel(0), "another worker is parked");
+    pair.changes();
+    pair.service.set_worker(3);
+    assert_eq!(pair.changes(), [(SERVICE, 33, 3)]);
     pair.service.change_wake_word();
     assert_eq!(pair.changes(), [(SERVICE, 1, 1)]);
     pair.client.stage(&[0; SUBMISSION_WORDS]).unwrap();
