@@ -60,8 +60,8 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 
 /// Operations of up to this many bytes are performed at once, on the thread that submits them to the path.
 ///
-/// The worker holds the capability table meanwhile. A copy of this size takes 0.3 µs, and 2 µs from cold memory, where an engine
-/// channel and its completion cost 0.3 µs.
+/// Revocations wait meanwhile, and for other operations than plain copies the capability table is locked. A copy of this size takes
+/// 0.3 µs, and 2 µs from cold memory, where an engine channel and its completion cost 0.3 µs.
 const IMMEDIATE_BYTES: u64 = 16 << 10;
 /// Immediate operations are one chunk whatever their operands: a second attempt would start over.
 const IMMEDIATE: Settings<'static> = Settings { chunk_bytes: u64::MAX, team: None, read_elsewhere: false };

@@ -18,6 +18,7 @@ mod revocation;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use memferry_transfer::wire;
 use memferry_transfer::{
     Count2d, Failure, GrantToken, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side,
     Span, Terms,
@@ -248,16 +249,21 @@ struct Slot<M> {
 /// Slots of one part of a table. It grows by parts, because moving all slots would take milliseconds with the table locked.
 const PART_SLOTS: usize = 4096;
 
+/// Free slots that are not used again, because only long requests could name them: new slots take their place.
+const MAX_WORN: usize = 1 << 14;
+
 /// The slots that handles name.
 struct Table<M> {
     /// All parts but the last are full.
     parts: Vec<Vec<Slot<M>>>,
     free: Vec<u32>,
+    /// Free slots whose next handles fit into long requests only.
+    worn: Vec<u32>,
 }
 
 impl<M> Table<M> {
     const fn new() -> Self {
-        Self { parts: Vec::new(), free: Vec::new() }
+        Self { parts: Vec::new(), free: Vec::new(), worn: Vec::new() }
     }
 
     #[inline]
@@ -279,6 +285,13 @@ impl<M> Table<M> {
         let last = &mut self.parts[before / PART_SLOTS];
         last.push(Slot { generation: 1, node: None, last_session: None });
         (before + last.len() - 1) as u32
+    }
+
+    /// A slot without a node. Worn ones are used again when there are many of them.
+    fn vacant_slot(&mut self) -> u32 {
+        let are_many = self.worn.len() >= MAX_WORN;
+        let again = self.free.pop().or_else(|| if are_many { self.worn.pop() } else { None });
+        again.unwrap_or_else(|| self.add_slot())
     }
 
     /// The present handle of a slot.
@@ -321,7 +334,7 @@ impl<M> Table<M> {
     fn insert(&mut self, mut node: Node<M>) -> Handle {
         let parent = node.parent;
         let root = parent.and_then(|parent| self.at(parent)).map(|parent| parent.root);
-        let index = self.free.pop().unwrap_or_else(|| self.add_slot());
+        let index = self.vacant_slot();
         node.root = root.unwrap_or(index);
         let slot = &mut self.parts[index as usize / PART_SLOTS][index as usize % PART_SLOTS];
         slot.last_session = Some(node.session);
@@ -351,7 +364,8 @@ impl<M> Table<M> {
         }
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
-            self.free.push(index);
+            let is_short = next <= wire::MAX_SHORT_GENERATION;
+            if is_short { self.free.push(index) } else { self.worn.push(index) }
         }
     }
 

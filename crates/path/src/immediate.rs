@@ -63,15 +63,6 @@ impl Immediate {
             && !self.except.intersects(operation.kind())
             && !self.held_back
     }
-
-    /// As [`allows`](Self::allows) for a nop, or a copy of `bytes`, without terms.
-    #[inline]
-    pub fn allows_plain(&self, bytes: u64) -> bool {
-        PriorityClass::Normal <= self.class
-            && bytes <= self.longest_bytes
-            && !self.except.intersects(Operations::NOP.union(Operations::COPY))
-            && !self.held_back
-    }
 }
 
 /// Has `engine` do an operation over resolved memory. Admission checked the same bounds; should the two ever disagree, nothing

@@ -507,10 +507,6 @@ impl<E: Engine> Path<E> {
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Outcome> {
-        // A completion that waits for the caller comes before that of a later request.
-        if self.has_completions() {
-            return None;
-        }
         self.at_once(queue, room, None, operation, terms, capabilities)
     }
 

@@ -451,11 +451,13 @@ impl Service {
         Executed::Later(id)
     }
 
-    /// Revokes a capability of an embedded client that promises that none of its own requests uses it any more, and that does not wait.
-    /// Returns false if other requests could use it, and does nothing then.
+    /// Revokes a capability of an embedded client that promises that none of its own requests uses it any more.
     ///
-    /// The memory leaves the service later, with that of others, because each grace period costs a system call. Of a long frame it
-    /// leaves before the return.
+    /// The memory leaves the service later, with that of others, because each grace period costs a system call. That of a long frame
+    /// leaves before the return, which waits for one.
+    ///
+    /// # Errors
+    /// [`NotGivenBack`] if other requests could use it: then nothing is done.
     pub(crate) fn give_back(
         &self,
         session: SessionId,

@@ -12,6 +12,7 @@
 //! path's policy decides which request gets which engine channel.
 
 mod moving;
+mod pace;
 mod plain;
 mod queues;
 mod serving;
@@ -42,6 +43,7 @@ use crate::MonotonicClock;
 use crate::module::Offload;
 use crate::protocol::Violation;
 use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
+use pace::{LOOKS, LookPace};
 use serving::ClientWaker;
 use shares::{SLICE, SLOW, Shares};
 
@@ -53,13 +55,6 @@ const SPIN: Duration = Duration::from_micros(50);
 const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Turns between samples of the status counters.
 const TURNS_PER_SAMPLE: u32 = 64;
-/// Dormant queues that a turn or a poll looks at. A look takes about 5 ns, a short turn 250 ns.
-const LOOKS: usize = 4;
-/// A turn that moves bytes is followed by one more look for so much of its time: a sixteenth of it for looks, and a round of 2,047
-/// dormant queues within 200 to 400 µs.
-const NANOSECONDS_PER_LOOK: u128 = 150;
-/// Another turn is followed by one more look for so many requests.
-const REQUESTS_PER_LOOK: usize = 8;
 /// Looks between two pieces of another worker's copy, of 64 KiB and more.
 const LOOKS_PER_PIECE: usize = 128;
 
@@ -81,8 +76,7 @@ pub(crate) struct Worker {
     /// The Linux module beside the CPU, if used.
     offload: Option<Offload>,
     queues: Queues,
-    /// How many dormant queues the next turn looks at.
-    looks: usize,
+    pace: LookPace,
     spins: bool,
     stopping: Option<Instant>,
     /// Queues that get completions in this turn. A field only to reuse its allocation.
@@ -112,7 +106,7 @@ impl Worker {
         (spins, clients, chunk_bytes): (bool, Clients, u64),
     ) -> Option<Self> {
         let queues = Queues::default();
-        let looks = LOOKS;
+        let pace = LookPace::default();
         let woken = Vec::new();
         let stopping = None;
         let turns = 0;
@@ -130,7 +124,7 @@ impl Worker {
             path,
             offload,
             queues,
-            looks,
+            pace,
             spins,
             stopping,
             woken,
@@ -240,9 +234,6 @@ impl Worker {
     /// One turn; returns whether anything happened.
     fn turn(&mut self) -> bool {
         let mut worked = self.handle_commands();
-        let taken_before = self.handle.counters.requests.get();
-        // A turn that moves bytes may take long. The others take as long as their requests are many.
-        let started = (self.queues.dormant() > 0 && self.path.progresses()).then(Stopwatch::now);
         self.rotate();
         let timed = self.meter.as_mut().is_some_and(Meter::times_turn);
         if self.shares.are_several() && self.stopping.is_none() {
@@ -279,10 +270,9 @@ impl Worker {
         self.queues.search(self.turns, |index, queue, awake| {
             if awake { shares.rouse(queue.user, index) } else { shares.forget(queue.user, index) }
         });
-        self.looks = match started {
-            Some(started) => LOOKS + (started.elapsed().as_nanos() / NANOSECONDS_PER_LOOK) as usize,
-            None => LOOKS + (self.handle.counters.requests.get() - taken_before) as usize / REQUESTS_PER_LOOK,
-        };
+        if self.queues.dormant() > 0 {
+            self.pace.end_turn();
+        }
         worked
     }
 
@@ -292,7 +282,7 @@ impl Worker {
         if self.queues.dormant() == 0 {
             return;
         }
-        let mut looks = self.looks.min(self.queues.dormant());
+        let mut looks = self.pace.looks().min(self.queues.dormant());
         loop {
             let rests = |user| self.shares.any_rests() && self.shares.rests(user);
             let Some(index) = self.queues.look(&mut looks, rests) else { return };
@@ -594,7 +584,7 @@ impl Worker {
         if slept {
             self.handle.counters.parks.add(1);
             // A doorbell may have rung for any dormant queue.
-            self.looks = usize::MAX;
+            self.pace.look_at_all();
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use memferry_transfer::{Handle, Rights, SessionId, Span};
 
@@ -20,18 +21,22 @@ use crate::epoch::{self, Readers};
 use crate::mapping::{Access, Inner, Mapping};
 use crate::parking::Fences;
 
-/// Entries of the first segment. Each further one is as long as all before it and one first segment together.
-const FIRST: u64 = 1 << 10;
-/// Segments for each index that a handle can have.
-const SEGMENTS: usize = 23;
+/// Entries of a segment. Making one must not delay a caller that holds the capability table.
+const SEGMENT: usize = 1 << 10;
+/// Segments: enough for each index that a short slot can name.
+const SEGMENTS: usize = 1 << 10;
 /// Checks of a reader's word before the waiting thread gives up its CPU.
 const SPINS: u32 = 256;
+/// Checks before it sleeps between them: a thread in an epoch may wait for a page, or for this CPU.
+const SPINS_AND_YIELDS: u32 = SPINS + 64;
+/// How long it sleeps between two checks.
+const PAUSE: Duration = Duration::from_micros(50);
 
 type Segment = OnceLock<Box<[Entry]>>;
 
 /// Capabilities that workers read while the service changes them.
 pub struct View {
-    segments: [Segment; SEGMENTS],
+    segments: Box<[Segment]>,
     readers: Arc<Readers>,
     /// Locked by writers. The memory of entries killed since the last [`retire`](Self::retire).
     killed: Mutex<Vec<Mapping>>,
@@ -41,17 +46,15 @@ pub struct View {
 
 /// Segment of an index, and the place in it.
 #[inline]
-fn place(index: u32) -> (usize, usize) {
-    let shifted = u64::from(index) + FIRST;
-    let segment = shifted.ilog2() - FIRST.ilog2();
-    (segment as usize, (shifted - (FIRST << segment)) as usize)
+const fn place(index: u32) -> (usize, usize) {
+    (index as usize / SEGMENT, index as usize % SEGMENT)
 }
 
 impl View {
     /// An empty table for at most `readers` threads.
     pub fn new(readers: usize, fences: Fences) -> Self {
         Self {
-            segments: [const { OnceLock::new() }; SEGMENTS],
+            segments: (0..SEGMENTS).map(|_| OnceLock::new()).collect(),
             readers: Arc::new(Readers::new(readers, fences)),
             killed: Mutex::default(),
             retiring: Mutex::default(),
@@ -63,8 +66,9 @@ impl View {
         Some(Reader { epochs: self.readers.claim()?, view: Arc::clone(self) })
     }
 
-    /// Makes `handle` of `session` give access to a range of `memory`. Whatever the entry gave access to before is killed. Does nothing
-    /// if the range leaves the memory.
+    /// Makes `handle` of `session` give access to a range of `memory`. Whatever the entry gave access to before is killed.
+    ///
+    /// Does nothing if the range leaves the memory, or if the table has no entry for the handle's index.
     pub fn publish(
         &self,
         handle: Handle,
@@ -80,12 +84,13 @@ impl View {
         }
         let writable = memory.access() == Access::ReadWrite;
         let rights = if writable { rights } else { rights.difference(Rights::WRITE) };
+        let Some(entry) = self.entry_to_write(handle.index()) else { return };
         let mut killed = self.killed();
         self.kill_entry(handle.index(), &mut killed);
         let base = memory.pointer().wrapping_add(offset as usize).expose_provenance() as u64;
         let kept = memory.clone().into_raw().expose_provenance() as u64;
         let fields = Fields { session: session.0, rights: rights.bits(), base, length, memory: kept };
-        self.entry_to_write(handle.index()).publish(handle.generation(), &fields);
+        entry.publish(handle.generation(), &fields);
     }
 
     /// Ends the access that the entry of an index gives.
@@ -93,11 +98,6 @@ impl View {
     /// Readers that found it earlier may use it until [`retire`](Self::retire) returns.
     pub fn kill(&self, index: u32) {
         self.kill_entry(index, &mut self.killed());
-    }
-
-    /// Whether memory of killed entries waits for [`retire`](Self::retire).
-    pub fn has_killed(&self) -> bool {
-        !self.killed().is_empty()
     }
 
     /// Waits until nothing uses what was killed before this call, and returns its memory. The calling thread must be in no epoch.
@@ -110,10 +110,10 @@ impl View {
             let mut spins = 0;
             self.readers.wait(|| {
                 spins += 1;
-                if spins < SPINS {
-                    std::hint::spin_loop();
-                } else {
-                    std::thread::yield_now();
+                match spins {
+                    ..SPINS => std::hint::spin_loop(),
+                    SPINS..SPINS_AND_YIELDS => std::thread::yield_now(),
+                    _ => std::thread::sleep(PAUSE),
                 }
             });
         }
@@ -134,17 +134,12 @@ impl View {
     #[inline]
     fn entry(&self, index: u32) -> Option<&Entry> {
         let (segment, at) = place(index);
-        self.segments[segment].get()?.get(at)
+        self.segments.get(segment)?.get()?.get(at)
     }
 
-    fn entry_to_write(&self, index: u32) -> &Entry {
+    fn entry_to_write(&self, index: u32) -> Option<&Entry> {
         let (segment, at) = place(index);
-        &self.segments[segment].get_or_init(|| {
-            // Zeroed by the kernel page by page, when an entry is first used: a long segment must not delay this call.
-            let entries = Box::new_zeroed_slice((FIRST as usize) << segment);
-            // SAFETY: an entry of zeroes is a valid dead one.
-            unsafe { entries.assume_init() }
-        })[at]
+        self.segments.get(segment)?.get_or_init(|| (0..SEGMENT).map(|_| Entry::default()).collect()).get(at)
     }
 
     /// What an alive entry says of a handle, if its session has it.
@@ -176,7 +171,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Begins an epoch. Revocations wait for its end, so it must be short and wait for nothing.
+    /// Begins an epoch. Revocations wait for its end, so it must be short, and wait for nothing but the memory that it copies.
     #[inline]
     pub fn enter(&mut self) -> Guard<'_> {
         Guard { _epoch: self.epochs.enter(), view: &self.view }

@@ -73,6 +73,8 @@ const FLAG_TRANSPARENT: u64 = 1 << 8;
 /// Bits of a handle's index, and of its generation, in a short slot.
 const SHORT_INDEX_BITS: u32 = 20;
 const SHORT_GENERATION_BITS: u32 = 12;
+/// The last generation of a handle that fits into a short slot.
+pub const MAX_SHORT_GENERATION: u32 = (1 << SHORT_GENERATION_BITS) - 1;
 /// Bits of an offset in a short slot. The bits above hold a half of the length.
 const SHORT_OFFSET_BITS: u32 = 48;
 const SHORT_OFFSET: u64 = (1 << SHORT_OFFSET_BITS) - 1;
@@ -411,9 +413,9 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Builds the operation that the general decoder gives for the same slot.
-    #[inline]
-    pub const fn operation(self) -> Operation<Span> {
+    /// The operation that the general decoder gives for the same slot.
+    #[cfg(test)]
+    const fn operation(self) -> Operation<Span> {
         let Self { copies, source, destination, length } = self;
         if copies { Operation::Copy { source, destination, length } } else { Operation::Nop }
     }

@@ -104,11 +104,13 @@ impl Policy for ByClass {
         }
         // Each loan is taken back as a whole, so both must be of the same bytes.
         take_back(&mut *self.general, ask, 0, general);
-        if both > 0 && lend(&mut *self.general, ask, both) != both {
-            take_back(&mut **own, ask, 0, both);
-            return 0;
+        let again = if both > 0 { lend(&mut *self.general, ask, both) } else { 0 };
+        if again == both {
+            return both;
         }
-        both
+        take_back(&mut **own, ask, 0, both);
+        take_back(&mut *self.general, ask, 0, again);
+        0
     }
 
     fn take_back(&mut self, ask: &Ask, used: u64, unused: u64) {

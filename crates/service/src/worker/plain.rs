@@ -5,16 +5,16 @@
 //!                       └────────────────┴──────────────────────┴─ no: `serving` takes the request, with the table locked
 //! ```
 //!
-//! A batch is one epoch of the worker, for which revocations wait. It ends before the worker locks anything or wakes a client.
-//! Refusals are made by the general path: the view only says what is allowed.
+//! A copy is one epoch of the worker, for which revocations wait: they wait for no other request, lock or client. Refusals are made by
+//! the general path: the view only says what is allowed.
 
 use memferry_path::{Path, QueueKey};
-use memferry_shm::capability_view::{self, Guard};
+use memferry_shm::capability_view::{self, Reader};
 use memferry_transfer::{Completion, EngineKind, Failure, Outcome, PriorityClass, wire};
 
 use super::Worker;
 use super::queues::Queue;
-use super::serving::{Batch, completion_room, publish_first};
+use super::serving::{Batch, completion_room, publish_early};
 use crate::protocol::Violation;
 use crate::worker_engine::WorkerEngine;
 use memferry_kmod::ModuleEngine;
@@ -29,9 +29,9 @@ impl Worker {
         let Some(queue) = self.queues.get_mut(index) else { return Ok(None) };
         let key = QueueKey(index as u32);
         let stopping = self.stopping.is_some();
-        let mut guard = self.reader.enter();
         while let Some(slot) = batch.next(queue) {
-            let done = if stopping { None } else { perform(&guard, &mut self.path, key, queue, &slot)? };
+            let done =
+                if stopping { None } else { perform(&mut self.reader, &mut self.path, key, queue, &slot)? };
             let Some(outcome) = done else { return Ok(Some(slot)) };
             batch.count(&outcome);
             let tag = wire::tag_of(slot[0]);
@@ -43,12 +43,9 @@ impl Worker {
             };
             staged.map_err(|_| Violation::RingCounts)?;
             if batch.is_first_done() {
-                let flag = publish_first(queue);
+                let flag = publish_early(queue);
                 if flag != 0 {
-                    // The client can influence how long this takes, and revocations wait for the epoch.
-                    drop(guard);
                     self.waker.wake(queue, flag);
-                    guard = self.reader.enter();
                 }
             }
         }
@@ -59,7 +56,7 @@ impl Worker {
 /// Does a request, if it is plain, its turn has come, and the view knows its memory.
 #[inline]
 fn perform(
-    guard: &Guard<'_>,
+    reader: &mut Reader,
     path: &mut Path<WorkerEngine<ModuleEngine>>,
     key: QueueKey,
     queue: &mut Queue,
@@ -75,6 +72,7 @@ fn perform(
     let Some(session) = path.may_do_at_once(key, room, class, bytes) else { return Ok(None) };
     let mut outcome = Outcome { result: Ok(()), bytes_done: bytes, value: 0, engine: EngineKind::Cpu };
     if plain.copies {
+        let guard = reader.enter();
         let source = guard.source(session, &plain.source, bytes);
         let destination = guard.destination(session, &plain.destination, bytes);
         let Some((source, destination)) = source.zip(destination) else { return Ok(None) };

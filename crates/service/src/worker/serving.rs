@@ -54,7 +54,13 @@ impl Worker {
         queue.asked = self.turns;
         let mut batch = Batch::default();
         let taken = match self.take_plain(index, &mut batch) {
-            Ok(Some(slot)) => self.take_others(index, slot, &mut batch),
+            Ok(Some(slot)) => {
+                // The others may have to wait for the capability table.
+                if batch.done > 1 {
+                    self.publish_done(index);
+                }
+                self.take_others(index, slot, &mut batch)
+            }
             taken => taken.map(drop),
         };
         self.path.end_batch();
@@ -80,6 +86,15 @@ impl Worker {
         true
     }
 
+    /// Gives the completions so far to the client.
+    fn publish_done(&mut self, index: usize) {
+        let Some(queue) = self.queues.get_mut(index) else { return };
+        let flag = publish_early(queue);
+        if flag != 0 {
+            self.waker.wake(queue, flag);
+        }
+    }
+
     /// Takes a request whose first part was taken from the ring, and those after it, with the capability table locked.
     fn take_others(
         &mut self,
@@ -97,7 +112,7 @@ impl Worker {
                 Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
             intake.take(&slot, batch)?;
             if batch.is_first_done() {
-                let flag = publish_first(queue);
+                let flag = publish_early(queue);
                 if flag != 0 {
                     // The client can influence how long this takes, so not with the capability table locked.
                     drop(capabilities);
@@ -325,9 +340,9 @@ fn reserve(
     path.reserve(key, room).ok_or(Violation::Overrun)
 }
 
-/// Gives the first completion of a batch to the client, with the room in the ring before it. Returns the client's flag.
+/// Gives the completions so far of a batch to the client, with the room in the ring before them. Returns the client's flag.
 #[inline]
-pub(super) fn publish_first(queue: &mut Queue) -> u64 {
+pub(super) fn publish_early(queue: &mut Queue) -> u64 {
     queue.end.publish_consumed();
     queue.end.publish_for()
 }

@@ -23,10 +23,20 @@ fn copied(
 
 #[test]
 fn places_cover_all_indices() {
+    let last = (SEGMENTS * SEGMENT - 1) as u32;
     assert_eq!((place(0), place(1023), place(1024)), ((0, 0), (0, 1023), (1, 0)));
-    assert_eq!((place(3071), place(3072)), ((1, 2047), (2, 0)));
-    let (segment, at) = place(u32::MAX);
-    assert!(segment < SEGMENTS && (at as u64) < FIRST << segment);
+    assert_eq!(place(last), (SEGMENTS - 1, SEGMENT - 1));
+    let view = view();
+    let mut reader = view.reader().unwrap();
+    let memory = Mapping::owned(vec![0; 10]);
+    for (index, is_known) in [(last, true), (last + 1, false), (u32::MAX, false)] {
+        let handle = Handle::new(index, 1);
+        view.publish(handle, A, &memory, (0, 10), BOTH);
+        assert_eq!(reader.enter().source(A, &Span::new(handle, 0), 10).is_some(), is_known, "{index}");
+        view.kill(index);
+    }
+    assert_eq!(view.retire().len(), 1);
+    assert!(memory.into_owned().is_ok(), "the view keeps memory of no entry that it has not");
 }
 
 #[test]
@@ -73,10 +83,9 @@ fn killed_memory_is_kept_until_it_retires() {
     let handle = Handle::new(7, 1);
     view.publish(handle, A, &memory, (0, 10), BOTH);
     view.kill(handle.index());
-    assert!(view.has_killed());
     let memory = memory.into_owned().unwrap_err();
     assert_eq!(view.retire().len(), 1);
-    assert!(!view.has_killed() && view.retire().is_empty());
+    assert!(view.retire().is_empty());
     // An entry that takes the place of a living one kills it, and the table's end releases the rest.
     view.publish(Handle::new(7, 2), A, &memory, (0, 10), BOTH);
     view.publish(Handle::new(7, 3), A, &memory, (0, 5), BOTH);

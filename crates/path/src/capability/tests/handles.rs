@@ -84,6 +84,26 @@ fn each_reuse_of_a_slot_has_a_new_generation() {
 }
 
 #[test]
+fn a_slot_rests_when_short_requests_cannot_name_it() {
+    let mut table = table();
+    let mut cycle = || {
+        let handle = table.register(A, Counted::new(1), ALL).unwrap();
+        table.revoke(A, handle).unwrap();
+        handle
+    };
+    for generation in 1..=wire::MAX_SHORT_GENERATION {
+        assert_eq!(cycle(), Handle::new(0, generation));
+    }
+    assert_eq!(cycle(), Handle::new(1, 1));
+    // Without end the table would grow as long as memory comes and goes.
+    table.table.worn = (2..).take(MAX_WORN).collect();
+    table.table.free.clear();
+    table.table.worn[MAX_WORN - 1] = 0;
+    assert_eq!(table.register(A, Counted::new(1), ALL), Ok(Handle::new(0, wire::MAX_SHORT_GENERATION + 1)));
+    assert_eq!(table.register(A, Counted::new(1), ALL), Ok(Handle::new(2, 1)), "a new slot");
+}
+
+#[test]
 fn a_tombstone_reports_revoked_until_released() {
     let (mut table, root, _) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);

@@ -4,7 +4,8 @@
 //! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► completions, and the turn of each
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant as Stopwatch;
 
 use memferry_cpu::CpuEngine;
 use memferry_cpu::team::CopyTeam;
@@ -17,7 +18,7 @@ use memferry_transfer::{
     Handle, Lists, MAX_SEGMENTS, Operation, Pattern, PriorityClass, Rights, Segment, SessionId, Span,
 };
 
-use super::super::LOOKS;
+use super::super::pace::{LOOKS, LookPace};
 use super::super::queues::TURNS_PER_SCAN;
 use super::*;
 use crate::bells::QueueBells;
@@ -247,6 +248,9 @@ impl Bed {
     /// Opens [`MANY`] queues, each of another session of `user`, and lets all queues become dormant.
     fn with_dormant(user: u32) -> (Self, Vec<ClientEnd<MappedWords>>) {
         let mut bed = Self::new();
+        // Time does not pass, so that a turn looks at as few as it may.
+        static START: LazyLock<Stopwatch> = LazyLock::new(Stopwatch::now);
+        bed.worker.pace = LookPace::by(|| *START);
         let clients = (2..).take(MANY).map(|id| open(&bed.worker.handle, SessionId(id), user)).collect();
         bed.worker.turn();
         assert_eq!(bed.worker.queues.awake().len(), MANY + 1);
