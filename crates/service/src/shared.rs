@@ -10,6 +10,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
@@ -22,6 +23,7 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{ParkedWord, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Handle, PriorityClass, Rights, SessionId};
+
 use rustix::event::EventfdFlags;
 
 use crate::balancing::Balancing;
@@ -41,7 +43,12 @@ pub enum Clients {
 
 /// Time for which a worker lets others have the capability table first: longer than a wake-up takes, and no more, because a flood of
 /// commands must not stop it.
-const YIELDING: std::time::Duration = std::time::Duration::from_micros(100);
+const YIELDING: Duration = Duration::from_micros(100);
+/// Part of it in which it spins, for a waiting thread that wakes on another CPU.
+const SPINNING: Duration = Duration::from_micros(20);
+/// How long it sleeps then, for one that needs this CPU. It does not call sched_yield(2): Linux may take the rest of a slice for each
+/// call, which adds up to hundreds of milliseconds, and then runs threads of any nice value first.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// State that the control side shares with all workers.
 pub(crate) struct Shared {
@@ -152,9 +159,9 @@ impl Shared {
 
     #[cold]
     fn let_others_go_first(&self) {
-        let since = std::time::Instant::now();
+        let since = Stopwatch::now();
         while self.waiting.load(Ordering::Relaxed) > 0 && since.elapsed() < YIELDING {
-            std::thread::yield_now();
+            if since.elapsed() < SPINNING { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
         }
     }
 

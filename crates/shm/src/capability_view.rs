@@ -25,12 +25,10 @@ use crate::parking::Fences;
 const SEGMENT: usize = 1 << 10;
 /// Segments: enough for each index that a short slot can name.
 const SEGMENTS: usize = 1 << 10;
-/// Checks of a reader's word before the waiting thread gives up its CPU.
-const SPINS: u32 = 256;
-/// Checks before it sleeps between them: a thread in an epoch may wait for a page, or for this CPU.
-const SPINS_AND_YIELDS: u32 = SPINS + 64;
-/// How long it sleeps between two checks.
-const PAUSE: Duration = Duration::from_micros(50);
+/// Checks of a reader's word before the waiting thread sleeps between them: a thread in an epoch may wait for a page, or for this CPU.
+const SPINS: u32 = 2000;
+/// How long it sleeps. It does not call sched_yield(2), for which Linux may take the rest of its slice.
+const PAUSE: Duration = Duration::from_micros(20);
 
 type Segment = OnceLock<Box<[Entry]>>;
 
@@ -110,11 +108,7 @@ impl View {
             let mut spins = 0;
             self.readers.wait(|| {
                 spins += 1;
-                match spins {
-                    ..SPINS => std::hint::spin_loop(),
-                    SPINS..SPINS_AND_YIELDS => std::thread::yield_now(),
-                    _ => std::thread::sleep(PAUSE),
-                }
+                if spins < SPINS { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
             });
         }
         memory

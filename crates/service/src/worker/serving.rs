@@ -215,7 +215,7 @@ impl Batch {
     /// Whether the batch has reached its limit. A hostile client can name the same list in every request, so the total of the
     /// lists is limited to the length of the list area.
     const fn is_full(&self) -> bool {
-        self.taken == BATCH || self.listed > LIST_WORDS || self.bytes >= BATCH_BYTES
+        self.taken == BATCH || self.listed >= LIST_WORDS || self.bytes >= BATCH_BYTES
     }
 
     /// Takes the first part of a queue's next request, if there is one and the batch has room.

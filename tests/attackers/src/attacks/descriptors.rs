@@ -57,15 +57,26 @@ fn leave_unread(stage: &Stage) -> Result<Connection, Failed> {
 
 /// As [`unread_answers`], with as many bytes as a socket holds.
 pub(super) fn unread_bytes(stage: &Stage) -> Result<(), Failed> {
+    let enough = stage.size(20_000, 200);
     let mut kept = Vec::new();
-    for _ in 0..stage.size(20_000, 200) {
-        let mut connection = stage.connect()?;
-        while connection.send(Command::Status, &[]).is_ok() {}
-        kept.push(connection);
-    }
-    stage.running();
     loop {
-        std::thread::sleep(Duration::from_secs(3600));
+        match stage.connect() {
+            Ok(mut connection) => {
+                while connection.send(Command::Status, &[]).is_ok() {}
+                kept.push(connection);
+            }
+            Err(error) if kept.is_empty() => return Err(error),
+            Err(_) => {
+                stage.running();
+                // Stays at the limit, where some connections are accepted.
+                kept.remove(0);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if kept.len() >= enough {
+            stage.running();
+            kept.remove(0);
+        }
     }
 }
 
