@@ -51,6 +51,10 @@ struct Longest {
     command: f64,
 }
 
+type Kind = (&'static str, fn(&Longest) -> f64);
+
+const KINDS: [Kind; 2] = [("NOP", |longest| longest.nop), ("command", |longest| longest.command)];
+
 fn observe(probe: &mut Probe, duration: Duration) -> Result<Longest, BenchError> {
     let mut longest = Longest { nop: 0.0, command: 0.0 };
     let until = Instant::now() + duration;
@@ -115,9 +119,7 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
                 continue;
             }
         };
-        let kinds: [(&str, fn(&Longest) -> f64); 2] =
-            [("NOP", |longest| longest.nop), ("command", |longest| longest.command)];
-        for (what, of) in kinds {
+        for (what, of) in KINDS {
             let name = format!("longest {what} while a session with {} capabilities ends", grouped(count));
             let times: Vec<f64> = ended.iter().map(|(_, during)| of(during)).collect();
             let ratios: Vec<f64> =
