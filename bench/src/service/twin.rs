@@ -79,7 +79,7 @@ impl Program {
         figures.try_into().map_err(|_| "a design of the C twin was not measured".into())
     }
 
-    /// Why it ended.
+    /// Waits for its end, and says what it wrote to standard error.
     fn end_reason(&mut self) -> Result<String, BenchError> {
         let mut said = String::new();
         if let Some(mut errors) = self.child.stderr.take() {
