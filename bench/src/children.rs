@@ -223,11 +223,9 @@ impl Role {
         self.child.0.id()
     }
 
-    /// Ends it at once and waits until it is gone.
+    /// Kills it and does not wait for its end: drop does.
     pub(crate) fn kill(&mut self) -> Result<(), BenchError> {
-        self.child.0.kill()?;
-        self.child.0.wait()?;
-        Ok(())
+        Ok(self.child.0.kill()?)
     }
 
     /// Its next line of output; empty if it has ended.

@@ -16,6 +16,8 @@ use crate::timing::median;
 pub(crate) enum Target {
     AtMost(f64),
     AtLeast(f64),
+    /// Every value of every round, not only the median. For counts.
+    Always(f64),
     None,
 }
 
@@ -43,6 +45,9 @@ impl Row {
         let (target, holds) = match target {
             Target::AtMost(limit) => (Some(format!("<= {limit}")), Some(value <= limit)),
             Target::AtLeast(limit) => (Some(format!(">= {limit}")), Some(value >= limit)),
+            Target::Always(count) => {
+                (Some(format!("always {count}")), Some(values.iter().all(|value| *value == count)))
+            }
             Target::None => (None, None),
         };
         let min = values.iter().copied().min_by(f64::total_cmp);
@@ -126,6 +131,9 @@ mod tests {
         assert_eq!(json(&row), expected);
         assert_eq!(Row::new("a", "ns", Target::AtLeast(5.1), &[5.0]).holds, Some(false));
         assert_eq!(Row::new("a", "ns", Target::None, &[5.0]).holds, None);
+        assert_eq!(Row::new("a", "", Target::Always(1.0), &[1.0, 1.0]).holds, Some(true));
+        assert_eq!(Row::new("a", "", Target::Always(1.0), &[1.0, 1.0, 0.0]).holds, Some(false));
+        assert_eq!(Row::new("a", "", Target::Always(0.0), &[0.0, 0.0, 1.0]).holds, Some(false));
     }
 
     #[test]

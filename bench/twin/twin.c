@@ -14,8 +14,11 @@
  * A round prints "GETPID BATCH ROUND_TRIP MOVED": nanoseconds of a system call, of each empty request in batches of 32, of an empty
  * request there and back, and of 64 bytes moved and then read by the client. Between rounds the worker sleeps.
  *
- * It has every check that a request of the service passes: sequence, opcode, generation, session, rights, bounds, revocation, tag. It
- * has no second client, no policy and no request that is not done at once, and nothing revokes: figures are a lower bound. */
+ * It has every check that a request of the service passes: room, sequence, opcode, generation, session, rights, bounds, revocation,
+ * tag. It has no second client, no policy and no request that is not done at once, and nothing revokes. It reads moved bytes with a
+ * plain memcpy, where a frame checks its bounds. So figures are a lower bound.
+ *
+ * It ends with a message if the worker does, or if a round takes too long. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -52,6 +55,8 @@ enum {
     LOOKS = 1024,
     SESSION = 1,
     BATCHES = 50,
+    /* Seconds after which a round has failed; it takes milliseconds. */
+    LATE = 10,
     CALLS = 1000,
 };
 enum { NOP = 1, COPY = 2 };
@@ -113,6 +118,26 @@ static void fail(const char *what)
 {
     perror(what);
     exit(EXIT_FAILURE);
+}
+
+/* Calls only what a signal handler may. */
+__attribute__((cold, noreturn)) static void end(const char *message)
+{
+    ssize_t written = write(STDERR_FILENO, message, strlen(message));
+    _exit(written < 0 ? 2 : EXIT_FAILURE);
+}
+
+/* Both sides poll, so each would wait for ever for one that has ended. */
+static void worker_ended(int signal)
+{
+    (void)signal;
+    end("the worker ended\n");
+}
+
+static void round_is_late(int signal)
+{
+    (void)signal;
+    end("a round takes too long: the two sides do not run at the same time\n");
 }
 
 static void pin(int cpu)
@@ -337,6 +362,8 @@ static void worker(int cpu)
         while (sem_wait(&shared->start) != 0)
             ;
         SPECIALIZED(serve);
+        if (!ACQUIRE(shared->stop))
+            end("the client asked for what the worker cannot do\n");
         sem_post(&shared->stopped);
     }
 }
@@ -357,6 +384,8 @@ static const uint32_t NO_TAG = UINT32_MAX;
 INLINE void submit(unsigned operation, uint64_t offset, uint64_t length, struct design design)
 {
     const uint64_t source = 0, destination = 1, generation = 1;
+    if (client.unused == 0)
+        end("the ring is full\n");
     uint16_t index = client.indexes[--client.unused];
     uint32_t tag = client.lap++ * CAPACITY + index;
     client.tags[index] = tag;
@@ -399,7 +428,7 @@ INLINE void take(struct design design)
     uint32_t tag = design.is_long ? (uint32_t)RELAXED(record[1]) : (uint32_t)(head >> 32);
     uint16_t index = tag % CAPACITY;
     if (status != DONE || client.tags[index] != tag) {
-        fprintf(stderr, "twin: a request failed with %u\n", status);
+        fprintf(stderr, "a request failed with %u\n", status);
         exit(EXIT_FAILURE);
     }
     client.tags[index] = NO_TAG;
@@ -482,15 +511,17 @@ static void run_round(struct design design)
     STORE(shared->slots_taken, 0);
     STORE(shared->stop, false);
     shared->design = design;
+    alarm(LATE);
     sem_post(&shared->start);
     SPECIALIZED(measure);
     if (memcmp(shared->memory, shared->memory + MEMORY, PAYLOAD) != 0) {
-        fprintf(stderr, "twin: the bytes did not arrive\n");
+        fprintf(stderr, "the bytes did not arrive\n");
         exit(EXIT_FAILURE);
     }
     RELEASE(shared->stop, true);
     while (sem_wait(&shared->stopped) != 0)
         ;
+    alarm(0);
 }
 
 static void prepare(void)
@@ -525,6 +556,9 @@ int main(int count, char **words)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prepare();
+    struct sigaction action = { .sa_handler = worker_ended, .sa_flags = SA_NOCLDSTOP };
+    sigaction(SIGCHLD, &action, NULL);
+    signal(SIGALRM, round_is_late);
     pid_t child = fork();
     if (child < 0)
         fail("fork");
@@ -537,10 +571,11 @@ int main(int count, char **words)
     while (scanf("%7s %7s", slots, table) == 2) {
         bool is_long = strcmp(slots, "long") == 0, has_mutex = strcmp(table, "mutex") == 0;
         if ((!is_long && strcmp(slots, "short") != 0) || (!has_mutex && strcmp(table, "epoch") != 0)) {
-            fprintf(stderr, "twin: no design is called %s %s\n", slots, table);
+            fprintf(stderr, "no design is called %s %s\n", slots, table);
             return 2;
         }
         run_round((struct design){ .is_long = is_long, .has_mutex = has_mutex });
     }
+    signal(SIGCHLD, SIG_DFL);
     return kill(child, SIGKILL) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

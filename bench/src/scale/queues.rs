@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! round, for each number of idle queues: a client of a service without any ─ a client of the service with them
-//! round, for each number of clients: one client's round trips ─ each client submits, then each takes its completion
+//! round, for each number of clients: one client submits as many requests, then takes them ─ each client submits one, then each
+//!                                    takes its completion
 //! ```
+//!
+//! Both sides of `clients` make the same calls with as many requests outstanding, so the difference is that of queues and sessions.
 
 use memferry::{Client, Queue, nop};
 
-use super::{Probe, ROUNDS, Times, beside, grouped};
+use super::{Probe, ROUNDS, Times, beside, grouped, take};
 use crate::BenchError;
 use crate::children::Service;
 use crate::pair::poll_for;
@@ -73,6 +76,7 @@ pub(super) fn clients(run: &Run) -> Result<Vec<Row>, BenchError> {
     let many = Service::start_roomy(run, "many")?;
     let _pinned = Pinned::to(0)?;
     let mut little = Probe::of(&one)?;
+    let mut queue = little.client.queue(CLIENTS.iter().map(|count| *count as u32).max().unwrap_or(1))?;
     let mut clients: Vec<Probe> = Vec::new();
     let mut rows = Vec::new();
     for count in CLIENTS {
@@ -86,7 +90,8 @@ pub(super) fn clients(run: &Run) -> Result<Vec<Row>, BenchError> {
         let mut times = Vec::new();
         turn(&mut clients)?;
         for _ in 0..rounds {
-            let [alone, _] = little.times()?;
+            little.wake()?;
+            let alone = each_ns(REQUESTS / count, || together(&mut queue, count))? / count as f64;
             turn(&mut clients)?;
             let each = each_ns(REQUESTS / count, || turn(&mut clients))? / count as f64;
             ratios.push(each / alone);
@@ -96,13 +101,21 @@ pub(super) fn clients(run: &Run) -> Result<Vec<Row>, BenchError> {
         let name = format!("{count} clients, a NOP outstanding each");
         rows.push(Row::new(format!("{name}: each"), "ns", Target::None, &times));
         rows.push(Row::new(
-            format!("{name}: each, against one client's round trip"),
+            format!("{name}: each, against as many of one client"),
             "ratio",
             Target::AtMost(LIMIT),
             &ratios,
         ));
     }
     Ok(rows)
+}
+
+/// So many requests of one queue.
+fn together(queue: &mut Queue, count: usize) -> Result<(), BenchError> {
+    for _ in 0..count {
+        let _taken = queue.submit(nop())?;
+    }
+    take(queue, count)
 }
 
 /// One request of each client.

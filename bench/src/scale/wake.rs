@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use memferry::Queue;
 
-use super::{Probe, ROUNDS, grouped, round_trip, syscalls};
+use super::syscalls::{self, Uncounted};
+use super::{Probe, ROUNDS, grouped, round_trip};
 use crate::BenchError;
 use crate::children::Service;
 use crate::placement::Pinned;
@@ -55,12 +56,14 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     }
     drop(idle);
     for (pause, count) in PAUSES.iter().zip(if run.quick() { [5, 2] } else { [101, 5] }) {
-        for (is_busy, state, most) in [(true, "awake", 0.0), (false, "asleep", 1.0)] {
+        // Asleep, the doorbell. Without any the worker would not have slept.
+        for (is_busy, state, calls) in [(true, "awake", 0.0), (false, "asleep", 1.0)] {
             let name = format!("system calls of a submission after {}, worker {state}", pause.name);
             let counted = syscalls::count(service.socket(), pause.length, is_busy, count);
             rows.push(match counted {
-                Ok(counts) => Row::new(name, "calls", Target::AtMost(most), &counts),
-                Err(error) => Row::not_measured(&name, &error.to_string()),
+                Ok(counts) => Row::new(name, "calls", Target::Always(calls), &counts),
+                Err(Uncounted::Untraceable(reason)) => Row::not_measured(&name, reason),
+                Err(Uncounted::Failed(error)) => Row::broken(&name, &error.to_string()),
             });
         }
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The service runs in its own process, and both sides are awake. "Moved and touched" means that the client then reads
-//! the bytes. Waking a parked worker is not measured here.
+//! the bytes. Both clients poll. Waking a parked worker is not measured here.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use memferry::{Client, Queue, copy, nop};
 
 use crate::BenchError;
 use crate::children::Service;
-use crate::pair::{Pair, Reader, ask_over_socket, drain};
+use crate::pair::{Pair, Reader, ask_over_socket, drain, poll_for};
 use crate::placement::{Class, Pinned};
 use crate::rows::{Row, Target};
 use crate::run::Run;
@@ -102,12 +102,15 @@ impl Sides {
             black_box(rustix::process::getpid());
             Ok(())
         })?;
-        let nop = each_ns(1000, || self.pair.nop())?;
+        let nop = each_ns(1000, || {
+            let ticket = self.pair.queue.submit(nop())?;
+            poll_for(&mut self.pair.queue, ticket)
+        })?;
         let (staging, batch) = self.batch()?;
         let small = each_ns(1000, || {
             let (source, destination) = self.pair.ranges(64);
             let ticket = self.pair.queue.submit(copy(&source, &destination))?;
-            self.pair.queue.wait(ticket)?;
+            poll_for(&mut self.pair.queue, ticket)?;
             self.reader.frame(&self.pair.destination, 64)
         })?;
         let socket = each_ns(50, || ask_over_socket(&self.pair.client))?;
@@ -125,7 +128,7 @@ pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
     let turns = Work::calibrated().turns(BETWEEN_NS);
     let mut sides = Sides { pair, wide, reader: Reader::new(), turns };
     // The service's worker sleeps during a round of the twin, and the other way round.
-    let mut twin = Twin::start(run);
+    let mut twin = Twin::start(run, class);
     let mut measured = Vec::new();
     for _ in 0..rounds {
         measured.push(sides.round()?);

@@ -5,14 +5,15 @@
 //! ```
 //!
 //! If our requests are slower than the twin's, the difference is in our code; if they are as fast, it is in the lines. The twin
-//! has one client, no policy and nothing but requests that are done at once.
+//! has one client, no policy and nothing but requests that are done at once. Both of its sides poll without ever yielding, so it is
+//! not measured on one CPU.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::BenchError;
-use crate::placement::cpu;
+use crate::placement::{Class, cpu};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 
@@ -57,7 +58,8 @@ impl Program {
         }
         let mut command = Command::new(&program);
         command.args([cpu(0)?.to_string(), cpu(1)?.to_string()]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let input = child.stdin.take().ok_or("no input of a child")?;
         let output = child.stdout.take().ok_or("no output of a child")?;
         Ok(Self { child, input, output: BufReader::new(output) })
@@ -66,12 +68,24 @@ impl Program {
     fn round(&mut self) -> Result<Round, BenchError> {
         let mut figures = Vec::with_capacity(DESIGNS.len());
         for (design, _) in DESIGNS {
-            writeln!(self.input, "{design}")?;
+            // The output says whether it has ended.
+            let _ = writeln!(self.input, "{design}");
             let mut line = String::new();
-            self.output.read_line(&mut line)?;
+            if self.output.read_line(&mut line)? == 0 {
+                return Err(self.end_reason()?.into());
+            }
             figures.push(parse(&line).ok_or_else(|| format!("cannot parse a line of the C twin: {line}"))?);
         }
         figures.try_into().map_err(|_| "a design of the C twin was not measured".into())
+    }
+
+    /// Waits for its end, and says what it wrote to standard error.
+    fn end_reason(&mut self) -> Result<String, BenchError> {
+        let mut said = String::new();
+        if let Some(mut errors) = self.child.stderr.take() {
+            errors.read_to_string(&mut said)?;
+        }
+        Ok(format!("the C twin ended ({}): {}", self.child.wait()?, said.trim()))
     }
 }
 
@@ -89,8 +103,12 @@ pub(super) struct Twin {
 }
 
 impl Twin {
-    pub(super) fn start(run: &Run) -> Self {
-        Self { program: Program::start(run).map_err(|error| error.to_string()), rounds: Vec::new() }
+    pub(super) fn start(run: &Run, class: Class) -> Self {
+        let program = match class {
+            Class::OneCpu => Err("its two sides need a CPU each".to_owned()),
+            _ => Program::start(run).map_err(|error| error.to_string()),
+        };
+        Self { program, rounds: Vec::new() }
     }
 
     /// Measures each design once.

@@ -226,7 +226,10 @@ impl Worker {
             if self.shared.team.has_work() {
                 return Spun::SharedCopy;
             }
-            std::hint::spin_loop();
+            // Looks at dormant queues are a pause, too, and a round of them should be short.
+            if self.queues.dormant() == 0 {
+                std::hint::spin_loop();
+            }
         }
         Spun::Nothing
     }
