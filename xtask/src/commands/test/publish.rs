@@ -8,13 +8,16 @@
 use crate::failure::Failure;
 use crate::layout::PRODUCT_WORKSPACE;
 use crate::line::Line;
-use crate::stages::{output, print};
+use crate::stages::{output, print, run as run_line};
 use crate::work::Work;
 
 const CHECKER: &str = "cargo-semver-checks";
 
 pub(super) fn run(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
+    if run_line(&asks_the_registry()) != 0 {
+        return Err(Failure::setup("cargo cannot ask the registry which versions it has"));
+    }
     work.stages.run("crates", &dry_run())?;
     let tags = Line::new("git").args(["describe", "--tags", "--abbrev=0", "--match", "v*"]);
     let Some(tag) = output(&tags) else {
@@ -23,6 +26,11 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
     };
     work.setup.cargo_tool(CHECKER)?;
     work.stages.run("interfaces", &compare(tag.trim()))
+}
+
+/// Asks for all crates as `cargo publish` does, and changes nothing.
+fn asks_the_registry() -> Line {
+    PRODUCT_WORKSPACE.cargo(&["update", "--dry-run", "--quiet"])
 }
 
 /// Files that are not committed yet are packed too.
