@@ -142,7 +142,8 @@ enum Ending {
 
 fn expected_2d(shape: &Copy2d, length: u64) -> Ending {
     let count = shape.count;
-    let (right, bottom) = (count.x_count.max(1) - 1, count.y_count.max(1) - 1);
+    let right = count.x_count.max(1) - 1;
+    let bottom = count.y_count.max(1) - 1;
     let corners = [(0, 0), (right, 0), (0, bottom), (right, bottom)];
     let pixels = 0..=i128::from(length - u64::from(count.pixel.bytes()));
     let is_inside = corners.iter().all(|(x, y)| pixels.contains(&shape.source.offset_of(&count, *x, *y)));
