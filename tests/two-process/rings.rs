@@ -145,7 +145,7 @@ fn expected_2d(shape: &Copy2d, length: u64) -> Ending {
     let right = count.x_count.max(1) - 1;
     let bottom = count.y_count.max(1) - 1;
     let corners = [(0, 0), (right, 0), (0, bottom), (right, bottom)];
-    let pixels = 0..=i128::from(length - u64::from(count.pixel.bytes()));
+    let pixels = 0..=i128::from(length - count.pixel.bytes());
     let is_inside = corners.iter().all(|(x, y)| pixels.contains(&shape.source.offset_of(&count, *x, *y)));
     if count.total_bytes() > 1 << 40 || (count.pixels() != 0 && !is_inside) {
         return Ending::Refused;
