@@ -35,5 +35,6 @@ fn prefix_of(root: &Path) -> Prefix {
         seen: root.to_owned(),
         libraries: "lib".to_owned(),
         units: root.join("lib/systemd/system"),
+        zsh: "share/zsh/site-functions",
     }
 }

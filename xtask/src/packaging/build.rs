@@ -1,7 +1,7 @@
-//! Builds what is packed: programs and libraries in release mode, manual pages, the C library, and the Python wheel.
+//! Builds what is packed: programs and libraries in release mode, manual pages, completions, the C library, and the Python wheel.
 //!
 //! ```text
-//! one cargo build for all of them, so that they share their crates ──► manual pages, C library ──► Built
+//! one cargo build for all of them, so that they share their crates ──► manual pages, completions, C library ──► Built
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use super::tree::Built;
 use super::wheel;
 use crate::failure::Failure;
-use crate::files::make_anew;
+use crate::files::{make_anew, write};
 use crate::layout::{self, PRODUCT_WORKSPACE, binary, package};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
+use crate::stages::output;
 use crate::work::Work;
 
 const CRATES: [&str; 4] = [package::CLI, package::C, package::PRELOAD, package::RECORDER];
 
-/// Builds programs, libraries and manual pages.
+/// Builds programs, libraries, manual pages and completions.
 pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
     work.setup.rust(&[])?;
     work.stages.run("programs and libraries", &cargo())?;
@@ -25,13 +26,21 @@ pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
     let built = Built {
         root: work.place.root.clone(),
         manuals: work.place.built("package/man"),
+        completions: work.place.built("package/completions"),
         c: work.place.built("package/c"),
         programs,
     };
     make_anew(&built.manuals)?;
+    make_anew(&built.completions)?;
     make_anew(&built.c)?;
-    let manuals = Line::new(built.programs.join(binary::CLI)).arg("manual-pages").arg(&built.manuals);
-    work.stages.run("manual pages", &manuals)?;
+    let command = built.programs.join(binary::CLI);
+    work.stages.run("manual pages", &Line::new(&command).arg("manual-pages").arg(&built.manuals))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let text = output(&Line::new(&command).args(["completions", shell]));
+        let text =
+            text.ok_or_else(|| Failure::setup(format!("the command prints no completions for {shell}")))?;
+        write(&built.completions.join(shell), text)?;
+    }
     work.stages.run("C library", &install_c(&["--strip"], &built.programs, &built.c))?;
     Ok(built)
 }

@@ -5,7 +5,8 @@
 //!                                  └──► unpacked ──► mount namespace, chroot ──► checks ──► "packages: N passed, M failed"
 //! ```
 //!
-//! Mounts are in a namespace of their own and end with it. It needs root: a package sets owners.
+//! Mounts are in a namespace of their own and end with it. It needs root: a package sets owners. Packages that were built on one release
+//! are not checked in older ones, which may lack the libraries that they were linked with.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,10 +20,10 @@ use crate::layout;
 use crate::line::Line;
 use crate::place;
 use crate::setup::debian::CHROOTS;
-use crate::stages::run_all;
+use crate::stages::{output, run_all, say};
 use crate::work::Work;
 
-/// Releases that the packages are for. They are built on the oldest, whose libraries the others have too.
+/// Releases that the packages are for, oldest first. Built on one of them, they are for it and the later ones.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 const LIMIT: Duration = Duration::from_secs(900);
 /// Mounts what programs expect, in a namespace of its own, and becomes the script in the root.
@@ -31,20 +32,48 @@ const ENTER: &str = "mount -t proc proc \"$0/proc\" && mount --rbind /dev \"$0/d
 
 /// Builds the packages and checks them in each release.
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
-    needs_root()?;
+    needs_rights()?;
+    let host = mirror()?.0;
+    let (older, releases) = split(&host)?;
     let packages = debian::run(work)?;
-    for release in RELEASES {
+    for release in older {
+        let why = format!(
+            "packages built on {host} were NOT RUN in {release}: its libraries may be too old for them"
+        );
+        say(&why);
+        work.leave_out(why);
+    }
+    for release in releases {
         check(work, &packages, release, layout::packaging::CHROOT_CHECKS, "packages: ")?;
     }
     let script = layout::packaging::PAGE_CHECKS;
-    check(work, &packages, RELEASES[0], script, "pages: ")
+    check(work, &packages, releases[0], script, "pages: ")
 }
 
-pub(crate) fn needs_root() -> Result<(), Failure> {
-    if place::is_root() {
+/// Fails unless this process may set owners and make mounts, which root in a container may not always.
+pub(crate) fn needs_rights() -> Result<(), Failure> {
+    if !place::is_root() {
+        return Err(Failure::setup("to make a system of Debian and install packages in it takes root"));
+    }
+    let probe = Line::new("unshare").args(["--mount", "--pid", "--fork", "true"]);
+    let refused = "to install packages in a system of Debian takes namespaces, which root may not make here";
+    output(&probe).map(drop).ok_or_else(|| Failure::setup(refused))
+}
+
+/// Fails unless packages that are built on this machine are for the release.
+pub(crate) fn needs_host_for(release: &str) -> Result<(), Failure> {
+    let host = mirror()?.0;
+    if split(&host)?.1.contains(&release) {
         return Ok(());
     }
-    Err(Failure::setup("to make a system of Debian and install packages in it takes root"))
+    Err(Failure::setup(format!("packages built on {host} may need newer libraries than {release} has")))
+}
+
+/// The releases before that of the machine on which the packages are built, and those from it on.
+fn split(host: &str) -> Result<(&'static [&'static str], &'static [&'static str]), Failure> {
+    let names = RELEASES.join(", ");
+    let unknown = || Failure::setup(format!("the packages are for {names}, and this machine has {host}"));
+    RELEASES.iter().position(|release| *release == host).map(|at| RELEASES.split_at(at)).ok_or_else(unknown)
 }
 
 /// Runs a script of the tree in a fresh root.
@@ -101,6 +130,13 @@ pub(crate) fn bootstrap(mirror: &str, release: &str, archive: &Path, options: &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn older_releases_are_left_out() {
+        assert_eq!(split("bookworm"), Ok((&[][..], &RELEASES[..])));
+        assert_eq!(split("trixie"), Ok((&["bookworm"][..], &["trixie"][..])));
+        assert!(matches!(split("sid"), Err(Failure::Setup(_))));
+    }
 
     #[test]
     fn releases_come_from_that_mirror() {

@@ -71,6 +71,7 @@ fn lay_out(
         libraries: format!("lib/{}", triplet.trim()),
         // Where debhelper looks for them.
         units: stage.join(package).join("lib/systemd/system"),
+        zsh: "share/zsh/vendor-completions",
     };
     tree::command(built, &prefix("memferry"))?;
     tree::library(built, &prefix("libmemferry0"))?;

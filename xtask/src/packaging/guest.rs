@@ -41,7 +41,8 @@ StandardError=inherit
 const LIMIT: Duration = Duration::from_secs(1800);
 
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
-    chroot::needs_root()?;
+    chroot::needs_rights()?;
+    chroot::needs_host_for(RELEASE)?;
     work.setup.tools(&[debian::QEMU_X86, debian::CHROOTS])?;
     let debs = built::run(work)?;
     let folder = work.place.built("guest-systemd");

@@ -21,11 +21,15 @@ const TITLE: &str = "Crates of others in this package, with their licences and n
 
 /// The notices of one of the project's crates, for a host.
 pub(crate) fn of(crate_name: &str, host: &str) -> Result<String, Failure> {
-    let options = ["--filter-platform".to_owned(), host.to_owned()];
-    let metadata = MetadataCommand::new().other_options(options).exec();
-    let metadata = metadata.map_err(|error| Failure::setup(format!("cannot read the crates: {error}")))?;
-    let crates: Vec<Notice> = linked(&metadata, crate_name).into_iter().map(Notice::read).collect();
+    let crates: Vec<Notice> = linked(&metadata(host)?, crate_name).into_iter().map(Notice::read).collect();
     Ok(text(&crates))
+}
+
+/// The crates for a host, which set-up has fetched. Those for other platforms need not be there.
+fn metadata(host: &str) -> Result<Metadata, Failure> {
+    let options = ["--filter-platform", host, "--offline", "--locked"].map(str::to_owned);
+    let metadata = MetadataCommand::new().other_options(options).exec();
+    metadata.map_err(|error| Failure::setup(format!("cannot read the crates: {error}")))
 }
 
 /// A crate and its texts.
@@ -101,6 +105,9 @@ fn text(crates: &[Notice]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::line::Line;
+    use crate::setup::toolchains;
+    use crate::stages::output;
 
     fn notice(name: &str, texts: &[&str]) -> Notice {
         Notice {
@@ -123,7 +130,8 @@ mod tests {
 
     #[test]
     fn only_linked_crates_of_others_are_named() {
-        let metadata = MetadataCommand::new().exec().unwrap();
+        let rustc = output(&Line::new("rustc").arg("-vV")).unwrap();
+        let metadata = metadata(toolchains::host(&rustc).unwrap()).unwrap();
         let names: Vec<&str> =
             linked(&metadata, "xtask").iter().map(|package| package.name.as_str()).collect();
         assert!(names.contains(&"clap") && !names.contains(&"xtask"), "{names:?}");

@@ -24,6 +24,8 @@ pub(crate) struct Built {
     pub(crate) programs: PathBuf,
     /// Manual pages that the command wrote.
     pub(crate) manuals: PathBuf,
+    /// What shells read to complete the command, a file for each.
+    pub(crate) completions: PathBuf,
     /// The C library, as its script installs it.
     pub(crate) c: PathBuf,
 }
@@ -38,6 +40,8 @@ pub(crate) struct Prefix {
     pub(crate) libraries: String,
     /// Where files for systemd's units are written.
     pub(crate) units: PathBuf,
+    /// The folder of zsh's completions, below the prefix: Debian has one of its own for packages.
+    pub(crate) zsh: &'static str,
 }
 
 impl Prefix {
@@ -52,7 +56,7 @@ impl Prefix {
     }
 }
 
-/// The command with its units, manual pages and the libraries that it preloads.
+/// The command with its units, manual pages, completions and the libraries that it preloads.
 pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     stripped(&built.programs.join(binary::CLI), &prefix.folder("bin")?)?;
     let libraries = prefix.folder("lib/memferry")?;
@@ -68,7 +72,20 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     copy_all(&users, &prefix.folder("lib/sysusers.d")?, "conf")?;
     let manuals = prefix.folder("share/man/man1")?;
     copy_all(&built.manuals, &manuals, "1")?;
-    copy_all(&built.root.join(layout::packaging::MANUALS), &manuals, "1")
+    copy_all(&built.root.join(layout::packaging::MANUALS), &manuals, "1")?;
+    completions(built, prefix)
+}
+
+/// Each shell finds completions by the name of the file.
+fn completions(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    for (shell, folder, name) in [
+        ("bash", "share/bash-completion/completions", "memferry"),
+        ("zsh", prefix.zsh, "_memferry"),
+        ("fish", "share/fish/vendor_completions.d", "memferry.fish"),
+    ] {
+        copy(&built.completions.join(shell), &prefix.folder(folder)?.join(name))?;
+    }
+    Ok(())
 }
 
 /// The shared library, with the link that programs load it by.
@@ -207,17 +224,48 @@ mod tests {
         );
     }
 
+    /// A build of which nothing is there but the tree, and a prefix.
+    fn example(root: PathBuf, folder: &Path) -> (Built, Prefix) {
+        let built = Built {
+            root,
+            programs: "/p".into(),
+            manuals: "/m".into(),
+            completions: folder.join("built"),
+            c: "/c".into(),
+        };
+        let prefix = Prefix {
+            root: folder.to_owned(),
+            seen: "/usr".into(),
+            libraries: "lib".to_owned(),
+            units: "/u".into(),
+            zsh: "share/zsh/vendor-completions",
+        };
+        (built, prefix)
+    }
+
+    #[test]
+    fn each_shell_finds_its_completions() {
+        let folder = std::env::temp_dir().join(format!("xtask-completions-{}", std::process::id()));
+        let (built, prefix) = example("/r".into(), &folder);
+        make(&built.completions).unwrap();
+        for shell in ["bash", "zsh", "fish"] {
+            write(&built.completions.join(shell), shell).unwrap();
+        }
+        completions(&built, &prefix).unwrap();
+        let has =
+            |path: &str, shell: &str| fs::read_to_string(folder.join(path)).is_ok_and(|text| text == shell);
+        let bash = has("share/bash-completion/completions/memferry", "bash");
+        let zsh = has("share/zsh/vendor-completions/_memferry", "zsh");
+        let fish = has("share/fish/vendor_completions.d/memferry.fish", "fish");
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(bash && zsh && fish, "{bash} {zsh} {fish}");
+    }
+
     #[test]
     fn module_brings_what_its_makefile_needs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
         let folder = std::env::temp_dir().join(format!("xtask-module-{}", std::process::id()));
-        let built = Built { root, programs: "/p".into(), manuals: "/m".into(), c: "/c".into() };
-        let prefix = Prefix {
-            root: folder.clone(),
-            seen: "/usr".into(),
-            libraries: "lib".to_owned(),
-            units: "/u".into(),
-        };
+        let (built, prefix) = example(root, &folder);
         module(&built, &prefix, "1.2.3").unwrap();
         let to = folder.join("src/memferry-1.2.3");
         for file in ["Kbuild", "Makefile", "main.c", "memferry.h", "demo/memferry_demo.c"] {

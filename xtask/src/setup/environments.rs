@@ -18,9 +18,9 @@ pub(crate) struct Environment {
     pub(crate) pins: &'static [&'static str],
 }
 
-/// Builds and runs the Python package.
+/// Builds and runs the Python package, and checks the types of its examples.
 pub(crate) const PACKAGE: Environment =
-    Environment { name: "python", pins: &["maturin==1.16.0", "numpy==2.4.6"] };
+    Environment { name: "python", pins: &["maturin==1.16.0", "mypy==2.4.1", "numpy==2.4.6"] };
 /// The library that picture benchmarks compare with.
 pub(crate) const OPENCV: Environment =
     Environment { name: "bench-python", pins: &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"] };
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(lines[0], "python3 -m venv /t/python");
         assert_eq!(
             lines[1],
-            "/t/python/bin/pip install --quiet --disable-pip-version-check maturin==1.16.0 numpy==2.4.6"
+            "/t/python/bin/pip install --quiet --disable-pip-version-check maturin==1.16.0 mypy==2.4.1 numpy==2.4.6"
         );
     }
 
@@ -85,9 +85,9 @@ mod tests {
         let target = std::env::temp_dir().join(format!("xtask-pins-{}", std::process::id()));
         fs::create_dir_all(target.join("python")).unwrap();
         assert!(!PACKAGE.is_there(&target));
-        fs::write(target.join("python/pins"), "maturin==1.0.0 numpy==2.4.6\n").unwrap();
+        fs::write(target.join("python/pins"), "maturin==1.0.0 mypy==2.4.1 numpy==2.4.6\n").unwrap();
         assert!(!PACKAGE.is_there(&target));
-        fs::write(target.join("python/pins"), "maturin==1.16.0 numpy==2.4.6\n").unwrap();
+        fs::write(target.join("python/pins"), "maturin==1.16.0 mypy==2.4.1 numpy==2.4.6\n").unwrap();
         assert!(PACKAGE.is_there(&target));
         fs::remove_dir_all(&target).unwrap();
     }
