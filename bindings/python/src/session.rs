@@ -17,11 +17,15 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::home::Home;
 use crate::registry::FrameRegistry;
+use crate::running::Running;
 
 /// A queue, as its session closes it.
 pub(crate) trait OpenQueue: Send + Sync {
     /// Asks that all transfers end early.
     fn cancel_all(&self);
+
+    /// A transfer that has not ended and was lent memory.
+    fn first_borrower(&self) -> Option<Arc<Running>>;
 
     /// Waits until all transfers have ended, and closes.
     fn finish(&self, py: Python<'_>) -> PyResult<()>;
@@ -85,6 +89,12 @@ impl Session {
         let mut queues = self.queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(queue);
+    }
+
+    /// A transfer of any queue that has not ended and was lent memory.
+    pub(crate) fn first_borrower(&self) -> Option<Arc<Running>> {
+        let queues: Vec<_> = self.queues().iter().filter_map(Weak::upgrade).collect();
+        queues.iter().find_map(|queue| queue.first_borrower())
     }
 
     /// Waits until all transfers have ended, and closes.
