@@ -67,8 +67,9 @@ const UNKNOWN: u8 = 0;
 static FEATURES: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// Whether the engine's kernels may be used. The first call asks the CPU for its features, which takes longer than all else at the
-/// start, most of all in a virtual machine. It makes no system call, reads no environment and does not allocate. A copy in a signal handler that interrupts
-/// it, or in another thread meanwhile, is the C library's; so are all copies of a child that was forked during it.
+/// start, most of all in a virtual machine. It makes no system call, reads no environment and does not allocate. A copy in a signal
+/// handler that interrupts it, or in another thread meanwhile, is the C library's; so are all copies of a child that was forked
+/// during it.
 pub(crate) fn is_ready() -> bool {
     if FEATURES.load(Ordering::Acquire) == FOUND {
         return true;

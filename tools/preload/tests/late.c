@@ -6,7 +6,7 @@
 #include <string.h>
 
 extern char **environ;
-static int started, looks;
+static volatile int started, looks;
 
 /* Takes the C library's place for the preloaded library too. */
 char *getenv(const char *name) {
