@@ -17,15 +17,14 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::home::Home;
 use crate::registry::FrameRegistry;
-use crate::running::Running;
 
 /// A queue, as its session closes it.
 pub(crate) trait OpenQueue: Send + Sync {
     /// Asks that all transfers end early.
     fn cancel_all(&self);
 
-    /// A transfer that has not ended and was lent memory.
-    fn first_borrower(&self) -> Option<Arc<Running>>;
+    /// Waits until a running transfer that was lent memory has ended, if there is one.
+    fn wait_for_borrower(&self, py: Python<'_>) -> PyResult<bool>;
 
     /// Waits until all transfers have ended, and closes.
     fn finish(&self, py: Python<'_>) -> PyResult<()>;
@@ -91,10 +90,15 @@ impl Session {
         queues.push(queue);
     }
 
-    /// A transfer of any queue that has not ended and was lent memory.
-    pub(crate) fn first_borrower(&self) -> Option<Arc<Running>> {
+    /// Waits until a running transfer of any queue that was lent memory has ended, if there is one.
+    pub(crate) fn wait_for_borrower(&self, py: Python<'_>) -> PyResult<bool> {
         let queues: Vec<_> = self.queues().iter().filter_map(Weak::upgrade).collect();
-        queues.iter().find_map(|queue| queue.first_borrower())
+        for queue in &queues {
+            if queue.wait_for_borrower(py)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Waits until all transfers have ended, and closes.

@@ -283,8 +283,8 @@ impl Submission {
             match place(&side.client, own, parts) {
                 Ok(placed) => break (side, passes, placed),
                 Err(Unplaced::Quota(error)) => {
-                    // Running transfers give their memory back when they end.
-                    if !self.wait_for_one(py)? {
+                    // Running transfers give their memory back when they end. The quotas are those of all queues.
+                    if !self.wait_for_borrower(py)? && !self.session.wait_for_borrower(py)? {
                         return Err(error);
                     }
                     parts = transfer.parts(py, &self.session.frames)?;
@@ -323,14 +323,6 @@ impl Submission {
                 Err(error)
             }
         }
-    }
-
-    /// Waits until a running transfer that was lent memory has ended, if there is one: of this queue, or of another one of the
-    /// session, which all share its quotas.
-    fn wait_for_one(&self, py: Python<'_>) -> PyResult<bool> {
-        let first = self.first_borrower().or_else(|| self.session.first_borrower());
-        let Some(first) = first else { return Ok(false) };
-        first.wait(py, None).map(|_| true)
     }
 
     /// A fence on both sides: it ends when all transfers of both have.
@@ -490,8 +482,10 @@ impl OpenQueue for Submission {
         running.iter().for_each(|running| running.cancel());
     }
 
-    fn first_borrower(&self) -> Option<Arc<Running>> {
-        self.lists().running.iter().find(|running| running.borrows()).cloned()
+    fn wait_for_borrower(&self, py: Python<'_>) -> PyResult<bool> {
+        let first = self.lists().running.iter().find(|running| running.borrows()).cloned();
+        let Some(first) = first else { return Ok(false) };
+        first.wait(py, None).map(|_| true)
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {

@@ -43,7 +43,7 @@ impl Rows {
         Some(Self { size: count.pixel, pixel, first, columns, across, rows, down })
     }
 
-    /// The lowest byte.
+    /// The lowest byte of all pixels, which may lie before the memory unless [`Plane::extent`] was checked.
     pub fn first(&self) -> i128 {
         self.first
     }
