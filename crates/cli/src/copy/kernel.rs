@@ -60,6 +60,7 @@ fn copy_data(
     mut moved: impl FnMut(u64),
     mut call: impl FnMut(u64, usize) -> rustix::io::Result<usize>,
 ) -> io::Result<Copied> {
+    let mut how = How::Moved;
     let mut buffer = Vec::new();
     let mut position = 0;
     let mut data = 0;
@@ -92,6 +93,7 @@ fn copy_data(
                     Err(error) => return Err(error),
                 };
                 destination.write_all_at(&buffer[..bytes], position)?;
+                how = How::Written;
             }
             position += bytes as u64;
             data += bytes as u64;
@@ -101,7 +103,6 @@ fn copy_data(
     if destination.metadata()?.len() < length {
         destination.set_len(length)?;
     }
-    let how = if buffer.is_empty() { How::Moved } else { How::Written };
     Ok(Copied { how, data, length })
 }
 
