@@ -127,6 +127,32 @@ fn copy_works_embedded_and_with_a_service() {
 }
 
 #[test]
+fn copy_between_file_systems_needs_no_engine() {
+    let place = Place::new();
+    let memory = PathBuf::from(format!("/dev/shm/memferry-copy-{}", std::process::id()));
+    let bytes = noise((3 << 20) + 77, 3);
+    let source = place.file("source", &bytes);
+    let target = place.file("target", b"what was there before");
+    // An engine would refuse to start.
+    let broken = place.file("broken", b"no profile");
+    for (from, to) in [(&source, &memory), (&memory, &target)] {
+        let mut command = memferry!["copy", from, to];
+        command.env("MEMFERRY_PROFILE", &broken);
+        let printed = succeed(command);
+        assert!(printed.contains(&format!("copied {} bytes", bytes.len())), "{printed}");
+    }
+    std::fs::remove_file(&memory).unwrap();
+    assert!(std::fs::read(&target).unwrap() == bytes);
+    let mut refused = memferry!["copy", "--through-engine", &source, &target];
+    refused.env("MEMFERRY_PROFILE", &broken);
+    assert_fails(refused, "malformed");
+    assert!(
+        std::fs::read(&target).unwrap() == bytes,
+        "the engine is started before the destination is truncated"
+    );
+}
+
+#[test]
 fn copy_truncates_a_longer_file() {
     let place = Place::new();
     let empty = place.file("empty", b"");

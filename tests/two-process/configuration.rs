@@ -145,14 +145,15 @@ fn invalid_options_leave_no_files() {
 }
 
 /// Runs `memferry copy` through the embedded engine, with one environment variable.
+fn with(variable: &str, value: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    command.env(variable, value);
+    command
+}
+
 fn copy_with(variable: &str, value: &str, directory: &File) -> Output {
     let [from, to] = ["memferry.toml", "copy"].map(|name| directory.0.join(name));
-    Command::new(env!("CARGO_BIN_EXE_memferry"))
-        .env(variable, value)
-        .args(["copy", "--through-engine"])
-        .args([from, to])
-        .output()
-        .unwrap()
+    with(variable, value).args(["copy", "--through-engine"]).args([from, to]).output().unwrap()
 }
 
 #[test]
@@ -162,6 +163,16 @@ fn invalid_kernels_and_profiles_are_refused() {
     assert!(message.contains("choose one of: portable"), "{message}");
     let message = errors(&copy_with("MEMFERRY_PROFILE", &file.text(), &file));
     assert!(message.contains("run `memferry tune` again") && message.contains("line 1"), "{message}");
+    assert!(!file.0.join("copy").exists());
+    let message =
+        errors(&with("MEMFERRY_PROFILE", &file.text()).args(["tune", "--dry-run"]).output().unwrap());
+    assert!(message.contains("delete it") && message.lines().count() == 1, "{message}");
+    // Sooner or later the engine would have refused it.
+    let message = errors(&with("MEMFERRY_KERNELS", "sse9").args(["tune", "--dry-run"]).output().unwrap());
+    assert!(
+        message.contains("cannot measure requests run inline") && message.lines().count() == 1,
+        "{message}"
+    );
     for (variable, value) in
         [("MEMFERRY_KERNELS", "portable"), ("MEMFERRY_PROFILE", ""), ("MEMFERRY_PROFILE", "/no")]
     {

@@ -113,20 +113,9 @@ impl Part {
         })
     }
 
-    /// Refuses two pictures whose pixels have bytes in common but lie askew. The passes of a transfer that moves parts of pixels
-    /// are compared one by one, so one would overwrite what another reads.
-    pub(crate) fn refuse_skew(&self, other: &Self, pixel_bytes: usize) -> PyResult<()> {
-        let (Some(one), Some(other)) = (self.memory, other.memory) else { return Ok(()) };
-        let start = one.start.addr();
-        let other_start = other.start.addr();
-        let apart = start >= other_start.saturating_add(other.length)
-            || other_start >= start.saturating_add(one.length);
-        if apart || start.abs_diff(other_start).is_multiple_of(pixel_bytes) {
-            return Ok(());
-        }
-        Err(PyValueError::new_err(
-            "the pictures share memory and their pixels lie askew; copy one of them first",
-        ))
+    /// The address of its lowest byte.
+    pub(crate) fn address(&self) -> Option<usize> {
+        self.memory.map(|memory| memory.start.addr())
     }
 }
 
@@ -163,6 +152,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
+    pub(crate) fn has_lent(&self) -> bool {
+        !self.lent.is_empty()
+    }
+
     /// The transfer has ended. `is_settled`: nothing touches the memory any more, so the drop need not ask the service; else
     /// it asks, and keeps what a failed engine may still write to.
     pub(crate) fn release(mut self, is_settled: bool) {

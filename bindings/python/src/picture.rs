@@ -8,6 +8,7 @@
 //! Otherwise each pass moves one part of every pixel. Nothing here touches memory.
 
 use memferry::{Color24, Copy2d, Count2d, PixelSize, Plane, Turn};
+use memferry_transfer::Rows;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 
@@ -185,6 +186,23 @@ fn key_of(key: u32, pixel_bytes: u64) -> PyResult<Color24> {
             "the key {key:#x} has more than the {bits} bits that are compared of pixels of {pixel_bytes} bytes"
         ))
     })
+}
+
+/// Refuses passes of which one would overwrite what a later one reads. The engine compares the two sides of a pass, not the passes.
+/// The walks begin at these addresses.
+pub(crate) fn refuse_overwritten(passes: &Passes, source: usize, destination: usize) -> PyResult<()> {
+    let reads = |pass: &Copy2d| Rows::new(&pass.count, &pass.source, source as u64);
+    let is_overwritten = |(number, pass): (usize, &Copy2d)| {
+        let written = Rows::new(&pass.count, &pass.destination, destination as u64);
+        let mut later = passes[number + 1..].iter().filter_map(reads);
+        written.is_some_and(|written| later.any(|read| written.share_bytes(&read)))
+    };
+    if passes.iter().enumerate().any(is_overwritten) {
+        let message = "the pictures share memory, and parts of pixels would be overwritten before they are read; copy one of \
+                       them first";
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(())
 }
 
 fn passes(

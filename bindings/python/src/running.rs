@@ -202,6 +202,8 @@ pub(crate) struct Running {
     home: Arc<Home>,
     /// Places of the queue that it takes until it has ended.
     places: usize,
+    /// Whether memory was lent to its service for it.
+    was_lent: bool,
     state: Mutex<State>,
     /// Set when nothing is held any more.
     end: OnceLock<End>,
@@ -227,6 +229,7 @@ impl Running {
             output,
             home,
             places: pending.len(),
+            was_lent: hold.as_ref().is_some_and(Hold::has_lent),
             state: State::new(pending, hold),
             end: OnceLock::new(),
             taken: AtomicBool::new(false),
@@ -243,6 +246,7 @@ impl Running {
             output,
             home,
             places: 1,
+            was_lent: false,
             state: State::new(VecDeque::new(), None),
             end: OnceLock::from(end),
             taken: AtomicBool::new(false),
@@ -279,6 +283,11 @@ impl Running {
 
     pub(crate) fn is_over(&self) -> bool {
         self.end.get().is_some()
+    }
+
+    /// Whether memory that was lent for it may still count against a quota.
+    pub(crate) fn borrows(&self) -> bool {
+        self.was_lent && !self.is_over()
     }
 
     /// Marks the end as given to the program; whether it was not before.

@@ -23,6 +23,9 @@ pub(crate) trait OpenQueue: Send + Sync {
     /// Asks that all transfers end early.
     fn cancel_all(&self);
 
+    /// Waits until a running transfer that was lent memory has ended, if there is one.
+    fn wait_for_borrower(&self, py: Python<'_>) -> PyResult<bool>;
+
     /// Waits until all transfers have ended, and closes.
     fn finish(&self, py: Python<'_>) -> PyResult<()>;
 }
@@ -85,6 +88,17 @@ impl Session {
         let mut queues = self.queues();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(queue);
+    }
+
+    /// Waits until a running transfer of any queue that was lent memory has ended, if there is one.
+    pub(crate) fn wait_for_borrower(&self, py: Python<'_>) -> PyResult<bool> {
+        let queues: Vec<_> = self.queues().iter().filter_map(Weak::upgrade).collect();
+        for queue in &queues {
+            if queue.wait_for_borrower(py)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Waits until all transfers have ended, and closes.

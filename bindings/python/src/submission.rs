@@ -80,6 +80,12 @@ impl Side {
                     submitted.iter().for_each(|pending| {
                         let _ = pending.cancel();
                     });
+                    // The last pass is linked to what comes next: a transfer that fails with it, so that another one does not.
+                    if !submitted.is_empty()
+                        && let Ok(end) = self.queue.submit(memferry::nop().untyped())
+                    {
+                        submitted.push_back(end);
+                    }
                     return Err((submitted, error.reason));
                 }
             }
@@ -133,6 +139,20 @@ struct Lists {
     running: Vec<Arc<Running>>,
     /// Ends that were found and not taken.
     ended: VecDeque<Arc<Running>>,
+    /// Places of transfers that are being submitted.
+    reserved: usize,
+}
+
+/// Places of a queue for a transfer that is being submitted: no other takes them meanwhile, so that all its passes have one.
+struct Room<'a> {
+    submission: &'a Submission,
+    places: usize,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.submission.lists().reserved -= self.places;
+    }
 }
 
 /// The next end of a queue.
@@ -239,7 +259,7 @@ impl Submission {
         // First, since other threads may run meanwhile and close the queue: its last clone would then be dropped here.
         self.tidy();
         if !now {
-            self.check_room(1)?;
+            drop(self.reserve(1)?);
         }
         let terms = transfer.terms();
         if transfer.is_nop()
@@ -256,14 +276,15 @@ impl Submission {
             let done = memferry::Done { id: TicketId::NONE, bytes_done, output: 0, engine: EngineKind::Cpu };
             return Ok(self.ended(Output::Nothing, Ok(done), now));
         }
-        let passes = transfer.passes(&parts)?;
-        let (side, own) = self.side(are_frames(&parts))?;
-        let (regions, hold) = loop {
+        let (side, passes, (regions, hold)) = loop {
+            // Anew after a wait, which holds no buffer: the program may have given an array another shape meanwhile.
+            let passes = transfer.passes(&parts)?;
+            let (side, own) = self.side(are_frames(&parts))?;
             match place(&side.client, own, parts) {
-                Ok(placed) => break placed,
+                Ok(placed) => break (side, passes, placed),
                 Err(Unplaced::Quota(error)) => {
-                    // Running transfers give their memory back when they end.
-                    if !self.wait_for_one(py)? {
+                    // Running transfers give their memory back when they end. The quotas are those of all queues.
+                    if !self.wait_for_borrower(py)? && !self.session.wait_for_borrower(py)? {
                         return Err(error);
                     }
                     parts = transfer.parts(py, &self.session.frames)?;
@@ -288,30 +309,25 @@ impl Submission {
             hold.release(end.as_ref().err().is_none_or(memferry::TransferError::is_settled));
             return Ok(self.ended(output, end, now));
         }
-        self.check_room(described.len())?;
+        let room = self.reserve(described.len())?;
         let passes = in_order(terms, described);
-        self.start(side, passes, terms.linked, |home, pending| {
+        let started = self.start(side, passes, terms.linked, |home, pending| {
             Running::new(home, Arc::clone(&self.waiters), output, pending, Some(hold), None)
-        })
-        .map(|running| self.keep(running, now))
-        .map_err(|NotAll { part, error }| {
-            if let Some(part) = part {
-                self.keep(*part, true);
+        });
+        match started {
+            Ok(running) => Ok(self.keep(running, now, room)),
+            Err(NotAll { part, error }) => {
+                if let Some(part) = part {
+                    self.keep(*part, true, room);
+                }
+                Err(error)
             }
-            error
-        })
-    }
-
-    /// Waits until a running transfer has ended, if there is one.
-    fn wait_for_one(&self, py: Python<'_>) -> PyResult<bool> {
-        let first = self.lists().running.iter().find(|running| !running.is_over()).cloned();
-        let Some(first) = first else { return Ok(false) };
-        first.wait(py, None).map(|_| true)
+        }
     }
 
     /// A fence on both sides: it ends when all transfers of both have.
     fn fence_both(&self, local: Side, terms: &Terms, now: bool) -> PyResult<Arc<Running>> {
-        self.check_room(1)?;
+        let room = self.reserve(1)?;
         let (service, _) = self.side(true)?;
         let waiters = || Arc::clone(&self.waiters);
         let nop = || vec![terms.apply(memferry::nop()).untyped()];
@@ -322,7 +338,7 @@ impl Submission {
         let running = self.start(service, nop(), terms.linked, |home, pending| {
             Running::new(home, waiters(), Output::Nothing, pending, None, Some(Arc::new(before)))
         });
-        Ok(self.keep(running.map_err(|failed| failed.error)?, now))
+        Ok(self.keep(running.map_err(|failed| failed.error)?, now, room))
     }
 
     fn start(
@@ -344,12 +360,16 @@ impl Submission {
     }
 
     /// Keeps a transfer until it has ended, and its end until it is taken: at once by the call that waits `now`.
-    fn keep(&self, running: Running, now: bool) -> Arc<Running> {
+    fn keep(&self, running: Running, now: bool, mut room: Room<'_>) -> Arc<Running> {
         let running = Arc::new(running);
         if now {
             running.take();
         }
-        self.lists().running.push(Arc::clone(&running));
+        let mut lists = self.lists();
+        lists.running.push(Arc::clone(&running));
+        // From here on it is counted itself.
+        lists.reserved -= std::mem::take(&mut room.places);
+        drop(lists);
         running
     }
 
@@ -364,18 +384,19 @@ impl Submission {
         running
     }
 
-    /// As with a queue of the client library, ends that were not taken use up the capacity.
-    fn check_room(&self, places: usize) -> PyResult<()> {
+    /// Reserves places. As with a queue of the client library, ends that were not taken use up the capacity.
+    fn reserve(&self, places: usize) -> PyResult<Room<'_>> {
         let capacity = self.capacity as usize;
         if places > capacity {
             let message =
                 format!("pixels of this size take {places} places of a queue; this one has {capacity}");
             return Err(PyValueError::new_err(message));
         }
-        let lists = self.lists();
+        let mut lists = self.lists();
         let used: usize = lists.running.iter().chain(&lists.ended).map(|running| running.places()).sum();
-        if used + places <= capacity {
-            return Ok(());
+        if used + lists.reserved + places <= capacity {
+            lists.reserved += places;
+            return Ok(Room { submission: self, places });
         }
         Err(errors::of_submit(SubmitReason::Full { capacity: self.capacity }))
     }
@@ -397,7 +418,7 @@ impl Submission {
         all.iter().for_each(|running| running.poll_if_rung());
         // An ended transfer holds nothing, so nothing but itself is released while the lists are locked.
         let mut lists = self.lists();
-        let Lists { running, ended } = &mut *lists;
+        let Lists { running, ended, .. } = &mut *lists;
         ended.extend(running.extract_if(.., |running| running.is_over()));
         ended.retain(|running| !running.is_taken());
     }
@@ -459,6 +480,12 @@ impl OpenQueue for Submission {
     fn cancel_all(&self) {
         let running = self.lists().running.clone();
         running.iter().for_each(|running| running.cancel());
+    }
+
+    fn wait_for_borrower(&self, py: Python<'_>) -> PyResult<bool> {
+        let first = self.lists().running.iter().find(|running| running.borrows()).cloned();
+        let Some(first) = first else { return Ok(false) };
+        first.wait(py, None).map(|_| true)
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {

@@ -143,9 +143,8 @@ impl Transfer {
             }
             _ => return Ok(None),
         };
-        if passes.len() > 1 {
-            let pixel_bytes: u64 = passes.iter().map(|pass| pass.count.pixel.bytes()).sum();
-            parts[0].refuse_skew(&parts[1], pixel_bytes as usize)?;
+        if let (Some(source), Some(destination)) = (parts[0].address(), parts[1].address()) {
+            picture::refuse_overwritten(&passes, source, destination)?;
         }
         Ok(Some(passes))
     }

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import threading
 import time
 import unittest
 
@@ -29,6 +30,31 @@ class Served(Serving):
             array = numpy.zeros(1 << 20, numpy.uint8)
             move(queue, memferry.copy(other, array))
             numpy.testing.assert_array_equal(array, view)
+
+    def test_a_picture_that_finds_no_room_harms_no_other(self):
+        with memferry.connect(self.path) as client, client.queue(4) as queue:
+            # Large enough that the first pass has not ended when the second finds no room.
+            frames = (client.frame(400 * 400 * 3) for _ in range(2))
+            one, other = (numpy.frombuffer(frame, numpy.uint8)[:480000].reshape(400, 400, 3) for frame in frames)
+            failed = []
+
+            def submits(transfer):
+                for _ in range(1000):
+                    try:
+                        queue.submit(transfer).wait()
+                    except memferry.QueueFullError:
+                        continue
+                    except memferry.TransferError as error:
+                        failed.append(error)
+
+            # Three passes and one: of two pictures only one has room.
+            transfers = (memferry.turn(one, other, "rotate90"), memferry.turn(one, other, "rotate180"), memferry.nop())
+            threads = [threading.Thread(target=submits, args=(transfer,)) for transfer in transfers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(failed, [])
 
     def test_granted_frames_do_not_mix_with_buffers(self):
         with memferry.connect(self.path) as one, memferry.connect(self.path) as other:

@@ -1,6 +1,7 @@
 """Waiting in every way: for running and for held-back transfers, here and by a service in another process."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -56,7 +57,40 @@ class Waits(Bounded):
             start = time.monotonic()
             client.close()
             times.append(time.monotonic() - start)
-        self.assertLess(min(times), 0.1)
+        # A service that is asked in vain answers after seconds; a busy machine delays one of the five.
+        self.assertLess(sorted(times)[2], 1)
+
+    @contextlib.contextmanager
+    def last_place_taken(self):
+        """One transfer of a queue was lent memory and is held back, and no more memory can be registered until the given function
+        is called, or the block is left."""
+        frames = []
+        with held_back(self.client, self.queue) as go:
+            with self.assertRaises(memferry.RefusedError):
+                while True:
+                    frames.append(self.client.frame(4096))
+            frames.pop()
+            self.queue.submit(memferry.zero(bytearray(9), hint="keep"))
+            yield go
+
+    def test_buffers_of_another_queue_make_room(self):
+        other, target = self.client.queue(4), bytearray(b"123456789")
+        with self.last_place_taken() as go, once_this_waits(go):
+            done = other.submit(memferry.zero(target, hint="keep")).wait()
+        self.assertEqual((done.bytes_done, target), (9, bytes(9)))
+
+    def test_a_shape_changes_while_there_is_no_room(self):
+        picture, target = noise(6, 4), numpy.zeros((4, 6), numpy.uint8)
+        with self.last_place_taken() as go:
+
+            def reshapes():
+                picture.shape, target.shape = (4, 6), (6, 4)
+                go()
+
+            with once_this_waits(reshapes):
+                self.queue.submit(memferry.turn(picture, target, "rotate90")).wait()
+        self.assertEqual(picture.shape, (4, 6))
+        numpy.testing.assert_array_equal(target, numpy.rot90(picture, -1))
 
     def test_two_loops_await_one_transfer(self):
         copies, ends = [self.queue.submit(memferry.copy(self.source, self.target)) for _ in range(20)], []

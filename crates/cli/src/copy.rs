@@ -1,8 +1,9 @@
-//! `memferry copy`: has the kernel copy between two files where it can, as `cp` does; else reads the file into a frame, has the
+//! `memferry copy`: copies between two files as `cp` does, by the kernel where it can; else reads the file into a frame, has the
 //! engine copy it to a second frame, and writes it from there.
 //!
 //! ```text
-//! two regular files ─► kernel: shared blocks, or copy_file_range ─ not between these, --through-engine or --socket ─┐
+//! two regular files ─► kernel: shared blocks, copy_file_range, or read and write
+//! a pipe, --through-engine, --socket:
 //! read piece ─► source frame ─ submit ─► engine ─► destination frame ─► write piece
 //!      ▲ ◄─────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //!      up to three pieces are in flight: while one moves, the next is read
@@ -66,7 +67,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let by_engine = arguments.through_engine || arguments.socket.is_some();
     let between_files = arguments.destination.metadata().is_ok_and(|about| about.is_file())
         || !arguments.destination.exists();
-    let mut opened = None;
     if let (Some(file), true, false) = (source.regular(), between_files, by_engine) {
         let destination = files::open_destination(&arguments.destination, source.about())?;
         let mut bar = Bar::new(source.expected());
@@ -75,17 +75,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let failed = |error| {
             format!("cannot copy to {}: {error}; the file is incomplete", arguments.destination.display())
         };
-        if let Some(copied) = copied.map_err(failed)? {
-            return report_kernel(copied, started.elapsed());
-        }
-        opened = Some(destination);
+        return report_kernel(copied.map_err(failed)?, started.elapsed());
     }
     // Connect before the destination is truncated.
     let mover = Mover::open(arguments.socket.as_deref())?;
-    let file = match opened {
-        Some(file) => file,
-        None => files::open_destination(&arguments.destination, source.about())?,
-    };
+    let file = files::open_destination(&arguments.destination, source.about())?;
     let destination = Destination::new(file, &arguments.destination)?;
     let mut copy = Copy::new(mover, source.expected(), destination)?;
     copy.copy_all(&mut source, &arguments.source)?;
@@ -105,16 +99,19 @@ fn report_kernel(copied: kernel::Copied, elapsed: Duration) -> Result<(), Comman
             say!("copied {length} bytes in {seconds:.3} s: {why}");
         }
         kernel::How::Shared => say!("copied {length} bytes in {seconds:.3} s"),
-        kernel::How::Moved if data < length => {
+        _ if data < length => {
             let rate = Rate(data, elapsed);
             say!("copied {length} bytes in {seconds:.3} s: {data} bytes of data, {rate}, and holes");
         }
-        kernel::How::Moved => say!("copied {length} bytes in {seconds:.3} s, {}", Rate(length, elapsed)),
+        _ => say!("copied {length} bytes in {seconds:.3} s, {}", Rate(length, elapsed)),
     }
     match how {
         kernel::How::Shared => say!("the files share their blocks until one is changed; nothing was moved"),
         kernel::How::Moved => {
             say!("by the kernel (copy_file_range); --through-engine has the engine move the bytes")
+        }
+        kernel::How::Written => {
+            say!("by reading and writing; --through-engine has the engine move the bytes")
         }
     }
     Ok(())

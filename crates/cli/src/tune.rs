@@ -5,7 +5,8 @@
 //! embedded client: cost of handing over ──────────┴─► thresholds, three to seven times ─► agreement ─► profile.toml, a table
 //! ```
 //!
-//! Engines obey the profile, so none is written where the measurements disagree. `memferry_service::profile` measures and stores. A running service keeps the thresholds that it was started with.
+//! Engines obey the profile, so none is written where the measurements disagree. `memferry_service::profile` measures and stores. A
+//! running service keeps the thresholds that it was started with.
 
 mod agreement;
 
@@ -62,9 +63,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         (Some(path), None) => profile::make_folder(path)?,
         (None, _) => {}
     }
+    // The embedded service would refuse such a profile, after everything else was measured.
+    profile::load()?;
     let bar = bar()?;
     let mut measurements = Vec::new();
     let all = loop {
+        lengthen(&bar, measurements.len());
         measurements.push(measure_once(&bar)?);
         let all = agreement::thresholds(&measurements);
         let are_certain = all.iter().all(Threshold::is_certain);
@@ -113,10 +117,8 @@ fn measure_once(bar: &ProgressBar) -> Result<Tuning, CommandError> {
     };
     let mut thresholds = measure::measure(step)?;
     step("requests run inline");
-    match inline_bytes() {
-        Ok(bytes) => thresholds.inline_bytes = bytes,
-        Err(error) => bar.suspend(|| eprintln!("memferry: requests run inline were not measured: {error}")),
-    }
+    thresholds.inline_bytes =
+        inline_bytes().map_err(|error| format!("cannot measure requests run inline: {error}"))?;
     Ok(thresholds)
 }
 
@@ -133,13 +135,20 @@ fn disagreement(uncertain: &[&Threshold], measurements: usize) -> String {
     )
 }
 
+/// Steps of the bar for one measurement.
+const STEPS: u64 = measure::STEPS as u64 + 1;
+
+/// Makes room on the bar for one more measurement, after so many.
+fn lengthen(bar: &ProgressBar, measurements: usize) {
+    if measurements >= agreement::FEWEST {
+        bar.inc_length(STEPS);
+    }
+}
+
 fn bar() -> Result<ProgressBar, CommandError> {
     let terminal = std::io::stderr().is_terminal();
     let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(
-        Some((u64::from(measure::STEPS) + 1) * agreement::FEWEST as u64),
-        target,
-    );
+    let bar = ProgressBar::with_draw_target(Some(STEPS * agreement::FEWEST as u64), target);
     bar.set_style(ProgressStyle::with_template("{msg:<32} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
     Ok(bar)
 }
@@ -235,4 +244,21 @@ fn each_ns(
     let started = Instant::now();
     (0..CALLS).try_for_each(|_| call(queue))?;
     Ok(started.elapsed().as_nanos() / u128::from(CALLS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_ends_with_the_last_measurement() {
+        for count in agreement::FEWEST..=agreement::MOST {
+            let bar = bar().unwrap();
+            for number in 0..count {
+                lengthen(&bar, number);
+                bar.inc(STEPS);
+            }
+            assert_eq!(bar.length(), Some(bar.position()));
+        }
+    }
 }

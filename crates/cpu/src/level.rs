@@ -97,13 +97,21 @@ impl Cpu {
 
     /// Features of this process: the level in [`VARIABLE`], or the best available if that is unset or invalid.
     pub fn of_this_process() -> Self {
-        static CPU: OnceLock<Cpu> = OnceLock::new();
-        *CPU.get_or_init(|| {
-            let forced = forced().ok().flatten();
-            Self::at(forced.or_else(|| Level::available().last()).unwrap_or(Level::Portable))
-        })
+        *OF_THIS_PROCESS.get_or_init(|| Self::forced_or_best(forced().ok().flatten()))
+    }
+
+    /// Has [`of_this_process`](Self::of_this_process) choose the best level, unless it has chosen one already. This does not look at
+    /// the environment, which another thread may be changing, and does not allocate.
+    pub fn unforced() -> Self {
+        *OF_THIS_PROCESS.get_or_init(|| Self::forced_or_best(None))
+    }
+
+    fn forced_or_best(forced: Option<Level>) -> Self {
+        Self::at(forced.or_else(|| Level::available().last()).unwrap_or(Level::Portable))
     }
 }
+
+static OF_THIS_PROCESS: OnceLock<Cpu> = OnceLock::new();
 
 /// The level in [`VARIABLE`]; `None` when it is not set.
 ///

@@ -273,11 +273,20 @@ fn a_user_holds_few_locked_ranges() {
     assert!(matches!(refused, Err(ClientError::Refused(Errno::NOLCK))), "{refused:?}");
     // One range instead of all.
     clients[0].call(&lock(1, 0, 0)).unwrap();
-    clients[1].call(&Request::Clunk { fid: 1 }).unwrap();
-    let [first, mut second] = clients;
+    let [mut first, mut second] = clients;
+    let take_all = |client: &mut Client, from: u64| {
+        (0..2000).take_while(|number| client.call(&lock(0, from + 2 * number, 1)).is_ok()).count()
+    };
+    // What is unlocked, clunked or left behind by a disconnected client can be taken again.
+    first.call(&lock(2, 0, 0)).unwrap();
+    assert_eq!(take_all(&mut second, 0), 1024, "unlocked");
+    second.call(&Request::Clunk { fid: 1 }).unwrap();
+    assert_eq!(take_all(&mut first, 10_000), 1024, "clunked");
+    second.walk(1, "file").unwrap();
+    second.open(1, 2).unwrap();
     drop(first);
-    second.walk(2, "file").unwrap();
-    second.open(2, 2).unwrap();
+    wait_until("its locks are given back", || second.call(&lock(0, 20_000, 1)).is_ok());
+    assert_eq!(take_all(&mut second, 20_000), 1024, "left behind");
 }
 
 #[test]

@@ -50,14 +50,14 @@ pub enum ProfileError {
     #[error("cannot {what} the profile {}: {source}", path.display())]
     File { what: &'static str, path: PathBuf, source: io::Error },
     /// The file is no valid profile.
-    #[error("the profile {} is malformed; run `memferry tune` again or delete it: {message}", path.display())]
+    #[error("the profile {} is malformed; delete it, then run `memferry tune` again: {message}", path.display())]
     Unreadable {
         path: PathBuf,
         /// What is wrong and in which line.
         message: String,
     },
     /// A threshold is outside its range.
-    #[error("the profile {} has a threshold out of range; run `memferry tune` again or delete it: {source}", path.display())]
+    #[error("the profile {} has a threshold out of range; delete it, then run `memferry tune` again: {source}", path.display())]
     Threshold { path: PathBuf, source: TuningError },
     /// The environment names no path for the profile.
     #[error("the environment names no path for the profile: set {VARIABLE}, XDG_CONFIG_HOME or HOME")]

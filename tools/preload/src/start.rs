@@ -3,7 +3,7 @@
 //! ```text
 //! .init_array ─► real::find ─► setuid or MEMFERRY_PRELOAD=off? ─ yes ─► thresholds stay at the maximum: C library only
 //!                                └ no ──► unknown value: a line on stderr ─► cache sizes of this machine ─► thresholds
-//! first long copy ─► is_ready: the CPU's features                 (most programs end before one)
+//! first long copy ─► is_ready: the CPU's features, without the environment    (most programs end before one)
 //! prctl or syscall that forbids the cycle counter ─► thresholds return to the maximum
 //! ```
 //!
@@ -53,8 +53,9 @@ extern "C" fn start() {
     // The engine initializes these at first use; later the program may forbid opening files and allocating.
     let _ = (tuning::install(tuning), slices::untouched_ticks());
     if is_set(level::VARIABLE) {
-        // Reading the variable allocates.
-        find_features();
+        // Reading the variable allocates, and later the program may change the environment meanwhile.
+        let _ = Cpu::of_this_process();
+        FEATURES.store(FOUND, Ordering::Release);
     }
     COPIES_FROM.store(usize_of(tuning.stream_cold_bytes), Ordering::Relaxed);
     ZEROS_FROM.store(usize_of(tuning.zero_cold_bytes), Ordering::Relaxed);
@@ -66,8 +67,9 @@ const UNKNOWN: u8 = 0;
 static FEATURES: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// Whether the engine's kernels may be used. The first call asks the CPU for its features, which takes longer than all else at the
-/// start, most of all in a virtual machine. It makes no system call and does not allocate. A copy in a signal handler that interrupts
-/// it, or in another thread meanwhile, is the C library's; so are all copies of a child that was forked during it.
+/// start, most of all in a virtual machine. It makes no system call, reads no environment and does not allocate. A copy in a signal
+/// handler that interrupts it, or in another thread meanwhile, is the C library's; so are all copies of a child that was forked
+/// during it.
 pub(crate) fn is_ready() -> bool {
     if FEATURES.load(Ordering::Acquire) == FOUND {
         return true;
@@ -75,13 +77,9 @@ pub(crate) fn is_ready() -> bool {
     if FEATURES.compare_exchange(UNKNOWN, SOUGHT, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return false;
     }
-    find_features();
-    true
-}
-
-fn find_features() {
-    let _ = Cpu::of_this_process();
+    let _ = Cpu::unforced();
     FEATURES.store(FOUND, Ordering::Release);
+    true
 }
 
 /// Whether the environment has a variable.

@@ -277,6 +277,15 @@ fn calls_before_start_up_work() {
 }
 
 #[test]
+fn the_first_long_copy_reads_no_environment() {
+    let late = compiled_with("late", &["-rdynamic"]);
+    for value in [None].into_iter().chain(VALUES.map(Some)) {
+        let output = run(&late, &[], value);
+        assert!(output.status.success() && output.stdout == b"ok\n", "{value:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_closed_stderr_is_harmless() {
     let output = run("sh", &["-c", "exec 2>&-; MEMFERRY_PRELOAD=async sh -c 'echo works'"], Some(""));
     assert!(output.status.success() && output.stdout == b"works\n", "{}", text(&output.stdout));

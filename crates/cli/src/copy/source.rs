@@ -7,6 +7,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -127,20 +128,16 @@ impl Source {
     fn read_data(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         let Kind::Regular { data_until } = &mut self.kind else { return Ok(0) };
         if self.position >= *data_until {
-            match rustix::fs::seek(&self.file, SeekFrom::Data(self.position)) {
-                Ok(data) => {
-                    let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(data));
-                    *data_until = hole.ok().filter(|hole| *hole > data).unwrap_or(u64::MAX);
-                    self.position = data;
+            match next_data(&self.file, self.position)? {
+                Next::Data(range) => {
+                    self.position = range.start;
+                    *data_until = range.end;
                 }
-                // No data follows: the rest is a hole, which may be empty.
-                Err(Errno::NXIO) => {
+                Next::End { length } => {
                     self.ended = true;
-                    self.position = self.position.max(self.file.metadata()?.len());
+                    self.position = length;
                     return Ok(0);
                 }
-                // The file system does not tell holes from data.
-                Err(_) => *data_until = u64::MAX,
             }
         }
         let room = usize::try_from(*data_until - self.position).unwrap_or(usize::MAX).min(piece.len());
@@ -184,6 +181,38 @@ impl Source {
     }
 }
 
+/// What follows a position of a regular file.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Data. The end of the file is to be found by reading if this ends at `u64::MAX`.
+    Data(Range<u64>),
+    /// A hole, which may be empty, to the end of the file.
+    End { length: u64 },
+}
+
+/// What follows `position`, which is not behind the end.
+pub(super) fn next_data(file: &File, position: u64) -> io::Result<Next> {
+    next_data_by(file, position, |whence| rustix::fs::seek(file, whence))
+}
+
+fn next_data_by(
+    file: &File,
+    position: u64,
+    seek: impl Fn(SeekFrom) -> rustix::io::Result<u64>,
+) -> io::Result<Next> {
+    // Before the search: what another program appends after it is data that the search did not find.
+    let length = file.metadata()?.len();
+    match seek(SeekFrom::Data(position)) {
+        Ok(start) => {
+            let hole = seek(SeekFrom::Hole(start)).ok().filter(|hole| *hole > start);
+            Ok(Next::Data(start..hole.unwrap_or(u64::MAX)))
+        }
+        Err(Errno::NXIO) => Ok(Next::End { length: length.max(position) }),
+        // The file system does not tell holes from data.
+        Err(_) => Ok(Next::Data(position..u64::MAX)),
+    }
+}
+
 /// Whether the size of a regular file is that of its contents. Files of /proc and the like report 0, or any number, and some
 /// have no end.
 fn has_size(file: &File, about: &Metadata) -> io::Result<bool> {
@@ -199,5 +228,25 @@ fn has_size(file: &File, about: &Metadata) -> io::Result<bool> {
         Ok(_) => Ok(file.metadata()?.len() > 0),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_appended_during_the_search_is_no_hole() {
+        let path = std::env::temp_dir().join(format!("memferry-source-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.write_all_at(b"data", 0).unwrap();
+        let found = next_data_by(&file, 4, |whence| {
+            let found = rustix::fs::seek(&file, whence);
+            file.write_all_at(b"more", 4).unwrap();
+            found
+        });
+        assert_eq!(found.unwrap(), Next::End { length: 4 });
+        assert!(matches!(next_data(&file, 4).unwrap(), Next::Data(range) if range.start == 4));
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn is_over(client: &mut Client) -> bool {
 }
 
 /// Polls until the condition holds.
-pub(crate) fn wait_until(what: &str, is_done: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_done() {
         assert!(started.elapsed() < Duration::from_secs(60), "timed out waiting until {what}");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use memferry_transfer::PixelSize;
 use memferry_transfer::image::{Image, Turn, turned_copy};
+use memferry_transfer::{Count2d, PixelSize};
 use proptest::prelude::*;
 
 use super::*;
