@@ -45,7 +45,7 @@ use crate::protocol::Violation;
 use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
 use pace::{LOOKS, LookPace};
 use serving::ClientWaker;
-use shares::{SLICE, SLOW, Shares};
+use shares::{REST, SLICE, SLOW, Shares};
 
 use crate::scheduling::times_slept;
 
@@ -89,6 +89,8 @@ pub(crate) struct Worker {
     /// Users with running requests. A field only to reuse its allocation.
     busy_users: Vec<u32>,
     turns: u32,
+    /// When it helps others with their copies again.
+    helps_from: Option<Stopwatch>,
     /// `None` with a single worker, whose queues cannot move.
     meter: Option<Meter>,
     /// Queues that go to another worker when their requests have ended.
@@ -112,6 +114,7 @@ impl Worker {
         let turns = 0;
         let meter = (shared.workers.len() > 1).then(Meter::new);
         let leaving = Vec::new();
+        let helps_from = None;
         let shares = Shares::default();
         let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
@@ -134,6 +137,7 @@ impl Worker {
             chunk_bytes,
             busy_users,
             turns,
+            helps_from,
             meter,
             leaving,
         })
@@ -159,7 +163,7 @@ impl Worker {
             }
             if self.spins {
                 let since = *idle_since.get_or_insert_with(|| {
-                    self.shared.team.set_activity(self.number, Activity::Looking);
+                    self.idles(Activity::Looking);
                     Stopwatch::now()
                 });
                 match self.spin() {
@@ -181,7 +185,7 @@ impl Worker {
                     Spun::SharedCopy | Spun::Nothing => {}
                 }
             }
-            self.shared.team.set_activity(self.number, Activity::Asleep);
+            self.idles(Activity::Asleep);
             let since = idle_since.unwrap_or_else(Stopwatch::now);
             self.park();
             self.shared.team.set_activity(self.number, Activity::Busy);
@@ -201,9 +205,30 @@ impl Worker {
     }
 
     /// Copies pieces of shared copies until this worker has work. Returns whether it copied any.
-    fn help(&self) -> bool {
+    ///
+    /// A worker that had to sleep for their memory helps nobody for a while: its own clients must not wait for pages of others.
+    fn help(&mut self) -> bool {
         self.shared.team.set_activity(self.number, Activity::Busy);
-        self.shared.team.help(|| self.has_work(LOOKS_PER_PIECE))
+        if self.refuses_help() {
+            return false;
+        }
+        let started = Stopwatch::now();
+        let slept_before = times_slept();
+        let helped = self.shared.team.help(|| self.has_work(LOOKS_PER_PIECE));
+        let elapsed = started.elapsed();
+        self.helps_from =
+            (elapsed >= SLOW && times_slept() > slept_before).then(|| started + elapsed * (REST + 1));
+        helped
+    }
+
+    fn refuses_help(&self) -> bool {
+        self.helps_from.is_some_and(|from| Stopwatch::now() < from)
+    }
+
+    /// Tells the team what a worker without work does, or that it does not help.
+    fn idles(&self, activity: Activity) {
+        let activity = if self.refuses_help() { Activity::Busy } else { activity };
+        self.shared.team.set_activity(self.number, activity);
     }
 
     /// Whether a client or the control side has work for this worker, as far as a look at so many dormant queues shows.

@@ -25,7 +25,7 @@ const CREDIT: u64 = 1_000_000;
 /// A slice in which the worker slept this long was slow.
 pub(super) const SLOW: Duration = Duration::from_millis(2);
 /// After a slow slice its user rests for so many times its duration.
-const REST: u32 = 200;
+pub(super) const REST: u32 = 200;
 /// Bytes of the smallest part of a transfer.
 const MIN_PART_BYTES: u64 = 4 << 10;
 /// Bytes of a user's first part.
