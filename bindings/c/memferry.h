@@ -431,7 +431,8 @@ enum mf_error mf_disconnect(struct mf_client client);
 MF_MUST_USE enum mf_error mf_session(struct mf_client client, uint64_t *session);
 
 // Opens a copier: a sequence of asynchronous copies between plain pointers. It has its own thread. Only for clients of
-// mf_embed.
+// mf_embed. A forked child has none of its parent's copiers, and pending copies are never done in it: call mf_csync_all before
+// the fork.
 //
 // MF_ERROR_NOT_EMBEDDED, MF_ERROR_SYSTEM. Any thread.
 MF_MUST_USE
@@ -451,10 +452,11 @@ enum mf_error mf_copier_close(struct mf_copier copier);
 // source may be written without these calls once mf_csync has returned for every destination that was copied from it. If one of
 // them was forgotten or copied over before that, call mf_csync_to_write of the source. Freeing and unmapping count as writing.
 //
-// A copy from a destination that is still pending reads the bytes where they are now. The call takes longer when the ranges
+// A copy from a destination that is still pending reads the bytes where they are now; the buffer between is filled after
+// everything else, or never when it is forgotten. Bytes that a later copy overwrites are not moved. The call takes longer when the ranges
 // overlap and start less than 4 KiB apart, when it copies from a copy of something that a pending copy overwrites, and when
 // thousands of copies are pending. The caller copies up to 8 KiB itself where no pending copy is in the way. Bytes that no engine
-// moves are moved by the CPU.
+// moves are moved by the CPU, so an accepted copy does not fail.
 //
 // MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT or MF_ERROR_OUT_OF_RANGE (past the last
 // address), MF_ERROR_MEMORY_FAULT, MF_ERROR_FORKED; nothing is copied. Any thread.
@@ -623,9 +625,10 @@ enum mf_error mf_derive(struct mf_range range,
                         struct mf_frame *frame);
 
 // Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
-// Long copies bypass the caches where that is faster, and the workers of the embedded service, which the first long copy starts,
-// share them. Memory that is not mapped or may not be read or written gives an error and not a signal. That check costs a system
-// call for each side (and before Linux 6.11 a visit of every page), so memcpy is better for a few bytes.
+// Copies of four mebibytes and more bypass the caches where that is faster, and the workers of the embedded service, which the first
+// such copy starts, share them. Memory that is not mapped or may not be read or written gives an error and not a signal. That check
+// costs a system call for each side, so memcpy is better for a few bytes. Before Linux 6.11 the kernel visits every page, and before
+// 5.14 nothing is checked. The check does not notice that a mapped file was truncated.
 //
 // MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT (past the last address), MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY,
 // MF_ERROR_MEMORY_FAULT, MF_ERROR_SYSTEM; nothing was written. Any thread, and in a forked child.
@@ -724,7 +727,10 @@ enum mf_error mf_arm(struct mf_queue queue,
 // Submits a transfer that moves nothing. With MF_FLAG_FENCED it ends when all earlier ones have ended.
 //
 // For this and every mf_submit_ function: `terms` may be null; `ticket` may be null in a program that takes completions by mf_poll.
-// The completion reports ranges outside their frames and missing rights. MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
+// The transfer keeps its frames until its completion was taken. The completion reports ranges outside their frames and missing
+// rights.
+//
+// MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
 // MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
 // MF_ERROR_ARGUMENT (unknown terms), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end); nothing was submitted. One thread at a
 // time in a queue.
@@ -881,13 +887,13 @@ enum mf_error mf_submit_repeat(struct mf_queue queue,
 #ifndef MEMFERRY_H_INLINE
 #define MEMFERRY_H_INLINE
 
-/* All of a frame. */
+/* Gives all of a frame. */
 static inline mf_range mf_all(mf_frame frame) {
     mf_range range = { frame, 0, MF_TO_END };
     return range;
 }
 
-/* Some bytes of a frame. */
+/* Gives some bytes of a frame. */
 static inline mf_range mf_part(mf_frame frame, uint64_t offset, uint64_t length) {
     mf_range range = { frame, offset, length };
     return range;

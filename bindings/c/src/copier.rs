@@ -17,7 +17,8 @@ use crate::table;
 use crate::types::{mf_client, mf_copier};
 
 /// Opens a copier: a sequence of asynchronous copies between plain pointers. It has its own thread. Only for clients of
-/// mf_embed.
+/// mf_embed. A forked child has none of its parent's copiers, and pending copies are never done in it: call mf_csync_all before
+/// the fork.
 ///
 /// MF_ERROR_NOT_EMBEDDED, MF_ERROR_SYSTEM. Any thread.
 #[must_use]
@@ -52,10 +53,11 @@ pub extern "C" fn mf_copier_close(copier: mf_copier) -> mf_error {
 /// source may be written without these calls once mf_csync has returned for every destination that was copied from it. If one of
 /// them was forgotten or copied over before that, call mf_csync_to_write of the source. Freeing and unmapping count as writing.
 ///
-/// A copy from a destination that is still pending reads the bytes where they are now. The call takes longer when the ranges
+/// A copy from a destination that is still pending reads the bytes where they are now; the buffer between is filled after
+/// everything else, or never when it is forgotten. Bytes that a later copy overwrites are not moved. The call takes longer when the ranges
 /// overlap and start less than 4 KiB apart, when it copies from a copy of something that a pending copy overwrites, and when
 /// thousands of copies are pending. The caller copies up to 8 KiB itself where no pending copy is in the way. Bytes that no engine
-/// moves are moved by the CPU.
+/// moves are moved by the CPU, so an accepted copy does not fail.
 ///
 /// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT or MF_ERROR_OUT_OF_RANGE (past the last
 /// address), MF_ERROR_MEMORY_FAULT, MF_ERROR_FORKED; nothing is copied. Any thread.

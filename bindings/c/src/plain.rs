@@ -157,9 +157,10 @@ fn with_workers(destination: *mut u8, source: *const u8, length: usize) -> Resul
 }
 
 /// Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
-/// Long copies bypass the caches where that is faster, and the workers of the embedded service, which the first long copy starts,
-/// share them. Memory that is not mapped or may not be read or written gives an error and not a signal. That check costs a system
-/// call for each side (and before Linux 6.11 a visit of every page), so memcpy is better for a few bytes.
+/// Copies of four mebibytes and more bypass the caches where that is faster, and the workers of the embedded service, which the first
+/// such copy starts, share them. Memory that is not mapped or may not be read or written gives an error and not a signal. That check
+/// costs a system call for each side, so memcpy is better for a few bytes. Before Linux 6.11 the kernel visits every page, and before
+/// 5.14 nothing is checked. The check does not notice that a mapped file was truncated.
 ///
 /// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT (past the last address), MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY,
 /// MF_ERROR_MEMORY_FAULT, MF_ERROR_SYSTEM; nothing was written. Any thread, and in a forked child.

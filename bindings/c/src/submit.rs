@@ -49,7 +49,10 @@ fn regions(what: &str, list: *const mf_range, count: usize) -> Result<Vec<Region
 /// Submits a transfer that moves nothing. With MF_FLAG_FENCED it ends when all earlier ones have ended.
 ///
 /// For this and every mf_submit_ function: `terms` may be null; `ticket` may be null in a program that takes completions by mf_poll.
-/// The completion reports ranges outside their frames and missing rights. MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
+/// The transfer keeps its frames until its completion was taken. The completion reports ranges outside their frames and missing
+/// rights.
+///
+/// MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
 /// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
 /// MF_ERROR_ARGUMENT (unknown terms), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end); nothing was submitted. One thread at a
 /// time in a queue.

@@ -1,9 +1,12 @@
-//! The committed header matches the code, and the version script exports exactly its functions.
+//! The committed header and manual pages match the code, and the version script exports exactly the functions.
 //!
-//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` rewrites the header.
+//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` rewrites the header and the pages.
 
 #![allow(unsafe_code, reason = "the C interface returns pointers")]
 
+mod pages;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -53,18 +56,70 @@ fn declared() -> Vec<String> {
     names
 }
 
+/// File names and texts of the functions' pages.
+fn written_pages() -> BTreeMap<String, String> {
+    let functions = pages::functions(&HEADER);
+    let meanings = pages::meanings(&HEADER);
+    let page = |function: &pages::Function| {
+        (format!("{}.3", function.name), pages::page(function, &functions, &meanings))
+    };
+    functions.iter().map(page).collect()
+}
+
 #[test]
-fn a_manual_page_names_every_function() {
-    let pages = std::fs::read_dir(Path::new(CRATE).join("man")).unwrap();
-    let pages: String = pages
-        .map(|page| std::fs::read_to_string(page.unwrap().path()).unwrap())
-        .collect::<Vec<_>>()
-        .join("\n");
-    // The two helpers are inline functions, which `declared` leaves out.
-    for name in declared().iter().map(String::as_str).chain(["mf_all", "mf_part"]) {
-        let named = |word: &str| word.trim_matches('"') == name;
-        assert!(pages.split_whitespace().any(named), "no manual page names {name}");
+fn every_function_has_its_page() {
+    let folder = Path::new(CRATE).join("man");
+    let written = written_pages();
+    if std::env::var_os("MEMFERRY_WRITE_HEADER").is_some() {
+        for (name, page) in &written {
+            std::fs::write(folder.join(name), page).unwrap();
+        }
     }
+    for name in declared().iter().map(String::as_str).chain(["mf_all", "mf_part"]) {
+        assert!(
+            written.contains_key(&format!("{name}.3")),
+            "memferry.h was not understood: {name} has no page"
+        );
+    }
+    let files = std::fs::read_dir(&folder).unwrap();
+    let files: BTreeSet<String> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".3"))
+        .collect();
+    assert_eq!(files, written.keys().cloned().collect(), "pages and functions differ");
+    for (name, page) in &written {
+        let is_current = *page == read(&format!("man/{name}"));
+        assert!(is_current, "{name} does not match memferry.h; rewrite it with MEMFERRY_WRITE_HEADER=1");
+    }
+}
+
+#[test]
+fn every_page_names_errors() {
+    let functions = pages::functions(&HEADER);
+    let meanings = pages::meanings(&HEADER);
+    for function in functions
+        .iter()
+        .filter(|function| written_pages()[&format!("{}.3", function.name)].contains(".Sh ERRORS"))
+    {
+        let errors = pages::errors(function, &functions);
+        assert!(!errors.is_empty(), "{} names no error", function.name);
+        for error in errors {
+            assert!(meanings.contains_key(error), "{} names {error}, which does not exist", function.name);
+        }
+    }
+}
+
+#[test]
+fn the_overview_links_every_function() {
+    let overview = read("man/memferry.7");
+    let linked: BTreeSet<&str> = overview
+        .lines()
+        .filter_map(|line| line.strip_prefix(".Xr ")?.split(' ').next())
+        .filter(|name| name.starts_with("mf_"))
+        .collect();
+    let functions: Vec<String> =
+        pages::functions(&HEADER).into_iter().map(|function| function.name).collect();
+    assert_eq!(linked, functions.iter().map(String::as_str).collect());
 }
 
 #[test]
