@@ -121,7 +121,6 @@ pub(crate) mod packaging {
     pub(crate) const DEBIAN: &str = "packaging/debian";
     pub(crate) const UNITS: &str = "packaging/systemd";
     pub(crate) const USERS: &str = "packaging/sysusers.d";
-    pub(crate) const MANUALS: &str = "packaging/man";
     /// Checks of the packages in a chroot.
     pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";
     /// Follows README.md and the first chapter of the guide word by word, in a chroot.

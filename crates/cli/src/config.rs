@@ -62,6 +62,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// The manual page of the configuration file, without its title.
+pub(crate) fn manual() -> String {
+    text::manual()
+}
+
 /// Parses the name of a policy.
 pub(crate) fn policy(name: &str) -> Result<PolicyKind, String> {
     PolicyKind::parse(name)

@@ -49,10 +49,12 @@ pub(crate) struct Arguments {
     source: PathBuf,
     /// File to write; an existing file is overwritten.
     destination: PathBuf,
-    /// Copy what a pipe, a device or a file of /proc yields, until its end or until a signal.
+    /// Copy what a pipe, a device or a file of /proc yields, until its end or until SIGINT or SIGTERM.
     #[arg(long)]
     copy_contents: bool,
     /// Have the engine move the bytes, even between files that the kernel copies faster, and compare it with memcpy.
+    ///
+    /// The engine is inside the process.
     #[arg(long)]
     through_engine: bool,
     /// Have the engine of the service at this socket move the bytes, and compare it with memcpy.

@@ -29,6 +29,7 @@ mod overlay;
 mod picture;
 mod policy;
 mod profile;
+mod roff;
 mod serve;
 mod socket;
 mod status;
@@ -69,7 +70,7 @@ enum Command {
     Policy(policy::Arguments),
     /// Print the status of a running service for Prometheus, or serve it over HTTP.
     Metrics(metrics::Arguments),
-    /// Copy a file with the engine.
+    /// Copy a file, with the kernel or the engine.
     Copy(copy::Arguments),
     /// Serve files to 9P clients.
     #[command(name = "9p")]

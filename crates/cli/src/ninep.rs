@@ -40,18 +40,24 @@ struct ServeArguments {
     /// Directory to serve. Clients cannot reach anything outside it.
     directory: PathBuf,
     /// Address to listen on: unix:PATH or tcp:HOST:PORT; may be repeated.
+    ///
+    /// A TCP address that other machines can reach needs --key-file.
     #[arg(long, value_name = "ADDRESS", default_value = "unix:memferry-9p.sock")]
     listen: Vec<String>,
     /// Refuse all changes.
     #[arg(long)]
     read_only: bool,
     /// How to read files.
+    ///
+    /// `auto` decides for each open file at its first read and counts why, for the file `server` under the attach name /pool.
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
     /// Bytes of data per message, a multiple of 4096.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     block: usize,
     /// Bytes of the buffer pool.
+    ///
+    /// Requests wait while all buffers are in use.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pool: u64,
     /// File size in bytes from which engine `auto` bypasses the page cache [default: half of this machine's memory]
@@ -64,9 +70,13 @@ struct ServeArguments {
     #[arg(long, value_name = "UID")]
     allow_user: Vec<u32>,
     /// File with the key that TCP clients send when they attach (key=KEY or key=KEY:PATH). It is sent unencrypted.
+    ///
+    /// The key has at least 8 bytes and no colon.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Let clients create FIFOs and sockets. Devices are always refused.
+    ///
+    /// The server opens none of the three for a client.
     #[arg(long)]
     special_files: bool,
     /// Zero returned buffers of the pool in the background, in the lowest class, so that file contents do not stay in this
@@ -74,12 +84,17 @@ struct ServeArguments {
     #[arg(long)]
     zero_buffers: bool,
     /// Also serve the pool as files, under the attach name /pool.
+    ///
+    /// A directory of that name can then not be attached by itself.
     #[arg(long)]
     pool_files: bool,
     /// Maximum number of clients.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients)]
     max_clients: usize,
     /// Maximum number of clients of one user over Unix sockets, or of one address over TCP.
+    ///
+    /// Of an IPv6 address its network of 64 bits counts. All users who may not attach share one such limit. Further clients are
+    /// disconnected at once. Raise it where one user or address connects more often.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients_per_user)]
     max_clients_per_user: usize,
     /// Maximum number of fids per client.
@@ -89,6 +104,8 @@ struct ServeArguments {
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().outstanding)]
     max_outstanding: usize,
     /// Seconds after which a client that stops in the middle of a message is disconnected; at least 1.
+    ///
+    /// The same holds for a client that takes none of what it is sent, or does not attach. Of a long block each 64 KiB have that time.
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stall.as_secs())]
     stall: u64,
 }

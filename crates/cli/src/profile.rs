@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Write the report as JSON.
     #[arg(long)]
     json: bool,
-    /// Number of callers to list, those with the most time first.
+    /// Number of callers to list, those with the most time, bytes and calls first.
     #[arg(long, value_name = "N", default_value_t = 20)]
     callers: usize,
     /// The program and its arguments.

@@ -29,10 +29,16 @@ const WITH_CRATES: [(&str, &str); 4] = [
     ("python3-memferry", package::PYTHON),
 ];
 
+/// Checks each manual page below folders; pages of other packages need not be installed.
+const MANDOC: &str = r#"find "$@" -type f -exec mandoc -T lint -W warning {} +"#;
+
 /// Builds and checks the packages; returns their folder.
 pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
     work.setup.tools(&[debian::PACKAGING])?;
     let built = build::programs(work)?;
+    let lint =
+        Line::new("sh").args(["-c", MANDOC, "mandoc"]).arg(&built.manuals).arg(built.c.join("share/man"));
+    work.stages.run("syntax of manual pages", &lint)?;
     let wheel = build::wheel(work)?;
     let folder = work.place.built("package/debian");
     let source = folder.join("source");

@@ -70,9 +70,9 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     }
     let users = built.root.join(layout::packaging::USERS);
     copy_all(&users, &prefix.folder("lib/sysusers.d")?, "conf")?;
-    let manuals = prefix.folder("share/man/man1")?;
-    copy_all(&built.manuals, &manuals, "1")?;
-    copy_all(&built.root.join(layout::packaging::MANUALS), &manuals, "1")?;
+    for section in ["1", "5"] {
+        copy_all(&built.manuals, &prefix.folder(&format!("share/man/man{section}"))?, section)?;
+    }
     completions(built, prefix)
 }
 

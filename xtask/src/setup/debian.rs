@@ -85,6 +85,7 @@ pub(crate) const PACKAGING: &[Tool] = &[
     Tool::program("debhelper", "dh"),
     Tool::program("dh-dkms", "dh_dkms"),
     Tool::program("lintian", "lintian"),
+    Tool::program("mandoc", "mandoc"),
     Tool::program("binutils", "strip"),
 ];
 /// Makes chroots of Debian's releases.

@@ -3,7 +3,7 @@
 //! ```text
 //! SECTIONS ─► flags of `memferry serve` and `memferry policy`, with their help
 //!          ├► the keys of a configuration file, and the error messages for it
-//!          └► the default file, and docs/guide/options.md
+//!          └► the default file, memferry.toml(5), and docs/guide/options.md
 //! ```
 //!
 //! To add an option, add a field with its default to [`super::settings::Settings`] or `ServiceConfig`, and a row here. The bounds
