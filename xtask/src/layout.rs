@@ -86,6 +86,9 @@ pub(crate) mod test {
 /// The expected verdicts of the lab's claims.
 pub(crate) const LAB_VERDICTS: &str = "research/lab/tests/verdicts.txt";
 
+/// The sources of the client library, whose public types have examples.
+pub(crate) const API: &str = "crates/memferry/src/";
+
 pub(crate) const C_INSTALL: &str = "bindings/c/install";
 
 pub(crate) const PYTHON: &str = "bindings/python";

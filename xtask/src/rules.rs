@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Tree::packages ──► arrows
-//! Tree::files ─────► unsafety, length, docs, markers, words, entry, glossary, bindings, comments
+//! Tree::files ─────► unsafety, length, docs, markers, words, entry, examples, glossary, bindings, comments
 //! both ────────────► names, dependencies, cycles
 //! ```
 //!
@@ -15,6 +15,7 @@ mod cycles;
 mod dependencies;
 mod docs;
 mod entry;
+mod examples;
 mod glossary;
 mod length;
 mod markers;
@@ -27,7 +28,7 @@ use crate::violation::Violation;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     |tree| arrows::check(&tree.packages),
     |tree| bindings::check(&tree.files),
     |tree| comments::check(&tree.files),
@@ -35,6 +36,7 @@ const RULES: [Rule; 13] = [
     |tree| dependencies::check(&tree.files, &tree.packages),
     |tree| docs::check(&tree.files),
     |tree| entry::check(&tree.files),
+    |tree| examples::check(&tree.files),
     |tree| glossary::check(&tree.files),
     |tree| length::check(&tree.files),
     |tree| markers::check(&tree.files),

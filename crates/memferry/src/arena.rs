@@ -76,12 +76,45 @@ impl Default for ArenaOptions {
 }
 
 /// Why an arena could not allocate a buffer.
+///
+/// ```
+/// use memferry::{ArenaOptions, BufferError, Client};
+///
+/// let arena = Client::embedded()?.arena(ArenaOptions::default())?;
+/// assert!(matches!(arena.buffer(0), Err(BufferError::Empty)));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub type BufferError = ArenaError<SegmentError<FrameError>>;
 
 /// An allocator for collections in the memory of an arena: `allocator_api2::vec::Vec<u8, FrameAllocator>`.
+///
+/// ```
+/// use allocator_api2::vec::Vec;
+/// use memferry::{ArenaOptions, Client, FrameAllocator};
+///
+/// let arena = Client::embedded()?.arena(ArenaOptions::default())?;
+/// let mut list: Vec<u64, FrameAllocator> = Vec::new_in(arena.allocator());
+/// list.extend(0..1000);
+/// assert_eq!(list.iter().sum::<u64>(), 499_500);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub type FrameAllocator = Arena<Memfds<Segments>>;
 
 /// The bytes that [`FrameArena::copy`] moved, by mover.
+///
+/// ```
+/// use memferry::{ArenaOptions, Client, Copied};
+///
+/// let client = Client::embedded()?;
+/// let arena = client.arena(ArenaOptions::default())?;
+/// let mut from = allocator_api2::vec::Vec::new_in(arena.allocator());
+/// from.resize(256, 7u8);
+/// let mut to = from.clone();
+/// // These bytes fill no page, so no engine may write them.
+/// let copied = arena.copy(&mut client.queue(2)?, &from, &mut to)?;
+/// assert_eq!(copied, Copied { by_engine: 0, by_caller: 256 });
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copied {
     /// Bytes moved by an engine of the service.
@@ -91,6 +124,16 @@ pub struct Copied {
 }
 
 /// Copying between slices failed. Each byte of the destination is then old, new or zero.
+///
+/// ```
+/// use memferry::{ArenaOptions, Client, CopyError};
+///
+/// let client = Client::embedded()?;
+/// let arena = client.arena(ArenaOptions::default())?;
+/// let refused = arena.copy(&mut client.queue(2)?, &[1, 2, 3], &mut [0; 2]);
+/// assert_eq!(refused, Err(CopyError::Lengths { from: 3, to: 2 }));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CopyError {
     /// The slices differ in length.

@@ -28,6 +28,17 @@ use thiserror::Error;
 use crate::frame::Frame;
 
 /// The description of a transfer contradicts itself.
+///
+/// ```
+/// use memferry::{Client, InvalidTransfer, SubmitReason, copy};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let refused = client.queue(2)?.submit(copy(&frame, frame.slice(..100))).unwrap_err();
+/// let expected = InvalidTransfer::TooShort { source_bytes: 4096, destination_bytes: 100 };
+/// assert_eq!(refused.reason, SubmitReason::Invalid(expected));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum InvalidTransfer {
     /// The destination is shorter than the source.

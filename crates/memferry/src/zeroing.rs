@@ -39,6 +39,19 @@ const OUTSTANDING: u32 = 8;
 const IDLE_CHECK: Duration = Duration::from_millis(100);
 
 /// Why [`Zeroing::start`] failed.
+///
+/// ```
+/// use memferry::{Client, Zeroing, ZeroingError};
+/// use memferry_pool::{Options, Pool};
+///
+/// let pool = Pool::new(Options::default())?;
+/// match Zeroing::start(&Client::embedded()?, &pool) {
+///     Ok(zeroing) => assert_eq!(zeroing.statistics().failed, 0),
+///     Err(ZeroingError::NotEmbedded) => unreachable!("this client is embedded"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum ZeroingError {
     /// The service is in another process.

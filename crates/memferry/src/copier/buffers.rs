@@ -28,6 +28,16 @@ use crate::frame::{Frame, Region, TakeBackError};
 const GAP: u64 = 4096;
 
 /// Why [`Copier::amemcpy`] refused a copy.
+///
+/// ```
+/// use memferry::{AmemcpyError, Client, Copier};
+///
+/// let copier = Copier::new(&Client::embedded()?)?;
+/// let buffer = copier.adopt(vec![0; 4096])?;
+/// let refused = copier.amemcpy(&buffer.range(0, 100), &buffer.range(100, 200));
+/// assert_eq!(refused, Err(AmemcpyError::Lengths { from: 200, to: 100 }));
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AmemcpyError {
     /// The ranges differ in length.

@@ -50,6 +50,32 @@ const THREAD: &str = "memferry-copier";
 const ADDRESSES: u64 = 1 << 63;
 
 /// Maps the addresses of a [`CopyQueue`] to memory. It must know every address passed to the queue.
+///
+/// ```
+/// use std::sync::Mutex;
+///
+/// use memferry::{AddressSpace, Client, CopyQueue, Region};
+///
+/// /// Memory that no engine reaches.
+/// struct Bytes(Mutex<Vec<u8>>);
+///
+/// impl AddressSpace for Bytes {
+///     fn region(&self, _address: u64, _length: u64) -> Option<Region> {
+///         None
+///     }
+///
+///     fn copy(&self, to: u64, from: u64, length: u64) {
+///         self.0.lock().unwrap().copy_within(from as usize..(from + length) as usize, to as usize);
+///     }
+/// }
+///
+/// let space = Bytes(Mutex::new(b"copy....".to_vec()));
+/// let queue = CopyQueue::new(&Client::embedded()?, space)?;
+/// queue.amemcpy(4, 0, 4)?;
+/// queue.csync(4, 4)?;
+/// assert_eq!(*queue.space().0.lock().unwrap(), b"copycopy");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub trait AddressSpace: Send + Sync + 'static {
     /// The bytes at `address` as part of a frame: `length` bytes, or fewer if the frame ends before. With `None`, the CPU
     /// copies them.
@@ -61,6 +87,20 @@ pub trait AddressSpace: Send + Sync + 'static {
 }
 
 /// Why [`CopyQueue::new`] or [`Copier::new`](crate::Copier::new) failed.
+///
+/// ```
+/// use memferry::{Client, Copier, CopierError};
+///
+/// fn copier(client: &Client) -> Option<Copier> {
+///     match Copier::new(client) {
+///         Ok(copier) => Some(copier),
+///         Err(CopierError::NotEmbedded) => None, // copy with the CPU instead
+///         Err(error) => panic!("{error}"),
+///     }
+/// }
+/// assert!(copier(&Client::embedded()?).is_some());
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum CopierError {
     /// The service is in another process.
@@ -122,6 +162,32 @@ struct Shared<A> {
 
 /// Asynchronous copies between addresses, in the order of the calls. Any thread may call; the queue orders calls of several
 /// threads as they arrive.
+///
+/// ```
+/// # use std::sync::Mutex;
+/// #
+/// # use memferry::{AddressSpace, Client, CopyQueue, Region};
+/// #
+/// # /// Memory that no engine reaches.
+/// # struct Bytes(Mutex<Vec<u8>>);
+/// #
+/// # impl AddressSpace for Bytes {
+/// #     fn region(&self, _address: u64, _length: u64) -> Option<Region> {
+/// #         None
+/// #     }
+/// #
+/// #     fn copy(&self, to: u64, from: u64, length: u64) {
+/// #         self.0.lock().unwrap().copy_within(from as usize..(from + length) as usize, to as usize);
+/// #     }
+/// # }
+/// # let client = Client::embedded()?;
+/// // An `AddressSpace` over the bytes of a vector, as in the example there.
+/// let queue = CopyQueue::new(&client, Bytes(Mutex::new(vec![7; 16])))?;
+/// queue.amemcpy(8, 0, 8)?; // returns at once
+/// queue.csync_to_write(0, 8)?; // now the source may be written
+/// assert_eq!(queue.statistics().map_err(memferry::CallError::from)?.asked, 8);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub struct CopyQueue<A: AddressSpace> {
     shared: Arc<Shared<A>>,
     worker: Option<JoinHandle<()>>,
