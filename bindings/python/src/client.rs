@@ -22,15 +22,17 @@ use crate::queue::Queue;
 use crate::session::Session;
 use crate::submission::Submission;
 
-/// A session with a service; `connect` opens one. When the last of the client's queues and tickets is dropped, that waits for
-/// running transfers, a minute at most.
+/// A session with a service; `connect` opens one, and `with` closes it. When the last of the client's queues and tickets is
+/// dropped, that waits for running transfers, a minute at most.
 #[pyclass(frozen, module = "memferry")]
 pub struct Client {
     session: Arc<Session>,
 }
 
-/// Opens a session with the service that listens on `path`, or with the one inside this process. The service has `timeout`
-/// seconds to answer this and each later call, `None` for no limit.
+/// Opens a session with the service that listens on `path`, or without a path with the one inside this process. The service
+/// has `timeout` seconds to answer this and each later call, `None` for no limit.
+///
+/// Raises ConnectError, NoAnswerError; ValueError for a negative timeout; OSError.
 #[pyfunction]
 #[pyo3(signature = (path=None, *, timeout=5.0))]
 pub(crate) fn connect(
@@ -51,7 +53,7 @@ pub(crate) fn connect(
 
 #[pymethods]
 impl Client {
-    /// The session's public name, to which others grant.
+    /// The session's public name, an integer to which others grant.
     #[getter]
     fn session(&self) -> PyResult<u64> {
         Ok(self.session.client()?.session().0)
@@ -63,7 +65,11 @@ impl Client {
         Ok(self.session.client()?.is_embedded())
     }
 
-    /// Allocates at least `length` bytes, in whole pages, zeroed: in huge pages of the machine's pool, or on one NUMA node.
+    /// Allocates at least `length` bytes, in whole pages, zeroed: with `huge` in huge pages of the machine's pool, with
+    /// `node` on that NUMA node.
+    ///
+    /// Raises RefusedError for a quota, a length of 0, or where the machine has no such memory; NoAnswerError,
+    /// ServiceLostError, ForkedError; ValueError for a negative length, or a closed client.
     #[pyo3(signature = (length, *, huge=false, node=None))]
     fn frame(
         &self,
@@ -84,12 +90,19 @@ impl Client {
     }
 
     /// Opens a queue for up to `capacity` transfers, a power of two from 2 to 4096.
+    ///
+    /// Raises RefusedError for another capacity or a quota, NoAnswerError, ServiceLostError, ForkedError; ValueError for a
+    /// closed client.
     #[pyo3(signature = (capacity=Number(64)), text_signature = "($self, capacity=64)")]
     fn queue(&self, py: Python<'_>, capacity: Number<u32>) -> PyResult<Queue> {
         Submission::open(py, Arc::clone(&self.session), capacity.0).map(Queue)
     }
 
-    /// Grants rights on a frame or a region to another session, or to every session of a user.
+    /// Grants rights on a frame or a region to one session, or to every session of a user (a user id). `rights` are letters
+    /// of "rwg", to read, to write, to grant.
+    ///
+    /// Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
+    /// for other memory, other letters, more or fewer than one grantee, or a closed client.
     #[pyo3(signature = (memory, rights="r", *, session=None, user=None))]
     fn grant(
         &self,
@@ -115,7 +128,10 @@ impl Client {
         Ok(Grant::new(Arc::clone(&self.session), token.map_err(errors::of_call)?))
     }
 
-    /// Takes up a grant. The frame has no buffer here: the service moves bytes there.
+    /// Accepts a grant, and returns its frame. That has no buffer in this process: the service moves bytes there.
+    ///
+    /// Raises RefusedError where the token names no grant to this client; NoAnswerError, ServiceLostError, ForkedError;
+    /// ValueError for a closed client.
     fn accept(&self, py: Python<'_>, token: &GrantToken) -> PyResult<Frame> {
         let client = self.session.client()?;
         let token = token.0;
@@ -123,12 +139,18 @@ impl Client {
         Ok(Frame::new(Arc::clone(&self.session), frame))
     }
 
-    /// Takes away the rights that were granted under a token, as `Grant.revoke`.
+    /// Revokes the rights that were granted under a token, as `Grant.revoke`.
+    ///
+    /// Raises RefusedError where nothing is granted any more, NoAnswerError while a transfer still uses the memory;
+    /// ServiceLostError, ForkedError; ValueError for a closed client.
     fn revoke(&self, py: Python<'_>, token: &GrantToken) -> PyResult<()> {
         grant::revoke(py, &self.session, token.0)
     }
 
-    /// Waits until all transfers have ended, and closes with all queues. Frames stay until their last object is dropped.
+    /// Waits until all transfers have ended, and closes the client with all queues. Frames stay until their last object is
+    /// dropped.
+    ///
+    /// Raises ForkedError.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.session.finish(py, false)
     }

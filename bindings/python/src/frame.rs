@@ -18,8 +18,9 @@ use pyo3::types::PySlice;
 
 use crate::session::Session;
 
-/// Memory the service may move bytes in; `frame[a:b]` is a part of it. It has the buffer protocol, unless it was accepted
-/// from another client.
+/// Memory that the service may move bytes in. `frame[a:b]` is a part of it, in bytes; other steps and parts outside are a
+/// ValueError. It has the buffer protocol, of unsigned bytes (`numpy.frombuffer` gives it a dtype), unless it was accepted
+/// from another client: then BufferError.
 #[pyclass(frozen, module = "memferry")]
 pub struct Frame {
     pub(crate) session: Arc<Session>,
@@ -103,7 +104,7 @@ impl Frame {
         length_of(self.frame.length())
     }
 
-    /// What may be done with it: letters of "rwg", to read, to write, to grant.
+    /// The allowed uses, letters of "rwg": to read, to write, to grant.
     #[getter]
     fn rights(&self) -> String {
         letters(self.frame.rights())
@@ -115,7 +116,7 @@ impl Frame {
         self.frame.pointer().is_some()
     }
 
-    /// The session that granted it, of a frame that was accepted; else `None`. A token alone does not tell.
+    /// The session that granted an accepted frame; else `None`. A token alone does not identify its grantor.
     #[getter]
     fn grantor(&self) -> Option<u64> {
         self.frame.grantor().map(|session| session.0)
@@ -147,7 +148,7 @@ impl Frame {
     }
 }
 
-/// A part of a frame, made by `frame[a:b]`.
+/// A part of a frame, made by `frame[a:b]`; slices of it count from its first byte.
 #[pyclass(frozen, module = "memferry")]
 pub struct Region {
     pub(crate) region: memferry::Region,

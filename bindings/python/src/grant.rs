@@ -8,8 +8,10 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::session::Session;
 
-/// Names a grant. It is no secret: only the grantee can accept it. `str(token)` and `GrantToken(text)` carry it from process to
-/// process, and so does pickle.
+/// Names a grant. It is no secret: only the grantee can accept it. `str(token)` and `GrantToken(text)` carry it from
+/// process to process, and so does pickle.
+///
+/// `GrantToken` raises ValueError for a text that is no token.
 #[pyclass(frozen, eq, hash, module = "memferry")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GrantToken(pub(crate) memferry::GrantToken);
@@ -56,14 +58,17 @@ pub(crate) fn revoke(py: Python<'_>, session: &Session, token: memferry::GrantTo
 
 #[pymethods]
 impl Grant {
-    /// For the grantee's `Client.accept`.
+    /// The token for the grantee's `Client.accept`.
     #[getter]
     fn token(&self) -> GrantToken {
         GrantToken(self.token)
     }
 
-    /// Takes the rights away, from the grantee and everyone it passed them to. Returns when no transfer uses the memory on
-    /// their behalf any more: running ones are cancelled.
+    /// Revokes the rights of the grantee and of everyone it passed them to. Running transfers that use the memory on their
+    /// behalf are cancelled; this returns when they have ended.
+    ///
+    /// Raises RefusedError where nothing is granted any more, NoAnswerError while a transfer still uses the memory;
+    /// ServiceLostError, ForkedError; ValueError for a closed client.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         revoke(py, &self.session, self.token)
     }

@@ -16,7 +16,7 @@ use crate::submission::{Next, Submission};
 use crate::ticket::{Done, Ticket};
 use crate::transfer::Transfer;
 
-/// Where transfers are submitted and their ends are taken. Several threads may use one.
+/// Where transfers are submitted and their ends are taken. Several threads may use one. `with` closes it.
 #[pyclass(frozen, module = "memferry")]
 pub struct Queue(pub(crate) Arc<Submission>);
 
@@ -39,33 +39,43 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// Transfers that may be outstanding, or ended with the end not yet taken.
+    /// Maximum number of transfers that are outstanding or whose ends were not taken.
     #[getter]
     fn capacity(&self) -> u32 {
         self.0.capacity()
     }
 
-    /// Starts a transfer. Operands that do not fit are exceptions here; a failed transfer is one where its end is taken.
+    /// Starts a transfer, and returns its ticket. A transfer that fails raises where its end is taken, not here.
+    ///
+    /// Raises ValueError for operands that do not fit each other or a closed queue, TypeError for one that is no memory,
+    /// BufferError for one with gaps or that may not be written; QueueFullError, RefusedError for memory that cannot be
+    /// used, NoAnswerError, ServiceLostError, ForkedError.
     fn submit(&self, py: Python<'_>, transfer: &Transfer) -> PyResult<Ticket> {
         let running = self.0.submit(py, transfer)?;
         Ok(Ticket { running, queue: Arc::clone(&self.0) })
     }
 
-    /// Does a transfer before the call returns: on this thread where the service is in this process, other threads running
-    /// meanwhile; else, or where it is linked, fenced or has a deadline, by submitting it and waiting.
+    /// Does a transfer before the call returns: on this thread if the service is in this process, while other threads run;
+    /// otherwise, or if it is linked, fenced or has a deadline, by submitting it and waiting.
+    ///
+    /// Raises TransferError, and as `submit`.
     fn run(&self, py: Python<'_>, transfer: &Transfer) -> PyResult<Done> {
         let (running, end) = self.0.run(py, transfer)?;
         Done::of(py, &running, end)
     }
 
     /// Waits for a ticket of this queue, as `Ticket.wait`.
+    ///
+    /// Raises TransferError, TimeoutError, ForkedError; a ticket of another queue is a TransferError too.
     #[pyo3(signature = (ticket, timeout=None))]
     fn wait(&self, py: Python<'_>, ticket: &Ticket, timeout: Option<f64>) -> PyResult<Done> {
         self.check_own(py, ticket)?;
         ticket.wait(py, timeout)
     }
 
-    /// The next end that was not taken yet, `None` when there is none at the moment.
+    /// Takes the next end, `None` when there is none at the moment.
+    ///
+    /// Raises TransferError for a transfer that failed; ServiceLostError, ForkedError.
     fn poll(&self, py: Python<'_>) -> PyResult<Option<Done>> {
         match self.0.next()? {
             Next::Ended(running) => taken(py, &running).map(Some),
@@ -73,13 +83,17 @@ impl Queue {
         }
     }
 
-    /// Iterates over the ends that were not taken yet, waiting for each, until no transfer is outstanding. A failed transfer
-    /// raises; iterate again for the others.
+    /// Iterates over the ends that were not taken, waiting for each, until no transfer is outstanding. Iterate again after
+    /// an exception for the others.
+    ///
+    /// Raises TransferError for a transfer that failed; ServiceLostError, ForkedError.
     fn completions(&self) -> Completions {
         Completions(Arc::clone(&self.0))
     }
 
-    /// Waits until all transfers have ended, and closes. Ends can still be taken.
+    /// Waits until all transfers have ended, and closes the queue. Ends can still be taken.
+    ///
+    /// Raises ForkedError.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, false)
     }

@@ -54,8 +54,11 @@ impl Ticket {
         self.running.id()
     }
 
-    /// Waits until the transfer has ended, at most `timeout` seconds; then `TimeoutError` is raised and the transfer goes on.
-    /// Other threads run meanwhile. It may be called again: the ticket keeps the end.
+    /// Waits until the transfer has ended, at most `timeout` seconds, while other threads run. It may be called again: the
+    /// ticket keeps the end.
+    ///
+    /// Raises TransferError if it failed; TimeoutError, after which it goes on; ForkedError; ValueError for a negative
+    /// timeout.
     #[pyo3(signature = (timeout=None))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Done> {
         let limit = timeout.map(seconds).transpose()?;
@@ -65,13 +68,17 @@ impl Ticket {
     }
 
     /// Whether the transfer has ended.
+    ///
+    /// Raises ForkedError.
     fn done(&self) -> PyResult<bool> {
         let home = self.running.home();
         home.check()?;
         Ok(self.running.is_over() || home.asking(|| self.running.poll().is_some()))
     }
 
-    /// Asks that the transfer end early; `wait` says how it ended.
+    /// Requests that the transfer end early; `wait` says how it ended.
+    ///
+    /// Raises ForkedError.
     fn cancel(&self) -> PyResult<()> {
         let home = self.running.home();
         home.check()?;
@@ -95,7 +102,10 @@ impl Ticket {
         Ok(self.running.is_over() || home.asking(look))
     }
 
-    /// The wait as a coroutine, for `asyncio.create_task` and task groups, which take nothing else that can be awaited.
+    /// The wait as a coroutine, for `asyncio.create_task` and task groups, which take no other object that can be awaited.
+    /// Cancelling the task cancels the transfer.
+    ///
+    /// Raises TransferError if it failed; ForkedError.
     fn until_done<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("memferry._waiting")?.call_method1("until_done", (slf,))
     }
@@ -112,7 +122,7 @@ impl Ticket {
 /// The end of a transfer that succeeded.
 #[pyclass(frozen, generic, module = "memferry", get_all)]
 pub struct Done {
-    /// The number that its ticket has too.
+    /// The number of the transfer, as `Ticket.id`.
     id: u64,
     /// Bytes that the transfer visited.
     bytes_done: u64,

@@ -46,6 +46,14 @@ enum Operation {
 }
 
 /// What is to be moved, and on which terms. `Queue.submit` and `Queue.run` take it, more than once if you like.
+///
+/// Operands are frames, regions and any contiguous buffers, whatever their shape and dtype: their bytes count. The pictures
+/// of `turn` and `overlay` are arrays of shape (height, width) or (height, width, channels), of any dtype and with any
+/// strides, except that the bytes of one pixel adjoin. Operands are checked when the transfer is submitted.
+///
+/// Terms of every transfer: `within`, a limit in seconds from the submission; `hint` "keep" if the destination will be read
+/// soon, "stream" if not, "auto" to let the engine decide; `linked`: the next transfer of the queue starts only when this
+/// one has succeeded; `fenced`: it starts when all earlier ones have ended.
 #[pyclass(frozen, generic, module = "memferry")]
 pub struct Transfer {
     operation: Operation,
@@ -199,7 +207,10 @@ impl Transfer {
     }
 }
 
-/// Moves nothing; with `fenced` it ends when all transfers submitted before it have, of frames and of other memory.
+/// Moves nothing; with `fenced` it ends when all transfers submitted before it have, of frames and of other memory. The
+/// end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(signature = (*, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn nop(within: Option<f64>, hint: Option<&str>, linked: bool, fenced: bool) -> PyResult<Transfer> {
@@ -207,7 +218,10 @@ pub(crate) fn nop(within: Option<f64>, hint: Option<&str>, linked: bool, fenced:
     Ok(Transfer::new(Operation::Nop, Vec::new(), terms))
 }
 
-/// Copies the whole source to the start of the destination; they may overlap.
+/// Copies the whole source to the start of the destination, which may be longer; they may overlap. The end's `output` is
+/// `None`.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(signature = (source, destination, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn copy(
@@ -222,7 +236,9 @@ pub(crate) fn copy(
     Ok(Transfer::new(Operation::Copy, vec![source, destination], terms))
 }
 
-/// Copies as `copy` does, and computes the CRC-32C of the bytes as `crc32c` does.
+/// Copies as `copy` does, and computes the CRC-32C of the bytes as `crc32c` does: the end's `output`.
+///
+/// Raises ValueError for unusable terms or a seed of more than 32 bits.
 #[pyfunction]
 #[pyo3(
     signature = (source, destination, seed=Number(0), *, within=None, hint=None, linked=false, fenced=false),
@@ -241,7 +257,9 @@ pub(crate) fn copy_crc32c(
     Ok(Transfer::new(Operation::CopyCrc { seed: seed.0 }, vec![source, destination], terms))
 }
 
-/// Computes the CRC-32C of the source, continued from `seed`: the end's `output`.
+/// Computes the CRC-32C of the source, continued from `seed`, the CRC of the bytes before: the end's `output`, an int.
+///
+/// Raises ValueError for unusable terms or a seed of more than 32 bits.
 #[pyfunction]
 #[pyo3(
     signature = (source, seed=Number(0), *, within=None, hint=None, linked=false, fenced=false),
@@ -259,7 +277,10 @@ pub(crate) fn crc32c(
     Ok(Transfer::new(Operation::Crc { seed: seed.0 }, vec![source], terms))
 }
 
-/// Finds the offset of the first byte that differs, `None` where all are equal: the end's `output`. Both have one length.
+/// Finds the offset in bytes of the first difference: the end's `output`, `None` where all bytes are equal. Both operands
+/// have one length.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(signature = (first, other, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn compare(
@@ -274,7 +295,10 @@ pub(crate) fn compare(
     Ok(Transfer::new(Operation::Compare, vec![first, other], terms))
 }
 
-/// Copies one source to the start of two destinations; no two of the three may overlap in part.
+/// Copies one source to the start of two destinations; no two of the three may overlap in part, else the transfer fails.
+/// The end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms or another number of destinations.
 #[pyfunction]
 #[pyo3(signature = (source, destinations, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn dual_copy(
@@ -290,7 +314,10 @@ pub(crate) fn dual_copy(
     Ok(Transfer::new(Operation::DualCopy, vec![source, one, other], terms))
 }
 
-/// Repeats a value of `width` 1, 2 or 4 bytes, little-endian, over the destination.
+/// Repeats a value of `width` 1, 2 or 4 bytes, little-endian, over the destination, whose length is a multiple of that. The
+/// end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms, another width, or a value too large for it.
 #[pyfunction]
 #[pyo3(
     signature = (destination, value, width=Number(1), *, within=None, hint=None, linked=false, fenced=false),
@@ -309,7 +336,9 @@ pub(crate) fn fill(
     Ok(Transfer::new(Operation::Fill(pattern(value.0, width.0)?), vec![destination], terms))
 }
 
-/// Writes zeros over the destination.
+/// Writes zeros over the destination. The end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(signature = (destination, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn zero(
@@ -323,7 +352,10 @@ pub(crate) fn zero(
     Ok(Transfer::new(Operation::Fill(Pattern::Byte(0)), vec![destination], terms))
 }
 
-/// Moves the bytes of the sources, in order, to the destinations, in order.
+/// Moves the bytes of the sources, in order, to the destinations, in order. Both lists hold equally many bytes, in at most
+/// 1024 operands each. The end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(signature = (sources, destinations, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn scatter_gather(
@@ -341,8 +373,10 @@ pub(crate) fn scatter_gather(
     Ok(Transfer::new(operation, operands, terms))
 }
 
-/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them but overlap none
-/// in part.
+/// Computes, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination. That may be one of them;
+/// where it overlaps one in part, the transfer fails. The end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(signature = (sources, destination, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn xor<'py>(
@@ -359,8 +393,11 @@ pub(crate) fn xor<'py>(
     Ok(Transfer::new(Operation::Xor, operands, terms))
 }
 
-/// Copies a picture turned: "upright", "flip-horizontal", "flip-vertical", "rotate90", "rotate180", "rotate270" or "transpose".
-/// Pictures are arrays of height, width, and maybe channels.
+/// Copies a picture turned: "upright", "flip-horizontal", "flip-vertical", "rotate90" (clockwise), "rotate180", "rotate270"
+/// or "transpose". Both pictures have pixels of as many bytes, and the destination has the shape that the turn gives. A
+/// picture cannot be turned in its own place. The end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms or another turn.
 #[pyfunction]
 #[pyo3(signature = (source, destination, turn="upright", *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn turn(
@@ -376,7 +413,11 @@ pub(crate) fn turn(
     Ok(Transfer::new(Operation::Turn(turn_named(turn)?), vec![source, destination], terms))
 }
 
-/// Copies a picture onto another at (x, y), leaving out pixels of the colour `key` where one is given.
+/// Copies a picture onto another of the same kind, its top left pixel to `at`, (x, y) in pixels, where it has to fit. With
+/// a `key`, pixels of that colour are left out: their bytes as a little-endian number, of which at most 24 bits are
+/// compared; pixels then have 1, 2 or 4 bytes. The end's `output` is `None`.
+///
+/// Raises ValueError for unusable terms.
 #[pyfunction]
 #[pyo3(
     signature = (top, base, at=(Number(0), Number(0)), key=None, *, within=None, hint=None, linked=false, fenced=false),
