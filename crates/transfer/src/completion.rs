@@ -22,6 +22,12 @@ use crate::slot_error::SlotError;
 pub use crate::side::Side;
 
 /// The kind of engine that moved the bytes.
+///
+/// ```
+/// use memferry_transfer::EngineKind;
+///
+/// assert_eq!(format!("moved by the {}", EngineKind::Cpu), "moved by the CPU");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EngineKind {
     /// None: the request ended before it reached an engine.
@@ -46,6 +52,13 @@ impl core::fmt::Display for EngineKind {
 }
 
 /// Why a request failed.
+///
+/// ```
+/// use memferry_transfer::{Failure, Handle, Side};
+///
+/// let failure = Failure::UnknownHandle { side: Side::Source, handle: Handle::new(7, 1) };
+/// assert!(failure.to_string().starts_with("source handle 7.1 names nothing"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Failure {
     /// The ring slot does not hold a valid request.

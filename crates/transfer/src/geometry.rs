@@ -12,6 +12,13 @@
 use thiserror::Error;
 
 /// Bits of one pixel (`data_type` of Wicki 2014, listing 2).
+///
+/// ```
+/// use memferry_transfer::PixelSize;
+///
+/// assert_eq!(PixelSize::from_bytes(4), Some(PixelSize::Bits32));
+/// assert_eq!(PixelSize::from_bytes(3), None, "RGB is moved in passes of single bytes");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PixelSize {
     /// 1 byte.
@@ -47,6 +54,14 @@ impl PixelSize {
 ///
 /// Smaller pixels use its low bits. In a 32-bit pixel the upper eight bits are zero when filled and ignored when
 /// compared.
+///
+/// ```
+/// use memferry_transfer::{Color24, PixelSize};
+///
+/// let magenta = Color24::new(0xff_00ff).unwrap();
+/// assert!(magenta.matches(PixelSize::Bits32, 0x80ff_00ff), "alpha is ignored");
+/// assert_eq!(Color24::new(1 << 24), None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Color24(u32);
 
@@ -73,6 +88,13 @@ impl Color24 {
 }
 
 /// The size of a 2-D transfer: pixels per row, and rows (`count_2d` of Wicki 2014, listing 2).
+///
+/// ```
+/// use memferry_transfer::{Count2d, PixelSize};
+///
+/// let count = Count2d { pixel: PixelSize::Bits32, x_count: 640, y_count: 480 };
+/// assert_eq!((count.pixels(), count.total_bytes()), (307_200, 1_228_800));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Count2d {
     /// Size of a pixel.
@@ -96,6 +118,16 @@ impl Count2d {
 }
 
 /// One side's addressing as the thesis gives it, in pixels (`addr_2d` of Wicki 2014, listing 2, without the capability).
+///
+/// ```
+/// use memferry_transfer::{Count2d, PixelSize, Plane, geometry::Addr2d};
+///
+/// // Every second pixel of rows of eight, from the last pixel backwards.
+/// let count = Count2d { pixel: PixelSize::Bits16, x_count: 4, y_count: 2 };
+/// let addresses = Addr2d { x_start: 15, y_start: 0, x_modify: -2, y_modify: -2 };
+/// assert_eq!(addresses.plane(&count)?, Plane { start: 30, x_step: -4, y_step: -4 });
+/// # Ok::<(), memferry_transfer::geometry::GeometryError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Addr2d {
     /// Pixels added to the frame's base.
@@ -129,6 +161,17 @@ impl Addr2d {
 }
 
 /// One side's walk over its frame, in bytes.
+///
+/// ```
+/// use memferry_transfer::{Count2d, PixelSize, Plane};
+///
+/// // The left half of a picture of 8 x 2 pixels: from a row's fourth pixel it is five to the next row.
+/// let count = Count2d { pixel: PixelSize::Bits32, x_count: 4, y_count: 2 };
+/// let half = Plane { start: 0, x_step: 4, y_step: 5 * 4 };
+/// assert_eq!(half.offset_of(&count, 0, 1), 8 * 4);
+/// assert_eq!(half.extent(&count)?.unwrap().length, (8 + 4) * 4);
+/// # Ok::<(), memferry_transfer::geometry::GeometryError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plane {
     /// Offset of the first pixel's first byte.
@@ -149,6 +192,14 @@ pub struct Extent {
 }
 
 /// Why a 2-D walk is impossible.
+///
+/// ```
+/// use memferry_transfer::{Count2d, PixelSize, Plane, geometry::GeometryError};
+///
+/// let count = Count2d { pixel: PixelSize::Bits8, x_count: 10, y_count: 1 };
+/// let backwards = Plane { start: 4, x_step: -1, y_step: 0 };
+/// assert_eq!(backwards.extent(&count), Err(GeometryError::BeforeFrame { bytes: 5 }));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum GeometryError {
     /// The start lies beyond 64 bits.
@@ -213,6 +264,18 @@ impl Plane {
 }
 
 /// The shape of `mem_copy_2d` (Wicki 2014, listing 4).
+///
+/// ```
+/// use memferry_transfer::{Copy2d, Count2d, PixelSize, Plane};
+///
+/// // Rows of 100 bytes, out of a picture with rows of 128 bytes, packed.
+/// let count = Count2d { pixel: PixelSize::Bits8, x_count: 100, y_count: 50 };
+/// let source = Plane { start: 0, x_step: 1, y_step: 29 };
+/// let destination = Plane::contiguous(0, count.pixel);
+/// let shape = Copy2d { count, source, destination, transparent: None };
+/// assert_eq!(shape.destination.extent(&shape.count)?.unwrap().length, 5000);
+/// # Ok::<(), memferry_transfer::geometry::GeometryError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copy2d {
     /// Pixel size and counts, common to both sides.
@@ -243,6 +306,15 @@ impl Copy2d {
 }
 
 /// The shape of `mem_fill_2d` (Wicki 2014, listing 4).
+///
+/// ```
+/// use memferry_transfer::{Color24, Count2d, Fill2d, PixelSize, Plane};
+///
+/// let count = Count2d { pixel: PixelSize::Bits32, x_count: 16, y_count: 16 };
+/// let destination = Plane::contiguous(0, count.pixel);
+/// let black = Fill2d { count, destination, color: Color24::new(0).unwrap() };
+/// assert_eq!(black.count.total_bytes(), 1024);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill2d {
     /// Pixel size and counts.

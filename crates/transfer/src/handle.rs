@@ -10,6 +10,13 @@ use serde::{Deserialize, Serialize};
 
 bitflags::bitflags! {
     /// What the holder of a capability may do through the service.
+    ///
+    /// ```
+    /// use memferry_transfer::Rights;
+    ///
+    /// let rights = Rights::READ | Rights::GRANT;
+    /// assert!(rights.contains(Rights::READ) && !rights.contains(Rights::WRITE));
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
     #[serde(transparent)]
     pub struct Rights: u8 {
@@ -23,6 +30,14 @@ bitflags::bitflags! {
 }
 
 /// Names a capability by slot index and generation. A valid handle is never zero.
+///
+/// ```
+/// use memferry_transfer::Handle;
+///
+/// let handle = Handle::new(7, 1);
+/// assert_eq!(Handle::from_bits(handle.bits()), handle);
+/// assert_eq!(handle.to_string(), "7.1");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Handle(u64);
@@ -73,6 +88,14 @@ impl fmt::Display for Handle {
 
 /// Names a grant. The grantor passes it to the grantee, which accepts the grant by it; the grantor revokes the grant by it. The
 /// number is not a secret, as the service checks who uses it.
+///
+/// ```
+/// use memferry_transfer::{GrantToken, Handle};
+///
+/// let token = GrantToken::from_handle(Handle::new(7, 1));
+/// // As text it goes to the grantee by any means.
+/// assert_eq!(token.to_string().parse(), Ok(token));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantToken(u64);
@@ -121,6 +144,12 @@ impl core::str::FromStr for GrantToken {
 }
 
 /// One client's connection to the service. Ids are not reused while the service runs.
+///
+/// ```
+/// use memferry_transfer::SessionId;
+///
+/// assert_eq!(SessionId(3).to_string(), "3");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(pub u64);

@@ -14,6 +14,15 @@ use thiserror::Error;
 use crate::geometry::{Color24, Copy2d, Count2d, Extent, Fill2d, GeometryError, PixelSize, Plane};
 
 /// A rectangle of pixels in a frame.
+///
+/// ```
+/// use memferry_transfer::{PixelSize, image::Image};
+///
+/// let picture = Image::packed(640, 480, PixelSize::Bits32);
+/// let part = picture.crop(100, 50, 20, 10)?;
+/// assert_eq!((part.origin, part.pitch_bytes), ((50 * 640 + 100) * 4, 2560));
+/// # Ok::<(), memferry_transfer::image::ImageError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Image {
     /// Offset of the top left pixel, bytes.
@@ -29,6 +38,15 @@ pub struct Image {
 }
 
 /// How a picture is turned while it is copied.
+///
+/// ```
+/// use memferry_transfer::{PixelSize, image::{Image, Turn, turned_copy}};
+///
+/// let source = Image::packed(640, 480, PixelSize::Bits32);
+/// let turned = Image::packed(480, 640, PixelSize::Bits32);
+/// assert!(Turn::Rotate90.swaps_axes());
+/// assert!(turned_copy(&source, Turn::Rotate90, &turned, None).is_ok());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     /// A plain copy, not turned.
@@ -66,6 +84,14 @@ impl Turn {
 }
 
 /// Why an image operation is impossible.
+///
+/// ```
+/// use memferry_transfer::{PixelSize, image::{Image, ImageError}};
+///
+/// let picture = Image::packed(640, 480, PixelSize::Bits32);
+/// let refused = picture.crop(600, 0, 100, 100).unwrap_err();
+/// assert!(matches!(refused, ImageError::OutsideImage { right: 700, bottom: 100, .. }));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ImageError {
     /// Rows would overlap, because the pitch is shorter than a row.

@@ -21,6 +21,13 @@ pub const MAX_SEGMENTS: usize = 1024;
 pub const MAX_SOURCES: usize = 64;
 
 /// The value a fill repeats.
+///
+/// ```
+/// use memferry_transfer::Pattern;
+///
+/// assert_eq!(Pattern::Half(0x1234).word_bytes(), [0x34, 0x12, 0x34, 0x12]);
+/// assert_eq!(Pattern::Word(7).length_bytes(), 4);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// One byte, as `memset` and `mem_fill` of Wicki 2014, listing 1.
@@ -105,6 +112,13 @@ impl<R> Lists<R> {
 
 bitflags::bitflags! {
     /// A set of operation kinds, as engines announce it.
+    ///
+    /// ```
+    /// use memferry_transfer::Operations;
+    ///
+    /// let announced = Operations::COPY | Operations::FILL;
+    /// assert!(!announced.contains(Operations::XOR), "the engine leaves it to the CPU");
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
     #[serde(transparent)]
     pub struct Operations: u32 {

@@ -42,6 +42,12 @@ pub enum WhenBusy {
 }
 
 /// How a transfer should treat the CPU caches. Engines that cannot control the caches ignore it.
+///
+/// ```
+/// use memferry_transfer::CacheHint;
+///
+/// assert_eq!(CacheHint::default(), CacheHint::Auto);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheHint {
     /// The engine decides for each transfer.
@@ -56,6 +62,15 @@ pub enum CacheHint {
 /// The order in which waiting requests get engine channels. A session may use the classes granted to it.
 ///
 /// The numbers are those in messages, which send positions. The header of a request has codes of its own ([`crate::wire`]).
+///
+/// ```
+/// use memferry_transfer::PriorityClass;
+///
+/// assert!(PriorityClass::Low < PriorityClass::Normal && PriorityClass::Normal < PriorityClass::High);
+/// let mut bytes_by_class = [0; 3];
+/// bytes_by_class[PriorityClass::High.index()] += 4096;
+/// assert_eq!(bytes_by_class, [0, 0, 4096]);
+/// ```
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
 )]

@@ -1,6 +1,12 @@
 //! The two sides of an operation: source and destination.
 
 /// A side of an operation. Displays as `source` or `destination`.
+///
+/// ```
+/// use memferry_transfer::Side;
+///
+/// assert_eq!(format!("the {} is too short", Side::Destination), "the destination is too short");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The memory that the operation reads.

@@ -5,6 +5,13 @@ use thiserror::Error;
 use crate::side::Side;
 
 /// Why a slot is not a valid request or completion.
+///
+/// ```
+/// use memferry_transfer::{Failure, wire::SlotError};
+///
+/// let failure = Failure::Malformed(SlotError::Opcode(250));
+/// assert_eq!(failure.to_string(), "the request is malformed: unknown operation code 250");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SlotError {
     /// The operation code is unknown.
