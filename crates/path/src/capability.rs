@@ -30,6 +30,14 @@ pub use mirror::Mirror;
 use revocation::{Marking, Revocation};
 
 /// Who may accept a grant. The numbers are those of the protocol between client and service, which sends positions.
+///
+/// ```
+/// use memferry_path::Grantee;
+/// use memferry_transfer::SessionId;
+///
+/// let one_session = Grantee::Session(SessionId(3));
+/// assert_ne!(one_session, Grantee::User(1000));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Grantee {

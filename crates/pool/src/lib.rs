@@ -173,6 +173,18 @@ pub struct Statistics {
 }
 
 /// A pool of buffers; clones share it. It lives until the last clone and the last [`Buffer`] are dropped.
+///
+/// ```
+/// use memferry_pool::{Options, Pool};
+///
+/// let pool = Pool::new(Options::default())?;
+/// let mut buffer = pool.take()?;
+/// buffer.write(0, b"bytes")?;
+/// assert_eq!(pool.statistics().in_use, 1);
+/// drop(buffer);
+/// assert_eq!(pool.statistics().in_use, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 

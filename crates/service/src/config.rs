@@ -16,6 +16,14 @@ use crate::scheduling::SchedulingClass;
 pub const MAX_WORKERS: u32 = memferry_shm::queue_pair::MAX_WORKERS as u32;
 
 /// Limits on one user, over all its sessions, and on one session.
+///
+/// ```
+/// use memferry_service::{Quotas, ServiceConfig};
+///
+/// let quotas = Quotas { sessions: 2, bytes: 64 << 20, ..Quotas::default() };
+/// let config = ServiceConfig { quotas, ..ServiceConfig::default() };
+/// assert!(config.check().is_ok());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quotas {
     /// Open sessions per user.
@@ -40,6 +48,14 @@ impl Default for Quotas {
 }
 
 /// Configuration of a service.
+///
+/// ```
+/// use memferry_service::ServiceConfig;
+///
+/// let config = ServiceConfig { workers: 2, high_users: vec![1000], ..ServiceConfig::default() };
+/// assert!(config.check().is_ok());
+/// assert!(config.class_of(1000) > config.class_of(1001));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceConfig {
     /// Number of threads that move bytes.

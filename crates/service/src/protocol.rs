@@ -227,6 +227,16 @@ pub enum Answer {
 }
 
 /// The class of a refusal, for programs. The message is for people.
+///
+/// ```
+/// use memferry_service::protocol::RefusalKind;
+///
+/// /// Whether the call may succeed later.
+/// fn is_worth_repeating(kind: RefusalKind) -> bool {
+///     matches!(kind, RefusalKind::Quota | RefusalKind::System)
+/// }
+/// assert!(!is_worth_repeating(RefusalKind::Capability));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum RefusalKind {
@@ -245,6 +255,13 @@ pub enum RefusalKind {
 }
 
 /// A command that was not executed. The session continues.
+///
+/// ```
+/// use memferry_service::protocol::{Refusal, RefusalKind};
+///
+/// let refusal = Refusal { kind: RefusalKind::Quota, message: "64 queues are open".to_owned() };
+/// assert_eq!(refusal.to_string(), "64 queues are open");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -254,6 +271,13 @@ pub struct Refusal {
 }
 
 /// A violation of the protocol, which ends the session.
+///
+/// ```
+/// use memferry_service::protocol::Violation;
+///
+/// let violation = Violation::Serial { expected: 4, got: 6 };
+/// assert_eq!(violation.to_string(), "the message has serial 6, expected 4");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 #[repr(u8)]
 pub enum Violation {

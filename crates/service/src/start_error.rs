@@ -8,6 +8,14 @@ use crate::module::ModuleError;
 use crate::profile::ProfileError;
 
 /// Reason for which a service did not start.
+///
+/// ```
+/// use memferry_service::{ServiceConfig, StartError};
+///
+/// let config = ServiceConfig { workers: 0, ..ServiceConfig::default() };
+/// let error = StartError::from(config.check().unwrap_err());
+/// assert!(matches!(error, StartError::Config(_)));
+/// ```
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A configured value is outside its range.

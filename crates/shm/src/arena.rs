@@ -96,6 +96,18 @@ fn half_of_memory() -> u64 {
     1 << 30
 }
 
+/// Counts of an arena.
+///
+/// ```
+/// use memferry_shm::arena::Statistics;
+///
+/// /// Share of the segments' bytes that blocks use.
+/// fn usage(arena: &Statistics) -> f64 {
+///     arena.live_bytes as f64 / arena.segment_bytes.max(1) as f64
+/// }
+/// let arena = Statistics { live_bytes: 1 << 20, segment_bytes: 4 << 20, ..Statistics::default() };
+/// assert_eq!(usage(&arena), 0.25);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
     pub live_blocks: u64,
@@ -110,6 +122,16 @@ pub struct Statistics {
     pub abandoned_bytes: u64,
 }
 
+/// Why an arena could not allocate a block; `E` is the error of its source of segments.
+///
+/// ```
+/// use std::io;
+///
+/// use memferry_shm::arena::ArenaError;
+///
+/// let error = ArenaError::<io::Error>::Limit { wanted: 8 << 20, held: 60 << 20, limit: 64 << 20 };
+/// assert!(error.to_string().contains("free some blocks"));
+/// ```
 #[derive(Debug, ThisError)]
 pub enum ArenaError<E: Error + 'static> {
     #[error("cannot allocate a block of 0 bytes; ask for at least one")]

@@ -11,11 +11,25 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
 
 /// This process is a forked child of the one that opened the client.
+///
+/// ```
+/// use memferry_shm::fork_guard::Forked;
+///
+/// assert!(Forked.to_string().contains("open a new client in the child"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("this process was forked after the client was opened; open a new client in the child")]
 pub struct Forked;
 
 /// One private page: its first word is 1 in the process that made it and 0 in forked children.
+///
+/// ```
+/// use memferry_shm::fork_guard::ForkGuard;
+///
+/// let guard = ForkGuard::new()?;
+/// assert!(guard.check().is_ok(), "a forked child would get `Forked`");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ForkGuard {
     page: NonNull<AtomicU64>,

@@ -35,6 +35,14 @@ const REQUIRED: SealFlags =
 /// Minimum seals of a frame of huge pages, which may lack the others.
 const REQUIRED_HUGE: SealFlags = SealFlags::SHRINK.union(SealFlags::SEAL);
 
+/// Why a frame could not be allocated.
+///
+/// ```
+/// use memferry_shm::frame::{AllocateError, allocate};
+/// use memferry_shm::placement::Pages;
+///
+/// assert!(matches!(allocate(0, Pages::Ordinary), Err(AllocateError::Empty)));
+/// ```
 #[derive(Debug, Error)]
 pub enum AllocateError {
     #[error("cannot allocate a frame of 0 bytes; request at least one byte")]
@@ -294,6 +302,17 @@ fn check_allocated(
 }
 
 /// Why a process does not map memory that its peer sent, or does not use memory that its peer should have sealed.
+///
+/// ```
+/// use std::fs::File;
+/// use std::os::fd::AsFd;
+///
+/// use memferry_shm::frame::{UnsafeMemory, check_sealed};
+///
+/// let file = File::open("/proc/self/exe")?;
+/// assert!(matches!(check_sealed(file.as_fd(), 1), Err(UnsafeMemory::NotMemfd)));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, Error)]
 pub enum UnsafeMemory {
     #[error("it is not a memfd of ordinary pages")]

@@ -21,6 +21,13 @@ use crate::fork_guard::{ForkGuard, Forked};
 /// faults and mappings of other threads wait.
 const UNMAP_BYTES: usize = 32 << 20;
 
+/// What a mapping allows.
+///
+/// ```
+/// use memferry_shm::mapping::{Access, Mapping};
+///
+/// assert_eq!(Mapping::owned(vec![0; 8]).access(), Access::ReadWrite);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     ReadOnly,
@@ -28,6 +35,14 @@ pub enum Access {
 }
 
 /// Why a mapping cannot be accessed.
+///
+/// ```
+/// use memferry_shm::mapping::{AccessError, Mapping};
+///
+/// let memory = Mapping::owned(vec![0; 100]);
+/// let refused = memory.write(90, &[1; 20]).unwrap_err();
+/// assert_eq!(refused, AccessError::OutOfRange { offset: 90, length: 20, available: 100 });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
     #[error("{length} bytes at offset {offset} exceed the {available} bytes of this memory")]
@@ -44,6 +59,17 @@ pub enum AccessError {
 }
 
 /// A range of mapped, owned or lent memory. Clones share it; dropping the last one releases it.
+///
+/// ```
+/// use memferry_shm::mapping::Mapping;
+///
+/// let memory = Mapping::owned(vec![0; 100]);
+/// memory.write(10, b"bytes")?;
+/// let mut read = [0; 5];
+/// memory.clone().read(10, &mut read)?;
+/// assert_eq!(&read, b"bytes");
+/// # Ok::<(), memferry_shm::mapping::AccessError>(())
+/// ```
 #[derive(Clone)]
 pub struct Mapping(Arc<Inner>);
 
@@ -69,6 +95,18 @@ enum Backing {
 }
 
 /// A caller's promise that a [`Mapping`] may use memory of this process.
+///
+/// ```
+/// use memferry_shm::mapping::{Access, Lent, Mapping};
+///
+/// let mut bytes = vec![7; 100];
+/// // SAFETY: the mapping is dropped before the vector, which nothing else uses meanwhile.
+/// let lent = unsafe { Lent::new(bytes.as_mut_ptr(), bytes.len(), Access::ReadWrite) }.unwrap();
+/// let memory = Mapping::lent(lent);
+/// assert_eq!(memory.write(0, &[8]), Ok(()));
+/// drop(memory);
+/// assert_eq!(bytes[..2], [8, 7]);
+/// ```
 #[derive(Debug)]
 pub struct Lent {
     base: NonNull<u8>,

@@ -22,6 +22,12 @@ const MPOL_MF_STRICT: libc::c_uint = 1;
 const MAX_NODES: u32 = 1024;
 
 /// The page size of a frame.
+///
+/// ```
+/// use memferry_shm::placement::{Pages, Placement};
+///
+/// assert_eq!(Placement::from(Pages::Huge), Placement { pages: Pages::Huge, node: None });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pages {
     /// The machine's ordinary pages.
@@ -32,6 +38,14 @@ pub enum Pages {
 }
 
 /// Page size and NUMA node of a frame. `Pages` converts into a placement on any node.
+///
+/// ```
+/// use memferry_shm::{frame, placement::Placement};
+///
+/// assert_eq!(Placement::default().node, None, "any node");
+/// let missing = frame::allocate_placed(4096, Placement::on_node(1023)).unwrap_err();
+/// assert!(missing.to_string().contains("1023"), "{missing}");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
     pub pages: Pages,
@@ -53,6 +67,13 @@ impl From<Pages> for Placement {
 }
 
 /// Why pages cannot be bound to a node.
+///
+/// ```
+/// use memferry_shm::placement::{BindError, online_nodes};
+///
+/// let error = BindError::NoSuchNode { node: 9, online: online_nodes() };
+/// assert!(error.to_string().starts_with("there is no memory node 9"));
+/// ```
 #[derive(Debug, Error)]
 pub enum BindError {
     #[error("there is no memory node {node}; this machine has nodes {online}")]

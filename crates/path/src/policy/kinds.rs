@@ -17,6 +17,14 @@ use super::{ByClass, Deadline, Exclusive, Policy, Priority, RateLimit, Shared, S
 
 /// The policies that can be named in configuration. The numbers are those of the protocol between client and service, which
 /// sends positions: keep the variants in this order.
+///
+/// ```
+/// use memferry_path::PolicyKind;
+///
+/// let named = PolicyKind::ALL.into_iter().find(|kind| kind.name() == "rate-limit");
+/// assert_eq!(named, Some(PolicyKind::RateLimit));
+/// assert_eq!(PolicyKind::default().name(), "shared");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -54,6 +62,16 @@ impl PolicyKind {
 }
 
 /// The policies of a service, with their settings.
+///
+/// ```
+/// use memferry_path::{PolicyKind, PolicySettings};
+///
+/// let mut settings = PolicySettings { kind: PolicyKind::Weighted, ..PolicySettings::default() };
+/// settings.user_weights.insert(1000, 3);
+/// assert!(settings.check().is_ok());
+/// settings.class_weights = [0, 1, 1];
+/// assert!(settings.check().is_err(), "a class of weight 0 would never move");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PolicySettings {
     /// The general policy of the service.

@@ -4,10 +4,25 @@ use memferry_transfer::{Operations, PriorityClass, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// Identifies a running service: a random number, chosen at its start.
+///
+/// ```
+/// use memferry_service::protocol::ServiceId;
+///
+/// // Two peers that see the same number are clients of one service.
+/// assert_eq!(ServiceId(7), ServiceId(7));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceId(pub u128);
 
 /// User and process of a session, verified by the service.
+///
+/// ```
+/// use memferry_service::protocol::{Identity, ServiceId};
+///
+/// let expected_user = 1000;
+/// let peer = Identity { service: ServiceId(7), user: 1000, process: 4242 };
+/// assert_eq!(peer.user, expected_user, "accept its grants only then");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
     pub service: ServiceId,
@@ -17,6 +32,27 @@ pub struct Identity {
 }
 
 /// Capabilities of the engines for the requesting client.
+///
+/// ```
+/// use memferry_service::protocol::EngineStatus;
+/// use memferry_transfer::{Operations, PriorityClass};
+///
+/// /// Whether a copy of so many bytes may be submitted whole.
+/// fn fits(engine: &EngineStatus, bytes: u64) -> bool {
+///     engine.operations.contains(Operations::COPY) && bytes <= engine.longest_bytes
+/// }
+///
+/// let engine = EngineStatus {
+///     operations: Operations::COPY,
+///     longest_bytes: 1 << 30,
+///     immediate_bytes: 4096,
+///     preemption_bytes: Some(256 << 10),
+///     channels: 32,
+///     engines: 1,
+///     class: PriorityClass::Normal,
+/// };
+/// assert!(fits(&engine, 1 << 20));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EngineStatus {
     /// Supported kinds of operations. Requests of other kinds complete as unsupported.
@@ -35,6 +71,15 @@ pub struct EngineStatus {
 }
 
 /// Statistics of the service.
+///
+/// ```
+/// use memferry_service::protocol::{Status, WorkerStatus};
+///
+/// let worker = WorkerStatus { busy: 30, channels: 32, ..WorkerStatus::default() };
+/// let status = Status { workers: vec![worker; 2], ..Status::default() };
+/// let busy: u64 = status.workers.iter().map(|worker| worker.busy).sum();
+/// assert_eq!(busy, 60);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Process id of the service.
@@ -59,6 +104,13 @@ pub struct Status {
 }
 
 /// Free buffers of pools that were zeroed. Only a service in the pool's own process does that.
+///
+/// ```
+/// use memferry_service::protocol::ZeroedStatus;
+///
+/// let zeroed = ZeroedStatus { buffers: 10, bytes: 720_896, failed: 0 };
+/// assert_eq!(zeroed.bytes / zeroed.buffers, 72_089);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ZeroedStatus {
     /// Buffers zeroed by the engine.
@@ -72,6 +124,31 @@ pub struct ZeroedStatus {
 pub const STATUS_SESSIONS: usize = 100;
 
 /// Resources and statistics of a session.
+///
+/// ```
+/// use memferry_service::protocol::SessionStatus;
+/// use memferry_transfer::SessionId;
+///
+/// /// Whether a session has requests that no engine channel was free for.
+/// fn is_starved(session: &SessionStatus) -> bool {
+///     session.outstanding > 0 && session.waiting == session.outstanding
+/// }
+///
+/// let session = SessionStatus {
+///     session: SessionId(1),
+///     user: 1000,
+///     process: 4242,
+///     queues: 1,
+///     frames: 2,
+///     bytes: 8192,
+///     requests: 9,
+///     outstanding: 4,
+///     waiting: 4,
+///     failures: 0,
+///     bytes_moved: 4096,
+/// };
+/// assert!(is_starved(&session));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
     pub session: SessionId,
@@ -93,6 +170,13 @@ pub struct SessionStatus {
 }
 
 /// Statistics of a worker.
+///
+/// ```
+/// use memferry_service::protocol::WorkerStatus;
+///
+/// let worker = WorkerStatus { requests: 1000, failures: 1, ..WorkerStatus::default() };
+/// assert!(worker.failures * 100 <= worker.requests, "at most one request in a hundred fails");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Queue pairs served now.
@@ -114,6 +198,13 @@ pub struct WorkerStatus {
 }
 
 /// Statistics of the Linux module.
+///
+/// ```
+/// use memferry_service::protocol::ModuleStatus;
+///
+/// let module = ModuleStatus { transfers: 2, bytes: 2 << 20, dma_bytes: 1 << 20, redone: 0 };
+/// assert_eq!(module.bytes - module.dma_bytes, 1 << 20, "moved by the CPU, in the kernel");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ModuleStatus {
     /// Completed transfers, including cancelled ones.

@@ -191,6 +191,15 @@ impl<S: SegmentSource> Arena<S> {
 }
 
 /// Arena memory that is not held as a [`Block`], with its holder's promise that a request may name it.
+///
+/// ```
+/// use memferry_shm::arena::Promised;
+///
+/// let bytes = [0; 100];
+/// // SAFETY: no request is made of it.
+/// let promised = unsafe { Promised::new(bytes.as_ptr(), bytes.len()) };
+/// assert_eq!(promised.length_bytes(), 100);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Promised {
     pointer: *const u8,

@@ -36,6 +36,16 @@ pub trait Registrar {
     fn retire(&self, id: Self::Id);
 }
 
+/// Why a segment could not be made; `E` is the error of its registrar.
+///
+/// ```
+/// use std::io;
+///
+/// use memferry_shm::arena::SegmentError;
+///
+/// let error = SegmentError::Register(io::Error::other("the quota is used up"));
+/// assert_eq!(error.to_string(), "the service refused a segment: the quota is used up");
+/// ```
 #[derive(Debug, ThisError)]
 pub enum SegmentError<E: Error + 'static> {
     #[error(transparent)]

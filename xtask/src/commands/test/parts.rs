@@ -64,7 +64,9 @@ pub(crate) const PARTS: &[Part] = &[
         is_default: true,
         rotation: Some(540),
         run: |work, _| {
-            let selection: Vec<&str> = package::MEMORY.iter().flat_map(|name| ["-p", name]).collect();
+            // Not the examples of the documentation, which make system calls that Miri does not know.
+            let packages = package::MEMORY.iter().flat_map(|name| ["-p", name]);
+            let selection: Vec<&str> = packages.chain(["--lib", "--tests"]).collect();
             miri(work, "shared memory", &selection)
         },
     },
