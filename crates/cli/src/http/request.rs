@@ -1,16 +1,11 @@
-//! Reads one HTTP request, within limits of length and time, and sends the response.
+//! Reads one HTTP request, within limits of length and time.
 //!
 //! ```text
-//! bytes ─ httparse ─► GET or HEAD /metrics ─► 200      other path 404, other method 405
-//!   too long 431, too slow 408, invalid HTTP 400        the connection is closed after the response
+//! bytes ─ httparse ─► path, method, host        too long 431, too slow 408, invalid HTTP or several hosts 400
 //! ```
-//!
-//! A connection serves one request, since scrapers send one every few seconds.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
-
-use super::exposition::CONTENT_TYPE;
 
 /// Bytes of the longest request without its body.
 pub(super) const LONGEST_BYTES: usize = 8 << 10;
@@ -25,10 +20,27 @@ pub(super) trait Timed: Read + Write {
 }
 
 /// A parsed request, or the status of its refusal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Request {
-    Metrics { head: bool },
+    Ask(Ask),
     Refused(u16),
+}
+
+/// What a client asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Ask {
+    /// Without a query.
+    pub(super) path: String,
+    pub(super) method: Method,
+    /// `None` if it names none.
+    pub(super) host: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Method {
+    Get,
+    Head,
+    Other,
 }
 
 /// Reads a request. `deadline` covers all of it. Returns `None` if the client is gone.
@@ -70,96 +82,40 @@ fn parse(bytes: &[u8]) -> Option<Request> {
         Err(httparse::Error::TooManyHeaders) => return Some(Request::Refused(431)),
         Err(_) => return Some(Request::Refused(400)),
     }
-    let path = request.path.unwrap_or_default();
-    if path.split('?').next() != Some("/metrics") {
-        return Some(Request::Refused(404));
+    let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let host = hosts.next().map(|header| String::from_utf8_lossy(header.value).into_owned());
+    if hosts.next().is_some() {
+        return Some(Request::Refused(400));
     }
-    Some(match request.method {
-        Some("GET") => Request::Metrics { head: false },
-        Some("HEAD") => Request::Metrics { head: true },
-        _ => Request::Refused(405),
-    })
-}
-
-/// Sends the response, then reads what the client still sends, so that closing does not discard the response.
-pub(super) fn respond(stream: &mut impl Timed, request: Request, metrics: impl FnOnce() -> String) {
-    let (status, body, head) = match request {
-        Request::Metrics { head } => (200, metrics(), head),
-        Request::Refused(status) => (status, format!("{}\n", reason(status)), false),
+    let method = match request.method {
+        Some("GET") => Method::Get,
+        Some("HEAD") => Method::Head,
+        _ => Method::Other,
     };
-    let kind = if status == 200 { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
-    let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
-    let mut text = format!(
-        "HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
-        reason(status),
-        body.len()
-    );
-    if !head {
-        text.push_str(&body);
-    }
-    if write_within(stream, text.as_bytes(), Instant::now() + PATIENCE).is_none() {
-        return;
-    }
-    let _ = stream.finish();
-    // Closing with unread bytes resets the connection, which can discard the response.
-    let deadline = Instant::now() + Duration::from_secs(1);
-    let mut rest = [0; 4096];
-    for _ in 0..64 {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || stream.limit(left).is_err() || !matches!(stream.read(&mut rest), Ok(1..)) {
-            return;
-        }
-    }
-}
-
-/// Writes all bytes. Returns `None` if the client does not read them in time.
-fn write_within(stream: &mut impl Timed, mut bytes: &[u8], deadline: Instant) -> Option<()> {
-    while !bytes.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        stream.limit(left).ok()?;
-        let written = if left.is_zero() { return None } else { stream.write(bytes) };
-        match written {
-            Ok(count @ 1..) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            _ => return None,
-        }
-    }
-    Some(())
-}
-
-/// How long a client may take to read the response.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        431 => "Request Header Fields Too Large",
-        503 => "Service Unavailable",
-        _ => "Bad Request",
-    }
+    let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default().to_owned();
+    Some(Request::Ask(Ask { path, method, host }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ask(path: &str, method: Method, host: Option<&str>) -> Option<Request> {
+        Some(Request::Ask(Ask { path: path.to_owned(), method, host: host.map(str::to_owned) }))
+    }
+
     #[test]
     fn requests_are_parsed() {
-        let metrics = |head| Some(Request::Metrics { head });
         let refused = |status| Some(Request::Refused(status));
-        let cases: [(&[u8], _); 12] = [
-            (b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", metrics(false)),
-            (b"GET /metrics?name=x HTTP/1.0\r\n\r\n", metrics(false)),
-            (b"HEAD /metrics HTTP/1.1\r\n\r\n", metrics(true)),
+        let cases: [(&[u8], _); 11] = [
+            (b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", ask("/metrics", Method::Get, Some("a"))),
+            (b"GET /metrics?name=x HTTP/1.0\r\n\r\n", ask("/metrics", Method::Get, None)),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", ask("/metrics", Method::Head, None)),
+            (b"POST / HTTP/1.1\r\n\r\n", ask("/", Method::Other, None)),
+            (b"get / HTTP/1.1\r\n\r\n", ask("/", Method::Other, None)),
             (b"GET /metrics HTTP/1.1\r\nHost: a\r\n", None),
             (b"", None),
-            (b"GET / HTTP/1.1\r\n\r\n", refused(404)),
-            (b"GET /metrics/ HTTP/1.1\r\n\r\n", refused(404)),
-            (b"POST /metrics HTTP/1.1\r\n\r\n", refused(405)),
-            (b"DELETE /metrics HTTP/1.1\r\n\r\n", refused(405)),
+            (b"GET / HTTP/1.1\r\nHost: a\r\nhOST: b\r\n\r\n", refused(400)),
             (b"\x16\x03\x01\x02\x00", refused(400)),
             (b"GET /metrics HTTP/9.9\r\n\r\n", refused(400)),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", refused(400)),
