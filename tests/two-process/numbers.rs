@@ -124,7 +124,12 @@ fn samples(text: &str) -> Vec<(String, f64)> {
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-        assert!(is_name(name) && name == family && labels.ends_with('}'), "{line}");
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().filter_map(|end| name.strip_suffix(end));
+        let is_of_family = match kind.as_str() {
+            "histogram" => of_histogram.into_iter().any(|start| start == family),
+            _ => name == family,
+        };
+        assert!(is_name(name) && is_of_family && labels.ends_with('}'), "{line}");
         assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
         for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
             let (label, text) = label.split_once('=').unwrap();

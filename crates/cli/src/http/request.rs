@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 /// Bytes of the longest request without its body.
-pub(super) const LONGEST_BYTES: usize = 8 << 10;
+const LONGEST_BYTES: usize = 8 << 10;
 /// Headers of a request at most.
 const MAX_HEADERS: usize = 64;
 
@@ -63,7 +63,7 @@ pub(super) fn read(stream: &mut impl Timed, deadline: Instant) -> Option<Request
             }
             Err(_) => return None,
         }
-        if let Some(request) = parse(&bytes) {
+        if let Some(request) = parse(&bytes[..bytes.len().min(LONGEST_BYTES)]) {
             return Some(request);
         }
         if bytes.len() > LONGEST_BYTES {
