@@ -115,7 +115,8 @@ fn event(made: Duration, text: &str) -> String {
 /// The policy by which a browser runs the page's own style and script, and connects only to this server.
 fn policy(page: &str) -> String {
     let hash = |element| format!("'sha256-{}'", base64(&Sha256::digest(inner(page, element))));
-    let (script, style) = (hash("script"), hash("style"));
+    let script = hash("script");
+    let style = hash("style");
     format!(
         "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'"

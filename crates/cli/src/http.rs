@@ -55,7 +55,6 @@ impl Streams {
     }
 }
 
-/// A counted stream.
 struct OpenStream(Streams);
 
 impl Drop for OpenStream {

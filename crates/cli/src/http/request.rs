@@ -26,7 +26,6 @@ pub(super) enum Request {
     Refused(u16),
 }
 
-/// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Ask {
     /// Without a query.

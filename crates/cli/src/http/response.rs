@@ -43,7 +43,6 @@ pub(super) fn send_text(stream: &mut impl Timed, text: Text<'_>, only_head: bool
     send(stream, 200, &headers, &body, only_head);
 }
 
-/// Sends a refusal.
 pub(super) fn send_refusal(stream: &mut impl Timed, status: u16) {
     let further = match status {
         405 => "Allow: GET, HEAD\r\n",
