@@ -31,7 +31,7 @@ pub(super) struct Ask {
     /// Without a query.
     pub(super) path: String,
     pub(super) method: Method,
-    /// `None` if it names none.
+    /// Every browser sends it.
     pub(super) host: Option<String>,
 }
 
