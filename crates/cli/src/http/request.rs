@@ -28,7 +28,7 @@ pub(super) enum Request {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Ask {
-    /// Without a query.
+    /// What a `?` begins is cut off.
     pub(super) path: String,
     pub(super) method: Method,
     /// Every browser sends it.
