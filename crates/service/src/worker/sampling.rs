@@ -30,28 +30,28 @@ struct Sample {
 #[derive(Default)]
 pub(super) struct Sampler {
     is_due: bool,
-    running: [Option<Sample>; PLACES],
-    count: usize,
+    running: Vec<Sample>,
 }
 
 impl Sampler {
     /// Another request is to be timed, if there is a place.
+    #[inline(never)]
     pub(super) fn begin(&mut self, latency: &LatencyCounters) {
-        if self.count > 0 {
+        if !self.running.is_empty() {
             self.give_up_slow(Stopwatch::now(), latency);
         }
-        self.is_due = self.count < PLACES;
+        self.is_due = self.running.len() < PLACES;
     }
 
     fn give_up_slow(&mut self, now: Stopwatch, latency: &LatencyCounters) {
-        for place in &mut self.running {
-            let time = place.map_or(Duration::ZERO, |sample| now.saturating_duration_since(sample.start));
-            if time > LONGEST {
+        self.running.retain(|sample| {
+            let time = now.saturating_duration_since(sample.start);
+            let is_slow = time > LONGEST;
+            if is_slow {
                 latency.add(time);
-                *place = None;
-                self.count -= 1;
             }
-        }
+            !is_slow
+        });
     }
 
     /// Whether the next request is to be timed.
@@ -63,38 +63,28 @@ impl Sampler {
     /// Times a request from now on.
     pub(super) fn start(&mut self, queue: QueueKey, tag: u64) {
         self.is_due = false;
-        if let Some(place) = self.running.iter_mut().find(|place| place.is_none()) {
-            *place = Some(Sample { queue, tag, start: Stopwatch::now() });
-            self.count += 1;
-        }
+        self.running.push(Sample { queue, tag, start: Stopwatch::now() });
     }
 
     #[inline]
     pub(super) const fn is_running(&self) -> bool {
-        self.count > 0
+        !self.running.is_empty()
     }
 
     /// A request ended. It is counted if it is timed and succeeded.
     pub(super) fn ended(&mut self, queue: QueueKey, tag: u64, succeeded: bool, latency: &LatencyCounters) {
-        for sample in self.take(|sample| sample.queue == queue && sample.tag == tag) {
-            if succeeded {
+        self.running.retain(|sample| {
+            let is_this = sample.queue == queue && sample.tag == tag;
+            if is_this && succeeded {
                 latency.add(sample.start.elapsed());
             }
-        }
+            !is_this
+        });
     }
 
     /// A queue is gone. Another one may get its key.
     pub(super) fn forget(&mut self, queue: QueueKey) {
-        self.take(|sample| sample.queue == queue).for_each(drop);
-    }
-
-    fn take(&mut self, which: impl Fn(&Sample) -> bool) -> impl Iterator<Item = Sample> {
-        let count = &mut self.count;
-        self.running.iter_mut().filter_map(move |place| {
-            let taken = place.take_if(|sample| which(sample));
-            *count -= usize::from(taken.is_some());
-            taken
-        })
+        self.running.retain(|sample| sample.queue != queue);
     }
 }
 
