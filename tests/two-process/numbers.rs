@@ -15,8 +15,10 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Instant;
 
-use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory, wait_until};
+use harness::{Raw, SOON, Service, assert_moves_bytes, endless, fresh_directory, wait_until};
+use memferry::{Client, copy};
 use rustix::process::{Pid, Signal, kill_process};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_memferry");
@@ -124,7 +126,12 @@ fn samples(text: &str) -> Vec<(String, f64)> {
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-        assert!(is_name(name) && name == family && labels.ends_with('}'), "{line}");
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().filter_map(|end| name.strip_suffix(end));
+        let is_of_family = match kind.as_str() {
+            "histogram" => of_histogram.into_iter().any(|start| start == family),
+            _ => name == family,
+        };
+        assert!(is_name(name) && is_of_family && labels.ends_with('}'), "{line}");
         assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
         for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
             let (label, text) = label.split_once('=').unwrap();
@@ -165,6 +172,44 @@ fn metrics_show_the_clients_requests() {
     }
     let nobody = Command::new(BINARY).args(["metrics", "--socket", "/nonexistent"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(1));
+}
+
+#[test]
+fn metrics_count_refusals_and_sample_times() {
+    let service = Service::start(&["--workers=1", "--quota-queues=1", "--quota-sessions=2"]);
+    let client = service.client();
+    let second = service.client();
+    assert!(Client::connect(&service.socket).is_err(), "more sessions than the quota");
+    drop(second);
+    let mut queue = client.queue(8).unwrap();
+    assert!(client.queue(8).is_err(), "more queues than the quota");
+    service.wait_for_sessions(&client, 1);
+    let raw = Raw::open(&service.socket);
+    raw.send(b"nonsense", &[]);
+    raw.farewell();
+    service.wait_for_sessions(&client, 1);
+    let frames = [client.frame(1 << 20).alloc().unwrap(), client.frame(1 << 20).alloc().unwrap()];
+    let sampled = || client.status().unwrap().latency.buckets.iter().sum::<u64>();
+    let until = Instant::now() + SOON;
+    while sampled() == 0 {
+        assert!(Instant::now() < until, "no request was sampled");
+        // Short ones are done at once, and not timed.
+        let ticket = queue.submit(copy(&frames[0], &frames[1])).unwrap();
+        harness::done(&mut queue, ticket);
+    }
+    let output = Command::new(BINARY).args(["metrics", "--socket"]).arg(&service.socket).output().unwrap();
+    let samples = samples(&String::from_utf8(output.stdout).unwrap());
+    for (series, expected) in [
+        ("memferry_refused_commands_total{kind=\"quota\"}", 1.0),
+        ("memferry_refused_commands_total", 1.0),
+        ("memferry_clients_turned_away_total", 1.0),
+        ("memferry_violations_total", 1.0),
+    ] {
+        let found = value(&samples, series);
+        assert!((found - expected).abs() < 1e-9, "{series}: {found}");
+    }
+    assert!(value(&samples, "memferry_sampled_request_seconds_count") >= 1.0);
+    assert!(value(&samples, "memferry_sampled_request_seconds_sum") > 0.0);
 }
 
 /// The exporter with its address.

@@ -194,7 +194,7 @@ fn the_unit_files_pass_systemd_analyze() {
         std::fs::write(&copy, text.replace("/usr/bin/memferry", BINARY)).unwrap();
         verify.arg(copy);
     }
-    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 4);
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 5);
     // Without systemd there is no systemd-analyze to run.
     let Ok(output) = verify.output() else { return };
     assert!(

@@ -79,6 +79,8 @@ pub(crate) mod test {
     pub(crate) const KERNEL_SUITE: (&str, &str) = (super::package::KMOD, "module");
     /// In [`super::package::CPU`]: tests that start themselves again, which needs binfmt under qemu-user.
     pub(crate) const FORCES_KERNELS: &str = "_at_every_level";
+    /// In [`super::package::CLI`]: the dashboard, with a test that needs a browser.
+    pub(crate) const DASHBOARD: (&str, &str) = ("dashboard", "a_browser_shows_the_figures");
     /// C programs under each installed compiler, sanitizer and checker, and programs with the preloaded library.
     pub(crate) const C_PROGRAMS: &str = "programs";
 }
@@ -123,6 +125,8 @@ pub(crate) mod ninep {
 pub(crate) mod packaging {
     pub(crate) const DEBIAN: &str = "packaging/debian";
     pub(crate) const UNITS: &str = "packaging/systemd";
+    /// A dashboard of the metrics, for Grafana.
+    pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";
     /// Checks of the packages in a chroot.
     pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";

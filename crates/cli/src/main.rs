@@ -7,6 +7,7 @@
 //! tune     measures this machine                   advise   which copies are worth handing to the engine
 //! copy     copies a file, by kernel or engine      rotate, flip, overlay   edit pictures
 //! 9p       serves a directory to 9P clients        demo     shows all of it with two clients
+//! dashboard  shows the metrics live, in a browser
 //! completions   prints what a shell needs to complete commands and options
 //! ```
 //!
@@ -16,8 +17,10 @@ mod advise;
 mod canvas;
 mod config;
 mod copy;
+mod dashboard;
 mod demo;
 mod files;
+mod http;
 mod interrupt;
 mod manuals;
 mod measure;
@@ -70,6 +73,8 @@ enum Command {
     Policy(policy::Arguments),
     /// Print the status of a running service for Prometheus, or serve it over HTTP.
     Metrics(metrics::Arguments),
+    /// Serve a page that shows what a running service is doing, live in a browser.
+    Dashboard(dashboard::Arguments),
     /// Copy a file, with the kernel or the engine.
     Copy(copy::Arguments),
     /// Serve files to 9P clients.
@@ -106,6 +111,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Policy(arguments) => policy::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
+        Command::Dashboard(arguments) => dashboard::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::NineP(arguments) => ninep::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),

@@ -77,8 +77,13 @@ const TEXTS: &[Text] = &[
     },
     Text {
         page: "memferry-metrics",
-        see: &["memferry-status(1)"],
+        see: &["memferry-status(1)", "memferry-dashboard(1)"],
         roff: include_str!("manuals/memferry-metrics.roff"),
+    },
+    Text {
+        page: "memferry-dashboard",
+        see: &["memferry-metrics(1)", "memferry-status(1)"],
+        roff: include_str!("manuals/memferry-dashboard.roff"),
     },
     Text {
         page: "memferry-copy",

@@ -336,6 +336,7 @@ impl Daemon {
     /// has sent already.
     fn turn_away(&mut self, user: u32, socket: OwnedFd, reason: &str) {
         self.refusal_lines.refused(user, reason);
+        self.service.count_turned_away();
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         // Its own attendant if it has one, so that it delays only itself.
         let message = ToAttendant::TurnAway { farewell };
@@ -404,6 +405,7 @@ impl Daemon {
                 }
             }
             FromAttendant::Refused { .. } => {
+                self.service.count_refusal(RefusalKind::Frame);
                 if let Some(pending) = self.take_pending(client) {
                     self.unmapper.drop_later(Box::new(pending.memory));
                 }
@@ -525,6 +527,9 @@ impl Daemon {
     fn answer_revocation(&mut self, client: ClientId, serial: u32, body: Result<Answer, Refusal>) {
         let Some(connection) = self.connections.get(&client) else { return };
         let user = connection.user;
+        if let Err(refusal) = &body {
+            self.service.count_refusal(refusal.kind);
+        }
         let bytes = protocol::encode(&Envelope { serial, descriptors: 0, body });
         self.send(user, &ToAttendant::Revoked { client, bytes }, &[]);
     }
@@ -538,6 +543,9 @@ impl Daemon {
     ) {
         let Some(connection) = self.connections.get(&client) else { return };
         let user = connection.user;
+        if let Err(refusal) = &body {
+            self.service.count_refusal(refusal.kind);
+        }
         let opened = if let Ok(Answer::Queue { queue, .. }) = &body { Some(*queue) } else { None };
         // A client gets the first of the two descriptors of a signal; the attendant keeps both.
         let notified = notified.filter(|_| body == Ok(Answer::Notified));
@@ -607,6 +615,11 @@ impl Daemon {
         let Some(connection) = self.forget(client, &violation.to_string()) else { return };
         let user = connection.user;
         self.refusal_lines.violated(user, connection.process, connection.session, violation);
+        if connection.session.is_some() {
+            self.service.count_violation();
+        } else {
+            self.service.count_turned_away();
+        }
         let mut watch = false;
         if let Some(session) = connection.session {
             self.service.end(session);

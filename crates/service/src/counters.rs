@@ -9,10 +9,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use memferry_kmod::ModuleEngine;
 
-use crate::protocol::{ModuleStatus, WorkerStatus, ZeroedStatus};
+use crate::protocol::{
+    LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusalKind, RefusedStatus, WorkerStatus, ZeroedStatus,
+};
 use crate::worker_engine::WorkerEngine;
 
 /// A counter with a single writer.
@@ -175,6 +178,7 @@ pub(crate) struct WorkerCounters {
     /// Bytes of the classes low, normal and high.
     pub(crate) classes: [Counter; 3],
     pub(crate) module: ModuleCounters,
+    pub(crate) latency: LatencyCounters,
 }
 
 impl WorkerCounters {
@@ -219,6 +223,58 @@ impl ModuleCounters {
             bytes: self.bytes.get(),
             dma_bytes: self.dma_bytes.get(),
             redone: self.redone.get(),
+        }
+    }
+}
+
+/// Times of sampled requests of one worker, which is the writer.
+#[derive(Default)]
+pub(crate) struct LatencyCounters {
+    buckets: [Counter; LATENCY_BUCKETS],
+    nanoseconds: Counter,
+}
+
+impl LatencyCounters {
+    pub(crate) fn add(&self, time: Duration) {
+        self.buckets[LatencyStatus::bucket(time)].add(1);
+        self.nanoseconds.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn status(&self) -> LatencyStatus {
+        LatencyStatus {
+            buckets: self.buckets.each_ref().map(Counter::get),
+            nanoseconds: self.nanoseconds.get(),
+        }
+    }
+}
+
+/// Refusals on the control socket. The threads of embedded clients write here too.
+#[derive(Default)]
+pub(crate) struct RefusedCounters {
+    commands: [AtomicU64; RefusalKind::ALL.len()],
+    turned_away: AtomicU64,
+    violations: AtomicU64,
+}
+
+impl RefusedCounters {
+    pub(crate) fn add_command(&self, kind: RefusalKind) {
+        self.commands[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_violation(&self) {
+        self.violations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn status(&self) -> RefusedStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RefusedStatus {
+            commands: self.commands.each_ref().map(get),
+            turned_away: get(&self.turned_away),
+            violations: get(&self.violations),
         }
     }
 }
@@ -269,6 +325,31 @@ mod tests {
         drop(others);
         drop(queues);
         assert_eq!(loads.0.iter().map(|load| load.load(Ordering::Relaxed)).sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn times_are_counted_in_their_buckets() {
+        let counters = LatencyCounters::default();
+        for micros in [0, 8, 9, 16, 8 << 20, (8 << 20) + 1] {
+            counters.add(Duration::from_micros(micros));
+        }
+        let found = counters.status();
+        let mut expected = [0; LATENCY_BUCKETS];
+        (expected[0], expected[1], expected[20], expected[21]) = (2, 2, 1, 1);
+        assert_eq!(found.buckets, expected);
+        assert_eq!(found.nanoseconds, 1000 * (33 + (16 << 20) + 1));
+        assert_eq!(found.plus(found).buckets[0], 4);
+    }
+
+    #[test]
+    fn refusals_are_counted_by_kind() {
+        let counters = RefusedCounters::default();
+        for (index, kind) in RefusalKind::ALL.into_iter().enumerate() {
+            (0..index).for_each(|_| counters.add_command(kind));
+        }
+        counters.add_violation();
+        let expected = RefusedStatus { commands: [0, 1, 2, 3, 4, 5], turned_away: 0, violations: 1 };
+        assert_eq!(counters.status(), expected);
     }
 
     #[test]

@@ -129,8 +129,19 @@ impl Embedded {
         command: Command,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
-        let memory = self.control.service.admit(session, &command, &descriptors)?;
-        match self.control.service.execute(session, command, memory, &descriptors) {
+        let service = &self.control.service;
+        let answer = self.execute(session, command, &descriptors);
+        answer.inspect_err(|refusal| service.count_refusal(refusal.kind))
+    }
+
+    fn execute(
+        &self,
+        session: SessionId,
+        command: Command,
+        descriptors: &[OwnedFd],
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        let memory = self.control.service.admit(session, &command, descriptors)?;
+        match self.control.service.execute(session, command, memory, descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             Executed::Later(revocation) => {
                 // Two switches of threads take ten times as long as a revocation that waits for no transfer.

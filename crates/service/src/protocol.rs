@@ -25,8 +25,8 @@ use thiserror::Error;
 mod status;
 
 pub use status::{
-    EngineStatus, Identity, ModuleStatus, STATUS_SESSIONS, ServiceId, SessionStatus, Status, WorkerStatus,
-    ZeroedStatus,
+    EngineStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus, STATUS_SESSIONS,
+    ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
 };
 
 /// The first eight bytes of a handshake.
@@ -252,6 +252,24 @@ pub enum RefusalKind {
     Stopping = 4,
     /// A system call failed, or a resource of the machine ran out.
     System = 5,
+}
+
+impl RefusalKind {
+    /// All kinds, by number.
+    pub const ALL: [Self; 6] =
+        [Self::Frame, Self::Capability, Self::Quota, Self::Argument, Self::Stopping, Self::System];
+
+    /// The kind in one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Frame => "frame",
+            Self::Capability => "capability",
+            Self::Quota => "quota",
+            Self::Argument => "argument",
+            Self::Stopping => "stopping",
+            Self::System => "system",
+        }
+    }
 }
 
 /// A command that was not executed. The session continues.
@@ -515,6 +533,8 @@ mod tests {
             workers: vec![worker; MAX_WORKERS as usize],
             zeroed: ZeroedStatus { buffers: max, bytes: max, failed: max },
             module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
+            latency: LatencyStatus { buckets: [max; LATENCY_BUCKETS], nanoseconds: max },
+            refused: RefusedStatus { commands: [max; 6], turned_away: max, violations: max },
         };
         let reply: Reply =
             Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(Box::new(status))) };

@@ -37,7 +37,7 @@ use rustix::event::EventfdFlags;
 use crate::MonotonicClock;
 use crate::bells::Bells;
 use crate::config::ServiceConfig;
-use crate::counters::{Loads, QueueCounters, ZeroedCounters};
+use crate::counters::{Loads, QueueCounters, RefusedCounters, ZeroedCounters};
 use crate::overflow::OverflowUser;
 use crate::policies::Policies;
 use crate::profile;
@@ -104,6 +104,7 @@ pub struct Service {
     started: Instant,
     fences: Fences,
     zeroed: ZeroedCounters,
+    refused: RefusedCounters,
     overflow: OverflowUser,
 }
 
@@ -158,6 +159,7 @@ impl Service {
             started,
             fences,
             zeroed: ZeroedCounters::default(),
+            refused: RefusedCounters::default(),
             overflow: OverflowUser::of_this_process(),
         })
     }

@@ -15,6 +15,7 @@ mod moving;
 mod pace;
 mod plain;
 mod queues;
+mod sampling;
 mod serving;
 mod shares;
 pub(crate) mod threads;
@@ -38,6 +39,7 @@ use moving::Meter;
 use queues::{Queue, Queues};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
+use sampling::Sampler;
 
 use crate::MonotonicClock;
 use crate::module::Offload;
@@ -95,6 +97,7 @@ pub(crate) struct Worker {
     meter: Option<Meter>,
     /// Queues that go to another worker when their requests have ended.
     leaving: Vec<usize>,
+    sampler: Sampler,
 }
 
 impl Worker {
@@ -115,6 +118,7 @@ impl Worker {
         let meter = (shared.workers.len() > 1).then(Meter::new);
         let leaving = Vec::new();
         let helps_from = None;
+        let sampler = Sampler::default();
         let shares = Shares::default();
         let busy_users = Vec::new();
         let waker = ClientWaker::new(clients);
@@ -140,6 +144,7 @@ impl Worker {
             helps_from,
             meter,
             leaving,
+            sampler,
         })
     }
 
@@ -411,6 +416,7 @@ impl Worker {
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
         self.handle.counters.module.update(self.path.engine());
+        self.sampler.begin(&self.handle.counters.latency);
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
         }
@@ -584,7 +590,14 @@ impl Worker {
 
     /// Releases closed queues that have no running requests.
     fn reap(&mut self) {
-        let gone = self.queues.take_gone(|key| self.path.queue_gone(key));
+        let sampler = &mut self.sampler;
+        let gone = self.queues.take_gone(|key| {
+            let is_gone = self.path.queue_gone(key);
+            if is_gone {
+                sampler.forget(key);
+            }
+            is_gone
+        });
         gone.into_iter().for_each(|queue| self.release(queue));
         self.handle.counters.queues.set(self.queues.count() as u64);
     }

@@ -68,6 +68,8 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
         let text = read(&unit)?.replace("/usr/bin/", &format!("{}/bin/", prefix.seen.display()));
         write(&prefix.units.join(unit.file_name().unwrap_or_default()), text)?;
     }
+    let shared = prefix.folder("share/memferry")?;
+    copy(&built.root.join(layout::packaging::GRAFANA), &shared.join("grafana.json"))?;
     let users = built.root.join(layout::packaging::USERS);
     copy_all(&users, &prefix.folder("lib/sysusers.d")?, "conf")?;
     for section in ["1", "5"] {

@@ -88,6 +88,9 @@ pub(crate) const PACKAGING: &[Tool] = &[
     Tool::program("mandoc", "mandoc"),
     Tool::program("binutils", "strip"),
 ];
+/// A browser, and the language of the program that drives it.
+pub(crate) const BROWSER: &[Tool] =
+    &[Tool::program("chromium", "chromium"), Tool::program("python3", "python3")];
 /// Makes chroots of Debian's releases.
 pub(crate) const CHROOTS: &[Tool] = &[Tool::program("mmdebstrap", "mmdebstrap")];
 /// The library that benchmarks of messages compare with.

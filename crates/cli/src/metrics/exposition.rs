@@ -7,8 +7,10 @@
 //! Source: the text-based exposition format 0.0.4 of Prometheus. The exporter's own session is left out.
 
 use std::fmt::{Display, Write};
+use std::time::Duration;
 
-use memferry::{SessionId, Status};
+use memferry::{LatencyStatus, RefusalKind, SessionId, Status};
+use memferry_service::printable::printable;
 
 /// The content type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -29,6 +31,8 @@ pub(super) fn of(status: &Status, own: SessionId) -> String {
     classes(&mut text, status);
     zeroed(&mut text, status);
     engines(&mut text, status);
+    latency(&mut text, status);
+    refused(&mut text, status);
     sessions(&mut text, status, own);
     text.0
 }
@@ -40,7 +44,7 @@ fn up(text: &mut Text, up: bool) {
 
 fn service(text: &mut Text, status: &Status, own: SessionId) {
     text.family("memferry_build_info", Kind::Gauge, "Version of the exporter and the service's policy.");
-    let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("policy", status.policy.clone())];
+    let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("policy", printable(&status.policy))];
     text.sample("memferry_build_info", &labels, 1);
     text.family("memferry_uptime_seconds", Kind::Gauge, "Seconds since the service started.");
     text.sample("memferry_uptime_seconds", &[], status.uptime_seconds);
@@ -124,6 +128,46 @@ fn engines(text: &mut Text, status: &Status) {
     }
 }
 
+fn latency(text: &mut Text, status: &Status) {
+    let name = "memferry_sampled_request_seconds";
+    let help = "Time from a worker's taking a request to its completion, of sampled requests that succeeded and were not done at once.";
+    text.family(name, Kind::Histogram, help);
+    let LatencyStatus { buckets, nanoseconds } = status.latency;
+    let mut count = 0;
+    for (bucket, more) in buckets.into_iter().enumerate() {
+        count += more;
+        let is_last = bucket + 1 == buckets.len();
+        let bound =
+            if is_last { "+Inf".to_owned() } else { LatencyStatus::bound(bucket).as_secs_f64().to_string() };
+        text.sample(&format!("{name}_bucket"), &[("le", bound)], count);
+    }
+    text.sample(&format!("{name}_sum"), &[], Duration::from_nanos(nanoseconds).as_secs_f64());
+    text.sample(&format!("{name}_count"), &[], count);
+}
+
+fn refused(text: &mut Text, status: &Status) {
+    let name = "memferry_refused_commands_total";
+    text.family(
+        name,
+        Kind::Counter,
+        "Commands on the control socket that the service refused, by kind of the refusal.",
+    );
+    for (kind, refused) in RefusalKind::ALL.into_iter().zip(status.refused.commands) {
+        text.sample(name, &[("kind", kind.name().to_owned())], refused);
+    }
+    for (name, help, value) in [
+        ("memferry_clients_turned_away_total", "Clients that got no session.", status.refused.turned_away),
+        (
+            "memferry_violations_total",
+            "Sessions ended because the client broke a rule.",
+            status.refused.violations,
+        ),
+    ] {
+        text.family(name, Kind::Counter, help);
+        text.sample(name, &[], value);
+    }
+}
+
 fn sessions(text: &mut Text, status: &Status, own: SessionId) {
     let mut family = |name: &str, kind, help, value: fn(&memferry::SessionStatus) -> u64| {
         text.family(name, kind, help);
@@ -152,6 +196,7 @@ fn sessions(text: &mut Text, status: &Status, own: SessionId) {
 enum Kind {
     Counter,
     Gauge,
+    Histogram,
 }
 
 #[derive(Default)]
@@ -162,6 +207,7 @@ impl Text {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -186,9 +232,38 @@ mod tests {
 
     #[test]
     fn labels_are_escaped() {
-        let status = Status { policy: "a\"b\\c\nd".to_owned(), ..Status::default() };
+        // Control characters of a hostile service end neither a line nor an event, and reverse no text.
+        let status = Status { policy: "a\"b\\c\nd\re\u{202e}".to_owned(), ..Status::default() };
         let text = of(&status, SessionId(1));
-        assert!(text.contains(r#"policy="a\"b\\c\nd"} 1"#), "{text}");
+        assert!(text.contains(r#"policy="a\"b\\c\\nd\\re\\u{202e}"} 1"#), "{text}");
+    }
+
+    #[test]
+    fn times_are_cumulative_by_bound() {
+        let mut status = Status::default();
+        status.latency.buckets[0] = 3;
+        status.latency.buckets[21] = 2;
+        status.latency.nanoseconds = 1_500_000_000;
+        let text = of(&status, SessionId(1));
+        for line in [
+            "_bucket{le=\"0.000008\"} 3",
+            "_bucket{le=\"8.388608\"} 3",
+            "_bucket{le=\"+Inf\"} 5",
+            "_sum 1.5",
+            "_count 5",
+        ] {
+            assert!(text.contains(&format!("\nmemferry_sampled_request_seconds{line}\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn refusals_have_their_kind() {
+        let mut status = Status::default();
+        status.refused.commands[RefusalKind::Quota as usize] = 4;
+        status.refused.violations = 1;
+        let text = of(&status, SessionId(1));
+        assert!(text.contains("memferry_refused_commands_total{kind=\"quota\"} 4\n"), "{text}");
+        assert!(text.contains("memferry_violations_total 1\n"), "{text}");
     }
 
     #[test]

@@ -27,11 +27,10 @@ pub(super) fn once(socket: &Path) -> Result<String, CommandError> {
     Ok(exposition::of(&client.status()?, client.session()))
 }
 
-#[derive(Clone)]
-pub(super) struct Scraper(SyncSender<SyncSender<String>>);
+pub(crate) struct Scraper(SyncSender<SyncSender<String>>);
 
 impl Scraper {
-    pub(super) fn start(socket: &Path) -> io::Result<Self> {
+    pub(crate) fn start(socket: &Path) -> io::Result<Self> {
         let (sender, queries) = sync_channel(WAITING);
         let socket = socket.to_owned();
         std::thread::Builder::new().name("scrape".to_owned()).spawn(move || answer(&socket, &queries))?;
@@ -39,7 +38,7 @@ impl Scraper {
     }
 
     /// Returns the metrics. A service that is unreachable or too slow is reported as down.
-    pub(super) fn scrape(&self) -> String {
+    pub(crate) fn scrape(&self) -> String {
         let (sender, answer) = sync_channel(1);
         if self.0.try_send(sender).is_err() {
             return exposition::down();

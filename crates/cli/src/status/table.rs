@@ -299,6 +299,7 @@ mod tests {
     use super::*;
 
     fn status(requests: u64) -> Status {
+        let buckets = [0; memferry::LATENCY_BUCKETS];
         let text = format!(
             r#"{{"process": 9, "uptime_seconds": 1, "policy": "shared", "slices": 2,
             "strayed_bytes": 0, "open_sessions": 3,
@@ -306,7 +307,9 @@ mod tests {
             "requests": {requests}, "outstanding": 1, "waiting": 0, "failures": 0, "bytes_moved": 0}}],
             "workers": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
             "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}],
-            "zeroed": {{"buffers": 0, "bytes": 0, "failed": 0}}}}"#
+            "zeroed": {{"buffers": 0, "bytes": 0, "failed": 0}},
+            "latency": {{"buckets": {buckets:?}, "nanoseconds": 0}},
+            "refused": {{"commands": [0, 0, 0, 0, 0, 0], "turned_away": 0, "violations": 0}}}}"#
         );
         serde_json::from_str(&text).unwrap()
     }

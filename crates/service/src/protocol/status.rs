@@ -1,7 +1,11 @@
 //! Statistics of a service and its clients, as sent in answers.
 
+use std::time::Duration;
+
 use memferry_transfer::{Operations, PriorityClass, SessionId};
 use serde::{Deserialize, Serialize};
+
+use super::RefusalKind;
 
 /// Identifies a running service: a random number, chosen at its start.
 ///
@@ -101,6 +105,70 @@ pub struct Status {
     pub zeroed: ZeroedStatus,
     /// Work of the Linux module, if it is used. The workers' counts include it.
     pub module: Option<ModuleStatus>,
+    pub latency: LatencyStatus,
+    pub refused: RefusedStatus,
+}
+
+/// How long sampled requests took, from the worker's taking them to their completion. Only successful requests that were not done
+/// at once are sampled.
+///
+/// ```
+/// use memferry_service::protocol::LatencyStatus;
+///
+/// let mut latency = LatencyStatus::default();
+/// latency.buckets[2] = 9;
+/// let within_32_us: u64 = latency.buckets[..=2].iter().sum();
+/// assert_eq!((LatencyStatus::bound(2).as_micros(), within_32_us), (32, 9));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Bucket N counts samples of at most [`LatencyStatus::bound`] of N that were in no bucket before it; the last one counts all others.
+    pub buckets: [u64; LATENCY_BUCKETS],
+    /// Sum of the samples.
+    pub nanoseconds: u64,
+}
+
+/// Number of buckets in a [`LatencyStatus`].
+pub const LATENCY_BUCKETS: usize = 22;
+
+impl LatencyStatus {
+    /// The upper bound of a bucket but the last: 8 microseconds, and twice as much for each further one.
+    pub const fn bound(bucket: usize) -> Duration {
+        Duration::from_micros(8 << bucket)
+    }
+
+    /// The bucket of a time.
+    pub(crate) fn bucket(time: Duration) -> usize {
+        (0..LATENCY_BUCKETS - 1).find(|bucket| time <= Self::bound(*bucket)).unwrap_or(LATENCY_BUCKETS - 1)
+    }
+
+    /// The sum of two workers' statistics.
+    pub(crate) fn plus(mut self, other: Self) -> Self {
+        for (sum, more) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum = sum.wrapping_add(more);
+        }
+        self.nanoseconds = self.nanoseconds.wrapping_add(other.nanoseconds);
+        self
+    }
+}
+
+/// What the service refused on its control socket. Requests that fail in a queue are not counted here.
+///
+/// ```
+/// use memferry_service::protocol::{RefusalKind, RefusedStatus};
+///
+/// let refused = RefusedStatus::default();
+/// let quota = RefusalKind::ALL.iter().position(|kind| *kind == RefusalKind::Quota);
+/// assert_eq!(quota.map(|kind| refused.commands[kind]), Some(0));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RefusedStatus {
+    /// Refused commands for each [`RefusalKind`], in its order.
+    pub commands: [u64; RefusalKind::ALL.len()],
+    /// Clients that were turned away before they had a session.
+    pub turned_away: u64,
+    /// Sessions that were ended because the client broke a rule.
+    pub violations: u64,
 }
 
 /// Free buffers of pools that were zeroed. Only a service in the pool's own process does that.

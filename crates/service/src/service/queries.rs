@@ -71,12 +71,29 @@ impl Service {
                 .collect(),
             zeroed: self.zeroed.status(),
             module: self.workers.module_status(),
+            latency: self.workers.latency(),
+            refused: self.refused.status(),
         }
     }
 
     /// Counts buffers that were zeroed for an embedded client, or could not be.
     pub fn count_zeroed(&self, more: ZeroedStatus) {
         self.zeroed.add(more);
+    }
+
+    /// Counts a refused command.
+    pub fn count_refusal(&self, kind: RefusalKind) {
+        self.refused.add_command(kind);
+    }
+
+    /// Counts a client that was turned away before it had a session.
+    pub fn count_turned_away(&self) {
+        self.refused.add_turned_away();
+    }
+
+    /// Counts a session that ended because its client broke a rule.
+    pub fn count_violation(&self) {
+        self.refused.add_violation();
     }
 
     /// The user and process of a session.

@@ -30,6 +30,7 @@ use memferry_transfer::{Completion, Failure, Operation, Outcome, Request, Task, 
 
 use super::Worker;
 use super::queues::{Queue, may_scan};
+use super::sampling::Sampler;
 use crate::MonotonicClock;
 use crate::protocol::Violation;
 use crate::shared::{Clients, Notice, SignalTarget};
@@ -108,8 +109,14 @@ impl Worker {
         let mut capabilities = Self::capabilities(&self.shared);
         let mut next = Some(first);
         while let Some(slot) = next {
-            let mut intake =
-                Intake { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
+            let mut intake = Intake {
+                key,
+                path: &mut self.path,
+                queue,
+                capabilities: &mut capabilities,
+                sampler: &mut self.sampler,
+                stopping,
+            };
             intake.take(&slot, batch)?;
             if batch.is_first_done() {
                 let flag = publish_early(queue);
@@ -169,6 +176,9 @@ impl Worker {
             failures += failed;
             if outcome.result == Err(Failure::MemoryFault) {
                 self.shared.notify(Notice::MemoryFault);
+            }
+            if self.sampler.is_running() {
+                self.sampler.ended(key, completion.tag, failed == 0, &self.handle.counters.latency);
             }
             let Some(queue) = self.queues.get_mut(key.0 as usize) else { continue };
             queue.counters.completed(1, failed, outcome.bytes_done);
@@ -254,6 +264,7 @@ struct Intake<'a> {
     path: &'a mut Path<WorkerEngine<ModuleEngine>>,
     queue: &'a mut Queue,
     capabilities: &'a mut Capabilities<Mapping>,
+    sampler: &'a mut Sampler,
     stopping: bool,
 }
 
@@ -301,6 +312,9 @@ impl Intake<'_> {
             Err(error) => full.unwrap_or(Failure::Malformed(error)),
             Ok(request) => {
                 let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
+                if self.sampler.is_due() && request.operation().is_some() {
+                    self.sampler.start(self.key, tag);
+                }
                 self.path.submit(now, reservation, tag, &request, self.capabilities);
                 if self.queue.end.cancels_asked() && self.queue.end.stop_requested(name) {
                     self.path.stop_loops(self.key, |candidate| candidate == tag);

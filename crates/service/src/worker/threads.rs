@@ -21,7 +21,7 @@ use crate::MonotonicClock;
 use crate::config::{ServiceConfig, cpus};
 use crate::module::Registrar;
 use crate::pinning::{Place, keep_on};
-use crate::protocol::ModuleStatus;
+use crate::protocol::{LatencyStatus, ModuleStatus};
 use crate::shared::{Clients, Shared, WorkerCommand, WorkerHandle};
 use crate::start_error::StartError;
 use crate::worker_engine::WorkerEngine;
@@ -142,6 +142,13 @@ impl Workers {
     pub(crate) fn module_status(&self) -> Option<ModuleStatus> {
         let all = self.iter().map(|worker| worker.counters.module.status());
         self.registrar.as_ref().map(|_| all.fold(ModuleStatus::default(), ModuleStatus::plus))
+    }
+
+    /// Times of sampled requests of all workers.
+    pub(crate) fn latency(&self) -> LatencyStatus {
+        self.iter()
+            .map(|worker| worker.counters.latency.status())
+            .fold(LatencyStatus::default(), LatencyStatus::plus)
     }
 
     /// Stops all workers, which finish running requests within `grace`, and waits for them.

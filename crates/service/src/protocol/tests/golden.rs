@@ -201,6 +201,8 @@ fn status(module: Option<ModuleStatus>) -> Status {
         workers: vec![worker, worker],
         zeroed: ZeroedStatus { buffers: 28, bytes: 29, failed: 30 },
         module,
+        latency: LatencyStatus { buckets: std::array::from_fn(|bucket| 35 + bucket as u64), nanoseconds: 57 },
+        refused: RefusedStatus { commands: [58, 59, 60, 61, 62, 63], turned_away: 64, violations: 65 },
     }
 }
 
@@ -210,9 +212,10 @@ fn status_bytes() {
     let before = join(&[&[7, 1, 2, 6], b"shared", &[3, 4, 5, 1], &numbers(6, 16)]);
     let workers = join(&[&[2], &numbers(17, 27), &numbers(17, 27)]);
     let rest = numbers(28, 30);
-    pin_variant(Answer::Status(Box::new(status(None))), &join(&[&before, &workers, &rest, &[0]]));
+    let last = numbers(35, 65);
+    pin_variant(Answer::Status(Box::new(status(None))), &join(&[&before, &workers, &rest, &[0], &last]));
     let module = ModuleStatus { transfers: 31, bytes: 32, dma_bytes: 33, redone: 34 };
-    let with = join(&[&before, &workers, &rest, &[1], &numbers(31, 34)]);
+    let with = join(&[&before, &workers, &rest, &[1], &numbers(31, 34), &last]);
     pin_variant(Answer::Status(Box::new(status(Some(module)))), &with);
 }
 

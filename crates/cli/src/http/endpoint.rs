@@ -1,34 +1,26 @@
-//! The exporter: a listening socket and one thread per connection, up to a limit, until a signal.
-//!
-//! ```text
-//! listen ─ accept ─► connection thread: request ─ Scraper ─► response
-//!                └ no place free: the oldest idle connection is dropped; if none is idle, 503
-//! SIGINT, SIGTERM ─► exit, the socket's file is removed
-//! ```
+//! Where a server listens, and the streams of its clients: TCP or a Unix socket.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memferry_daemon::Listener;
 use memferry_shm::conduit;
+use rustix::net::sockopt;
 
-use super::connections::{Connections, Peer, Shut};
-use super::request::{self, Timed};
-use super::scrape::Scraper;
+use super::connections::{Peer, Shut};
+use super::request::Timed;
 use crate::CommandError;
-use crate::interrupt::Interrupt;
-use crate::output::say;
 
-/// How long a client may take to send its request.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes that may wait in the kernel for a client to read them. Few, so that one that stopped reading is noticed.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Address {
+pub(crate) enum Address {
     Internet(SocketAddr),
     Unix(PathBuf),
 }
@@ -47,13 +39,13 @@ impl FromStr for Address {
     }
 }
 
-enum Endpoint {
+pub(super) enum Endpoint {
     Internet(TcpListener),
     Unix(UnixListener, Listener),
 }
 
 impl Endpoint {
-    fn open(address: &Address) -> Result<Self, CommandError> {
+    pub(super) fn open(address: &Address) -> Result<Self, CommandError> {
         match address {
             Address::Internet(address) => {
                 let failed = |error| format!("cannot listen on {address}: {error}; choose another port");
@@ -74,7 +66,7 @@ impl Endpoint {
         }
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match self {
             Self::Internet(listener) => listener
                 .local_addr()
@@ -83,7 +75,7 @@ impl Endpoint {
         }
     }
 
-    fn accept(&self) -> io::Result<(Stream, Peer)> {
+    pub(super) fn accept(&self) -> io::Result<(Stream, Peer)> {
         let (stream, peer) = match self {
             Self::Internet(listener) => {
                 let (stream, address) = listener.accept()?;
@@ -96,7 +88,19 @@ impl Endpoint {
             }
         };
         stream.block()?;
+        // A larger one works too.
+        let _ = sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
         Ok((stream, peer))
+    }
+}
+
+impl Address {
+    /// Whether only processes of this machine can connect to it.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Internet(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
     }
 }
 
@@ -109,55 +113,7 @@ impl AsFd for Endpoint {
     }
 }
 
-/// Serves the metrics of the service on `socket` until a signal.
-pub(super) fn run(address: &Address, socket: &Path) -> Result<(), CommandError> {
-    let interrupt = Interrupt::new()?;
-    let endpoint = Endpoint::open(address)?;
-    let scraper = Scraper::start(socket)?;
-    let connections = Connections::new();
-    say!("serving metrics on {}", endpoint.name());
-    while !interrupt.wait(Some(endpoint.as_fd()), None)? {
-        let Ok((mut stream, peer)) = endpoint.accept() else {
-            // The client is gone, or no descriptor is free: wait for one.
-            if interrupt.wait(None, Some(Duration::from_millis(10)))? {
-                break;
-            }
-            continue;
-        };
-        let place = stream.try_clone().ok().and_then(|handle| connections.admit(peer, handle));
-        let Some(place) = place else {
-            refuse(&mut stream);
-            continue;
-        };
-        let scraper = scraper.clone();
-        // Without a thread, the connection and its place are dropped.
-        let _ = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
-            if let Some(request) = request::read(&mut stream, Instant::now() + PATIENCE) {
-                let metrics = || {
-                    place.set_idle(false);
-                    let metrics = scraper.scrape();
-                    place.set_idle(true);
-                    metrics
-                };
-                request::respond(&mut stream, request, metrics);
-            }
-            drop(place);
-        });
-    }
-    if let Endpoint::Unix(_, bound) = endpoint {
-        bound.close();
-    }
-    Ok(())
-}
-
-/// Responds that too many connections are open. Hardly waits, since this is the accepting thread.
-fn refuse(stream: &mut Stream) {
-    let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n";
-    let _ = stream.limit(Duration::from_millis(1));
-    let _ = stream.write_all(busy.as_bytes());
-}
-
-enum Stream {
+pub(super) enum Stream {
     Internet(TcpStream),
     Unix(UnixStream),
 }
@@ -172,7 +128,7 @@ impl Shut for Stream {
 }
 
 impl Stream {
-    fn try_clone(&self) -> io::Result<Self> {
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Internet(stream) => stream.try_clone().map(Self::Internet),
             Self::Unix(stream) => stream.try_clone().map(Self::Unix),
@@ -183,6 +139,15 @@ impl Stream {
         match self {
             Self::Internet(stream) => stream.set_nonblocking(false),
             Self::Unix(stream) => stream.set_nonblocking(false),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Internet(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
         }
     }
 }
