@@ -414,8 +414,7 @@ pub struct Plain {
 
 impl Plain {
     /// The operation that the general decoder gives for the same slot.
-    #[cfg(test)]
-    const fn operation(self) -> Operation<Span> {
+    pub const fn operation(self) -> Operation<Span> {
         let Self { copies, source, destination, length } = self;
         if copies { Operation::Copy { source, destination, length } } else { Operation::Nop }
     }
