@@ -10,9 +10,12 @@ use crate::work::Work;
 
 pub(super) fn run(work: &Work) -> Result<(), Failure> {
     let folder = debian::run(work)?;
+    let source = build::source(work)?;
     print(format_args!(
-        "\nx package: built and checked; to install the service: apt install {}/memferry_*.deb",
-        folder.display()
+        "\nx package: built and checked; to install the service: apt install {}/memferry_*.deb\n\
+         x package: the Python package's sources are {}",
+        folder.display(),
+        source.display()
     ));
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::files::{make_anew, write};
 use crate::layout::{self, PRODUCT_WORKSPACE, binary, package};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
-use crate::stages::output;
+use crate::stages::{output, say};
 use crate::work::Work;
 
 const CRATES: [&str; 4] = [package::CLI, package::C, package::PRELOAD, package::RECORDER];
@@ -68,7 +68,27 @@ pub(crate) fn wheel(work: &Work) -> Result<PathBuf, Failure> {
         }
         Err(status) => status,
     })?;
-    built.ok_or_else(|| Failure::setup("maturin built no wheel"))
+    let built = built.ok_or_else(|| Failure::setup("maturin built no wheel"))?;
+    check(work, &built)?;
+    Ok(built)
+}
+
+/// Makes the source distribution of the Python package; returns its path.
+pub(crate) fn source(work: &Work) -> Result<PathBuf, Failure> {
+    if !work.setup.environment(&PACKAGE) {
+        return Err(Failure::setup("no environment for the Python package"));
+    }
+    let stage = "source distribution";
+    let source = wheel::source(&work.place.target)
+        .map_err(|status| Failure::Stage { stage: stage.to_owned(), status })?;
+    check(work, &source)?;
+    Ok(source)
+}
+
+fn check(work: &Work, built: &Path) -> Result<(), Failure> {
+    let Some(what) = wheel::lacks(&work.place.target, built) else { return Ok(()) };
+    say(format_args!("{} lacks {what}", built.display()));
+    Err(Failure::Stage { stage: "licences and tags".to_owned(), status: 1 })
 }
 
 #[cfg(test)]

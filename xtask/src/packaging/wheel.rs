@@ -1,7 +1,9 @@
-//! The Python wheel: built by maturin, and installed in the environment that tests and users of the tree run.
+//! The Python wheel: built by maturin, and installed in the environment that tests and users of the tree run. The source
+//! distribution, from which pip builds a wheel elsewhere.
 //!
 //! ```text
 //! maturin build ──► target/wheels/PROFILE/*.whl ──► pip install
+//! maturin sdist ──► target/wheels/source/*.tar.gz ──► pip wheel
 //! ```
 
 use std::fs;
@@ -10,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::layout;
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
-use crate::stages::run_all;
+use crate::stages::{output, run_all};
 
 /// Builds the wheel in release mode and returns its path; the error is an exit status.
 pub(crate) fn release(target: &Path) -> Result<Option<PathBuf>, u8> {
@@ -32,13 +34,79 @@ pub(crate) fn build(target: &Path, profile: &str) -> u8 {
     }
 }
 
+/// Makes the source distribution; the error is an exit status.
+pub(crate) fn source(target: &Path) -> Result<PathBuf, u8> {
+    let folder = folder_of_wheels(target, "source");
+    if folder.exists() && fs::remove_dir_all(&folder).is_err() {
+        return Err(1);
+    }
+    match run_all(&[make_source(target, &folder)]) {
+        0 => files(&folder, "gz").pop().ok_or(1),
+        status => Err(status),
+    }
+}
+
+fn make_source(target: &Path, folder: &Path) -> Line {
+    Line::new(PACKAGE.program(target, "maturin"))
+        .args(["sdist", "--quiet", "--out"])
+        .arg(folder)
+        .within(layout::PYTHON)
+}
+
+/// Builds a wheel from a source distribution, with the environment's maturin and crates that were fetched before.
+pub(crate) fn build_source(target: &Path, source: &Path) -> Line {
+    let folder = folder_of_wheels(target, "from-source");
+    Line::new(PACKAGE.program(target, "pip"))
+        .args(["wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"])
+        .arg("--wheel-dir")
+        .arg(folder)
+        .arg(source)
+        .env("CARGO_NET_OFFLINE", "true")
+        .env("CARGO_TARGET_DIR", target.join("wheels/from-source/target"))
+        .env("PATH", paths(target))
+}
+
+/// The search path, with the environment's programs first.
+fn paths(target: &Path) -> std::ffi::OsString {
+    let mut paths = PACKAGE.program(target, "").into_os_string();
+    if let Some(others) = std::env::var_os("PATH") {
+        paths.push(":");
+        paths.push(others);
+    }
+    paths
+}
+
+/// What a wheel or a source distribution should have and has not: licences, and for a wheel the tags of one that serves every Python
+/// and every Linux with a glibc that is new enough.
+pub(crate) fn lacks(target: &Path, built: &Path) -> Option<String> {
+    let is_wheel = built.extension().is_some_and(|extension| extension == "whl");
+    let module = if is_wheel { "zipfile" } else { "tarfile" };
+    let python = PACKAGE.program(target, "python3");
+    let Some(list) = output(&Line::new(python).args(["-m", module, "-l"]).arg(built)) else {
+        return Some("contents that Python can list".to_owned());
+    };
+    lacks_of_list(is_wheel, &built.file_name()?.to_string_lossy(), &list)
+}
+
+fn lacks_of_list(is_wheel: bool, name: &str, list: &str) -> Option<String> {
+    let tags: &[&str] = if is_wheel { &["-cp311-abi3-", "manylinux"] } else { &[] };
+    let tag = tags.iter().find(|tag| !name.contains(**tag)).map(|tag| format!("the tag {tag}"));
+    let files = ["LICENSE-APACHE", "LICENSE-MIT"];
+    let file = files.iter().find(|file| !list.contains(**file)).map(|file| format!("the file {file}"));
+    tag.or(file)
+}
+
 fn folder_of_wheels(target: &Path, profile: &str) -> PathBuf {
     target.join("wheels").join(profile)
 }
 
 fn wheels(folder: &Path) -> Vec<PathBuf> {
+    files(folder, "whl")
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| path.extension().is_some_and(|extension| extension == "whl")).collect()
+    entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
 fn build_wheel(target: &Path, profile: &str, folder: &Path) -> Line {
@@ -58,6 +126,18 @@ fn install_wheel(target: &Path, wheels: &[PathBuf]) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn licences_and_tags_are_missed() {
+        let list = "memferry.dist-info/licenses/LICENSE-APACHE\nmemferry.dist-info/licenses/LICENSE-MIT\n";
+        let wheel = |tags: &str| format!("memferry-0.1.0-{tags}_x86_64.whl");
+        let lacks = |name: &str, list| lacks_of_list(name.ends_with("whl"), name, list);
+        assert_eq!(lacks(&wheel("cp311-abi3-manylinux_2_34"), list), None);
+        assert_eq!(lacks("memferry-0.1.0.tar.gz", list), None);
+        assert_eq!(lacks(&wheel("cp311-abi3-linux"), list).unwrap(), "the tag manylinux");
+        assert_eq!(lacks(&wheel("cp311-cp311-manylinux_2_34"), list).unwrap(), "the tag -cp311-abi3-");
+        assert_eq!(lacks("memferry-0.1.0.tar.gz", "LICENSE-APACHE").unwrap(), "the file LICENSE-MIT");
+    }
 
     #[test]
     fn wheel_is_built_in_the_folder_of_the_package() {

@@ -1,7 +1,8 @@
-//! The crates as a registry would get them, and their interfaces against the last release.
+//! Crates and Python sources as a registry would get them, and their interfaces against the last release.
 //!
 //! ```text
 //! cargo publish --workspace --dry-run ──► packed, unpacked and built; nothing is uploaded
+//! maturin sdist ──► pip wheel: the Python package from its sources alone
 //! git tag v* ──► cargo semver-checks against the last one, or a word that there is none
 //! ```
 
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::files::make_anew;
 use crate::layout::PRODUCT_WORKSPACE;
 use crate::line::Line;
+use crate::packaging::{build, wheel};
 use crate::stages::{output, print, run as run_line};
 use crate::work::Work;
 
@@ -23,6 +25,8 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
         return Err(Failure::setup("cargo cannot ask the registry which versions it has"));
     }
     work.stages.run("crates", &dry_run(&folder(work)?))?;
+    let source = build::source(work)?;
+    work.stages.run("wheel from its sources", &wheel::build_source(&work.place.target, &source))?;
     let tags = Line::new("git").args(["describe", "--tags", "--abbrev=0", "--match", "v*"]);
     let Some(tag) = output(&tags) else {
         print("x: interfaces were not compared with a release: there is no tag v* of one yet");
