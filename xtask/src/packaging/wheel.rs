@@ -48,7 +48,7 @@ pub(crate) fn source(target: &Path) -> Result<PathBuf, u8> {
 
 fn make_source(target: &Path, folder: &Path) -> Line {
     Line::new(PACKAGE.program(target, "maturin"))
-        .args(["sdist", "--quiet", "--out"])
+        .args(["sdist", "--out"])
         .arg(folder)
         .within(layout::PYTHON)
 }
