@@ -47,10 +47,7 @@ pub(crate) fn source(target: &Path) -> Result<PathBuf, u8> {
 }
 
 fn make_source(target: &Path, folder: &Path) -> Line {
-    Line::new(PACKAGE.program(target, "maturin"))
-        .args(["sdist", "--out"])
-        .arg(folder)
-        .within(layout::PYTHON)
+    Line::new(PACKAGE.program(target, "maturin")).args(["sdist", "--out"]).arg(folder).within(layout::PYTHON)
 }
 
 /// Builds a wheel from a source distribution, with the environment's maturin and crates that were fetched before.
