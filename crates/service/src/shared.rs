@@ -46,8 +46,8 @@ pub enum Clients {
 const YIELDING: Duration = Duration::from_micros(100);
 /// Part of it in which it spins, for a waiting thread that wakes on another CPU.
 const SPINNING: Duration = Duration::from_micros(20);
-/// How long it sleeps then, for one that needs this CPU. It does not call sched_yield(2): Linux may take the rest of a slice for each
-/// call, which adds up to hundreds of milliseconds, and then runs threads of any nice value first.
+/// How long it sleeps then, for one that needs this CPU. It does not call sched_yield(2), which may give up the rest of a slice each
+/// time, to threads of any nice value.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// State that the control side shares with all workers.
