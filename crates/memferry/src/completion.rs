@@ -227,6 +227,13 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
+    /// A success of the CPU engine that did all bytes and computed no value.
+    #[inline]
+    pub(crate) fn plain_success(id: TicketId, length: u64) -> Self {
+        let engine = EngineKind::Cpu;
+        Self { id, outcome: Ok(0), inherited: false, bytes_done: length, engine, length }
+    }
+
     pub(crate) fn without_engine(id: TicketId, failure: Failure) -> Self {
         let engine = EngineKind::None;
         Self { id, outcome: Err(failure), inherited: false, bytes_done: 0, engine, length: 0 }

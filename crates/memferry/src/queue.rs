@@ -13,6 +13,7 @@
 mod batch;
 mod finished;
 mod notify;
+mod plain;
 mod waiting;
 
 pub use batch::{BatchError, RunError};
@@ -33,7 +34,7 @@ use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::wire;
-use memferry_transfer::{EngineKind, Failure, Operation, Outcome};
+use memferry_transfer::{EngineKind, Failure, Operation, Outcome, Request};
 use thiserror::Error;
 
 use crate::completion::{Completion, Done, NO_TAG, Ticket, TicketId, TransferError};
@@ -303,6 +304,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn submit_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
         if matches!(self.session.link, Link::Embedded(_))
             && let Some(id) = self.submit_inline(transfer)
@@ -314,17 +316,33 @@ impl Queue {
         Ok(id)
     }
 
-    /// Stages a transfer and moves its frames to its slot.
+    #[inline]
     fn stage_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
-        let tag = self.try_stage(transfer)?;
-        let index = self.slot_of(tag);
-        let slot = &mut self.slots[index];
-        slot.tag = tag;
-        slot.length = transfer.request.operation().map_or(0, Operation::total_bytes);
-        if !transfer.held.is_empty() {
-            slot.held = std::mem::take(&mut transfer.held);
+        match self.stage_plain(transfer) {
+            Some(tag) => Ok(self.ticket(tag)),
+            None => self.stage_any(transfer),
         }
-        self.staged = true;
+    }
+
+    /// Stages a transfer and moves its frames to its slot.
+    #[inline(never)]
+    fn stage_any(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
+        self.check_submit(transfer)?;
+        if !self.is_usable() {
+            return Err(SubmitReason::ServiceLost);
+        }
+        let full = SubmitReason::Full { capacity: self.end.capacity() };
+        let tag = self.next_tag().ok_or(full)?;
+        self.presume_consumed();
+        let request = transfer.work.request();
+        match wire::encode_short(wire_tag(tag), &request) {
+            Some(slot) => self.end.stage_short(slot).map_err(|_| full)?,
+            None => self.stage_long(tag, &request, full)?,
+        }
+        let operation = request.operation();
+        self.binds_next = request.terms.linked || operation.is_none();
+        let length = operation.map_or(0, Operation::total_bytes);
+        self.record_staged(tag, length, transfer);
         Ok(self.ticket(tag))
     }
 
@@ -340,34 +358,45 @@ impl Queue {
         }
     }
 
-    fn try_stage(&mut self, transfer: &Description) -> Result<u64, SubmitReason> {
-        self.check_submit(transfer)?;
-        if self.lost || self.end.closed() || self.session.link.known_lost() {
-            return Err(SubmitReason::ServiceLost);
-        }
-        let full = SubmitReason::Full { capacity: self.end.capacity() };
-        let index = *self.free.last().ok_or(full)?;
-        let tag = self.lap * u64::from(self.end.capacity()) + u64::from(index);
+    /// Whether this process may use the queue and the service is not known to be lost.
+    #[inline]
+    fn is_usable(&self) -> bool {
+        let lost = self.lost || self.end.closed() || self.session.link.known_lost();
+        !lost && self.session.check_fork().is_ok()
+    }
+
+    /// The tag of the next request; `None` if every slot is in use.
+    #[inline]
+    fn next_tag(&self) -> Option<u64> {
+        let index = *self.free.last()?;
+        Some(self.lap * u64::from(self.end.capacity()) + u64::from(index))
+    }
+
+    /// Infers from the outstanding requests which submission slots are free.
+    #[inline]
+    fn presume_consumed(&mut self) {
         self.end.presume_consumed(self.end.capacity() - self.free.len() as u32);
-        match wire::encode_short(wire_tag(tag), &transfer.request) {
-            Some(slot) => self.end.stage_short(slot).map_err(|_| full)?,
-            None => self.stage_long(tag, transfer, full)?,
-        }
+    }
+
+    /// Notes that the request with `tag`, the next one, is staged.
+    #[inline]
+    fn record_staged(&mut self, tag: u64, length: u64, transfer: &mut Description) {
         self.free.pop();
         self.lap = self.lap.wrapping_add(1);
-        self.binds_next = transfer.request.terms.linked || transfer.request.operation().is_none();
-        Ok(tag)
+        let index = self.slot_of(tag);
+        let slot = &mut self.slots[index];
+        slot.tag = tag;
+        slot.length = length;
+        if !transfer.held.is_empty() {
+            slot.held = std::mem::take(&mut transfer.held);
+        }
+        self.staged = true;
     }
 
     /// Stages a transfer that has no short slot.
-    fn stage_long(
-        &mut self,
-        tag: u64,
-        transfer: &Description,
-        full: SubmitReason,
-    ) -> Result<(), SubmitReason> {
+    fn stage_long(&mut self, tag: u64, request: &Request, full: SubmitReason) -> Result<(), SubmitReason> {
         self.list.clear();
-        let mut slot = wire::encode_long(wire_tag(tag), &transfer.request, &mut self.list)
+        let mut slot = wire::encode_long(wire_tag(tag), request, &mut self.list)
             .map_err(|shape| SubmitReason::Invalid(InvalidTransfer::Walk(shape)))?;
         if !self.list.is_empty() {
             wire::place_list(&mut slot, self.end.stage_list(&self.list).map_err(|_| full)?);
@@ -376,12 +405,14 @@ impl Queue {
     }
 
     /// Starts all staged transfers.
+    #[inline]
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.staged) && self.session.check_fork().is_ok() && self.end.publish() {
             self.ring_doorbell();
         }
     }
 
+    #[cold]
     fn ring_doorbell(&self) {
         // The write fails only if the counter is full; then the doorbell has rung already.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
@@ -432,6 +463,7 @@ impl Queue {
     }
 
     /// The index of a tag's slot: the low bits of the tag, since the capacity is a power of two.
+    #[inline]
     fn slot_of(&self, tag: u64) -> usize {
         (tag & u64::from(self.end.capacity() - 1)) as usize
     }
@@ -454,6 +486,17 @@ impl Queue {
     /// report this after at most 100 ms and 512 empty polls.
     #[inline]
     pub fn poll(&mut self) -> Option<Result<Done<u64>, TransferError>> {
+        if self.finished.is_empty()
+            && let Some(index) = self.next_plain()
+        {
+            let (tag, bytes_done) = self.take_plain(index);
+            return Some(Ok(Done { id: self.ticket(tag), bytes_done, output: 0, engine: EngineKind::Cpu }));
+        }
+        self.poll_any()
+    }
+
+    #[inline(never)]
+    fn poll_any(&mut self) -> Option<Result<Done<u64>, TransferError>> {
         self.poll_completion().map(Completion::into_result)
     }
 
@@ -464,6 +507,10 @@ impl Queue {
 
     #[inline]
     fn poll_ring(&mut self) -> Option<Completion> {
+        if let Some(index) = self.next_plain() {
+            let (tag, length) = self.take_plain(index);
+            return Some(Completion::plain_success(self.ticket(tag), length));
+        }
         if self.lost || self.session.check_fork().is_err() {
             return None;
         }
@@ -502,39 +549,29 @@ impl Queue {
     }
 
     /// Takes a completion from the ring. If it matches no request, the service broke the protocol.
-    #[inline]
     fn take(&mut self) -> Option<Completion> {
-        let header = self.end.pop_header()?;
+        let header = self.end.peek_header()?;
+        self.end.take_peeked();
         let name = wire::tag_of_completion(header);
         let index = self.slot_of(name.into());
-        let entry = &self.slots[index];
-        let tag = entry.tag;
-        let length = entry.length;
+        let Slot { tag, length, .. } = self.slots[index];
         if wire_tag(tag) != name || tag == NO_TAG {
             self.broken = true;
             return None;
         }
-        let id = TicketId { queue: self.identity, tag };
-        let completion = if wire::is_plain_success(header) {
-            let engine = EngineKind::Cpu;
-            Completion { id, outcome: Ok(0), inherited: false, bytes_done: length, engine, length }
-        } else {
-            self.other_completion(header, id, length)?
-        };
+        let completion = self.decode(header, self.ticket(tag), length)?;
         let entry = &mut self.slots[index];
         entry.tag = NO_TAG;
-        if !entry.held.is_empty() {
-            if !completion.is_settled() {
-                entry.abandon();
-            }
-            entry.held.clear();
+        if !completion.is_settled() {
+            entry.abandon();
         }
+        entry.held.clear();
         self.free.push(index as u32);
         Some(completion)
     }
 
-    /// The completion whose header was taken from the ring, and which is no plain success.
-    fn other_completion(&mut self, header: u64, id: TicketId, length: u64) -> Option<Completion> {
+    /// The completion whose header was taken from the ring.
+    fn decode(&mut self, header: u64, id: TicketId, length: u64) -> Option<Completion> {
         let Ok(decoded) = wire::decode_completion(&self.end.whole(header), length) else {
             self.broken = true;
             return None;

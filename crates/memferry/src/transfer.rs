@@ -8,6 +8,7 @@
 //! checks rights and bounds.
 
 mod operations;
+mod work;
 
 pub use operations::{
     compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill, fill_2d, nop, repeat, scatter_gather, xor,
@@ -21,11 +22,12 @@ use std::time::{Duration, Instant};
 use memferry_clock::Clock;
 use memferry_service::MonotonicClock;
 use memferry_transfer::wire::SlotError;
-use memferry_transfer::{CacheHint, MAX_SEGMENTS, MAX_SOURCES, PriorityClass, Request, Side};
+use memferry_transfer::{CacheHint, MAX_SEGMENTS, MAX_SOURCES, PriorityClass, Request, Side, WhenBusy};
 use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::frame::Frame;
+pub(crate) use work::Work;
 
 /// The description of a transfer contradicts itself.
 ///
@@ -92,7 +94,7 @@ pub(crate) type Held = SmallVec<[Frame; 2]>;
 /// A transfer without its output type.
 #[derive(Clone, Debug)]
 pub(crate) struct Description {
-    pub(crate) request: Request,
+    pub(crate) work: Work,
     pub(crate) held: Held,
     /// The first error in the description.
     pub(crate) invalid: Option<InvalidTransfer>,
@@ -121,7 +123,7 @@ pub struct Transfer<T = ()> {
 impl<T> Transfer<T> {
     #[inline]
     fn new(request: Request, held: Held, invalid: Option<InvalidTransfer>) -> Self {
-        Self { description: Description { request, held, invalid }, output: PhantomData }
+        Self { description: Description { work: Work::of(request), held, invalid }, output: PhantomData }
     }
 
     /// Changes the output to a number, for batches of several types. A comparison gives the offset of the difference, or the
@@ -133,32 +135,32 @@ impl<T> Transfer<T> {
     /// Links the next transfer of the queue to this one: it starts when this one has succeeded, and fails with this one's
     /// failure otherwise.
     pub fn linked(mut self) -> Self {
-        self.description.request.terms.linked = true;
+        self.description.work.change_terms(|terms| terms.linked = true);
         self
     }
 
     /// Delays the start until all transfers submitted to the queue before have ended.
     pub fn fenced(mut self) -> Self {
-        self.description.request.terms.fenced = true;
+        self.description.work.change_terms(|terms| terms.fenced = true);
         self
     }
 
     /// Sets a hint for the use of the CPU caches.
     pub fn with_hint(mut self, hint: CacheHint) -> Self {
-        self.description.request.terms.hint = hint;
+        self.description.work.change_terms(|terms| terms.hint = hint);
         self
     }
 
     /// Sets the priority class, which orders transfers that wait for an engine channel.
     pub fn with_class(mut self, class: PriorityClass) -> Self {
-        self.description.request.terms.class = class;
+        self.description.work.change_terms(|terms| terms.class = class);
         self
     }
 
     /// Makes the transfer fail with [`Failure::ChannelsBusy`](crate::Failure::ChannelsBusy) instead of waiting when all engine
     /// channels are busy.
     pub fn refuse_when_busy(mut self) -> Self {
-        self.description.request = self.description.request.refuse_when_busy();
+        self.description.work.change_terms(|terms| terms.when_busy = WhenBusy::Refuse);
         self
     }
 
@@ -170,7 +172,8 @@ impl<T> Transfer<T> {
 
     /// Sets the deadline to `limit` from now, as [`with_deadline`](Self::with_deadline).
     pub fn within(mut self, limit: Duration) -> Self {
-        self.description.request.terms.deadline = Some(MonotonicClock.now().after(limit));
+        let deadline = MonotonicClock.now().after(limit);
+        self.description.work.change_terms(|terms| terms.deadline = Some(deadline));
         self
     }
 }
@@ -183,9 +186,9 @@ impl<T> Clone for Transfer<T> {
 
 impl<T> fmt::Debug for Transfer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Description { request, held, invalid } = &self.description;
+        let Description { work, held, invalid } = &self.description;
         let mut shown = f.debug_struct("Transfer");
-        shown.field("request", request).field("frames", held);
+        shown.field("request", work.request().as_ref()).field("frames", held);
         if let Some(invalid) = invalid {
             shown.field("invalid", invalid);
         }

@@ -213,6 +213,12 @@ impl<S: RingStorage> ClientEnd<S> {
         self.layout.capacity
     }
 
+    /// Whether no submission slot is known to be free.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.submissions.free() == 0
+    }
+
     /// Writes a request without making it visible.
     ///
     /// # Errors
@@ -245,6 +251,7 @@ impl<S: RingStorage> ClientEnd<S> {
     }
 
     /// Clears the cancel word of an earlier request with the same slot: tags repeat after 2^32.
+    #[cold]
     fn forget_cancel(&self, tag: u32) {
         let word = self.own.word(self.layout.cancel_word(tag));
         if word.load(Ordering::Relaxed) != 0 {
@@ -263,6 +270,7 @@ impl<S: RingStorage> ClientEnd<S> {
         }
     }
 
+    #[cold]
     fn load_consumed(&mut self) -> Result<(), RingFull> {
         let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
         self.submissions.consumed(claimed as u32).map_err(|_| RingFull)
@@ -302,16 +310,23 @@ impl<S: RingStorage> ClientEnd<S> {
         dormant::parked_word(worker).is_none_or(|word| self.workers.word(word).load(Ordering::Relaxed) != 0)
     }
 
-    /// Takes the header of the next completion slot. Of a long slot, [`whole`](Self::whole) has the rest until the next call.
+    /// The header of the next completion slot, which stays in the ring.
     #[inline]
-    pub fn pop_header(&mut self) -> Option<u64> {
+    pub fn peek_header(&self) -> Option<u64> {
+        self.completions.peek(&self.peer)
+    }
+
+    /// Takes the completion slot whose header [`peek_header`](Self::peek_header) returned. Of a long slot, [`whole`](Self::whole) has
+    /// the rest until the next call.
+    #[inline]
+    pub fn take_peeked(&mut self) {
         // There are twice as many completion slots as requests, so the count need not be stored for each completion.
         let count = self.completions.count();
         if count.wrapping_sub(self.stored) > self.layout.capacity / 2 {
             self.stored = count;
             self.own.word(COMPLETIONS_CONSUMED).store(u64::from(count), Ordering::Release);
         }
-        self.completions.pop_first(&self.peer).map(|[header]| header)
+        self.completions.advance();
     }
 
     /// The completion slot taken last, from its header and a private copy of the rest.
@@ -321,7 +336,8 @@ impl<S: RingStorage> ClientEnd<S> {
 
     /// Takes the next completion slot as a private copy.
     pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
-        let header = self.pop_header()?;
+        let header = self.peek_header()?;
+        self.take_peeked();
         Some(self.whole(header))
     }
 

@@ -183,12 +183,18 @@ impl<const SHORT: usize, const WORDS: usize> Producer<SHORT, WORDS> {
             return Err(RingFull);
         }
         if self.kept_count == MAX_KEPT {
-            self.write_latest(storage);
+            self.make_kept_room(storage);
         }
         self.kept[self.kept_count] = slot;
         self.kept_count += 1;
         self.staged = self.staged.wrapping_add(1);
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_kept_room<S: RingStorage>(&mut self, storage: &S) {
+        self.write_latest(storage);
     }
 
     /// Whether the staged slots end with a cache line.
@@ -280,6 +286,19 @@ impl<const SHORT: usize, const WORDS: usize> Consumer<SHORT, WORDS> {
         }
     }
 
+    /// The header of the next element with its sequence cleared. The element stays in the ring.
+    #[inline]
+    pub fn peek<S: RingStorage>(&self, storage: &S) -> Option<u64> {
+        let header = storage.word(self.slots.at(self.consumed, SHORT)).load(Ordering::Acquire);
+        (header & SEQUENCE == sequence(self.consumed)).then_some(header & !SEQUENCE)
+    }
+
+    /// Takes the next element, which [`peek`](Self::peek) has seen.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.consumed = self.consumed.wrapping_add(1);
+    }
+
     /// Takes the next element as a private copy of its first part with its sequence cleared. If the header has [`LONG`], the caller
     /// copies the second part by [`whole`](Self::whole) before anybody learns of the [`count`](Self::count).
     #[inline]
@@ -293,7 +312,7 @@ impl<const SHORT: usize, const WORDS: usize> Consumer<SHORT, WORDS> {
         for (value, word) in slot[1..].iter_mut().zip(&words[1..]) {
             *value = word.load(Ordering::Relaxed);
         }
-        self.consumed = self.consumed.wrapping_add(1);
+        self.advance();
         Some(slot)
     }
 

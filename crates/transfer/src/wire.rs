@@ -452,7 +452,7 @@ impl Short {
         Self {
             source: Span::new(short_to_handle(values[0]), slot[2] & SHORT_OFFSET),
             destination: Span::new(short_to_handle(values[1]), slot[3] & SHORT_OFFSET),
-            length: slot[2] >> SHORT_OFFSET_BITS | slot[3] >> SHORT_OFFSET_BITS << 16,
+            length: short_length(slot),
             values,
         }
     }
@@ -480,8 +480,7 @@ pub fn decode_request(
     }
     if header & LONG == 0 {
         let [first, second, third, fourth, ..] = *slot;
-        let operation = decode_short(opcode, &[first, second, third, fourth])?;
-        return Ok(Request { task: Task::Transfer(operation), terms: decode_terms(header, 0)? });
+        return decode_short_request(&[first, second, third, fourth]);
     }
     let width = slot[1] as u8;
     let transparent = slot[1] & FLAG_TRANSPARENT != 0;
@@ -497,6 +496,23 @@ pub fn decode_request(
         _ => Task::Transfer(decode_operation(slot, opcode, width, transparent, fetch)?),
     };
     Ok(Request { task, terms: decode_terms(header, slot[2])? })
+}
+
+/// Decodes a private copy of a short slot. As [`decode_request`] otherwise.
+///
+/// # Errors
+/// As [`decode_request`].
+#[inline]
+pub fn decode_short_request(slot: &ShortSlot) -> Result<Request, SlotError> {
+    let header = slot[0];
+    let operation = decode_short(header >> OPCODE_SHIFT & 0xff, slot)?;
+    Ok(Request { task: Task::Transfer(operation), terms: decode_terms(header, 0)? })
+}
+
+/// Bytes that the operation of a short slot visits.
+#[inline]
+pub const fn short_length(slot: &ShortSlot) -> u64 {
+    slot[2] >> SHORT_OFFSET_BITS | slot[3] >> SHORT_OFFSET_BITS << 16
 }
 
 #[inline]

@@ -11,7 +11,7 @@
 
 use memferry_service::embedded::Embedded;
 use memferry_service::{Immediate, profile};
-use memferry_transfer::{Operations, Outcome};
+use memferry_transfer::{Operation, Operations, Outcome, Request, Span, Terms};
 use thiserror::Error;
 
 use super::{Queue, SubmitError, SubmitReason};
@@ -90,6 +90,13 @@ pub enum RunError<T = ()> {
 /// lie in another page. A nop always goes to the worker, because programs use it to measure or fence the queue.
 const NEVER_INLINE: Operations = Operations::NOP.union(Operations::COPY_2D).union(Operations::FILL_2D);
 
+/// The operation of a request, if `immediate` allows it on this thread.
+#[inline]
+fn inline_operation<'a>(request: &'a Request, immediate: &Immediate) -> Option<&'a Operation<Span>> {
+    let operation = request.operation()?;
+    immediate.allows(operation, &request.terms).then_some(operation)
+}
+
 impl Queue {
     /// Runs a transfer to its end and returns the result. With an embedded service this thread moves the bytes; otherwise the
     /// transfer is submitted and waited for. It is not ordered with transfers submitted before, unless it is fenced. Linked
@@ -107,10 +114,14 @@ impl Queue {
 
     #[inline]
     fn run_description(&mut self, transfer: &mut Description) -> Result<Completion, SubmitReason> {
-        if let Some(embedded) = self.inline_service(transfer, &Immediate::OWN_THREAD) {
-            return self.run_inline(embedded, transfer, NO_TAG);
+        if let Link::Embedded(embedded) = &self.session.link {
+            let request = transfer.work.request();
+            if let Some(operation) = inline_operation(&request, &Immediate::OWN_THREAD) {
+                self.check_submit(transfer)?;
+                return Ok(self.run_inline(embedded, operation, &request.terms, NO_TAG));
+            }
         }
-        if transfer.request.operation().is_none() {
+        if transfer.work.request().operation().is_none() {
             return Err(SubmitReason::Loop);
         }
         let id = self.submit_description(transfer)?;
@@ -123,32 +134,25 @@ impl Queue {
         &self,
         transfer: &Transfer<T>,
     ) -> Option<Result<Done<T>, TransferError>> {
-        let transfer = &transfer.description;
-        let embedded = self.inline_service(transfer, &Immediate::OWN_THREAD)?;
-        let completion = self.run_inline(embedded, transfer, NO_TAG).ok()?;
-        Some(completion.into_result())
-    }
-
-    /// The embedded service, if there is one and `immediate` allows the transfer on this thread.
-    #[inline]
-    fn inline_service(&self, transfer: &Description, immediate: &Immediate) -> Option<&Embedded> {
         let Link::Embedded(embedded) = &self.session.link else { return None };
-        let request = &transfer.request;
-        immediate.allows(request.operation()?, &request.terms).then_some(embedded)
+        let transfer = &transfer.description;
+        let request = transfer.work.request();
+        let operation = inline_operation(&request, &Immediate::OWN_THREAD)?;
+        self.check_submit(transfer).ok()?;
+        Some(self.run_inline(embedded, operation, &request.terms, NO_TAG).into_result())
     }
 
     #[inline]
     fn run_inline(
         &self,
         embedded: &Embedded,
-        transfer: &Description,
+        operation: &Operation<Span>,
+        terms: &Terms,
         tag: u64,
-    ) -> Result<Completion, SubmitReason> {
-        self.check_submit(transfer)?;
-        let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
+    ) -> Completion {
         let id = self.ticket(tag);
-        let outcome = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
-        Ok(match outcome {
+        let outcome = embedded.service().perform(self.session.id, operation, terms);
+        match outcome {
             Ok(Outcome { result, bytes_done, value, engine }) => Completion {
                 id,
                 outcome: result.map(|()| value),
@@ -158,7 +162,7 @@ impl Queue {
                 length: operation.total_bytes(),
             },
             Err(failure) => Completion::without_engine(id, failure),
-        })
+        }
     }
 
     /// Runs a short transfer on this thread and keeps its completion for a later poll or wait, since the hand-over would take
@@ -173,9 +177,11 @@ impl Queue {
             held_back: !is_idle || !has_room,
             ..Immediate::OWN_THREAD
         };
-        let embedded = self.inline_service(transfer, &immediate)?;
-        let tag = self.lap * u64::from(self.end.capacity()) + u64::from(*self.free.last()?);
-        let completion = self.run_inline(embedded, transfer, tag).ok()?;
+        let Link::Embedded(embedded) = &self.session.link else { return None };
+        let request = transfer.work.request();
+        let operation = inline_operation(&request, &immediate)?;
+        self.check_submit(transfer).ok()?;
+        let completion = self.run_inline(embedded, operation, &request.terms, self.next_tag()?);
         self.lap = self.lap.wrapping_add(1);
         let id = completion.id;
         self.finished.push(completion);
@@ -206,11 +212,12 @@ impl Queue {
     ) -> Result<Vec<Ticket<T>>, Box<BatchError<T>>> {
         let mut transfers = transfers.into_iter();
         let mut submitted = Vec::with_capacity(transfers.size_hint().0);
-        while let Some(transfer) = transfers.next() {
-            match self.stage(transfer) {
-                Ok(ticket) => submitted.push(ticket),
-                Err(error) => {
+        while let Some(mut transfer) = transfers.next() {
+            match self.stage_description(&mut transfer.description) {
+                Ok(id) => submitted.push(Ticket::of(id)),
+                Err(reason) => {
                     self.publish();
+                    let error = SubmitError::new(reason, transfer);
                     return Err(Box::new(BatchError { submitted, error, rest: transfers.collect() }));
                 }
             }

@@ -175,11 +175,13 @@ pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) ->
 impl Transfer<u32> {
     /// Continues the computation from `before`, the CRC of the preceding bytes.
     pub fn seed(mut self, before: u32) -> Self {
-        if let Task::Transfer(Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. }) =
-            &mut self.description.request.task
-        {
-            *seed = before;
-        }
+        self.description.work.change(|request| {
+            if let Task::Transfer(Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. }) =
+                &mut request.task
+            {
+                *seed = before;
+            }
+        });
         self
     }
 }
