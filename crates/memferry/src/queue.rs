@@ -349,8 +349,8 @@ impl Queue {
     /// Checks that the transfer is valid, and that this process and the frames belong to the session.
     fn check_submit(&self, transfer: &Description) -> Result<(), SubmitReason> {
         self.session.check_fork().map_err(SubmitReason::Forked)?;
-        if let Some(invalid) = transfer.invalid {
-            return Err(SubmitReason::Invalid(invalid));
+        if let Some(invalid) = &transfer.invalid {
+            return Err(SubmitReason::Invalid(**invalid));
         }
         match transfer.held.iter().all(|frame| frame.is_of(&self.session)) {
             true => Ok(()),

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::frame::Frame;
-pub(crate) use work::Work;
+use work::Work;
 
 /// The description of a transfer contradicts itself.
 ///
@@ -97,7 +97,7 @@ pub(crate) struct Description {
     pub(crate) work: Work,
     pub(crate) held: Held,
     /// The first error in the description.
-    pub(crate) invalid: Option<InvalidTransfer>,
+    pub(crate) invalid: Option<Box<InvalidTransfer>>,
 }
 
 /// Describes an operation on regions and its terms. The output `T` is `()` for moves, `u32` for CRCs, `Option<u64>` for
@@ -121,9 +121,9 @@ pub struct Transfer<T = ()> {
 }
 
 impl<T> Transfer<T> {
-    #[inline]
+    #[inline(always)]
     fn new(request: Request, held: Held, invalid: Option<InvalidTransfer>) -> Self {
-        Self { description: Description { work: Work::of(request), held, invalid }, output: PhantomData }
+        Self { description: Description { work: Work::of(request), held, invalid: invalid.map(Box::new) }, output: PhantomData }
     }
 
     /// Changes the output to a number, for batches of several types. A comparison gives the offset of the difference, or the

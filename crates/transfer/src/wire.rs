@@ -120,7 +120,7 @@ pub fn encode_request(tag: u32, request: &Request, list: &mut Vec<u64>) -> Resul
 }
 
 /// Encodes `request` as a short slot; `None` if it needs a long one.
-#[inline]
+#[inline(always)]
 pub fn encode_short(tag: u32, request: &Request) -> Option<ShortSlot> {
     let Task::Transfer(operation) = &request.task else { return None };
     if request.terms.deadline.is_some() {

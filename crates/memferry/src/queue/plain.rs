@@ -13,7 +13,7 @@ use memferry_transfer::wire::{self, ShortSlot};
 
 use super::{Queue, wire_tag};
 use crate::completion::NO_TAG;
-use crate::transfer::{Description, Work};
+use crate::transfer::Description;
 
 impl Queue {
     /// Stages a transfer that has a short slot, moves its frames to the queue's slot and returns its tag.
@@ -24,12 +24,11 @@ impl Queue {
         if !usable || transfer.invalid.is_some() {
             return None;
         }
-        let Work::Short(mut slot) = transfer.work else { return None };
         if !transfer.held.iter().all(|frame| frame.is_of(&self.session)) {
             return None;
         }
         let tag = self.next_tag()?;
-        slot[0] = wire::with_tag(slot[0], wire_tag(tag));
+        let slot = transfer.work.short(wire_tag(tag))?;
         self.stage_short(slot)?;
         self.binds_next = wire::is_linked(slot[0]);
         self.record_staged(tag, wire::short_length(&slot), transfer);

@@ -9,14 +9,14 @@ use super::{Held, InvalidTransfer, Transfer};
 use crate::frame::Region;
 
 /// Moves no bytes. Use it to measure the path to the worker, or [`fenced`](Transfer::fenced) to wait for all earlier transfers.
-#[inline]
+#[inline(always)]
 pub fn nop() -> Transfer {
     describe(Operation::Nop, SmallVec::new(), None)
 }
 
 /// Copies the whole source to the start of the destination, which may be longer. They may overlap, as with `memmove`
 /// (`mem_copy` of Wicki 2014, listing 1).
-#[inline]
+#[inline(always)]
 pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer {
     let source = source.into();
     let destination = destination.into();
@@ -29,7 +29,7 @@ pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transf
 
 /// Fills the whole destination with a pattern. Its length must be a multiple of the pattern's (`mem_fill` of Wicki 2014,
 /// listing 1); otherwise the transfer fails with [`Failure::FillLength`](crate::Failure::FillLength).
-#[inline]
+#[inline(always)]
 pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     let destination = destination.into();
     let operation =
@@ -39,7 +39,7 @@ pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
 }
 
 /// Fills the whole destination with zeros.
-#[inline]
+#[inline(always)]
 pub fn zero(destination: impl Into<Region>) -> Transfer {
     fill(destination, Pattern::Byte(0))
 }
@@ -208,18 +208,18 @@ pub fn repeat(rounds: u32) -> Transfer<u64> {
     Transfer::new(Request::repeat(rounds), SmallVec::new(), None)
 }
 
-#[inline]
+#[inline(always)]
 fn describe<T>(operation: Operation<Span>, held: Held, invalid: Option<InvalidTransfer>) -> Transfer<T> {
     Transfer::new(Request::new(operation), held, invalid)
 }
 
 /// The frames of two regions. Made from an array, because an iterator would cost as much as the copy of a short transfer.
-#[inline]
+#[inline(always)]
 fn pair(one: Region, other: Region) -> Held {
     Held::from_buf([one.into_frame(), other.into_frame()])
 }
 
-#[inline]
+#[inline(always)]
 fn single(region: Region) -> Held {
     let mut held = Held::new();
     held.push(region.into_frame());

@@ -1,8 +1,8 @@
 //! What a transfer asks for, in the form in which it crosses to the service.
 //!
 //! ```text
-//! Request ─ fits a short slot? ─► Short: four words; the queue adds a tag and stores them
-//!                    └─ no ─────► Long: the request itself, encoded when it is submitted
+//! Request ─ fits a short slot? ─► four words; the queue adds a tag and stores them
+//!                    └─ no ─────► the request itself, encoded when it is submitted
 //! ```
 //!
 //! So a transfer is encoded where it is described: there the compiler knows the operation, and submitting does not ask for it again.
@@ -12,30 +12,39 @@ use std::borrow::Cow;
 use memferry_transfer::wire::{self, ShortSlot};
 use memferry_transfer::{Request, Terms};
 
+/// Words only, without an enum's tag: a transfer is often moved right after it was made, and a copy that reads tag and padding in other
+/// pieces than they were written in waits for the cache.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
-    /// A short slot with the tag 0.
-    Short(ShortSlot),
-    Long(Box<Request>),
+pub(crate) struct Work {
+    /// A short slot with the tag 0, unless there is a `long` request.
+    short: ShortSlot,
+    long: Option<Box<Request>>,
 }
 
 impl Work {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(request: Request) -> Self {
         match wire::encode_short(0, &request) {
-            Some(slot) => Self::Short(slot),
-            None => Self::Long(Box::new(request)),
+            Some(short) => Self { short, long: None },
+            None => Self { short: ShortSlot::default(), long: Some(Box::new(request)) },
         }
+    }
+
+    /// The short slot, with a tag.
+    #[inline]
+    pub(crate) fn short(&self, tag: u32) -> Option<ShortSlot> {
+        let [header, first, second, third] = self.short;
+        self.long.is_none().then_some([wire::with_tag(header, tag), first, second, third])
     }
 
     /// The request; a short one is decoded.
     #[inline]
     pub(crate) fn request(&self) -> Cow<'_, Request> {
-        match self {
-            Self::Short(slot) => {
-                Cow::Owned(wire::decode_short_request(slot).expect("a slot that this program encoded"))
+        match &self.long {
+            None => {
+                Cow::Owned(wire::decode_short_request(&self.short).expect("a slot that this program encoded"))
             }
-            Self::Long(request) => Cow::Borrowed(request),
+            Some(request) => Cow::Borrowed(request),
         }
     }
 
