@@ -123,7 +123,10 @@ pub struct Transfer<T = ()> {
 impl<T> Transfer<T> {
     #[inline(always)]
     fn new(request: Request, held: Held, invalid: Option<InvalidTransfer>) -> Self {
-        Self { description: Description { work: Work::of(request), held, invalid: invalid.map(Box::new) }, output: PhantomData }
+        Self {
+            description: Description { work: Work::of(request), held, invalid: invalid.map(Box::new) },
+            output: PhantomData,
+        }
     }
 
     /// Changes the output to a number, for batches of several types. A comparison gives the offset of the difference, or the

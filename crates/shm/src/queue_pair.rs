@@ -320,9 +320,10 @@ impl<S: RingStorage> ClientEnd<S> {
     /// the rest until the next call.
     #[inline]
     pub fn take_peeked(&mut self) {
-        // There are twice as many completion slots as requests, so the count need not be stored for each completion.
+        // There are twice as many completion slots as requests, so the count need not be stored for each completion. It leaves out
+        // this one, whose second part the caller has still to read.
         let count = self.completions.count();
-        if count.wrapping_sub(self.stored) > self.layout.capacity / 2 {
+        if count.wrapping_sub(self.stored) >= self.layout.capacity / 2 {
             self.stored = count;
             self.own.word(COMPLETIONS_CONSUMED).store(u64::from(count), Ordering::Release);
         }
