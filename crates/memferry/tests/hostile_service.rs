@@ -185,24 +185,24 @@ fn a_late_answer_leaves_the_session_usable() {
 
 #[test]
 fn what_a_late_answer_made_is_given_back() {
-    let (proceed, wait) = mpsc::channel::<()>();
     let granted = Handle::new(5, 1);
     let (client, service) = connected(LIMIT, move |peer| {
         let token = GrantToken::from_raw(3);
         let (late, command, _) = peer.command().unwrap();
         assert_eq!(command, Command::Accept { token });
-        wait.recv().unwrap();
+        // The answer comes while the client waits for another one.
+        let (status, command, _) = peer.command().unwrap();
+        assert_eq!(command, Command::Status);
         let rights = memferry::Rights::READ;
         let grantor = SessionId(1);
         peer.answer(late, Ok(Answer::Accepted { handle: granted, length: 4096, rights, grantor }));
-        peer.serve(&Command::Status, Answer::Status(Box::default()));
+        peer.answer(status, Ok(Answer::Status(Box::default())));
         // The revocation that gives it back comes before the next command.
         peer.serve(&Command::Revoke { handle: granted }, Answer::Revoked);
         peer.serve(&Command::Status, Answer::Status(Box::default()));
     });
     let late = client.accept(GrantToken::from_raw(3)).unwrap_err();
     assert!(matches!(late, CallError::TimedOut { .. }), "{late}");
-    proceed.send(()).unwrap();
     client.status().unwrap();
     client.status().unwrap();
     drop(client);
