@@ -207,6 +207,7 @@ fn a_forked_child_disturbs_nothing() {
         let frame = client.frame(4096).alloc().unwrap();
         let mut queue = client.queue(4).unwrap();
         let ticket = queue.submit(endless(&frame)).unwrap();
+        let staged = queue.stage(nop()).unwrap();
         // SAFETY: the child only makes calls that need no other thread, and leaves by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -226,6 +227,7 @@ fn a_forked_child_disturbs_nothing() {
         assert_eq!(queue.wait_for(ticket, Duration::from_millis(1)), Ok(None));
         queue.cancel(ticket).unwrap();
         assert_eq!(harness::failure(&mut queue, ticket), Failure::Cancelled);
+        queue.wait(staged).unwrap();
         harness::assert_moves_bytes(&client);
     }
 }

@@ -328,7 +328,7 @@ impl Queue {
     #[inline(never)]
     fn stage_any(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
         self.check_submit(transfer)?;
-        if !self.is_usable() {
+        if self.is_known_lost() {
             return Err(SubmitReason::ServiceLost);
         }
         let full = SubmitReason::Full { capacity: self.end.capacity() };
@@ -358,11 +358,10 @@ impl Queue {
         }
     }
 
-    /// Whether this process may use the queue and the service is not known to be lost.
+    /// Whether the service is known to be lost. Reads the ring's memory, which a forked child does not have.
     #[inline]
-    fn is_usable(&self) -> bool {
-        let lost = self.lost || self.end.closed() || self.session.link.known_lost();
-        !lost && self.session.check_fork().is_ok()
+    fn is_known_lost(&self) -> bool {
+        self.lost || self.end.closed() || self.session.link.known_lost()
     }
 
     /// The tag of the next request; `None` if every slot is in use.

@@ -19,8 +19,8 @@ impl Queue {
     /// Stages a transfer that has a short slot, moves its frames to the queue's slot and returns its tag.
     #[inline]
     pub(super) fn stage_plain(&mut self, transfer: &mut Description) -> Option<u64> {
-        // Between two publications nothing that the others find out is asked for again: the next one asks.
-        let usable = self.staged || self.is_usable();
+        // A lost service is noticed once for each publication.
+        let usable = self.session.check_fork().is_ok() && (self.staged || !self.is_known_lost());
         if !usable || transfer.invalid.is_some() {
             return None;
         }
