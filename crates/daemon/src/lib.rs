@@ -15,6 +15,7 @@ mod attendants;
 mod listener;
 mod log_limit;
 mod messages;
+mod rests;
 mod sandbox;
 mod spawner;
 mod supervisor;
@@ -26,6 +27,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memferry_path::RevocationId;
@@ -46,6 +48,7 @@ use memferry_service::{Clients, Executed, Introduced, Service, ServiceConfig, St
 use attendants::{Attendants, Happened, NotHandedOver};
 use log_limit::LogLimit;
 use messages::{ClientId, FromAttendant, IN_FLIGHT, ToAttendant};
+use rests::Rests;
 use supervisor::Supervisor;
 use unmapper::Unmapper;
 
@@ -186,6 +189,7 @@ struct Daemon {
     service: Service,
     attendants: Attendants,
     unmapper: Unmapper,
+    rests: Arc<Rests>,
     epoll: OwnedFd,
     /// Readable when a signal to end has arrived. Kept open.
     _signals: OwnedFd,
@@ -218,7 +222,8 @@ impl Daemon {
             signal_hook::low_level::pipe::register(signal, end).map_err(failed("signals"))?;
         }
         let service = Service::start(options.service.clone(), Clients::Elsewhere)?;
-        let unmapper = Unmapper::start().map_err(failed("starting the unmapping thread"))?;
+        let rests = Arc::new(Rests::default());
+        let unmapper = Unmapper::start(rests.clone()).map_err(failed("starting the unmapping thread"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed("epoll")(e.into()))?;
         let add = |fd: std::os::fd::BorrowedFd<'_>, token| {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
@@ -232,6 +237,7 @@ impl Daemon {
             service,
             attendants,
             unmapper,
+            rests,
             epoll,
             _signals: signals,
             paused: false,
@@ -407,7 +413,7 @@ impl Daemon {
             FromAttendant::Refused { .. } => {
                 self.service.count_refusal(RefusalKind::Frame);
                 if let Some(pending) = self.take_pending(client) {
-                    self.unmapper.drop_later(Box::new(pending.memory));
+                    self.unmapper.drop_unsealed(user, pending.memory);
                 }
             }
             FromAttendant::Undelivered { queue, .. } => {
@@ -447,14 +453,23 @@ impl Daemon {
             return Err(Refusal { kind: RefusalKind::System, message });
         };
         self.service.check_room(session, &command)?;
+        let user = connection.user;
+        if let Some(left) = self.rests.time_left(user) {
+            let seconds = left.as_secs() + 1;
+            let message = format!(
+                "earlier memory of user {user} took so long to map that all users waited; try again in {seconds} s, map memory less \
+                 often, and punch no holes into it before it is registered"
+            );
+            return Err(Refusal { kind: RefusalKind::Frame, message });
+        }
         let refused = |error: FrameRefused| Service::refused_memory(&command, &error);
-        let candidate = Candidate::examine(descriptor.as_fd(), length, connection.user).map_err(refused)?;
+        let candidate = Candidate::examine(descriptor.as_fd(), length, user).map_err(refused)?;
         // The service only reads what a client writes into a queue.
         let access =
             if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
-        let memory = candidate.map(descriptor.as_fd(), access).map_err(refused)?;
+        let memory = self.rests.timed(user, || candidate.map(descriptor.as_fd(), access)).map_err(refused)?;
         connection.pending = Some(Pending { serial, command, memory });
-        Ok(connection.user)
+        Ok(user)
     }
 
     fn execute(&mut self, client: ClientId, serial: u32, command: Command, memory: Option<Mapping>) {
@@ -658,7 +673,7 @@ impl Daemon {
         let mut connection = self.connections.remove(&client)?;
         self.waiting.retain(|_, (waiting, _)| *waiting != client);
         if let Some(pending) = connection.pending.take() {
-            self.unmapper.drop_later(Box::new(pending.memory));
+            self.unmapper.drop_unsealed(connection.user, pending.memory);
         }
         if let Some(session) = connection.session {
             self.by_session.remove(&session);

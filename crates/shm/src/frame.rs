@@ -179,7 +179,7 @@ impl Candidate {
         }
         // This check is first because it never blocks: only memory file systems implement it. Any other call may go to a file
         // system that the client itself serves (FUSE) and can stall without limit.
-        rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
+        let seals = rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
         let before = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
         let huge = memfd_kind(descriptor, &before)?;
         if before.st_uid != client {
@@ -187,6 +187,11 @@ impl Candidate {
         }
         if before.st_size as u64 != announced {
             return Err(FrameRefused::SizeDiffers { announced, size: before.st_size as u64 });
+        }
+        // Before it is mapped: until memory is sealed, its owner can make every mapping of this process wait.
+        let missing = missing_from(required(huge), seals);
+        if seals.contains(SealFlags::SEAL) && !missing.is_empty() {
+            return Err(FrameRefused::Unsealable { missing: missing.bits() });
         }
         let page = page_bytes(descriptor).map_err(failed("fstatfs"))?;
         Ok(Self { announced, length, page, huge })
@@ -210,7 +215,7 @@ impl Candidate {
     /// # Errors
     /// [`FrameRefused`]. The seals may already have been added.
     pub fn seal(&self, descriptor: BorrowedFd<'_>) -> Result<(), FrameRefused> {
-        seal(descriptor, if self.huge { REQUIRED_HUGE } else { REQUIRED })?;
+        seal(descriptor, required(self.huge))?;
         let after = rustix::fs::fstat(descriptor)
             .map_err(|source| FrameRefused::System { step: "fstat", source: source.into() })?;
         check_allocated(descriptor, &after, self.announced, self.page)
@@ -233,25 +238,29 @@ fn memfd_kind(descriptor: BorrowedFd<'_>, stat: &Stat) -> Result<bool, FrameRefu
     }
 }
 
+fn required(huge: bool) -> SealFlags {
+    if huge { REQUIRED_HUGE } else { REQUIRED }
+}
+
+/// A memfd sealed by F_SEAL_WRITE satisfies F_SEAL_FUTURE_WRITE too.
+fn missing_from(required: SealFlags, seals: SealFlags) -> SealFlags {
+    let implied = if seals.contains(SealFlags::WRITE) { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
+    required.difference(seals | implied)
+}
+
 fn seal(descriptor: BorrowedFd<'_>, required: SealFlags) -> Result<(), FrameRefused> {
     let present = || {
         rustix::fs::fcntl_get_seals(descriptor)
             .map_err(|source| FrameRefused::System { step: "fcntl(F_GET_SEALS)", source: source.into() })
     };
-    // A memfd sealed by F_SEAL_WRITE satisfies F_SEAL_FUTURE_WRITE too.
-    let missing_from = |seals: SealFlags| {
-        let implied =
-            if seals.contains(SealFlags::WRITE) { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
-        required.difference(seals | implied)
-    };
-    let missing = missing_from(present()?);
+    let missing = missing_from(required, present()?);
     if missing.is_empty() {
         return Ok(());
     }
     // All seals are wanted on huge pages too. Where Linux refuses them there, the required ones suffice.
     let _ = rustix::fs::fcntl_add_seals(descriptor, REQUIRED)
         .or_else(|_| rustix::fs::fcntl_add_seals(descriptor, missing));
-    let missing = missing_from(present()?);
+    let missing = missing_from(required, present()?);
     if missing.is_empty() { Ok(()) } else { Err(FrameRefused::Unsealable { missing: missing.bits() }) }
 }
 

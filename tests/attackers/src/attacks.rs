@@ -95,7 +95,11 @@ pub const ATTACKS: &[Attack] = &[
     ),
     plain("unread-bytes", descriptors::unread_bytes, "leaves full sockets of ended sessions unread"),
     plain("last-closes", descriptors::last_closes, "connections that are closed while they are accepted"),
-    plain("slow-maps", descriptors::slow_maps, "registers a file that is mapped 960,000 times and punched"),
+    plain(
+        "slow-maps",
+        descriptors::slow_maps,
+        "registers files that are mapped 960,000 times, and punches them meanwhile",
+    ),
     plain(
         "turned-away",
         descriptors::turned_away,

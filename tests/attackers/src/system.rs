@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memferry_shm::mapping::Mapping;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
 use rustix::thread::futex;
 
 fn checked(result: libc::c_long) -> rustix::io::Result<usize> {
@@ -46,6 +46,12 @@ pub(crate) fn fork(body: impl FnOnce()) -> rustix::io::Result<Pid> {
     }
     checked(child.into())?;
     Pid::from_raw(child).ok_or(Errno::IO)
+}
+
+/// Kills a child and waits for its end.
+pub(crate) fn end(child: Pid) {
+    let _ = kill_process(child, Signal::KILL);
+    let _ = waitpid(Some(child), WaitOptions::empty());
 }
 
 /// Writes the bytes of `source` to a descriptor. The kernel reads them, and waits there for memory that is never filled.

@@ -10,7 +10,7 @@ use memferry_service::protocol::{Command, Hello, VERSIONS};
 use memferry_shm::conduit::{self, MAXIMUM_DESCRIPTORS};
 use memferry_transfer::{Operation, Request, Rights};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::Pid;
 
 use crate::connection::{Connection, dial};
 use crate::raw_queue::{self, RawQueue};
@@ -174,7 +174,7 @@ pub(super) fn fork_storm(stage: &Stage) -> Result<(), Failed> {
     let mut children: Vec<Pid> = Vec::new();
     let result = storm_of_children(stage, &mut children, CHILDREN);
     for child in children {
-        end(child);
+        system::end(child);
     }
     result
 }
@@ -190,14 +190,9 @@ fn storm_of_children(stage: &Stage, children: &mut Vec<Pid>, limit: usize) -> Re
             queue.refill(&slots)?;
             children.push(system::fork(|| queue.ring())?);
             if children.len() > limit {
-                end(children.swap_remove(random.usize(..children.len())));
+                system::end(children.swap_remove(random.usize(..children.len())));
             }
             std::thread::sleep(MOMENT);
         }
     }
-}
-
-fn end(child: Pid) {
-    let _ = kill_process(child, Signal::KILL);
-    let _ = waitpid(Some(child), WaitOptions::empty());
 }

@@ -10,13 +10,14 @@ use memferry_shm::conduit;
 use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::queue_pair::Layout;
-use memferry_transfer::{Operation, Request};
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
+use memferry_transfer::{Operation, Request, Rights};
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::net::{Shutdown, sockopt};
+use rustix::process::Pid;
 
 use crate::connection::{Connection, dial};
 use crate::raw_queue::{self, RawQueue};
-use crate::stage::{Stage, crowd};
+use crate::stage::{self, Stage, crowd};
 use crate::{Failed, system};
 
 /// Sessions that end with answers unread. Linux counts the descriptors in them as in flight, on the account of the user who sent them,
@@ -151,45 +152,77 @@ pub(super) fn last_closes(stage: &Stage) -> Result<(), Failed> {
     })
 }
 
-/// A file mapped many times, in which holes are punched all the time: each punch walks all mappings, and a new mapping has to wait for
-/// that. Without seals it is refused and can be sent again.
+/// A file mapped many times, in which a hole is punched while the service admits it: the punch walks all mappings, and whoever maps or
+/// unmaps the file waits for that. Once the service has sealed it, nothing can be punched and the next file follows. So its client
+/// leaves meanwhile, or seals the file in a way that the service refuses, and the service unmaps it unsealed.
 pub(super) fn slow_maps(stage: &Stage) -> Result<(), Failed> {
     let processes = stage.size(16, 12);
+    stage.connect()?;
+    let mut random = stage::rng();
+    loop {
+        let file = rustix::fs::memfd_create("often-mapped", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, 4096)?;
+        let mut children = Vec::new();
+        let result = map_often(&file, processes, &mut children);
+        if result.is_ok() {
+            stage.running();
+            punch_while_admitted(stage, &file, &mut random);
+        }
+        children.into_iter().for_each(system::end);
+        result?;
+    }
+}
+
+/// Maps the file 60,000 times in each of many processes.
+fn map_often(file: &OwnedFd, processes: usize, children: &mut Vec<Pid>) -> Result<(), Failed> {
     const MAPS: usize = 60_000;
-    const CLIENTS: usize = 16;
-    let file = rustix::fs::memfd_create("unsealable", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, 4096)?;
     let (done, mapped) = rustix::pipe::pipe()?;
     for _ in 0..processes {
-        system::fork(|| {
+        let child = system::fork(|| {
             let map = |_| Mapping::shared(file.as_fd(), 4096, Access::ReadWrite, 4096);
             let held: Vec<_> = (0..MAPS).map_while(|index| map(index).ok()).collect();
             let _ = rustix::io::write(&mapped, &[1]);
             std::mem::forget(held);
-        })?;
+        });
+        children.push(child?);
     }
     for _ in 0..processes {
         rustix::io::read(&done, &mut [0])?;
     }
-    let punch = |_| {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let _ = rustix::fs::fallocate(&file, how, 0, 4096);
-    };
-    stage.connect()?;
-    stage.running();
-    let again = |index: usize| {
-        if index == 0 {
-            return punch(index);
-        }
-        // One that is not sealed in time is ended.
+    Ok(())
+}
+
+/// Registers the file again and again, and punches it at a random moment of that, until it is sealed.
+fn punch_while_admitted(stage: &Stage, file: &OwnedFd, random: &mut fastrand::Rng) {
+    const ATTEMPTS: usize = 200;
+    for _ in 0..ATTEMPTS {
         let Ok(mut connection) = stage.connect() else { return };
-        while connection.register(file.as_fd(), 4096).is_ok() || !connection.hung_up() {}
-    };
-    crowd(1 + CLIENTS, again, || {
-        loop {
-            std::thread::sleep(Duration::from_secs(3600));
+        let register = Command::Register { length: 4096, rights: Rights::all() };
+        if connection.send(register, &[file.as_fd()]).is_err() {
+            continue;
         }
-    })
+        let punched = random.u64(0..300);
+        let last = random.u64(0..300);
+        let seals_itself = random.u8(0..4) == 0;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let is_open = std::thread::scope(|scope| {
+            let punch = scope.spawn(|| {
+                std::thread::sleep(Duration::from_micros(punched));
+                rustix::fs::fallocate(file, how, 0, 4096).is_ok()
+            });
+            std::thread::sleep(Duration::from_micros(last));
+            if seals_itself {
+                let _ = rustix::fs::fcntl_add_seals(file, SealFlags::SEAL);
+                // Its refusal, or the end of the connection.
+                let _ = connection.answer(true);
+            }
+            drop(connection);
+            punch.join().unwrap_or(false)
+        });
+        if !is_open || seals_itself {
+            return;
+        }
+    }
 }
 
 /// Blocks the own attendant by its write to an eventfd, so that connections beyond the quota are turned away elsewhere, with sockets

@@ -1,0 +1,154 @@
+//! Users whose memory held up everybody's mappings, and how long theirs wait for that.
+//!
+//! ```text
+//! control thread   ─ timed(user, mmap)   ─┐
+//! unmapping thread ─ timed(user, munmap) ─┴─► slept long? ─► the user rests: no memory of its own is mapped or unmapped
+//! ```
+//!
+//! A process changes one mapping at a time. Mapping and unmapping memory takes a lock of that memory, which its owner can hold: Linux
+//! visits all mappings of a hole that is punched. Attendants refuse memory that takes long to map, but an owner can begin just after
+//! that. So each such delay costs its user a rest, many times as long, and twice the one before. Memory that is sealed cannot be punched
+//! and is not timed. Nothing here maps or waits.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memferry_service::times_slept;
+
+/// A call that takes longer is slow.
+const SLOW: Duration = Duration::from_millis(10);
+/// A rest lasts this many times as long as the call.
+const REST: u32 = 50;
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(600);
+/// Time after a rest in which the next one is twice as long.
+const MEMORY: Duration = Duration::from_secs(600);
+
+#[derive(Default)]
+pub(crate) struct Rests(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Users for whom calls are running.
+    running: Vec<u32>,
+    rests: BTreeMap<u32, Rest>,
+}
+
+#[derive(Clone, Copy)]
+struct Rest {
+    length: Duration,
+    until: Instant,
+}
+
+impl Rests {
+    /// Makes a call that maps or unmaps memory of `user`. If this thread slept long in it, a rest of that user begins.
+    pub(crate) fn timed<T>(&self, user: u32, call: impl FnOnce() -> T) -> T {
+        let alone = self.lock().enter(user);
+        let slept_before = times_slept();
+        let started = Instant::now();
+        let value = call();
+        let elapsed = started.elapsed();
+        // A thread that was preempted has not slept.
+        let blocked = elapsed >= SLOW && times_slept() > slept_before;
+        let mut state = self.lock();
+        state.leave(user);
+        // Beside a call for another user it may have waited for that.
+        if blocked && alone {
+            let rest = state.begin(user, elapsed, Instant::now());
+            tracing::warn!(user, ?elapsed, ?rest, "memory of this user held up all mappings");
+        }
+        value
+    }
+
+    /// What is left of a user's rest.
+    pub(crate) fn time_left(&self, user: u32) -> Option<Duration> {
+        self.lock().time_left(user, Instant::now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns whether no call runs for another user.
+    fn enter(&mut self, user: u32) -> bool {
+        let alone = self.running.iter().all(|other| *other == user);
+        self.running.push(user);
+        alone
+    }
+
+    fn leave(&mut self, user: u32) {
+        if let Some(at) = self.running.iter().position(|running| *running == user) {
+            self.running.swap_remove(at);
+        }
+    }
+
+    /// Begins the rest after a slow call, and returns its length.
+    fn begin(&mut self, user: u32, elapsed: Duration, now: Instant) -> Duration {
+        self.rests.retain(|_, rest| now < rest.until + MEMORY);
+        let again = self.rests.get(&user).map_or(Duration::ZERO, |last| last.length * 2);
+        let length = (elapsed * REST).max(again).clamp(SHORTEST, LONGEST);
+        self.rests.insert(user, Rest { length, until: now + length });
+        length
+    }
+
+    fn time_left(&self, user: u32, now: Instant) -> Option<Duration> {
+        let left = self.rests.get(&user)?.until.saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn each_rest_is_twice_the_one_before_until_it_is_forgotten() {
+        let mut state = State::default();
+        let began = Instant::now();
+        assert_eq!(state.begin(7, SECOND / 100, began), SECOND);
+        assert_eq!(state.begin(7, SECOND / 100, began + SECOND), 2 * SECOND);
+        assert_eq!(state.begin(7, SECOND, began + 3 * SECOND), 50 * SECOND);
+        assert_eq!(state.begin(7, 60 * SECOND, began + 60 * SECOND), LONGEST);
+        assert_eq!(state.begin(8, SECOND / 100, began + 60 * SECOND), SECOND);
+        let calm = began + 60 * SECOND + LONGEST + MEMORY;
+        assert_eq!(state.begin(7, SECOND / 100, calm), SECOND);
+        assert_eq!(state.rests.len(), 1);
+    }
+
+    #[test]
+    fn only_the_user_itself_rests() {
+        let mut state = State::default();
+        let now = Instant::now();
+        state.begin(7, SECOND / 100, now);
+        assert_eq!(state.time_left(7, now), Some(SECOND));
+        assert_eq!(state.time_left(7, now + SECOND), None);
+        assert_eq!(state.time_left(8, now), None);
+    }
+
+    #[test]
+    fn a_call_beside_one_of_another_user_proves_nothing() {
+        let mut state = State::default();
+        assert!(state.enter(7));
+        assert!(state.enter(7));
+        assert!(!state.enter(8));
+        state.leave(7);
+        assert!(!state.enter(8));
+        state.leave(7);
+        assert!(state.enter(8));
+    }
+
+    #[test]
+    fn a_call_that_sleeps_long_costs_a_rest() {
+        let rests = Rests::default();
+        rests.timed(7, || ());
+        assert_eq!(rests.time_left(7), None);
+        // The call under test, not a wait for something.
+        rests.timed(7, || std::thread::sleep(SLOW));
+        assert!(rests.time_left(7).is_some());
+    }
+}
