@@ -634,8 +634,8 @@ impl<S: RingStorage> ServiceEnd<S> {
     pub fn fetch_list(&self, first: u64, words: usize) -> Option<Vec<u64>> {
         let first = usize::try_from(first).ok()?;
         let end = first.checked_add(words).filter(|end| *end <= LIST_WORDS)?;
-        let area = self.layout.list_area();
-        Some((first..end).map(|word| self.peer.word(area + word).load(Ordering::Relaxed)).collect())
+        let list = self.peer.slice(self.layout.list_area() + first, end - first);
+        Some(list.iter().map(|word| word.load(Ordering::Relaxed)).collect())
     }
 
     /// Stores the progress of the request with `tag`. A client that reads it sees the bytes moved so far. Returns whether a

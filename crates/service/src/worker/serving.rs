@@ -19,12 +19,13 @@
 //! of their lists, and scans for cancels.
 
 use std::os::fd::AsFd;
+use std::sync::MutexGuard;
 
 use memferry_clock::{Clock, Instant};
 use memferry_kmod::ModuleEngine;
 use memferry_path::{Capabilities, Path, QueueCompletion, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
-use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd, futex};
+use memferry_shm::queue_pair::{ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Completion, Failure, Operation, Outcome, Request, Task, wire};
 
@@ -33,7 +34,7 @@ use super::queues::{Queue, may_scan};
 use super::sampling::Sampler;
 use crate::MonotonicClock;
 use crate::protocol::Violation;
-use crate::shared::{Clients, Notice, SignalTarget};
+use crate::shared::{Clients, Notice, Shared, SignalTarget};
 use crate::signal::Signaller;
 use crate::worker_engine::WorkerEngine;
 
@@ -41,6 +42,9 @@ use crate::worker_engine::WorkerEngine;
 pub(super) const BATCH: usize = 32;
 /// A batch ends with the request that makes it move so many bytes: others wait for it, and so do revocations.
 const BATCH_BYTES: u64 = 64 << 10;
+/// A batch ends with the request whose list makes so many words, which take about a slice: reading and checking them takes longer than
+/// moving the bytes. A hostile client can name the same list in every request.
+const BATCH_LISTED: usize = 4096;
 /// Submission entries of the signaller.
 const ENTRIES: u32 = 64;
 
@@ -106,14 +110,14 @@ impl Worker {
         let Some(queue) = self.queues.get_mut(index) else { return Ok(()) };
         let key = QueueKey(index as u32);
         let stopping = self.stopping.is_some();
-        let mut capabilities = Self::capabilities(&self.shared);
+        let mut table = Table { shared: &self.shared, locked: None };
         let mut next = Some(first);
         while let Some(slot) = next {
             let mut intake = Intake {
                 key,
                 path: &mut self.path,
                 queue,
-                capabilities: &mut capabilities,
+                table: &mut table,
                 sampler: &mut self.sampler,
                 stopping,
             };
@@ -122,9 +126,8 @@ impl Worker {
                 let flag = publish_early(queue);
                 if flag != 0 {
                     // The client can influence how long this takes, so not with the capability table locked.
-                    drop(capabilities);
+                    table.unlock();
                     self.waker.wake(queue, flag);
-                    capabilities = Self::capabilities(&self.shared);
                 }
             }
             next = batch.next(queue);
@@ -222,10 +225,9 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Whether the batch has reached its limit. A hostile client can name the same list in every request, so the total of the
-    /// lists is limited to the length of the list area.
+    /// Whether the batch has reached one of its limits.
     const fn is_full(&self) -> bool {
-        self.taken == BATCH || self.listed >= LIST_WORDS || self.bytes >= BATCH_BYTES
+        self.taken == BATCH || self.listed >= BATCH_LISTED || self.bytes >= BATCH_BYTES
     }
 
     /// Takes the first part of a queue's next request, if there is one and the batch has room.
@@ -258,17 +260,35 @@ impl Batch {
     }
 }
 
+/// The capability table, locked from its first use on.
+struct Table<'a> {
+    shared: &'a Shared,
+    locked: Option<MutexGuard<'a, Capabilities<Mapping>>>,
+}
+
+impl Table<'_> {
+    #[inline]
+    fn lock(&mut self) -> &mut Capabilities<Mapping> {
+        self.locked.get_or_insert_with(|| self.shared.for_worker())
+    }
+
+    #[inline]
+    fn unlock(&mut self) {
+        self.locked = None;
+    }
+}
+
 /// A queue whose requests are being taken, and the state needed to admit them.
-struct Intake<'a> {
+struct Intake<'a, 's> {
     key: QueueKey,
     path: &'a mut Path<WorkerEngine<ModuleEngine>>,
     queue: &'a mut Queue,
-    capabilities: &'a mut Capabilities<Mapping>,
+    table: &'a mut Table<'s>,
     sampler: &'a mut Sampler,
     stopping: bool,
 }
 
-impl Intake<'_> {
+impl Intake<'_, '_> {
     /// Takes one request: performs it at once, or submits it to the path.
     #[inline]
     fn take(&mut self, slot: &wire::ShortSlot, batch: &mut Batch) -> Result<(), Violation> {
@@ -286,11 +306,13 @@ impl Intake<'_> {
                 return None;
             }
             batch.listed += words;
+            // Other workers wait for the table, and reading a long list takes longer than checking it.
+            self.table.unlock();
             end.fetch_list(first, words)
         });
         let performed = match &decoded {
             Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
-                self.path.try_at_once(self.key, room, operation, terms, self.capabilities)
+                self.path.try_at_once(self.key, room, operation, terms, self.table.lock())
             }
             _ => None,
         };
@@ -315,7 +337,7 @@ impl Intake<'_> {
                 if self.sampler.is_due() && request.operation().is_some() {
                     self.sampler.start(self.key, tag);
                 }
-                self.path.submit(now, reservation, tag, &request, self.capabilities);
+                self.path.submit(now, reservation, tag, &request, self.table.lock());
                 if self.queue.end.cancels_asked() && self.queue.end.stop_requested(name) {
                     self.path.stop_loops(self.key, |candidate| candidate == tag);
                 }

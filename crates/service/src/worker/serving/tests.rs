@@ -149,7 +149,7 @@ fn a_batch_is_limited_by_the_length_of_its_lists() {
         bed.worker.take_requests(0);
         bed.worker.handle.counters.requests.get() - before
     };
-    assert_eq!([taken(), taken()], [2, 2]);
+    assert_eq!([taken(), taken()], [1, 1]);
 }
 
 #[test]
