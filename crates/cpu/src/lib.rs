@@ -48,7 +48,7 @@ use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
     CacheHint, Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure,
-    Operation, Operations, Outcome, Pattern, Refused, Region, Side, Ticket, Watermark,
+    IMMEDIATE_OPERANDS, Operation, Operations, Outcome, Pattern, Refused, Region, Side, Ticket, Watermark,
 };
 use progress::Settings;
 use state::{State, step};
@@ -67,8 +67,6 @@ const IMMEDIATE_BYTES: u64 = 16 << 10;
 const IMMEDIATE: Settings<'static> = Settings { chunk_bytes: u64::MAX, team: None, read_elsewhere: false };
 /// Bytes of the largest transposition tile. A chunk holds at least one.
 const TILE_BYTES: u64 = (kernels2d::WIDTH_BYTES * kernels2d::DEPTH_BYTES) as u64;
-/// Segments or sources an immediate operation may have.
-const IMMEDIATE_OPERANDS: usize = 8;
 
 pub const LONGEST_BYTES: u64 = 1 << 40;
 
@@ -524,9 +522,7 @@ fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
 fn is_short<M>(operation: &Operation<Region<M>>) -> bool {
     let few_operands = match operation {
         Operation::Copy2d { .. } | Operation::Fill2d { .. } => false,
-        Operation::ScatterGather { lists } => {
-            lists.source.len() + lists.destination.len() <= IMMEDIATE_OPERANDS
-        }
+        Operation::ScatterGather { .. } => operation.segments() <= IMMEDIATE_OPERANDS,
         // No more bytes than a copy touches: a copy has two operands.
         Operation::Xor { sources, length, .. } => {
             let touched = length.saturating_mul(1 + sources.len() as u64);

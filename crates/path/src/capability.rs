@@ -153,11 +153,7 @@ impl<M> Admitted<M> {
 
     /// Places it takes in the user's quota of waiting and held requests.
     pub(crate) fn places(&self) -> usize {
-        let segments = match &self.operation {
-            Operation::ScatterGather { lists } => lists.source.len() + lists.destination.len(),
-            _ => 0,
-        };
-        1 + segments / SEGMENTS_PER_PLACE
+        1 + self.operation.segments() / SEGMENTS_PER_PLACE
     }
 
     pub(crate) fn into_parts(self) -> (Operation<Region<M>>, Claims) {

@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 
 use memferry_clock::Instant;
 use memferry_transfer::{
-    Completion, Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Outcome, PriorityClass,
-    RefusalReason, Request, SessionId, Span, Task, Terms, Ticket, Watermark,
+    Completion, Descriptor, Engine, EngineCompletion, Failure, IMMEDIATE_OPERANDS, Operation, Operations,
+    Outcome, PriorityClass, RefusalReason, Request, SessionId, Span, Task, Terms, Ticket, Watermark,
 };
 
 use crate::capability::{Admitted, Capabilities, Claims};
@@ -531,7 +531,8 @@ impl<E: Engine> Path<E> {
             now: now.filter(|_| !self.acts.contains(Acts::ACCEPTS)),
             held_back: false,
         };
-        if !rule.allows(operation, terms) {
+        // No engine does a long list at once, and asking one would cost a check of each segment.
+        if operation.segments() > IMMEDIATE_OPERANDS || !rule.allows(operation, terms) {
             return None;
         }
         let session = self.may_do_at_once(queue, room, terms.class, operation.total_bytes())?;

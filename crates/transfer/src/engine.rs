@@ -182,6 +182,9 @@ pub struct EngineCapabilities {
     pub immediate_bytes: u64,
 }
 
+/// Segments or sources that an operation which [`Engine::perform`] does may have.
+pub const IMMEDIATE_OPERANDS: usize = 8;
+
 /// Names a posted descriptor by its channel and serial.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Ticket {

@@ -30,8 +30,8 @@ pub mod wire;
 
 pub use completion::{Completion, EngineKind, Failure, Outcome};
 pub use engine::{
-    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Memory, RefusalReason, Refused,
-    Region, Ticket, Watermark,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, IMMEDIATE_OPERANDS, Memory,
+    RefusalReason, Refused, Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 pub use handle::{GrantToken, Handle, Rights, SessionId};

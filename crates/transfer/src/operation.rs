@@ -327,6 +327,15 @@ impl<R> Operation<R> {
         }
     }
 
+    /// Segments of both lists of a scatter-gather transfer; 0 of other operations.
+    #[inline]
+    pub fn segments(&self) -> usize {
+        match self {
+            Self::ScatterGather { lists } => lists.source.len() + lists.destination.len(),
+            _ => 0,
+        }
+    }
+
     /// Calls `see` for every operand with its side and reach, sources first. An operand that is read and written is seen twice,
     /// once on each side. Descriptors are checked by this.
     ///
