@@ -50,6 +50,22 @@ fn an_admitted_frame_refuses_changes() {
     ours.write(0, b"earlier mappings stay writable").unwrap();
 }
 
+/// So the service cannot map a frame after the seal that it waits for: `docs/guide/soundness.md` tells what follows.
+#[test]
+fn holes_end_only_with_writable_mappings() {
+    let descriptor = memfd(MemfdFlags::ALLOW_SEALING, 4096, 4096);
+    let may_punch = || {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&descriptor, how, 0, 4096).is_ok()
+    };
+    let may_map = || Mapping::shared(descriptor.as_fd(), 4096, Access::ReadWrite, 4096).is_ok();
+    rustix::fs::fcntl_add_seals(&descriptor, REQUIRED.difference(SealFlags::FUTURE_WRITE | SealFlags::SEAL))
+        .unwrap();
+    assert!(may_punch() && may_map());
+    rustix::fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE).unwrap();
+    assert!(!may_punch() && !may_map());
+}
+
 #[test]
 fn refuses_descriptors_that_are_not_memfds() {
     let regular = std::fs::File::open("/proc/self/exe").unwrap();
