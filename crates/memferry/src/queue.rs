@@ -320,7 +320,7 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// Stages any transfer.
+    /// What [`stage`](Self::stage) does if the transfer has no short slot, or may have to be refused.
     #[inline(never)]
     fn stage_any<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
         match self.stage_description(&mut transfer.description) {
