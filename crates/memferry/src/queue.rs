@@ -44,6 +44,7 @@ use crate::link::Link;
 use crate::session::Session;
 use crate::transfer::{Description, Held, InvalidTransfer, Transfer};
 use finished::Finished;
+use plain::Polled;
 
 /// Empty polls before a poll reads the clock, to see whether a liveness check of the service is due. Small enough that a program
 /// that polls once per video frame notices a lost service within seconds.
@@ -284,49 +285,52 @@ impl Queue {
     ///
     /// # Errors
     /// [`SubmitError`], which contains the transfer.
-    #[inline]
-    pub fn submit<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
-        match self.submit_description(&mut transfer.description) {
-            Ok(id) => Ok(Ticket::of(id)),
-            Err(reason) => Err(SubmitError::new(reason, transfer)),
+    // Inlined, so that a transfer made for the call is never in memory.
+    #[inline(always)]
+    pub fn submit<T>(&mut self, transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
+        if matches!(self.session.link, Link::Embedded(_)) {
+            return self.submit_embedded(transfer);
         }
+        let ticket = self.stage(transfer)?;
+        self.publish();
+        Ok(ticket)
     }
 
     /// Writes a transfer to the ring without starting it. [`publish`](Self::publish) starts all staged transfers at once.
     ///
     /// # Errors
     /// [`SubmitError`], which contains the transfer.
-    #[inline]
-    pub fn stage<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
+    // As for `submit`.
+    #[inline(always)]
+    pub fn stage<T>(&mut self, transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
+        match self.stage_plain(transfer.description) {
+            Ok(tag) => Ok(Ticket::of(self.ticket(tag))),
+            Err(description) => self.stage_any(Transfer::of_description(description)),
+        }
+    }
+
+    /// Does a short transfer on this thread, or submits it.
+    #[inline(never)]
+    fn submit_embedded<T>(&mut self, transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
+        if let Some(id) = self.submit_inline(&transfer.description) {
+            return Ok(Ticket::of(id));
+        }
+        let ticket = self.stage(transfer)?;
+        self.publish();
+        Ok(ticket)
+    }
+
+    /// What [`stage`](Self::stage) does if the transfer has no short slot, or may have to be refused.
+    #[inline(never)]
+    fn stage_any<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
         match self.stage_description(&mut transfer.description) {
             Ok(id) => Ok(Ticket::of(id)),
             Err(reason) => Err(SubmitError::new(reason, transfer)),
         }
     }
 
-    #[inline]
-    fn submit_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
-        if matches!(self.session.link, Link::Embedded(_))
-            && let Some(id) = self.submit_inline(transfer)
-        {
-            return Ok(id);
-        }
-        let id = self.stage_description(transfer)?;
-        self.publish();
-        Ok(id)
-    }
-
-    #[inline]
-    fn stage_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
-        match self.stage_plain(transfer) {
-            Some(tag) => Ok(self.ticket(tag)),
-            None => self.stage_any(transfer),
-        }
-    }
-
     /// Stages a transfer and moves its frames to its slot.
-    #[inline(never)]
-    fn stage_any(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
+    fn stage_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
         self.check_submit(transfer)?;
         if self.is_known_lost() {
             return Err(SubmitReason::ServiceLost);
@@ -342,7 +346,8 @@ impl Queue {
         let operation = request.operation();
         self.binds_next = request.terms.linked || operation.is_none();
         let length = operation.map_or(0, Operation::total_bytes);
-        self.record_staged(tag, length, transfer);
+        let index = self.record_staged(tag, length);
+        self.slots[index].held = std::mem::take(&mut transfer.held);
         Ok(self.ticket(tag))
     }
 
@@ -377,19 +382,17 @@ impl Queue {
         self.end.presume_consumed(self.end.capacity() - self.free.len() as u32);
     }
 
-    /// Notes that the request with `tag`, the next one, is staged.
-    #[inline]
-    fn record_staged(&mut self, tag: u64, length: u64, transfer: &mut Description) {
+    /// Notes that the request with `tag`, the next one, is staged. Returns the index of its slot, which holds no frames yet.
+    #[inline(always)]
+    fn record_staged(&mut self, tag: u64, length: u64) -> usize {
         self.free.pop();
         self.lap = self.lap.wrapping_add(1);
+        self.staged = true;
         let index = self.slot_of(tag);
         let slot = &mut self.slots[index];
         slot.tag = tag;
         slot.length = length;
-        if !transfer.held.is_empty() {
-            slot.held = std::mem::take(&mut transfer.held);
-        }
-        self.staged = true;
+        index
     }
 
     /// Stages a transfer that has no short slot.
@@ -483,13 +486,18 @@ impl Queue {
 
     /// Takes the next completion, if there is one: [`Done`], or the error of a failed transfer. If the service is lost, polls
     /// report this after at most 100 ms and 512 empty polls.
-    #[inline]
+    // Called, it would pass its result through memory.
+    #[inline(always)]
     pub fn poll(&mut self) -> Option<Result<Done<u64>, TransferError>> {
-        if self.finished.is_empty()
-            && let Some(index) = self.next_plain()
-        {
-            let (tag, bytes_done) = self.take_plain(index);
-            return Some(Ok(Done { id: self.ticket(tag), bytes_done, output: 0, engine: EngineKind::Cpu }));
+        if self.finished.is_empty() {
+            match self.poll_plain() {
+                Polled::Nothing => return None,
+                Polled::Success { tag, length } => {
+                    let id = self.ticket(tag);
+                    return Some(Ok(Done { id, bytes_done: length, output: 0, engine: EngineKind::Cpu }));
+                }
+                Polled::Other => {}
+            }
         }
         self.poll_any()
     }
@@ -506,10 +514,16 @@ impl Queue {
 
     #[inline]
     fn poll_ring(&mut self) -> Option<Completion> {
-        if let Some(index) = self.next_plain() {
-            let (tag, length) = self.take_plain(index);
-            return Some(Completion::plain_success(self.ticket(tag), length));
+        match self.poll_plain() {
+            Polled::Nothing => None,
+            Polled::Success { tag, length } => Some(Completion::plain_success(self.ticket(tag), length)),
+            Polled::Other => self.poll_ring_any(),
         }
+    }
+
+    /// As [`poll_ring`](Self::poll_ring), for what [`poll_plain`](Self::poll_plain) leaves.
+    #[inline(never)]
+    fn poll_ring_any(&mut self) -> Option<Completion> {
         if self.lost || self.session.check_fork().is_err() {
             return None;
         }

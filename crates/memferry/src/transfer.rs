@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::frame::Frame;
-use work::Work;
+pub(crate) use work::Work;
 
 /// The description of a transfer contradicts itself.
 ///
@@ -127,6 +127,11 @@ impl<T> Transfer<T> {
             description: Description { work: Work::of(request), held, invalid: invalid.map(Box::new) },
             output: PhantomData,
         }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn of_description(description: Description) -> Self {
+        Self { description, output: PhantomData }
     }
 
     /// Changes the output to a number, for batches of several types. A comparison gives the offset of the difference, or the

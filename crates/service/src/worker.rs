@@ -266,7 +266,7 @@ impl Worker {
 
     /// One turn; returns whether anything happened.
     fn turn(&mut self) -> bool {
-        let mut worked = self.handle_commands();
+        let mut worked = self.handle.pending.load(Ordering::Relaxed) && self.handle_commands();
         self.rotate();
         let timed = self.meter.as_mut().is_some_and(Meter::times_turn);
         if self.shares.are_several() && self.stopping.is_none() {
@@ -480,10 +480,9 @@ impl Worker {
     }
 
     /// Handles commands of the control side; returns whether there were any.
+    #[cold]
+    #[inline(never)]
     fn handle_commands(&mut self) -> bool {
-        if !self.handle.pending.load(Ordering::Relaxed) {
-            return false;
-        }
         let commands = self.handle.take();
         let revoked = self.handle.revoked.swap(false, Ordering::Relaxed);
         let any = revoked || !commands.is_empty();

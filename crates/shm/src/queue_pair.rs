@@ -239,7 +239,7 @@ impl<S: RingStorage> ClientEnd<S> {
         self.submissions.stage_short(&self.own, slot)
     }
 
-    #[inline]
+    #[inline(always)]
     fn make_room(&mut self, header: u64) -> Result<(), RingFull> {
         if self.submissions.free() == 0 {
             self.load_consumed()?;

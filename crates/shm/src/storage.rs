@@ -102,8 +102,9 @@ mod mapped {
     impl RingStorage for MappedWords {
         #[inline]
         fn slice(&self, first: usize, count: usize) -> &[AtomicU64] {
-            let end = first.checked_add(count);
-            assert!(end.is_some_and(|end| end <= self.words), "{count} words from {first} of {}", self.words);
+            if first.checked_add(count).is_none_or(|end| end > self.words) {
+                refuse(first, count, self.words);
+            }
             let words = self.first.wrapping_add(first);
             // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words); `new` checked that the start is
             // aligned. An atomic is valid for every bit pattern. On a read-only mapping callers only load (M3).
@@ -121,6 +122,13 @@ mod mapped {
                 prefetch(self.first.wrapping_add(index).cast());
             }
         }
+    }
+
+    /// Takes values: an assertion's message would have each access store the indices that it names.
+    #[cold]
+    #[inline(never)]
+    fn refuse(first: usize, count: usize, words: usize) -> ! {
+        panic!("{count} words from {first} of {words}")
     }
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]

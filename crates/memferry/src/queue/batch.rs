@@ -105,27 +105,31 @@ impl Queue {
     /// # Errors
     /// [`RunError::Submit`] with the transfer if it was refused; [`RunError::Transfer`] if it failed.
     #[inline]
-    pub fn run<T: Output>(&mut self, mut transfer: Transfer<T>) -> Result<Done<T>, RunError<T>> {
-        match self.run_description(&mut transfer.description) {
-            Ok(completion) => Ok(completion.into_result()?),
+    pub fn run<T: Output>(&mut self, transfer: Transfer<T>) -> Result<Done<T>, RunError<T>> {
+        match self.run_here(&transfer.description) {
+            Ok(Some(completion)) => Ok(completion.into_result()?),
+            Ok(None) => {
+                let ticket = self.submit(transfer)?;
+                Ok(self.wait(ticket)?)
+            }
             Err(reason) => Err(SubmitError::new(reason, transfer).into()),
         }
     }
 
+    /// Runs a transfer on this thread, if the service is embedded. `None` if it must be submitted.
     #[inline]
-    fn run_description(&mut self, transfer: &mut Description) -> Result<Completion, SubmitReason> {
-        if let Link::Embedded(embedded) = &self.session.link {
-            let request = transfer.work.request();
-            if let Some(operation) = inline_operation(&request, &Immediate::OWN_THREAD) {
-                self.check_submit(transfer)?;
-                return Ok(self.run_inline(embedded, operation, &request.terms, NO_TAG));
-            }
+    fn run_here(&self, transfer: &Description) -> Result<Option<Completion>, SubmitReason> {
+        let request = transfer.work.request();
+        if let Link::Embedded(embedded) = &self.session.link
+            && let Some(operation) = inline_operation(&request, &Immediate::OWN_THREAD)
+        {
+            self.check_submit(transfer)?;
+            return Ok(Some(self.run_inline(embedded, operation, &request.terms, NO_TAG)));
         }
-        if transfer.work.request().operation().is_none() {
-            return Err(SubmitReason::Loop);
+        match request.operation() {
+            Some(_) => Ok(None),
+            None => Err(SubmitReason::Loop),
         }
-        let id = self.submit_description(transfer)?;
-        Ok(self.wait_completion(id))
     }
 
     /// Runs a transfer on this thread with the help of idle workers. `None` if it was refused or must be submitted. No device
@@ -212,12 +216,11 @@ impl Queue {
     ) -> Result<Vec<Ticket<T>>, Box<BatchError<T>>> {
         let mut transfers = transfers.into_iter();
         let mut submitted = Vec::with_capacity(transfers.size_hint().0);
-        while let Some(mut transfer) = transfers.next() {
-            match self.stage_description(&mut transfer.description) {
-                Ok(id) => submitted.push(Ticket::of(id)),
-                Err(reason) => {
+        while let Some(transfer) = transfers.next() {
+            match self.stage(transfer) {
+                Ok(ticket) => submitted.push(ticket),
+                Err(error) => {
                     self.publish();
-                    let error = SubmitError::new(reason, transfer);
                     return Err(Box::new(BatchError { submitted, error, rest: transfers.collect() }));
                 }
             }

@@ -118,12 +118,14 @@ impl Worker {
 
     /// The queues of running requests of `user`, or of all, and the time now, if the turn is timed. For
     /// [`charge_running`](Self::charge_running).
+    #[inline]
     pub(super) fn time_running(&self, user: Option<u32>, timed: bool) -> Option<(Stopwatch, Vec<QueueKey>)> {
         (timed && self.path.progresses())
             .then(|| (Stopwatch::now(), self.path.running_queues(user).collect()))
     }
 
     /// Charges the queues of requests that ran equally: the worker moves them by turns.
+    #[inline]
     pub(super) fn charge_running(&mut self, timed: Option<(Stopwatch, Vec<QueueKey>)>) {
         let Some((started, queues)) = timed else { return };
         let each = started.elapsed() / queues.len().max(1) as u32;

@@ -51,12 +51,16 @@ const ENTRIES: u32 = 64;
 impl Worker {
     /// Takes a batch of requests from one queue.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
-        self.take_cancels(index);
+        let turn = self.turns;
+        let Some(queue) = self.queues.get_mut(index) else { return false };
+        if queue.end.cancels_pending() && may_scan(turn, queue.scanned) {
+            self.take_cancels(index);
+        }
         let Some(queue) = self.queues.get_mut(index) else { return false };
         if !queue.end.ready() || queue.leaving.is_some() {
             return false;
         }
-        queue.asked = self.turns;
+        queue.asked = turn;
         let mut batch = Batch::default();
         let taken = match self.take_plain(index, &mut batch) {
             Ok(Some(slot)) => {
@@ -101,6 +105,7 @@ impl Worker {
     }
 
     /// Takes a request whose first part was taken from the ring, and those after it, with the capability table locked.
+    #[inline(never)]
     fn take_others(
         &mut self,
         index: usize,
@@ -136,12 +141,10 @@ impl Worker {
     }
 
     /// Cancels requests and stops loops as the client requested.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn take_cancels(&mut self, index: usize) {
         let Some(queue) = self.queues.get_mut(index) else { return };
-        if !queue.end.cancels_pending() || !may_scan(self.turns, queue.scanned) {
-            return;
-        }
         queue.scanned = self.turns;
         queue.asked = self.turns;
         queue.end.cancels_changed();
@@ -231,7 +234,8 @@ impl Batch {
     }
 
     /// Takes the first part of a queue's next request, if there is one and the batch has room.
-    #[inline]
+    // Called, it would pass the slot through memory.
+    #[inline(always)]
     pub(super) fn next(&mut self, queue: &mut Queue) -> Option<wire::ShortSlot> {
         if self.is_full() {
             return None;
