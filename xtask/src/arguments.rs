@@ -217,8 +217,9 @@ pub(crate) struct Test {
     /// Run only the engine's tests for 64-bit Arm under qemu-user; installs what they need.
     #[arg(long, conflicts_with = "full")]
     pub(crate) arm: bool,
-    /// Run everything: the tests, loom, Miri, 64-bit Arm, ten minutes of soak, guests, the lab; or the
-    /// named parts. An interrupted run continues with what has not passed yet, for the same sources.
+    /// Run everything: the tests, loom, Miri, 64-bit Arm, another Debian, ten minutes of soak, guests,
+    /// the lab; or the named parts. An interrupted run continues with what has not passed yet, for the
+    /// same sources.
     #[arg(verbatim_doc_comment, long)]
     pub(crate) full: bool,
     /// Parts of the full tests, as shown by --list.

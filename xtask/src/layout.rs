@@ -48,6 +48,20 @@ pub(crate) mod package {
     pub(crate) const CPU: &str = "memferry-cpu";
     /// Crates with unsafe code that is not the copy kernels'.
     pub(crate) const MEMORY: &[&str] = &["memferry-shm", "memferry-pool", "memferry-recording"];
+    /// Libraries whose tests qemu-user can run, but for [`super::test::UNEMULATED`].
+    pub(crate) const EMULATED: &[&str] = &[
+        "memferry-clock",
+        "memferry-transfer",
+        SHM,
+        "memferry-path",
+        "memferry-pool",
+        KMOD,
+        "memferry-service",
+        "memferry",
+        "memferry-bulk",
+        "memferry-conformance",
+        "memferry-recording",
+    ];
     pub(crate) const SHM: &str = "memferry-shm";
     pub(crate) const KMOD: &str = "memferry-kmod";
     pub(crate) const C: &str = "memferry-c";
@@ -79,6 +93,12 @@ pub(crate) mod test {
     pub(crate) const KERNEL_SUITE: (&str, &str) = (super::package::KMOD, "module");
     /// In [`super::package::CPU`]: tests that start themselves again, which needs binfmt under qemu-user.
     pub(crate) const FORCES_KERNELS: &str = "_at_every_level";
+    /// In [`super::package::EMULATED`]: tests of what qemu-user ignores, which are advice on memory and the limit of the address space.
+    pub(crate) const UNEMULATED: &[&str] = &[
+        "a_forked_child_gets_errors",
+        "an_admitted_frame_refuses_changes",
+        "a_shortage_does_not_end_the_connection",
+    ];
     /// In [`super::package::CLI`]: the dashboard, with a test that needs a browser.
     pub(crate) const DASHBOARD: (&str, &str) = ("dashboard", "a_browser_shows_the_figures");
     /// C programs under each installed compiler, sanitizer and checker, and programs with the preloaded library.

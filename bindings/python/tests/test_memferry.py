@@ -688,7 +688,8 @@ class BadInput(Bounded):
                     sys.exit(7)
                 print(os.waitstatus_to_exitcode(os.wait()[1]))
         """
-        process = output_of("-c", program)
+        # From 3.12 on Python warns of every fork beside threads.
+        process = output_of("-W", "ignore:This process", "-c", program)
         self.assertEqual((process.stdout, process.stderr), ("7\n", ""))
 
 

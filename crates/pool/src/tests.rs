@@ -215,10 +215,10 @@ fn the_service_admits_a_segment_as_a_frame() {
     assert_eq!(&seen, b"by the engine");
 }
 
-/// An unlinked file of `bytes` in the package's folder: unlike a temporary folder, that is usually on a disk.
+/// An unlinked file of `bytes` in the build directory: unlike a temporary folder, that is usually on a disk.
 fn file(bytes: &[u8]) -> File {
     let name = format!("memferry-pool-{}-{:?}", std::process::id(), std::thread::current().id());
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let path = std::env::current_exe().unwrap().with_file_name(name);
     let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     file.write_all(bytes).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::place::Place;
-use crate::setup::environments::{OPENCV, PACKAGE};
+use crate::setup::environments::{AUDIT, OPENCV, PACKAGE};
 use crate::setup::{ARM, Setup, debian};
 use crate::stages::{print, say};
 
@@ -37,9 +37,10 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
     }
     let has_python = setup.environment(&PACKAGE);
     let has_opencv = setup.environment(&OPENCV);
+    let has_audit = setup.environment(&AUDIT);
     say("Debian packages for guests are downloaded when a guest first runs, and are not installed");
-    if !has_python || !has_opencv {
-        return Err(Failure::setup("the Python environment could not be made"));
+    if !has_python || !has_opencv || !has_audit {
+        return Err(Failure::setup("a Python environment could not be made"));
     }
     print(match (is_dry, setup.has_gaps()) {
         (_, false) => "x setup: nothing was missing",

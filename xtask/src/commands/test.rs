@@ -9,6 +9,7 @@
 //! The last line says what was left out.
 
 mod full;
+mod matrix;
 mod parts;
 mod progress;
 mod publish;

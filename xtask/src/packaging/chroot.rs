@@ -26,9 +26,17 @@ use crate::work::Work;
 /// Releases that the packages are for, oldest first. Built on one of them, they are for it and the later ones.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 const LIMIT: Duration = Duration::from_secs(900);
-/// Mounts what programs expect, in a namespace of its own, and becomes the script in the root.
+/// Mounts what programs expect and the folders before `--`, in a namespace of its own, and becomes the program in the root.
 const ENTER: &str = "mount -t proc proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && mount -t tmpfs tmpfs \"$0/run\" \
-                     && exec chroot \"$0\" \"$@\"";
+                     || exit; while [ \"$1\" != -- ]; do mount --bind -o \"$1\" \"$2\" \"$0$3\" || exit; shift 3; done; \
+                     shift; exec chroot \"$0\" \"$@\"";
+
+/// A folder of this machine in a root, which has a folder for it.
+pub(crate) struct Mount {
+    pub(crate) from: PathBuf,
+    pub(crate) to: &'static str,
+    pub(crate) is_writable: bool,
+}
 
 /// Builds the packages and checks them in each release.
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
@@ -94,15 +102,21 @@ fn check(work: &Work, packages: &Path, release: &str, script: &str, mark: &str) 
         return Err(Failure::setup(format!("could not prepare the root of {release}")));
     }
     let name = Path::new(script).file_name().unwrap_or_default();
-    let line = enter(&root, &Path::new("/packages").join(name));
+    let line = enter(&root, &[]).arg(Path::new("/packages").join(name));
     let log = work.place.built("package").join(format!("{release}-{}.log", name.to_string_lossy()));
     let watch = Watch { log: &log, limit: LIMIT, mark, shown: &["PASS", "FAIL", "INFO", mark] };
     work.stages.step(&format!("{} in {release}", name.to_string_lossy()), &line, || watch.run(&line))
 }
 
-fn enter(root: &Path, program: &Path) -> Line {
-    let line = Line::new("unshare").args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER]);
-    line.arg(root).arg(program)
+/// The beginning of a line that runs a program in a root; the program and its arguments follow.
+pub(crate) fn enter(root: &Path, mounts: &[Mount]) -> Line {
+    let mut line =
+        Line::new("unshare").args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER]);
+    line = line.arg(root);
+    for mount in mounts {
+        line = line.arg(if mount.is_writable { "rw" } else { "ro" }).arg(&mount.from).arg(mount.to);
+    }
+    line.arg("--")
 }
 
 /// The archive of a minimal system. It is made once.
@@ -150,8 +164,10 @@ mod tests {
 
     #[test]
     fn script_runs_in_namespaces_of_its_own() {
-        let line = enter(Path::new("/t/trixie"), Path::new("/packages/chroot")).to_string();
+        let mounts = [Mount { from: "/t/tree".into(), to: "/tree", is_writable: false }];
+        let line = enter(Path::new("/t/trixie"), &mounts).arg("/packages/chroot").to_string();
         assert!(line.starts_with("unshare --mount --pid --fork --kill-child sh -c "), "{line}");
-        assert!(line.ends_with(" /t/trixie /packages/chroot"), "{line}");
+        assert!(line.ends_with(" /t/trixie ro /t/tree /tree -- /packages/chroot"), "{line}");
+        assert!(enter(Path::new("/t/trixie"), &[]).to_string().ends_with(" /t/trixie --"));
     }
 }

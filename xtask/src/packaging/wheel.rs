@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 
 use crate::layout;
 use crate::line::Line;
-use crate::setup::environments::PACKAGE;
-use crate::stages::{output, run_all};
+use crate::setup::environments::{AUDIT, PACKAGE};
+use crate::stages::{output, run_all, say};
+
+/// The second number of the glibc from which on wheels work.
+const GLIBC: u32 = 34;
 
 /// Builds the wheel in release mode and returns its path; the error is an exit status.
 pub(crate) fn release(target: &Path) -> Result<Option<PathBuf>, u8> {
@@ -61,6 +64,31 @@ pub(crate) fn build_source(target: &Path, source: &Path) -> Line {
         .env("CARGO_NET_OFFLINE", "true")
         .env("CARGO_TARGET_DIR", target.join("wheels/from-source/target"))
         .env("PATH", paths(target))
+}
+
+/// Asks auditwheel whether the wheel that was built from the sources works where docs/install.md says so; returns the exit status.
+pub(crate) fn audit(target: &Path) -> u8 {
+    let wheels = wheels(&folder_of_wheels(target, "from-source"));
+    let is_as_promised = |wheel: &PathBuf| {
+        let said = output(&audit_line(target, wheel)).unwrap_or_default();
+        let serves = serves_promised_systems(&said);
+        if !serves {
+            say(format_args!("{} does not serve every Linux with glibc 2.{GLIBC}: {said}", wheel.display()));
+        }
+        serves
+    };
+    u8::from(wheels.is_empty() || !wheels.iter().all(is_as_promised))
+}
+
+fn audit_line(target: &Path, wheel: &Path) -> Line {
+    Line::new(AUDIT.program(target, "auditwheel")).arg("show").arg(wheel)
+}
+
+fn serves_promised_systems(said: &str) -> bool {
+    // The text is broken into lines anywhere.
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let tag = said.split_once("platform tag: \"manylinux_2_").and_then(|(_, tag)| tag.split('_').next());
+    tag.and_then(|minor| minor.parse::<u32>().ok()).is_some_and(|minor| minor <= GLIBC)
 }
 
 /// The search path, with the environment's programs first.
@@ -115,6 +143,12 @@ fn build_wheel(target: &Path, profile: &str, folder: &Path) -> Line {
         .within(layout::PYTHON)
 }
 
+/// Unpacks the wheel of a profile: a folder of it on the search path is as good as an installed one.
+pub(crate) fn unpack(target: &Path, profile: &str, to: &Path) -> Line {
+    let wheels = wheels(&folder_of_wheels(target, profile));
+    Line::new(PACKAGE.program(target, "python3")).args(["-m", "zipfile", "-e"]).args(wheels).arg(to)
+}
+
 fn install_wheel(target: &Path, wheels: &[PathBuf]) -> Line {
     let options = ["install", "--quiet", "--disable-pip-version-check", "--force-reinstall", "--no-deps"];
     Line::new(PACKAGE.program(target, "pip")).args(options).args(wheels)
@@ -134,6 +168,18 @@ mod tests {
         assert_eq!(lacks(&wheel("cp311-abi3-linux"), list).unwrap(), "the tag manylinux");
         assert_eq!(lacks(&wheel("cp311-cp311-manylinux_2_34"), list).unwrap(), "the tag -cp311-abi3-");
         assert_eq!(lacks("memferry-0.1.0.tar.gz", "LICENSE-APACHE").unwrap(), "the file LICENSE-MIT");
+    }
+
+    #[test]
+    fn wheels_for_newer_systems_are_found() {
+        let said =
+            |tag| format!("memferry.whl is consistent with\nthe following platform tag:\n\"{tag}\".\n");
+        assert!(serves_promised_systems(&said("manylinux_2_34_x86_64")));
+        assert!(serves_promised_systems(&said("manylinux_2_17_aarch64")));
+        for tag in ["manylinux_2_35_x86_64", "linux_x86_64", "manylinux_2_"] {
+            assert!(!serves_promised_systems(&said(tag)), "{tag}");
+        }
+        assert!(!serves_promised_systems(""));
     }
 
     #[test]

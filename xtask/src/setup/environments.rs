@@ -21,6 +21,9 @@ pub(crate) struct Environment {
 /// Builds and runs the Python package, and checks the types of its examples.
 pub(crate) const PACKAGE: Environment =
     Environment { name: "python", pins: &["maturin==1.16.0", "mypy==2.4.1", "numpy==2.4.6"] };
+/// Says on which Linux systems a wheel works.
+pub(crate) const AUDIT: Environment =
+    Environment { name: "audit-python", pins: &["auditwheel==6.8.2", "pyelftools==0.33"] };
 /// The library that picture benchmarks compare with.
 pub(crate) const OPENCV: Environment =
     Environment { name: "bench-python", pins: &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"] };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo publish --workspace --dry-run ──► packed, unpacked and built; nothing is uploaded
-//! maturin sdist ──► pip wheel: the Python package from its sources alone
+//! maturin sdist ──► pip wheel: the Python package from its sources alone ──► auditwheel: the systems on which it works
 //! git tag v* ──► cargo semver-checks against the last one, or a word that there is none
 //! ```
 
@@ -14,6 +14,7 @@ use crate::files::make_anew;
 use crate::layout::PRODUCT_WORKSPACE;
 use crate::line::Line;
 use crate::packaging::{build, wheel};
+use crate::setup::environments::AUDIT;
 use crate::stages::{output, print, run as run_line};
 use crate::work::Work;
 
@@ -27,6 +28,11 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
     work.stages.run("crates", &dry_run(&folder(work)?))?;
     let source = build::source(work)?;
     work.stages.run("wheel from its sources", &wheel::build_source(&work.place.target, &source))?;
+    if work.setup.environment(&AUDIT) {
+        work.stages.step("systems of the wheel", "auditwheel show", || wheel::audit(&work.place.target))?;
+    } else {
+        work.leave_out("auditwheel was NOT RUN: it is not available");
+    }
     let tags = Line::new("git").args(["describe", "--tags", "--abbrev=0", "--match", "v*"]);
     let Some(tag) = output(&tags) else {
         print("x: interfaces were not compared with a release: there is no tag v* of one yet");
