@@ -16,14 +16,18 @@
 //! describes them for clients in other languages.
 
 pub use memferry_path::Grantee;
+use memferry_external::layout::EngineLayout;
 use memferry_path::PolicySettings;
 use memferry_shm::queue_pair::Layout;
 use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
+mod engine;
 mod status;
 
+pub use engine::{EngineRole, FrameDone, FrameEvent, FrameResult, MAX_ENGINE_NAME, engine_name_is_valid};
+pub use memferry_external::EngineDescription;
 pub use status::{
     EngineStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus, STATUS_SESSIONS,
     ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
@@ -181,6 +185,21 @@ pub enum Command {
     Identify {
         session: SessionId,
     } = 11,
+    /// Become an engine process, or its keeper, under a name of the service's configuration.
+    AttachEngine {
+        name: String,
+        role: EngineRole,
+    } = 12,
+    /// Open the queue pairs of an attached engine with all workers. One descriptor: a memfd of [`Command::memory_bytes`], which
+    /// becomes the engine's memory. The numbers are those of [`Answer::EngineAttached`].
+    OpenEngine {
+        workers: u32,
+        capacity: u32,
+    } = 13,
+    /// Report what became of the last event, and get the next one. The answer follows when there is one.
+    NextFrame {
+        done: Option<FrameDone>,
+    } = 14,
 }
 
 /// The way a client is signalled.
@@ -224,6 +243,17 @@ pub enum Answer {
     Status(Box<Status>) = 7,
     Policy(Box<PolicySettings>) = 8,
     Identity(Identity) = 9,
+    /// The session is an engine's now.
+    EngineAttached {
+        /// Number of workers of the service.
+        workers: u32,
+        /// Capacity of the queue pair with each.
+        capacity: u32,
+    } = 10,
+    /// The engine's queue pairs are open. Descriptors: the service's memory, doorbell.
+    EngineOpened = 11,
+    /// An event about frames. One descriptor with [`FrameEvent::Map`].
+    Frame(FrameEvent) = 12,
 }
 
 /// The class of a refusal, for programs. The message is for people.
@@ -360,7 +390,10 @@ impl Command {
     pub const fn descriptors(&self) -> u8 {
         let one = matches!(
             self,
-            Self::Register { .. } | Self::OpenQueue { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. }
+            Self::Register { .. }
+                | Self::OpenQueue { .. }
+                | Self::OpenEngine { .. }
+                | Self::Notify { by: NotifyBy::Ring { .. }, .. }
         );
         one as u8
     }
@@ -370,6 +403,9 @@ impl Command {
         match self {
             Self::Register { length, .. } => Some(*length),
             Self::OpenQueue { capacity } => Layout::new(*capacity).ok().map(Layout::client_bytes),
+            Self::OpenEngine { workers, capacity } => {
+                EngineLayout::new(*workers, *capacity).ok().map(EngineLayout::engine_bytes)
+            }
             _ => None,
         }
     }

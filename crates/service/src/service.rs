@@ -290,6 +290,9 @@ impl Service {
     ) -> Executed {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
+            Command::AttachEngine { .. } | Command::OpenEngine { .. } | Command::NextFrame { .. } => {
+                Err(refusal(RefusalKind::Argument, "no engine is configured"))
+            }
             Command::OpenQueue { capacity } => match self.open_queue(session, capacity, memory) {
                 Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
                 Err(refused) => Err(refused),
