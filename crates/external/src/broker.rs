@@ -367,8 +367,12 @@ enum Staged {
 
 /// The request that a descriptor becomes. Its policy, deadline and order are the service's business.
 fn request(descriptor: &Descriptor<ExternalFrame>) -> Request {
-    let named = descriptor.operation().try_map(|_, region, _| {
-        Ok::<_, std::convert::Infallible>((Span::new(region.memory().handle, region.offset()), 0))
+    let named = descriptor.operation().try_map(|_, region, reach| {
+        let start = match reach {
+            Reach::Walk(plane, _) => plane.start,
+            Reach::Bytes(_) => 0,
+        };
+        Ok::<_, std::convert::Infallible>((Span::new(region.memory().handle, region.offset()), start))
     });
     let Ok(operation) = named;
     Request { task: Task::Transfer(operation), terms: Terms { hint: descriptor.hint(), ..Terms::PLAIN } }
