@@ -4,6 +4,7 @@
 //! post ─► channel: Job ─ ring_doorbell ─► slot, wake word ─► engine process
 //! poll ◄─ checked ◄─ completion slot ◄──────────────────────┘
 //! fault()                a rule was broken: the caller ends the connection
+//! end(Lost::Cut)         its connection has ended: no more work for it
 //! end(Lost::Gone)        the process has exited, so its jobs can be done again
 //! end(Lost::Lingering)   it may still touch the memory: its channels fault
 //! ```
@@ -76,6 +77,8 @@ pub enum Fault {
 /// How the service lost an engine process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lost {
+    /// Its connection has ended. It gets no more work, and its jobs wait for its end.
+    Cut,
     /// It has exited, and touches no memory any more.
     Gone,
     /// Its connection ended long ago, but it still exists and may touch memory.
@@ -178,9 +181,12 @@ impl ExternalEngine {
         self.end.parked().store(value, Ordering::Relaxed);
     }
 
-    /// Ends all jobs of a lost engine process. Completions that it gave before still count; call [`poll`](Engine::poll) first.
+    /// Ends all jobs of a lost engine process, unless it was only cut off.
     pub fn end(&mut self, how: Lost) {
         self.is_lost = true;
+        if how == Lost::Cut {
+            return;
+        }
         for (number, channel) in (0..).zip(&mut self.channels) {
             let Some(job) = &mut channel.job else { continue };
             let is_submitted = matches!(job.state, State::Submitted { .. });
@@ -238,7 +244,7 @@ impl ExternalEngine {
     /// Submits ready jobs of channels that are not suspended.
     fn submit_ready(&mut self) {
         if self.fault.is_some() || self.is_lost {
-            return;
+            return self.end_ready();
         }
         let mut any = false;
         for number in 0..self.channels.len() {
@@ -265,6 +271,15 @@ impl ExternalEngine {
         }
         if any && self.end.publish() {
             self.wake_engine();
+        }
+    }
+
+    /// Ends the jobs that the engine does not have yet, because it gets no more.
+    fn end_ready(&mut self) {
+        for job in self.channels.iter_mut().filter_map(|channel| channel.job.as_mut()) {
+            if job.state == State::Ready {
+                job.state = State::Ended(Failure::EngineReset);
+            }
         }
     }
 

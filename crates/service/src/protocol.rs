@@ -15,8 +15,8 @@
 //! order of their numbers, and a number is never reused. `tests::golden` pins the bytes of every message; `docs/protocol.md`
 //! describes them for clients in other languages.
 
-pub use memferry_path::Grantee;
 use memferry_external::layout::EngineLayout;
+pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
 use memferry_shm::queue_pair::Layout;
 use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
@@ -29,8 +29,8 @@ mod status;
 pub use engine::{EngineRole, FrameDone, FrameEvent, FrameResult, MAX_ENGINE_NAME, engine_name_is_valid};
 pub use memferry_external::EngineDescription;
 pub use status::{
-    EngineStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus, STATUS_SESSIONS,
-    ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
+    EngineStatus, ExternalStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus,
+    STATUS_SESSIONS, ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
 };
 
 /// The first eight bytes of a handshake.
@@ -370,6 +370,9 @@ pub enum Violation {
     /// So many descriptors from this user cannot be closed that the service takes no more.
     #[error("the service cannot go on for this user: {0}")]
     Stuck(String) = 12,
+    /// An engine process completed what it did not have, or made no progress.
+    #[error("the engine was cut off: {0}")]
+    Engine(String) = 13,
 }
 
 /// A message with its serial.
@@ -474,7 +477,7 @@ mod tests {
     mod golden;
 
     use super::*;
-    use crate::config::MAX_WORKERS;
+    use crate::config::{MAX_ENGINES, MAX_WORKERS};
 
     #[test]
     fn handshakes_agree_on_the_newest_version() {
@@ -558,6 +561,16 @@ mod tests {
         let class_bytes = [max; 3];
         let worker =
             WorkerStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
+        let engine = ExternalStatus {
+            name: "x".repeat(MAX_ENGINE_NAME),
+            user: u32::MAX,
+            is_connected: true,
+            process: Some(u32::MAX),
+            frames: u32::MAX,
+            transfers: max,
+            bytes: max,
+            redone: max,
+        };
         let status = Status {
             process: u32::MAX,
             uptime_seconds: max,
@@ -571,6 +584,7 @@ mod tests {
             module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
             latency: LatencyStatus { buckets: [max; LATENCY_BUCKETS], nanoseconds: max },
             refused: RefusedStatus { commands: [max; 6], turned_away: max, violations: max },
+            engines: vec![engine; MAX_ENGINES],
         };
         let reply: Reply =
             Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(Box::new(status))) };

@@ -73,7 +73,9 @@ pub enum FrameEvent {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum FrameResult {
-    Mapped { is_writable: bool } = 0,
+    Mapped {
+        is_writable: bool,
+    } = 0,
     /// It could not be mapped.
     Failed = 1,
     Unmapped = 2,
