@@ -199,11 +199,7 @@ impl Connection {
         }
     }
 
-    fn decode(
-        &self,
-        what: &'static str,
-        packet: Packet,
-    ) -> Result<(Answer, Vec<OwnedFd>), ConnectionError> {
+    fn decode(&self, what: &'static str, packet: Packet) -> Result<(Answer, Vec<OwnedFd>), ConnectionError> {
         if let Some(violation) = protocol::decode_violation(&packet.bytes) {
             return Err(ended(violation));
         }

@@ -179,9 +179,8 @@ impl Engine {
 
 /// The operation over the frames' mappings; `None` if a frame is not here, cannot be written, or does not have all bytes.
 fn locate(operation: &Operation<Span>, frames: &Frames) -> Option<Descriptor<Mapping>> {
-    let located = operation.try_map(|side, span, reach| {
-        region(side, span, reach, |handle| frames.get(handle)).ok_or(())
-    });
+    let located = operation
+        .try_map(|side, span, reach| region(side, span, reach, |handle| frames.get(handle)).ok_or(()));
     Descriptor::new(0, located.ok()?).ok()
 }
 
@@ -284,8 +283,7 @@ fn open(connection: &mut Connection, workers: u32, capacity: u32) -> Result<Engi
     };
     let needed = usize::try_from(layout.service_bytes()).unwrap_or(usize::MAX);
     let unsafe_memory = |_| ConnectionError::Protocol("its memory can shrink, or is too small");
-    let length =
-        frame::check_sealed(std::os::fd::AsFd::as_fd(&service), needed).map_err(unsafe_memory)?;
+    let length = frame::check_sealed(std::os::fd::AsFd::as_fd(&service), needed).map_err(unsafe_memory)?;
     let page = rustix::param::page_size();
     let service = Mapping::shared(std::os::fd::AsFd::as_fd(&service), length, Access::ReadOnly, page)
         .map_err(|source| ConnectionError::System { step: "mapping the service's memory", source })?;

@@ -120,9 +120,7 @@ pub(crate) fn process(
         (FrameEvent::Map { .. } | FrameEvent::Unmap { .. }, _) => {
             Err(ConnectionError::Protocol("an event has a wrong number of descriptors"))
         }
-        (FrameEvent::Restart, _) => {
-            Err(ConnectionError::Protocol("only a keeper can start an engine again"))
-        }
+        (FrameEvent::Restart, _) => Err(ConnectionError::Protocol("only a keeper can start an engine again")),
     }
 }
 

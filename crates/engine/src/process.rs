@@ -2,7 +2,10 @@
 //!
 //! The keeper has one thread, so no lock is held in a child. Unlike the service's spawner (invariant F), the child goes on with the keeper's
 //! objects: its descriptors are closed by dropping them, and its mappings are what the fork is for.
-#![expect(unsafe_code, reason = "fork, signal masks and the end of a process without what was registered for it")]
+#![expect(
+    unsafe_code,
+    reason = "fork, signal masks and the end of a process without what was registered for it"
+)]
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};

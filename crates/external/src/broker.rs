@@ -351,7 +351,9 @@ impl ExternalEngine {
         }
         self.checked = Some(now);
         for channel in &mut self.channels {
-            let Some(Job { state: State::Submitted { tag, progress }, .. }) = &mut channel.job else { continue };
+            let Some(Job { state: State::Submitted { tag, progress }, .. }) = &mut channel.job else {
+                continue;
+            };
             let bytes = self.end.progress(*tag).map_or(0, |(bytes, _)| bytes);
             match progress {
                 Some((since, before)) if *before == bytes => {
@@ -394,11 +396,7 @@ fn request(descriptor: &Descriptor<ExternalFrame>) -> Request {
 }
 
 /// Whether an engine may end the operation so.
-fn check(
-    outcome: &Outcome,
-    operation: &Operation<Region<ExternalFrame>>,
-    total: u64,
-) -> Result<(), Fault> {
+fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total: u64) -> Result<(), Fault> {
     let done = outcome.bytes_done;
     match outcome.result {
         Ok(()) => {
