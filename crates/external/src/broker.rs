@@ -351,7 +351,9 @@ impl ExternalEngine {
         }
         self.checked = Some(now);
         for channel in &mut self.channels {
-            let Some(Job { state: State::Submitted { tag, progress }, .. }) = &mut channel.job else { continue };
+            let Some(Job { state: State::Submitted { tag, progress }, .. }) = &mut channel.job else {
+                continue;
+            };
             let bytes = self.end.progress(*tag).map_or(0, |(bytes, _)| bytes);
             match progress {
                 Some((since, before)) if *before == bytes => {
@@ -382,19 +384,19 @@ enum Staged {
 
 /// The request that a descriptor becomes. Its policy, deadline and order are the service's business.
 fn request(descriptor: &Descriptor<ExternalFrame>) -> Request {
-    let named = descriptor.operation().try_map(|_, region, _| {
-        Ok::<_, std::convert::Infallible>((Span::new(region.memory().handle, region.offset()), 0))
+    let named = descriptor.operation().try_map(|_, region, reach| {
+        let start = match reach {
+            Reach::Walk(plane, _) => plane.start,
+            Reach::Bytes(_) => 0,
+        };
+        Ok::<_, std::convert::Infallible>((Span::new(region.memory().handle, region.offset()), start))
     });
     let Ok(operation) = named;
     Request { task: Task::Transfer(operation), terms: Terms { hint: descriptor.hint(), ..Terms::PLAIN } }
 }
 
 /// Whether an engine may end the operation so.
-fn check(
-    outcome: &Outcome,
-    operation: &Operation<Region<ExternalFrame>>,
-    total: u64,
-) -> Result<(), Fault> {
+fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total: u64) -> Result<(), Fault> {
     let done = outcome.bytes_done;
     match outcome.result {
         Ok(()) => {

@@ -60,7 +60,9 @@ pub enum DescriptionError {
     #[error("{0} channels are not from 1 to {MAX_CHANNELS}")]
     Channels(u32),
     /// The longest transfer is empty, too long, or shorter than the shortest.
-    #[error("transfers from {shortest} to {longest} bytes have to lie between 0 and {LONGEST_BYTES}, and the longest cannot be 0")]
+    #[error(
+        "transfers from {shortest} to {longest} bytes have to lie between 0 and {LONGEST_BYTES}, and the longest cannot be 0"
+    )]
     Lengths {
         /// The announced minimum.
         shortest: u64,
