@@ -548,7 +548,7 @@ impl Entry {
         Some(Handle::new(index, place.generation))
     }
 
-    /// A peer that has not answered gets the frame no more. Returns whether there was one.
+    /// A peer that has not answered gets the frame no more. Returns whether one was busy with it: others wait behind frames of others.
     fn give_up_asking(&mut self, frame: Handle) -> bool {
         let mut any = false;
         for side in SIDES {
@@ -556,7 +556,6 @@ impl Entry {
             if place.has[side as usize] != Has::Asked {
                 continue;
             }
-            any = true;
             let is_it = |(event, _): &(FrameEvent, _)| matches!(event, FrameEvent::Map { frame: of, .. } if *of == frame);
             let events = self.peer_mut(side).map(|peer| &mut peer.events);
             let undelivered = events.and_then(|events| {
@@ -564,6 +563,7 @@ impl Entry {
                 events.remove(at)
             });
             let has = if undelivered.is_some() { Has::Nothing } else { Has::Late };
+            any |= has == Has::Late;
             if let Some(place) = self.place_mut(frame) {
                 place.has[side as usize] = has;
             }
