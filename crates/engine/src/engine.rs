@@ -296,11 +296,11 @@ fn follow_frames(connection: &mut Connection, frames: &Frames, watcher: &Watcher
     let mut follow = || -> Result<(), ConnectionError> {
         connection.ask(Command::NextFrame { done: None }, &[])?;
         loop {
-            let (answer, mut descriptors) = connection.answer("name the next frame")?;
+            let (answer, descriptors) = connection.answer("name the next frame")?;
             let Answer::Frame(event) = answer else {
                 return Err(ConnectionError::Protocol("it answered with something else than an event"));
             };
-            frames::process(event, descriptors.pop(), frames, watcher, |done| {
+            frames::process(event, descriptors, frames, watcher, |done| {
                 connection.ask(Command::NextFrame { done: Some(done) }, &[])
             })?;
         }

@@ -81,11 +81,15 @@ impl Watcher {
 /// Does what an event asks for, and calls `answer` with what became of it.
 pub(crate) fn process(
     event: FrameEvent,
-    descriptor: Option<OwnedFd>,
+    mut descriptors: Vec<OwnedFd>,
     frames: &Frames,
     watcher: &Watcher,
     answer: impl FnOnce(FrameDone) -> Result<(), ConnectionError>,
 ) -> Result<(), ConnectionError> {
+    let descriptor = descriptors.pop();
+    if !descriptors.is_empty() {
+        return Err(ConnectionError::Protocol("an event has a wrong number of descriptors"));
+    }
     match (event, descriptor) {
         (FrameEvent::Map { frame, length }, Some(descriptor)) => {
             let mut watcher = watcher.lock();

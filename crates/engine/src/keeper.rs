@@ -307,7 +307,7 @@ impl Keeper<'_> {
     /// Takes the event that has come, does what it asks for, and asks for the next one.
     fn process_event(&mut self) -> Result<(), ConnectionError> {
         let connection = self.connection.as_mut().ok_or(ConnectionError::Lost)?;
-        let (answer, mut descriptors) = connection.answer("name the next frame")?;
+        let (answer, descriptors) = connection.answer("name the next frame")?;
         match answer {
             Answer::Frame(FrameEvent::Restart) => {
                 if let Some(engine) = &self.engine {
@@ -317,7 +317,7 @@ impl Keeper<'_> {
                 connection.ask(Command::NextFrame { done: None }, &[])
             }
             Answer::Frame(event) => {
-                frames::process(event, descriptors.pop(), &self.frames, &Watcher::default(), |done| {
+                frames::process(event, descriptors, &self.frames, &Watcher::default(), |done| {
                     connection.ask(Command::NextFrame { done: Some(done) }, &[])
                 })
             }

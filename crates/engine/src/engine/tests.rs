@@ -19,7 +19,7 @@ fn frames() -> Frames {
         }
         let event = FrameEvent::Map { frame, length: PAGE };
         let answered = |_| Ok(());
-        frames::process(event, Some(descriptor), &frames, &Watcher::default(), answered).unwrap();
+        frames::process(event, vec![descriptor], &frames, &Watcher::default(), answered).unwrap();
     }
     frames
 }
