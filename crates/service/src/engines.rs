@@ -648,3 +648,6 @@ impl FramesOf {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,7 +218,7 @@ pub struct ZeroedStatus {
 }
 
 /// Maximum number of sessions in a [`Status`], so that it fits a message also with the maximum number of workers.
-pub const STATUS_SESSIONS: usize = 100;
+pub const STATUS_SESSIONS: usize = 80;
 
 /// Resources and statistics of a session.
 ///
