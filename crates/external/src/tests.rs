@@ -401,6 +401,21 @@ fn a_job_without_progress_is_a_fault() {
 }
 
 #[test]
+fn polls_without_a_time_are_no_stall() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    engine.next().unwrap();
+    let stall = STALL.as_millis() as u64;
+    for milliseconds in [0, 1000 * stall, 0, 1000 * stall + 1] {
+        pair.poll_at(milliseconds);
+        assert_eq!(pair.broker.fault(), None);
+    }
+    pair.poll_at(1002 * stall);
+    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
 fn jobs_of_a_lingering_engine_fault_their_channels() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();
