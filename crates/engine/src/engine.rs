@@ -20,7 +20,7 @@ use memferry_transfer::{
 
 use crate::connection::{Connection, ConnectionError};
 use crate::frames::{self, FrameWatcher, Frames, Watcher};
-use crate::keeper::{EngineOptions, report};
+use crate::options::{EngineOptions, report};
 use crate::process;
 
 /// About the cost of being woken.
@@ -127,7 +127,7 @@ impl Engine {
     /// The next request that can be carried out, if one waits.
     fn take(&mut self) -> Option<Job> {
         loop {
-            let Work { id, operation, hint } = self.end.next()?;
+            let Work { id, operation, hint } = self.end.next_work()?;
             match locate(&operation, &self.frames) {
                 Some(descriptor) => return Some(Job { id, descriptor: descriptor.with_hint(hint) }),
                 None => self.end.complete(id, Outcome::refused(Failure::Unsupported)),

@@ -40,7 +40,7 @@ impl Frames {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&frame)
     }
 
-    /// Unmaps all.
+    /// Unmaps all that no job has.
     pub(crate) fn clear(&self) {
         let _frames = std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
     }

@@ -1,3 +1,5 @@
+//! Requests are located in frames, or not carried out.
+
 use memferry_service::protocol::FrameEvent;
 use memferry_transfer::{Copy2d, Count2d, PixelSize, Plane};
 use rustix::fs::MemfdFlags;

@@ -1,3 +1,5 @@
+//! Events about frames, without a service.
+
 use std::sync::mpsc;
 
 use memferry_shm::frame;
