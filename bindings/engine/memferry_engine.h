@@ -38,7 +38,7 @@ typedef enum mf_engine_error {
 
 // An operation; also bits of mf_engine_options.operations. "source", "destination" and so on are fields of the request.
 typedef enum mf_engine_operation {
-  // Moves nothing.
+  // Moves nothing and completes.
   MF_ENGINE_OPERATION_NOP = 1,
   // Copies length bytes from source to destination, which may overlap, as with memmove.
   MF_ENGINE_OPERATION_COPY = 2,
@@ -68,7 +68,7 @@ typedef enum mf_engine_status {
   MF_ENGINE_STATUS_DONE = 0,
   // It was ended early because the service asked for it.
   MF_ENGINE_STATUS_CANCELLED = 1,
-  // Memory failed.
+  // Memory failed while the engine used it.
   MF_ENGINE_STATUS_MEMORY_FAULT = 2,
   // The device may still write to its memory, and cannot be stopped.
   MF_ENGINE_STATUS_CHANNEL_FAULTED = 3,
@@ -82,7 +82,7 @@ typedef enum mf_engine_status {
 
 // How a request should treat the CPU caches. An engine may ignore it.
 typedef enum mf_engine_hint {
-  // The engine decides.
+  // The engine decides between the others.
   MF_ENGINE_HINT_AUTO = 0,
   // The destination will be read soon.
   MF_ENGINE_HINT_KEEP = 1,
@@ -119,7 +119,7 @@ typedef int (*mf_engine_serve)(struct mf_engine_process *engine, void *context);
 
 // A piece of a list.
 typedef struct mf_engine_segment {
-  // The first byte.
+  // Where its first byte is.
   void *address;
   // Bytes, also 0. The sources of an xor all have the request's length.
   uint64_t length;
@@ -142,13 +142,13 @@ typedef struct mf_engine_request {
   void *destination;
   // The second operand of MF_ENGINE_OPERATION_COMPARE or the second destination of MF_ENGINE_OPERATION_DUAL_COPY.
   void *second;
-  // Lists to read.
+  // The list to read, of MF_ENGINE_OPERATION_SCATTER_GATHER and MF_ENGINE_OPERATION_XOR.
   const struct mf_engine_segment *source_segments;
-  // Lists to write.
+  // The list to write, of MF_ENGINE_OPERATION_SCATTER_GATHER.
   const struct mf_engine_segment *destination_segments;
-  // Number of source_segments.
+  // Number of segments at source_segments.
   uint32_t source_count;
-  // Number of destination_segments.
+  // Number of segments at destination_segments.
   uint32_t destination_count;
   // The pattern of a fill, repeated to four bytes.
   uint8_t pattern[4];
@@ -160,7 +160,7 @@ typedef struct mf_engine_request {
   uint32_t pixel_bytes;
   // Pixels of a row.
   uint32_t x_count;
-  // Rows.
+  // Rows of the shape.
   uint32_t y_count;
   // Not 0: source pixels whose low 24 bits are color are left out.
   uint32_t transparent;
@@ -170,9 +170,9 @@ typedef struct mf_engine_request {
   int64_t source_x_step;
   // Bytes added to the source after the last pixel of a row.
   int64_t source_y_step;
-  // As source_x_step.
+  // As source_x_step, for the destination.
   int64_t destination_x_step;
-  // As source_y_step.
+  // As source_y_step, for the destination.
   int64_t destination_y_step;
 } mf_engine_request;
 
