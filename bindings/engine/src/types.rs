@@ -52,7 +52,7 @@ pub struct mf_engine_options {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_engine_operation {
-    /// Moves nothing.
+    /// Moves nothing and completes.
     Nop = 1,
     /// Copies length bytes from source to destination, which may overlap, as with memmove.
     Copy = 2,
@@ -84,7 +84,7 @@ pub enum mf_engine_status {
     Done = 0,
     /// It was ended early because the service asked for it.
     Cancelled = 1,
-    /// Memory failed.
+    /// Memory failed while the engine used it.
     MemoryFault = 2,
     /// The device may still write to its memory, and cannot be stopped.
     ChannelFaulted = 3,
@@ -100,7 +100,7 @@ pub enum mf_engine_status {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_engine_hint {
-    /// The engine decides.
+    /// The engine decides between the others.
     Auto = 0,
     /// The destination will be read soon.
     Keep = 1,
@@ -112,7 +112,7 @@ pub enum mf_engine_hint {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct mf_engine_segment {
-    /// The first byte.
+    /// Where its first byte is.
     pub address: *mut c_void,
     /// Bytes, also 0. The sources of an xor all have the request's length.
     pub length: u64,
@@ -137,13 +137,13 @@ pub struct mf_engine_request {
     pub destination: *mut c_void,
     /// The second operand of MF_ENGINE_OPERATION_COMPARE or the second destination of MF_ENGINE_OPERATION_DUAL_COPY.
     pub second: *mut c_void,
-    /// Lists to read.
+    /// The list to read, of MF_ENGINE_OPERATION_SCATTER_GATHER and MF_ENGINE_OPERATION_XOR.
     pub source_segments: *const mf_engine_segment,
-    /// Lists to write.
+    /// The list to write, of MF_ENGINE_OPERATION_SCATTER_GATHER.
     pub destination_segments: *const mf_engine_segment,
-    /// Number of source_segments.
+    /// Number of segments at source_segments.
     pub source_count: u32,
-    /// Number of destination_segments.
+    /// Number of segments at destination_segments.
     pub destination_count: u32,
     /// The pattern of a fill, repeated to four bytes.
     pub pattern: [u8; 4],
@@ -155,7 +155,7 @@ pub struct mf_engine_request {
     pub pixel_bytes: u32,
     /// Pixels of a row.
     pub x_count: u32,
-    /// Rows.
+    /// Rows of the shape.
     pub y_count: u32,
     /// Not 0: source pixels whose low 24 bits are color are left out.
     pub transparent: u32,
@@ -165,9 +165,9 @@ pub struct mf_engine_request {
     pub source_x_step: i64,
     /// Bytes added to the source after the last pixel of a row.
     pub source_y_step: i64,
-    /// As source_x_step.
+    /// As source_x_step, for the destination.
     pub destination_x_step: i64,
-    /// As source_y_step.
+    /// As source_y_step, for the destination.
     pub destination_y_step: i64,
 }
 

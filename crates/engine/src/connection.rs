@@ -31,7 +31,7 @@ pub enum ConnectionError {
     /// No service listens there, or the socket cannot be used.
     #[error("cannot connect to the service at {}: {source}", path.display())]
     Socket {
-        /// The socket's path.
+        /// Where the service should listen.
         path: PathBuf,
         /// What the system call returned.
         source: std::io::Error,
@@ -44,7 +44,7 @@ pub enum ConnectionError {
     Refused {
         /// What the engine wanted.
         command: &'static str,
-        /// The service's reason.
+        /// Why the service refused it.
         refusal: Refusal,
     },
     /// The service is gone.
@@ -59,9 +59,9 @@ pub enum ConnectionError {
     /// Something on this machine failed.
     #[error("{step} failed: {source}")]
     System {
-        /// What was done.
+        /// The call, or what it was for.
         step: &'static str,
-        /// What it returned.
+        /// The error that it returned.
         source: std::io::Error,
     },
 }
@@ -83,7 +83,7 @@ impl ConnectionError {
     }
 }
 
-/// A session.
+/// A session of a keeper or an engine.
 pub(crate) struct Connection {
     socket: OwnedFd,
     /// Of the last command.
@@ -140,7 +140,7 @@ impl Connection {
         self.decode(what, packet)
     }
 
-    /// Sends a command.
+    /// Sends a command, whose answer is taken later.
     pub(crate) fn ask(
         &mut self,
         command: Command,

@@ -20,7 +20,7 @@ use memferry_transfer::{
 
 use crate::connection::{Connection, ConnectionError};
 use crate::frames::{self, FrameWatcher, Frames, Watcher};
-use crate::keeper::{EngineOptions, report};
+use crate::options::{EngineOptions, report};
 use crate::process;
 
 /// About the cost of being woken.
@@ -127,7 +127,7 @@ impl Engine {
     /// The next request that can be carried out, if one waits.
     fn take(&mut self) -> Option<Job> {
         loop {
-            let Work { id, operation, hint } = self.end.next()?;
+            let Work { id, operation, hint } = self.end.next_work()?;
             match locate(&operation, &self.frames) {
                 Some(descriptor) => return Some(Job { id, descriptor: descriptor.with_hint(hint) }),
                 None => self.end.complete(id, Outcome::refused(Failure::Unsupported)),
@@ -296,11 +296,11 @@ fn follow_frames(connection: &mut Connection, frames: &Frames, watcher: &Watcher
     let mut follow = || -> Result<(), ConnectionError> {
         connection.ask(Command::NextFrame { done: None }, &[])?;
         loop {
-            let (answer, mut descriptors) = connection.answer("name the next frame")?;
+            let (answer, descriptors) = connection.answer("name the next frame")?;
             let Answer::Frame(event) = answer else {
                 return Err(ConnectionError::Protocol("it answered with something else than an event"));
             };
-            frames::process(event, descriptors.pop(), frames, watcher, |done| {
+            frames::process(event, descriptors, frames, watcher, |done| {
                 connection.ask(Command::NextFrame { done: Some(done) }, &[])
             })?;
         }

@@ -40,7 +40,7 @@ impl Frames {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&frame)
     }
 
-    /// Unmaps all.
+    /// Unmaps all that no job has.
     pub(crate) fn clear(&self) {
         let _frames = std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -81,11 +81,15 @@ impl Watcher {
 /// Does what an event asks for, and calls `answer` with what became of it.
 pub(crate) fn process(
     event: FrameEvent,
-    descriptor: Option<OwnedFd>,
+    mut descriptors: Vec<OwnedFd>,
     frames: &Frames,
     watcher: &Watcher,
     answer: impl FnOnce(FrameDone) -> Result<(), ConnectionError>,
 ) -> Result<(), ConnectionError> {
+    let descriptor = descriptors.pop();
+    if !descriptors.is_empty() {
+        return Err(ConnectionError::Protocol("an event has a wrong number of descriptors"));
+    }
     match (event, descriptor) {
         (FrameEvent::Map { frame, length }, Some(descriptor)) => {
             let mut watcher = watcher.lock();

@@ -10,10 +10,9 @@
 //! Between a fork and the engine's attaching, the keeper takes no event: the service counts on it that the engine has exactly the frames
 //! that the keeper had reported.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memferry_external::{DescriptionError, EngineDescription};
+use memferry_external::DescriptionError;
 use memferry_service::protocol::{Answer, Command, EngineRole, FrameEvent, engine_name_is_valid};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -23,6 +22,7 @@ use thiserror::Error;
 use crate::connection::{Connection, ConnectionError};
 use crate::engine::{self, Engine};
 use crate::frames::{self, Frames, Watcher};
+use crate::options::{EngineOptions, report};
 use crate::process::{self, Forked, Process, Signals};
 
 /// The pause before the first new start, which doubles up to the last one.
@@ -31,17 +31,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How long an engine may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// What an engine connects as.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EngineOptions {
-    /// The service's socket.
-    pub socket: PathBuf,
-    /// Its name in the service's configuration.
-    pub name: String,
-    /// What it can do.
-    pub description: EngineDescription,
-}
 
 /// Why an engine process cannot run.
 #[derive(Debug, Error)]
@@ -61,9 +50,9 @@ pub enum RunError {
     /// A system call failed.
     #[error("{step} failed: {source}")]
     System {
-        /// What was done.
+        /// The call, or what it was for.
         step: &'static str,
-        /// What it returned.
+        /// The error that it returned.
         source: std::io::Error,
     },
 }
@@ -128,11 +117,6 @@ pub fn run<E: std::fmt::Display>(
     }
 }
 
-/// Tells the administrator.
-pub(crate) fn report(name: &str, what: std::fmt::Arguments<'_>) {
-    eprintln!("memferry engine {name}: {what}");
-}
-
 fn connect(options: &EngineOptions) -> Result<Connection, ConnectionError> {
     let mut connection = Connection::open(&options.socket)?;
     let attach = Command::AttachEngine { name: options.name.clone(), role: EngineRole::Keeper };
@@ -162,7 +146,7 @@ fn poll(entries: &mut [PollFd<'_>], time: Option<Duration>) -> Result<(), Connec
     }
 }
 
-/// Pauses between starts.
+/// Pauses between the starts of engines.
 struct Pause(Duration);
 
 impl Default for Pause {
@@ -187,7 +171,7 @@ impl Pause {
     }
 }
 
-/// A running engine.
+/// An engine that has not ended, as far as known.
 struct Running {
     process: Process,
     since: Instant,
@@ -307,7 +291,7 @@ impl Keeper<'_> {
     /// Takes the event that has come, does what it asks for, and asks for the next one.
     fn process_event(&mut self) -> Result<(), ConnectionError> {
         let connection = self.connection.as_mut().ok_or(ConnectionError::Lost)?;
-        let (answer, mut descriptors) = connection.answer("name the next frame")?;
+        let (answer, descriptors) = connection.answer("name the next frame")?;
         match answer {
             Answer::Frame(FrameEvent::Restart) => {
                 if let Some(engine) = &self.engine {
@@ -317,7 +301,7 @@ impl Keeper<'_> {
                 connection.ask(Command::NextFrame { done: None }, &[])
             }
             Answer::Frame(event) => {
-                frames::process(event, descriptors.pop(), &self.frames, &Watcher::default(), |done| {
+                frames::process(event, descriptors, &self.frames, &Watcher::default(), |done| {
                     connection.ask(Command::NextFrame { done: Some(done) }, &[])
                 })
             }

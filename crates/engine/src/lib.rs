@@ -46,15 +46,17 @@ mod connection;
 mod engine;
 mod frames;
 mod keeper;
+mod options;
 mod process;
 
 pub use connection::ConnectionError;
 pub use engine::{Engine, Job};
 pub use frames::{FrameWatcher, Frames};
-pub use keeper::{EngineOptions, RunError, run};
+pub use keeper::{RunError, run};
 pub use memferry_external::{DescriptionError, EngineDescription, WorkId};
 pub use memferry_shm::bus_error::{MemoryFault, guarded};
 pub use memferry_shm::mapping::{Access, Mapping};
 pub use memferry_transfer::{
     CacheHint, Failure, Handle, Operation, Operations, Outcome, Pattern, Region, Segment, Side,
 };
+pub use options::EngineOptions;

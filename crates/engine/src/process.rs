@@ -69,7 +69,7 @@ pub(crate) enum Forked {
     Engine(OwnedFd),
 }
 
-/// A forked engine.
+/// An engine that the keeper has forked.
 pub(crate) struct Process {
     number: Pid,
     pidfd: OwnedFd,

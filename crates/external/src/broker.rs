@@ -346,7 +346,10 @@ impl ExternalEngine {
 
     /// Looks for a job without progress, a few times within the limit.
     fn check_progress(&mut self, now: Instant) {
-        if self.submitted == 0 || self.checked.is_some_and(|checked| now < checked.after(self.stall / 4)) {
+        // A worker without deadlines does not read the clock for each poll, and says that it is the origin.
+        let is_known = now > Instant::ORIGIN;
+        let is_early = self.checked.is_some_and(|checked| now < checked.after(self.stall / 4));
+        if self.submitted == 0 || !is_known || is_early {
             return;
         }
         self.checked = Some(now);

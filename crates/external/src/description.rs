@@ -64,9 +64,9 @@ pub enum DescriptionError {
         "transfers from {shortest} to {longest} bytes have to lie between 0 and {LONGEST_BYTES}, and the longest cannot be 0"
     )]
     Lengths {
-        /// The announced minimum.
+        /// The minimum that was announced.
         shortest: u64,
-        /// The announced maximum.
+        /// The maximum that was announced.
         longest: u64,
     },
 }

@@ -1,7 +1,7 @@
 //! The engine process's end: takes requests of all workers, and completes them.
 //!
 //! ```text
-//! next ─► Work ─► the engine moves the bytes ─► complete        progress and is_cancelled meanwhile
+//! next_work ─► Work ─► the engine moves the bytes ─► complete        progress and is_cancelled meanwhile
 //! nothing to do: spin, or sleep until a worker submits or cancels
 //! ```
 //!
@@ -27,7 +27,7 @@ use crate::layout::EngineLayout;
 pub struct WorkId {
     /// The worker that submitted it.
     pub worker: u32,
-    /// Its tag there.
+    /// Its tag at that worker.
     pub tag: u32,
 }
 
@@ -87,7 +87,7 @@ impl EngineEnd {
 
     /// The next request, of each worker in turn; `None` if there is none now. A request that cannot be decoded is completed as
     /// unsupported.
-    pub fn next(&mut self) -> Option<Work> {
+    pub fn next_work(&mut self) -> Option<Work> {
         let mut empty = 0;
         while empty < self.pairs.len() {
             let worker = self.next;

@@ -55,7 +55,7 @@ impl EngineLayout {
         Ok(Self { workers: workers as usize, pair: Layout::new(capacity)? })
     }
 
-    /// Number of workers.
+    /// Number of workers of the service.
     pub const fn workers(self) -> usize {
         self.workers
     }

@@ -111,8 +111,8 @@ fn sent(operation: Operation<Region<ExternalFrame>>) -> Work {
     let mut pair = Pair::new();
     let mut engine = pair.engine();
     pair.post(0, operation);
-    let work = engine.next().unwrap();
-    assert!(engine.next().is_none());
+    let work = engine.next_work().unwrap();
+    assert!(engine.next_work().is_none());
     work
 }
 
@@ -121,7 +121,7 @@ fn a_copy_arrives_and_its_completion_returns() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();
     pair.post(2, copy(100));
-    let work = engine.next().unwrap();
+    let work = engine.next_work().unwrap();
     assert_eq!((work.id.worker, work.hint), (1, CacheHint::Stream));
     let expected = Operation::Copy {
         source: Span::new(SOURCE, 64),
@@ -179,7 +179,7 @@ fn cancels_reach_the_engine() {
     let descriptor = Descriptor::new(1, copy(100)).unwrap();
     let ticket = pair.broker.post(descriptor).unwrap();
     pair.broker.ring_doorbell();
-    let work = engine.next().unwrap();
+    let work = engine.next_work().unwrap();
     assert!(!engine.take_cancels() && !engine.is_cancelled(work.id));
     pair.broker.cancel(ticket);
     // It does not sleep while a cancel waits.
@@ -198,7 +198,7 @@ fn a_sleeping_engine_is_woken() {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             loop {
-                if let Some(work) = engine.next() {
+                if let Some(work) = engine.next_work() {
                     engine.complete(work.id, done(100));
                     return;
                 }
@@ -223,7 +223,7 @@ fn a_parked_worker_gets_the_doorbell() {
     for parked in [0, 1] {
         pair.broker.set_parked(parked);
         pair.post(0, copy(100));
-        let work = engine.next().unwrap();
+        let work = engine.next_work().unwrap();
         engine.complete(work.id, done(100));
         assert_eq!(rings(&pair), parked == 1);
         assert_eq!(pair.poll().len(), 1);
@@ -264,7 +264,7 @@ fn malformed_requests_are_unsupported() {
     slot[0] = 0xff << 16 | 5 << 32;
     worker.stage(&slot).unwrap();
     worker.publish();
-    assert!(engine.next().is_none());
+    assert!(engine.next_work().is_none());
     let completion = worker.pop().unwrap();
     assert_eq!(wire::tag_of_completion(completion[0]), 5);
     let decoded = wire::decode_completion(&completion, 0).unwrap();
@@ -365,7 +365,7 @@ fn random_words_never_panic_the_worker() {
         let mut engine = pair.engine();
         pair.post(0, copy(100));
         pair.post(1, copy(1));
-        let id = engine.next().unwrap().id;
+        let id = engine.next_work().unwrap().id;
         // Anything in the engine's memory, but most of all in its completions.
         let words = pair.own.length_bytes() / 8;
         for _ in 0..random.usize(1..20) {
@@ -388,7 +388,7 @@ fn a_job_without_progress_is_a_fault() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();
     pair.post(0, copy(100));
-    let id = engine.next().unwrap().id;
+    let id = engine.next_work().unwrap().id;
     let stall = STALL.as_millis() as u64;
     pair.poll_at(1);
     assert!(pair.broker.next_wake().is_some());
@@ -401,11 +401,26 @@ fn a_job_without_progress_is_a_fault() {
 }
 
 #[test]
+fn polls_without_a_time_are_no_stall() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    engine.next_work().unwrap();
+    let stall = STALL.as_millis() as u64;
+    for milliseconds in [0, 1000 * stall, 0, 1000 * stall + 1] {
+        pair.poll_at(milliseconds);
+        assert_eq!(pair.broker.fault(), None);
+    }
+    pair.poll_at(1002 * stall);
+    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
 fn jobs_of_a_lingering_engine_fault_their_channels() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();
     pair.post(3, copy(100));
-    engine.next().unwrap();
+    engine.next_work().unwrap();
     pair.broker.end(Lost::Cut);
     assert_eq!(pair.poll(), [], "its process still runs");
     pair.broker.end(Lost::Lingering);

@@ -1,3 +1,5 @@
+//! Requests are located in frames, or not carried out.
+
 use memferry_service::protocol::FrameEvent;
 use memferry_transfer::{Copy2d, Count2d, PixelSize, Plane};
 use rustix::fs::MemfdFlags;
@@ -19,7 +21,7 @@ fn frames() -> Frames {
         }
         let event = FrameEvent::Map { frame, length: PAGE };
         let answered = |_| Ok(());
-        frames::process(event, Some(descriptor), &frames, &Watcher::default(), answered).unwrap();
+        frames::process(event, vec![descriptor], &frames, &Watcher::default(), answered).unwrap();
     }
     frames
 }

@@ -1,3 +1,5 @@
+//! Events about frames, without a service.
+
 use std::sync::mpsc;
 
 use memferry_shm::frame;
@@ -22,7 +24,7 @@ fn answer(
     watcher: &Watcher,
 ) -> Option<FrameResult> {
     let mut answer = None;
-    let processed = process(event, descriptor, frames, watcher, |done| {
+    let processed = process(event, descriptor.into_iter().collect(), frames, watcher, |done| {
         answer = Some(done.result);
         Ok(())
     });

@@ -1,3 +1,7 @@
+//! What the keeper checks and how it waits, without a service.
+
+use memferry_external::EngineDescription;
+
 use super::*;
 
 fn options(name: &str) -> EngineOptions {

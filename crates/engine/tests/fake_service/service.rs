@@ -68,7 +68,7 @@ impl FakeService {
         peer
     }
 
-    /// Accepts a keeper.
+    /// Accepts a connection that becomes the keeper.
     pub(crate) fn keeper(&self) -> Peer {
         let mut keeper = self.accept();
         let (command, _) = keeper.command();
@@ -77,7 +77,7 @@ impl FakeService {
         keeper
     }
 
-    /// Accepts an engine.
+    /// Accepts a connection that becomes the engine.
     pub(crate) fn engine(&self) -> Attached {
         self.attach(self.accept())
     }
@@ -101,7 +101,8 @@ impl FakeService {
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         peer.reply(Answer::EngineOpened, &[service.as_fd(), doorbell.as_fd()]);
         let words = |mapping| MappedWords::new(mapping).unwrap();
-        let (service, own) = (words(mapping), words(own));
+        let service = words(mapping);
+        let own = words(own);
         let (client, half) = layout.halves(&service, &own, 0).unwrap();
         let parked = layout.parked_words(&own).unwrap();
         let end = ClientEnd::new(layout.pair(), client, half, parked, Fences::Full).unwrap();
@@ -137,7 +138,7 @@ impl Drop for FakeService {
     }
 }
 
-/// A session.
+/// The service's side of a session.
 pub(crate) struct Peer {
     socket: OwnedFd,
     process: Pid,
@@ -149,7 +150,7 @@ impl Peer {
         conduit::receive(self.socket.as_fd(), true).expect("no message came")
     }
 
-    /// The next command.
+    /// Waits for the next command.
     pub(crate) fn command(&mut self) -> (Command, Vec<OwnedFd>) {
         let packet = self.receive();
         self.serial += 1;

@@ -120,11 +120,15 @@ impl<E: Engine> Attached for AttachedDevice<E> {
         if !suits || !self.is_registered(operation) {
             return None;
         }
-        let named = operation.try_map(|_, region, _| {
+        let named = operation.try_map(|_, region, reach| {
             let memory =
                 self.requested.get(&region.memory().key()).and_then(|entry| entry.registered.clone());
             let named = memory.and_then(|memory| Region::new(memory, region.offset(), region.length()));
-            named.map(|region| (region, 0)).ok_or(())
+            let start = match reach {
+                Reach::Walk(plane, _) => plane.start,
+                Reach::Bytes(_) => 0,
+            };
+            named.map(|region| (region, start)).ok_or(())
         });
         let own = Descriptor::new(descriptor.channel(), named.ok()?).ok()?;
         let device_ticket = self.engine.post(own.with_hint(descriptor.hint())).ok()?;
