@@ -9,6 +9,7 @@ mod harness;
 #[path = "../../crates/memferry/tests/end_to_end/served.rs"]
 mod served;
 #[path = "../../crates/memferry/tests/end_to_end/shared.rs"]
+#[allow(dead_code, reason = "shared with the client's tests, which use more of it")]
 mod shared;
 
 use std::cell::RefCell;
@@ -32,12 +33,24 @@ thread_local! {
     static RUNNING: RefCell<Vec<(Service, Role)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs the process of a role as the engine "test", if this is one.
+/// Runs the engine "test" in a child of a role's process, if this is one: an engine's process has one thread, and this test has more.
+#[allow(unsafe_code, reason = "forks")]
 fn as_engine(serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
     let Some(socket) = role_socket() else { return };
     let name = "test".to_owned();
     let description = EngineDescription { shortest_bytes: 0, ..EngineDescription::default() };
-    run(EngineOptions { socket, name, description }, serve).unwrap();
+    // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            let ended = run(EngineOptions { socket, name, description }, serve);
+            std::process::exit(ended.is_err().into());
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("a child");
+            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+        }
+    }
 }
 
 /// Carries out a job as the CPU engine does.
@@ -202,7 +215,7 @@ fn many_copies(client: &Client, meanwhile: impl FnOnce()) -> Vec<EngineKind> {
     for (number, queue) in queues.iter_mut().enumerate() {
         for round in 0..50 {
             let [source, destination] = &pairs[(number + 2 * round) % 4];
-            queue.submit(copy(source, destination)).unwrap();
+            let _ = queue.submit(copy(source, destination)).unwrap();
         }
     }
     meanwhile();
@@ -257,11 +270,26 @@ fn a_killed_engine_loses_nothing_and_comes_back() {
 #[test]
 fn a_stopped_engine_is_ended_by_its_keeper() {
     let client = client_beside("engine_that_copies", "stall-ms=200");
+    let pair = frames(&client);
+    let mut queue = client.queue(8).unwrap();
+    assert_eq!(copied(&mut queue, &pair), EngineKind::External);
     let before = state(&client).process;
     kill_engine(&client, Signal::STOP);
-    let engines = many_copies(&client, || {});
-    assert!(engines.contains(&EngineKind::Cpu), "{engines:?}");
+    assert_eq!(copied(&mut queue, &pair), EngineKind::Cpu);
     wait_until("another engine", || state(&client).is_connected && state(&client).process != before);
+}
+
+#[test]
+fn a_stopped_engine_delays_a_registration_once() {
+    let client = client_beside("engine_that_copies", "");
+    kill_engine(&client, Signal::STOP);
+    let began = std::time::Instant::now();
+    let frames: Vec<_> = (0..200).map(|_| client.frame(4096).alloc().unwrap()).collect();
+    // Each would take a tenth of a second if it waited for the engine.
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    drop(frames);
+    kill_engine(&client, Signal::CONT);
+    wait_until("the engine to unmap the one it was late with", || state(&client).frames == 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The daemon's work for engine processes: frames are offered to them before they are sealed, and events go to their sessions.
+//! The daemon's work for engine processes: frames are proposed to them before they are sealed, and events go to their sessions.
 //!
 //! ```text
-//! memory mapped here ─► offered ─► all engines have answered, or too late ─► Mapped: its attendant seals it
+//! memory mapped here ─► proposed ─► all engines have answered, or too late ─► Mapped: its attendant seals it
 //! event for an engine ─► the session that asks ─► its attendant
 //! ```
 
@@ -18,8 +18,8 @@ impl Daemon {
     /// The time until [`serve_engines`](Self::serve_engines) has something to do without an event.
     pub(crate) fn engines_time_left(&self) -> Option<Duration> {
         let now = Instant::now();
-        let offered = self.offered.values().min().map(|until| until.saturating_duration_since(now));
-        [offered, self.service.engines_time_left()].into_iter().flatten().min()
+        let proposed = self.proposed.values().min().map(|until| until.saturating_duration_since(now));
+        [proposed, self.service.engines_time_left()].into_iter().flatten().min()
     }
 
     /// Delivers events to engine processes, and goes on with frames that they have mapped or could not.
@@ -28,7 +28,7 @@ impl Daemon {
             return;
         }
         self.service.look_after_engines();
-        self.finish_offers();
+        self.finish_proposals();
         for FrameDelivery { session, event, memory } in self.service.take_frame_deliveries() {
             if let Some((client, serial)) = self.asking.remove(&session) {
                 self.deliver_event(client, serial, event, memory);
@@ -37,22 +37,22 @@ impl Daemon {
     }
 
     /// Has memory sealed that engine processes have mapped, or did not map in time.
-    fn finish_offers(&mut self) {
+    fn finish_proposals(&mut self) {
         let now = Instant::now();
         let mut done = Vec::new();
-        for (client, until) in &self.offered {
+        for (client, until) in &self.proposed {
             let Some(connection) = self.connections.get(client) else { continue };
-            let Some(Pending { offers, .. }) = &connection.pending else { continue };
+            let Some(Pending { proposals, .. }) = &connection.pending else { continue };
             let is_late = *until <= now;
             if is_late {
-                self.service.expire_offers(offers, connection.user);
+                self.service.expire_proposals(proposals, connection.user);
             }
-            if is_late || self.service.offers_are_answered(offers) {
+            if is_late || self.service.proposals_are_answered(proposals) {
                 done.push((*client, connection.user));
             }
         }
         for (client, user) in done {
-            self.offered.remove(&client);
+            self.proposed.remove(&client);
             self.send(user, &ToAttendant::Mapped { client }, &[]);
         }
     }

@@ -44,7 +44,7 @@ use rustix::pipe::PipeFlags;
 use thiserror::Error;
 
 use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal, RefusalKind, Violation};
-use memferry_service::{Clients, Executed, FrameOffer, Introduced, Service, ServiceConfig, StartError};
+use memferry_service::{Clients, Executed, FrameProposal, Introduced, Service, ServiceConfig, StartError};
 
 use attendants::{Attendants, Happened, NotHandedOver};
 use log_limit::LogLimit;
@@ -186,7 +186,7 @@ struct Pending {
     serial: u32,
     command: Command,
     memory: Mapping,
-    offers: Vec<FrameOffer>,
+    proposals: Vec<FrameProposal>,
 }
 
 struct Daemon {
@@ -208,7 +208,7 @@ struct Daemon {
     /// Client and serial of the commands that wait for events about frames.
     asking: BTreeMap<SessionId, (ClientId, u32)>,
     /// Clients whose memory engine processes are to map, and until when they may.
-    offered: BTreeMap<ClientId, Instant>,
+    proposed: BTreeMap<ClientId, Instant>,
     refusal_lines: LogLimit,
     /// Lines about sessions that begin and end.
     session_lines: LogLimit,
@@ -254,7 +254,7 @@ impl Daemon {
             leaving: BTreeMap::new(),
             waiting: BTreeMap::new(),
             asking: BTreeMap::new(),
-            offered: BTreeMap::new(),
+            proposed: BTreeMap::new(),
             refusal_lines: LogLimit::of_refusals(),
             session_lines: LogLimit::of_sessions(),
             next: 0,
@@ -416,20 +416,20 @@ impl Daemon {
                 drop(descriptors);
                 match mapped {
                     // Its sealing waits for engine processes.
-                    Ok(_) if self.offered.contains_key(&client) => {}
+                    Ok(_) if self.proposed.contains_key(&client) => {}
                     Ok(user) => self.send(user, &ToAttendant::Mapped { client }, &[]),
                     Err(refusal) => self.reply(client, serial, Err(refusal), (&[], None)),
                 }
             }
             FromAttendant::Sealed { .. } => {
-                if let Some(Pending { serial, command, memory, offers }) = self.take_pending(client) {
-                    self.execute(client, serial, command, Some((memory, offers)));
+                if let Some(Pending { serial, command, memory, proposals }) = self.take_pending(client) {
+                    self.execute(client, serial, command, Some((memory, proposals)));
                 }
             }
             FromAttendant::Refused { .. } => {
                 self.service.count_refusal(RefusalKind::Frame);
                 if let Some(pending) = self.take_pending(client) {
-                    self.service.withdraw_offers(&pending.offers);
+                    self.service.withdraw_proposals(&pending.proposals);
                     self.unmapper.drop_unsealed(user, pending.memory);
                 }
             }
@@ -485,16 +485,16 @@ impl Daemon {
         let access =
             if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
         let memory = self.rests.timed(user, || candidate.map(descriptor.as_fd(), access)).map_err(refused)?;
-        let offers = match command {
+        let proposals = match command {
             Command::Register { .. } => {
-                self.service.offer_frame(user, length, || descriptor.try_clone().ok())
+                self.service.propose_frame(user, length, || descriptor.try_clone().ok())
             }
             _ => Vec::new(),
         };
-        if !offers.is_empty() {
-            self.offered.insert(client, Instant::now() + MAPPING_LIMIT);
+        if !proposals.is_empty() {
+            self.proposed.insert(client, Instant::now() + MAPPING_LIMIT);
         }
-        connection.pending = Some(Pending { serial, command, memory, offers });
+        connection.pending = Some(Pending { serial, command, memory, proposals });
         Ok(user)
     }
 
@@ -503,7 +503,7 @@ impl Daemon {
         client: ClientId,
         serial: u32,
         command: Command,
-        memory: Option<(Mapping, Vec<FrameOffer>)>,
+        memory: Option<(Mapping, Vec<FrameProposal>)>,
     ) {
         let Some(connection) = self.connections.get(&client) else { return };
         let Some(session) = connection.session else { return };
@@ -519,13 +519,13 @@ impl Daemon {
         if !only_looks {
             self.log_session(client);
         }
-        let (memory, offers) = memory.unzip();
+        let (memory, proposals) = memory.unzip();
         let executed = self.service.execute(session, command, memory.clone(), &[]);
-        if let (Some(memory), Some(offers)) = (memory, offers) {
+        if let (Some(memory), Some(proposals)) = (memory, proposals) {
             // Before the answer: the client's first transfer may be for an engine.
             match executed {
-                Executed::Done(Ok(_), _) => self.service.frame_registered(&offers, &memory),
-                _ => self.service.withdraw_offers(&offers),
+                Executed::Done(Ok(_), _) => self.service.frame_registered(&proposals, &memory),
+                _ => self.service.withdraw_proposals(&proposals),
             }
         }
         match executed {
@@ -724,9 +724,9 @@ impl Daemon {
     fn forget(&mut self, client: ClientId, reason: &str) -> Option<Connection> {
         let mut connection = self.connections.remove(&client)?;
         self.waiting.retain(|_, (waiting, _)| *waiting != client);
-        self.offered.remove(&client);
+        self.proposed.remove(&client);
         if let Some(pending) = connection.pending.take() {
-            self.service.withdraw_offers(&pending.offers);
+            self.service.withdraw_proposals(&pending.proposals);
             self.unmapper.drop_unsealed(connection.user, pending.memory);
         }
         if let Some(session) = connection.session {

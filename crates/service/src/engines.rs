@@ -1,7 +1,7 @@
 //! Engine processes as the control side sees them: who is connected, which frames each has mapped, and what each is told next.
 //!
 //! ```text
-//! offer(frame) ─► Map for keeper and engine ─► next(done) ─► register: workers learn what the engine has
+//! propose(frame) ─► Map for keeper and engine ─► next(done) ─► register: workers learn what the engine has
 //! release(frame) ─► Unmap for both ─► next(done) ─► the handle is free again
 //! session ended ─► cut ─► its process has exited: gone, or it has not for a while: lingering
 //! ```
@@ -23,7 +23,7 @@ use crate::session::refusal;
 
 /// Frames that one engine has mapped at most: Linux limits the mappings of a process to 65,530.
 const MAX_FRAMES: usize = 1 << 14;
-/// How long a user's memory is not offered to an engine that could not map some in time.
+/// How long a user's memory is not proposed to an engine that could not map some in time.
 const REST: Duration = Duration::from_secs(10);
 /// How long the process of an engine may live on without its connection before its keeper is asked to end it.
 const STUCK: Duration = Duration::from_millis(500);
@@ -39,9 +39,9 @@ pub struct EngineId {
     pub(crate) number: u32,
 }
 
-/// A frame that is offered to an engine before it is registered.
+/// A frame that is proposed to an engine before it is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FrameOffer {
+pub struct FrameProposal {
     index: usize,
     frame: Handle,
 }
@@ -98,11 +98,13 @@ struct Peer {
     current: Option<FrameEvent>,
     /// It waits for an event.
     waits: bool,
+    /// It took too long with its event: until it reports that, nobody waits for it.
+    is_late: bool,
 }
 
 impl Peer {
     fn new(session: SessionId) -> Self {
-        Self { session, events: VecDeque::new(), current: None, waits: false }
+        Self { session, events: VecDeque::new(), current: None, waits: false, is_late: false }
     }
 }
 
@@ -253,15 +255,15 @@ impl Engines {
         frames.collect()
     }
 
-    /// Offers memory to all engines that may have it. `duplicate` gives a descriptor for each peer.
-    pub(crate) fn offer(
+    /// Proposes memory to all engines that may have it. `duplicate` gives a descriptor for each peer.
+    pub(crate) fn propose(
         &mut self,
         user: u32,
         length: u64,
         now: Instant,
         duplicate: impl Fn() -> Option<OwnedFd>,
-    ) -> Vec<FrameOffer> {
-        let mut offers = Vec::new();
+    ) -> Vec<FrameProposal> {
+        let mut proposals = Vec::new();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             entry.resting.retain(|_, until| *until > now);
             let may = entry.config.frames_of.contains(user) && !entry.resting.contains_key(&user);
@@ -275,28 +277,31 @@ impl Engines {
             for (side, peer) in
                 keeper.into_iter().chain(engine.map(|engine| (Side::Engine, &mut engine.peer)))
             {
-                if let Some(memory) = duplicate() {
+                if !peer.is_late
+                    && let Some(memory) = duplicate()
+                {
                     peer.events.push_back((FrameEvent::Map { frame, length }, Some(memory)));
                     place.has[side as usize] = Has::Asked;
                 }
             }
-            offers.push(FrameOffer { index, frame });
+            proposals.push(FrameProposal { index, frame });
         }
-        offers
+        proposals
     }
 
-    /// Whether all peers have answered to the offers.
-    pub(crate) fn are_answered(&self, offers: &[FrameOffer]) -> bool {
-        let answered =
-            |offer: &FrameOffer| self.place(offer).is_none_or(|place| !place.has.contains(&Has::Asked));
-        offers.iter().all(answered)
+    /// Whether all peers have answered to the proposals.
+    pub(crate) fn are_answered(&self, proposals: &[FrameProposal]) -> bool {
+        let answered = |proposal: &FrameProposal| {
+            self.place(proposal).is_none_or(|place| !place.has.contains(&Has::Asked))
+        };
+        proposals.iter().all(answered)
     }
 
-    /// The offers took too long: who has not answered does not get the memory, and for a while none of this user.
-    pub(crate) fn expire(&mut self, offers: &[FrameOffer], user: u32, now: Instant) {
-        for offer in offers {
-            let entry = &mut self.entries[offer.index];
-            if entry.give_up_asking(offer.frame) {
+    /// The proposals took too long: peers that have not answered do not get the memory, and for a while none of this user.
+    pub(crate) fn expire(&mut self, proposals: &[FrameProposal], user: u32, now: Instant) {
+        for proposal in proposals {
+            let entry = &mut self.entries[proposal.index];
+            if entry.give_up_asking(proposal.frame) {
                 entry.resting.insert(user, now + REST);
             }
         }
@@ -305,18 +310,18 @@ impl Engines {
     /// The memory is registered. Returns what workers have to know.
     pub(crate) fn register(
         &mut self,
-        offers: &[FrameOffer],
+        proposals: &[FrameProposal],
         mapping: &Mapping,
     ) -> Vec<(EngineId, ExternalFrame)> {
         let mut known = Vec::new();
-        for offer in offers {
-            let entry = &mut self.entries[offer.index];
+        for proposal in proposals {
+            let entry = &mut self.entries[proposal.index];
             let id = entry.engine.as_ref().filter(|engine| engine.cut.is_none()).map(|engine| engine.id);
-            entry.give_up_asking(offer.frame);
-            let Some(place) = entry.place_mut(offer.frame) else { continue };
+            entry.give_up_asking(proposal.frame);
+            let Some(place) = entry.place_mut(proposal.frame) else { continue };
             place.mapping = Some(mapping.clone());
-            let frame = place.frame_of(offer.frame.index());
-            entry.by_key.insert(mapping.key(), offer.frame.index());
+            let frame = place.frame_of(proposal.frame.index());
+            entry.by_key.insert(mapping.key(), proposal.frame.index());
             if let (Some(id), Some(frame)) = (id, frame) {
                 known.push((id, frame));
             }
@@ -325,9 +330,9 @@ impl Engines {
     }
 
     /// The memory is not registered after all.
-    pub(crate) fn withdraw(&mut self, offers: &[FrameOffer]) {
-        for offer in offers {
-            self.entries[offer.index].release(offer.frame.index());
+    pub(crate) fn withdraw(&mut self, proposals: &[FrameProposal]) {
+        for proposal in proposals {
+            self.entries[proposal.index].release(proposal.frame.index());
         }
     }
 
@@ -354,6 +359,7 @@ impl Engines {
         let peer = entry.peer_mut(side).ok_or_else(|| not("the engine is gone"))?;
         let current = peer.current.take();
         peer.waits = true;
+        peer.is_late = false;
         match (current, done) {
             (None | Some(FrameEvent::Restart), None) => Ok(()),
             (
@@ -445,9 +451,9 @@ impl Engines {
         })
     }
 
-    fn place(&self, offer: &FrameOffer) -> Option<&Place> {
-        let place = self.entries.get(offer.index)?.places.get(offer.frame.index() as usize)?;
-        (place.generation == offer.frame.generation()).then_some(place)
+    fn place(&self, proposal: &FrameProposal) -> Option<&Place> {
+        let place = self.entries.get(proposal.index)?.places.get(proposal.frame.index() as usize)?;
+        (place.generation == proposal.frame.generation()).then_some(place)
     }
 
     /// The engine that a session belongs to, and on which side.
@@ -563,7 +569,12 @@ impl Entry {
                 events.remove(at)
             });
             let has = if undelivered.is_some() { Has::Nothing } else { Has::Late };
-            any |= has == Has::Late;
+            if has == Has::Late {
+                any = true;
+                if let Some(peer) = self.peer_mut(side) {
+                    peer.is_late = true;
+                }
+            }
             if let Some(place) = self.place_mut(frame) {
                 place.has[side as usize] = has;
             }

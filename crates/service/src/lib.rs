@@ -36,7 +36,7 @@ pub mod worker_engine;
 
 pub use crate::scheduling::{SchedulingClass, times_slept};
 pub use config::{EngineConfig, FramesOf, Quotas, ServiceConfig};
-pub use engines::{EngineId, FrameDelivery, FrameOffer};
+pub use engines::{EngineId, FrameDelivery, FrameProposal};
 pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use pinning::Pinning;
 pub use service::{Events, Executed, Service};

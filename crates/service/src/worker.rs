@@ -421,11 +421,7 @@ impl Worker {
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
         self.handle.counters.module.update(self.path.engine());
-        for (id, counts) in self.path.engine_mut().take_external_counts() {
-            if let Some(counters) = self.shared.externals.get(id.index) {
-                counters.add(counts);
-            }
-        }
+        self.count_externals();
         self.sampler.begin(&self.handle.counters.latency);
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
@@ -436,6 +432,15 @@ impl Worker {
                 queue.counters.set_waiting(waiting);
             }
         });
+    }
+
+    /// Adds what engine processes have done to their counters.
+    fn count_externals(&mut self) {
+        for (id, counts) in self.path.engine_mut().take_external_counts() {
+            if let Some(counters) = self.shared.externals.get(id.index) {
+                counters.add(counts);
+            }
+        }
     }
 
     fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {
@@ -578,7 +583,11 @@ impl Worker {
         for (id, fault) in engine.take_faults() {
             self.shared.notify(Notice::EngineFault(id, fault));
         }
-        for remains in engine.take_gone_externals() {
+        if !engine.has_gone_externals() {
+            return;
+        }
+        self.count_externals();
+        for remains in self.path.engine_mut().take_gone_externals() {
             if !remains.faulted.is_empty() {
                 let mut capabilities = Self::capabilities(&self.shared);
                 for channel in &remains.faulted {

@@ -49,6 +49,12 @@ struct External {
     is_gone: bool,
 }
 
+impl External {
+    fn is_finished(&self) -> bool {
+        self.is_gone && self.device.is_idle()
+    }
+}
+
 /// What is left of an engine process, to be dropped by a thread that may block.
 pub struct ExternalRemains {
     /// Path channels that failed with it and are usable again.
@@ -139,9 +145,14 @@ impl<E: Engine> WorkerEngine<E> {
         }
     }
 
+    /// Whether an engine process is gone and has no job any more.
+    pub(crate) fn has_gone_externals(&self) -> bool {
+        self.externals.iter().any(External::is_finished)
+    }
+
     /// Takes engine processes that are gone and have no job any more.
     pub(crate) fn take_gone_externals(&mut self) -> Vec<ExternalRemains> {
-        let gone = self.externals.extract_if(.., |external| external.is_gone && external.device.is_idle());
+        let gone = self.externals.extract_if(.., |external| external.is_finished());
         let remains = gone.map(|external| ExternalRemains {
             faulted: external.device.engine.faulted().to_vec(),
             _device: external.device,

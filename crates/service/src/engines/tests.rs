@@ -51,11 +51,11 @@ impl Bed {
         self.report(session, frame, FrameResult::Mapped { is_writable: true });
     }
 
-    fn offer(&mut self) -> FrameOffer {
+    fn propose(&mut self) -> FrameProposal {
         let memory = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
-        let offers = self.engines.offer(CLIENT, 4096, self.now, memory);
-        assert_eq!(offers.len(), 1);
-        offers[0]
+        let proposals = self.engines.propose(CLIENT, 4096, self.now, memory);
+        assert_eq!(proposals.len(), 1);
+        proposals[0]
     }
 
     /// The events that are delivered now, by session.
@@ -67,9 +67,9 @@ impl Bed {
         deliveries.into_iter().map(|delivery| (delivery.session, delivery.event)).collect()
     }
 
-    fn register(&mut self, offer: FrameOffer) -> (Mapping, Vec<(EngineId, ExternalFrame)>) {
+    fn register(&mut self, proposal: FrameProposal) -> (Mapping, Vec<(EngineId, ExternalFrame)>) {
         let mapping = Mapping::owned(vec![0; 4096]);
-        let known = self.engines.register(&[offer], &mapping);
+        let known = self.engines.register(&[proposal], &mapping);
         (mapping, known)
     }
 }
@@ -77,15 +77,15 @@ impl Bed {
 #[test]
 fn a_frame_is_mapped_used_and_unmapped_by_both() {
     let mut bed = Bed::with_engine();
-    let offer = bed.offer();
-    let frame = offer.frame;
+    let proposal = bed.propose();
+    let frame = proposal.frame;
     let map = FrameEvent::Map { frame, length: 4096 };
     assert_eq!(bed.delivered(), [(KEEPER, map), (ENGINE, map)]);
     bed.mapped(KEEPER, frame);
-    assert!(!bed.engines.are_answered(&[offer]));
+    assert!(!bed.engines.are_answered(&[proposal]));
     bed.mapped(ENGINE, frame);
-    assert!(bed.engines.are_answered(&[offer]));
-    let (mapping, known) = bed.register(offer);
+    assert!(bed.engines.are_answered(&[proposal]));
+    let (mapping, known) = bed.register(proposal);
     let external = ExternalFrame { handle: frame, length: 4096, is_writable: true };
     assert_eq!(known, [(EngineId { index: 0, number: 1 }, external)]);
     assert_eq!(bed.engines.states().next().unwrap().frames, 1);
@@ -94,10 +94,10 @@ fn a_frame_is_mapped_used_and_unmapped_by_both() {
     let unmap = FrameEvent::Unmap { frame };
     assert_eq!(bed.delivered(), [(KEEPER, unmap), (ENGINE, unmap)]);
     bed.report(KEEPER, frame, FrameResult::Unmapped);
-    let next = bed.offer().frame;
+    let next = bed.propose().frame;
     assert_ne!(next.index(), frame.index(), "the engine may still have it");
     bed.report(ENGINE, frame, FrameResult::Unmapped);
-    let later = bed.offer().frame;
+    let later = bed.propose().frame;
     assert_eq!((later.index(), later.generation()), (frame.index(), frame.generation() + 1));
 }
 
@@ -105,7 +105,7 @@ fn a_frame_is_mapped_used_and_unmapped_by_both() {
 fn only_configured_users_and_names_count() {
     let mut bed = Bed::new();
     let none = || None;
-    assert!(bed.engines.offer(CLIENT + 1, 4096, bed.now, none).is_empty(), "another user's frames");
+    assert!(bed.engines.propose(CLIENT + 1, 4096, bed.now, none).is_empty(), "another user's frames");
     let role = EngineRole::Engine(EngineDescription::default());
     for (user, name) in [(USER + 1, "example"), (USER, "other")] {
         assert!(bed.engines.attach(ENGINE, user, name, &role).is_err(), "{user} {name}");
@@ -124,16 +124,16 @@ fn only_configured_users_and_names_count() {
 #[test]
 fn a_new_engine_inherits_the_keepers_frames() {
     let mut bed = Bed::new();
-    let [mapped, failed, released] = std::array::from_fn(|_| bed.offer());
+    let [mapped, failed, released] = std::array::from_fn(|_| bed.propose());
     let mut mappings = Vec::new();
-    for (offer, result) in [
+    for (proposal, result) in [
         (mapped, FrameResult::Mapped { is_writable: false }),
         (failed, FrameResult::Failed),
         (released, FrameResult::Mapped { is_writable: true }),
     ] {
         assert_eq!(bed.delivered().len(), 1);
-        bed.report(KEEPER, offer.frame, result);
-        let (mapping, known) = bed.register(offer);
+        bed.report(KEEPER, proposal.frame, result);
+        let (mapping, known) = bed.register(proposal);
         assert!(known.is_empty(), "there is no engine yet");
         mappings.push(mapping);
     }
@@ -152,26 +152,26 @@ fn a_new_engine_inherits_the_keepers_frames() {
 #[test]
 fn a_late_answer_is_followed_by_unmap() {
     let mut bed = Bed::with_engine();
-    let offer = bed.offer();
+    let proposal = bed.propose();
     bed.delivered();
-    bed.mapped(KEEPER, offer.frame);
-    bed.engines.expire(&[offer], CLIENT, bed.now);
-    assert!(bed.engines.are_answered(&[offer]), "nobody is waited for");
-    let (_mapping, known) = bed.register(offer);
+    bed.mapped(KEEPER, proposal.frame);
+    bed.engines.expire(&[proposal], CLIENT, bed.now);
+    assert!(bed.engines.are_answered(&[proposal]), "nobody is waited for");
+    let (_mapping, known) = bed.register(proposal);
     assert!(known.is_empty());
-    bed.mapped(ENGINE, offer.frame);
-    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: offer.frame })]);
+    bed.mapped(ENGINE, proposal.frame);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
     let none = || None;
-    assert!(bed.engines.offer(CLIENT, 4096, bed.now, none).is_empty(), "its user rests");
-    assert_eq!(bed.engines.offer(CLIENT, 4096, bed.now + REST, none).len(), 1);
+    assert!(bed.engines.propose(CLIENT, 4096, bed.now, none).is_empty(), "its user rests");
+    assert_eq!(bed.engines.propose(CLIENT, 4096, bed.now + REST, none).len(), 1);
 }
 
 #[test]
 fn an_event_that_was_not_delivered_in_time_is_dropped() {
     let mut bed = Bed::new();
-    let first = bed.offer();
+    let first = bed.propose();
     assert_eq!(bed.delivered().len(), 1);
-    let second = bed.offer();
+    let second = bed.propose();
     assert!(bed.delivered().is_empty(), "one event at a time");
     bed.engines.expire(&[second], CLIENT, bed.now);
     bed.engines.withdraw(&[second]);
@@ -182,11 +182,11 @@ fn an_event_that_was_not_delivered_in_time_is_dropped() {
 #[test]
 fn a_lost_engine_keeps_frames_until_its_process_exits() {
     let mut bed = Bed::with_engine();
-    let offer = bed.offer();
+    let proposal = bed.propose();
     bed.delivered();
-    bed.mapped(KEEPER, offer.frame);
-    bed.mapped(ENGINE, offer.frame);
-    let (mapping, known) = bed.register(offer);
+    bed.mapped(KEEPER, proposal.frame);
+    bed.mapped(ENGINE, proposal.frame);
+    let (mapping, known) = bed.register(proposal);
     let id = known[0].0;
     assert_eq!(bed.engines.session_of(id), Some(ENGINE));
     assert_eq!(bed.engines.session_ended(ENGINE, bed.now), Some(id));
@@ -215,25 +215,25 @@ fn a_lost_engine_keeps_frames_until_its_process_exits() {
 #[test]
 fn a_lost_keeper_takes_no_handle_with_it() {
     let mut bed = Bed::with_engine();
-    let offer = bed.offer();
+    let proposal = bed.propose();
     bed.delivered();
-    bed.mapped(KEEPER, offer.frame);
-    bed.mapped(ENGINE, offer.frame);
-    let (mapping, _) = bed.register(offer);
+    bed.mapped(KEEPER, proposal.frame);
+    bed.mapped(ENGINE, proposal.frame);
+    let (mapping, _) = bed.register(proposal);
     assert_eq!(bed.engines.session_ended(KEEPER, bed.now), None);
     let none = || None;
-    assert!(bed.engines.offer(CLIENT, 4096, bed.now, none).is_empty(), "nobody could inherit it");
+    assert!(bed.engines.propose(CLIENT, 4096, bed.now, none).is_empty(), "nobody could inherit it");
     bed.engines.release(&[mapping]);
-    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: offer.frame })]);
-    bed.report(ENGINE, offer.frame, FrameResult::Unmapped);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
+    bed.report(ENGINE, proposal.frame, FrameResult::Unmapped);
     bed.attach(SessionId(5), &EngineRole::Keeper).unwrap();
-    assert_eq!(bed.offer().frame.index(), offer.frame.index(), "the handle is free again");
+    assert_eq!(bed.propose().frame.index(), proposal.frame.index(), "the handle is free again");
 }
 
 #[test]
 fn reports_that_belong_to_no_event_are_refused() {
     let mut bed = Bed::with_engine();
-    let frame = bed.offer().frame;
+    let frame = bed.propose().frame;
     let done = FrameDone { frame, result: FrameResult::Unmapped };
     assert!(bed.engines.next(KEEPER, Some(done)).is_err(), "before the delivery");
     bed.delivered();
@@ -249,25 +249,25 @@ fn random_orders_keep_the_books() {
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bed = Bed::with_engine();
-        let mut open: Vec<FrameOffer> = Vec::new();
+        let mut open: Vec<FrameProposal> = Vec::new();
         let mut registered: Vec<Mapping> = Vec::new();
         let mut current: BTreeMap<SessionId, FrameEvent> = BTreeMap::new();
         let mut has: BTreeSet<Handle> = BTreeSet::new();
         for _ in 0..300 {
             bed.now += REST + REST;
             match random.u32(..6) {
-                0 if open.len() + registered.len() < 8 => open.push(bed.offer()),
+                0 if open.len() + registered.len() < 8 => open.push(bed.propose()),
                 1 if !open.is_empty() => {
-                    let offer = open.swap_remove(random.usize(..open.len()));
-                    let (mapping, known) = bed.register(offer);
+                    let proposal = open.swap_remove(random.usize(..open.len()));
+                    let (mapping, known) = bed.register(proposal);
                     let is_right = known.iter().all(|(_, frame)| has.contains(&frame.handle));
                     assert!(is_right, "seed {seed}: {known:?}");
                     registered.push(mapping);
                 }
                 2 if !open.is_empty() => {
-                    let offer = open.swap_remove(random.usize(..open.len()));
-                    bed.engines.expire(&[offer], CLIENT, bed.now);
-                    bed.engines.withdraw(&[offer]);
+                    let proposal = open.swap_remove(random.usize(..open.len()));
+                    bed.engines.expire(&[proposal], CLIENT, bed.now);
+                    bed.engines.withdraw(&[proposal]);
                 }
                 3 if !registered.is_empty() => {
                     let mapping = registered.swap_remove(random.usize(..registered.len()));

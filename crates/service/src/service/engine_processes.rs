@@ -1,8 +1,8 @@
 //! Commands of engine processes, and what the daemon calls for them.
 //!
 //! ```text
-//! daemon: memory of a client ─ offer_frame ─► engines' events ─ take_frame_deliveries ─► their sessions
-//!         all have answered, or expire_offers ─► sealed ─► frame_registered ─► workers know what each engine has
+//! daemon: memory of a client ─ propose_frame ─► engines' events ─ take_frame_deliveries ─► their sessions
+//!         all have answered, or expire_proposals ─► sealed ─► frame_registered ─► workers know what each engine has
 //! AttachEngine, OpenEngine, NextFrame ─► registry of engines ─► workers
 //! ```
 //!
@@ -24,7 +24,7 @@ use memferry_transfer::SessionId;
 
 use super::{Executed, Service, no_memory, no_resources};
 use crate::bells::Bell;
-use crate::engines::{EngineId, Engines, FrameDelivery, FrameOffer};
+use crate::engines::{EngineId, Engines, FrameDelivery, FrameProposal};
 use crate::protocol::{Answer, EngineRole, ExternalStatus, FrameDone, Refusal, RefusalKind};
 use crate::session::{Introduced, refusal, session_closed};
 use crate::shared::WorkerCommand;
@@ -114,47 +114,47 @@ impl Service {
         }
     }
 
-    /// Offers memory of `user` to the engines that may have it, before it is sealed. `duplicate` gives a descriptor of it for each
+    /// Proposes memory of `user` to the engines that may have it, before it is sealed. `duplicate` gives a descriptor of it for each
     /// process that has to map it.
-    pub fn offer_frame(
+    pub fn propose_frame(
         &self,
         user: u32,
         length: u64,
         duplicate: impl Fn() -> Option<OwnedFd>,
-    ) -> Vec<FrameOffer> {
+    ) -> Vec<FrameProposal> {
         let mut engines = self.engine_processes();
         if engines.is_empty() {
             return Vec::new();
         }
-        engines.offer(user, length, Stopwatch::now(), duplicate)
+        engines.propose(user, length, Stopwatch::now(), duplicate)
     }
 
     /// Whether the engines have mapped the memory, or could not.
-    pub fn offers_are_answered(&self, offers: &[FrameOffer]) -> bool {
-        self.engine_processes().are_answered(offers)
+    pub fn proposals_are_answered(&self, proposals: &[FrameProposal]) -> bool {
+        self.engine_processes().are_answered(proposals)
     }
 
     /// Stops waiting for engines to map memory of `user`.
-    pub fn expire_offers(&self, offers: &[FrameOffer], user: u32) {
-        self.engine_processes().expire(offers, user, Stopwatch::now());
+    pub fn expire_proposals(&self, proposals: &[FrameProposal], user: u32) {
+        self.engine_processes().expire(proposals, user, Stopwatch::now());
     }
 
-    /// The offered memory is registered as a frame.
-    pub fn frame_registered(&self, offers: &[FrameOffer], mapping: &Mapping) {
-        if offers.is_empty() {
+    /// The proposed memory is registered as a frame.
+    pub fn frame_registered(&self, proposals: &[FrameProposal], mapping: &Mapping) {
+        if proposals.is_empty() {
             return;
         }
-        for (id, frame) in self.engine_processes().register(offers, mapping) {
+        for (id, frame) in self.engine_processes().register(proposals, mapping) {
             for worker in self.workers.iter() {
                 worker.send(WorkerCommand::EngineFrames(id, vec![(mapping.clone(), frame)]));
             }
         }
     }
 
-    /// The offered memory is not registered after all.
-    pub fn withdraw_offers(&self, offers: &[FrameOffer]) {
-        if !offers.is_empty() {
-            self.engine_processes().withdraw(offers);
+    /// The proposed memory is not registered after all.
+    pub fn withdraw_proposals(&self, proposals: &[FrameProposal]) {
+        if !proposals.is_empty() {
+            self.engine_processes().withdraw(proposals);
         }
     }
 
