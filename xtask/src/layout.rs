@@ -112,6 +112,7 @@ pub(crate) const LAB_VERDICTS: &str = "research/lab/tests/verdicts.txt";
 pub(crate) const API: &str = "crates/memferry/src/";
 
 pub(crate) const C_INSTALL: &str = "bindings/c/install";
+pub(crate) const ENGINE_INSTALL: &str = "bindings/engine/install";
 
 pub(crate) const PYTHON: &str = "bindings/python";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
@@ -162,6 +163,7 @@ pub(crate) const SCRIPTS: &[&str] = &[
     "x",
     ".ci/run",
     C_INSTALL,
+    ENGINE_INSTALL,
     module::INIT,
     ninep::INIT,
     packaging::CHROOT_CHECKS,

@@ -250,6 +250,8 @@ pub enum mf_engine {
     Simulated = 2,
     /// The Linux module: a DMA engine, or the kernel's own copy where no engine accepts the transfer.
     Module = 3,
+    /// An engine process that the administrator connected to the service.
+    External = 4,
 }
 
 /// The end of one transfer.
@@ -310,6 +312,7 @@ impl From<EngineKind> for mf_engine {
             EngineKind::Cpu => Self::Cpu,
             EngineKind::Simulated => Self::Simulated,
             EngineKind::Module => Self::Module,
+            EngineKind::External => Self::External,
         }
     }
 }

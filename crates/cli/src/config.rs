@@ -7,6 +7,7 @@
 //! Each option is declared once, as a row of [`table`]: names, description, bounds and field. Files, flags and documentation are
 //! derived from the rows. All mistakes in a file are reported at once, each with file, line and remedy.
 
+mod engine;
 mod file;
 mod flags;
 mod kinds;

@@ -76,6 +76,7 @@ impl Mover {
             EngineKind::Cpu => "a CPU worker (a thread on another core, no DMA hardware)",
             EngineKind::Simulated => "a simulated engine",
             EngineKind::Module => "the Linux module (a DMA engine, or the kernel's own copy)",
+            EngineKind::External => "an engine process",
             EngineKind::None => "no engine",
         };
         let place = if self.remote { "of the service" } else { "embedded in this process" };

@@ -62,7 +62,7 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 ///
 /// Revocations wait meanwhile, and for other operations than plain copies the capability table is locked. A copy of this size takes
 /// 0.3 µs, and 2 µs from cold memory, where an engine channel and its completion cost 0.3 µs.
-const IMMEDIATE_BYTES: u64 = 16 << 10;
+pub const IMMEDIATE_BYTES: u64 = 16 << 10;
 /// Immediate operations are one chunk whatever their operands: a second attempt would start over.
 const IMMEDIATE: Settings<'static> = Settings { chunk_bytes: u64::MAX, team: None, read_elsewhere: false };
 /// Bytes of the largest transposition tile. A chunk holds at least one.

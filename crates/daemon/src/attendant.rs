@@ -238,7 +238,12 @@ impl Attendant {
                     }
                 })
             }
-            ToAttendant::Answer { client, bytes } => self.answer(client, &bytes, &[]),
+            ToAttendant::Answer { client, bytes } => {
+                let given: Vec<_> = descriptors.iter().collect();
+                let answered = self.answer(client, &bytes, &given);
+                descriptors.into_iter().for_each(|descriptor| self.jobs.close(descriptor));
+                answered
+            }
             ToAttendant::Revoked { client, bytes } => self.revoked(client, &bytes),
             ToAttendant::Opened { client, serial, queue, bytes } => {
                 self.opened(client, (serial, queue), &bytes, descriptors)
@@ -572,7 +577,8 @@ impl Attendant {
 
     /// The client closed its socket or exited.
     fn client_gone(&mut self, id: ClientId) -> Result<(), Ended> {
-        self.end(id, None, false);
+        let is_engine = self.clients.get(&id).is_some_and(|client| client.is_engine);
+        self.end(id, None, is_engine);
         self.report(&FromAttendant::Ended { client: id, violation: None }, &[])
     }
 

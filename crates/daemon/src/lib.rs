@@ -12,6 +12,7 @@
 
 mod attendant;
 mod attendants;
+mod engines;
 mod listener;
 mod log_limit;
 mod messages;
@@ -28,7 +29,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry_path::RevocationId;
 use memferry_shm::conduit::{self, PeerProcess};
@@ -43,7 +44,7 @@ use rustix::pipe::PipeFlags;
 use thiserror::Error;
 
 use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal, RefusalKind, Violation};
-use memferry_service::{Clients, Executed, Introduced, Service, ServiceConfig, StartError};
+use memferry_service::{Clients, Executed, FrameProposal, Introduced, Service, ServiceConfig, StartError};
 
 use attendants::{Attendants, Happened, NotHandedOver};
 use log_limit::LogLimit;
@@ -165,6 +166,8 @@ fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
+/// Time for engine processes to map memory that a client registers. Far above what it takes.
+const MAPPING_LIMIT: Duration = Duration::from_millis(100);
 /// Interval at which the daemon checks whether it can accept again.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -178,11 +181,12 @@ struct Connection {
     pending: Option<Pending>,
 }
 
-/// A command that waits for its memory to be sealed.
+/// A command that waits for its memory to be mapped by engine processes, and then to be sealed.
 struct Pending {
     serial: u32,
     command: Command,
     memory: Mapping,
+    proposals: Vec<FrameProposal>,
 }
 
 struct Daemon {
@@ -201,6 +205,10 @@ struct Daemon {
     leaving: BTreeMap<ClientId, (SessionId, u32)>,
     /// Client and serial of the command that waits for a revocation.
     waiting: BTreeMap<RevocationId, (ClientId, u32)>,
+    /// Client and serial of the commands that wait for events about frames.
+    asking: BTreeMap<SessionId, (ClientId, u32)>,
+    /// Clients whose memory engine processes are to map, and until when they may.
+    proposed: BTreeMap<ClientId, Instant>,
     refusal_lines: LogLimit,
     /// Lines about sessions that begin and end.
     session_lines: LogLimit,
@@ -245,6 +253,8 @@ impl Daemon {
             by_session: BTreeMap::new(),
             leaving: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            asking: BTreeMap::new(),
+            proposed: BTreeMap::new(),
             refusal_lines: LogLimit::of_refusals(),
             session_lines: LogLimit::of_sessions(),
             next: 0,
@@ -266,7 +276,8 @@ impl Daemon {
             let pause = self.paused.then_some(PAUSE);
             let reports =
                 [self.refusal_lines.time_left(), self.session_lines.time_left()].into_iter().flatten().min();
-            let limit = [pause, self.attendants.time_left(), reports].into_iter().flatten().min();
+            let engines = self.engines_time_left();
+            let limit = [pause, self.attendants.time_left(), reports, engines].into_iter().flatten().min();
             let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
@@ -293,6 +304,7 @@ impl Daemon {
                     token => self.receive(token),
                 }
             }
+            self.serve_engines();
         }
     }
 
@@ -395,24 +407,29 @@ impl Daemon {
                     self.refuse_connection(client, &violation);
                 }
             }
-            FromAttendant::Command { serial, command, .. } => self.execute(client, serial, command, None),
+            FromAttendant::Command { serial, command, .. } => {
+                self.execute(client, serial, command, None);
+            }
             FromAttendant::Memory { serial, command, .. } => {
                 let mapped = self.map(client, serial, command, &descriptors);
                 // Before the attendant closes it: the last close frees the memory, which takes as long as there is much of it.
                 drop(descriptors);
                 match mapped {
+                    // Its sealing waits for engine processes.
+                    Ok(_) if self.proposed.contains_key(&client) => {}
                     Ok(user) => self.send(user, &ToAttendant::Mapped { client }, &[]),
                     Err(refusal) => self.reply(client, serial, Err(refusal), (&[], None)),
                 }
             }
             FromAttendant::Sealed { .. } => {
-                if let Some(Pending { serial, command, memory }) = self.take_pending(client) {
-                    self.execute(client, serial, command, Some(memory));
+                if let Some(Pending { serial, command, memory, proposals }) = self.take_pending(client) {
+                    self.execute(client, serial, command, Some((memory, proposals)));
                 }
             }
             FromAttendant::Refused { .. } => {
                 self.service.count_refusal(RefusalKind::Frame);
                 if let Some(pending) = self.take_pending(client) {
+                    self.service.withdraw_proposals(&pending.proposals);
                     self.unmapper.drop_unsealed(user, pending.memory);
                 }
             }
@@ -468,11 +485,26 @@ impl Daemon {
         let access =
             if matches!(command, Command::Register { .. }) { Access::ReadWrite } else { Access::ReadOnly };
         let memory = self.rests.timed(user, || candidate.map(descriptor.as_fd(), access)).map_err(refused)?;
-        connection.pending = Some(Pending { serial, command, memory });
+        let proposals = match command {
+            Command::Register { .. } => {
+                self.service.propose_frame(user, length, || descriptor.try_clone().ok())
+            }
+            _ => Vec::new(),
+        };
+        if !proposals.is_empty() {
+            self.proposed.insert(client, Instant::now() + MAPPING_LIMIT);
+        }
+        connection.pending = Some(Pending { serial, command, memory, proposals });
         Ok(user)
     }
 
-    fn execute(&mut self, client: ClientId, serial: u32, command: Command, memory: Option<Mapping>) {
+    fn execute(
+        &mut self,
+        client: ClientId,
+        serial: u32,
+        command: Command,
+        memory: Option<(Mapping, Vec<FrameProposal>)>,
+    ) {
         let Some(connection) = self.connections.get(&client) else { return };
         let Some(session) = connection.session else { return };
         let user = connection.user;
@@ -487,7 +519,19 @@ impl Daemon {
         if !only_looks {
             self.log_session(client);
         }
-        match self.service.execute(session, command, memory, &[]) {
+        let (memory, proposals) = memory.unzip();
+        let executed = self.service.execute(session, command, memory.clone(), &[]);
+        if let (Some(memory), Some(proposals)) = (memory, proposals) {
+            // Before the answer: the client's first transfer may be for an engine.
+            match executed {
+                Executed::Done(Ok(_), _) => self.service.frame_registered(&proposals, &memory),
+                _ => self.service.withdraw_proposals(&proposals),
+            }
+        }
+        match executed {
+            Executed::Waits => {
+                self.asking.insert(session, (client, serial));
+            }
             Executed::Done(answer, ours) => {
                 if let Err(refusal) = &answer {
                     tracing::debug!(session = session.0, user, process, reason = %refusal, "refused");
@@ -637,8 +681,9 @@ impl Daemon {
         }
         let mut watch = false;
         if let Some(session) = connection.session {
+            let is_engine = self.service.is_engine(session);
             self.service.end(session);
-            watch = self.service.waits_for_client(session);
+            watch = is_engine || self.service.waits_for_client(session);
             if watch {
                 self.leaving.insert(client, (session, user));
             }
@@ -654,6 +699,12 @@ impl Daemon {
     fn drop_connection(&mut self, client: ClientId) {
         let Some(connection) = self.forget(client, "the client left") else { return };
         if let Some(session) = connection.session {
+            if self.service.is_engine(session) {
+                // Its attendant reports when its process has exited.
+                self.service.end(session);
+                self.leaving.insert(client, (session, connection.user));
+                return;
+            }
             self.service.disconnect(session);
         }
         self.attendants.remove_client(connection.user);
@@ -663,6 +714,7 @@ impl Daemon {
     fn client_left(&mut self, client: ClientId, user: u32) {
         if let Some((session, _)) = self.leaving.get(&client).filter(|(_, of)| *of == user) {
             self.service.client_left(*session);
+            self.service.engine_exited(*session);
             self.leaving.remove(&client);
             self.attendants.remove_client(user);
         }
@@ -672,11 +724,14 @@ impl Daemon {
     fn forget(&mut self, client: ClientId, reason: &str) -> Option<Connection> {
         let mut connection = self.connections.remove(&client)?;
         self.waiting.retain(|_, (waiting, _)| *waiting != client);
+        self.proposed.remove(&client);
         if let Some(pending) = connection.pending.take() {
+            self.service.withdraw_proposals(&pending.proposals);
             self.unmapper.drop_unsealed(connection.user, pending.memory);
         }
         if let Some(session) = connection.session {
             self.by_session.remove(&session);
+            self.asking.remove(&session);
             let Connection { user, process, .. } = connection;
             if !connection.is_logged {
                 tracing::debug!(session = session.0, user, process, "looked and left");
@@ -704,7 +759,7 @@ impl Daemon {
         let left: Vec<_> =
             self.leaving.iter().filter(|(_, (_, of))| *of == user).map(|(id, _)| *id).collect();
         for client in left {
-            self.client_left(client, user);
+            self.lose_watch(client, user);
         }
         if user == NO_USER
             && let Err(reason) = self.attendants.need(&self.epoll, NO_USER)

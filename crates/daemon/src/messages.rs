@@ -34,7 +34,7 @@ pub(crate) enum ToAttendant {
     TurnAway { farewell: Vec<u8> },
     /// The control thread has closed its copies of all sockets sent before, so the last close, which may block, happens here.
     HandedOver,
-    /// The answer to the client's last message.
+    /// The answer to the client's last message, with its descriptors.
     Answer { client: ClientId, bytes: Vec<u8> },
     /// The answer to a revocation, which may come after answers to later messages.
     Revoked { client: ClientId, bytes: Vec<u8> },

@@ -62,8 +62,8 @@ pub use memferry_pool::Pool;
 pub use memferry_service::StartError;
 pub use memferry_service::module::ModuleStatus;
 pub use memferry_service::protocol::{
-    EngineStatus, Grantee, Identity, LATENCY_BUCKETS, LatencyStatus, Refusal, RefusalKind, RefusedStatus,
-    ServiceId, SessionStatus, Status, Violation, WorkerStatus, ZeroedStatus,
+    EngineStatus, ExternalStatus, Grantee, Identity, LATENCY_BUCKETS, LatencyStatus, Refusal, RefusalKind,
+    RefusedStatus, ServiceId, SessionStatus, Status, Violation, WorkerStatus, ZeroedStatus,
 };
 pub use memferry_service::{PolicyKind, PolicySettings, Quotas, ServiceConfig};
 pub use memferry_shm::arena::{ArenaError, Promised, SegmentError, Statistics as ArenaStatistics};

@@ -112,6 +112,11 @@ impl<E: Engine> Path<E> {
         &mut self.engine
     }
 
+    /// Sets up to how many bytes a request is done at once. The default is what the engine announced.
+    pub fn set_immediate_bytes(&mut self, bytes: u64) {
+        self.immediate_bytes = bytes;
+    }
+
     /// Opens a queue of `session`, which belongs to `user`, for requests of the normal class and below.
     pub fn open_queue(&mut self, session: SessionId, user: u32) -> QueueKey {
         let key = self.ledger.open(session, user);

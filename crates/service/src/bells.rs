@@ -49,6 +49,21 @@ impl Bell {
         Ok(doorbell)
     }
 
+    /// A doorbell for an engine process, and a bell for each worker that rings with it.
+    ///
+    /// # Errors
+    /// Those of eventfd(2), epoll_create1(2) and epoll_ctl(2).
+    pub(crate) fn of_engine(workers: usize) -> rustix::io::Result<(OwnedFd, Vec<Arc<Self>>)> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bells = (0..workers).map(|_| {
+            let bell = Self::new()?;
+            bell.add(&doorbell)?;
+            Ok(Arc::new(bell))
+        });
+        let bells = bells.collect::<rustix::io::Result<_>>()?;
+        Ok((doorbell, bells))
+    }
+
     fn add(&self, doorbell: &OwnedFd) -> rustix::io::Result<()> {
         // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use memferry_cpu::DEFAULT_CHUNK_BYTES;
 use memferry_path::{PolicyError, PolicySettings};
@@ -10,10 +11,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::pinning::Pinning;
+use crate::protocol::{MAX_ENGINE_NAME, engine_name_is_valid};
 use crate::scheduling::SchedulingClass;
 
 /// Maximum number of workers of a service.
 pub const MAX_WORKERS: u32 = memferry_shm::queue_pair::MAX_WORKERS as u32;
+
+/// Maximum number of engine processes of a service.
+pub const MAX_ENGINES: usize = 16;
 
 /// Limits on one user, over all its sessions, and on one session.
 ///
@@ -75,6 +80,49 @@ pub struct ServiceConfig {
     pub worker_class: SchedulingClass,
     /// Device node of the Linux module, which moves long transfers; `None`: the CPU moves all.
     pub module: Option<PathBuf>,
+    /// Engine processes that may connect. A transfer goes to the first one that suits.
+    pub engines: Vec<EngineConfig>,
+}
+
+/// Whose frames an engine process maps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FramesOf {
+    /// Those of all users.
+    All,
+    /// Those of these users.
+    Users(Vec<u32>),
+}
+
+/// An engine process that may connect.
+///
+/// ```
+/// use memferry_service::{EngineConfig, ServiceConfig};
+///
+/// let engines = vec![EngineConfig::new("example", 1000)];
+/// assert!(ServiceConfig { engines, ..ServiceConfig::default() }.check().is_ok());
+/// let engines = vec![EngineConfig::new("No Name", 1000)];
+/// assert!(ServiceConfig { engines, ..ServiceConfig::default() }.check().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EngineConfig {
+    /// The name under which it connects.
+    pub name: String,
+    /// The user that it runs as.
+    pub user: u32,
+    pub frames_of: FramesOf,
+    /// Shortest transfer that it gets; `None`: what it announces, but more than workers do at once.
+    pub shortest_bytes: Option<u64>,
+    /// A request without progress for so long ends its connection.
+    pub stall: Duration,
+}
+
+impl EngineConfig {
+    /// An engine of that name and user, for the frames of all users.
+    pub fn new(name: &str, user: u32) -> Self {
+        let name = name.to_owned();
+        let stall = Duration::from_secs(2);
+        Self { name, user, frames_of: FramesOf::All, shortest_bytes: None, stall }
+    }
 }
 
 impl Default for ServiceConfig {
@@ -90,6 +138,7 @@ impl Default for ServiceConfig {
             pinning: Pinning::default(),
             worker_class: SchedulingClass::default(),
             module: None,
+            engines: Vec::new(),
         }
     }
 }
@@ -136,6 +185,8 @@ pub mod bounds {
     pub const QUOTA_QUEUES: Bounds = Bounds::new(1, 65536);
     pub const QUOTA_CAPABILITIES: Bounds = Bounds::new(1, 1 << 20);
     pub const QUOTA_WAITING: Bounds = Bounds::new(0, 1 << 20);
+    pub const ENGINE_STALL_MS: Bounds = Bounds::new(10, 3_600_000);
+    pub const ENGINE_SHORTEST: Bounds = Bounds::new(0, 1 << 40);
 }
 
 /// A configured value is outside its range.
@@ -148,7 +199,7 @@ pub struct ValueError {
 }
 
 /// Reason for which a configuration is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ConfigError {
     /// A value outside its range.
     #[error(transparent)]
@@ -156,6 +207,14 @@ pub enum ConfigError {
     /// Policy settings that contradict each other.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// An engine's name that is not allowed.
+    #[error(
+        "an engine is called {0:?}; a name has 1 to {MAX_ENGINE_NAME} lower-case letters, digits and hyphens"
+    )]
+    EngineName(String),
+    /// Two engines of one name.
+    #[error("two engines are called {0}")]
+    EngineTwice(String),
 }
 
 impl ServiceConfig {
@@ -186,7 +245,35 @@ impl ServiceConfig {
         {
             return Err(ValueError { name, value, bounds }.into());
         }
+        self.check_engines()?;
         Ok(self.policy.check()?)
+    }
+
+    fn check_engines(&self) -> Result<(), ConfigError> {
+        let count = self.engines.len() as u64;
+        let bounds = Bounds::new(0, MAX_ENGINES as u64);
+        if !bounds.contains(count) {
+            return Err(ValueError { name: "number of engines", value: count, bounds }.into());
+        }
+        for (index, engine) in self.engines.iter().enumerate() {
+            if !engine_name_is_valid(&engine.name) {
+                return Err(ConfigError::EngineName(engine.name.clone()));
+            }
+            if self.engines[..index].iter().any(|other| other.name == engine.name) {
+                return Err(ConfigError::EngineTwice(engine.name.clone()));
+            }
+            let stall = u64::try_from(engine.stall.as_millis()).unwrap_or(u64::MAX);
+            let shortest = engine.shortest_bytes.unwrap_or(0);
+            for (name, value, bounds) in [
+                ("engines.stall_ms", stall, bounds::ENGINE_STALL_MS),
+                ("engines.shortest_bytes", shortest, bounds::ENGINE_SHORTEST),
+            ] {
+                if !bounds.contains(value) {
+                    return Err(ValueError { name, value, bounds }.into());
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -14,9 +14,10 @@ use std::time::Duration;
 use memferry_kmod::ModuleEngine;
 
 use crate::protocol::{
-    LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusalKind, RefusedStatus, WorkerStatus, ZeroedStatus,
+    ExternalStatus, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusalKind, RefusedStatus, WorkerStatus,
+    ZeroedStatus,
 };
-use crate::worker_engine::WorkerEngine;
+use crate::worker_engine::{DeviceCounts, WorkerEngine};
 
 /// A counter with a single writer.
 #[derive(Default)]
@@ -223,6 +224,33 @@ impl ModuleCounters {
             bytes: self.bytes.get(),
             dma_bytes: self.dma_bytes.get(),
             redone: self.redone.get(),
+        }
+    }
+}
+
+/// Work of one engine process for all workers, which add to it.
+#[derive(Default)]
+pub(crate) struct ExternalCounters {
+    transfers: AtomicU64,
+    bytes: AtomicU64,
+    redone: AtomicU64,
+}
+
+impl ExternalCounters {
+    /// Adds what a worker counted since its last call.
+    pub(crate) fn add(&self, more: DeviceCounts) {
+        self.transfers.fetch_add(more.transfers, Ordering::Relaxed);
+        self.bytes.fetch_add(more.bytes, Ordering::Relaxed);
+        self.redone.fetch_add(more.redone, Ordering::Relaxed);
+    }
+
+    pub(crate) fn status(&self) -> ExternalStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ExternalStatus {
+            transfers: get(&self.transfers),
+            bytes: get(&self.bytes),
+            redone: get(&self.redone),
+            ..ExternalStatus::default()
         }
     }
 }

@@ -21,8 +21,9 @@ use memferry_transfer::{Handle, SessionId};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::config::ServiceConfig;
-use crate::protocol::{Answer, Command, Refusal};
+use crate::protocol::{Answer, Command, Refusal, RefusalKind};
 use crate::service::{Events, Executed, NotGivenBack, Service};
+use crate::session::refusal;
 use crate::shared::Clients;
 use crate::start_error::StartError;
 
@@ -143,6 +144,10 @@ impl Embedded {
         let memory = self.control.service.admit(session, &command, descriptors)?;
         match self.control.service.execute(session, command, memory, descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
+            // Only engine processes wait for frames, and an embedded service has none.
+            Executed::Waits => {
+                Err(refusal(RefusalKind::Argument, "an embedded service has no engine processes"))
+            }
             Executed::Later(revocation) => {
                 // Two switches of threads take ten times as long as a revocation that waits for no transfer.
                 self.control.finish(self.control.service.revocation_events());

@@ -16,6 +16,7 @@ mod bells;
 pub mod config;
 mod counters;
 pub mod embedded;
+mod engines;
 pub mod module;
 mod overflow;
 mod pinning;
@@ -34,7 +35,8 @@ mod worker;
 pub mod worker_engine;
 
 pub use crate::scheduling::{SchedulingClass, times_slept};
-pub use config::{Quotas, ServiceConfig};
+pub use config::{EngineConfig, FramesOf, Quotas, ServiceConfig};
+pub use engines::{EngineId, FrameDelivery, FrameProposal};
 pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use pinning::Pinning;
 pub use service::{Events, Executed, Service};

@@ -15,6 +15,7 @@
 //! order of their numbers, and a number is never reused. `tests::golden` pins the bytes of every message; `docs/protocol.md`
 //! describes them for clients in other languages.
 
+use memferry_external::layout::EngineLayout;
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
 use memferry_shm::queue_pair::Layout;
@@ -22,11 +23,14 @@ use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
+mod engine;
 mod status;
 
+pub use engine::{EngineRole, FrameDone, FrameEvent, FrameResult, MAX_ENGINE_NAME, engine_name_is_valid};
+pub use memferry_external::EngineDescription;
 pub use status::{
-    EngineStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus, STATUS_SESSIONS,
-    ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
+    EngineStatus, ExternalStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus,
+    STATUS_SESSIONS, ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
 };
 
 /// The first eight bytes of a handshake.
@@ -181,6 +185,21 @@ pub enum Command {
     Identify {
         session: SessionId,
     } = 11,
+    /// Become an engine process, or its keeper, under a name of the service's configuration.
+    AttachEngine {
+        name: String,
+        role: EngineRole,
+    } = 12,
+    /// Open the queue pairs of an attached engine with all workers. One descriptor: a memfd of [`Command::memory_bytes`], which
+    /// becomes the engine's memory. The numbers are those of [`Answer::EngineAttached`].
+    OpenEngine {
+        workers: u32,
+        capacity: u32,
+    } = 13,
+    /// Report what became of the last event, and get the next one. The answer follows when there is one.
+    NextFrame {
+        done: Option<FrameDone>,
+    } = 14,
 }
 
 /// The way a client is signalled.
@@ -224,6 +243,17 @@ pub enum Answer {
     Status(Box<Status>) = 7,
     Policy(Box<PolicySettings>) = 8,
     Identity(Identity) = 9,
+    /// The session is an engine's now.
+    EngineAttached {
+        /// Number of workers of the service.
+        workers: u32,
+        /// Capacity of the queue pair with each.
+        capacity: u32,
+    } = 10,
+    /// The engine's queue pairs are open. Descriptors: the service's memory, doorbell.
+    EngineOpened = 11,
+    /// An event about frames. One descriptor with [`FrameEvent::Map`].
+    Frame(FrameEvent) = 12,
 }
 
 /// The class of a refusal, for programs. The message is for people.
@@ -340,6 +370,9 @@ pub enum Violation {
     /// So many descriptors from this user cannot be closed that the service takes no more.
     #[error("the service cannot go on for this user: {0}")]
     Stuck(String) = 12,
+    /// An engine process completed what it did not have, or made no progress.
+    #[error("the engine was cut off: {0}")]
+    Engine(String) = 13,
 }
 
 /// A message with its serial.
@@ -360,7 +393,10 @@ impl Command {
     pub const fn descriptors(&self) -> u8 {
         let one = matches!(
             self,
-            Self::Register { .. } | Self::OpenQueue { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. }
+            Self::Register { .. }
+                | Self::OpenQueue { .. }
+                | Self::OpenEngine { .. }
+                | Self::Notify { by: NotifyBy::Ring { .. }, .. }
         );
         one as u8
     }
@@ -370,6 +406,9 @@ impl Command {
         match self {
             Self::Register { length, .. } => Some(*length),
             Self::OpenQueue { capacity } => Layout::new(*capacity).ok().map(Layout::client_bytes),
+            Self::OpenEngine { workers, capacity } => {
+                EngineLayout::new(*workers, *capacity).ok().map(EngineLayout::engine_bytes)
+            }
             _ => None,
         }
     }
@@ -438,7 +477,7 @@ mod tests {
     mod golden;
 
     use super::*;
-    use crate::config::MAX_WORKERS;
+    use crate::config::{MAX_ENGINES, MAX_WORKERS};
 
     #[test]
     fn handshakes_agree_on_the_newest_version() {
@@ -522,6 +561,16 @@ mod tests {
         let class_bytes = [max; 3];
         let worker =
             WorkerStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
+        let engine = ExternalStatus {
+            name: "x".repeat(MAX_ENGINE_NAME),
+            user: u32::MAX,
+            is_connected: true,
+            process: Some(u32::MAX),
+            frames: u32::MAX,
+            transfers: max,
+            bytes: max,
+            redone: max,
+        };
         let status = Status {
             process: u32::MAX,
             uptime_seconds: max,
@@ -535,6 +584,7 @@ mod tests {
             module: Some(ModuleStatus { transfers: max, bytes: max, dma_bytes: max, redone: max }),
             latency: LatencyStatus { buckets: [max; LATENCY_BUCKETS], nanoseconds: max },
             refused: RefusedStatus { commands: [max; 6], turned_away: max, violations: max },
+            engines: vec![engine; MAX_ENGINES],
         };
         let reply: Reply =
             Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(Box::new(status))) };

@@ -8,6 +8,7 @@
 //! It uses no socket, and accesses client memory only through `memferry-shm`. The owner of a `Service` calls
 //! [`process_events`](Service::process_events) when [`notifier`](Service::notifier) is readable.
 
+mod engine_processes;
 mod queries;
 
 use std::collections::BTreeSet;
@@ -38,6 +39,7 @@ use crate::MonotonicClock;
 use crate::bells::Bells;
 use crate::config::ServiceConfig;
 use crate::counters::{Loads, QueueCounters, RefusedCounters, ZeroedCounters};
+use crate::engines::Engines;
 use crate::overflow::OverflowUser;
 use crate::policies::Policies;
 use crate::profile;
@@ -56,6 +58,8 @@ pub enum Executed {
     /// [`Service::process_events`] returns the answer when this revocation is complete. For clients [here](Clients::Here) the caller has
     /// to go on with it.
     Later(RevocationId),
+    /// The session waits for an event about frames, which [`Service::take_frame_deliveries`] returns when there is one.
+    Waits,
 }
 
 /// Other requests could use a capability that was to be given back.
@@ -106,6 +110,7 @@ pub struct Service {
     zeroed: ZeroedCounters,
     refused: RefusedCounters,
     overflow: OverflowUser,
+    engines: Mutex<Engines>,
 }
 
 impl Service {
@@ -134,12 +139,14 @@ impl Service {
         // Workers that the kernel places count as near each other.
         let complexes = places.iter().map(|place| place.map_or(usize::MAX, |place| place.complex)).collect();
         let capabilities = config.quotas.capabilities as usize;
-        let shared = Shared::new(capabilities, (handles.clone(), complexes, fences), team);
+        let shared =
+            Shared::new(capabilities, (handles.clone(), complexes, fences), team, config.engines.len());
         let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let (policies, for_workers) = Policies::new(&config.policy, handles.len());
         let handles = handles.into_iter().zip(for_workers).zip(places);
         let workers = Workers::start(&config, clients, &shared, handles)?;
         let sessions = Mutex::default();
+        let engines = Mutex::new(Engines::new(&config.engines));
         let rings = Mutex::default();
         let bells = Mutex::default();
         let loads = Loads::new(workers.count());
@@ -161,6 +168,7 @@ impl Service {
             zeroed: ZeroedCounters::default(),
             refused: RefusedCounters::default(),
             overflow: OverflowUser::of_this_process(),
+            engines,
         })
     }
 
@@ -230,6 +238,7 @@ impl Service {
         if self.sessions().close(session).is_none() {
             return;
         }
+        self.engine_session_ended(session);
         self.capabilities().begin_close(session, PART_NODES);
         self.shared.between_parts();
         let no_moves = self.shared.no_moves();
@@ -250,6 +259,9 @@ impl Service {
                 self.sessions().room_for_frame(session, *length, &self.config.quotas)
             }
             Command::OpenQueue { .. } => self.sessions().room_for_queue(session, &self.config.quotas),
+            Command::OpenEngine { .. } if !self.is_engine(session) => {
+                Err(refusal(RefusalKind::Argument, "this session is no engine's; attach first"))
+            }
             _ => Ok(()),
         }
     }
@@ -290,6 +302,14 @@ impl Service {
     ) -> Executed {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
+            Command::NextFrame { done } => return self.next_frame(session, done),
+            Command::AttachEngine { name, role } => self.attach_engine(session, &name, &role),
+            Command::OpenEngine { workers, capacity } => {
+                match self.open_engine(session, (workers, capacity), memory) {
+                    Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
+                    Err(refused) => Err(refused),
+                }
+            }
             Command::OpenQueue { capacity } => match self.open_queue(session, capacity, memory) {
                 Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
                 Err(refused) => Err(refused),
@@ -605,6 +625,13 @@ impl Service {
                 Notice::Violation(session, violation) => events.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
                 Notice::Discarded(signal) => events.to_drop.push(Box::new(signal)),
+                Notice::Forgotten(frames) => events.to_drop.push(Box::new(frames)),
+                Notice::EngineReleased(remains) => events.to_drop.push(remains),
+                Notice::EngineFault(id, fault) => {
+                    let session = self.faulty_engine(id, fault);
+                    let violation = Violation::Engine(fault.to_string());
+                    events.closed.extend(session.map(|session| (session, violation)));
+                }
                 Notice::QueueReleased { session, number, remains } => {
                     self.sessions().queue_released(session, number);
                     self.rings().give_back((session, number));
@@ -645,7 +672,8 @@ impl Service {
         }
         // Before the answers, and before the memory is given up: no worker uses what it found before.
         let retired = self.shared.view.retire();
-        let unused = self.workers.forget(dropped);
+        let must_forget = self.release_from_engines(&dropped);
+        let unused = self.workers.forget(dropped, must_forget);
         events.to_drop.push(Box::new((retired, unused)));
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));

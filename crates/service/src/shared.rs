@@ -14,6 +14,7 @@ use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
+use memferry_external::{ExternalEngine, ExternalFrame, Fault, Lost};
 use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, Mirror, Policy};
 use memferry_shm::capability_view::View;
@@ -27,9 +28,11 @@ use memferry_transfer::{Handle, PriorityClass, Rights, SessionId};
 use rustix::event::EventfdFlags;
 
 use crate::balancing::Balancing;
-use crate::bells::QueueBells;
-use crate::counters::{QueueCounters, WorkerCounters};
+use crate::bells::{Bell, QueueBells};
+use crate::counters::{ExternalCounters, QueueCounters, WorkerCounters};
+use crate::engines::EngineId;
 use crate::protocol::Violation;
+use crate::worker_engine::ExternalRemains;
 
 /// Where the clients of a service run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) balancing: Mutex<Balancing>,
     /// The team of workers that copy long transfers together.
     pub(crate) team: Arc<CopyTeam>,
+    /// Work of each configured engine process.
+    pub(crate) externals: Vec<ExternalCounters>,
 }
 
 impl Shared {
@@ -75,6 +80,7 @@ impl Shared {
         capabilities: usize,
         (workers, complexes, fences): (Vec<Arc<WorkerHandle>>, Vec<usize>, Fences),
         team: Arc<CopyTeam>,
+        engines: usize,
     ) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let view = Arc::new(View::new(workers.len(), fences));
@@ -85,6 +91,7 @@ impl Shared {
         let notices = Mutex::default();
         let moves = Mutex::default();
         let balancing = Mutex::new(Balancing::new(complexes));
+        let externals = (0..engines).map(|_| ExternalCounters::default()).collect();
         Ok(Self {
             capabilities,
             view,
@@ -96,6 +103,7 @@ impl Shared {
             moves,
             balancing,
             team,
+            externals,
         })
     }
 
@@ -214,6 +222,12 @@ pub enum Notice {
     QueueReleased { session: SessionId, number: u32, remains: Box<Remains> },
     /// A signal of a queue that is gone.
     Discarded(SignalTarget),
+    /// Frames that a worker has forgotten, to be unmapped.
+    Forgotten(Vec<Mapping>),
+    /// An engine process broke a rule.
+    EngineFault(EngineId, Fault),
+    /// A worker has released an engine process.
+    EngineReleased(Box<ExternalRemains>),
 }
 
 /// What is left of a released queue, for a thread that may wait.
@@ -252,6 +266,17 @@ pub(crate) enum WorkerCommand {
     Registered(Mapping, ModuleMemory),
     /// Frames that no transfer uses any more.
     Forget(Vec<Mapping>),
+    /// Use an engine process for transfers of at least so many bytes. The bell rings for its completions.
+    Engine {
+        id: EngineId,
+        engine: Box<ExternalEngine>,
+        shortest_bytes: u64,
+        bell: Arc<Bell>,
+    },
+    /// Frames that an engine process has mapped.
+    EngineFrames(EngineId, Vec<(Mapping, ExternalFrame)>),
+    /// An engine process was cut off, or has exited.
+    EngineLost(EngineId, Lost),
     /// Refuse new and waiting requests, cancel those still running at `deadline`, and end.
     Stop {
         deadline: Instant,

@@ -33,7 +33,7 @@ use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
 use memferry_shm::capability_view::Reader;
 use memferry_shm::mapping::Mapping;
-use memferry_shm::parking::park;
+use memferry_shm::parking::{Fences, park};
 use memferry_transfer::SessionId;
 use moving::Meter;
 use queues::{Queue, Queues};
@@ -244,7 +244,9 @@ impl Worker {
     /// Whether a client that does not rest has requests or cancels, as far as a look at so many dormant queues shows.
     fn has_news(&self, mut looks: usize) -> bool {
         let rests = |user| self.shares.any_rests() && self.shares.rests(user);
-        self.queues.awake_have_news(rests) || self.queues.look(&mut looks, rests).is_some()
+        self.queues.awake_have_news(rests)
+            || self.queues.look(&mut looks, rests).is_some()
+            || self.path.engine().externals_have_news()
     }
 
     /// Polls for work for a while. Checks less than a turn does, to notice work sooner.
@@ -291,6 +293,9 @@ impl Worker {
         }
         if let Some(offload) = &self.offload {
             offload.register(self.path.engine_mut().take_wanted());
+        }
+        if self.path.engine().has_externals() {
+            self.look_after_externals();
         }
         if !self.queues.closing().is_empty() {
             self.reap();
@@ -416,6 +421,7 @@ impl Worker {
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
         self.handle.counters.module.update(self.path.engine());
+        self.count_externals();
         self.sampler.begin(&self.handle.counters.latency);
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
@@ -426,6 +432,15 @@ impl Worker {
                 queue.counters.set_waiting(waiting);
             }
         });
+    }
+
+    /// Adds what engine processes have done to their counters.
+    fn count_externals(&mut self) {
+        for (id, counts) in self.path.engine_mut().take_external_counts() {
+            if let Some(counters) = self.shared.externals.get(id.index) {
+                counters.add(counts);
+            }
+        }
     }
 
     fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {
@@ -532,6 +547,15 @@ impl Worker {
                     let memory = frames.iter().filter_map(|frame| engine.forget(frame)).collect();
                     self.unpin(frames, memory);
                 }
+                WorkerCommand::Engine { id, engine, shortest_bytes, bell } => {
+                    self.path.engine_mut().add_external(id, *engine, shortest_bytes, bell);
+                    self.path.set_immediate_bytes(self.path.engine().immediate_bytes());
+                }
+                WorkerCommand::EngineFrames(id, frames) => {
+                    let engine = self.path.engine_mut();
+                    frames.iter().for_each(|(mapping, frame)| engine.external_mapped(id, mapping, *frame));
+                }
+                WorkerCommand::EngineLost(id, how) => self.path.engine_mut().external_lost(id, how),
                 WorkerCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
                     self.keep_leaving();
@@ -552,6 +576,28 @@ impl Worker {
         any
     }
 
+    /// Reports faults of engine processes, and releases those that are gone.
+    fn look_after_externals(&mut self) {
+        let engine = self.path.engine_mut();
+        for (id, fault) in engine.take_faults() {
+            self.shared.notify(Notice::EngineFault(id, fault));
+        }
+        if !engine.has_gone_externals() {
+            return;
+        }
+        self.count_externals();
+        for remains in self.path.engine_mut().take_gone_externals() {
+            if !remains.faulted.is_empty() {
+                let mut capabilities = Self::capabilities(&self.shared);
+                for channel in &remains.faulted {
+                    self.path.channel_was_reset(*channel, &mut capabilities);
+                }
+            }
+            self.path.set_immediate_bytes(self.path.engine().immediate_bytes());
+            self.shared.notify(Notice::EngineReleased(Box::new(remains)));
+        }
+    }
+
     /// Sets the signal of a queue. Signals at once if completions arrived since the client raised its flag, or if the queue
     /// is closed.
     fn set_signal(&mut self, session: SessionId, number: u32, target: SignalTarget) {
@@ -565,10 +611,11 @@ impl Worker {
         }
     }
 
-    /// Passes memory that no transfer of this worker uses to the registrar.
+    /// Passes memory that no transfer of this worker uses to the registrar, or to the control side: unmapping may take long.
     fn unpin(&self, frames: Vec<Mapping>, memory: Vec<ModuleMemory>) {
-        if let Some(offload) = &self.offload {
-            offload.release(frames, memory);
+        match &self.offload {
+            Some(offload) => offload.release(frames, memory),
+            None => self.shared.notify(Notice::Forgotten(frames)),
         }
     }
 
@@ -615,9 +662,15 @@ impl Worker {
         });
         let rest = self.shares.wake().map(|end| end.saturating_duration_since(Stopwatch::now()));
         let limit = limit.into_iter().chain(rest).min();
+        // Engine processes rely on the barrier that covers all clients.
+        let has_externals = self.path.engine().has_externals();
+        let fences = if has_externals { Fences::Asymmetric } else { self.queues.fences() };
         let slept = park(
-            |value| self.handle.parked.set(value),
-            self.queues.fences(),
+            |value| {
+                self.handle.parked.set(value);
+                self.path.engine().set_externals_parked(value);
+            },
+            fences,
             || self.handle.pending.load(Ordering::Acquire) || self.has_news(usize::MAX),
             || self.sleep(limit),
         );
@@ -630,7 +683,7 @@ impl Worker {
 
     /// Waits for a doorbell, a command, or the module, whose completions the next turn takes.
     fn sleep(&self, limit: Option<Duration>) {
-        let bells = || self.queues.bells().map(AsFd::as_fd);
+        let bells = || self.queues.bells().chain(self.path.engine().external_bells()).map(AsFd::as_fd);
         let module = self.offload.iter().map(AsFd::as_fd);
         let all = [self.handle.wake.as_fd()].into_iter().chain(bells()).chain(module);
         let mut entries: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
@@ -642,7 +695,12 @@ impl Worker {
         if is_readable.next() == Some(true) {
             let _ = rustix::io::read(&self.handle.wake, &mut [0u8; 8]);
         }
-        let rung = self.queues.bells().zip(is_readable).filter(|(_, is_readable)| *is_readable);
+        let rung = self
+            .queues
+            .bells()
+            .chain(self.path.engine().external_bells())
+            .zip(is_readable)
+            .filter(|(_, is_readable)| *is_readable);
         rung.for_each(|(bell, _)| bell.take());
     }
 

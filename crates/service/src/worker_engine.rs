@@ -1,112 +1,78 @@
-//! The engine of a worker: the CPU, and optionally a device for long transfers.
+//! The engine of a worker: the CPU, and optionally devices for long transfers: the Linux module, and engine processes.
 //!
 //! ```text
-//! post ─┬─ supported by the device, long, memory registered ─► device ─┬─► EngineCompletion
-//!       └─ else ─► CPU ◄──── the device failed: repeat all of it ◄─────┘
+//! post ─┬─ supported by a device, long, memory registered ─► device ─┬─► EngineCompletion
+//!       └─ else ─► CPU ◄──── the device failed: repeat all of it ◄───┘
 //!           └─ unregistered memory ─► take_wanted ─► the owner registers it ─► registered
 //! ```
 //!
-//! Device failures are retried on the CPU. Therefore the device gets only transfers that can be repeated: those that do not
-//! write what they read. Memory is registered when a long transfer first uses it, and not on this thread, because pinning
-//! takes as long as copying; until then the CPU moves the bytes. Without a device this is the CPU engine.
+//! Device failures are retried on the CPU. Therefore devices get only transfers that can be repeated: those that do not write what they
+//! read. Memory is registered with the module when a long transfer first uses it, and not on this thread, because pinning takes as long
+//! as copying; until then the CPU moves the bytes. Engine processes get their memory when it is registered with the service. Without
+//! devices this is the CPU engine.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::convert::Infallible;
+mod attached;
+
+use std::sync::Arc;
 
 use memferry_clock::Instant;
+use memferry_cpu::CpuEngine;
+use memferry_external::{ExternalEngine, ExternalFrame, Fault, Lost};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Failure, Operation, Operations,
-    Outcome, Refused, Region, Ticket, Watermark,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Outcome, Refused, Ticket, Watermark,
 };
 
-use memferry_cpu::CpuEngine;
-use memferry_kmod::engine::touch;
+use crate::bells::Bell;
+use crate::engines::EngineId;
+pub use attached::DeviceCounts;
+use attached::{Attached, AttachedDevice, Requested};
 
-/// Set in the serials of the device's transfers, so that the tickets of a channel are unique.
-const DEVICE_SERIAL: u32 = 1 << 31;
-
-/// Statistics of the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DeviceCounts {
-    pub transfers: u64,
-    /// Destination bytes of these transfers.
-    pub bytes: u64,
-    /// Failed transfers, which the CPU repeated.
-    pub redone: u64,
-}
-
-/// A CPU engine, optionally with a device beside it.
+/// A CPU engine, optionally with devices beside it.
 pub struct WorkerEngine<E: Engine> {
     cpu: CpuEngine,
     device: Option<AttachedDevice<E>>,
+    externals: Vec<External>,
 }
 
-struct AttachedDevice<E: Engine> {
-    engine: E,
-    /// Minimum length of the device's transfers; below it the CPU is faster.
-    shortest_bytes: u64,
-    operations: Operations,
-    /// By channel: the transfer that was posted to the device.
-    jobs: Vec<Option<Job>>,
-    /// By the key of the mapping.
-    requested: BTreeMap<usize, Requested<E::Memory>>,
-    wanted: Vec<Mapping>,
-    completions: Vec<EngineCompletion>,
-    counts: DeviceCounts,
+/// An engine process.
+struct External {
+    id: EngineId,
+    device: AttachedDevice<ExternalEngine>,
+    /// Rings with its completions while the worker sleeps.
+    bell: Arc<Bell>,
+    is_fault_reported: bool,
+    /// What was counted up to the last call of [`WorkerEngine::take_external_counts`].
+    taken: DeviceCounts,
+    /// Its process has exited.
+    is_gone: bool,
 }
 
-/// Memory whose registration was requested.
-struct Requested<M> {
-    /// Keeps the key from being reused.
-    _mapping: Mapping,
-    /// `None` until it is registered, which may fail.
-    registered: Option<M>,
+impl External {
+    fn is_finished(&self) -> bool {
+        self.is_gone && self.device.is_idle()
+    }
 }
 
-#[derive(Debug)]
-struct Job {
-    /// The ticket that the caller has.
-    ticket: Ticket,
-    engine: JobEngine,
-    /// For the CPU if the device fails.
-    descriptor: Descriptor<Mapping>,
-    cancelled: bool,
-}
-
-/// The engine that runs a job, and its ticket there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum JobEngine {
-    Device(Ticket),
-    Cpu(Ticket),
+/// What is left of an engine process, to be dropped by a thread that may block.
+pub struct ExternalRemains {
+    /// Path channels that failed with it and are usable again.
+    pub(crate) faulted: Vec<u32>,
+    _device: AttachedDevice<ExternalEngine>,
+    _bell: Arc<Bell>,
 }
 
 impl<E: Engine> WorkerEngine<E> {
-    /// An engine without a device.
+    /// An engine without devices.
     pub fn new(cpu: CpuEngine) -> Self {
-        Self { cpu, device: None }
+        Self { cpu, device: None, externals: Vec::new() }
     }
 
     /// Adds a device for transfers of at least `shortest_bytes`. It must have at least as many channels as the CPU engine.
     pub fn with_device(mut self, engine: E, shortest_bytes: u64) -> Self {
-        let jobs = (0..self.cpu.capabilities().channels).map(|_| None).collect();
-        let operations = engine.capabilities().operations;
-        let requested = Default::default();
-        let wanted = Default::default();
-        let completions = Default::default();
-        let counts = Default::default();
-        self.device = Some(AttachedDevice {
-            engine,
-            shortest_bytes,
-            operations,
-            jobs,
-            requested,
-            wanted,
-            completions,
-            counts,
-        });
+        let channels = self.cpu.capabilities().channels;
+        self.device = Some(AttachedDevice::new(engine, channels, shortest_bytes, true));
         self
     }
 
@@ -121,7 +87,8 @@ impl<E: Engine> WorkerEngine<E> {
 
     /// Takes the memory to be registered with the device. The owner reports each with [`registered`](Self::registered).
     pub fn take_wanted(&mut self) -> Vec<Mapping> {
-        self.device.as_mut().map_or_else(Vec::new, |device| std::mem::take(&mut device.wanted))
+        let wanted = self.device.as_mut().and_then(|device| device.wanted.as_mut());
+        wanted.map_or_else(Vec::new, std::mem::take)
     }
 
     /// Reports that requested memory is registered. Returns it if it was forgotten meanwhile, to be dropped by a thread that
@@ -135,126 +102,136 @@ impl<E: Engine> WorkerEngine<E> {
 
     /// Removes memory that no transfer will use any more. Returns its registration, to be dropped by a thread that may block.
     pub fn forget(&mut self, mapping: &Mapping) -> Option<E::Memory> {
+        for external in &mut self.externals {
+            external.device.requested.remove(&mapping.key());
+        }
         self.device.as_mut()?.requested.remove(&mapping.key())?.registered
     }
 
-    /// Polls the device, if there is one, after the CPU has added its completions from `first` on.
+    /// Adds an engine process for transfers of at least `shortest_bytes`.
+    pub(crate) fn add_external(
+        &mut self,
+        id: EngineId,
+        engine: ExternalEngine,
+        shortest_bytes: u64,
+        bell: Arc<Bell>,
+    ) {
+        let channels = self.cpu.capabilities().channels;
+        let device = AttachedDevice::new(engine, channels, shortest_bytes, false);
+        let external = External {
+            id,
+            device,
+            bell,
+            is_fault_reported: false,
+            taken: DeviceCounts::default(),
+            is_gone: false,
+        };
+        self.externals.push(external);
+    }
+
+    /// Reports that an engine process has mapped memory.
+    pub(crate) fn external_mapped(&mut self, id: EngineId, mapping: &Mapping, frame: ExternalFrame) {
+        if let Some(external) = self.externals.iter_mut().find(|external| external.id == id) {
+            let entry = Requested { _mapping: mapping.clone(), registered: Some(frame) };
+            external.device.requested.insert(mapping.key(), entry);
+        }
+    }
+
+    /// Ends the jobs of a lost engine process; the next poll repeats them or reports their ends.
+    pub(crate) fn external_lost(&mut self, id: EngineId, how: Lost) {
+        if let Some(external) = self.externals.iter_mut().find(|external| external.id == id) {
+            external.device.engine.end(how);
+            external.is_gone |= how == Lost::Gone;
+        }
+    }
+
+    /// Whether an engine process is gone and has no job any more.
+    pub(crate) fn has_gone_externals(&self) -> bool {
+        self.externals.iter().any(External::is_finished)
+    }
+
+    /// Takes engine processes that are gone and have no job any more.
+    pub(crate) fn take_gone_externals(&mut self) -> Vec<ExternalRemains> {
+        let gone = self.externals.extract_if(.., |external| external.is_finished());
+        let remains = gone.map(|external| ExternalRemains {
+            faulted: external.device.engine.faulted().to_vec(),
+            _device: external.device,
+            _bell: external.bell,
+        });
+        remains.collect()
+    }
+
+    /// Faults of engine processes that were not reported before.
+    pub(crate) fn take_faults(&mut self) -> Vec<(EngineId, Fault)> {
+        let unreported = self.externals.iter_mut().filter(|external| !external.is_fault_reported);
+        let faults = unreported.filter_map(|external| {
+            let fault = external.device.engine.fault()?;
+            external.is_fault_reported = true;
+            Some((external.id, fault))
+        });
+        faults.collect()
+    }
+
+    /// Requests of at most so many bytes are done at once: those of the CPU that no engine process gets.
+    pub(crate) fn immediate_bytes(&self) -> u64 {
+        let shortest = self.externals.iter().map(|external| external.device.shortest_bytes);
+        let cpu = self.cpu.capabilities().immediate_bytes;
+        shortest.fold(cpu, |limit, shortest| limit.min(shortest.saturating_sub(1)))
+    }
+
+    /// Whether there are engine processes.
     #[inline]
-    fn poll_device(&mut self, now: Instant, first: usize, completions: &mut Vec<EngineCompletion>) -> bool {
-        let Some(device) = &mut self.device else { return false };
-        device.rename(&mut completions[first..]);
-        let more = device.engine.poll(now, &mut device.completions);
-        device.take_completions(&mut self.cpu, completions) | more
+    pub(crate) fn has_externals(&self) -> bool {
+        !self.externals.is_empty()
+    }
+
+    /// Whether a completion of an engine process waits.
+    #[inline]
+    pub(crate) fn externals_have_news(&self) -> bool {
+        self.externals.iter().any(|external| external.device.engine.has_news())
+    }
+
+    /// Asks engine processes for a doorbell with their next completion (1), or no longer (0).
+    pub(crate) fn set_externals_parked(&self, value: u64) {
+        self.externals.iter().for_each(|external| external.device.engine.set_parked(value));
+    }
+
+    /// What rings when an engine process completes a request and the worker sleeps.
+    pub(crate) fn external_bells(&self) -> impl Iterator<Item = &Bell> {
+        self.externals.iter().map(|external| &*external.bell)
+    }
+
+    /// What each engine process has done since the last call.
+    pub(crate) fn take_external_counts(&mut self) -> impl Iterator<Item = (EngineId, DeviceCounts)> {
+        self.externals.iter_mut().map(|external| {
+            let before = std::mem::replace(&mut external.taken, external.device.counts);
+            (external.id, external.device.counts.since(before))
+        })
+    }
+
+    /// All devices: the Linux module first.
+    fn devices(&self) -> impl Iterator<Item = &dyn Attached> {
+        let device = self.device.iter().map(|device| device as &dyn Attached);
+        device.chain(self.externals.iter().map(|external| &external.device as &dyn Attached))
+    }
+
+    /// Polls the devices, after the CPU has added its completions from `first` on.
+    #[inline]
+    fn poll_devices(&mut self, now: Instant, first: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+        let Self { cpu, device, externals } = self;
+        let mut more = false;
+        if let Some(device) = device {
+            more |= device.poll(now, first, cpu, completions);
+        }
+        for external in externals {
+            more |= external.device.poll(now, first, cpu, completions);
+        }
+        more
     }
 
     /// The CPU engine's ticket for a ticket of the caller, if the CPU runs the transfer.
     fn cpu_ticket(&self, ticket: Ticket) -> Option<Ticket> {
-        match self.device.as_ref().and_then(|device| device.job(ticket)).map(|job| job.engine) {
-            Some(JobEngine::Cpu(own)) => Some(own),
-            Some(JobEngine::Device(_)) => None,
-            None => Some(ticket),
-        }
-    }
-}
-
-impl<E: Engine> AttachedDevice<E> {
-    fn job(&self, ticket: Ticket) -> Option<&Job> {
-        self.jobs.get(ticket.channel as usize)?.as_ref().filter(|job| job.ticket == ticket)
-    }
-
-    /// Posts the descriptor to the device if it suits and all its memory is registered.
-    fn post(&mut self, descriptor: &Descriptor<Mapping>) -> Option<Ticket> {
-        let operation = descriptor.operation();
-        let suits = self.operations.contains(operation.kind())
-            && operation.total_bytes() >= self.shortest_bytes.max(1)
-            && is_repeatable(operation);
-        if !suits || !self.is_registered(operation) {
-            return None;
-        }
-        let named = operation.try_map(|_, region, _| {
-            let memory =
-                self.requested.get(&region.memory().key()).and_then(|entry| entry.registered.clone());
-            let named = memory.and_then(|memory| Region::new(memory, region.offset(), region.length()));
-            named.map(|region| (region, 0)).ok_or(())
-        });
-        let own = Descriptor::new(descriptor.channel(), named.ok()?).ok()?;
-        let device_ticket = self.engine.post(own.with_hint(descriptor.hint())).ok()?;
-        let ticket = Ticket { serial: device_ticket.serial ^ DEVICE_SERIAL, ..device_ticket };
-        let engine = JobEngine::Device(device_ticket);
-        let descriptor = descriptor.clone();
-        let cancelled = false;
-        *self.jobs.get_mut(ticket.channel as usize)? = Some(Job { ticket, engine, descriptor, cancelled });
-        Some(ticket)
-    }
-
-    /// Whether all memory of the operation is registered. Requests the registration of new memory.
-    fn is_registered(&mut self, operation: &Operation<Region<Mapping>>) -> bool {
-        let mut all = true;
-        let _ = operation.visit::<Infallible>(|_, region, _| {
-            match self.requested.entry(region.memory().key()) {
-                Entry::Occupied(entry) => all &= entry.get().registered.is_some(),
-                Entry::Vacant(place) => {
-                    let mapping = region.memory().clone();
-                    self.wanted.push(mapping.clone());
-                    place.insert(Requested { _mapping: mapping, registered: None });
-                    all = false;
-                }
-            }
-            Ok(())
-        });
-        all
-    }
-
-    /// Replaces the CPU's tickets by the caller's in completions of repeated transfers.
-    fn rename(&mut self, completions: &mut [EngineCompletion]) {
-        for completion in completions {
-            if let Some(slot) = self.jobs.get_mut(completion.ticket.channel as usize)
-                && let Some(job) = slot.take_if(|job| job.engine == JobEngine::Cpu(completion.ticket))
-            {
-                completion.ticket = job.ticket;
-            }
-        }
-    }
-
-    /// Forwards the device's completions. Returns whether the CPU repeats a failed transfer.
-    fn take_completions(&mut self, cpu: &mut CpuEngine, completions: &mut Vec<EngineCompletion>) -> bool {
-        let mut repeats = false;
-        for EngineCompletion { ticket, outcome } in self.completions.drain(..) {
-            let Some(slot) = self.jobs.get_mut(ticket.channel as usize) else { continue };
-            let Some(job) = slot.as_mut().filter(|job| job.engine == JobEngine::Device(ticket)) else {
-                continue;
-            };
-            let is_final = match outcome.result {
-                Ok(()) | Err(Failure::Cancelled | Failure::ChannelFaulted) => true,
-                Err(_) => job.cancelled,
-            };
-            if !is_final && let Some(own) = cpu.start(job.descriptor.clone()) {
-                job.engine = JobEngine::Cpu(own);
-                self.counts.redone += 1;
-                repeats = true;
-                continue;
-            }
-            self.counts.transfers += 1;
-            self.counts.bytes += outcome.bytes_done;
-            completions.push(EngineCompletion { ticket: job.ticket, outcome });
-            *slot = None;
-        }
-        repeats
-    }
-}
-
-/// Whether the operation provably writes nothing that it reads.
-fn is_repeatable(operation: &Operation<Region<Mapping>>) -> bool {
-    match operation {
-        Operation::Copy { source, destination, length } => {
-            let from = source.offset();
-            let to = destination.offset();
-            let apart = from + length <= to || to + length <= from;
-            apart || source.memory().key() != destination.memory().key()
-        }
-        Operation::Fill { .. } => true,
-        Operation::ScatterGather { lists } => !touch(lists, Mapping::key),
-        _ => false,
+        self.devices().find_map(|device| device.cpu_ticket(ticket)).unwrap_or(Some(ticket))
     }
 }
 
@@ -266,15 +243,17 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     }
 
     fn post(&mut self, descriptor: Descriptor<Mapping>) -> Result<Ticket, Refused<Descriptor<Mapping>>> {
-        let Some(device) = &mut self.device else { return self.cpu.post(descriptor) };
         let channel = descriptor.channel();
-        if let Some(Some(_)) = device.jobs.get(channel as usize) {
+        if self.devices().any(|device| device.holds(channel)) {
             return Err(Refused { descriptor, reason: RefusalReason::Busy(channel) });
         }
-        if self.cpu.refusal(&descriptor).is_none()
-            && let Some(ticket) = device.post(&descriptor)
-        {
-            return Ok(ticket);
+        if self.cpu.refusal(&descriptor).is_none() {
+            let device = self.device.as_mut().and_then(|device| device.post(&descriptor));
+            let mut externals = self.externals.iter_mut();
+            let posted = device.or_else(|| externals.find_map(|external| external.device.post(&descriptor)));
+            if let Some(ticket) = posted {
+                return Ok(ticket);
+            }
         }
         self.cpu.post(descriptor)
     }
@@ -282,14 +261,15 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     fn ring_doorbell(&mut self) {
         self.cpu.ring_doorbell();
         if let Some(device) = &mut self.device {
-            device.engine.ring_doorbell();
+            device.ring_doorbell();
         }
+        self.externals.iter_mut().for_each(|external| external.device.ring_doorbell());
     }
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         let first = completions.len();
         let more = self.cpu.poll(now, completions);
-        self.poll_device(now, first, completions) | more
+        self.poll_devices(now, first, completions) | more
     }
 
     fn advance(
@@ -301,7 +281,7 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     ) -> bool {
         let first = completions.len();
         let more = self.cpu.advance(now, channel, bytes, completions);
-        self.poll_device(now, first, completions) | more
+        self.poll_devices(now, first, completions) | more
     }
 
     #[inline]
@@ -310,18 +290,25 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     }
 
     fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
-        self.cpu.watermark(self.cpu_ticket(ticket)?)
+        match self.cpu_ticket(ticket) {
+            Some(own) => self.cpu.watermark(own),
+            None => self.devices().find_map(|device| device.watermark(ticket)),
+        }
     }
 
     fn bytes_done(&self, ticket: Ticket) -> u64 {
-        self.cpu_ticket(ticket).map_or(0, |own| self.cpu.bytes_done(own))
+        match self.cpu_ticket(ticket) {
+            Some(own) => self.cpu.bytes_done(own),
+            None => self.watermark(ticket).map_or(0, |watermark| watermark.bytes),
+        }
     }
 
     fn set_turns(&mut self, channel: u32, turns: u32) {
         self.cpu.set_turns(channel, turns);
         if let Some(device) = &mut self.device {
-            device.engine.set_turns(channel, turns);
+            device.set_turns(channel, turns);
         }
+        self.externals.iter_mut().for_each(|external| external.device.set_turns(channel, turns));
     }
 
     fn round_is_over(&self) -> bool {
@@ -329,30 +316,26 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     }
 
     fn is_at_rest(&self, channel: u32) -> bool {
-        self.cpu.is_at_rest(channel)
-            && self.device.as_ref().is_none_or(|device| device.engine.is_at_rest(channel))
+        self.cpu.is_at_rest(channel) && self.devices().all(|device| device.is_at_rest(channel))
     }
 
     fn works_alone(&self) -> bool {
-        self.cpu.is_idle() && self.device.as_ref().is_some_and(|device| device.engine.works_alone())
+        let mut devices = self.devices().peekable();
+        self.cpu.is_idle() && devices.peek().is_some() && devices.all(|device| device.works_alone())
     }
 
     fn cancel(&mut self, ticket: Ticket) {
-        let job = self.device.as_mut().and_then(|device| {
-            let job = device.jobs.get_mut(ticket.channel as usize)?.as_mut()?;
-            (job.ticket == ticket).then_some((job, &mut device.engine))
-        });
-        let Some((job, engine)) = job else { return self.cpu.cancel(ticket) };
-        job.cancelled = true;
-        match job.engine {
-            JobEngine::Device(own) => engine.cancel(own),
-            JobEngine::Cpu(own) => self.cpu.cancel(own),
+        let Self { cpu, device, externals } = self;
+        let is_devices = device.as_mut().is_some_and(|device| device.cancel(ticket, cpu));
+        if !is_devices && !externals.iter_mut().any(|external| external.device.cancel(ticket, cpu)) {
+            cpu.cancel(ticket);
         }
     }
 
-    /// The device needs no wake-up by time: its descriptor becomes readable.
+    /// The module needs no wake-up by time: its descriptor becomes readable. Engine processes are looked at for their progress.
     fn next_wake(&self) -> Option<Instant> {
-        self.cpu.next_wake()
+        let externals = self.externals.iter().filter_map(|external| external.device.engine.next_wake());
+        externals.chain(self.cpu.next_wake()).min()
     }
 }
 

@@ -527,10 +527,13 @@ impl<S: RingStorage> ServiceEnd<S> {
         }
     }
 
-    /// Stores the count of taken requests for the client.
+    /// Stores the count of taken requests for the client, if it changed.
     pub fn publish_all_consumed(&mut self) {
-        self.stored = self.submissions.count();
-        self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.stored), Ordering::Release);
+        let count = self.submissions.count();
+        if count != self.stored {
+            self.stored = count;
+            self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(count), Ordering::Release);
+        }
     }
 
     /// As [`completion_room`](Self::completion_room), by the client's last known count. It spares a load from the client's

@@ -94,6 +94,14 @@ mod mapped {
             first.is_aligned().then_some(Self { mapping, first, words })
         }
 
+        /// `count` of these words from index `first`; `None` if there are not so many.
+        pub fn part(&self, first: usize, count: usize) -> Option<Self> {
+            let end = first.checked_add(count)?;
+            let mapping = self.mapping.clone();
+            let first = self.first.wrapping_add(first);
+            (end <= self.words).then_some(Self { mapping, first, words: count })
+        }
+
         pub fn mapping(&self) -> &Mapping {
             &self.mapping
         }
@@ -106,8 +114,8 @@ mod mapped {
                 refuse(first, count, self.words);
             }
             let words = self.first.wrapping_add(first);
-            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words); `new` checked that the start is
-            // aligned. An atomic is valid for every bit pattern. On a read-only mapping callers only load (M3).
+            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words from `first`); `new` checked that the start is
+            // aligned, and `part` that its words are among those. An atomic is valid for every bit pattern. On a read-only mapping callers only load (M3).
             unsafe { std::slice::from_raw_parts(words, count) }
         }
 

@@ -38,6 +38,8 @@ pub enum EngineKind {
     Simulated,
     /// The Linux module: a DMA engine, or the kernel's own copy when no DMA engine took the transfer.
     Module,
+    /// An engine process: a program that the administrator connected to the service.
+    External,
 }
 
 impl core::fmt::Display for EngineKind {
@@ -47,6 +49,7 @@ impl core::fmt::Display for EngineKind {
             Self::Cpu => "CPU",
             Self::Simulated => "simulated engine",
             Self::Module => "kernel module",
+            Self::External => "engine process",
         })
     }
 }

@@ -69,12 +69,24 @@ impl Service {
     }
 
     /// Starts a service by `command`, to which the arguments of the binary are added. Removes `directory` in the end.
-    pub fn start_by(mut command: Command, directory: PathBuf, arguments: &[&str]) -> Self {
+    pub fn start_by(command: Command, directory: PathBuf, arguments: &[&str]) -> Self {
         let socket = directory.join("memferry.sock");
+        let child = Self::spawn(command, &socket, arguments);
+        Self { child, socket, directory }
+    }
+
+    /// Kills the service, and starts another one at the same socket.
+    pub fn replace(&mut self, arguments: &[&str]) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = Self::spawn(Command::new(env!("CARGO_BIN_EXE_memferry")), &self.socket, arguments);
+    }
+
+    fn spawn(mut command: Command, socket: &Path, arguments: &[&str]) -> Child {
         let mut child = command
             .arg("serve")
             .arg("--socket")
-            .arg(&socket)
+            .arg(socket)
             .args((!arguments.contains(&"--config")).then_some("--no-config"))
             .args(arguments)
             .env("MEMFERRY_LOG", std::env::var("MEMFERRY_TEST_LOG").unwrap_or_else(|_| "off".to_owned()))
@@ -84,7 +96,7 @@ impl Service {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("listening on "), "the service printed: {line}");
-        Self { child, socket, directory }
+        child
     }
 
     pub fn client(&self) -> Client {

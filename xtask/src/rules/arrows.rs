@@ -3,7 +3,8 @@
 //! ```text
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
 //!                      └─ shm ◄── cpu, kmod ◄─┴─ service ◄─┬─ memferry ◄── c, python, bulk, cli
-//!                          ▲      ▲                        └─ daemon ◄──── cli
+//!                          ▲      ▲                        ├─ daemon ◄──── cli
+//!                          │      │                        └─ engine ◄──── engine-c        external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  lab uses any, nothing uses lab
@@ -43,6 +44,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-pool", Arrows::Only(&["memferry-shm"])),
     ("memferry-cpu", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-shm"])),
     ("memferry-kmod", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-shm"])),
+    ("memferry-external", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-shm"])),
     (
         "memferry-service",
         Arrows::Only(&[
@@ -51,6 +53,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-shm",
             "memferry-path",
             "memferry-cpu",
+            "memferry-external",
             "memferry-kmod",
         ]),
     ),
@@ -74,6 +77,10 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-service",
         ]),
     ),
+    (
+        "memferry-engine",
+        Arrows::Only(&["memferry-transfer", "memferry-shm", "memferry-external", "memferry-service"]),
+    ),
     ("memferry-bulk", Arrows::Only(&["memferry", "memferry-shm"])),
     ("memferry-ninep", Arrows::Only(&["memferry-shm", "memferry-pool"])),
     (
@@ -91,6 +98,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     ("memferry-charts", Arrows::Only(&[])),
     ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
+    ("memferry-engine-c", Arrows::Only(&["memferry-engine", "memferry-transfer"])),
     ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
     ("memferry-preload", Arrows::Only(&["memferry-cpu"])),
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),

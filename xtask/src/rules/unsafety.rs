@@ -14,11 +14,12 @@ use crate::violation::Violation;
 
 /// Prefixes of permitted paths. The firmware needs one for device registers and the buffers of a DMA engine, which are raw
 /// addresses. Bindings for other languages, and libraries for unmodified programs, receive pointers from their callers. The daemon's
-/// spawner forks, and closes by number what the fork has inherited.
-const PERMITTED: [&str; 13] = [
+/// spawner forks, and closes by number what the fork has inherited; an engine's keeper forks the engine.
+const PERMITTED: [&str; 15] = [
     "crates/shm/",
     "crates/pool/",
     "crates/daemon/src/spawner.rs",
+    "crates/engine/src/process.rs",
     "crates/kmod/src/device.rs",
     "crates/service/src/signal.rs",
     "crates/service/src/scheduling.rs",
@@ -26,6 +27,7 @@ const PERMITTED: [&str; 13] = [
     "crates/cpu/src/kernels",
     "research/firmware/src/hardware.rs",
     "bindings/c/src/",
+    "bindings/engine/src/",
     "bindings/python/src/",
     "tools/preload/src/",
     "tools/recorder/src/",

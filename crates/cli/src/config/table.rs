@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use memferry_service::config::{Bounds, bounds};
-use memferry_service::{Pinning, PolicyKind, SchedulingClass};
+use memferry_service::{EngineConfig, Pinning, PolicyKind, SchedulingClass};
 use toml::Value;
 
 use super::kinds::{Access, ClassPolicy, Device, Microseconds, Milliseconds, Permissions, Place};
@@ -76,6 +76,11 @@ pub(super) const SECTIONS: &[Section] = &[
         name: "quotas",
         about: "Limits for one user over all sessions. The limit on capabilities applies to each session.",
         rows: QUOTAS,
+    },
+    Section {
+        name: "engines",
+        about: "Engine processes that may connect: programs that move bytes for the service (docs/engines.md).",
+        rows: ENGINES,
     },
     Section {
         name: "classes",
@@ -344,6 +349,18 @@ const QUOTAS: &[Row] = &[
         place: &Place::<u32>(|settings| &mut settings.daemon.service.quotas.waiting),
     },
 ];
+
+const ENGINES: &[Row] = &[Row {
+    key: "processes",
+    flag: "engine",
+    unit: "ENGINE",
+    help: "Engine processes: a name, user=UID or name of the user that it runs as, and optionally frames=all or users whose frames it \
+           maps, shortest=BYTES of the transfers that it gets, stall-ms=TIME after which a request without progress ends its \
+           connection; a transfer goes to the first one that suits",
+    default: None,
+    bounds: None,
+    place: &Place::<Vec<EngineConfig>>(|settings| &mut settings.daemon.service.engines),
+}];
 
 const CLASSES: &[Row] = &[Row {
     key: "high-users",

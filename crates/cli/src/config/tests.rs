@@ -68,6 +68,7 @@ fn changed(row: &Row) -> Settings {
         _ => {
             candidates.extend([Value::from("/elsewhere"), Value::from("640")]);
             candidates.extend([Value::from(vec![3, 2, 1]), Value::from(vec![7]), Value::from(vec!["7=2"])]);
+            candidates.push(Value::from(vec!["a user=7"]));
         }
     }
     let set = |value| {

@@ -109,11 +109,18 @@ fn zeroed(text: &mut Text, status: &Status) {
 fn engines(text: &mut Text, status: &Status) {
     let all: u64 = status.workers.iter().map(|worker| worker.bytes).sum();
     let of_module = status.module.map_or(0, |module| module.bytes);
+    let of_processes: u64 = status.engines.iter().map(|engine| engine.bytes).sum();
     let name = "memferry_engine_bytes_total";
     text.family(name, Kind::Counter, "Destination bytes processed by an engine.");
-    text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_module));
+    text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_module + of_processes));
+    if let Some(module) = status.module {
+        text.sample(name, &[("engine", "module".to_owned())], module.bytes);
+    }
+    for engine in &status.engines {
+        text.sample(name, &[("engine", engine.name.clone())], engine.bytes);
+    }
+    processes(text, status);
     let Some(module) = status.module else { return };
-    text.sample(name, &[("engine", "module".to_owned())], module.bytes);
     for (name, help, value) in [
         ("memferry_module_transfers_total", "Transfers completed by the Linux module.", module.transfers),
         ("memferry_module_dma_bytes_total", "Bytes of these moved by DMA engines.", module.dma_bytes),
@@ -125,6 +132,40 @@ fn engines(text: &mut Text, status: &Status) {
     ] {
         text.family(name, Kind::Counter, help);
         text.sample(name, &[], value);
+    }
+}
+
+/// Series of each configured engine process.
+fn processes(text: &mut Text, status: &Status) {
+    if status.engines.is_empty() {
+        return;
+    }
+    type Value = fn(&memferry::ExternalStatus) -> u64;
+    let families: [(&str, Kind, &str, Value); 4] = [
+        ("memferry_engine_connected", Kind::Gauge, "Whether the engine process gets transfers.", |engine| {
+            engine.is_connected.into()
+        }),
+        ("memferry_engine_frames", Kind::Gauge, "Frames that the engine process has mapped.", |engine| {
+            engine.frames.into()
+        }),
+        (
+            "memferry_engine_transfers_total",
+            Kind::Counter,
+            "Transfers that the engine process ended.",
+            |engine| engine.transfers,
+        ),
+        (
+            "memferry_engine_redone_total",
+            Kind::Counter,
+            "Transfers of the engine process that workers repeated.",
+            |engine| engine.redone,
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        text.family(name, kind, help);
+        for engine in &status.engines {
+            text.sample(name, &[("engine", engine.name.clone())], value(engine));
+        }
     }
 }
 
@@ -293,8 +334,30 @@ mod tests {
     }
 
     #[test]
+    fn engine_processes_have_series() {
+        let engine = memferry::ExternalStatus {
+            name: "gpu".to_owned(),
+            bytes: 900,
+            redone: 2,
+            ..memferry::ExternalStatus::default()
+        };
+        let workers = vec![memferry::WorkerStatus { bytes: 1000, ..Default::default() }];
+        let text = of(&Status { workers, engines: vec![engine], ..Status::default() }, SessionId(1));
+        for line in [
+            "memferry_engine_bytes_total{engine=\"cpu\"} 100\n",
+            "memferry_engine_bytes_total{engine=\"gpu\"} 900\n",
+            "memferry_engine_connected{engine=\"gpu\"} 0\n",
+            "memferry_engine_redone_total{engine=\"gpu\"} 2\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
     fn families_are_declared_once() {
-        let status = Status { module: Some(memferry::ModuleStatus::default()), ..Status::default() };
+        let module = Some(memferry::ModuleStatus::default());
+        let engines = vec![memferry::ExternalStatus::default()];
+        let status = Status { module, engines, ..Status::default() };
         let text = of(&status, SessionId(1));
         let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         for line in &named {

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use memferry::{ModuleStatus, SessionId, Status};
+use memferry::{SessionId, Status};
 use serde_json::Value;
 
 use crate::measure::Bytes;
@@ -88,8 +88,11 @@ impl Snapshot<'_> {
         };
         add(&mut lines, self.workers(), None);
         add(&mut lines, self.classes(), None);
-        if let Some(module) = &status.module {
-            add(&mut lines, self.engines(module), None);
+        if status.module.is_some() || !status.engines.is_empty() {
+            add(&mut lines, self.engines(), None);
+        }
+        if !status.engines.is_empty() {
+            add(&mut lines, self.processes(), None);
         }
         if status.slices > 0 {
             let strayed = Bytes(status.strayed_bytes);
@@ -153,15 +156,18 @@ impl Snapshot<'_> {
         rows
     }
 
-    /// The share of the Linux module in the work of all workers.
-    fn engines(&self, module: &ModuleStatus) -> Vec<Vec<String>> {
+    /// The shares of the Linux module and of engine processes in the work of all workers.
+    fn engines(&self) -> Vec<Vec<String>> {
         let mut heading = cells(["engine", "transfers", "moved", "by DMA", "redone"]);
         heading.extend(self.before.map(|_| cells(["bytes/s"])).into_iter().flatten());
         let workers = |status: &Status| {
             let requests: u64 = status.workers.iter().map(|worker| worker.requests).sum();
             let bytes: u64 = status.workers.iter().map(|worker| worker.bytes).sum();
             let module = status.module.unwrap_or_default();
-            (requests.saturating_sub(module.transfers), bytes.saturating_sub(module.bytes))
+            let processes = &status.engines;
+            let transfers = module.transfers + processes.iter().map(|engine| engine.transfers).sum::<u64>();
+            let others = module.bytes + processes.iter().map(|engine| engine.bytes).sum::<u64>();
+            (requests.saturating_sub(transfers), bytes.saturating_sub(others))
         };
         let by_module = |status: &Status| {
             let module = status.module.unwrap_or_default();
@@ -177,9 +183,33 @@ impl Snapshot<'_> {
             }
             row
         };
-        let by_dma = [Bytes(module.dma_bytes).to_string(), module.redone.to_string()];
         let none = ["-", "-"].map(str::to_owned);
-        vec![heading, row("CPUs", &workers, none), row("Linux module", &by_module, by_dma)]
+        let mut rows = vec![heading, row("CPUs", &workers, none)];
+        if let Some(module) = &self.status.module {
+            let by_dma = [Bytes(module.dma_bytes).to_string(), module.redone.to_string()];
+            rows.push(row("Linux module", &by_module, by_dma));
+        }
+        for (index, engine) in self.status.engines.iter().enumerate() {
+            let work = |status: &Status| {
+                let same = status.engines.get(index).filter(|other| other.name == engine.name);
+                same.map_or((0, 0), |engine| (engine.transfers, engine.bytes))
+            };
+            rows.push(row(&engine.name, &work, ["-".to_owned(), engine.redone.to_string()]));
+        }
+        rows
+    }
+
+    /// The engine processes: who is connected.
+    fn processes(&self) -> Vec<Vec<String>> {
+        let mut rows = vec![cells(["engine process", "user", "process", "frames", "state"])];
+        rows.extend(self.status.engines.iter().map(|engine| {
+            let process = engine.process.map_or_else(|| "-".to_owned(), |process| process.to_string());
+            let state = if engine.is_connected { "connected" } else { "not connected" };
+            let mut row = vec![engine.name.clone(), engine.user.to_string(), process];
+            row.extend([engine.frames.to_string(), state.to_owned()]);
+            row
+        }));
+        rows
     }
 
     fn sessions(&self) -> Vec<Vec<String>> {
@@ -296,6 +326,8 @@ fn aligned(rows: &[Vec<String>], own: Option<usize>) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
+    use memferry::{ExternalStatus, ModuleStatus};
+
     use super::*;
 
     fn status(requests: u64) -> Status {
@@ -354,6 +386,34 @@ mod tests {
         let table = snapshot(&status);
         assert!(table.contains("CPUs         37  100 bytes          -       -"), "{table}");
         assert!(table.contains("Linux module          3  900 bytes  896 bytes       1"), "{table}");
+    }
+
+    #[test]
+    fn engine_processes_have_rows() {
+        let mut status = status(40);
+        status.workers[0].bytes = 1000;
+        let engine = ExternalStatus {
+            name: "gpu".to_owned(),
+            user: 998,
+            is_connected: true,
+            process: Some(77),
+            frames: 5,
+            transfers: 3,
+            bytes: 900,
+            redone: 2,
+        };
+        status.engines = vec![engine, ExternalStatus { name: "dsa".to_owned(), ..ExternalStatus::default() }];
+        let table =
+            lines(&Snapshot { own: SessionId(4), status: &status, before: None }, usize::MAX).join("\n");
+        for part in ["CPUs           37  100 bytes", "gpu             3  900 bytes       -       2"] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
+        for part in [
+            "gpu              998       77       5      connected",
+            "dsa                0        -       0  not connected",
+        ] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use memferry_service::protocol::{self, Command, Hello, Violation};
+use memferry_service::protocol::{self, Command, EngineRole, Hello, Violation};
 use memferry_shm::conduit::{self, ReceiveError};
 use rustix::io::Errno;
 
@@ -58,6 +58,8 @@ pub(super) struct Client {
     serial: u32,
     /// Answers with descriptors since the client was last seen to have read everything.
     gifts: u32,
+    /// It asked to be an engine, so the end of its process matters as well as that of its connection.
+    pub(super) is_engine: bool,
 }
 
 impl Client {
@@ -76,6 +78,7 @@ impl Client {
             revoking: 0,
             serial: 0,
             gifts: 0,
+            is_engine: false,
         }
     }
 
@@ -131,6 +134,9 @@ impl Client {
             Incoming::Hello(Hello::decode(&bytes)?)
         };
         self.state = State::Waiting;
+        if let Incoming::Command(_, Command::AttachEngine { role: EngineRole::Engine(_), .. }) = message {
+            self.is_engine = true;
+        }
         if let Incoming::Command(_, Command::Revoke { .. }) = message {
             self.revoking += 1;
             self.state = if self.revoking < MAX_REVOKING { State::Idle } else { State::Revoking };

@@ -218,6 +218,9 @@ pub(super) fn timed_out(command: &Command, deadline: &Deadline) -> CallError {
         Command::Status => "report its status",
         Command::Policy { .. } => "show or change its policy",
         Command::Identify { .. } => "identify a session",
+        Command::AttachEngine { .. } | Command::OpenEngine { .. } | Command::NextFrame { .. } => {
+            "go on with an engine process"
+        }
     };
     CallError::TimedOut { command, after }
 }

@@ -107,6 +107,35 @@ pub struct Status {
     pub module: Option<ModuleStatus>,
     pub latency: LatencyStatus,
     pub refused: RefusedStatus,
+    /// The engine processes of the configuration. The workers' counts include their work.
+    pub engines: Vec<ExternalStatus>,
+}
+
+/// A configured engine process.
+///
+/// ```
+/// use memferry_service::protocol::ExternalStatus;
+///
+/// let engine = ExternalStatus { transfers: 10, redone: 1, ..ExternalStatus::default() };
+/// assert!(!engine.is_connected && engine.redone < engine.transfers);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ExternalStatus {
+    pub name: String,
+    /// The user that it runs as.
+    pub user: u32,
+    /// Whether it gets transfers now.
+    pub is_connected: bool,
+    /// Its process, if it is connected.
+    pub process: Option<u32>,
+    /// Frames that it has mapped.
+    pub frames: u32,
+    /// Transfers that it ended.
+    pub transfers: u64,
+    /// Destination bytes of these transfers.
+    pub bytes: u64,
+    /// Transfers that it failed, and that CPU workers repeated.
+    pub redone: u64,
 }
 
 /// How long sampled requests took, from the worker's taking them to their completion. Only successful requests that were not done
@@ -189,7 +218,7 @@ pub struct ZeroedStatus {
 }
 
 /// Maximum number of sessions in a [`Status`], so that it fits a message also with the maximum number of workers.
-pub const STATUS_SESSIONS: usize = 100;
+pub const STATUS_SESSIONS: usize = 80;
 
 /// Resources and statistics of a session.
 ///

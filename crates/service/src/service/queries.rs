@@ -73,6 +73,7 @@ impl Service {
             module: self.workers.module_status(),
             latency: self.workers.latency(),
             refused: self.refused.status(),
+            engines: self.external_status(),
         }
     }
 

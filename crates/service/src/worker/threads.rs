@@ -129,9 +129,10 @@ impl Workers {
         self.handles.iter().map(Arc::as_ref)
     }
 
-    /// Makes workers unpin released frames. Returns the frames that can be unmapped now: all, if there is no module.
-    pub(crate) fn forget(&self, memory: Vec<Mapping>) -> Vec<Mapping> {
-        if self.registrar.is_none() || memory.is_empty() {
+    /// Makes workers forget and unpin released frames. Returns the frames that can be unmapped now: all, if there is no module and
+    /// engine processes do not know them either.
+    pub(crate) fn forget(&self, memory: Vec<Mapping>, engines_know: bool) -> Vec<Mapping> {
+        if self.registrar.is_none() && !engines_know || memory.is_empty() {
             return memory;
         }
         self.iter().for_each(|worker| worker.send(WorkerCommand::Forget(memory.clone())));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use memferry_transfer::{EngineKind, Lists, Pattern, Segment, Side};
+use memferry_transfer::{EngineKind, Failure, Lists, Operation, Operations, Pattern, Region, Segment, Side};
 
 use super::*;
 

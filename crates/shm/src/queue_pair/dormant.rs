@@ -45,7 +45,9 @@ pub struct ParkedWord<S> {
 }
 
 impl<S: RingStorage> ParkedWord<S> {
-    /// Bytes of the memory of all workers' parked words.
+    /// Words of the memory of all workers' parked words.
+    pub const WORDS: usize = PARKED_WORDS;
+    /// Bytes of that memory.
     pub const BYTES: usize = PARKED_WORDS * size_of::<u64>();
 
     /// Makes the side of a worker of a zeroed memory.

@@ -43,6 +43,7 @@ const fn engine_code(engine: EngineKind) -> u64 {
         EngineKind::Cpu => 1,
         EngineKind::Simulated => 2,
         EngineKind::Module => 3,
+        EngineKind::External => 4,
     }
 }
 
@@ -153,6 +154,7 @@ pub fn decode_completion(slot: &CompletionSlot, whole: u64) -> Result<Completion
         1 => EngineKind::Cpu,
         2 => EngineKind::Simulated,
         3 => EngineKind::Module,
+        4 => EngineKind::External,
         other => return Err(SlotError::Engine(other)),
     };
     let status = (header >> STATUS_SHIFT) as u8;

@@ -285,7 +285,9 @@ proptest! {
 
 #[test]
 fn successes_of_every_engine_round_trip() {
-    for engine in [EngineKind::None, EngineKind::Cpu, EngineKind::Simulated, EngineKind::Module] {
+    for engine in
+        [EngineKind::None, EngineKind::Cpu, EngineKind::Simulated, EngineKind::Module, EngineKind::External]
+    {
         let outcome = Outcome { result: Ok(()), bytes_done: 5, value: 7, engine };
         let completion = Completion { tag: 9, inherited: false, outcome };
         let slot = encode_completion(&completion);

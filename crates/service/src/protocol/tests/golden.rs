@@ -31,6 +31,9 @@ impl Numbered for Violation {}
 impl Numbered for Grantee {}
 impl Numbered for PolicyKind {}
 impl Numbered for PriorityClass {}
+impl Numbered for EngineRole {}
+impl Numbered for FrameEvent {}
+impl Numbered for FrameResult {}
 
 /// The number that the source gives to a variant.
 fn number<T: Numbered>(value: &T) -> u8 {
@@ -133,6 +136,49 @@ fn command_bytes() {
 }
 
 #[test]
+fn engine_bytes() {
+    let frame = HANDLE;
+    let h = &HANDLE_BYTES;
+    let name = "gpu".to_owned();
+    let keeper = Command::AttachEngine { name: name.clone(), role: EngineRole::Keeper };
+    pin_variant(keeper, &join(&[&[12, 3], b"gpu", &[0]]));
+    let description = EngineDescription {
+        operations: Operations::COPY | Operations::FILL,
+        longest_bytes: 300,
+        shortest_bytes: 1,
+        alignment_bytes: 4,
+        channels: 8,
+    };
+    let role = EngineRole::Engine(description);
+    pin_variant(role, &[1, 6, 0xac, 0x02, 1, 4, 8]);
+    pin_variant(
+        Command::AttachEngine { name, role },
+        &join(&[&[12, 3], b"gpu", &[1, 6, 0xac, 0x02, 1, 4, 8]]),
+    );
+    pin_variant(Command::OpenEngine { workers: 2, capacity: 32 }, &[13, 2, 32]);
+    pin_variant(Command::NextFrame { done: None }, &[14, 0]);
+    for (result, bytes) in [
+        (FrameResult::Mapped { is_writable: true }, &[0, 1][..]),
+        (FrameResult::Failed, &[1]),
+        (FrameResult::Unmapped, &[2]),
+    ] {
+        pin_variant(result, bytes);
+        let done = Some(FrameDone { frame, result });
+        pin_variant(Command::NextFrame { done }, &join(&[&[14, 1], h, bytes]));
+    }
+    pin_variant(Answer::EngineAttached { workers: 2, capacity: 32 }, &[10, 2, 32]);
+    pin_variant(Answer::EngineOpened, &[11]);
+    for (event, bytes) in [
+        (FrameEvent::Map { frame, length: 4096 }, join(&[&[0], h, &[0x80, 0x20]])),
+        (FrameEvent::Unmap { frame }, join(&[&[1], h])),
+        (FrameEvent::Restart, vec![2]),
+    ] {
+        pin_variant(event, &bytes);
+        pin_variant(Answer::Frame(event), &join(&[&[12], &bytes]));
+    }
+}
+
+#[test]
 fn answer_bytes() {
     let handle = HANDLE;
     let h = &HANDLE_BYTES;
@@ -203,6 +249,16 @@ fn status(module: Option<ModuleStatus>) -> Status {
         module,
         latency: LatencyStatus { buckets: std::array::from_fn(|bucket| 35 + bucket as u64), nanoseconds: 57 },
         refused: RefusedStatus { commands: [58, 59, 60, 61, 62, 63], turned_away: 64, violations: 65 },
+        engines: vec![ExternalStatus {
+            name: "gpu".to_owned(),
+            user: 66,
+            is_connected: true,
+            process: Some(67),
+            frames: 68,
+            transfers: 69,
+            bytes: 70,
+            redone: 71,
+        }],
     }
 }
 
@@ -212,7 +268,7 @@ fn status_bytes() {
     let before = join(&[&[7, 1, 2, 6], b"shared", &[3, 4, 5, 1], &numbers(6, 16)]);
     let workers = join(&[&[2], &numbers(17, 27), &numbers(17, 27)]);
     let rest = numbers(28, 30);
-    let last = numbers(35, 65);
+    let last = join(&[&numbers(35, 65), &[1, 3], b"gpu", &[66, 1, 1], &numbers(67, 71)]);
     pin_variant(Answer::Status(Box::new(status(None))), &join(&[&before, &workers, &rest, &[0], &last]));
     let module = ModuleStatus { transfers: 31, bytes: 32, dma_bytes: 33, redone: 34 };
     let with = join(&[&before, &workers, &rest, &[1], &numbers(31, 34), &last]);
@@ -256,6 +312,7 @@ fn violation_bytes() {
         (Violation::MemoryFault, &[10]),
         (Violation::Admission { milliseconds: 300 }, &[11, 0xac, 0x02]),
         (Violation::Stuck("no".to_owned()), &[12, 2, b'n', b'o']),
+        (Violation::Engine("no".to_owned()), &[13, 2, b'n', b'o']),
     ];
     for (violation, bytes) in all {
         let farewell = join(&[b"\xffbye", bytes]);

@@ -36,7 +36,7 @@ impl Bed {
     fn new() -> Self {
         let handles = WorkerHandle::all(2).unwrap();
         let team = Arc::new(CopyTeam::new(0, |_| ()));
-        let shared = Shared::new(8, (handles.clone(), vec![0, 0], Fences::Full), team).unwrap();
+        let shared = Shared::new(8, (handles.clone(), vec![0, 0], Fences::Full), team, 0).unwrap();
         let shared = Arc::new(shared);
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(SESSION, memory, Rights::all()).unwrap();

@@ -80,7 +80,7 @@ impl Bed {
         let handles = WorkerHandle::all(1).unwrap();
         let handle = Arc::clone(&handles[0]);
         let team = Arc::new(CopyTeam::new(0, |_| ()));
-        let shared = Arc::new(Shared::new(8, (handles, vec![0], Fences::Full), team).unwrap());
+        let shared = Arc::new(Shared::new(8, (handles, vec![0], Fences::Full), team, 0).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
         let limits = PathLimits { waiting_per_user };

@@ -228,9 +228,13 @@ fn pin_completion(completion: Completion, header: u64, bytes_done: u64, detail: 
 
 #[test]
 fn success_names_its_engine() {
-    for (engine, code) in
-        [(EngineKind::None, 0), (EngineKind::Cpu, 1), (EngineKind::Simulated, 2), (EngineKind::Module, 3)]
-    {
+    for (engine, code) in [
+        (EngineKind::None, 0),
+        (EngineKind::Cpu, 1),
+        (EngineKind::Simulated, 2),
+        (EngineKind::Module, 3),
+        (EngineKind::External, 4),
+    ] {
         let outcome = Outcome { result: Ok(()), bytes_done: 0x55, value: 0x66, engine };
         let completion = Completion { tag: TAG.into(), inherited: false, outcome };
         pin_completion(completion, code << 24, 0x55, 0x66);

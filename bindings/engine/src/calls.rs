@@ -1,0 +1,224 @@
+//! The functions.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use memferry_engine::{
+    Access, Engine, EngineDescription, EngineOptions, FrameWatcher, Handle, Mapping, Outcome, RunError, run,
+};
+use memferry_transfer::{EngineKind, Operations};
+
+use crate::boundary::{Fault, call, check, text};
+use crate::request::Lent;
+use crate::types::{mf_engine_options, mf_engine_request, mf_engine_status};
+
+/// The engine in its own process, as serve gets it.
+pub struct mf_engine_process {
+    /// Borrowed for as long as `serve` runs.
+    engine: *mut Engine,
+    /// Requests that C has.
+    lent: BTreeMap<u64, Lent>,
+}
+
+/// The loop of an engine. It runs in a process of its own, again in a new one each time that has ended. Returns 0, or anything else to
+/// have the end reported as a failure; in both cases the process ends and another one begins.
+pub type mf_engine_serve =
+    Option<unsafe extern "C" fn(engine: *mut mf_engine_process, context: *mut c_void) -> c_int>;
+
+/// Is called when a frame was mapped, or before it is unmapped. The library calls it on the thread that maps frames. It should return
+/// within milliseconds, and must not touch the bytes.
+pub type mf_engine_frame_event = Option<
+    unsafe extern "C" fn(context: *mut c_void, frame: u64, base: *mut c_void, length: u64, is_writable: bool),
+>;
+
+/// Runs an engine until SIGTERM or SIGINT: then it returns 0. The calling process becomes the keeper, which maps frames and forks the
+/// process in which `serve` runs with `context`. It must have one thread. What goes wrong is written to standard error; when the
+/// service is lost, the keeper connects again.
+///
+/// MF_ENGINE_ERROR_ARGUMENT, MF_ENGINE_ERROR_VERSION, MF_ENGINE_ERROR_SERVICE, MF_ENGINE_ERROR_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_run(
+    options: *const mf_engine_options,
+    serve: mf_engine_serve,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        check(options)?;
+        // SAFETY: C1: a structure of integers and pointers, which is not null.
+        let options = unsafe { options.read() };
+        let serve = serve.ok_or(Fault::BadPointer)?;
+        if options.size as usize != size_of::<mf_engine_options>() {
+            return Err(Fault::Version);
+        }
+        let description = EngineDescription {
+            operations: Operations::from_bits_retain(options.operations),
+            longest_bytes: options.longest_bytes,
+            shortest_bytes: options.shortest_bytes,
+            alignment_bytes: options.alignment_bytes,
+            channels: options.channels,
+        };
+        let options =
+            EngineOptions { socket: text(options.socket)?.into(), name: text(options.name)?, description };
+        let ran = run(options, |engine| {
+            let mut process = mf_engine_process { engine, lent: BTreeMap::new() };
+            // SAFETY: C1: the function is the program's, and gets the pointer and its own context.
+            match unsafe { serve(&raw mut process, context) } {
+                0 => Ok(()),
+                code => Err(format!("it returned {code}")),
+            }
+        });
+        ran.map(|()| 0).map_err(|error| {
+            eprintln!("memferry engine: {error}");
+            match error {
+                RunError::Name(_) | RunError::Description(_) => Fault::Argument,
+                RunError::Connection(_) => Fault::Service,
+                RunError::Threads | RunError::System { .. } => Fault::System,
+            }
+        })
+    })
+}
+
+/// Runs `body` with an engine that C passed.
+fn with(
+    process: *mut mf_engine_process,
+    body: impl FnOnce(&mut Engine, &mut BTreeMap<u64, Lent>) -> Result<c_int, Fault>,
+) -> c_int {
+    call(|| {
+        check(process)?;
+        // SAFETY: C1: the pointer that `serve` got, which is used by one thread at a time, so the reference is unique.
+        let process = unsafe { &mut *process };
+        // SAFETY: C1: `serve` still runs, so the engine that it borrows is there, and only this pointer leads to it.
+        let engine = unsafe { &mut *process.engine };
+        body(engine, &mut process.lent)
+    })
+}
+
+/// Gets the next request: returns 1 and stores it at `request`, or 0 if none came within `timeout_ns` nanoseconds. A negative timeout is
+/// no limit. It returns 0 before that if the service asked for the early end of a request, see mf_engine_take_cancels.
+///
+/// One thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_next(
+    engine: *mut mf_engine_process,
+    request: *mut mf_engine_request,
+    timeout_ns: i64,
+) -> c_int {
+    with(engine, |engine, lent| {
+        check(request)?;
+        let limit = u64::try_from(timeout_ns).map_or(Duration::MAX, Duration::from_nanos);
+        let Some(job) = engine.next(limit) else { return Ok(0) };
+        let (kept, flat) = Lent::new(job);
+        lent.insert(flat.id, kept);
+        // SAFETY: C1: not null, aligned, and the program's to be written during this call.
+        unsafe { request.write(flat) };
+        Ok(1)
+    })
+}
+
+/// Completes a request: `status` is one value of mf_engine_status. The engine must not touch its memory any more, unless the status is
+/// MF_ENGINE_STATUS_CHANNEL_FAULTED. `bytes_done` are the bytes that were moved: all of them for MF_ENGINE_STATUS_DONE, except with a
+/// comparison. `value` is the operation's result, else 0. The service ends the connection with an engine that claims what
+/// cannot be. Returns 0.
+///
+/// MF_ENGINE_ERROR_UNKNOWN_REQUEST, MF_ENGINE_ERROR_ARGUMENT for another status. One thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_complete(
+    engine: *mut mf_engine_process,
+    id: u64,
+    status: u32,
+    bytes_done: u64,
+    value: u64,
+) -> c_int {
+    with(engine, |engine, lent| {
+        let result = mf_engine_status::result(status).ok_or(Fault::Argument)?;
+        let kept = lent.remove(&id).ok_or(Fault::UnknownRequest)?;
+        let outcome = Outcome { result, bytes_done, value, engine: EngineKind::External };
+        engine.complete(kept.job.id(), outcome);
+        Ok(0)
+    })
+}
+
+/// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`. Optional, but a request without
+/// progress for as long as the service's configuration says (stall_ms) ends the connection. Returns 0.
+///
+/// MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_progress(
+    engine: *mut mf_engine_process,
+    id: u64,
+    bytes: u64,
+    downward: bool,
+) -> c_int {
+    with(engine, |engine, lent| {
+        let kept = lent.get(&id).ok_or(Fault::UnknownRequest)?;
+        engine.progress(kept.job.id(), bytes, downward);
+        Ok(0)
+    })
+}
+
+/// Returns 1 if the service asked for the early end of a request, else 0. The request is completed all the same, early or not.
+///
+/// MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_is_cancelled(engine: *mut mf_engine_process, id: u64) -> c_int {
+    with(engine, |engine, lent| {
+        let kept = lent.get(&id).ok_or(Fault::UnknownRequest)?;
+        Ok(engine.is_cancelled(kept.job.id()).into())
+    })
+}
+
+/// Returns 1 if the service asked for the early end of any request since the last call, else 0. If so, look at all that run.
+///
+/// One thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) -> c_int {
+    with(engine, |engine, _| Ok(engine.take_cancels().into()))
+}
+
+/// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
+/// this returns; later both on a thread of the library. Either may be null. Returns 0.
+///
+/// One thread at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_engine_watch_frames(
+    engine: *mut mf_engine_process,
+    mapped: mf_engine_frame_event,
+    unmapping: mf_engine_frame_event,
+    context: *mut c_void,
+) -> c_int {
+    with(engine, |engine, _| {
+        engine.watch_frames(Callbacks { mapped, unmapping, context });
+        Ok(0)
+    })
+}
+
+/// The program's functions for frames.
+struct Callbacks {
+    mapped: mf_engine_frame_event,
+    unmapping: mf_engine_frame_event,
+    context: *mut c_void,
+}
+
+// SAFETY: C1: the program gave the context to functions that it knows to be called on another thread.
+unsafe impl Send for Callbacks {}
+
+impl Callbacks {
+    fn call(&self, function: mf_engine_frame_event, frame: Handle, memory: &Mapping) {
+        let Some(function) = function else { return };
+        let length = memory.length_bytes() as u64;
+        let is_writable = memory.access() == Access::ReadWrite;
+        // SAFETY: C1: the function is the program's, and gets its own context. The mapping lives during the call.
+        unsafe { function(self.context, frame.bits(), memory.pointer().cast(), length, is_writable) }
+    }
+}
+
+impl FrameWatcher for Callbacks {
+    fn mapped(&mut self, frame: Handle, memory: &Mapping) {
+        self.call(self.mapped, frame, memory);
+    }
+
+    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+        self.call(self.unmapping, frame, memory);
+    }
+}

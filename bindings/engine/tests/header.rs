@@ -1,0 +1,72 @@
+//! The committed header matches the code, and the version script and the manual page name exactly the functions.
+//!
+//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-engine-c --test header` rewrites the header.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::LazyLock;
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(Path::new(CRATE).join(name)).unwrap_or_default()
+}
+
+/// The header as the code makes it, written first if that was asked for.
+static HEADER: LazyLock<String> = LazyLock::new(|| {
+    let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).unwrap();
+    let bindings = cbindgen::Builder::new().with_crate(CRATE).with_config(config).generate().unwrap();
+    let mut written = Vec::new();
+    bindings.write(&mut written);
+    let written = String::from_utf8(written).unwrap();
+    if std::env::var_os("MEMFERRY_WRITE_HEADER").is_some() {
+        std::fs::write(Path::new(CRATE).join("memferry_engine.h"), &written).unwrap();
+    }
+    written
+});
+
+#[test]
+fn the_header_matches_the_code() {
+    let written = HEADER.as_str();
+    let committed = read("memferry_engine.h");
+    let differs = written.lines().zip(committed.lines()).find(|(new, old)| new != old);
+    assert!(
+        written == committed,
+        "memferry_engine.h does not match the code; rewrite it with MEMFERRY_WRITE_HEADER=1. First difference: {differs:?}"
+    );
+}
+
+/// The functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let names = HEADER.lines().filter_map(|line| {
+        let name = line.strip_prefix("int32_t ").or_else(|| line.strip_prefix("int "))?.split('(').next()?;
+        Some(name.to_owned())
+    });
+    let names: BTreeSet<String> = names.collect();
+    assert!(names.contains("mf_engine_run"), "memferry_engine.h was not understood: {names:?}");
+    names
+}
+
+#[test]
+fn every_function_is_exported() {
+    let script = read("memferry_engine.map");
+    let exported = script.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let exported: BTreeSet<String> =
+        exported.filter(|name| name.starts_with("mf_")).map(str::to_owned).collect();
+    assert_eq!(declared(), exported);
+}
+
+#[test]
+fn the_manual_page_names_every_function() {
+    let page = read("man/memferry_engine.7");
+    let named = page.lines().filter_map(|line| line.strip_prefix(".It Fn ")?.split(' ').next());
+    let named: BTreeSet<String> = named.map(str::to_owned).collect();
+    assert_eq!(declared(), named);
+}
+
+#[test]
+fn the_default_operations_are_those_on_memory() {
+    let all = memferry_transfer::Operations::OF_MEMORY.bits();
+    let expected = format!("{{ sizeof(mf_engine_options), {all}, 0, 0, ");
+    assert!(HEADER.contains(&expected), "MF_ENGINE_OPTIONS_INIT does not name all operations");
+}

@@ -1,0 +1,133 @@
+//! C programs against the library: bad input, layouts, and that the example engine compiles.
+//!
+//! Compilers that are not installed are reported and left out.
+
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use memferry_engine_c::*;
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const STRICT: [&str; 6] = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g"];
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let texts = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success(), "{command:?}: {}\n{}{}", output.status, texts[0], texts[1]);
+    output
+}
+
+fn compilers() -> Vec<&'static str> {
+    let is_installed = |compiler: &&str| {
+        let found = Command::new(compiler).arg("--version").output().is_ok();
+        if !found {
+            println!("left out: {compiler} is not installed");
+        }
+        found
+    };
+    ["gcc", "clang"].into_iter().filter(is_installed).collect()
+}
+
+/// The static library of this build, as in bindings/c/tests/programs.rs.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let of_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
+    };
+    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
+    let before = made(&test);
+    let libraries = beside.filter(of_ours).filter(|path| made(path) <= before);
+    libraries.max_by_key(made).expect("cargo builds the static library with the tests")
+}
+
+/// Where `install` put the library.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed-engine");
+        run(Command::new(Path::new(CRATE).join("install")).arg(library()).arg(&prefix));
+        prefix
+    })
+}
+
+fn compile(compiler: &str, source: &Path, extra: &[&str]) -> PathBuf {
+    let stem = source.file_stem().unwrap().to_string_lossy();
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{compiler}-{stem}{}", extra.join("")));
+    let libraries = prefix().join("lib");
+    let mut command = Command::new(compiler);
+    command.args(STRICT).args(extra).arg("-o").arg(&program).arg(source);
+    command.arg("-I").arg(prefix().join("include")).arg("-L").arg(&libraries);
+    command.arg(format!("-Wl,-rpath,{}", libraries.display())).arg("-lmemferry_engine");
+    run(&mut command);
+    program
+}
+
+#[test]
+fn bad_input_is_an_error() {
+    for compiler in compilers() {
+        run(&mut Command::new(compile(compiler, &Path::new(CRATE).join("tests/bad_input.c"), &[])));
+    }
+}
+
+#[test]
+fn the_example_engine_compiles_and_wants_a_service() {
+    let source = Path::new(CRATE).join("../../engines/example/memferry-engine-example.c");
+    for compiler in compilers() {
+        let program = compile(compiler, &source, &["-O2"]);
+        let usage = Command::new(&program).args(["--socket"]).output().unwrap();
+        assert_eq!(usage.status.code(), Some(2));
+        let nowhere = ["--socket", "/nonexistent/memferry.sock", "--name", "copies", "--shortest", "0"];
+        let refused = Command::new(&program).args(nowhere).output().unwrap();
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{error}");
+        assert!(error.contains("cannot connect to the service at /nonexistent/memferry.sock"), "{error}");
+    }
+}
+
+#[test]
+fn the_example_is_a_short_template() {
+    let source = Path::new(CRATE).join("../../engines/example/memferry-engine-example.c");
+    let lines = std::fs::read_to_string(source).unwrap().lines().count();
+    assert!(lines < 200, "{lines} lines");
+}
+
+fn assertion(expression: &str, value: usize) -> String {
+    format!("_Static_assert({expression} == {value}, \"{expression} is not {value}\");\n")
+}
+
+macro_rules! assertions {
+    ($($structure:ident: $($field:ident),+;)+) => {
+        [$(
+            // No `..`: a field that is missing here does not compile.
+            {
+                let _ = |$structure { $($field: _),+ }: $structure| ();
+                assertion(concat!("sizeof(", stringify!($structure), ")"), size_of::<$structure>())
+            },
+            $(assertion(
+                concat!("offsetof(", stringify!($structure), ", ", stringify!($field), ")"),
+                offset_of!($structure, $field),
+            ),)+
+        )+]
+        .concat()
+    };
+}
+
+#[test]
+fn layouts_agree_in_c_and_rust() {
+    let structures = assertions! {
+        mf_engine_options: size, operations, socket, name, longest_bytes, shortest_bytes, alignment_bytes, channels;
+        mf_engine_segment: address, length;
+        mf_engine_request: id, operation, hint, length, source, destination, second, source_segments,
+            destination_segments, source_count, destination_count, pattern, pattern_bytes, seed, pixel_bytes, x_count,
+            y_count, transparent, color, source_x_step, source_y_step, destination_x_step, destination_y_step;
+    };
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("engine-layouts.c");
+    std::fs::write(&source, format!("#include \"memferry_engine.h\"\n{structures}")).unwrap();
+    for compiler in compilers() {
+        run(Command::new(compiler).args(STRICT).args(["-fsyntax-only", "-I", CRATE]).arg(&source));
+    }
+}

@@ -1,0 +1,187 @@
+//! The example engine at a real service: clients' transfers go to it, it is killed and comes back, and so does the service.
+//!
+//! ```text
+//! this test ─ client ─► service: this test's binary in a role ◄─ the example engine, compiled from C
+//! ```
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use memferry::{Client, EngineKind, Frame, Pattern, Queue, compare, copy, fill, xor};
+use memferry_daemon::{DaemonOptions, serve};
+use memferry_service::{EngineConfig, ServiceConfig};
+
+const ROLE: &str = "MEMFERRY_ENGINE_TEST_SERVES";
+const TIME: Duration = Duration::from_secs(30);
+const LENGTH: u64 = 3 << 20;
+
+/// The role; passes at once in ordinary test runs.
+#[test]
+fn serves() {
+    let Some(path) = std::env::var_os(ROLE) else { return };
+    let user = rustix::process::getuid().as_raw();
+    let engines = vec![EngineConfig::new("example", user)];
+    let options = DaemonOptions {
+        socket: path.into(),
+        mode: 0o600,
+        service: ServiceConfig { workers: 1, engines, ..ServiceConfig::default() },
+        grace: Duration::ZERO,
+        sandbox: false,
+    };
+    serve(&options, || println!("listening")).unwrap();
+}
+
+/// A process that is killed when the test ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the service, and returns when it listens.
+fn start_service(socket: &Path) -> Killed {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["serves", "--exact", "--nocapture"]).env(ROLE, socket).stdout(Stdio::piped());
+    let mut service = Killed(command.spawn().unwrap());
+    let lines = BufReader::new(service.0.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("listening")), "the service did not start");
+    service
+}
+
+/// Compiles the example engine with the static library of this build.
+fn example() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let of_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
+    };
+    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
+    let library = beside.filter(of_ours).filter(|path| made(path) <= made(&test)).max_by_key(made);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("served-example");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-O2", "-I"]).arg(folder).arg("-o").arg(&program);
+    command.arg(folder.join("../../engines/example/memferry-engine-example.c"));
+    command.arg(library.expect("cargo builds the static library with the tests"));
+    command.args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]);
+    assert!(command.status().unwrap().success());
+    program
+}
+
+/// The engine that a keeper has forked.
+fn engine_of(keeper: &Killed) -> Option<i32> {
+    let number = keeper.0.id();
+    let children = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+struct User {
+    queue: Queue,
+    source: Frame,
+    destination: Frame,
+}
+
+impl User {
+    fn connect(socket: &Path) -> Self {
+        let client = Client::connect(socket).unwrap();
+        let source = client.frame(LENGTH).alloc().unwrap();
+        let destination = client.frame(LENGTH).alloc().unwrap();
+        Self { queue: client.queue(16).unwrap(), source, destination }
+    }
+
+    /// A copy of all, which must be right whoever does it. Returns who did.
+    fn copies(&mut self, byte: u8) -> EngineKind {
+        self.source.write(0, &[byte; 64]).unwrap();
+        self.source.write(LENGTH - 64, &[byte; 64]).unwrap();
+        let done = self.queue.run(copy(&self.source, &self.destination)).unwrap();
+        assert_eq!(done.bytes_done, LENGTH);
+        for offset in [0, LENGTH - 64] {
+            let mut bytes = [0; 64];
+            self.destination.read(offset, &mut bytes).unwrap();
+            assert_eq!(bytes, [byte; 64]);
+        }
+        done.engine
+    }
+
+    /// Copies until the engine process does it.
+    fn copies_until_external(&mut self) {
+        let end = Instant::now() + TIME;
+        let mut byte = 0;
+        while self.copies(byte) != EngineKind::External {
+            assert!(Instant::now() < end, "no copy went to the engine process");
+            byte = byte.wrapping_add(1);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The user's memory was registered while the engine ran.
+fn connect_with_engine(socket: &Path) -> User {
+    let end = Instant::now() + TIME;
+    loop {
+        let mut user = User::connect(socket);
+        if user.copies(1) == EngineKind::External {
+            return user;
+        }
+        assert!(Instant::now() < end, "no engine process has attached");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_example_engine_serves_clients() {
+    let socket = std::env::temp_dir().join(format!("memferry-engine-served-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&socket);
+    let service = start_service(&socket);
+    let mut command = Command::new(example());
+    command.arg("--socket").arg(&socket).args(["--name", "example", "--shortest", "65536"]);
+    let mut keeper = Killed(command.spawn().unwrap());
+    let mut user = connect_with_engine(&socket);
+
+    // What it performs, and what it leaves to the CPU.
+    let done = user.queue.run(fill(&user.destination, Pattern::Half(0x1234))).unwrap();
+    assert_eq!(done.engine, EngineKind::External);
+    let done = user
+        .queue
+        .run(compare(user.destination.slice(..LENGTH / 2), user.destination.slice(LENGTH / 2..)))
+        .unwrap();
+    assert_eq!((done.engine, done.output), (EngineKind::External, None));
+    let done = user.queue.run(xor([&user.source, &user.source], &user.destination)).unwrap();
+    assert_eq!(done.engine, EngineKind::Cpu);
+    // A copy that writes what it reads could not be repeated if the engine died.
+    let up = copy(user.source.slice(..LENGTH - 5), user.source.slice(5..));
+    assert_eq!(user.queue.run(up).unwrap().engine, EngineKind::Cpu);
+
+    // It comes back with frames that have been sealed long ago.
+    for _ in 0..3 {
+        let engine = engine_of(&keeper).expect("the keeper has an engine");
+        let engine = rustix::process::Pid::from_raw(engine).unwrap();
+        rustix::process::kill_process(engine, rustix::process::Signal::KILL).unwrap();
+        user.copies_until_external();
+        assert_ne!(engine_of(&keeper), Some(engine.as_raw_nonzero().get()));
+    }
+
+    // The service is restarted under it.
+    drop(user);
+    drop(service);
+    let _ = std::fs::remove_file(&socket);
+    let _service = start_service(&socket);
+    let mut user = connect_with_engine(&socket);
+    user.copies_until_external();
+
+    // It ends in order, and transfers go on.
+    let number = rustix::process::Pid::from_raw(keeper.0.id() as i32).unwrap();
+    rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(keeper.0.wait().unwrap().code(), Some(0));
+    let end = Instant::now() + TIME;
+    while user.copies(7) != EngineKind::Cpu {
+        assert!(Instant::now() < end);
+    }
+    let _ = std::fs::remove_file(&socket);
+}

@@ -1,0 +1,141 @@
+//! The frames that this process has mapped, and what becomes of the service's events about them.
+//!
+//! ```text
+//! Map { frame } ─► mmap, whole and shared ─► Mapped { is_writable }      nothing touches the bytes
+//! Unmap { frame } ─► out of the table ─► Unmapped                        a job that has the mapping keeps it
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use memferry_service::protocol::{FrameDone, FrameEvent, FrameResult};
+use memferry_shm::mapping::{Access, Mapping};
+use memferry_transfer::Handle;
+
+use crate::connection::ConnectionError;
+
+/// The frames of this process. Clones share them.
+#[derive(Clone, Default, Debug)]
+pub struct Frames(Arc<RwLock<BTreeMap<Handle, Mapping>>>);
+
+impl Frames {
+    /// The mapping of a frame; `None` if this process does not have it.
+    pub fn get(&self, frame: Handle) -> Option<Mapping> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&frame).cloned()
+    }
+
+    /// All frames with their mappings.
+    pub fn all(&self) -> Vec<(Handle, Mapping)> {
+        let frames = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        frames.iter().map(|(frame, mapping)| (*frame, mapping.clone())).collect()
+    }
+
+    fn insert(&self, frame: Handle, mapping: Mapping) {
+        // A mapping that this replaces is unmapped after the lock is released.
+        let _replaced = self.0.write().unwrap_or_else(PoisonError::into_inner).insert(frame, mapping);
+    }
+
+    fn remove(&self, frame: Handle) -> Option<Mapping> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&frame)
+    }
+
+    /// Unmaps all that no job has.
+    pub(crate) fn clear(&self) {
+        let _frames = std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Is told of frames that come and go, for instance to pin them for a device.
+///
+/// The methods are called on the thread that maps frames. While one runs, frames of all users wait to be registered, so it should
+/// return within milliseconds.
+pub trait FrameWatcher: Send {
+    /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame.
+    fn mapped(&mut self, frame: Handle, memory: &Mapping);
+
+    /// No request names the frame any more; it is unmapped next.
+    fn unmapping(&mut self, frame: Handle, memory: &Mapping);
+}
+
+/// The watcher, if there is one. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Watcher(Arc<Mutex<Option<Box<dyn FrameWatcher>>>>);
+
+impl Watcher {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn FrameWatcher>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the watcher, which first learns of the frames that exist.
+    pub(crate) fn set(&self, frames: &Frames, mut watcher: Box<dyn FrameWatcher>) {
+        // Events wait for this lock, so no frame is missed and none is seen twice.
+        let mut place = self.lock();
+        for (frame, mapping) in frames.all() {
+            watcher.mapped(frame, &mapping);
+        }
+        *place = Some(watcher);
+    }
+}
+
+/// Does what an event asks for, and calls `answer` with what became of it.
+pub(crate) fn process(
+    event: FrameEvent,
+    mut descriptors: Vec<OwnedFd>,
+    frames: &Frames,
+    watcher: &Watcher,
+    answer: impl FnOnce(FrameDone) -> Result<(), ConnectionError>,
+) -> Result<(), ConnectionError> {
+    let descriptor = descriptors.pop();
+    if !descriptors.is_empty() {
+        return Err(ConnectionError::Protocol("an event has a wrong number of descriptors"));
+    }
+    match (event, descriptor) {
+        (FrameEvent::Map { frame, length }, Some(descriptor)) => {
+            let mut watcher = watcher.lock();
+            let mapping = map(&descriptor, length);
+            drop(descriptor);
+            let result = match &mapping {
+                Some(mapping) => {
+                    frames.insert(frame, mapping.clone());
+                    FrameResult::Mapped { is_writable: mapping.access() == Access::ReadWrite }
+                }
+                None => {
+                    frames.remove(frame);
+                    FrameResult::Failed
+                }
+            };
+            // The owner's registration waits for the answer, not for the watcher.
+            answer(FrameDone { frame, result })?;
+            if let (Some(watcher), Some(mapping)) = (watcher.as_mut(), &mapping) {
+                watcher.mapped(frame, mapping);
+            }
+            Ok(())
+        }
+        (FrameEvent::Unmap { frame }, None) => {
+            let mut watcher = watcher.lock();
+            if let (Some(watcher), Some(mapping)) = (watcher.as_mut(), frames.get(frame)) {
+                watcher.unmapping(frame, &mapping);
+            }
+            // A frame that this process never had is fine: it may have been registered without it.
+            frames.remove(frame);
+            answer(FrameDone { frame, result: FrameResult::Unmapped })
+        }
+        (FrameEvent::Map { .. } | FrameEvent::Unmap { .. }, _) => {
+            Err(ConnectionError::Protocol("an event has a wrong number of descriptors"))
+        }
+        (FrameEvent::Restart, _) => Err(ConnectionError::Protocol("only a keeper can start an engine again")),
+    }
+}
+
+/// Maps all of a memfd, for writing if it allows that.
+fn map(descriptor: &OwnedFd, length: u64) -> Option<Mapping> {
+    let length = usize::try_from(length).ok()?;
+    let block = rustix::fs::fstatfs(descriptor).ok()?.f_bsize as usize;
+    let page = block.max(rustix::param::page_size());
+    let map = |access| Mapping::shared(descriptor.as_fd(), length, access, page);
+    map(Access::ReadWrite).or_else(|_| map(Access::ReadOnly)).ok()
+}
+
+#[cfg(test)]
+mod tests;

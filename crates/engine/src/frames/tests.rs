@@ -1,0 +1,116 @@
+//! Events about frames, without a service.
+
+use std::sync::mpsc;
+
+use memferry_shm::frame;
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::*;
+
+const FRAME: Handle = Handle::new(5, 2);
+
+fn memfd(length: u64) -> OwnedFd {
+    let descriptor =
+        rustix::fs::memfd_create("frame", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&descriptor, length).unwrap();
+    descriptor
+}
+
+/// The answer to an event.
+fn answer(
+    event: FrameEvent,
+    descriptor: Option<OwnedFd>,
+    frames: &Frames,
+    watcher: &Watcher,
+) -> Option<FrameResult> {
+    let mut answer = None;
+    let processed = process(event, descriptor.into_iter().collect(), frames, watcher, |done| {
+        answer = Some(done.result);
+        Ok(())
+    });
+    assert_eq!(processed.is_ok(), answer.is_some());
+    answer
+}
+
+#[test]
+fn a_frame_is_mapped_until_it_is_released() {
+    let frames = Frames::default();
+    let watcher = Watcher::default();
+    let map = FrameEvent::Map { frame: FRAME, length: 8192 };
+    let result = answer(map, Some(memfd(8192)), &frames, &watcher);
+    assert_eq!(result, Some(FrameResult::Mapped { is_writable: true }));
+    assert_eq!(frames.get(FRAME).unwrap().length_bytes(), 8192);
+    for other in [Handle::new(5, 1), Handle::new(5, 3), Handle::new(4, 2)] {
+        assert!(frames.get(other).is_none(), "{other}");
+    }
+    let held = frames.get(FRAME).unwrap();
+    for _ in 0..2 {
+        let result = answer(FrameEvent::Unmap { frame: FRAME }, None, &frames, &watcher);
+        assert_eq!(result, Some(FrameResult::Unmapped));
+        assert!(frames.get(FRAME).is_none());
+    }
+    // A job that has it can still finish.
+    held.write(0, &[1]).unwrap();
+}
+
+#[test]
+fn a_sealed_frame_becomes_readable_only() {
+    let frames = Frames::default();
+    let descriptor = memfd(4096);
+    rustix::fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE).unwrap();
+    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    let result = answer(map, Some(descriptor), &frames, &Watcher::default());
+    assert_eq!(result, Some(FrameResult::Mapped { is_writable: false }));
+    assert_eq!(frames.get(FRAME).unwrap().access(), Access::ReadOnly);
+}
+
+#[test]
+fn what_cannot_be_mapped_is_reported() {
+    let frames = Frames::default();
+    let watcher = Watcher::default();
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    for (descriptor, length) in [(memfd(4096), 0), (memfd(4096), u64::MAX), (pipe, 4096)] {
+        let map = FrameEvent::Map { frame: FRAME, length };
+        assert_eq!(answer(map, Some(descriptor), &frames, &watcher), Some(FrameResult::Failed));
+        assert!(frames.get(FRAME).is_none());
+    }
+}
+
+#[test]
+fn wrong_events_end_the_connection() {
+    let frames = Frames::default();
+    let watcher = Watcher::default();
+    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    assert_eq!(answer(map, None, &frames, &watcher), None);
+    assert_eq!(answer(FrameEvent::Unmap { frame: FRAME }, Some(memfd(1)), &frames, &watcher), None);
+    assert_eq!(answer(FrameEvent::Restart, None, &frames, &watcher), None);
+}
+
+struct Log(mpsc::Sender<(bool, Handle, usize)>);
+
+impl FrameWatcher for Log {
+    fn mapped(&mut self, frame: Handle, memory: &Mapping) {
+        self.0.send((true, frame, memory.length_bytes())).unwrap();
+    }
+
+    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+        self.0.send((false, frame, memory.length_bytes())).unwrap();
+    }
+}
+
+#[test]
+fn a_watcher_learns_of_every_frame_once() {
+    let frames = Frames::default();
+    let watcher = Watcher::default();
+    let early = Handle::new(1, 1);
+    let (descriptor, _) = frame::allocate(4096, Default::default()).unwrap();
+    let map = |frame, length| FrameEvent::Map { frame, length };
+    answer(map(early, 4096), Some(descriptor), &frames, &watcher);
+    let (sender, events) = mpsc::channel();
+    watcher.set(&frames, Box::new(Log(sender)));
+    answer(map(FRAME, 8192), Some(memfd(8192)), &frames, &watcher);
+    answer(FrameEvent::Unmap { frame: early }, None, &frames, &watcher);
+    answer(FrameEvent::Unmap { frame: early }, None, &frames, &watcher);
+    let seen: Vec<_> = events.try_iter().collect();
+    assert_eq!(seen, [(true, early, 4096), (true, FRAME, 8192), (false, early, 4096)]);
+}

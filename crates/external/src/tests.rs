@@ -1,0 +1,440 @@
+//! Both ends in one process, over memory of this process: requests arrive as they were posted, and lies are faults.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use memferry_clock::Instant;
+use memferry_shm::mapping::Mapping;
+use memferry_shm::parking::Fences;
+use memferry_shm::queue_pair::{ClientEnd, ServiceEnd};
+use memferry_shm::storage::MappedWords;
+use memferry_transfer::{
+    CacheHint, Completion, Copy2d, Count2d, Descriptor, Engine, EngineCompletion, EngineKind, Failure,
+    Handle, Lists, Memory, Operation, Operations, Outcome, PixelSize, Plane, Region, Segment, Span, wire,
+};
+use rustix::event::EventfdFlags;
+
+use crate::layout::EngineLayout;
+use crate::{EngineDescription, EngineEnd, ExternalEngine, ExternalFrame, Fault, Lost, Work};
+
+const STALL: Duration = Duration::from_millis(40);
+const CAPACITY: u32 = 8;
+const CHANNELS: u32 = 6;
+const PAGE: usize = 4096;
+
+const SOURCE: Handle = Handle::new(3, 1);
+const DESTINATION: Handle = Handle::new(4, 7);
+
+/// The memories of a queue pair, and the ends over them.
+struct Pair {
+    broker: ExternalEngine,
+    service: Mapping,
+    own: Mapping,
+    layout: EngineLayout,
+    doorbell: OwnedFd,
+}
+
+fn zeroed(bytes: u64) -> Mapping {
+    // Words of a queue pair have to be aligned, and a vector of bytes is only by luck.
+    let (_, mapping) = memferry_shm::frame::allocate_half(bytes).unwrap();
+    mapping
+}
+
+impl Pair {
+    fn of(description: EngineDescription) -> Self {
+        let layout = EngineLayout::new(2, CAPACITY).unwrap();
+        let service = zeroed(layout.service_bytes());
+        let own = zeroed(layout.engine_bytes());
+        let words = |mapping: &Mapping| MappedWords::new(mapping.clone()).unwrap();
+        // Worker 1 of two.
+        let (client, half) = layout.halves(&words(&service), &words(&own), 1).unwrap();
+        let parked = layout.parked_words(&words(&own)).unwrap();
+        let end = ClientEnd::new(layout.pair(), client, half, parked, Fences::Full).unwrap();
+        let wake = layout.wake_word(&words(&service)).unwrap();
+        let broker = ExternalEngine::new(description, (end, wake), (CHANNELS, 4), STALL);
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        Self { broker, service, own, layout, doorbell }
+    }
+
+    fn new() -> Self {
+        Self::of(EngineDescription::default())
+    }
+
+    fn engine(&self) -> EngineEnd {
+        let doorbell = self.doorbell.try_clone().unwrap();
+        EngineEnd::new(self.layout, (self.service.clone(), self.own.clone()), doorbell, Fences::Full).unwrap()
+    }
+
+    /// The engine's half of worker 1's queue pair without [`EngineEnd`]'s manners.
+    fn liar(&self) -> ServiceEnd<MappedWords> {
+        let words = |mapping: &Mapping| MappedWords::new(mapping.clone()).unwrap();
+        let (client, half) = self.layout.halves(&words(&self.service), &words(&self.own), 1).unwrap();
+        ServiceEnd::new(self.layout.pair(), client, half, Fences::Full).unwrap()
+    }
+
+    fn post(&mut self, channel: u32, operation: Operation<Region<ExternalFrame>>) {
+        let descriptor = Descriptor::new(channel, operation).unwrap().with_hint(CacheHint::Stream);
+        self.broker.post(descriptor).unwrap();
+        self.broker.ring_doorbell();
+    }
+
+    fn poll(&mut self) -> Vec<EngineCompletion> {
+        self.poll_at(0)
+    }
+
+    fn poll_at(&mut self, milliseconds: u64) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
+        self.broker.poll(Instant::ORIGIN.after(Duration::from_millis(milliseconds)), &mut completions);
+        completions
+    }
+}
+
+fn frame(handle: Handle, length: u64) -> ExternalFrame {
+    ExternalFrame { handle, length, is_writable: true }
+}
+
+fn part(handle: Handle, offset: u64, length: u64) -> Region<ExternalFrame> {
+    Region::new(frame(handle, PAGE as u64), offset, length).unwrap()
+}
+
+fn copy(length: u64) -> Operation<Region<ExternalFrame>> {
+    let source = part(SOURCE, 64, length);
+    Operation::Copy { source, destination: part(DESTINATION, 128, length), length }
+}
+
+fn done(bytes_done: u64) -> Outcome {
+    Outcome { result: Ok(()), bytes_done, value: 0, engine: EngineKind::External }
+}
+
+/// What the engine gets for one posted operation.
+fn sent(operation: Operation<Region<ExternalFrame>>) -> Work {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, operation);
+    let work = engine.next_work().unwrap();
+    assert!(engine.next_work().is_none());
+    work
+}
+
+#[test]
+fn a_copy_arrives_and_its_completion_returns() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(2, copy(100));
+    let work = engine.next_work().unwrap();
+    assert_eq!((work.id.worker, work.hint), (1, CacheHint::Stream));
+    let expected = Operation::Copy {
+        source: Span::new(SOURCE, 64),
+        destination: Span::new(DESTINATION, 128),
+        length: 100,
+    };
+    assert_eq!(work.operation, expected);
+    assert!(!pair.broker.has_news() && pair.poll().is_empty());
+    engine.progress(work.id, 60, false);
+    engine.complete(work.id, done(100));
+    assert!(pair.broker.has_news());
+    let completions = pair.poll();
+    assert_eq!(completions.len(), 1);
+    assert_eq!((completions[0].ticket.channel, completions[0].outcome), (2, done(100)));
+    assert_eq!(pair.broker.fault(), None);
+    assert!(pair.poll().is_empty(), "the completion came twice");
+}
+
+#[test]
+fn lists_and_walks_arrive_whole() {
+    let segments = |handle, offsets: [u64; 2]| {
+        let segment = |offset| Segment { place: part(handle, offset, 32), length: 32 };
+        Box::new(offsets.map(segment)) as Box<[_]>
+    };
+    let lists = Lists { source: segments(SOURCE, [0, 512]), destination: segments(DESTINATION, [64, 0]) };
+    let work = sent(Operation::ScatterGather { lists: Box::new(lists) });
+    let Operation::ScatterGather { lists } = work.operation else { panic!("{work:?}") };
+    assert_eq!(lists.source[1].place, Span::new(SOURCE, 512));
+    assert_eq!(lists.destination[0].place, Span::new(DESTINATION, 64));
+
+    // A row from right to left begins at its last pixel.
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 10, y_count: 1 };
+    let backwards = Plane { start: 9, x_step: -1, y_step: 0 };
+    let shape = Copy2d {
+        count,
+        source: backwards,
+        destination: Plane::contiguous(0, count.pixel),
+        transparent: None,
+    };
+    let work = sent(Operation::Copy2d {
+        source: part(SOURCE, 100, 10),
+        destination: part(DESTINATION, 200, 10),
+        shape,
+    });
+    let Operation::Copy2d { source, destination, shape } = work.operation else { panic!("{work:?}") };
+    assert_eq!((source.handle, source.offset + shape.source.start), (SOURCE, 109));
+    assert_eq!((destination.handle, destination.offset + shape.destination.start), (DESTINATION, 200));
+    assert_eq!(shape.source.x_step, -1);
+}
+
+#[test]
+fn cancels_reach_the_engine() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    let descriptor = Descriptor::new(1, copy(100)).unwrap();
+    let ticket = pair.broker.post(descriptor).unwrap();
+    pair.broker.ring_doorbell();
+    let work = engine.next_work().unwrap();
+    assert!(!engine.take_cancels() && !engine.is_cancelled(work.id));
+    pair.broker.cancel(ticket);
+    // It does not sleep while a cancel waits.
+    engine.sleep(Duration::from_secs(60));
+    assert!(engine.take_cancels() && engine.is_cancelled(work.id));
+    engine.complete(work.id, Outcome { bytes_done: 7, ..Outcome::refused(Failure::Cancelled) });
+    let completions = pair.poll();
+    assert_eq!(completions[0].outcome.result, Err(Failure::Cancelled));
+    assert_eq!(completions[0].outcome.bytes_done, 7);
+}
+
+#[test]
+fn a_sleeping_engine_is_woken() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            loop {
+                if let Some(work) = engine.next_work() {
+                    engine.complete(work.id, done(100));
+                    return;
+                }
+                engine.sleep(Duration::from_secs(60));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        pair.post(0, copy(100));
+        thread.join().unwrap();
+    });
+    assert_eq!(pair.poll().len(), 1);
+}
+
+#[test]
+fn a_parked_worker_gets_the_doorbell() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    let rings = |pair: &Pair| {
+        let mut count = [0; 8];
+        rustix::io::read(&pair.doorbell, &mut count).is_ok()
+    };
+    for parked in [0, 1] {
+        pair.broker.set_parked(parked);
+        pair.post(0, copy(100));
+        let work = engine.next_work().unwrap();
+        engine.complete(work.id, done(100));
+        assert_eq!(rings(&pair), parked == 1);
+        assert_eq!(pair.poll().len(), 1);
+    }
+}
+
+#[test]
+fn an_engine_gets_only_what_it_announced() {
+    let description = EngineDescription {
+        operations: Operations::COPY | Operations::NOP,
+        longest_bytes: 256,
+        alignment_bytes: 64,
+        ..EngineDescription::default()
+    };
+    let mut pair = Pair::of(description);
+    let mut refused = |operation: Operation<Region<ExternalFrame>>| {
+        pair.broker.post(Descriptor::new(0, operation).unwrap()).is_err()
+    };
+    let read_only = ExternalFrame { is_writable: false, ..frame(DESTINATION, PAGE as u64) };
+    let destination = Region::new(read_only, 0, 64).unwrap();
+    assert!(refused(Operation::Copy { source: part(SOURCE, 0, 64), destination, length: 64 }));
+    assert!(refused(Operation::Crc { source: part(SOURCE, 0, 64), length: 64, seed: 0 }), "not announced");
+    assert!(refused(copy(320)), "too long");
+    assert!(refused(copy(65)), "not aligned");
+    assert!(!refused(copy(64)));
+}
+
+#[test]
+fn malformed_requests_are_unsupported() {
+    // The worker's half, written by hand.
+    let pair = Pair::new();
+    let words = |mapping: &Mapping| MappedWords::new(mapping.clone()).unwrap();
+    let (client, half) = pair.layout.halves(&words(&pair.service), &words(&pair.own), 0).unwrap();
+    let parked = pair.layout.parked_words(&words(&pair.own)).unwrap();
+    let mut worker = ClientEnd::new(pair.layout.pair(), client, half, parked, Fences::Full).unwrap();
+    let mut engine = pair.engine();
+    let mut slot = [u64::MAX; 16];
+    slot[0] = 0xff << 16 | 5 << 32;
+    worker.stage(&slot).unwrap();
+    worker.publish();
+    assert!(engine.next_work().is_none());
+    let completion = worker.pop().unwrap();
+    assert_eq!(wire::tag_of_completion(completion[0]), 5);
+    let decoded = wire::decode_completion(&completion, 0).unwrap();
+    assert_eq!(decoded.outcome.result, Err(Failure::Unsupported));
+}
+
+/// Posts a copy of 100 bytes, lets `lie` complete it, and returns the fault.
+fn fault_of(lie: impl FnOnce(u32, &mut ServiceEnd<MappedWords>)) -> Option<Fault> {
+    let mut pair = Pair::new();
+    let mut liar = pair.liar();
+    liar.set_worker(0);
+    pair.post(0, copy(100));
+    let tag = wire::tag_of(liar.pop().unwrap()[0]);
+    lie(tag, &mut liar);
+    liar.publish();
+    assert_eq!(pair.poll(), [], "a lie became a completion");
+    let fault = pair.broker.fault();
+    // No more work for it, and the job ends when the process has.
+    assert!(pair.broker.post(Descriptor::new(1, copy(1)).unwrap()).is_err());
+    pair.broker.end(Lost::Gone);
+    let ended = pair.poll();
+    assert_eq!(ended.len(), 1, "the job is lost");
+    assert_eq!(ended[0].outcome.result, Err(Failure::EngineReset));
+    fault
+}
+
+fn completion(tag: u32, outcome: Outcome) -> [u64; 3] {
+    wire::encode_completion(&Completion { tag: u64::from(tag), inherited: false, outcome })
+}
+
+#[test]
+fn an_unknown_tag_is_a_fault() {
+    for change in [1, CAPACITY, u32::MAX - 7] {
+        let fault = fault_of(|tag, liar| {
+            liar.stage(&completion(tag.wrapping_add(change), done(100))).unwrap();
+        });
+        assert!(matches!(fault, Some(Fault::UnknownTag(_))), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_second_completion_is_a_fault() {
+    let mut pair = Pair::new();
+    let mut liar = pair.liar();
+    pair.post(0, copy(100));
+    pair.post(1, copy(100));
+    let tag = wire::tag_of(liar.pop().unwrap()[0]);
+    for _ in 0..2 {
+        liar.stage(&completion(tag, done(100))).unwrap();
+    }
+    liar.publish();
+    assert_eq!(pair.poll().len(), 1);
+    assert_eq!(pair.broker.fault(), Some(Fault::UnknownTag(tag)));
+}
+
+#[test]
+fn impossible_byte_counts_are_faults() {
+    for outcome in [
+        done(101),
+        done(99),
+        done(u64::MAX),
+        Outcome { bytes_done: 101, ..Outcome::refused(Failure::Cancelled) },
+    ] {
+        let fault = fault_of(|tag, liar| liar.stage(&completion(tag, outcome)).unwrap());
+        assert_eq!(fault, Some(Fault::Bytes { done: outcome.bytes_done, total: 100 }));
+    }
+}
+
+#[test]
+fn impossible_results_are_faults() {
+    let fault = fault_of(|tag, liar| {
+        liar.stage(&completion(tag, Outcome { value: 9, ..done(100) })).unwrap();
+    });
+    assert_eq!(fault, Some(Fault::Value(9)));
+    for failure in
+        [Failure::ServiceStopping, Failure::DeadlineExceeded, Failure::BadLoop, Failure::TooLong { limit: 1 }]
+    {
+        let fault = fault_of(|tag, liar| liar.stage(&completion(tag, Outcome::refused(failure))).unwrap());
+        assert_eq!(fault, Some(Fault::Failure(failure)));
+    }
+}
+
+#[test]
+fn malformed_completions_are_faults() {
+    let fault = fault_of(|tag, liar| {
+        let [header, ..] = completion(tag, done(100));
+        // A status that does not exist.
+        liar.stage(&[header | 0xff << 17, u64::MAX, u64::MAX]).unwrap();
+    });
+    assert!(matches!(fault, Some(Fault::Malformed(_) | Fault::Bytes { .. })), "{fault:?}");
+}
+
+#[test]
+fn random_words_never_panic_the_worker() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..2000 {
+        let mut pair = Pair::new();
+        let mut engine = pair.engine();
+        pair.post(0, copy(100));
+        pair.post(1, copy(1));
+        let id = engine.next_work().unwrap().id;
+        // Anything in the engine's memory, but most of all in its completions.
+        let words = pair.own.length_bytes() / 8;
+        for _ in 0..random.usize(1..20) {
+            let word = random.usize(..words) as u64;
+            let value = if random.bool() { random.u64(..) } else { random.u64(..8) };
+            pair.own.write(8 * word, &value.to_ne_bytes()).unwrap();
+        }
+        if random.bool() {
+            engine.complete(id, done(100));
+        }
+        let completions = pair.poll();
+        assert!(completions.len() <= 2, "{completions:?}");
+        pair.broker.end(Lost::Gone);
+        assert_eq!(completions.len() + pair.poll().len(), 2);
+    }
+}
+
+#[test]
+fn a_job_without_progress_is_a_fault() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    pair.poll_at(1);
+    assert!(pair.broker.next_wake().is_some());
+    engine.progress(id, 50, false);
+    pair.poll_at(stall / 2);
+    pair.poll_at(stall + 10);
+    assert_eq!(pair.broker.fault(), None, "it made progress");
+    pair.poll_at(3 * stall);
+    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
+fn polls_without_a_time_are_no_stall() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    engine.next_work().unwrap();
+    let stall = STALL.as_millis() as u64;
+    for milliseconds in [0, 1000 * stall, 0, 1000 * stall + 1] {
+        pair.poll_at(milliseconds);
+        assert_eq!(pair.broker.fault(), None);
+    }
+    pair.poll_at(1002 * stall);
+    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
+fn jobs_of_a_lingering_engine_fault_their_channels() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(3, copy(100));
+    engine.next_work().unwrap();
+    pair.broker.end(Lost::Cut);
+    assert_eq!(pair.poll(), [], "its process still runs");
+    pair.broker.end(Lost::Lingering);
+    let completions = pair.poll();
+    assert_eq!(completions[0].outcome.result, Err(Failure::ChannelFaulted));
+    assert_eq!(pair.broker.faulted(), [3]);
+}
+
+#[test]
+fn memory_smaller_than_its_layout_is_refused() {
+    let pair = Pair::new();
+    let other = EngineLayout::new(3, CAPACITY).unwrap();
+    let doorbell = pair.doorbell.try_clone().unwrap();
+    let end = EngineEnd::new(other, (pair.service.clone(), pair.own.clone()), doorbell, Fences::Full);
+    assert!(end.is_err());
+    assert_eq!(frame(SOURCE, 9).length(), 9);
+}

@@ -1,0 +1,303 @@
+//! Frames of engines through all orders of events, and what a hostile peer can say.
+
+use super::*;
+use memferry_transfer::Operations;
+
+const USER: u32 = 998;
+const CLIENT: u32 = 1000;
+const KEEPER: SessionId = SessionId(1);
+const ENGINE: SessionId = SessionId(2);
+
+struct Bed {
+    engines: Engines,
+    now: Instant,
+}
+
+impl Bed {
+    /// An engine for the frames of `CLIENT`, whose keeper is attached.
+    fn new() -> Self {
+        let frames_of = FramesOf::Users(vec![CLIENT]);
+        let config = EngineConfig { frames_of, ..EngineConfig::new("example", USER) };
+        let mut bed = Self { engines: Engines::new(&[config]), now: Instant::now() };
+        bed.attach(KEEPER, &EngineRole::Keeper).unwrap();
+        bed.ask(KEEPER);
+        bed
+    }
+
+    fn with_engine() -> Self {
+        let mut bed = Self::new();
+        bed.attach_engine(ENGINE);
+        bed.ask(ENGINE);
+        bed
+    }
+
+    fn attach(&mut self, session: SessionId, role: &EngineRole) -> Result<(), Refusal> {
+        self.engines.attach(session, USER, "example", role)
+    }
+
+    fn attach_engine(&mut self, session: SessionId) {
+        self.attach(session, &EngineRole::Engine(EngineDescription::default())).unwrap();
+    }
+
+    fn ask(&mut self, session: SessionId) {
+        self.engines.next(session, None).unwrap();
+    }
+
+    fn report(&mut self, session: SessionId, frame: Handle, result: FrameResult) {
+        self.engines.next(session, Some(FrameDone { frame, result })).unwrap();
+    }
+
+    fn mapped(&mut self, session: SessionId, frame: Handle) {
+        self.report(session, frame, FrameResult::Mapped { is_writable: true });
+    }
+
+    fn propose(&mut self) -> FrameProposal {
+        let memory = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+        let proposals = self.engines.propose(CLIENT, 4096, self.now, memory);
+        assert_eq!(proposals.len(), 1);
+        proposals[0]
+    }
+
+    /// The events that are delivered now, by session.
+    fn delivered(&mut self) -> Vec<(SessionId, FrameEvent)> {
+        let deliveries = self.engines.take_deliveries();
+        for delivery in &deliveries {
+            assert_eq!(delivery.memory.is_some(), matches!(delivery.event, FrameEvent::Map { .. }));
+        }
+        deliveries.into_iter().map(|delivery| (delivery.session, delivery.event)).collect()
+    }
+
+    fn register(&mut self, proposal: FrameProposal) -> (Mapping, Vec<(EngineId, ExternalFrame)>) {
+        let mapping = Mapping::owned(vec![0; 4096]);
+        let known = self.engines.register(&[proposal], &mapping);
+        (mapping, known)
+    }
+}
+
+#[test]
+fn a_frame_is_mapped_used_and_unmapped_by_both() {
+    let mut bed = Bed::with_engine();
+    let proposal = bed.propose();
+    let frame = proposal.frame;
+    let map = FrameEvent::Map { frame, length: 4096 };
+    assert_eq!(bed.delivered(), [(KEEPER, map), (ENGINE, map)]);
+    bed.mapped(KEEPER, frame);
+    assert!(!bed.engines.are_answered(&[proposal]));
+    bed.mapped(ENGINE, frame);
+    assert!(bed.engines.are_answered(&[proposal]));
+    let (mapping, known) = bed.register(proposal);
+    let external = ExternalFrame { handle: frame, length: 4096, is_writable: true };
+    assert_eq!(known, [(EngineId { index: 0, number: 1 }, external)]);
+    assert_eq!(bed.engines.states().next().unwrap().frames, 1);
+
+    assert!(bed.engines.release(&[mapping.clone()]) && !bed.engines.release(&[mapping]));
+    let unmap = FrameEvent::Unmap { frame };
+    assert_eq!(bed.delivered(), [(KEEPER, unmap), (ENGINE, unmap)]);
+    bed.report(KEEPER, frame, FrameResult::Unmapped);
+    let next = bed.propose().frame;
+    assert_ne!(next.index(), frame.index(), "the engine may still have it");
+    bed.report(ENGINE, frame, FrameResult::Unmapped);
+    let later = bed.propose().frame;
+    assert_eq!((later.index(), later.generation()), (frame.index(), frame.generation() + 1));
+}
+
+#[test]
+fn only_configured_users_and_names_count() {
+    let mut bed = Bed::new();
+    let none = || None;
+    assert!(bed.engines.propose(CLIENT + 1, 4096, bed.now, none).is_empty(), "another user's frames");
+    let role = EngineRole::Engine(EngineDescription::default());
+    for (user, name) in [(USER + 1, "example"), (USER, "other")] {
+        assert!(bed.engines.attach(ENGINE, user, name, &role).is_err(), "{user} {name}");
+    }
+    assert!(bed.attach(SessionId(3), &EngineRole::Keeper).is_err(), "a second keeper");
+    assert!(bed.attach(KEEPER, &role).is_err(), "a session with two roles");
+    let bad = EngineDescription { operations: Operations::SYNCHRONIZED, ..EngineDescription::default() };
+    assert!(bed.attach(ENGINE, &EngineRole::Engine(bad)).is_err());
+    bed.attach_engine(ENGINE);
+    assert!(bed.attach(SessionId(3), &role).is_err(), "a second engine");
+    assert!(bed.engines.opening(KEEPER).is_err() && bed.engines.opening(SessionId(9)).is_err());
+    assert!(bed.engines.opening(ENGINE).is_ok());
+    assert!(bed.engines.opening(ENGINE).is_err(), "opened twice");
+}
+
+#[test]
+fn a_new_engine_inherits_the_keepers_frames() {
+    let mut bed = Bed::new();
+    let [mapped, failed, released] = std::array::from_fn(|_| bed.propose());
+    let mut mappings = Vec::new();
+    for (proposal, result) in [
+        (mapped, FrameResult::Mapped { is_writable: false }),
+        (failed, FrameResult::Failed),
+        (released, FrameResult::Mapped { is_writable: true }),
+    ] {
+        assert_eq!(bed.delivered().len(), 1);
+        bed.report(KEEPER, proposal.frame, result);
+        let (mapping, known) = bed.register(proposal);
+        assert!(known.is_empty(), "there is no engine yet");
+        mappings.push(mapping);
+    }
+    bed.engines.release(&mappings[2..]);
+    // It was delivered, but the keeper has not reported it yet.
+    assert_eq!(bed.delivered(), [(KEEPER, FrameEvent::Unmap { frame: released.frame })]);
+    bed.attach_engine(ENGINE);
+    let (id, ..) = bed.engines.opening(ENGINE).unwrap();
+    let frames = bed.engines.mapped(id);
+    assert_eq!(frames.len(), 1);
+    assert!(frames[0].0.is(&mappings[0]) && !frames[0].1.is_writable);
+    bed.ask(ENGINE);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: released.frame })]);
+}
+
+#[test]
+fn a_late_answer_is_followed_by_unmap() {
+    let mut bed = Bed::with_engine();
+    let proposal = bed.propose();
+    bed.delivered();
+    bed.mapped(KEEPER, proposal.frame);
+    bed.engines.expire(&[proposal], CLIENT, bed.now);
+    assert!(bed.engines.are_answered(&[proposal]), "nobody is waited for");
+    let (_mapping, known) = bed.register(proposal);
+    assert!(known.is_empty());
+    bed.mapped(ENGINE, proposal.frame);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
+    let none = || None;
+    assert!(bed.engines.propose(CLIENT, 4096, bed.now, none).is_empty(), "its user rests");
+    assert_eq!(bed.engines.propose(CLIENT, 4096, bed.now + REST, none).len(), 1);
+}
+
+#[test]
+fn an_event_that_was_not_delivered_in_time_is_dropped() {
+    let mut bed = Bed::new();
+    let first = bed.propose();
+    assert_eq!(bed.delivered().len(), 1);
+    let second = bed.propose();
+    assert!(bed.delivered().is_empty(), "one event at a time");
+    bed.engines.expire(&[second], CLIENT, bed.now);
+    bed.engines.withdraw(&[second]);
+    bed.mapped(KEEPER, first.frame);
+    assert!(bed.delivered().is_empty());
+}
+
+#[test]
+fn a_lost_engine_keeps_frames_until_its_process_exits() {
+    let mut bed = Bed::with_engine();
+    let proposal = bed.propose();
+    bed.delivered();
+    bed.mapped(KEEPER, proposal.frame);
+    bed.mapped(ENGINE, proposal.frame);
+    let (mapping, known) = bed.register(proposal);
+    let id = known[0].0;
+    assert_eq!(bed.engines.session_of(id), Some(ENGINE));
+    assert_eq!(bed.engines.session_ended(ENGINE, bed.now), Some(id));
+    assert_eq!(bed.engines.session_of(id), None);
+    assert!(bed.engines.is_engine(ENGINE), "its process matters");
+    let again = EngineRole::Engine(EngineDescription::default());
+    assert!(bed.attach(SessionId(3), &again).is_err(), "it has not exited");
+
+    assert_eq!(bed.engines.time_left(bed.now), Some(STUCK));
+    assert!(bed.engines.take_overdue(bed.now).is_empty() && bed.delivered().is_empty());
+    assert!(bed.engines.take_overdue(bed.now + STUCK).is_empty());
+    assert_eq!(bed.delivered(), [(KEEPER, FrameEvent::Restart)]);
+    bed.ask(KEEPER);
+    assert_eq!(bed.engines.take_overdue(bed.now + LINGERING), [id]);
+    assert!(bed.engines.take_overdue(bed.now + LINGERING).is_empty(), "once");
+    assert_eq!(bed.engines.time_left(bed.now), None);
+
+    assert_eq!(bed.engines.process_exited(ENGINE), Some(id));
+    assert_eq!(bed.engines.process_exited(ENGINE), None);
+    bed.attach_engine(SessionId(3));
+    let (second, ..) = bed.engines.opening(SessionId(3)).unwrap();
+    assert_ne!(second, id);
+    assert!(bed.engines.mapped(second)[0].0.is(&mapping), "inherited from the keeper");
+}
+
+#[test]
+fn a_lost_keeper_takes_no_handle_with_it() {
+    let mut bed = Bed::with_engine();
+    let proposal = bed.propose();
+    bed.delivered();
+    bed.mapped(KEEPER, proposal.frame);
+    bed.mapped(ENGINE, proposal.frame);
+    let (mapping, _) = bed.register(proposal);
+    assert_eq!(bed.engines.session_ended(KEEPER, bed.now), None);
+    let none = || None;
+    assert!(bed.engines.propose(CLIENT, 4096, bed.now, none).is_empty(), "nobody could inherit it");
+    bed.engines.release(&[mapping]);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
+    bed.report(ENGINE, proposal.frame, FrameResult::Unmapped);
+    bed.attach(SessionId(5), &EngineRole::Keeper).unwrap();
+    assert_eq!(bed.propose().frame.index(), proposal.frame.index(), "the handle is free again");
+}
+
+#[test]
+fn reports_that_belong_to_no_event_are_refused() {
+    let mut bed = Bed::with_engine();
+    let frame = bed.propose().frame;
+    let done = FrameDone { frame, result: FrameResult::Unmapped };
+    assert!(bed.engines.next(KEEPER, Some(done)).is_err(), "before the delivery");
+    bed.delivered();
+    assert!(bed.engines.next(ENGINE, None).is_err(), "without a report");
+    assert!(bed.engines.next(SessionId(77), None).is_err(), "a stranger");
+    let other = Handle::new(frame.index(), frame.generation() + 1);
+    assert!(bed.engines.next(KEEPER, Some(FrameDone { frame: other, ..done })).is_err());
+}
+
+/// Random events of all kinds: the number of places stays bounded, and no frame is known to workers that an engine did not map.
+#[test]
+fn random_orders_keep_the_books() {
+    for seed in 0..200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut bed = Bed::with_engine();
+        let mut open: Vec<FrameProposal> = Vec::new();
+        let mut registered: Vec<Mapping> = Vec::new();
+        let mut current: BTreeMap<SessionId, FrameEvent> = BTreeMap::new();
+        let mut has: BTreeSet<Handle> = BTreeSet::new();
+        for _ in 0..300 {
+            bed.now += REST + REST;
+            match random.u32(..6) {
+                0 if open.len() + registered.len() < 8 => open.push(bed.propose()),
+                1 if !open.is_empty() => {
+                    let proposal = open.swap_remove(random.usize(..open.len()));
+                    let (mapping, known) = bed.register(proposal);
+                    let is_right = known.iter().all(|(_, frame)| has.contains(&frame.handle));
+                    assert!(is_right, "seed {seed}: {known:?}");
+                    registered.push(mapping);
+                }
+                2 if !open.is_empty() => {
+                    let proposal = open.swap_remove(random.usize(..open.len()));
+                    bed.engines.expire(&[proposal], CLIENT, bed.now);
+                    bed.engines.withdraw(&[proposal]);
+                }
+                3 if !registered.is_empty() => {
+                    let mapping = registered.swap_remove(random.usize(..registered.len()));
+                    assert!(bed.engines.release(&[mapping]), "seed {seed}");
+                }
+                _ => {
+                    for (session, event) in bed.delivered() {
+                        assert!(current.insert(session, event).is_none(), "seed {seed}: two at a time");
+                    }
+                    let session = if random.bool() { KEEPER } else { ENGINE };
+                    let Some(event) = current.remove(&session) else { continue };
+                    let (frame, result) = match event {
+                        FrameEvent::Map { frame, .. } if random.bool() => {
+                            if session == ENGINE {
+                                has.insert(frame);
+                            }
+                            (frame, FrameResult::Mapped { is_writable: true })
+                        }
+                        FrameEvent::Map { frame, .. } => (frame, FrameResult::Failed),
+                        FrameEvent::Unmap { frame } => {
+                            has.remove(&frame);
+                            (frame, FrameResult::Unmapped)
+                        }
+                        FrameEvent::Restart => panic!("seed {seed}: nothing was lost"),
+                    };
+                    bed.report(session, frame, result);
+                }
+            }
+        }
+        let places = bed.engines.entries[0].places.len();
+        assert!(places <= 24, "seed {seed}: {places} places");
+    }
+}

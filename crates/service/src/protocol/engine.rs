@@ -1,0 +1,97 @@
+//! Messages between the service and engine processes: who connects as what, and which frames an engine maps.
+//!
+//! ```text
+//! keeper   AttachEngine(Keeper) ─► NextFrame ─► Map ─► NextFrame(done) ─► ...          forks the engine
+//! engine   AttachEngine(Engine) ─► OpenEngine ─► NextFrame ─► ...                      inherits the keeper's mappings
+//! ```
+
+use memferry_external::EngineDescription;
+use memferry_transfer::Handle;
+use serde::{Deserialize, Serialize};
+
+/// Maximum bytes of an engine's name.
+pub const MAX_ENGINE_NAME: usize = 32;
+
+/// Whether an engine may have this name: 1 to [`MAX_ENGINE_NAME`] lower-case letters, digits and hyphens.
+///
+/// ```
+/// use memferry_service::protocol::engine_name_is_valid;
+///
+/// assert!(engine_name_is_valid("cuda-0"));
+/// assert!(!engine_name_is_valid("") && !engine_name_is_valid("CUDA"));
+/// ```
+pub fn engine_name_is_valid(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=MAX_ENGINE_NAME).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// What a session becomes by attaching.
+///
+/// ```
+/// use memferry_service::protocol::{EngineDescription, EngineRole};
+///
+/// let role = EngineRole::Engine(EngineDescription::default());
+/// assert_ne!(role, EngineRole::Keeper);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum EngineRole {
+    /// It maps frames while they are registered, before they are sealed, and forks the engine, which inherits the mappings.
+    Keeper = 0,
+    /// It moves the bytes. It has the frames that its keeper has mapped: between the fork and this message, a keeper asks for no event.
+    Engine(EngineDescription) = 1,
+}
+
+/// An event for a keeper or an engine.
+///
+/// ```
+/// use memferry_service::protocol::FrameEvent;
+/// use memferry_transfer::Handle;
+///
+/// let event = FrameEvent::Map { frame: Handle::new(7, 1), length: 4096 };
+/// assert_ne!(event, FrameEvent::Unmap { frame: Handle::new(7, 1) });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum FrameEvent {
+    /// Map the attached memfd, whole and shared, for writing if it allows that. Nothing may touch the mapping before a request names
+    /// the frame: until then its owner can truncate it.
+    Map { frame: Handle, length: u64 } = 0,
+    /// No request will name the frame any more: unmap it.
+    Unmap { frame: Handle } = 1,
+    /// For a keeper: end the engine with a signal, and start another one.
+    Restart = 2,
+}
+
+/// What became of an event.
+///
+/// ```
+/// use memferry_service::protocol::FrameResult;
+///
+/// assert_ne!(FrameResult::Mapped { is_writable: true }, FrameResult::Failed);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum FrameResult {
+    Mapped {
+        is_writable: bool,
+    } = 0,
+    /// It could not be mapped.
+    Failed = 1,
+    Unmapped = 2,
+}
+
+/// The report about an event of a frame.
+///
+/// ```
+/// use memferry_service::protocol::{FrameDone, FrameResult};
+/// use memferry_transfer::Handle;
+///
+/// let done = FrameDone { frame: Handle::new(7, 1), result: FrameResult::Unmapped };
+/// assert_eq!(done.frame.index(), 7);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FrameDone {
+    pub frame: Handle,
+    pub result: FrameResult,
+}

@@ -1,0 +1,230 @@
+//! Commands of engine processes, and what the daemon calls for them.
+//!
+//! ```text
+//! daemon: memory of a client ─ propose_frame ─► engines' events ─ take_frame_deliveries ─► their sessions
+//!         all have answered, or expire_proposals ─► sealed ─► frame_registered ─► workers know what each engine has
+//! AttachEngine, OpenEngine, NextFrame ─► registry of engines ─► workers
+//! ```
+//!
+//! Only a daemon has engine processes: the commands of an embedded client are refused, because its service has none configured.
+
+use std::os::fd::OwnedFd;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Stopwatch};
+
+use memferry_cpu::IMMEDIATE_BYTES;
+use memferry_external::layout::EngineLayout;
+use memferry_external::{ExternalEngine, Fault, Lost};
+use memferry_shm::frame;
+use memferry_shm::mapping::Mapping;
+use memferry_shm::parking::Fences;
+use memferry_shm::queue_pair::ClientEnd;
+use memferry_shm::storage::MappedWords;
+use memferry_transfer::SessionId;
+
+use super::{Executed, Service, no_memory, no_resources};
+use crate::bells::Bell;
+use crate::engines::{EngineId, Engines, FrameDelivery, FrameProposal};
+use crate::protocol::{Answer, EngineRole, ExternalStatus, FrameDone, Refusal, RefusalKind};
+use crate::session::{Introduced, refusal, session_closed};
+use crate::shared::WorkerCommand;
+
+impl Service {
+    fn engine_processes(&self) -> MutexGuard<'_, Engines> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Capacity of each queue pair with an engine: a request for each engine channel.
+    fn engine_capacity(&self) -> u32 {
+        self.config.channels_per_worker.next_power_of_two().max(2)
+    }
+
+    pub(super) fn attach_engine(
+        &self,
+        session: SessionId,
+        name: &str,
+        role: &EngineRole,
+    ) -> Result<Answer, Refusal> {
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
+        self.engine_processes().attach(session, user, name, role)?;
+        Ok(Answer::EngineAttached { workers: self.workers.count() as u32, capacity: self.engine_capacity() })
+    }
+
+    pub(super) fn open_engine(
+        &self,
+        session: SessionId,
+        (workers, capacity): (u32, u32),
+        memory: Option<Mapping>,
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        let expected = (self.workers.count() as u32, self.engine_capacity());
+        if (workers, capacity) != expected {
+            let why = format!(
+                "the queue pairs are {} of {} requests, not {workers} of {capacity}",
+                expected.0, expected.1
+            );
+            return Err(refusal(RefusalKind::Argument, why));
+        }
+        let layout =
+            EngineLayout::new(workers, capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
+        let memory = memory.ok_or_else(no_memory)?;
+        if memory.page_bytes() != rustix::param::page_size() {
+            return Err(refusal(
+                RefusalKind::Frame,
+                "the memory of an engine must not consist of huge pages",
+            ));
+        }
+        let Introduced { asymmetric_fences, .. } =
+            self.sessions().get(session).map(|open| open.client.clone()).ok_or_else(session_closed)?;
+        let fences = if asymmetric_fences { self.fences } else { Fences::Full };
+        let mut engines = self.engine_processes();
+        let (id, description, config) = engines.opening(session)?;
+        let shortest_bytes =
+            config.shortest_bytes.unwrap_or_else(|| description.shortest_bytes.max(IMMEDIATE_BYTES + 1));
+        let stall = config.stall;
+        let (descriptor, own) =
+            frame::allocate_sealed_named("memferry-engine", layout.service_bytes(), false)
+                .map_err(|error| no_resources(&error))?;
+        let (doorbell, bells) = Bell::of_engine(workers as usize).map_err(|error| no_resources(&error))?;
+        let unaligned = || no_resources(&"its memory is not aligned");
+        let service = MappedWords::new(own).ok_or_else(unaligned)?;
+        let engine = MappedWords::new(memory).ok_or_else(unaligned)?;
+        let channels = self.config.channels_per_worker;
+        // Each worker gets its share of the engine, rounded up.
+        let limit = description.channels.div_ceil(workers);
+        let frames = engines.mapped(id);
+        drop(engines);
+        for (worker, bell) in bells.into_iter().enumerate() {
+            let halves = layout.halves(&service, &engine, worker);
+            let parts = halves.zip(layout.parked_words(&engine)).zip(layout.wake_word(&service));
+            let ((client, peer), parked, wake) =
+                parts.map(|((halves, parked), wake)| (halves, parked, wake)).ok_or_else(unaligned)?;
+            let end = ClientEnd::new(layout.pair(), client, peer, parked, fences)
+                .map_err(|error| no_resources(&error))?;
+            let engine = Box::new(ExternalEngine::new(description, (end, wake), (channels, limit), stall));
+            self.workers.get(worker).send(WorkerCommand::Engine { id, engine, shortest_bytes, bell });
+            self.workers.get(worker).send(WorkerCommand::EngineFrames(id, frames.clone()));
+        }
+        Ok((Answer::EngineOpened, vec![descriptor, doorbell]))
+    }
+
+    pub(super) fn next_frame(&self, session: SessionId, done: Option<FrameDone>) -> Executed {
+        match self.engine_processes().next(session, done) {
+            Ok(()) => Executed::Waits,
+            Err(refusal) => Executed::Done(Err(refusal), Vec::new()),
+        }
+    }
+
+    /// Proposes memory of `user` to the engines that may have it, before it is sealed. `duplicate` gives a descriptor of it for each
+    /// process that has to map it.
+    pub fn propose_frame(
+        &self,
+        user: u32,
+        length: u64,
+        duplicate: impl Fn() -> Option<OwnedFd>,
+    ) -> Vec<FrameProposal> {
+        let mut engines = self.engine_processes();
+        if engines.is_empty() {
+            return Vec::new();
+        }
+        engines.propose(user, length, Stopwatch::now(), duplicate)
+    }
+
+    /// Whether the engines have mapped the memory, or could not.
+    pub fn proposals_are_answered(&self, proposals: &[FrameProposal]) -> bool {
+        self.engine_processes().are_answered(proposals)
+    }
+
+    /// Stops waiting for engines to map memory of `user`.
+    pub fn expire_proposals(&self, proposals: &[FrameProposal], user: u32) {
+        self.engine_processes().expire(proposals, user, Stopwatch::now());
+    }
+
+    /// The proposed memory is registered as a frame.
+    pub fn frame_registered(&self, proposals: &[FrameProposal], mapping: &Mapping) {
+        if proposals.is_empty() {
+            return;
+        }
+        for (id, frame) in self.engine_processes().register(proposals, mapping) {
+            for worker in self.workers.iter() {
+                worker.send(WorkerCommand::EngineFrames(id, vec![(mapping.clone(), frame)]));
+            }
+        }
+    }
+
+    /// The proposed memory is not registered after all.
+    pub fn withdraw_proposals(&self, proposals: &[FrameProposal]) {
+        if !proposals.is_empty() {
+            self.engine_processes().withdraw(proposals);
+        }
+    }
+
+    /// The events that sessions of engines wait for now.
+    pub fn take_frame_deliveries(&self) -> Vec<FrameDelivery> {
+        self.engine_processes().take_deliveries()
+    }
+
+    /// Whether the end of this session's process matters, because it may touch frames until then.
+    pub fn is_engine(&self, session: SessionId) -> bool {
+        self.engine_processes().is_engine(session)
+    }
+
+    /// The process of a session that was an engine has exited.
+    pub fn engine_exited(&self, session: SessionId) {
+        let id = self.engine_processes().process_exited(session);
+        if let Some(id) = id {
+            self.tell_engine_lost(id, Lost::Gone);
+        }
+    }
+
+    /// Goes on with engines that were cut off and whose processes live on.
+    pub fn look_after_engines(&self) {
+        let lingering = self.engine_processes().take_overdue(Stopwatch::now());
+        lingering.into_iter().for_each(|id| self.tell_engine_lost(id, Lost::Lingering));
+    }
+
+    /// The time until [`look_after_engines`](Self::look_after_engines) has something to do.
+    pub fn engines_time_left(&self) -> Option<Duration> {
+        self.engine_processes().time_left(Stopwatch::now())
+    }
+
+    /// The session of an engine process may have ended.
+    pub(super) fn engine_session_ended(&self, session: SessionId) {
+        let id = self.engine_processes().session_ended(session, Stopwatch::now());
+        if let Some(id) = id {
+            self.tell_engine_lost(id, Lost::Cut);
+        }
+    }
+
+    /// The session of an engine process that broke a rule.
+    pub(super) fn faulty_engine(&self, id: EngineId, fault: Fault) -> Option<SessionId> {
+        let session = self.engine_processes().session_of(id)?;
+        let engine = self.config.engines.get(id.index).map(|engine| engine.name.as_str());
+        tracing::warn!(engine, reason = %fault, "an engine process is cut off");
+        Some(session)
+    }
+
+    /// Frames are unused. Returns whether workers have to forget them, because engines had some.
+    pub(super) fn release_from_engines(&self, frames: &[Mapping]) -> bool {
+        let mut engines = self.engine_processes();
+        !engines.is_empty() && engines.release(frames)
+    }
+
+    fn tell_engine_lost(&self, id: EngineId, how: Lost) {
+        self.workers.iter().for_each(|worker| worker.send(WorkerCommand::EngineLost(id, how)));
+    }
+
+    pub(super) fn external_status(&self) -> Vec<ExternalStatus> {
+        let engines = self.engine_processes();
+        let sessions = self.sessions();
+        let states = engines.states().zip(&self.shared.externals);
+        let status = states.map(|(state, counters)| ExternalStatus {
+            name: state.config.name.clone(),
+            user: state.config.user,
+            is_connected: state.is_connected,
+            process: state.session.and_then(|session| sessions.get(session)).map(|open| open.client.process),
+            frames: state.frames as u32,
+            ..counters.status()
+        });
+        status.collect()
+    }
+}

@@ -1,0 +1,358 @@
+//! Engine processes of every character beside a real service: what they are given, and what becomes of their requests.
+//!
+//! ```text
+//! service ◄─ Role: keeper ─ fork ─► engine: copies, lies, stalls, or is killed          clients here count every completion
+//! ```
+
+mod harness;
+
+#[path = "../../crates/memferry/tests/end_to_end/served.rs"]
+mod served;
+#[path = "../../crates/memferry/tests/end_to_end/shared.rs"]
+#[allow(dead_code, reason = "shared with the client's tests, which use more of it")]
+mod shared;
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use harness::{Role, Service, role_socket, wait_until};
+use memferry::{Client, Frame, Queue, copy, fill};
+use memferry_engine::{
+    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Outcome, WorkId, run,
+};
+use memferry_transfer::{Confined, EngineKind};
+use rustix::process::{Pid, Signal, kill_process};
+use shared::*;
+
+const PATIENCE: Duration = harness::SOON;
+const BYTES: u64 = 1 << 20;
+
+thread_local! {
+    /// The services and engines of the test on this thread, stopped when it ends.
+    static RUNNING: RefCell<Vec<(Service, Role)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs the engine "test" in a child of a role's process, if this is one: an engine's process has one thread, and this test has more.
+#[allow(unsafe_code, reason = "forks")]
+fn as_engine(serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
+    let Some(socket) = role_socket() else { return };
+    let name = "test".to_owned();
+    let description = EngineDescription { shortest_bytes: 0, ..EngineDescription::default() };
+    // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            let ended = run(EngineOptions { socket, name, description }, serve);
+            std::process::exit(ended.is_err().into());
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("a child");
+            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+        }
+    }
+}
+
+/// Carries out a job as the CPU engine does.
+fn perform(job: &Job) -> Outcome {
+    let confined = Confined::new(job.operation(), job.hint()).unwrap();
+    memferry_cpu::perform_whole(&confined, None).unwrap_or_else(|| job.failed(Failure::Unsupported, 0))
+}
+
+fn next(engine: &mut Engine) -> Job {
+    loop {
+        let job = engine.next(Duration::from_secs(1));
+        engine.take_cancels();
+        if let Some(job) = job {
+            return job;
+        }
+    }
+}
+
+#[test]
+fn engine_that_copies() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), perform(&job));
+        }
+    });
+}
+
+/// Completes every request but the first seven.
+#[test]
+fn engine_that_stalls() {
+    as_engine(|engine| {
+        let mut taken = 0;
+        loop {
+            let job = next(engine);
+            taken += 1;
+            if taken > 7 {
+                engine.complete(job.id(), perform(&job));
+            }
+        }
+    });
+}
+
+#[test]
+fn engine_that_invents_requests() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            let id = WorkId { tag: job.id().tag ^ 0x5000, ..job.id() };
+            engine.complete(id, job.succeeded());
+        }
+    });
+}
+
+#[test]
+fn engine_that_claims_too_much() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), Outcome { bytes_done: BYTES + 1, ..job.succeeded() });
+        }
+    });
+}
+
+#[test]
+fn engine_that_claims_admission_failed() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), job.failed(Failure::ServiceStopping, 0));
+        }
+    });
+}
+
+#[test]
+fn engine_that_completes_twice() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            let outcome = perform(&job);
+            engine.complete(job.id(), outcome);
+            engine.complete(job.id(), outcome);
+        }
+    });
+}
+
+#[test]
+fn engine_that_fails() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            let failure = match job.operation() {
+                Operation::Fill { .. } => Failure::MemoryFault,
+                _ => Failure::Cancelled,
+            };
+            engine.complete(job.id(), job.failed(failure, 0));
+        }
+    });
+}
+
+#[test]
+fn engine_that_exits() {
+    as_engine(|engine| {
+        next(engine);
+        Ok(())
+    });
+}
+
+fn configuration(rest: &str) -> String {
+    format!("test user={} {rest}", rustix::process::geteuid().as_raw())
+}
+
+/// A client of a new service with two workers and an engine process of that role, which is connected.
+fn client_beside(role: &str, rest: &str) -> Client {
+    let engine = configuration(rest);
+    let service = Service::start(&["--workers", "2", "--channels", "8", "--engine", &engine]);
+    let client = service.client();
+    let role = Role::start(role, &service.socket);
+    RUNNING.with_borrow_mut(|running| running.push((service, role)));
+    wait_until("the engine to be connected", || state(&client).is_connected);
+    client
+}
+
+/// The client of the request suite: every request that an engine may have goes to it.
+fn client() -> Client {
+    client_beside("engine_that_copies", "shortest=1")
+}
+
+fn state(client: &Client) -> memferry::ExternalStatus {
+    client.status().unwrap().engines.remove(0)
+}
+
+/// Two frames of random bytes.
+fn frames(client: &Client) -> [Frame; 2] {
+    [1, 2].map(|seed| {
+        let frame = client.frame(BYTES).alloc().unwrap();
+        frame.write(0, &memferry_conformance::noise(BYTES as usize, seed)).unwrap();
+        frame
+    })
+}
+
+/// Copies one frame to the other, and returns what did it.
+fn copied(queue: &mut Queue, [source, destination]: &[Frame; 2]) -> EngineKind {
+    let ticket = queue.submit(copy(source, destination)).unwrap();
+    let done = queue.wait(ticket).unwrap();
+    assert_eq!(done.bytes_done, BYTES);
+    assert!(contents(source) == contents(destination));
+    done.engine
+}
+
+/// Kills the engine's process, but not its keeper.
+fn kill_engine(client: &Client, signal: Signal) {
+    if let Some(process) = state(client).process {
+        let _ = kill_process(Pid::from_raw(process as i32).unwrap(), signal);
+    }
+}
+
+/// Has 100 copies done by two queues, and asserts that each ends once and well. Returns what did them.
+fn many_copies(client: &Client, meanwhile: impl FnOnce()) -> Vec<EngineKind> {
+    let pairs: Vec<_> = (0..4).map(|_| frames(client)).collect();
+    let mut queues = [client.queue(64).unwrap(), client.queue(64).unwrap()];
+    for (number, queue) in queues.iter_mut().enumerate() {
+        for round in 0..50 {
+            let [source, destination] = &pairs[(number + 2 * round) % 4];
+            let _ = queue.submit(copy(source, destination)).unwrap();
+        }
+    }
+    meanwhile();
+    let mut engines = Vec::new();
+    for queue in &mut queues {
+        engines.extend(queue.completions().map(|done| done.unwrap().engine));
+    }
+    assert_eq!(engines.len(), 100);
+    for [source, destination] in &pairs {
+        assert!(contents(source) == contents(destination));
+    }
+    engines
+}
+
+#[test]
+fn an_engine_gets_transfers_that_pay() {
+    let client = client_beside("engine_that_copies", "shortest=65536");
+    let pair = frames(&client);
+    let mut queue = client.queue(8).unwrap();
+    assert_eq!(copied(&mut queue, &pair), EngineKind::External);
+    let [source, destination] = &pair;
+    let short = queue.submit(copy(source.slice(..40_000), destination.slice(..40_000))).unwrap();
+    assert_eq!(queue.wait(short).unwrap().engine, EngineKind::Cpu);
+    let overlapping = queue.submit(copy(source.slice(..BYTES - 8), source.slice(8..))).unwrap();
+    assert_eq!(queue.wait(overlapping).unwrap().engine, EngineKind::Cpu, "it could not be repeated");
+    wait_until("the counters", || state(&client).bytes == BYTES);
+    let state = state(&client);
+    assert_eq!((state.name.as_str(), state.transfers, state.redone), ("test", 1, 0));
+    assert_eq!(state.frames, 2);
+    drop(pair);
+    drop(queue);
+    wait_until("the engine to unmap", || self::state(&client).frames == 0);
+}
+
+#[test]
+fn a_killed_engine_loses_nothing_and_comes_back() {
+    let client = client_beside("engine_that_copies", "");
+    let pair = frames(&client);
+    let mut queue = client.queue(8).unwrap();
+    for _ in 0..5 {
+        let before = state(&client).process;
+        many_copies(&client, || kill_engine(&client, Signal::KILL));
+        wait_until("another engine", || {
+            let state = state(&client);
+            state.is_connected && state.process != before
+        });
+        // Its frames are sealed since before this process existed.
+        assert_eq!(copied(&mut queue, &pair), EngineKind::External);
+    }
+}
+
+#[test]
+fn a_stopped_engine_is_ended_by_its_keeper() {
+    let client = client_beside("engine_that_copies", "stall-ms=200");
+    let pair = frames(&client);
+    let mut queue = client.queue(8).unwrap();
+    assert_eq!(copied(&mut queue, &pair), EngineKind::External);
+    let before = state(&client).process;
+    kill_engine(&client, Signal::STOP);
+    assert_eq!(copied(&mut queue, &pair), EngineKind::Cpu);
+    wait_until("another engine", || state(&client).is_connected && state(&client).process != before);
+}
+
+#[test]
+fn a_stopped_engine_delays_a_registration_once() {
+    let client = client_beside("engine_that_copies", "");
+    kill_engine(&client, Signal::STOP);
+    let began = std::time::Instant::now();
+    let frames: Vec<_> = (0..200).map(|_| client.frame(4096).alloc().unwrap()).collect();
+    // Each would take a tenth of a second if it waited for the engine.
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    drop(frames);
+    kill_engine(&client, Signal::CONT);
+    wait_until("the engine to unmap the one it was late with", || state(&client).frames == 0);
+}
+
+#[test]
+fn a_stalling_engine_is_cut_off() {
+    let client = client_beside("engine_that_stalls", "stall-ms=100");
+    let engines = many_copies(&client, || {});
+    assert!(engines.contains(&EngineKind::Cpu), "{engines:?}");
+    wait_until("the counters", || state(&client).redone > 0);
+}
+
+#[test]
+fn a_lying_engine_changes_no_completion() {
+    for role in [
+        "engine_that_invents_requests",
+        "engine_that_claims_too_much",
+        "engine_that_claims_admission_failed",
+        "engine_that_completes_twice",
+    ] {
+        let client = client_beside(role, "");
+        let before = client.status().unwrap().refused.violations;
+        let engines = many_copies(&client, || {});
+        assert!(engines.contains(&EngineKind::Cpu), "{role}: {engines:?}");
+        wait_until(role, || client.status().unwrap().refused.violations > before);
+        RUNNING.take();
+    }
+}
+
+#[test]
+fn the_cpu_repeats_what_an_engine_fails() {
+    let client = client_beside("engine_that_fails", "");
+    let pair = frames(&client);
+    let mut queue = client.queue(8).unwrap();
+    assert_eq!(copied(&mut queue, &pair), EngineKind::Cpu, "nobody cancelled it");
+    let filled = queue.submit(fill(&pair[1], memferry::Pattern::Byte(7))).unwrap();
+    assert_eq!(queue.wait(filled).unwrap().engine, EngineKind::Cpu);
+    assert!(contents(&pair[1]).iter().all(|byte| *byte == 7));
+    wait_until("the counters", || state(&client).redone == 2);
+}
+
+#[test]
+fn an_engine_may_end_at_every_request() {
+    let client = client_beside("engine_that_exits", "");
+    let engines = many_copies(&client, || {});
+    assert!(engines.contains(&EngineKind::Cpu), "{engines:?}");
+}
+
+#[test]
+fn frames_of_other_users_are_not_mapped() {
+    let client = client_beside("engine_that_copies", "frames=12345");
+    let mut queue = client.queue(8).unwrap();
+    assert_eq!(copied(&mut queue, &frames(&client)), EngineKind::Cpu);
+    assert_eq!(state(&client).frames, 0);
+}
+
+#[test]
+fn a_service_that_comes_back_has_its_engine_again() {
+    let client = client_beside("engine_that_copies", "");
+    let (mut service, role) = RUNNING.with_borrow_mut(|running| running.pop().unwrap());
+    drop(client);
+    let engine = configuration("");
+    service.replace(&["--workers", "2", "--channels", "8", "--engine", &engine]);
+    let client = service.client();
+    wait_until("the engine to be connected", || state(&client).is_connected);
+    assert_eq!(copied(&mut client.queue(8).unwrap(), &frames(&client)), EngineKind::External);
+    drop((service, role));
+}
