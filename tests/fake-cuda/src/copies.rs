@@ -7,7 +7,7 @@ use crate::space::{Kind, VRAM, space};
 use crate::streams::{enqueue, enqueue_and_wait};
 
 /// Gives copies to a stream. With a side in pageable memory they have run when the call returns, as the driver may do it too.
-fn copy(name: &str, stream: usize, copies: Result<Vec<Copy>, Code>) -> Code {
+fn give(name: &str, stream: usize, copies: Result<Vec<Copy>, Code>) -> Code {
     let checked = copies.and_then(|copies| {
         let space = space().read();
         let mut is_pageable = false;
@@ -23,11 +23,11 @@ fn copy(name: &str, stream: usize, copies: Result<Vec<Copy>, Code>) -> Code {
     }
 }
 
-/// One copy; `from` and `to` are checked for the side that the call's name says.
-fn copy_one(name: &str, stream: usize, sides: Result<(), Code>, copy_: Copy) -> Code {
+/// One copy; `sides` says whether its operands are of the kinds that the call's name says.
+fn copy_one(name: &str, stream: usize, sides: Result<(), Code>, copy: Copy) -> Code {
     match sides {
-        Ok(()) if copy_.length == 0 => call_in_context(name, || Ok(())),
-        _ => copy(name, stream, sides.map(|()| vec![copy_])),
+        Ok(()) if copy.length == 0 => call_in_context(name, || Ok(())),
+        _ => give(name, stream, sides.map(|()| vec![copy])),
     }
 }
 
@@ -119,8 +119,8 @@ impl Memcpy2d {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemcpy2DAsync_v2(copy_: Option<&Memcpy2d>, stream: usize) -> Code {
-    copy("cuMemcpy2DAsync", stream, copy_.ok_or(INVALID_VALUE).and_then(Memcpy2d::copies))
+pub(crate) extern "C" fn cuMemcpy2DAsync_v2(rectangle: Option<&Memcpy2d>, stream: usize) -> Code {
+    give("cuMemcpy2DAsync", stream, rectangle.ok_or(INVALID_VALUE).and_then(Memcpy2d::copies))
 }
 
 /// `CUmemcpyAttributes`.
@@ -222,7 +222,7 @@ pub(crate) extern "C" fn cuMemcpyBatchAsync(
     stream: usize,
 ) -> Code {
     let batch = Batch { to, from, lengths, count, attributes, first_copies, attribute_count };
-    let code = copy("cuMemcpyBatchAsync", stream, batch.copies());
+    let code = give("cuMemcpyBatchAsync", stream, batch.copies());
     if let Some(failed) = failed
         && code != SUCCESS
     {
