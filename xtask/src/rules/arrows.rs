@@ -5,7 +5,7 @@
 //!                      └─ shm ◄── cpu, kmod ◄─┴─ service ◄─┬─ memferry ◄── c, python, bulk, cli
 //!                          ▲      ▲                        ├─ daemon ◄──── cli
 //!                          │      │                        └─ engine ◄──── engine-c        external is between shm and service
-//!                          │      └─ preload, recorder
+//!                          │      └─ preload, recorder            engine-cuda uses shm and transfer
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  lab uses any, nothing uses lab
 //! ```
@@ -103,6 +103,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-preload", Arrows::Only(&["memferry-cpu"])),
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
+    ("memferry-engine-cuda", Arrows::Only(&["memferry-shm", "memferry-transfer"])),
+    ("memferry-fake-cuda", Arrows::Only(&[])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
     (
         "memferry-attackers",

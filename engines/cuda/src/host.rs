@@ -1,0 +1,92 @@
+//! Host memory for copies, pinned where that is possible.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use memferry_shm::mapping::{Access, Mapping};
+use thiserror::Error;
+
+use crate::device::Device;
+use crate::driver::{Address, CallError, DeviceAddress, Driver};
+use crate::place::{Memory, Place};
+
+/// A mapping that the device may copy from and to.
+///
+/// The GPU reaches pinned pages by itself. Where the driver refuses to pin them, copies still work: the driver moves the bytes through
+/// memory of its own, more slowly, and the call that starts a copy may wait for it. Lists then need a call for each piece.
+/// It stays pinned while a place in it lives.
+#[derive(Debug)]
+pub struct HostMemory {
+    device: Arc<Device>,
+    mapping: Mapping,
+    pinned: Result<DeviceAddress, NotPinned>,
+}
+
+/// Why memory is not pinned.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NotPinned {
+    #[error("the device cannot pin host memory")]
+    Unsupported,
+    #[error("the device cannot pin host memory that is mapped read-only")]
+    ReadOnly,
+    #[error(transparent)]
+    Refused(#[from] CallError),
+}
+
+impl HostMemory {
+    /// Pins a mapping, or keeps it unpinned; [`not_pinned`](Self::not_pinned) says why.
+    pub fn new(device: &Arc<Device>, mapping: Mapping) -> Arc<Self> {
+        let pinned = pin(device, &mapping);
+        Arc::new(Self { device: Arc::clone(device), mapping, pinned })
+    }
+
+    pub fn not_pinned(&self) -> Option<&NotPinned> {
+        self.pinned.as_ref().err()
+    }
+
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// A range of its bytes.
+    pub fn place(self: &Arc<Self>, range: Range<u64>) -> Option<Place> {
+        let length = self.mapping.length_bytes() as u64;
+        Place::new(Arc::clone(self) as Arc<dyn Memory>, range, length)
+    }
+}
+
+impl Memory for HostMemory {
+    fn address(&self) -> Address {
+        let host = self.mapping.pointer() as usize;
+        match self.pinned {
+            Ok(device) => Address::Pinned(host, device),
+            Err(_) => Address::Host(host),
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.mapping.access() == Access::ReadOnly
+    }
+}
+
+fn pin(device: &Device, mapping: &Mapping) -> Result<DeviceAddress, NotPinned> {
+    let abilities = device.abilities();
+    let is_read_only = mapping.access() == Access::ReadOnly;
+    if !abilities.pins_host_memory {
+        return Err(NotPinned::Unsupported);
+    }
+    if is_read_only && !abilities.pins_read_only {
+        return Err(NotPinned::ReadOnly);
+    }
+    let register = |driver: &Driver| driver.register(mapping.pointer(), mapping.length_bytes(), is_read_only);
+    device.call(register).map_err(NotPinned::Refused)
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // After a loss the pages stay with the device until the process ends.
+        if self.pinned.is_ok() && self.device.lost().is_none() {
+            _ = self.device.call(|driver| driver.unregister(self.mapping.pointer()));
+        }
+    }
+}

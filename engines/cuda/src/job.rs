@@ -1,0 +1,355 @@
+//! Jobs, and the steps that a stream is given for one.
+//!
+//! ```text
+//! Job ─ checks: lengths, rights, overlaps ─► steps: copies, rows, fills, lists, by what the memory and the geometry allow
+//! ```
+
+use memferry_transfer::Pattern;
+use thiserror::Error;
+
+use crate::driver::{Address, CallError, Code, DeviceAddress, Element};
+use crate::gather;
+use crate::place::Place;
+
+/// One piece of a list.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub from: Place,
+    pub to: Place,
+}
+
+/// Rows of equal length at equal distances. The place begins with the first row and ends with the last.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    pub place: Place,
+    pub pitch_bytes: u64,
+}
+
+/// What a stream does. At least one side of a copy is VRAM, unless it is a [`Detour`](Self::Detour).
+#[derive(Clone, Debug)]
+pub enum Job {
+    Copy {
+        from: Place,
+        to: Place,
+    },
+    Copy2d {
+        from: Rows,
+        to: Rows,
+        row_bytes: u64,
+        rows: u64,
+    },
+    Fill {
+        to: Place,
+        pattern: Pattern,
+    },
+    Fill2d {
+        to: Rows,
+        pattern: Pattern,
+        row_bytes: u64,
+        rows: u64,
+    },
+    /// Copies the pieces in this order, or as if.
+    Scatter(Vec<Piece>),
+    /// A copy in host memory by the device, to measure whether that pays: in pieces through a place in VRAM, or without one
+    /// directly, by device addresses of pinned memory.
+    Detour {
+        from: Place,
+        to: Place,
+        through: Option<Place>,
+    },
+}
+
+/// Why a job was refused or did not end well.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum JobError {
+    #[error("the source has {from_bytes} bytes, the destination {to_bytes}")]
+    Lengths { from_bytes: u64, to_bytes: u64 },
+    #[error("the destination is mapped read-only")]
+    ReadOnly,
+    #[error("source and destination overlap")]
+    Overlap,
+    #[error(
+        "{rows} rows of {row_bytes} bytes at distances of {pitch_bytes} do not fit a place of {place_bytes} bytes"
+    )]
+    Geometry { rows: u64, row_bytes: u64, pitch_bytes: u64, place_bytes: u64 },
+    #[error("the device fills its own memory only, and copies only from it or to it")]
+    NoVram,
+    #[error("a detour goes through memory of the device, or between places in pinned host memory")]
+    NoDetour,
+    /// Part of it may have been done.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The device may still access the job's memory until this process has ended.
+    #[error("the context of the device is lost: {0}; this process has to end")]
+    Lost(Code),
+}
+
+/// A copy of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Copy {
+    pub(crate) from: Address,
+    pub(crate) to: Address,
+    pub(crate) length: u64,
+}
+
+/// How the copies of a list are given to the driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manner {
+    OneByOne,
+    Batch,
+    Kernel,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Copies(Vec<Copy>, Manner),
+    Rows { from: (Address, u64), to: (Address, u64), row_bytes: u64, rows: u64 },
+    Fill { to: DeviceAddress, element: Element, count: u64 },
+    FillRows { to: (DeviceAddress, u64), element: Element, count: u64, rows: u64 },
+}
+
+/// What the plan depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planner {
+    pub(crate) max_pitch_bytes: u64,
+    pub(crate) has_batches: bool,
+    pub(crate) has_kernel: bool,
+    /// The kernel takes lists whose pieces are shorter than this on average.
+    pub(crate) kernel_below_bytes: u64,
+}
+
+impl Planner {
+    pub(crate) fn steps(&self, job: &Job) -> Result<Vec<Step>, JobError> {
+        match job {
+            Job::Copy { from, to } => {
+                let copies = Vec::from_iter(copy(from, to)?);
+                Ok(one_by_one(copies))
+            }
+            Job::Copy2d { from, to, row_bytes, rows } => self.copy_2d(from, to, *row_bytes, *rows),
+            Job::Fill { to, pattern } => fill(vram(to)?, to.length_bytes(), *pattern),
+            Job::Fill2d { to, pattern, row_bytes, rows } => self.fill_2d(to, *pattern, *row_bytes, *rows),
+            Job::Scatter(pieces) => self.scatter(pieces),
+            Job::Detour { from, to, through } => detour(from, to, through.as_ref()),
+        }
+    }
+
+    fn copy_2d(&self, from: &Rows, to: &Rows, row_bytes: u64, rows: u64) -> Result<Vec<Step>, JobError> {
+        check_rows(from, row_bytes, rows)?;
+        check_rows(to, row_bytes, rows)?;
+        let are_apart = rows < 2 || to.pitch_bytes >= row_bytes;
+        if !are_apart {
+            return Err(geometry(to, row_bytes, rows));
+        }
+        let plane = |rows: &Rows| (rows.place.address(), rows.pitch_bytes);
+        let from_plane = plane(from);
+        let to_plane = plane(to);
+        match check_sides(&from.place, &to.place) {
+            // Rows of two pictures in one place may lie between each other.
+            Err(JobError::Overlap)
+                if are_independent(&Vec::from_iter(row_copies(from_plane, to_plane, row_bytes, rows))) => {}
+            other => other?,
+        }
+        if row_bytes == 0 || rows == 0 {
+            return Ok(Vec::new());
+        }
+        let fits = |rows: &Rows| rows.pitch_bytes >= row_bytes && rows.pitch_bytes <= self.max_pitch_bytes;
+        if fits(from) && fits(to) {
+            return Ok(vec![Step::Rows { from: from_plane, to: to_plane, row_bytes, rows }]);
+        }
+        Ok(one_by_one(row_copies(from_plane, to_plane, row_bytes, rows).collect()))
+    }
+
+    fn fill_2d(&self, to: &Rows, pattern: Pattern, row_bytes: u64, rows: u64) -> Result<Vec<Step>, JobError> {
+        check_rows(to, row_bytes, rows)?;
+        let start = vram(&to.place)?;
+        if row_bytes == 0 || rows == 0 {
+            return Ok(Vec::new());
+        }
+        let element = element(pattern, start.0, row_bytes | to.pitch_bytes);
+        let is_one_call = to.pitch_bytes >= row_bytes && to.pitch_bytes <= self.max_pitch_bytes;
+        if let Some(element) = element.filter(|_| is_one_call) {
+            let count = row_bytes / element.width();
+            return Ok(vec![Step::FillRows { to: (start, to.pitch_bytes), element, count, rows }]);
+        }
+        let mut steps = Vec::new();
+        for row in 0..rows {
+            steps.extend(fill(start.plus(row * to.pitch_bytes), row_bytes, pattern)?);
+        }
+        Ok(steps)
+    }
+
+    fn scatter(&self, pieces: &[Piece]) -> Result<Vec<Step>, JobError> {
+        let mut copies: Vec<Copy> = Vec::with_capacity(pieces.len());
+        let mut last: Option<&Piece> = None;
+        for piece in pieces {
+            let Some(next) = copy(&piece.from, &piece.to)? else { continue };
+            let continues =
+                |last: &Piece| last.from.is_followed_by(&piece.from) && last.to.is_followed_by(&piece.to);
+            match copies.last_mut().filter(|_| last.is_some_and(continues)) {
+                Some(run) => run.length += next.length,
+                None => copies.push(next),
+            }
+            last = Some(piece);
+        }
+        let manner = self.manner(&copies);
+        Ok(if copies.is_empty() { Vec::new() } else { vec![Step::Copies(copies, manner)] })
+    }
+
+    fn manner(&self, copies: &[Copy]) -> Manner {
+        if copies.len() < 2 || !are_independent(copies) {
+            return Manner::OneByOne;
+        }
+        let total: u64 = copies.iter().map(|copy| copy.length).sum();
+        let is_small = total / (copies.len() as u64) < self.kernel_below_bytes;
+        if self.has_kernel && is_small && copies.len() <= gather::TABLE_PIECES {
+            Manner::Kernel
+        } else if self.has_batches {
+            Manner::Batch
+        } else {
+            Manner::OneByOne
+        }
+    }
+}
+
+fn one_by_one(copies: Vec<Copy>) -> Vec<Step> {
+    if copies.is_empty() { Vec::new() } else { vec![Step::Copies(copies, Manner::OneByOne)] }
+}
+
+/// The rows as copies.
+pub(crate) fn row_copies(
+    (from, from_pitch): (Address, u64),
+    (to, to_pitch): (Address, u64),
+    length: u64,
+    rows: u64,
+) -> impl Iterator<Item = Copy> {
+    (0..rows).map(move |row| Copy { from: from.plus(row * from_pitch), to: to.plus(row * to_pitch), length })
+}
+
+fn check_sides(from: &Place, to: &Place) -> Result<(), JobError> {
+    match () {
+        () if to.is_read_only() => Err(JobError::ReadOnly),
+        () if !from.is_vram() && !to.is_vram() => Err(JobError::NoVram),
+        () if from.overlaps(to) => Err(JobError::Overlap),
+        () => Ok(()),
+    }
+}
+
+/// `None`: nothing to copy.
+fn copy(from: &Place, to: &Place) -> Result<Option<Copy>, JobError> {
+    check_lengths(from, to)?;
+    check_sides(from, to)?;
+    let length = from.length_bytes();
+    Ok((length > 0).then(|| Copy { from: from.address(), to: to.address(), length }))
+}
+
+fn check_lengths(from: &Place, to: &Place) -> Result<(), JobError> {
+    let from_bytes = from.length_bytes();
+    let to_bytes = to.length_bytes();
+    if from_bytes == to_bytes { Ok(()) } else { Err(JobError::Lengths { from_bytes, to_bytes }) }
+}
+
+fn check_rows(rows_of: &Rows, row_bytes: u64, rows: u64) -> Result<(), JobError> {
+    let place_bytes = rows_of.place.length_bytes();
+    let pitch_bytes = rows_of.pitch_bytes;
+    let end =
+        rows.checked_sub(1).map_or(Some(0), |last| last.checked_mul(pitch_bytes)?.checked_add(row_bytes));
+    if end.is_some_and(|end| end <= place_bytes) { Ok(()) } else { Err(geometry(rows_of, row_bytes, rows)) }
+}
+
+fn geometry(rows_of: &Rows, row_bytes: u64, rows: u64) -> JobError {
+    let place_bytes = rows_of.place.length_bytes();
+    let pitch_bytes = rows_of.pitch_bytes;
+    JobError::Geometry { rows, row_bytes, pitch_bytes, place_bytes }
+}
+
+fn vram(place: &Place) -> Result<DeviceAddress, JobError> {
+    match place.address() {
+        Address::Vram(address) => Ok(address),
+        Address::Host(_) | Address::Pinned(..) => Err(JobError::NoVram),
+    }
+}
+
+/// The widest element that fills aligned memory with the pattern, if one does.
+fn element(pattern: Pattern, address: u64, lengths: u64) -> Option<Element> {
+    let [a, b, c, d] = pattern.word_bytes();
+    let is_multiple = |width: u64| (address | lengths).is_multiple_of(width);
+    match () {
+        () if [b, c, d] == [a; 3] => Some(Element::One(a)),
+        () if [a, b] == [c, d] && is_multiple(2) => Some(Element::Two(u16::from_le_bytes([a, b]))),
+        () if is_multiple(4) => Some(Element::Four(u32::from_le_bytes([a, b, c, d]))),
+        () => None,
+    }
+}
+
+/// Fills that together repeat the pattern from the first byte on, whatever the alignment.
+fn fill(to: DeviceAddress, length: u64, pattern: Pattern) -> Result<Vec<Step>, JobError> {
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    if let Some(element) = element(pattern, to.0, length) {
+        return Ok(vec![Step::Fill { to, element, count: length / element.width() }]);
+    }
+    let bytes = pattern.word_bytes();
+    let head = (to.0.next_multiple_of(4) - to.0).min(length);
+    let words = (length - head) / 4;
+    let byte_at = |at: u64| bytes[(at % 4) as usize];
+    let single = |at: u64| Step::Fill { to: to.plus(at), element: Element::One(byte_at(at)), count: 1 };
+    let word = u32::from_le_bytes([byte_at(head), byte_at(head + 1), byte_at(head + 2), byte_at(head + 3)]);
+    let mut steps: Vec<Step> = (0..head).map(single).collect();
+    if words > 0 {
+        steps.push(Step::Fill { to: to.plus(head), element: Element::Four(word), count: words });
+    }
+    steps.extend((head + words * 4..length).map(single));
+    Ok(steps)
+}
+
+/// Whether the copies may run in any order, and the device reaches all their memory by itself.
+fn are_independent(copies: &[Copy]) -> bool {
+    let mut spans: Vec<(DeviceAddress, DeviceAddress, bool)> = Vec::with_capacity(2 * copies.len());
+    for copy in copies {
+        let (Some(from), Some(to)) = (copy.from.by_device(), copy.to.by_device()) else { return false };
+        spans.push((from, from.plus(copy.length), false));
+        spans.push((to, to.plus(copy.length), true));
+    }
+    spans.sort_unstable();
+    let mut read_until = DeviceAddress(0);
+    let mut written_until = DeviceAddress(0);
+    for (start, end, writes) in spans {
+        if start < written_until || (writes && start < read_until) {
+            return false;
+        }
+        let until = if writes { &mut written_until } else { &mut read_until };
+        *until = end.max(*until);
+    }
+    true
+}
+
+fn detour(from: &Place, to: &Place, through: Option<&Place>) -> Result<Vec<Step>, JobError> {
+    check_lengths(from, to)?;
+    if to.is_read_only() {
+        return Err(JobError::ReadOnly);
+    }
+    if from.overlaps(to) {
+        return Err(JobError::Overlap);
+    }
+    let length = from.length_bytes();
+    let from = from.address();
+    let to = to.address();
+    let Some(through) = through else {
+        let are_pinned = matches!((from, to), (Address::Pinned(..), Address::Pinned(..)));
+        let copies = if length == 0 { Vec::new() } else { vec![Copy { from, to, length }] };
+        return if are_pinned { Ok(one_by_one(copies)) } else { Err(JobError::NoDetour) };
+    };
+    let is_host = |address| !matches!(address, Address::Vram(_));
+    if !is_host(from) || !is_host(to) || !through.is_vram() || through.length_bytes() == 0 {
+        return Err(JobError::NoDetour);
+    }
+    let middle = through.address();
+    let mut copies = Vec::new();
+    for at in (0..length).step_by(through.length_bytes() as usize) {
+        let length = through.length_bytes().min(length - at);
+        copies.push(Copy { from: from.plus(at), to: middle, length });
+        copies.push(Copy { from: middle, to: to.plus(at), length });
+    }
+    Ok(one_by_one(copies))
+}

@@ -1,0 +1,60 @@
+//! Ranges of memory that jobs name.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::driver::Address;
+
+/// Memory that a job can name.
+pub(crate) trait Memory: fmt::Debug + Send + Sync {
+    fn address(&self) -> Address;
+    fn is_read_only(&self) -> bool;
+}
+
+/// A range that lies in host memory or VRAM, which it keeps.
+#[derive(Clone, Debug)]
+pub struct Place {
+    memory: Arc<dyn Memory>,
+    offset: u64,
+    length: u64,
+}
+
+impl Place {
+    /// `None`: the range is reversed, or not inside `length`.
+    pub(crate) fn new(memory: Arc<dyn Memory>, range: Range<u64>, length: u64) -> Option<Self> {
+        let is_inside = range.start <= range.end && range.end <= length;
+        is_inside.then(|| Self { memory, offset: range.start, length: range.end - range.start })
+    }
+
+    pub fn length_bytes(&self) -> u64 {
+        self.length
+    }
+
+    pub fn is_vram(&self) -> bool {
+        matches!(self.memory.address(), Address::Vram(_))
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.memory.is_read_only()
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.memory.address().plus(self.offset)
+    }
+
+    /// Whether the other place begins in the same memory where this one ends.
+    pub(crate) fn is_followed_by(&self, other: &Self) -> bool {
+        self.is_same_memory(other) && self.offset + self.length == other.offset
+    }
+
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.is_same_memory(other)
+            && self.offset < other.offset + other.length
+            && other.offset < self.offset + self.length
+    }
+
+    fn is_same_memory(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.memory), Arc::as_ptr(&other.memory))
+    }
+}
