@@ -18,6 +18,7 @@ use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Handle, SessionId};
 
 use crate::config::{EngineConfig, FramesOf};
+use crate::engine_id::EngineId;
 use crate::protocol::{EngineRole, FrameDone, FrameEvent, FrameResult, Refusal, RefusalKind};
 use crate::session::refusal;
 
@@ -29,15 +30,6 @@ const REST: Duration = Duration::from_secs(10);
 const STUCK: Duration = Duration::from_millis(500);
 /// How long it may live on before its requests end.
 const LINGERING: Duration = Duration::from_secs(5);
-
-/// A process of a configured engine.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct EngineId {
-    /// The engine's position in the configuration.
-    pub(crate) index: usize,
-    /// Counts its processes.
-    pub(crate) number: u32,
-}
 
 /// A frame that is proposed to an engine before it is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -548,13 +540,13 @@ impl Entry {
             None => return None,
         };
         let place = &mut self.places[index as usize];
-        // Zero names nothing.
+        // No generation is 0, because a handle of zeros names nothing at all.
         place.generation = place.generation.wrapping_add(1).max(1);
         place.is_live = true;
         Some(Handle::new(index, place.generation))
     }
 
-    /// A peer that has not answered gets the frame no more. Returns whether one was busy with it: others wait behind frames of others.
+    /// Takes a frame from peers that have not answered. Returns whether one was busy with it, and not with frames of others before it.
     fn give_up_asking(&mut self, frame: Handle) -> bool {
         let mut any = false;
         for side in SIDES {

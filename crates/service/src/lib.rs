@@ -16,6 +16,7 @@ mod bells;
 pub mod config;
 mod counters;
 pub mod embedded;
+mod engine_id;
 mod engines;
 pub mod module;
 mod overflow;
@@ -36,7 +37,8 @@ pub mod worker_engine;
 
 pub use crate::scheduling::{SchedulingClass, times_slept};
 pub use config::{EngineConfig, FramesOf, Quotas, ServiceConfig};
-pub use engines::{EngineId, FrameDelivery, FrameProposal};
+pub use engine_id::EngineId;
+pub use engines::{FrameDelivery, FrameProposal};
 pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use pinning::Pinning;
 pub use service::{Events, Executed, Service};

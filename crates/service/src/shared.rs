@@ -30,7 +30,7 @@ use rustix::event::EventfdFlags;
 use crate::balancing::Balancing;
 use crate::bells::{Bell, QueueBells};
 use crate::counters::{ExternalCounters, QueueCounters, WorkerCounters};
-use crate::engines::EngineId;
+use crate::engine_id::EngineId;
 use crate::protocol::Violation;
 use crate::worker_engine::ExternalRemains;
 

@@ -25,7 +25,7 @@ use memferry_transfer::{
 };
 
 use crate::bells::Bell;
-use crate::engines::EngineId;
+use crate::engine_id::EngineId;
 pub use attached::DeviceCounts;
 use attached::{Attached, AttachedDevice, Requested};
 
@@ -36,7 +36,7 @@ pub struct WorkerEngine<E: Engine> {
     externals: Vec<External>,
 }
 
-/// An engine process.
+/// An engine process that a worker gives transfers to.
 struct External {
     id: EngineId,
     device: AttachedDevice<ExternalEngine>,

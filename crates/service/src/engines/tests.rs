@@ -90,7 +90,7 @@ fn a_frame_is_mapped_used_and_unmapped_by_both() {
     assert_eq!(known, [(EngineId { index: 0, number: 1 }, external)]);
     assert_eq!(bed.engines.states().next().unwrap().frames, 1);
 
-    assert!(bed.engines.release(&[mapping.clone()]) && !bed.engines.release(&[mapping]));
+    assert!(bed.engines.release(std::slice::from_ref(&mapping)) && !bed.engines.release(&[mapping]));
     let unmap = FrameEvent::Unmap { frame };
     assert_eq!(bed.delivered(), [(KEEPER, unmap), (ENGINE, unmap)]);
     bed.report(KEEPER, frame, FrameResult::Unmapped);

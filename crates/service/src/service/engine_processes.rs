@@ -24,7 +24,8 @@ use memferry_transfer::SessionId;
 
 use super::{Executed, Service, no_memory, no_resources};
 use crate::bells::Bell;
-use crate::engines::{EngineId, Engines, FrameDelivery, FrameProposal};
+use crate::engine_id::EngineId;
+use crate::engines::{Engines, FrameDelivery, FrameProposal};
 use crate::protocol::{Answer, EngineRole, ExternalStatus, FrameDone, Refusal, RefusalKind};
 use crate::session::{Introduced, refusal, session_closed};
 use crate::shared::WorkerCommand;
