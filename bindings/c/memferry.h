@@ -189,6 +189,8 @@ typedef enum mf_engine {
   MF_ENGINE_SIMULATED = 2,
   // The Linux module: a DMA engine, or the kernel's own copy where no engine accepts the transfer.
   MF_ENGINE_MODULE = 3,
+  // An engine process that the administrator connected to the service.
+  MF_ENGINE_EXTERNAL = 4,
 } mf_engine;
 
 // The allowed uses of a frame; bits.

@@ -10,6 +10,7 @@
 mod borrower;
 mod bulk;
 mod cells;
+mod engine;
 mod files;
 mod judge;
 mod lender;
@@ -30,6 +31,8 @@ use crate::random::Random;
 
 /// The socket of the file server, in the directory of the clients.
 pub(crate) const FILES: &str = files::SOCKET;
+/// The engine process in the configuration of a service.
+pub(crate) const ENGINE: &str = engine::NAME;
 /// How long a call may take on a busy machine on which processes are stopped now and then.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between attempts to connect.
@@ -54,6 +57,8 @@ pub(crate) enum Role {
     Files,
     /// Copies its own memory without using memferry.
     Plain,
+    /// An engine process.
+    Engine,
     /// Holds memory.
     Ballast,
 }
@@ -88,6 +93,9 @@ pub(crate) fn run(part: &Part) -> ExitCode {
     if let Err(error) = limit(part) {
         print_line(&format!("finding cannot limit this process: {error}"));
         return ExitCode::FAILURE;
+    }
+    if part.role == Role::Engine {
+        return engine::serve(part);
     }
     let rounds = random.between(20, 2000);
     for _ in 0..1000 {

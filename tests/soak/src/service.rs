@@ -46,6 +46,14 @@ pub(crate) struct Launcher<'a> {
     pub(crate) lines: &'a Receiver<Line>,
 }
 
+/// The engine process that may connect to a service.
+fn engine(random: &mut Random) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    let shortest = random.one_of(&[1, 10_000, 100_000]);
+    let stall = random.one_of(&[50, 1000]);
+    format!("{} user={user} shortest={shortest} stall-ms={stall}", crate::roles::ENGINE)
+}
+
 impl Service {
     /// Starts the service for clients.
     pub(crate) fn serve(
@@ -62,6 +70,7 @@ impl Service {
             format!("--chunk={}", random.one_of(&[1000, 65536, 262_144])),
             format!("--policy={}", random.one_of(&["shared", "shared", "priority", "deadline", "weighted"])),
             format!("--grace-ms={}", random.one_of(&[0, 50, 2000])),
+            format!("--engine={}", engine(random)),
         ];
         let mut words = vec![launcher.command.display().to_string()];
         words.extend(["serve".to_owned(), "--no-config".to_owned(), "--socket".to_owned()]);
