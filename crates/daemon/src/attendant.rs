@@ -57,6 +57,10 @@ const REST: u32 = 200;
 
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors for this user; try again later";
 
+/// How often an answer to an engine process is sent again while Linux allows no more descriptors in flight.
+const IN_FLIGHT_TRIES: u32 = 100;
+const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(10);
+
 /// Tokens of epoll: these two, then a number for each watched descriptor.
 const CHANNEL: u64 = 0;
 const FINISHED: u64 = 1;
@@ -251,6 +255,12 @@ impl Attendant {
             ToAttendant::Notified { client, serial, queue, bytes } => {
                 self.notified(client, (serial, queue), &bytes, descriptors)
             }
+            ToAttendant::Engine { client } => {
+                if let Some(client) = self.clients.get_mut(&client) {
+                    client.is_engine = true;
+                }
+                Ok(())
+            }
             ToAttendant::Mapped { client } => {
                 self.seal(client);
                 Ok(())
@@ -441,7 +451,16 @@ impl Attendant {
             // The control thread has refused the command before it mapped the memory.
             self.jobs.close(sealing.descriptor);
         }
-        let result = client.send(bytes, descriptors);
+        let mut result = client.send(bytes, descriptors);
+        // Too many descriptors of this service are in flight to others. Only engine processes are answered with descriptors here, and
+        // only their user waits.
+        for _ in 0..IN_FLIGHT_TRIES {
+            if result != Err(Errno::TOOMANYREFS) {
+                break;
+            }
+            std::thread::sleep(IN_FLIGHT_PAUSE);
+            result = client.send(bytes, descriptors);
+        }
         self.sent(id, result)
     }
 
@@ -577,7 +596,7 @@ impl Attendant {
 
     /// The client closed its socket or exited.
     fn client_gone(&mut self, id: ClientId) -> Result<(), Ended> {
-        let is_engine = self.clients.get(&id).is_some_and(|client| client.is_engine);
+        let is_engine = self.clients.get(&id).is_some_and(Client::may_be_engine);
         self.end(id, None, is_engine);
         self.report(&FromAttendant::Ended { client: id, violation: None }, &[])
     }

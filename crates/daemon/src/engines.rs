@@ -5,11 +5,11 @@
 //! event for an engine ─► the session that asks ─► its attendant
 //! ```
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use memferry_service::FrameDelivery;
-use memferry_service::protocol::{self, Answer, Envelope, FrameEvent, Refusal};
+use memferry_service::protocol::{self, Answer, Envelope, Refusal};
+use rustix::io::Errno;
 
 use crate::messages::{ClientId, ToAttendant};
 use crate::{Daemon, Pending};
@@ -29,9 +29,9 @@ impl Daemon {
         }
         self.service.look_after_engines();
         self.finish_proposals();
-        for FrameDelivery { session, event, memory } in self.service.take_frame_deliveries() {
-            if let Some((client, serial)) = self.asking.remove(&session) {
-                self.deliver_event(client, serial, event, memory);
+        for delivery in self.service.take_frame_deliveries() {
+            if let Some((client, serial)) = self.asking.remove(&delivery.session) {
+                self.deliver_event(client, serial, delivery);
             }
         }
     }
@@ -57,13 +57,21 @@ impl Daemon {
         }
     }
 
-    fn deliver_event(&mut self, client: ClientId, serial: u32, event: FrameEvent, memory: Option<OwnedFd>) {
+    fn deliver_event(&mut self, client: ClientId, serial: u32, delivery: FrameDelivery) {
         let Some(connection) = self.connections.get(&client) else { return };
         let user = connection.user;
-        let body: Result<Answer, Refusal> = Ok(Answer::Frame(event));
-        let descriptors: Vec<_> = memory.iter().collect();
+        let body: Result<Answer, Refusal> = Ok(Answer::Frame(delivery.event));
+        let descriptors: Vec<_> = delivery.memory.iter().collect();
         let bytes = protocol::encode(&Envelope { serial, descriptors: descriptors.len() as u8, body });
-        self.send(user, &ToAttendant::Answer { client, bytes }, &descriptors);
+        match self.attendants.try_send(user, &ToAttendant::Answer { client, bytes }, &descriptors) {
+            Ok(()) => {}
+            // Too many descriptors are in flight to clients that do not read, which is not the engine's fault.
+            Err(Errno::TOOMANYREFS) => {
+                self.asking.insert(delivery.session, (client, serial));
+                self.service.frame_undelivered(delivery);
+            }
+            Err(_) => self.lose(user),
+        }
     }
 
     /// The attendant that watched a client's process is gone.

@@ -179,6 +179,8 @@ struct Connection {
     is_logged: bool,
     /// Its command whose memory is being sealed.
     pending: Option<Pending>,
+    /// It asked to be an engine. If its connection ends before it has the answer, its attendant watches its process.
+    asked_for_engine: bool,
 }
 
 /// A command that waits for its memory to be mapped by engine processes, and then to be sealed.
@@ -346,7 +348,14 @@ impl Daemon {
         self.attendants.add_client(user);
         self.connections.insert(
             client,
-            Connection { user, process: number, session: None, is_logged: false, pending: None },
+            Connection {
+                user,
+                process: number,
+                session: None,
+                is_logged: false,
+                pending: None,
+                asked_for_engine: false,
+            },
         );
     }
 
@@ -421,6 +430,8 @@ impl Daemon {
                     Err(refusal) => self.reply(client, serial, Err(refusal), (&[], None)),
                 }
             }
+            // Only after it was asked to seal it.
+            FromAttendant::Sealed { .. } if self.proposed.contains_key(&client) => {}
             FromAttendant::Sealed { .. } => {
                 if let Some(Pending { serial, command, memory, proposals }) = self.take_pending(client) {
                     self.execute(client, serial, command, Some((memory, proposals)));
@@ -448,6 +459,7 @@ impl Daemon {
     }
 
     fn take_pending(&mut self, client: ClientId) -> Option<Pending> {
+        self.proposed.remove(&client);
         self.connections.get_mut(&client).and_then(|connection| connection.pending.take())
     }
 
@@ -494,7 +506,11 @@ impl Daemon {
         if !proposals.is_empty() {
             self.proposed.insert(client, Instant::now() + MAPPING_LIMIT);
         }
-        connection.pending = Some(Pending { serial, command, memory, proposals });
+        if let Some(replaced) = connection.pending.replace(Pending { serial, command, memory, proposals }) {
+            // An attendant in order sends one command of a client at a time.
+            self.service.withdraw_proposals(&replaced.proposals);
+            self.unmapper.drop_unsealed(user, replaced.memory);
+        }
         Ok(user)
     }
 
@@ -505,8 +521,9 @@ impl Daemon {
         command: Command,
         memory: Option<(Mapping, Vec<FrameProposal>)>,
     ) {
-        let Some(connection) = self.connections.get(&client) else { return };
+        let Some(connection) = self.connections.get_mut(&client) else { return };
         let Some(session) = connection.session else { return };
+        connection.asked_for_engine |= matches!(command, Command::AttachEngine { .. });
         let user = connection.user;
         let process = connection.process;
         let notified = if let Command::Notify { queue, .. } = command { Some(queue) } else { None };
@@ -539,6 +556,9 @@ impl Daemon {
                 if let (true, Ok(Answer::Policy(now))) = (changes_policy, &answer) {
                     let policy = now.kind.name();
                     tracing::info!(session = session.0, user, process, policy, settings = ?now, "policy changed");
+                }
+                if matches!(answer, Ok(Answer::EngineAttached { .. })) && self.service.is_engine(session) {
+                    self.send(user, &ToAttendant::Engine { client }, &[]);
                 }
                 if is_revocation {
                     return self.answer_revocation(client, serial, answer);
@@ -706,6 +726,11 @@ impl Daemon {
                 return;
             }
             self.service.disconnect(session);
+        }
+        if connection.asked_for_engine {
+            let end = ToAttendant::End { client, farewell: Vec::new(), watch: false };
+            // Its attendant may be gone, too.
+            self.attendants.send(connection.user, &end, &[]);
         }
         self.attendants.remove_client(connection.user);
     }

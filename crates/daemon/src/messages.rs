@@ -42,6 +42,8 @@ pub(crate) enum ToAttendant {
     Opened { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },
     /// The answer about a new signal. Descriptors: the client's eventfd, and the one that a worker writes to.
     Notified { client: ClientId, serial: u32, queue: u32, bytes: Vec<u8> },
+    /// The client is an engine now: the end of its process matters as well as that of its connection.
+    Engine { client: ClientId },
     /// The memory of the client's command is mapped and can be sealed.
     Mapped { client: ClientId },
     /// Send `farewell` and close. If `watch`, report when the client's process has exited.

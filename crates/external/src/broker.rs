@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Nothing that the engine writes is believed beyond what one of its jobs may do: a completion names a submitted job, does not exceed
-//! its bytes, and fails in a way that an engine can. A job that makes no progress within a time limit is a fault too.
+//! its bytes, and fails in a way that an engine can. An engine that makes no progress within a time limit, or keeps a job for far too long, is
+//! faulty too.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,6 +29,9 @@ use memferry_transfer::{
 use thiserror::Error;
 
 use crate::description::EngineDescription;
+
+/// A request takes no longer than at this rate, and four times the stall time more: nobody would use an engine that is as slow.
+const SLOWEST_BYTES_PER_SECOND: u64 = 32 << 20;
 
 /// A frame as the engine process names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +71,7 @@ pub enum Fault {
     #[error("it claims the impossible result {0:#x}")]
     Value(u64),
     /// A failure that no engine can have.
-    #[error("it claims a failure that only the service can have: {0}")]
+    #[error("it claims a failure that it cannot have: {0}")]
     Failure(Failure),
     /// No progress for too long.
     #[error("it made no progress with a request for {} ms", .0.as_millis())]
@@ -97,8 +101,11 @@ pub struct ExternalEngine {
     submitted: u32,
     lap: u32,
     stall: Duration,
-    /// When the jobs were last searched for one without progress.
+    /// When the jobs were last looked at for progress.
     checked: Option<Instant>,
+    /// When the engine last completed a job or reported progress, as far as a look has shown. `None` after a completion and before the
+    /// first look.
+    moved: Option<Instant>,
     fault: Option<Fault>,
     is_lost: bool,
     /// Channels that may still touch memory.
@@ -126,8 +133,12 @@ enum State {
     Ready,
     Submitted {
         tag: u32,
-        /// When it last made progress, as far as known, and its bytes then.
-        progress: Option<(Instant, u64)>,
+        /// How long it may take in all.
+        time: Duration,
+        /// When that is over, once the time of a poll is known.
+        due: Option<Instant>,
+        /// The most bytes that the engine has reported.
+        seen: u64,
     },
     /// It ended without a completion of the engine.
     Ended(Failure),
@@ -153,6 +164,7 @@ impl ExternalEngine {
             lap: 0,
             stall,
             checked: None,
+            moved: None,
             fault: None,
             is_lost: false,
             faulted: Vec::new(),
@@ -173,7 +185,7 @@ impl ExternalEngine {
     /// Whether a completion waits.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.submitted > 0 && self.end.ready()
+        self.submitted > 0 && self.fault.is_none() && self.end.ready()
     }
 
     /// Asks the engine process for a doorbell with its next completion (1), or no longer (0): the worker sleeps.
@@ -254,13 +266,17 @@ impl ExternalEngine {
                 continue;
             }
             let tag = self.lap.wrapping_mul(self.end.capacity()) | number as u32;
+            let time = self.time_for(job.descriptor.operation().total_bytes());
             let request = request(&job.descriptor);
             let state = match self.stage(tag, &request) {
                 Staged::Done => {
                     any = true;
                     self.lap = self.lap.wrapping_add(1);
                     self.submitted += 1;
-                    State::Submitted { tag, progress: None }
+                    if self.submitted == 1 {
+                        self.moved = None;
+                    }
+                    State::Submitted { tag, time, due: None, seen: 0 }
                 }
                 Staged::Later => break,
                 Staged::Never => State::Ended(Failure::Unsupported),
@@ -284,6 +300,8 @@ impl ExternalEngine {
     }
 
     fn stage(&mut self, tag: u32, request: &Request) -> Staged {
+        // Every job that ended was taken from the ring before, whatever the engine says.
+        self.end.presume_consumed(self.submitted);
         self.list.clear();
         let Ok(mut slot) = wire::encode_request(tag, request, &mut self.list) else { return Staged::Never };
         if !self.list.is_empty() {
@@ -336,15 +354,15 @@ impl ExternalEngine {
         let decoded = wire::decode_completion(&self.end.whole(header), total).map_err(Fault::Malformed)?;
         let outcome = Outcome { engine: EngineKind::External, ..decoded.outcome };
         check(&outcome, operation, total)?;
-        if outcome.result == Err(Failure::ChannelFaulted) {
-            self.faulted.push(number);
-        }
         channel.job = None;
         self.submitted -= 1;
+        self.moved = None;
         Ok(EngineCompletion { ticket: Ticket { channel: number, serial: channel.serial }, outcome })
     }
 
-    /// Looks for a job without progress, a few times within the limit.
+    /// Looks, a few times within the limit, whether the engine as a whole has made no progress, or a job takes far too long.
+    ///
+    /// A job may wait behind others, so progress of any of them counts; but each has to end, also if the engine reports progress for ever.
     fn check_progress(&mut self, now: Instant) {
         // A worker without deadlines does not read the clock for each poll, and says that it is the origin.
         let is_known = now > Instant::ORIGIN;
@@ -353,20 +371,33 @@ impl ExternalEngine {
             return;
         }
         self.checked = Some(now);
+        let mut is_overdue = false;
         for channel in &mut self.channels {
-            let Some(Job { state: State::Submitted { tag, progress }, .. }) = &mut channel.job else {
+            let Some(Job { descriptor, state: State::Submitted { tag, time, seen, due } }) = &mut channel.job
+            else {
                 continue;
             };
-            let bytes = self.end.progress(*tag).map_or(0, |(bytes, _)| bytes);
-            match progress {
-                Some((since, before)) if *before == bytes => {
-                    if now >= since.after(self.stall) {
-                        self.fault = Some(Fault::Stalled(self.stall));
-                    }
-                }
-                _ => *progress = Some((now, bytes)),
+            let total = descriptor.operation().total_bytes();
+            let bytes = self.end.progress(*tag).map_or(0, |(bytes, _)| bytes.min(total));
+            if bytes > *seen {
+                *seen = bytes;
+                self.moved = Some(now);
             }
+            is_overdue |= *due.get_or_insert_with(|| now.after(*time)) <= now;
         }
+        let moved = *self.moved.get_or_insert(now);
+        if is_overdue || now >= moved.after(self.stall) {
+            self.fault = Some(Fault::Stalled(self.stall));
+        }
+    }
+
+    /// How long a job may take that is submitted now: the jobs before it come first.
+    fn time_for(&self, bytes: u64) -> Duration {
+        let before = self.channels.iter().filter_map(|channel| channel.job.as_ref());
+        let submitted = before.filter(|job| matches!(job.state, State::Submitted { .. }));
+        let all =
+            submitted.fold(bytes, |sum, job| sum.saturating_add(job.descriptor.operation().total_bytes()));
+        self.stall.saturating_mul(4).saturating_add(Duration::from_secs(all / SLOWEST_BYTES_PER_SECOND))
     }
 
     fn submitted_tag(&self, ticket: Ticket) -> Option<(u32, u64)> {
@@ -408,9 +439,9 @@ fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total:
                 Operation::Crc { .. } | Operation::CopyCrc { .. } => u64::from(u32::MAX),
                 _ => 0,
             };
-            // A comparison ends at the first difference.
-            let is_whole = matches!(operation, Operation::Compare { .. }) || done == total;
-            if done > total || !is_whole {
+            // A comparison ends at the first difference, which is its result.
+            let expected = if matches!(operation, Operation::Compare { .. }) { outcome.value } else { total };
+            if done > total || done != expected {
                 return Err(Fault::Bytes { done, total });
             }
             if outcome.value > most { Err(Fault::Value(outcome.value)) } else { Ok(()) }
@@ -418,7 +449,6 @@ fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total:
         Err(
             Failure::Cancelled
             | Failure::MemoryFault
-            | Failure::ChannelFaulted
             | Failure::Unsupported
             | Failure::EngineTimedOut
             | Failure::RequestDropped
@@ -427,7 +457,6 @@ fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total:
         Err(
             Failure::Cancelled
             | Failure::MemoryFault
-            | Failure::ChannelFaulted
             | Failure::Unsupported
             | Failure::EngineTimedOut
             | Failure::RequestDropped
@@ -535,7 +564,7 @@ impl Engine for ExternalEngine {
         }
     }
 
-    /// When the jobs are next searched for one without progress.
+    /// When the jobs are next looked at for progress.
     fn next_wake(&self) -> Option<Instant> {
         let checked = self.checked.unwrap_or(Instant::ORIGIN);
         (self.submitted > 0 && self.fault.is_none()).then(|| checked.after(self.stall / 4))

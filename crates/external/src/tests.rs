@@ -401,6 +401,68 @@ fn a_job_without_progress_is_a_fault() {
 }
 
 #[test]
+fn progress_that_never_ends_is_a_fault() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    for round in 1..=4 {
+        engine.progress(id, round, false);
+        pair.poll_at(round * stall);
+        assert_eq!(pair.broker.fault(), None, "round {round}");
+    }
+    engine.progress(id, 5, false);
+    pair.poll_at(5 * stall);
+    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
+fn progress_back_and_forth_is_none() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    for round in 0..8 {
+        engine.progress(id, round % 2, false);
+        pair.poll_at(1 + round * stall / 2);
+    }
+    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
+fn progress_of_one_job_counts_for_others() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    pair.post(1, copy(100));
+    let first = engine.next_work().unwrap().id;
+    let second = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    pair.poll_at(1);
+    engine.progress(first, 50, false);
+    pair.poll_at(stall);
+    engine.complete(first, done(100));
+    assert_eq!(pair.poll_at(2 * stall - 1).len(), 1);
+    pair.poll_at(2 * stall + stall / 2);
+    assert_eq!(pair.broker.fault(), None, "the second one had to wait");
+    engine.complete(second, done(100));
+    assert_eq!(pair.poll_at(2 * stall + stall / 2 + 1).len(), 1);
+}
+
+#[test]
+fn a_claimed_channel_fault_is_a_fault() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    engine.complete(id, Outcome::refused(Failure::ChannelFaulted));
+    assert!(pair.poll().is_empty());
+    assert_eq!(pair.broker.fault(), Some(Fault::Failure(Failure::ChannelFaulted)));
+}
+
+#[test]
 fn polls_without_a_time_are_no_stall() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();

@@ -76,6 +76,7 @@ struct Place {
     generation: u32,
     /// Whether a frame is here that can be used or may become usable.
     is_live: bool,
+    user: u32,
     /// Once the frame is registered.
     mapping: Option<Mapping>,
     /// What keeper and engine have.
@@ -128,6 +129,8 @@ struct Entry {
     places: Vec<Place>,
     /// Places of registered frames, by the key of their mapping.
     by_key: BTreeMap<usize, u32>,
+    /// Places that are not free, by user.
+    by_user: BTreeMap<u32, usize>,
     /// Places that a new frame may have.
     free: BTreeSet<u32>,
     resting: BTreeMap<u32, Instant>,
@@ -156,6 +159,7 @@ impl Engines {
             processes: 0,
             places: Vec::new(),
             by_key: BTreeMap::new(),
+            by_user: BTreeMap::new(),
             free: BTreeSet::new(),
             resting: BTreeMap::new(),
         };
@@ -228,12 +232,17 @@ impl Engines {
             _ => return Err(not("this session is no engine's; attach first")),
         };
         let entry = &mut self.entries[index];
-        match &mut entry.engine {
-            Some(running) if !running.is_open => {
-                running.is_open = true;
-                Ok((running.id, running.description, &entry.config))
-            }
+        match &entry.engine {
+            Some(running) if !running.is_open => Ok((running.id, running.description, &entry.config)),
             _ => Err(not("the queue pairs of this engine are open already")),
+        }
+    }
+
+    /// The queue pairs of an engine are open.
+    pub(crate) fn opened(&mut self, id: EngineId) {
+        let engine = self.entries.get_mut(id.index).and_then(|entry| entry.engine.as_mut());
+        if let Some(running) = engine.filter(|running| running.id == id) {
+            running.is_open = true;
         }
     }
 
@@ -262,7 +271,7 @@ impl Engines {
             if !may || entry.keeper.is_none() {
                 continue;
             }
-            let Some(frame) = entry.take_place() else { continue };
+            let Some(frame) = entry.take_place(user) else { continue };
             let place = &mut entry.places[frame.index() as usize];
             let engine = entry.engine.as_mut().filter(|engine| engine.cut.is_none());
             let keeper = entry.keeper.as_mut().map(|peer| (Side::Keeper, peer));
@@ -365,6 +374,17 @@ impl Engines {
         }
     }
 
+    /// An event that was taken for a session did not reach it: it comes again.
+    pub(crate) fn undelivered(&mut self, delivery: FrameDelivery) {
+        let FrameDelivery { session, event, memory } = delivery;
+        let Some((index, side)) = self.find(session) else { return };
+        if let Some(peer) = self.entries[index].peer_mut(side) {
+            peer.current = None;
+            peer.waits = true;
+            peer.events.push_front((event, memory));
+        }
+    }
+
     /// A session has ended. Returns the engine that it was, whose process may live on.
     pub(crate) fn session_ended(&mut self, session: SessionId, now: Instant) -> Option<EngineId> {
         let (index, side) = self.find(session)?;
@@ -379,7 +399,14 @@ impl Engines {
                 let running = entry.engine.as_mut()?;
                 running.cut.get_or_insert(now);
                 running.peer.events.clear();
-                Some(running.id)
+                let id = running.id;
+                for place in &mut entry.places {
+                    let has = &mut place.has[Side::Engine as usize];
+                    if *has == Has::Asked {
+                        *has = Has::Late;
+                    }
+                }
+                Some(id)
             }
         }
     }
@@ -391,6 +418,10 @@ impl Engines {
         let entry = self.entries.iter_mut().find(|entry| is_it(entry))?;
         let id = entry.engine.take()?.id;
         entry.lose(Side::Engine);
+        if let Some(keeper) = &mut entry.keeper {
+            // It would end the next one.
+            keeper.events.retain(|(event, _)| *event != FrameEvent::Restart);
+        }
         Some(id)
     }
 
@@ -524,14 +555,19 @@ impl Entry {
         (place.generation == frame.generation()).then_some(place)
     }
 
-    /// A place for a new frame; `None` if the engine has too many.
-    fn take_place(&mut self) -> Option<Handle> {
+    /// A place for a new frame of a user; `None` if the engine has too many, or too many of this user.
+    fn take_place(&mut self, user: u32) -> Option<Handle> {
+        let of_user = self.by_user.get(&user).copied().unwrap_or(0);
+        if of_user >= MAX_FRAMES / 2 {
+            return None;
+        }
         let index = match self.free.pop_first() {
             Some(index) => index,
             None if self.places.len() < MAX_FRAMES => {
                 self.places.push(Place {
                     generation: 0,
                     is_live: false,
+                    user,
                     mapping: None,
                     has: [Has::Nothing; 2],
                 });
@@ -543,6 +579,8 @@ impl Entry {
         // No generation is 0, because a handle of zeros names nothing at all.
         place.generation = place.generation.wrapping_add(1).max(1);
         place.is_live = true;
+        place.user = user;
+        *self.by_user.entry(user).or_default() += 1;
         Some(Handle::new(index, place.generation))
     }
 
@@ -555,18 +593,16 @@ impl Entry {
                 continue;
             }
             let is_it = |(event, _): &(FrameEvent, _)| matches!(event, FrameEvent::Map { frame: of, .. } if *of == frame);
-            let events = self.peer_mut(side).map(|peer| &mut peer.events);
-            let undelivered = events.and_then(|events| {
-                let at = events.iter().position(is_it)?;
-                events.remove(at)
-            });
-            let has = if undelivered.is_some() { Has::Nothing } else { Has::Late };
-            if has == Has::Late {
-                any = true;
-                if let Some(peer) = self.peer_mut(side) {
-                    peer.is_late = true;
+            let mut has = Has::Late;
+            if let Some(peer) = self.peer_mut(side) {
+                // Also if it is busy with another event.
+                peer.is_late |= peer.current.is_some();
+                if let Some(at) = peer.events.iter().position(is_it) {
+                    peer.events.remove(at);
+                    has = Has::Nothing;
                 }
             }
+            any |= has == Has::Late;
             if let Some(place) = self.place_mut(frame) {
                 place.has[side as usize] = has;
             }
@@ -637,8 +673,15 @@ impl Entry {
 
     fn free_place(&mut self, index: u32) {
         let place = &self.places[index as usize];
-        if !place.is_live && place.has == [Has::Nothing; 2] {
-            self.free.insert(index);
+        let is_free = !place.is_live && place.has == [Has::Nothing; 2];
+        if is_free
+            && self.free.insert(index)
+            && let Some(count) = self.by_user.get_mut(&place.user)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_user.remove(&place.user);
+            }
         }
     }
 }

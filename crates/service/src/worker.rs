@@ -57,6 +57,8 @@ const SPIN: Duration = Duration::from_micros(50);
 const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Turns between samples of the status counters.
 const TURNS_PER_SAMPLE: u32 = 64;
+/// How long a stopping worker waits for engine processes to end cancelled requests.
+const LAST_MOMENT: Duration = Duration::from_millis(200);
 /// Looks between two pieces of another worker's copy, of 64 KiB and more.
 const LOOKS_PER_PIECE: usize = 128;
 
@@ -295,7 +297,7 @@ impl Worker {
             offload.register(self.path.engine_mut().take_wanted());
         }
         if self.path.engine().has_externals() {
-            self.look_after_externals();
+            worked |= self.look_after_externals();
         }
         if !self.queues.closing().is_empty() {
             self.reap();
@@ -406,6 +408,9 @@ impl Worker {
         let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
         if self.stopping.is_some_and(|deadline| deadline <= now) {
             self.path.cancel_all(&mut Self::capabilities(&self.shared));
+        }
+        if self.stopping.is_some_and(|deadline| deadline.after(LAST_MOMENT) <= now) {
+            self.path.engine_mut().give_up_externals();
         }
         self.path.ring_doorbell();
         if run(&mut self.path, now) {
@@ -576,18 +581,20 @@ impl Worker {
         any
     }
 
-    /// Reports faults of engine processes, and releases those that are gone.
-    fn look_after_externals(&mut self) {
+    /// Reports faults of engine processes, and releases those that are gone. Returns whether engine channels are usable again.
+    fn look_after_externals(&mut self) -> bool {
         let engine = self.path.engine_mut();
         for (id, fault) in engine.take_faults() {
             self.shared.notify(Notice::EngineFault(id, fault));
         }
         if !engine.has_gone_externals() {
-            return;
+            return false;
         }
         self.count_externals();
+        let mut any = false;
         for remains in self.path.engine_mut().take_gone_externals() {
             if !remains.faulted.is_empty() {
+                any = true;
                 let mut capabilities = Self::capabilities(&self.shared);
                 for channel in &remains.faulted {
                     self.path.channel_was_reset(*channel, &mut capabilities);
@@ -596,6 +603,7 @@ impl Worker {
             self.path.set_immediate_bytes(self.path.engine().immediate_bytes());
             self.shared.notify(Notice::EngineReleased(Box::new(remains)));
         }
+        any
     }
 
     /// Sets the signal of a queue. Signals at once if completions arrived since the client raised its flag, or if the queue

@@ -150,6 +150,13 @@ impl<E: Engine> WorkerEngine<E> {
         self.externals.iter().any(External::is_finished)
     }
 
+    /// Ends the jobs of all engine processes, because the worker ends. Their memory may still be touched.
+    pub(crate) fn give_up_externals(&mut self) {
+        for external in self.externals.iter_mut().filter(|external| !external.is_gone) {
+            external.device.engine.end(Lost::Lingering);
+        }
+    }
+
     /// Takes engine processes that are gone and have no job any more.
     pub(crate) fn take_gone_externals(&mut self) -> Vec<ExternalRemains> {
         let gone = self.externals.extract_if(.., |external| external.is_finished());
@@ -289,17 +296,15 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         self.cpu.perform(operation)
     }
 
+    /// Only of transfers of the CPU: those of a device may be repeated from the start, after a client has used what was in place.
     fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
-        match self.cpu_ticket(ticket) {
-            Some(own) => self.cpu.watermark(own),
-            None => self.devices().find_map(|device| device.watermark(ticket)),
-        }
+        self.cpu.watermark(self.cpu_ticket(ticket)?)
     }
 
     fn bytes_done(&self, ticket: Ticket) -> u64 {
         match self.cpu_ticket(ticket) {
             Some(own) => self.cpu.bytes_done(own),
-            None => self.watermark(ticket).map_or(0, |watermark| watermark.bytes),
+            None => self.devices().map(|device| device.bytes_done(ticket)).max().unwrap_or(0),
         }
     }
 

@@ -341,7 +341,8 @@ mod tests {
             "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}],
             "zeroed": {{"buffers": 0, "bytes": 0, "failed": 0}},
             "latency": {{"buckets": {buckets:?}, "nanoseconds": 0}},
-            "refused": {{"commands": [0, 0, 0, 0, 0, 0], "turned_away": 0, "violations": 0}}}}"#
+            "refused": {{"commands": [0, 0, 0, 0, 0, 0], "turned_away": 0, "violations": 0}},
+            "engines": []}}"#
         );
         serde_json::from_str(&text).unwrap()
     }

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use memferry_service::protocol::{self, Command, EngineRole, Hello, Violation};
+use memferry_service::protocol::{self, Command, Hello, Violation};
 use memferry_shm::conduit::{self, ReceiveError};
 use rustix::io::Errno;
 
@@ -58,8 +58,10 @@ pub(super) struct Client {
     serial: u32,
     /// Answers with descriptors since the client was last seen to have read everything.
     gifts: u32,
-    /// It asked to be an engine, so the end of its process matters as well as that of its connection.
+    /// It is an engine, so the end of its process matters as well as that of its connection.
     pub(super) is_engine: bool,
+    /// It asked to be one and has no answer yet.
+    asks_for_engine: bool,
 }
 
 impl Client {
@@ -79,12 +81,18 @@ impl Client {
             serial: 0,
             gifts: 0,
             is_engine: false,
+            asks_for_engine: false,
         }
     }
 
     /// When the sealing of its memory has taken too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if let State::Sealing { deadline, .. } = self.state { Some(deadline) } else { None }
+    }
+
+    /// Whether the end of its process may matter.
+    pub(super) fn may_be_engine(&self) -> bool {
+        self.is_engine || self.asks_for_engine
     }
 
     /// Whether it has left descriptors or many bytes unread.
@@ -134,9 +142,8 @@ impl Client {
             Incoming::Hello(Hello::decode(&bytes)?)
         };
         self.state = State::Waiting;
-        if let Incoming::Command(_, Command::AttachEngine { role: EngineRole::Engine(_), .. }) = message {
-            self.is_engine = true;
-        }
+        let attaches = |command: &Command| matches!(command, Command::AttachEngine { .. });
+        self.asks_for_engine = matches!(&message, Incoming::Command(_, command) if attaches(command));
         if let Incoming::Command(_, Command::Revoke { .. }) = message {
             self.revoking += 1;
             self.state = if self.revoking < MAX_REVOKING { State::Idle } else { State::Revoking };
@@ -157,6 +164,7 @@ impl Client {
     /// # Errors
     /// Those of [`conduit::send`].
     pub(super) fn send(&mut self, bytes: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Errno> {
+        self.asks_for_engine = false;
         if !std::mem::replace(&mut self.answered, true) {
             // Who answers has closed its own copy of the socket.
             let _ = conduit::accept_descriptors(self.socket.as_fd());

@@ -90,10 +90,11 @@ impl Service {
         let service = MappedWords::new(own).ok_or_else(unaligned)?;
         let engine = MappedWords::new(memory).ok_or_else(unaligned)?;
         let channels = self.config.channels_per_worker;
-        // Each worker gets its share of the engine, rounded up.
-        let limit = description.channels.div_ceil(workers);
+        // Each worker gets its share of the engine, rounded up. All engines together hold at most a quarter of a worker's engine
+        // channels, which may fault with an engine that does not end.
+        let most = channels / (4 * self.config.engines.len().max(1) as u32);
+        let limit = description.channels.div_ceil(workers).min(most.max(1));
         let frames = engines.mapped(id);
-        drop(engines);
         for (worker, bell) in bells.into_iter().enumerate() {
             let halves = layout.halves(&service, &engine, worker);
             let parts = halves.zip(layout.parked_words(&engine)).zip(layout.wake_word(&service));
@@ -105,6 +106,7 @@ impl Service {
             self.workers.get(worker).send(WorkerCommand::Engine { id, engine, shortest_bytes, bell });
             self.workers.get(worker).send(WorkerCommand::EngineFrames(id, frames.clone()));
         }
+        engines.opened(id);
         Ok((Answer::EngineOpened, vec![descriptor, doorbell]))
     }
 
@@ -164,6 +166,11 @@ impl Service {
         self.engine_processes().take_deliveries()
     }
 
+    /// An event could not be delivered, because too many descriptors are in flight to others.
+    pub fn frame_undelivered(&self, delivery: FrameDelivery) {
+        self.engine_processes().undelivered(delivery);
+    }
+
     /// Whether the end of this session's process matters, because it may touch frames until then.
     pub fn is_engine(&self, session: SessionId) -> bool {
         self.engine_processes().is_engine(session)
@@ -173,14 +180,14 @@ impl Service {
     pub fn engine_exited(&self, session: SessionId) {
         let id = self.engine_processes().process_exited(session);
         if let Some(id) = id {
-            self.tell_engine_lost(id, Lost::Gone);
+            self.send_engine_lost(id, Lost::Gone);
         }
     }
 
     /// Goes on with engines that were cut off and whose processes live on.
     pub fn look_after_engines(&self) {
         let lingering = self.engine_processes().take_overdue(Stopwatch::now());
-        lingering.into_iter().for_each(|id| self.tell_engine_lost(id, Lost::Lingering));
+        lingering.into_iter().for_each(|id| self.send_engine_lost(id, Lost::Lingering));
     }
 
     /// The time until [`look_after_engines`](Self::look_after_engines) has something to do.
@@ -192,7 +199,7 @@ impl Service {
     pub(super) fn engine_session_ended(&self, session: SessionId) {
         let id = self.engine_processes().session_ended(session, Stopwatch::now());
         if let Some(id) = id {
-            self.tell_engine_lost(id, Lost::Cut);
+            self.send_engine_lost(id, Lost::Cut);
         }
     }
 
@@ -210,7 +217,7 @@ impl Service {
         !engines.is_empty() && engines.release(frames)
     }
 
-    fn tell_engine_lost(&self, id: EngineId, how: Lost) {
+    fn send_engine_lost(&self, id: EngineId, how: Lost) {
         self.workers.iter().for_each(|worker| worker.send(WorkerCommand::EngineLost(id, how)));
     }
 

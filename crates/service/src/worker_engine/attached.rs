@@ -17,7 +17,7 @@ use memferry_kmod::engine::touch;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::operation::Reach;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Region, Side, Ticket, Watermark,
+    Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Region, Side, Ticket,
 };
 
 /// Set in the serials of devices' transfers, so that the tickets of a channel are unique.
@@ -102,8 +102,8 @@ pub(super) trait Attached {
     fn holds(&self, channel: u32) -> bool;
     /// Whether the ticket is one of this device's jobs, and if so, the CPU's ticket if the CPU runs it.
     fn cpu_ticket(&self, ticket: Ticket) -> Option<Option<Ticket>>;
-    /// The job's progress, if the device runs it and knows it.
-    fn watermark(&self, ticket: Ticket) -> Option<Watermark>;
+    /// Bytes that the device has done of a job that it runs.
+    fn bytes_done(&self, ticket: Ticket) -> u64;
     /// Cancels a job; returns false if it is not this device's.
     fn cancel(&mut self, ticket: Ticket, cpu: &mut CpuEngine) -> bool;
     fn set_turns(&mut self, channel: u32, turns: u32);
@@ -167,10 +167,10 @@ impl<E: Engine> Attached for AttachedDevice<E> {
         })
     }
 
-    fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
-        match self.job(ticket)?.engine {
-            JobEngine::Device(own) => self.engine.watermark(own),
-            JobEngine::Cpu(_) => None,
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        match self.job(ticket).map(|job| job.engine) {
+            Some(JobEngine::Device(own)) => self.engine.bytes_done(own),
+            Some(JobEngine::Cpu(_)) | None => 0,
         }
     }
 

@@ -295,7 +295,7 @@ fn statuses_with_their_details() {
     for header in [1 << 30, 1 << 30 | LONG] {
         assert_eq!(decode_completion(&[header, 0, 0], 0), Err(SlotError::Reserved));
     }
-    assert_eq!(decode_completion(&[4 << 24, 0, 0], 0), Err(SlotError::Engine(4)));
+    assert_eq!(decode_completion(&[5 << 24, 0, 0], 0), Err(SlotError::Engine(5)));
 }
 
 #[test]
