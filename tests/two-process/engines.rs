@@ -301,6 +301,23 @@ fn a_stalling_engine_is_cut_off() {
 }
 
 #[test]
+fn a_stop_does_not_wait_for_an_engine() {
+    let engine = configuration("");
+    let arguments = ["--workers", "1", "--grace-ms", "50", "--engine", engine.as_str()];
+    let mut service = Service::start(&arguments);
+    let client = service.client();
+    let _role = Role::start("engine_that_stalls", &service.socket);
+    wait_until("the engine to be connected", || state(&client).is_connected);
+    let [source, destination] = frames(&client);
+    let mut queue = client.queue(8).unwrap();
+    let ticket = queue.submit(copy(&source, &destination)).unwrap();
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    let failure = queue.wait(ticket).unwrap_err().failure;
+    assert!(matches!(failure, Failure::ChannelFaulted | Failure::ServiceLost), "{failure}");
+}
+
+#[test]
 fn a_lying_engine_changes_no_completion() {
     for role in [
         "engine_that_invents_requests",
