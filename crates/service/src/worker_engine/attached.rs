@@ -273,6 +273,13 @@ impl<E: Engine> AttachedDevice<E> {
                 repeats = true;
                 continue;
             }
+            let mut outcome = outcome;
+            if let Err(failure) = &mut outcome.result
+                && *failure != Failure::ChannelFaulted
+            {
+                // Only the cancel kept the CPU from repeating it, so that is why it failed.
+                *failure = Failure::Cancelled;
+            }
             self.counts.transfers += 1;
             self.counts.bytes += outcome.bytes_done;
             completions.push(EngineCompletion { ticket: job.ticket, outcome });

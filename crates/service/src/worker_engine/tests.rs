@@ -221,6 +221,18 @@ fn cancel_reaches_the_current_engine() {
 }
 
 #[test]
+fn a_cancelled_transfer_that_fails_is_cancelled() {
+    let mut bed = Bed::new(&[Err(Failure::EngineReset)]);
+    bed.engine.device.as_mut().unwrap().engine.waits = true;
+    let ticket = bed.post(&bed.copy(LENGTH));
+    bed.engine.cancel(ticket);
+    bed.engine.device.as_mut().unwrap().engine.waits = false;
+    let completions = bed.poll();
+    let [completion] = &completions[..] else { panic!("{completions:?}") };
+    assert_eq!((completion.ticket, completion.outcome.result), (ticket, Err(Failure::Cancelled)));
+}
+
+#[test]
 fn forgotten_memory_is_returned() {
     let mut bed = Bed::new(&[]);
     let known = bed.memory[0].clone();
