@@ -200,15 +200,18 @@ impl Stream {
         }
     }
 
-    /// Asks the driver. A loss is noted by the device.
+    /// Asks the driver how the stream is. An error of any code loses the context: otherwise the running jobs might never end.
     fn query(&mut self, completions: &mut Vec<Completion>) {
-        let is_idle = self.device.call(|driver| driver.is_idle(self.handle));
-        if is_idle == Ok(true) {
-            self.take_done(completions);
-            // An idle stream has also written the word.
-            if !self.running.is_empty() {
-                self.device.lose(Code::Unknown);
+        match self.device.call(|driver| driver.is_idle(self.handle)) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.take_done(completions);
+                // An idle stream has also written the word.
+                if !self.running.is_empty() {
+                    self.device.lose(Code::Unknown);
+                }
             }
+            Err(error) => self.device.lose(error.code),
         }
     }
 
@@ -375,8 +378,12 @@ pub(crate) fn zero(device: &Device, start: DeviceAddress, length: u64) -> Result
     let stream = device.call(|driver| driver.create_stream(0))?;
     let zeroed = device.call(|driver| {
         // SAFETY: G: memory of the device that this thread has just mapped.
-        unsafe { driver.fill(stream, start, Element::One(0), length) }?;
-        driver.synchronize(stream)
+        unsafe { driver.fill(stream, start, Element::One(0), length) }
+    });
+    let zeroed = zeroed.and_then(|()| {
+        let ended = device.call(|driver| driver.synchronize(stream));
+        // The fill may still run in memory that the caller unmaps now.
+        ended.inspect_err(|error| device.lose(error.code))
     });
     _ = device.call(|driver| driver.destroy_stream(stream));
     zeroed

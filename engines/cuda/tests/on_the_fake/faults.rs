@@ -132,6 +132,33 @@ fn a_lost_context_ends_a_thousand_jobs_once() {
 }
 
 #[test]
+fn a_loss_of_any_code_ends_running_jobs() {
+    for code in [226, 721, 720, 999] {
+        let (fake, device) = stage("");
+        let memory = vram(&device, 4096);
+        let mut stream = open(&device);
+        fake.set("hold");
+        let tickets: Vec<Ticket> =
+            (0..3).map(|_| stream.submit(fill(&memory)).expect("it is right")).collect();
+        fake.set(&format!("lost=0:{code} go"));
+        let done = finish(&mut stream);
+        assert_eq!(done.iter().map(|done| done.ticket).collect::<Vec<_>>(), tickets);
+        let lost = Code::from_raw(code).expect("no success");
+        assert!(done.iter().all(|done| done.result == Err(JobError::Lost(lost))), "{done:?}");
+        assert_eq!(device.lost(), Some(lost));
+    }
+}
+
+#[test]
+fn unended_zeroing_loses_the_context() {
+    let (_fake, device) = stage("fail=cuStreamSynchronize:999:1");
+    let pool = VramPool::new(&device, 4 << 20);
+    let Err(VramError::Call(error)) = pool.allocate(1) else { panic!("the call fails") };
+    assert_eq!(error.call, "cuStreamSynchronize");
+    assert_eq!(device.lost(), Some(Code::Unknown));
+}
+
+#[test]
 fn a_context_may_be_lost_at_any_command() {
     // The first command zeroes the memory; an early loss shows there.
     for command in 1..40 {
@@ -172,7 +199,7 @@ fn memory_of_lost_jobs_is_kept() {
 }
 
 #[test]
-fn a_job_that_unmaps_nothing_survives_others_drops() {
+fn jobs_outlive_the_handles_of_their_memory() {
     let (_fake, device) = stage("slow=200");
     let pool = VramPool::new(&device, 64 << 20);
     let mut stream = open(&device);
