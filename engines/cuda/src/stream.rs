@@ -10,6 +10,9 @@
 
 #![expect(unsafe_code, reason = "calls of the driver, which access memory later: invariant G")]
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -108,7 +111,7 @@ impl Stream {
     /// Those of the driver.
     pub fn open(device: &Arc<Device>, settings: Settings) -> Result<Self, CallError> {
         let depth = settings.depth.clamp(1, 64);
-        let words = FIRST_TABLE_WORD + depth * gather::TABLE_WORDS;
+        let words = table_word(0, depth) + tables(depth) * gather::TABLE_WORDS;
         let words = device.call(|driver| PinnedWords::new(driver, words))?;
         let handle = match device.call(|driver| driver.create_stream(settings.priority)) {
             Ok(handle) => handle,
@@ -338,7 +341,7 @@ impl Stream {
         if copies.len() > gather::TABLE_PIECES {
             return Err(missing());
         }
-        let table = FIRST_TABLE_WORD + number as usize % self.depth * gather::TABLE_WORDS;
+        let table = table_word(number, self.depth);
         for (index, copy) in copies.iter().filter_map(by_device).enumerate() {
             gather::write_piece(self.words(), table, index, (copy.from, copy.to, copy.length));
         }
@@ -367,6 +370,16 @@ impl Drop for Stream {
             _ = self.device.call(|driver| words.free(driver));
         }
     }
+}
+
+/// Tables of a stream: a power of two, so that the numbers of running jobs have different ones also where the numbers wrap round.
+fn tables(depth: usize) -> usize {
+    depth.next_power_of_two()
+}
+
+/// The first word of the table of a job.
+fn table_word(number: u32, depth: usize) -> usize {
+    FIRST_TABLE_WORD + number as usize % tables(depth) * gather::TABLE_WORDS
 }
 
 fn by_device(copy: &Copy) -> Option<DeviceCopy> {
