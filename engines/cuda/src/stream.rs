@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::driver::{CallError, Code, DeviceAddress, DeviceCopy, Driver, Element, PinnedWords, StreamHandle};
 use crate::gather;
-use crate::job::{Copy, Job, JobError, Manner, Planner, Step, row_copies};
+use crate::job::{Copy, Job, JobError, Manner, Planner, Step, check_calls, row_copies};
 
 /// The word with the number of the last job that is done, alone in its cache line.
 const DONE_WORD: usize = 0;
@@ -275,7 +275,7 @@ impl Stream {
                     device.call(|driver| unsafe { driver.copy_2d(stream, *to, *from, (*row_bytes, *rows)) });
                 match copied {
                     // The driver may refuse distances within the device that it did not choose itself.
-                    Err(error) if error.code == Code::InvalidValue => {
+                    Err(error) if error.code == Code::InvalidValue && check_calls(*rows).is_ok() => {
                         self.counts.fallbacks += 1;
                         let copies: Vec<Copy> = row_copies(*from, *to, *row_bytes, *rows).collect();
                         self.issue_copies(number, &copies, Manner::OneByOne)
