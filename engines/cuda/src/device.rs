@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::driver::{Attribute, CallError, Code, ContextHandle, Driver, Function};
 use crate::gather;
+use crate::pinnings::Pinnings;
 
 thread_local! {
     /// The serial of the device whose context is current on this thread; 0 at first.
@@ -56,6 +57,7 @@ pub struct Device {
     abilities: Abilities,
     gather: Option<Function>,
     lost: OnceLock<Code>,
+    pinnings: Pinnings,
 }
 
 impl Device {
@@ -96,6 +98,7 @@ impl Device {
             abilities,
             gather: None,
             lost: OnceLock::new(),
+            pinnings: Pinnings::default(),
         };
         abilities.granularity_bytes = device.call(|driver| driver.granularity(handle))?;
         if !abilities.granularity_bytes.is_power_of_two() {
@@ -151,6 +154,10 @@ impl Device {
 
     pub(crate) fn gather(&self) -> Option<Function> {
         self.gather
+    }
+
+    pub(crate) fn pinnings(&self) -> &Pinnings {
+        &self.pinnings
     }
 
     pub(crate) fn handle(&self) -> i32 {

@@ -18,14 +18,16 @@ mod driver;
 mod gather;
 mod host;
 mod job;
+mod pinnings;
 mod place;
 mod stream;
 mod vram;
 
 pub use device::{Abilities, Device, DeviceError};
 pub use driver::{CUDA_VERSION, CallError, Code, DeviceAddress, Driver, LIBRARY, LoadError};
-pub use host::{HostMemory, NotPinned};
+pub use host::HostMemory;
 pub use job::{Job, JobError, Piece, Rows};
+pub use pinnings::NotPinned;
 pub use place::Place;
 pub use stream::{Completion, Counts, Settings, Stream, Ticket};
 pub use vram::{Vram, VramError, VramPool};

@@ -1,3 +1,5 @@
+//! The tables of kernels where the numbers of jobs wrap round.
+
 use std::collections::BTreeSet;
 
 use super::table_word;

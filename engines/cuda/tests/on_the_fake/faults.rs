@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use memferry_engine_cuda::{Code, Device, Job, JobError, Settings, Stream, Ticket, VramError, VramPool};
+use memferry_engine_cuda::{
+    Code, Device, HostMemory, Job, JobError, Settings, Stream, Ticket, VramError, VramPool,
+};
+use memferry_shm::mapping::Access;
 use memferry_transfer::Pattern;
 
-use crate::stage::{bytes, finish, finish_well, host, open, pattern, stage, vram};
+use crate::stage::{bytes, finish, finish_well, frame, host, open, pattern, stage, vram};
 
 fn fill(memory: &Arc<memferry_engine_cuda::Vram>) -> Job {
     let to = memory.place(0..memory.length_bytes()).expect("all of it");
@@ -80,6 +83,30 @@ fn a_job_keeps_its_memory() {
     fake.set("go");
     finish_well(&mut stream);
     assert_eq!(pool.used_bytes(), 0);
+}
+
+#[test]
+fn a_running_job_keeps_its_memory_pinned() {
+    let (fake, device) = stage("");
+    let memory = vram(&device, 4096);
+    let mapping = frame(4096, Access::ReadWrite);
+    let first = HostMemory::new(&device, mapping.clone());
+    let second = HostMemory::new(&device, mapping);
+    let mut stream = open(&device);
+    fake.set("hold");
+    let from = memory.place(0..4096).expect("inside");
+    let to = second.place(0..4096).expect("inside");
+    stream.submit(Job::Copy { from, to }).expect("it is right");
+    let overlapping = Job::Detour {
+        from: first.place(0..4000).expect("inside"),
+        to: second.place(96..4096).expect("inside"),
+        through: None,
+    };
+    assert_eq!(stream.submit(overlapping), Err(JobError::Overlap));
+    drop((first, second));
+    fake.set("go");
+    finish_well(&mut stream);
+    assert_eq!(device.lost(), None);
 }
 
 #[test]
