@@ -55,7 +55,8 @@ pub struct Device {
     name: String,
     uuid: [u8; 16],
     abilities: Abilities,
-    gather: Option<Function>,
+    /// Filled once the context is there.
+    gather: OnceLock<Result<Function, CallError>>,
     lost: OnceLock<Code>,
     pinnings: Pinnings,
 }
@@ -96,7 +97,7 @@ impl Device {
             name,
             uuid,
             abilities,
-            gather: None,
+            gather: OnceLock::new(),
             lost: OnceLock::new(),
             pinnings: Pinnings::default(),
         };
@@ -110,10 +111,13 @@ impl Device {
         }
         device.abilities = abilities;
         // Without the kernel, for instance because this GPU is older than the PTX, lists are copied in other ways.
-        device.gather = match device.call(|driver| driver.function(gather::PTX, gather::NAME)) {
-            Err(error) if error.code.loses_context() => return Err(error.into()),
-            loaded => loaded.ok(),
-        };
+        let loaded = device.call(|driver| driver.function(gather::PTX, gather::NAME));
+        if let Err(error) = &loaded
+            && error.code.loses_context()
+        {
+            return Err(error.clone().into());
+        }
+        device.gather = loaded.into();
         Ok(Arc::new(device))
     }
 
@@ -134,9 +138,9 @@ impl Device {
         self.abilities
     }
 
-    /// Whether the gather kernel was loaded.
-    pub fn has_gather(&self) -> bool {
-        self.gather.is_some()
+    /// Why the gather kernel was not loaded, if it was not.
+    pub fn no_gather(&self) -> Option<&CallError> {
+        self.gather.get()?.as_ref().err()
     }
 
     /// Free and all bytes of VRAM.
@@ -153,7 +157,7 @@ impl Device {
     }
 
     pub(crate) fn gather(&self) -> Option<Function> {
-        self.gather
+        self.gather.get()?.as_ref().ok().copied()
     }
 
     pub(crate) fn pinnings(&self) -> &Pinnings {

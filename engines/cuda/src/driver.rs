@@ -368,7 +368,11 @@ impl Driver {
         let raw = unsafe { (self.table().export)(place, allocation.0, POSIX_DESCRIPTOR, 0) };
         check("cuMemExportToShareableHandle", raw, || format!("{:#x}", allocation.0))?;
         // SAFETY: G: the driver opened it for the caller, whose only descriptor of it this is.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // SAFETY: a plain system call. Programs that this process starts must not get the memory; the driver does not promise that.
+        // It cannot fail for an open descriptor.
+        _ = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+        Ok(descriptor)
     }
 
     /// The descriptor stays the caller's.

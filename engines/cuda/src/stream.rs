@@ -123,7 +123,7 @@ impl Stream {
         let planner = Planner {
             max_pitch_bytes: device.abilities().max_pitch_bytes,
             has_batches: device.driver().has_batches(),
-            has_kernel: device.has_gather(),
+            has_kernel: device.gather().is_some(),
             kernel_below_bytes: settings.kernel_below_bytes,
         };
         Ok(Self {

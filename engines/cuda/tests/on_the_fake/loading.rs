@@ -81,7 +81,7 @@ fn a_device_describes_itself() {
     let (_fake, device) = stage("memory=67108864");
     assert_eq!(device.name(), "Memferry Fake GPU");
     assert_eq!(device.memory_info(), Ok((64 << 20, 64 << 20)));
-    assert!(device.has_gather());
+    assert_eq!(device.no_gather(), None);
     assert_eq!(device.abilities().granularity_bytes, 2 << 20);
 }
 
@@ -98,7 +98,11 @@ fn a_device_is_used_from_any_thread() {
 #[test]
 fn a_device_without_the_kernel_works() {
     let (_fake, device) = stage("fail=cuModuleLoadData:218:1");
-    assert!(!device.has_gather());
+    let reason = device.no_gather().expect("it was not loaded").to_string();
+    assert!(
+        reason.starts_with("cuModuleLoadData(") && reason.ends_with("CUDA_ERROR_INVALID_PTX"),
+        "{reason}"
+    );
 }
 
 #[test]
