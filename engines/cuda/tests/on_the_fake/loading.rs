@@ -1,4 +1,4 @@
-//! Finding the driver, and drivers that do not do.
+//! Loading the driver, refusing unsuitable ones, and pinning host memory.
 
 use std::path::Path;
 use std::process::Command;
