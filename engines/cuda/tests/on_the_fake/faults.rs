@@ -1,10 +1,11 @@
 //! Cancellation, failed calls and lost contexts: one end for each job, and memory kept as long as the device may use it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use memferry_engine_cuda::{
-    Code, Device, HostMemory, Job, JobError, Settings, Stream, Ticket, VramError, VramPool,
+    Code, Device, HostMemory, Job, JobError, Piece, Settings, Stream, Ticket, VramError, VramPool,
 };
 use memferry_shm::mapping::Access;
 use memferry_transfer::Pattern;
@@ -94,9 +95,12 @@ fn a_running_job_keeps_its_memory_pinned() {
     let second = HostMemory::new(&device, mapping);
     let mut stream = open(&device);
     fake.set("hold");
-    let from = memory.place(0..4096).expect("inside");
-    let to = second.place(0..4096).expect("inside");
-    stream.submit(Job::Copy { from, to }).expect("it is right");
+    // A list, because the kernel reaches pinned memory only.
+    let piece = |range: Range<u64>| Piece {
+        from: memory.place(range.clone()).expect("inside"),
+        to: second.place(range).expect("inside"),
+    };
+    stream.submit(Job::Scatter(vec![piece(0..100), piece(200..300)])).expect("it is right");
     let overlapping = Job::Detour {
         from: first.place(0..4000).expect("inside"),
         to: second.place(96..4096).expect("inside"),
@@ -106,7 +110,7 @@ fn a_running_job_keeps_its_memory_pinned() {
     drop((first, second));
     fake.set("go");
     finish_well(&mut stream);
-    assert_eq!(device.lost(), None);
+    assert_eq!(stream.counts().kernels, 1);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use memferry_engine_cuda::{Code, Device, DeviceError, Driver, HostMemory, Job, LIBRARY, LoadError, Piece};
+use memferry_engine_cuda::{Code, Device, DeviceError, Driver, HostMemory, Job, LIBRARY, LoadError};
 use memferry_shm::mapping::{Access, Mapping};
 
-use crate::stage::{Fake, PAGE, finish_well, frame, library, open, stage, vram};
+use crate::stage::{Fake, PAGE, finish_well, frame, library, open, stage};
 
 #[test]
 fn the_linker_finds_the_driver_by_name() {
@@ -115,10 +115,9 @@ fn sealed_frames_are_pinned_once() {
     assert_eq!(second.not_pinned(), None, "they share it");
     drop(first);
     let from = second.place(0..PAGE as u64).expect("inside");
-    let memory = vram(&device, PAGE as u64);
-    let to = memory.place(0..PAGE as u64).expect("inside");
+    let to = second.place(PAGE as u64..2 * PAGE as u64).expect("inside");
     let mut stream = open(&device);
-    stream.submit(Job::Scatter(vec![Piece { from, to }])).expect("it is right");
+    stream.submit(Job::Detour { from, to, through: None }).expect("it is right");
     finish_well(&mut stream);
     drop(second);
     assert_eq!(HostMemory::new(&device, mapping).not_pinned(), None, "it was unpinned between");
