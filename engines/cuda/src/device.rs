@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::driver::{Attribute, CallError, Code, ContextHandle, Driver, Function};
 use crate::gather;
+use crate::pinnings::Pinnings;
 
 thread_local! {
     /// The serial of the device whose context is current on this thread; 0 at first.
@@ -54,8 +55,10 @@ pub struct Device {
     name: String,
     uuid: [u8; 16],
     abilities: Abilities,
-    gather: Option<Function>,
+    /// Filled once the context is there.
+    gather: OnceLock<Result<Function, CallError>>,
     lost: OnceLock<Code>,
+    pinnings: Pinnings,
 }
 
 impl Device {
@@ -94,8 +97,9 @@ impl Device {
             name,
             uuid,
             abilities,
-            gather: None,
+            gather: OnceLock::new(),
             lost: OnceLock::new(),
+            pinnings: Pinnings::default(),
         };
         abilities.granularity_bytes = device.call(|driver| driver.granularity(handle))?;
         if !abilities.granularity_bytes.is_power_of_two() {
@@ -107,10 +111,13 @@ impl Device {
         }
         device.abilities = abilities;
         // Without the kernel, for instance because this GPU is older than the PTX, lists are copied in other ways.
-        device.gather = match device.call(|driver| driver.function(gather::PTX, gather::NAME)) {
-            Err(error) if error.code.loses_context() => return Err(error.into()),
-            loaded => loaded.ok(),
-        };
+        let loaded = device.call(|driver| driver.function(gather::PTX, gather::NAME));
+        if let Err(error) = &loaded
+            && error.code.loses_context()
+        {
+            return Err(error.clone().into());
+        }
+        device.gather = loaded.into();
         Ok(Arc::new(device))
     }
 
@@ -131,9 +138,9 @@ impl Device {
         self.abilities
     }
 
-    /// Whether the gather kernel was loaded.
-    pub fn has_gather(&self) -> bool {
-        self.gather.is_some()
+    /// Why the gather kernel was not loaded, if it was not.
+    pub fn no_gather(&self) -> Option<&CallError> {
+        self.gather.get()?.as_ref().err()
     }
 
     /// Free and all bytes of VRAM.
@@ -150,7 +157,11 @@ impl Device {
     }
 
     pub(crate) fn gather(&self) -> Option<Function> {
-        self.gather
+        self.gather.get()?.as_ref().ok().copied()
+    }
+
+    pub(crate) fn pinnings(&self) -> &Pinnings {
+        &self.pinnings
     }
 
     pub(crate) fn handle(&self) -> i32 {

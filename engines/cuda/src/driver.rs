@@ -1,7 +1,7 @@
 //! The CUDA driver: `libcuda.so.1`, opened when the program runs. No CUDA toolkit is needed to build.
 //!
 //! ```text
-//! Driver::load ─ dlopen ─ cuGetProcAddress(name, 12.0) for each function ─► Table
+//! Driver::load ─ dlopen ─ version ─ cuGetProcAddress(name, 12.0) for each function ─► Table
 //! a method for each call: operands of Rust types, the result code as an error that names the call and its operands
 //! ```
 //!
@@ -176,14 +176,13 @@ impl Driver {
     /// # Errors
     /// The library is not there or too old, or the driver does not start, for instance because there is no GPU.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let table = Table::new(open(path)?)?;
-        let mut version = 0;
-        // SAFETY: G: the variable lives during the call. This call is allowed before the driver is initialized.
-        let raw = unsafe { (table.version)(&mut version) };
-        check("cuDriverGetVersion", raw, String::new)?;
+        let library = Library::open(path)?;
+        // First: older drivers do not have the function that finds the others.
+        let version = library.version()?;
         if version < CUDA_VERSION {
             return Err(LoadError::Old { found: version });
         }
+        let table = Table::new(library.get_proc_address()?)?;
         // SAFETY: G: no memory is passed.
         let raw = unsafe { (table.init)(0) };
         check("cuInit", raw, || "0".to_owned())?;
@@ -369,7 +368,11 @@ impl Driver {
         let raw = unsafe { (self.table().export)(place, allocation.0, POSIX_DESCRIPTOR, 0) };
         check("cuMemExportToShareableHandle", raw, || format!("{:#x}", allocation.0))?;
         // SAFETY: G: the driver opened it for the caller, whose only descriptor of it this is.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // SAFETY: a plain system call. Programs that this process starts must not get the memory; the driver does not promise that.
+        // It cannot fail for an open descriptor.
+        _ = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+        Ok(descriptor)
     }
 
     /// The descriptor stays the caller's.
@@ -668,23 +671,54 @@ fn exportable(device: i32) -> AllocationProperties {
     }
 }
 
-/// Opens the library and finds the one function that finds all others.
-fn open(path: &Path) -> Result<GetProcAddress, LoadError> {
-    let missing = |reason: String| LoadError::Missing { path: path.to_owned(), reason };
-    let name = CString::new(path.as_os_str().as_encoded_bytes())
-        .map_err(|_| missing("its name has a NUL".to_owned()))?;
-    // SAFETY: G: the administrator named the library, whose initializers run as this program's own code.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if library.is_null() {
-        // SAFETY: the message is this thread's, and valid until its next call of these functions.
-        let reason = unsafe { CStr::from_ptr(libc::dlerror()) };
-        return Err(missing(reason.to_string_lossy().into_owned()));
+/// The driver's library, which is never closed.
+struct Library<'a> {
+    path: &'a Path,
+    handle: *mut c_void,
+}
+
+impl<'a> Library<'a> {
+    fn open(path: &'a Path) -> Result<Self, LoadError> {
+        let missing = |reason: String| LoadError::Missing { path: path.to_owned(), reason };
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| missing("its name has a NUL".to_owned()))?;
+        // SAFETY: G: the administrator named the library, whose initializers run as this program's own code.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: the message is this thread's, and valid until its next call of these functions.
+            let reason = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(missing(reason.to_string_lossy().into_owned()));
+        }
+        Ok(Self { path, handle })
     }
-    // SAFETY: the library is open, and never closed.
-    let symbol = unsafe { libc::dlsym(library, c"cuGetProcAddress_v2".as_ptr()) };
-    if symbol.is_null() {
-        return Err(LoadError::Foreign { path: path.to_owned(), symbol: "cuGetProcAddress_v2" });
+
+    fn symbol(&self, symbol: &'static str) -> Result<*mut c_void, LoadError> {
+        let name = CString::new(symbol).expect("names have no NUL");
+        // SAFETY: the library is open, and never closed.
+        let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        let foreign = || LoadError::Foreign { path: self.path.to_owned(), symbol };
+        if address.is_null() { Err(foreign()) } else { Ok(address) }
     }
-    // SAFETY: G: the function of this name has this signature.
-    Ok(unsafe { std::mem::transmute::<*mut c_void, GetProcAddress>(symbol) })
+
+    /// The version of CUDA that the driver supports.
+    fn version(&self) -> Result<i32, LoadError> {
+        let symbol = self.symbol("cuDriverGetVersion")?;
+        let mut version = 0;
+        // SAFETY: G: the function of this name has this signature in all versions, and may be called before the driver is
+        // initialized; the variable lives during the call.
+        let raw = unsafe {
+            let function =
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> u32>(symbol);
+            function(&mut version)
+        };
+        check("cuDriverGetVersion", raw, String::new)?;
+        Ok(version)
+    }
+
+    /// The function that finds all others.
+    fn get_proc_address(&self) -> Result<GetProcAddress, LoadError> {
+        let symbol = self.symbol("cuGetProcAddress_v2")?;
+        // SAFETY: G: the function of this name has this signature.
+        Ok(unsafe { std::mem::transmute::<*mut c_void, GetProcAddress>(symbol) })
+    }
 }

@@ -4,17 +4,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use memferry_shm::mapping::{Access, Mapping};
-use thiserror::Error;
 
 use crate::device::Device;
-use crate::driver::{Address, CallError, DeviceAddress, Driver};
+use crate::driver::{Address, DeviceAddress, Driver};
+use crate::pinnings::NotPinned;
 use crate::place::{Memory, Place};
 
 /// A mapping that the device may copy from and to.
 ///
 /// The GPU reaches pinned pages by itself. Where the driver refuses to pin them, copies still work: the driver moves the bytes through
 /// memory of its own, more slowly, and the call that starts a copy may wait for it. Lists then need a call for each piece.
-/// It stays pinned while a place in it lives.
+/// It stays pinned while a place in it lives, or in another value for the same mapping.
 #[derive(Debug)]
 pub struct HostMemory {
     device: Arc<Device>,
@@ -22,21 +22,10 @@ pub struct HostMemory {
     pinned: Result<DeviceAddress, NotPinned>,
 }
 
-/// Why memory is not pinned.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum NotPinned {
-    #[error("the device cannot pin host memory")]
-    Unsupported,
-    #[error("the device cannot pin host memory that is mapped read-only")]
-    ReadOnly,
-    #[error(transparent)]
-    Refused(#[from] CallError),
-}
-
 impl HostMemory {
-    /// Pins a mapping, or keeps it unpinned; [`not_pinned`](Self::not_pinned) says why.
+    /// Pins a mapping, or keeps it unpinned; [`not_pinned`](Self::not_pinned) says why. Values for the same mapping share this.
     pub fn new(device: &Arc<Device>, mapping: Mapping) -> Arc<Self> {
-        let pinned = pin(device, &mapping);
+        let pinned = device.pinnings().enter(&mapping, || pin(device, &mapping));
         Arc::new(Self { device: Arc::clone(device), mapping, pinned })
     }
 
@@ -84,9 +73,11 @@ fn pin(device: &Device, mapping: &Mapping) -> Result<DeviceAddress, NotPinned> {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // After a loss the pages stay with the device until the process ends.
-        if self.pinned.is_ok() && self.device.lost().is_none() {
-            _ = self.device.call(|driver| driver.unregister(self.mapping.pointer()));
-        }
+        self.device.pinnings().leave(&self.mapping, || {
+            // After a loss the pages stay with the device until the process ends.
+            if self.pinned.is_ok() && self.device.lost().is_none() {
+                _ = self.device.call(|driver| driver.unregister(self.mapping.pointer()));
+            }
+        });
     }
 }

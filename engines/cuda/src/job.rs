@@ -11,6 +11,9 @@ use crate::driver::{Address, CallError, Code, DeviceAddress, Element};
 use crate::gather;
 use crate::place::Place;
 
+/// Most calls of the driver for rows or parts of one job: they are planned in memory, and made while other jobs wait.
+pub(crate) const MAX_CALLS: u64 = 1 << 16;
+
 /// One piece of a list.
 #[derive(Clone, Debug)]
 pub struct Piece {
@@ -72,6 +75,8 @@ pub enum JobError {
         "{rows} rows of {row_bytes} bytes at distances of {pitch_bytes} do not fit a place of {place_bytes} bytes"
     )]
     Geometry { rows: u64, row_bytes: u64, pitch_bytes: u64, place_bytes: u64 },
+    #[error("the job takes more than {MAX_CALLS} calls of the driver; divide it")]
+    TooManyCalls,
     #[error("the device fills its own memory only, and copies only from it or to it")]
     NoVram,
     #[error("a detour goes through memory of the device, or between places in pinned host memory")]
@@ -136,37 +141,43 @@ impl Planner {
     fn copy_2d(&self, from: &Rows, to: &Rows, row_bytes: u64, rows: u64) -> Result<Vec<Step>, JobError> {
         check_rows(from, row_bytes, rows)?;
         check_rows(to, row_bytes, rows)?;
-        let are_apart = rows < 2 || to.pitch_bytes >= row_bytes;
-        if !are_apart {
-            return Err(geometry(to, row_bytes, rows));
-        }
+        check_apart(to, row_bytes, rows)?;
+        let is_empty = row_bytes == 0 || rows == 0;
         let plane = |rows: &Rows| (rows.place.address(), rows.pitch_bytes);
         let from_plane = plane(from);
         let to_plane = plane(to);
         match check_sides(&from.place, &to.place) {
             // Rows of two pictures in one place may lie between each other.
-            Err(JobError::Overlap)
-                if are_independent(&Vec::from_iter(row_copies(from_plane, to_plane, row_bytes, rows))) => {}
+            Err(JobError::Overlap) if !is_empty => {
+                check_calls(rows)?;
+                let copies: Vec<Copy> = row_copies(from_plane, to_plane, row_bytes, rows).collect();
+                if !are_independent(&copies) {
+                    return Err(JobError::Overlap);
+                }
+            }
+            Err(JobError::Overlap) => {}
             other => other?,
         }
-        if row_bytes == 0 || rows == 0 {
+        if is_empty {
             return Ok(Vec::new());
         }
         let fits = |rows: &Rows| rows.pitch_bytes >= row_bytes && rows.pitch_bytes <= self.max_pitch_bytes;
         if fits(from) && fits(to) {
             return Ok(vec![Step::Rows { from: from_plane, to: to_plane, row_bytes, rows }]);
         }
+        check_calls(rows)?;
         Ok(one_by_one(row_copies(from_plane, to_plane, row_bytes, rows).collect()))
     }
 
     fn fill_2d(&self, to: &Rows, pattern: Pattern, row_bytes: u64, rows: u64) -> Result<Vec<Step>, JobError> {
         check_rows(to, row_bytes, rows)?;
+        check_apart(to, row_bytes, rows)?;
         let start = vram(&to.place)?;
         if row_bytes == 0 || rows == 0 {
             return Ok(Vec::new());
         }
         let element = element(pattern, start.0, row_bytes | to.pitch_bytes);
-        let is_one_call = to.pitch_bytes >= row_bytes && to.pitch_bytes <= self.max_pitch_bytes;
+        let is_one_call = (row_bytes..=self.max_pitch_bytes).contains(&to.pitch_bytes);
         if let Some(element) = element.filter(|_| is_one_call) {
             let count = row_bytes / element.width();
             return Ok(vec![Step::FillRows { to: (start, to.pitch_bytes), element, count, rows }]);
@@ -174,6 +185,7 @@ impl Planner {
         let mut steps = Vec::new();
         for row in 0..rows {
             steps.extend(fill(start.plus(row * to.pitch_bytes), row_bytes, pattern)?);
+            check_calls(steps.len() as u64)?;
         }
         Ok(steps)
     }
@@ -254,6 +266,19 @@ fn check_rows(rows_of: &Rows, row_bytes: u64, rows: u64) -> Result<(), JobError>
     let end =
         rows.checked_sub(1).map_or(Some(0), |last| last.checked_mul(pitch_bytes)?.checked_add(row_bytes));
     if end.is_some_and(|end| end <= place_bytes) { Ok(()) } else { Err(geometry(rows_of, row_bytes, rows)) }
+}
+
+/// Rows of a destination must not lie on each other.
+fn check_apart(rows_of: &Rows, row_bytes: u64, rows: u64) -> Result<(), JobError> {
+    if rows < 2 || rows_of.pitch_bytes >= row_bytes {
+        Ok(())
+    } else {
+        Err(geometry(rows_of, row_bytes, rows))
+    }
+}
+
+pub(crate) fn check_calls(calls: u64) -> Result<(), JobError> {
+    if calls <= MAX_CALLS { Ok(()) } else { Err(JobError::TooManyCalls) }
 }
 
 fn geometry(rows_of: &Rows, row_bytes: u64, rows: u64) -> JobError {
@@ -344,6 +369,7 @@ fn detour(from: &Place, to: &Place, through: Option<&Place>) -> Result<Vec<Step>
     if !is_host(from) || !is_host(to) || !through.is_vram() || through.length_bytes() == 0 {
         return Err(JobError::NoDetour);
     }
+    check_calls(length.div_ceil(through.length_bytes()).saturating_mul(2))?;
     let middle = through.address();
     let mut copies = Vec::new();
     for at in (0..length).step_by(through.length_bytes() as usize) {

@@ -6,6 +6,8 @@
 //!                   └─ Stream ◄──────────────────── submit ───┘ ─► poll: Completion
 //! ```
 //!
+//! It is not connected to the service yet: no client's request reaches it.
+//!
 //! The driver is loaded when the program runs; building needs no CUDA toolkit. Nothing here was run on a GPU so far: the tests use a
 //! fake of the driver (`tests/fake-cuda`), so they show that calls are made as the documentation says, not that a driver agrees,
 //! and nothing about speed. The gather kernel's PTX is assembled, but never ran.
@@ -18,14 +20,16 @@ mod driver;
 mod gather;
 mod host;
 mod job;
+mod pinnings;
 mod place;
 mod stream;
 mod vram;
 
 pub use device::{Abilities, Device, DeviceError};
 pub use driver::{CUDA_VERSION, CallError, Code, DeviceAddress, Driver, LIBRARY, LoadError};
-pub use host::{HostMemory, NotPinned};
+pub use host::HostMemory;
 pub use job::{Job, JobError, Piece, Rows};
+pub use pinnings::NotPinned;
 pub use place::Place;
 pub use stream::{Completion, Counts, Settings, Stream, Ticket};
 pub use vram::{Vram, VramError, VramPool};

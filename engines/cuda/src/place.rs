@@ -54,7 +54,8 @@ impl Place {
             && other.offset < self.offset + self.length
     }
 
+    /// Two values for one mapping have the same address.
     fn is_same_memory(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.memory), Arc::as_ptr(&other.memory))
+        self.memory.address() == other.memory.address()
     }
 }

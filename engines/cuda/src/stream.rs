@@ -10,13 +10,16 @@
 
 #![expect(unsafe_code, reason = "calls of the driver, which access memory later: invariant G")]
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::device::Device;
 use crate::driver::{CallError, Code, DeviceAddress, DeviceCopy, Driver, Element, PinnedWords, StreamHandle};
 use crate::gather;
-use crate::job::{Copy, Job, JobError, Manner, Planner, Step, row_copies};
+use crate::job::{Copy, Job, JobError, Manner, Planner, Step, check_calls, row_copies};
 
 /// The word with the number of the last job that is done, alone in its cache line.
 const DONE_WORD: usize = 0;
@@ -108,7 +111,7 @@ impl Stream {
     /// Those of the driver.
     pub fn open(device: &Arc<Device>, settings: Settings) -> Result<Self, CallError> {
         let depth = settings.depth.clamp(1, 64);
-        let words = FIRST_TABLE_WORD + depth * gather::TABLE_WORDS;
+        let words = table_word(0, depth) + tables(depth) * gather::TABLE_WORDS;
         let words = device.call(|driver| PinnedWords::new(driver, words))?;
         let handle = match device.call(|driver| driver.create_stream(settings.priority)) {
             Ok(handle) => handle,
@@ -120,7 +123,7 @@ impl Stream {
         let planner = Planner {
             max_pitch_bytes: device.abilities().max_pitch_bytes,
             has_batches: device.driver().has_batches(),
-            has_kernel: device.has_gather(),
+            has_kernel: device.gather().is_some(),
             kernel_below_bytes: settings.kernel_below_bytes,
         };
         Ok(Self {
@@ -200,15 +203,18 @@ impl Stream {
         }
     }
 
-    /// Asks the driver. A loss is noted by the device.
+    /// Asks the driver how the stream is. An error of any code loses the context: otherwise the running jobs might never end.
     fn query(&mut self, completions: &mut Vec<Completion>) {
-        let is_idle = self.device.call(|driver| driver.is_idle(self.handle));
-        if is_idle == Ok(true) {
-            self.take_done(completions);
-            // An idle stream has also written the word.
-            if !self.running.is_empty() {
-                self.device.lose(Code::Unknown);
+        match self.device.call(|driver| driver.is_idle(self.handle)) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.take_done(completions);
+                // An idle stream has also written the word.
+                if !self.running.is_empty() {
+                    self.device.lose(Code::Unknown);
+                }
             }
+            Err(error) => self.device.lose(error.code),
         }
     }
 
@@ -269,7 +275,7 @@ impl Stream {
                     device.call(|driver| unsafe { driver.copy_2d(stream, *to, *from, (*row_bytes, *rows)) });
                 match copied {
                     // The driver may refuse distances within the device that it did not choose itself.
-                    Err(error) if error.code == Code::InvalidValue => {
+                    Err(error) if error.code == Code::InvalidValue && check_calls(*rows).is_ok() => {
                         self.counts.fallbacks += 1;
                         let copies: Vec<Copy> = row_copies(*from, *to, *row_bytes, *rows).collect();
                         self.issue_copies(number, &copies, Manner::OneByOne)
@@ -335,7 +341,7 @@ impl Stream {
         if copies.len() > gather::TABLE_PIECES {
             return Err(missing());
         }
-        let table = FIRST_TABLE_WORD + number as usize % self.depth * gather::TABLE_WORDS;
+        let table = table_word(number, self.depth);
         for (index, copy) in copies.iter().filter_map(by_device).enumerate() {
             gather::write_piece(self.words(), table, index, (copy.from, copy.to, copy.length));
         }
@@ -366,6 +372,16 @@ impl Drop for Stream {
     }
 }
 
+/// Tables of a stream: a power of two, so that the numbers of running jobs have different ones also where the numbers wrap round.
+fn tables(depth: usize) -> usize {
+    depth.next_power_of_two()
+}
+
+/// The first word of the table of a job.
+fn table_word(number: u32, depth: usize) -> usize {
+    FIRST_TABLE_WORD + number as usize % tables(depth) * gather::TABLE_WORDS
+}
+
 fn by_device(copy: &Copy) -> Option<DeviceCopy> {
     Some(DeviceCopy { from: copy.from.by_device()?, to: copy.to.by_device()?, length: copy.length })
 }
@@ -375,8 +391,12 @@ pub(crate) fn zero(device: &Device, start: DeviceAddress, length: u64) -> Result
     let stream = device.call(|driver| driver.create_stream(0))?;
     let zeroed = device.call(|driver| {
         // SAFETY: G: memory of the device that this thread has just mapped.
-        unsafe { driver.fill(stream, start, Element::One(0), length) }?;
-        driver.synchronize(stream)
+        unsafe { driver.fill(stream, start, Element::One(0), length) }
+    });
+    let zeroed = zeroed.and_then(|()| {
+        let ended = device.call(|driver| driver.synchronize(stream));
+        // The fill may still run in memory that the caller unmaps now.
+        ended.inspect_err(|error| device.lose(error.code))
     });
     _ = device.call(|driver| driver.destroy_stream(stream));
     zeroed

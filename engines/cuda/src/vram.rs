@@ -69,9 +69,9 @@ impl VramPool {
         let allocation = Allocation {
             device: Arc::clone(&self.device),
             handle: self.device.call(create).map_err(exhausted)?,
+            charge: Some(charge),
         };
-        let vram =
-            Vram { range: MappedRange::new(allocation, mapped_bytes)?, length_bytes, _charge: Some(charge) };
+        let vram = Vram { range: MappedRange::new(allocation, mapped_bytes)?, length_bytes };
         zero(&self.device, vram.range.start, mapped_bytes)?;
         Ok(Arc::new(vram))
     }
@@ -107,12 +107,20 @@ impl Drop for Charge {
 struct Allocation {
     device: Arc<Device>,
     handle: AllocationHandle,
+    charge: Option<Charge>,
+}
+
+impl Allocation {
+    /// The quota is charged for good, because the device did not give the memory back.
+    fn keep_charge(&mut self) {
+        std::mem::forget(self.charge.take());
+    }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if self.device.lost().is_none() {
-            _ = self.device.call(|driver| driver.release(self.handle));
+        if self.device.lost().is_none() && self.device.call(|driver| driver.release(self.handle)).is_err() {
+            self.keep_charge();
         }
     }
 }
@@ -140,7 +148,7 @@ impl MappedRange {
 
 impl Drop for MappedRange {
     fn drop(&mut self) {
-        let device = &self.allocation.device;
+        let device = Arc::clone(&self.allocation.device);
         if device.lost().is_some() {
             return;
         }
@@ -149,6 +157,8 @@ impl Drop for MappedRange {
         // Addresses that are still mapped must not be given away.
         if unmapped {
             _ = device.call(|driver| driver.free_range(self.start, self.length_bytes));
+        } else {
+            self.allocation.keep_charge();
         }
     }
 }
@@ -156,10 +166,8 @@ impl Drop for MappedRange {
 /// Memory of the device. It stays while a place in it lives, so while a job uses it.
 #[derive(Debug)]
 pub struct Vram {
-    // The order of the fields is that of the drops: the quota is given back last.
     range: MappedRange,
     length_bytes: u64,
-    _charge: Option<Charge>,
 }
 
 impl Vram {
@@ -176,13 +184,13 @@ impl Vram {
         let mapped_bytes = length_bytes.checked_next_multiple_of(granularity).filter(|length| *length > 0);
         let mapped_bytes = mapped_bytes.ok_or(VramError::Length { length_bytes })?;
         let handle = device.call(|driver| driver.import(memory.as_fd()))?;
-        let allocation = Allocation { device: Arc::clone(device), handle };
+        let allocation = Allocation { device: Arc::clone(device), handle, charge: None };
         let range = MappedRange::new(allocation, mapped_bytes)?;
-        Ok(Arc::new(Self { range, length_bytes, _charge: None }))
+        Ok(Arc::new(Self { range, length_bytes }))
     }
 
-    /// A descriptor of the whole allocation, for `cuMemImportFromShareableHandle`. Who has it can read and write the memory for
-    /// as long as it likes: it cannot be taken back.
+    /// A descriptor of the whole allocation, for `cuMemImportFromShareableHandle`. It gives a process the right to read and write
+    /// the memory until that process ends: it cannot be taken back.
     ///
     /// # Errors
     /// Those of the driver.

@@ -1,10 +1,13 @@
 //! What the threads of streams do.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::codes::{Code, ILLEGAL_ADDRESS, INVALID_VALUE};
 use crate::modules;
 use crate::space::{Kind, Space, space};
+
+/// Bytes of a word that a stream writes.
+pub(crate) const WORD_BYTES: u64 = 4;
 
 /// One range to another of the same length.
 #[derive(Clone, Copy, Debug)]
@@ -30,19 +33,17 @@ pub(crate) enum Command {
     Copies(Vec<Copy>),
     Fill(Fill),
     Write32 { to: u64, value: u32 },
-    Write64 { to: u64, value: u64 },
     Gather { table: u64, count: u32 },
 }
 
 impl Command {
-    /// What went wrong while it ran ends the context.
+    /// Runs it on the stream's thread. An error here loses the context.
     pub(crate) fn run(&self) -> Result<(), Code> {
         let space = space().read();
         let done = match self {
             Self::Copies(copies) => copies.iter().try_for_each(|copy| copy.run(&space)),
             Self::Fill(fill) => fill.run(&space),
-            Self::Write32 { to, value } => write(&space, *to, u64::from(*value), 4),
-            Self::Write64 { to, value } => write(&space, *to, *value, 8),
+            Self::Write32 { to, value } => write(&space, *to, *value),
             Self::Gather { table, count } => modules::gather(&space, *table, *count),
         };
         done.map_err(|_| ILLEGAL_ADDRESS)
@@ -103,15 +104,10 @@ impl Fill {
     }
 }
 
-/// The write of a stream: all that the stream wrote before is visible to who sees the value.
-fn write(space: &Space, to: u64, value: u64, length: u64) -> Result<(), Code> {
-    let found = space.find_by_device(to, length, true)?;
-    if length == 4 {
-        // SAFETY: the table has the word, which was checked to be aligned.
-        unsafe { AtomicU32::from_ptr(found.pointer.cast()) }.store(value as u32, Ordering::SeqCst);
-    } else {
-        // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(found.pointer.cast()) }.store(value, Ordering::SeqCst);
-    }
+/// Writes a word. A thread that reads the value also sees everything that the stream wrote before.
+fn write(space: &Space, to: u64, value: u32) -> Result<(), Code> {
+    let found = space.find_by_device(to, WORD_BYTES, true)?;
+    // SAFETY: the table has the word, which was checked to be aligned.
+    unsafe { AtomicU32::from_ptr(found.pointer.cast()) }.store(value, Ordering::SeqCst);
     Ok(())
 }

@@ -72,11 +72,6 @@ pub(crate) extern "C" fn cuDriverGetVersion(version: Option<&mut i32>) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuDeviceGetCount(count: Option<&mut i32>) -> Code {
-    call("cuDeviceGetCount", || put(count, 1))
-}
-
-#[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuDeviceGet(device: Option<&mut i32>, ordinal: i32) -> Code {
     call("cuDeviceGet", || {
         check_device(ordinal)?;

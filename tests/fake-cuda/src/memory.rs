@@ -1,7 +1,7 @@
 //! Memory: physical VRAM and address ranges for it, and host memory that is registered or allocated.
 
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use crate::codes::{
@@ -150,8 +150,12 @@ pub(crate) extern "C" fn cuMemExportToShareableHandle(
         if !allocation.is_exportable {
             return Err(NOT_PERMITTED);
         }
-        let copy = allocation.memory.try_clone().map_err(|_| OPERATING_SYSTEM)?;
-        put(shared, copy.into_raw_fd())
+        // SAFETY: a plain system call. The copy is inherited by programs that this process starts: CUDA does not promise otherwise.
+        let copy = unsafe { libc::dup(allocation.memory.as_raw_fd()) };
+        if copy < 0 {
+            return Err(OPERATING_SYSTEM);
+        }
+        put(shared, copy)
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::codes::{Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
-use crate::commands::Command;
+use crate::commands::{Command, WORD_BYTES};
 use crate::context::{call_in_context, put};
 use crate::faults::{before_command, faults};
 use crate::space::space;
@@ -143,22 +143,14 @@ pub(crate) extern "C" fn cuStreamSynchronize(stream: usize) -> Code {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuStreamWriteValue32_v2(stream: usize, to: u64, value: u32, flags: u32) -> Code {
     enqueue("cuStreamWriteValue32", stream, || {
-        check_word(to, 4, flags)?;
+        check_word(to, flags)?;
         Ok(Command::Write32 { to, value })
     })
 }
 
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuStreamWriteValue64_v2(stream: usize, to: u64, value: u64, flags: u32) -> Code {
-    enqueue("cuStreamWriteValue64", stream, || {
-        check_word(to, 8, flags)?;
-        Ok(Command::Write64 { to, value })
-    })
-}
-
-fn check_word(to: u64, length: u64, flags: u32) -> Result<(), Code> {
-    if flags != 0 || !to.is_multiple_of(length) {
+fn check_word(to: u64, flags: u32) -> Result<(), Code> {
+    if flags != 0 || !to.is_multiple_of(WORD_BYTES) {
         return Err(INVALID_VALUE);
     }
-    space().read().find_by_device(to, length, true).map(|_| ())
+    space().read().find_by_device(to, WORD_BYTES, true).map(|_| ())
 }

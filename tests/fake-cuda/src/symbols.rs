@@ -2,11 +2,10 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::codes::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS, cuGetErrorName, cuGetErrorString};
+use crate::codes::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
 use crate::context::{
-    cuCtxSetCurrent, cuDeviceGet, cuDeviceGetAttribute, cuDeviceGetCount, cuDeviceGetName,
-    cuDeviceGetUuid_v2, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain, cuDriverGetVersion, cuInit,
-    cuMemGetInfo_v2,
+    cuCtxSetCurrent, cuDeviceGet, cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetUuid_v2,
+    cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain, cuInit, cuMemGetInfo_v2,
 };
 use crate::copies::{
     cuMemcpy2DAsync_v2, cuMemcpyAsync, cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, cuMemcpyDtoDAsync_v2,
@@ -22,22 +21,17 @@ use crate::memory::{
 use crate::modules::{cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData};
 use crate::streams::{
     cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize,
-    cuStreamWriteValue32_v2, cuStreamWriteValue64_v2,
+    cuStreamWriteValue32_v2,
 };
 
 /// A name without its version, the first version of CUDA with this function behind it, and the function.
 type Row = (&'static str, i32, *const ());
 
 /// A later row of the same name is a later version. The versions are those that matter here: what CUDA 12.0 has is not told apart.
-fn rows() -> [Row; 51] {
+fn rows() -> [Row; 45] {
     [
-        ("cuGetProcAddress", 12000, cuGetProcAddress_v2 as *const ()),
-        ("cuGetErrorName", 6000, cuGetErrorName as *const ()),
-        ("cuGetErrorString", 6000, cuGetErrorString as *const ()),
         ("cuInit", 2000, cuInit as *const ()),
-        ("cuDriverGetVersion", 2020, cuDriverGetVersion as *const ()),
         ("cuDeviceGet", 2000, cuDeviceGet as *const ()),
-        ("cuDeviceGetCount", 2000, cuDeviceGetCount as *const ()),
         ("cuDeviceGetName", 2000, cuDeviceGetName as *const ()),
         ("cuDeviceGetUuid", 11040, cuDeviceGetUuid_v2 as *const ()),
         ("cuDeviceGetAttribute", 2000, cuDeviceGetAttribute as *const ()),
@@ -78,7 +72,6 @@ fn rows() -> [Row; 51] {
         ("cuStreamQuery", 2000, cuStreamQuery as *const ()),
         ("cuStreamSynchronize", 2000, cuStreamSynchronize as *const ()),
         ("cuStreamWriteValue32", 11070, cuStreamWriteValue32_v2 as *const ()),
-        ("cuStreamWriteValue64", 11070, cuStreamWriteValue64_v2 as *const ()),
         ("cuModuleLoadData", 2000, cuModuleLoadData as *const ()),
         ("cuModuleGetFunction", 2000, cuModuleGetFunction as *const ()),
         ("cuLaunchKernel", 4000, cuLaunchKernel as *const ()),

@@ -52,6 +52,7 @@ codes! {
     218 InvalidPtx "CUDA_ERROR_INVALID_PTX",
     220 NvlinkUncorrectable "CUDA_ERROR_NVLINK_UNCORRECTABLE",
     222 UnsupportedPtxVersion "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+    226 Contained "CUDA_ERROR_CONTAINED",
     304 OperatingSystem "CUDA_ERROR_OPERATING_SYSTEM",
     400 InvalidHandle "CUDA_ERROR_INVALID_HANDLE",
     401 IllegalState "CUDA_ERROR_ILLEGAL_STATE",
@@ -69,6 +70,7 @@ codes! {
     717 InvalidAddressSpace "CUDA_ERROR_INVALID_ADDRESS_SPACE",
     718 InvalidPc "CUDA_ERROR_INVALID_PC",
     719 LaunchFailed "CUDA_ERROR_LAUNCH_FAILED",
+    721 TensorMemoryLeak "CUDA_ERROR_TENSOR_MEMORY_LEAK",
     800 NotPermitted "CUDA_ERROR_NOT_PERMITTED",
     801 NotSupported "CUDA_ERROR_NOT_SUPPORTED",
     802 SystemNotReady "CUDA_ERROR_SYSTEM_NOT_READY",
@@ -85,6 +87,7 @@ impl Code {
                 | Self::DeviceUnavailable
                 | Self::EccUncorrectable
                 | Self::NvlinkUncorrectable
+                | Self::Contained
                 | Self::IllegalAddress
                 | Self::LaunchTimeout
                 | Self::ContextIsDestroyed
@@ -95,6 +98,7 @@ impl Code {
                 | Self::InvalidAddressSpace
                 | Self::InvalidPc
                 | Self::LaunchFailed
+                | Self::TensorMemoryLeak
         )
     }
 }

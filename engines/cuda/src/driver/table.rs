@@ -152,7 +152,6 @@ pub(super) type CopyBatch = unsafe extern "C" fn(
 
 table! {
     init: "cuInit" (u32);
-    version: "cuDriverGetVersion" (*mut c_int);
     device: "cuDeviceGet" (*mut c_int, c_int);
     device_name: "cuDeviceGetName" (*mut c_char, c_int, c_int);
     device_uuid: "cuDeviceGetUuid" (*mut [u8; 16], c_int);

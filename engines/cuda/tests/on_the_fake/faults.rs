@@ -1,12 +1,16 @@
 //! Cancellation, failed calls and lost contexts: one end for each job, and memory kept as long as the device may use it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
-use memferry_engine_cuda::{Code, Device, Job, JobError, Settings, Stream, Ticket, VramError, VramPool};
+use memferry_engine_cuda::{
+    Code, Device, HostMemory, Job, JobError, Piece, Settings, Stream, Ticket, VramError, VramPool,
+};
+use memferry_shm::mapping::Access;
 use memferry_transfer::Pattern;
 
-use crate::stage::{bytes, finish, finish_well, host, open, pattern, stage, vram};
+use crate::stage::{bytes, finish, finish_well, frame, host, open, pattern, stage, vram};
 
 fn fill(memory: &Arc<memferry_engine_cuda::Vram>) -> Job {
     let to = memory.place(0..memory.length_bytes()).expect("all of it");
@@ -83,6 +87,33 @@ fn a_job_keeps_its_memory() {
 }
 
 #[test]
+fn a_running_job_keeps_its_memory_pinned() {
+    let (fake, device) = stage("");
+    let memory = vram(&device, 4096);
+    let mapping = frame(4096, Access::ReadWrite);
+    let first = HostMemory::new(&device, mapping.clone());
+    let second = HostMemory::new(&device, mapping);
+    let mut stream = open(&device);
+    fake.set("hold");
+    // A list, because the kernel reaches pinned memory only.
+    let piece = |range: Range<u64>| Piece {
+        from: memory.place(range.clone()).expect("inside"),
+        to: second.place(range).expect("inside"),
+    };
+    stream.submit(Job::Scatter(vec![piece(0..100), piece(200..300)])).expect("it is right");
+    let overlapping = Job::Detour {
+        from: first.place(0..4000).expect("inside"),
+        to: second.place(96..4096).expect("inside"),
+        through: None,
+    };
+    assert_eq!(stream.submit(overlapping), Err(JobError::Overlap));
+    drop((first, second));
+    fake.set("go");
+    finish_well(&mut stream);
+    assert_eq!(stream.counts().kernels, 1);
+}
+
+#[test]
 fn dropping_a_stream_waits() {
     let (_fake, device) = stage("slow=5000");
     let memory = vram(&device, 4096);
@@ -132,6 +163,33 @@ fn a_lost_context_ends_a_thousand_jobs_once() {
 }
 
 #[test]
+fn a_loss_of_any_code_ends_running_jobs() {
+    for code in [226, 721, 720, 999] {
+        let (fake, device) = stage("");
+        let memory = vram(&device, 4096);
+        let mut stream = open(&device);
+        fake.set("hold");
+        let tickets: Vec<Ticket> =
+            (0..3).map(|_| stream.submit(fill(&memory)).expect("it is right")).collect();
+        fake.set(&format!("lost=0:{code} go"));
+        let done = finish(&mut stream);
+        assert_eq!(done.iter().map(|done| done.ticket).collect::<Vec<_>>(), tickets);
+        let lost = Code::from_raw(code).expect("no success");
+        assert!(done.iter().all(|done| done.result == Err(JobError::Lost(lost))), "{done:?}");
+        assert_eq!(device.lost(), Some(lost));
+    }
+}
+
+#[test]
+fn unended_zeroing_loses_the_context() {
+    let (_fake, device) = stage("fail=cuStreamSynchronize:999:1");
+    let pool = VramPool::new(&device, 4 << 20);
+    let Err(VramError::Call(error)) = pool.allocate(1) else { panic!("the call fails") };
+    assert_eq!(error.call, "cuStreamSynchronize");
+    assert_eq!(device.lost(), Some(Code::Unknown));
+}
+
+#[test]
 fn a_context_may_be_lost_at_any_command() {
     // The first command zeroes the memory; an early loss shows there.
     for command in 1..40 {
@@ -172,7 +230,7 @@ fn memory_of_lost_jobs_is_kept() {
 }
 
 #[test]
-fn a_job_that_unmaps_nothing_survives_others_drops() {
+fn jobs_outlive_the_handles_of_their_memory() {
     let (_fake, device) = stage("slow=200");
     let pool = VramPool::new(&device, 64 << 20);
     let mut stream = open(&device);

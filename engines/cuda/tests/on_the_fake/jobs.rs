@@ -93,6 +93,50 @@ fn wrong_jobs_are_refused() {
 }
 
 #[test]
+fn endless_empty_rows_are_no_work() {
+    let (_fake, device) = stage("");
+    let memory = vram(&device, 1000);
+    let mut stream = open(&device);
+    for (row_bytes, rows) in [(0, u64::MAX), (0, 1 << 40), (0, 0), (100, 0)] {
+        let place = || Rows { place: whole(&memory), pitch_bytes: 0 };
+        stream.submit(Job::Copy2d { from: place(), to: place(), row_bytes, rows }).expect("nothing to do");
+        let pattern = Pattern::Word(0x0102_0304);
+        stream.submit(Job::Fill2d { to: place(), pattern, row_bytes, rows }).expect("nothing to do");
+    }
+    finish_well(&mut stream);
+    assert_eq!(stream.counts(), Counts::default());
+}
+
+#[test]
+fn jobs_of_too_many_calls_are_refused() {
+    const ROWS: u64 = 70_000;
+    let (_fake, device) = stage("");
+    let memory = vram(&device, 8 * ROWS);
+    let source = host(&device, 8 * ROWS as usize, 0);
+    let mut stream = open(&device);
+    let mut refused = |job| stream.submit(job).expect_err("it is wrong");
+    let rows = |place, pitch_bytes| Rows { place, pitch_bytes };
+    let word = Pattern::Word(0x0102_0304);
+    let fill =
+        |pitch| Job::Fill2d { to: rows(whole(&memory), pitch), pattern: word, row_bytes: 4, rows: ROWS };
+    // Rows on each other: as many as one likes in a small place.
+    let endless = Job::Fill2d { to: rows(whole(&memory), 0), pattern: word, row_bytes: 4, rows: 1 << 40 };
+    assert!(matches!(refused(endless), JobError::Geometry { .. }));
+    assert_eq!(refused(fill(7)), JobError::TooManyCalls);
+    let repeated =
+        Job::Copy2d { from: rows(all(&source), 0), to: rows(whole(&memory), 8), row_bytes: 4, rows: ROWS };
+    assert_eq!(refused(repeated), JobError::TooManyCalls);
+    let between = |at| rows(part(&memory, at, 8 * ROWS - 4), 8);
+    let between = Job::Copy2d { from: between(0), to: between(4), row_bytes: 4, rows: ROWS };
+    assert_eq!(refused(between), JobError::TooManyCalls);
+    let target = host(&device, 8 * ROWS as usize, 1);
+    let detour = Job::Detour { from: all(&source), to: all(&target), through: Some(part(&memory, 0, 8)) };
+    assert_eq!(refused(detour), JobError::TooManyCalls);
+    stream.submit(fill(8)).expect("one call");
+    finish_well(&mut stream);
+}
+
+#[test]
 fn rectangles_are_copied_in_one_call() {
     let (_fake, device) = stage("");
     let memory = vram(&device, 10_000);

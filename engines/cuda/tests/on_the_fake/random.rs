@@ -203,7 +203,7 @@ fn may_be_refused(drawn: &Drawn, error: &JobError) -> bool {
                 || (*rows > 1 && to_pitch < row_bytes)
         }
         (Drawn::Fill2d { to, pitch, row_bytes, rows, .. }, JobError::Geometry { .. }) => {
-            end(to, *pitch, *row_bytes, *rows) > LENGTH
+            end(to, *pitch, *row_bytes, *rows) > LENGTH || (*rows > 1 && pitch < row_bytes)
         }
         (Drawn::Fill(to, ..) | Drawn::Fill2d { to, .. }, JobError::NoVram) => is_host(to),
         (Drawn::Scatter(pieces), JobError::NoVram) => {

@@ -113,7 +113,21 @@ fn a_failed_step_gives_everything_back() {
 }
 
 #[test]
-fn exported_memory_is_the_same_in_another_process() {
+fn memory_that_is_not_given_back_counts() {
+    let (fake, device) = stage("");
+    let pool = VramPool::new(&device, 64 * MEBIBYTE);
+    for (index, call) in ["cuMemUnmap", "cuMemRelease"].into_iter().enumerate() {
+        let vram = pool.allocate(1).expect("there is VRAM");
+        fake.set(&format!("fail={call}:400:1"));
+        drop(vram);
+        assert_eq!(pool.used_bytes(), (index as u64 + 1) * 2 * MEBIBYTE, "after {call}");
+    }
+    drop(pool.allocate(1).expect("there is VRAM"));
+    assert_eq!(pool.used_bytes(), 4 * MEBIBYTE);
+}
+
+#[test]
+fn exported_memory_is_the_same_elsewhere() {
     const MARK: &str = "MEMFERRY_TEST_EXPORTED";
     const LENGTH: u64 = 300_000;
     if let Ok(number) = std::env::var(MARK) {
@@ -125,10 +139,12 @@ fn exported_memory_is_the_same_in_another_process() {
     let vram = VramPool::new(&device, 2 * MEBIBYTE).allocate(LENGTH).expect("there is VRAM");
     write(&device, &vram, 11);
     let exported = vram.export().expect("it can be exported");
+    let flags = rustix::io::fcntl_getfd(&exported).expect("it is open");
+    assert_eq!(flags, rustix::io::FdFlags::CLOEXEC, "started programs do not get it");
     let inherited = rustix::io::fcntl_dupfd_cloexec(&exported, 200).expect("a descriptor");
     rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).expect("it is inherited");
     let status = Command::new(std::env::current_exe().expect("it runs"))
-        .args(["--exact", "vram::exported_memory_is_the_same_in_another_process", "--nocapture"])
+        .args(["--exact", "vram::exported_memory_is_the_same_elsewhere", "--nocapture"])
         .env(MARK, inherited.as_raw_fd().to_string())
         .status();
     assert!(status.expect("it starts").success());
