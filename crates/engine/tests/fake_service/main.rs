@@ -57,6 +57,8 @@ fn plays_engine() {
 }
 
 fn serve(engine: &mut Engine) -> Result<(), String> {
+    // As a change of the user does. The engine must end with the keeper all the same.
+    let _ = rustix::process::set_parent_process_death_signal(None);
     loop {
         let Some(job) = engine.next(Duration::from_millis(200)) else { continue };
         let outcome = match job.operation() {
@@ -208,7 +210,7 @@ fn ends_by_request(service: &FakeService, keeper: &mut Peer, seed: u32) {
 }
 
 #[test]
-fn a_lost_service_is_connected_to_again_without_old_frames() {
+fn after_a_lost_service_old_frames_are_unknown() {
     let service = FakeService::start("lost");
     let mut keeper = service.keeper();
     let mut engine = service.engine();
