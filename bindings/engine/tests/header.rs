@@ -70,7 +70,8 @@ fn the_manual_page_names_every_function() {
 fn the_default_options_are_those_in_rust() {
     let EngineDescription { operations, longest_bytes, shortest_bytes, alignment_bytes, channels } =
         EngineDescription::default();
-    let (all, longest) = (operations.bits(), longest_bytes.ilog2());
+    let all = operations.bits();
+    let longest = longest_bytes.ilog2();
     assert!(longest_bytes.is_power_of_two());
     let numbers =
         format!("{all}, 0, 0, (uint64_t)1 << {longest}, {shortest_bytes}, {alignment_bytes}, {channels}");

@@ -97,6 +97,17 @@ fn the_example_compiles_and_wants_a_service() {
 }
 
 #[test]
+fn the_program_in_the_documentation_compiles() {
+    let page = std::fs::read_to_string(Path::new(CRATE).join("../../docs/engines.md")).unwrap();
+    let program = page.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documented-engine.c");
+    std::fs::write(&source, program).unwrap();
+    for compiler in compilers() {
+        compile(compiler, &source, &[]);
+    }
+}
+
+#[test]
 fn the_example_is_a_short_template() {
     let source = Path::new(CRATE).join("../../engines/example/memferry-engine-example.c");
     let lines = std::fs::read_to_string(source).unwrap().lines().count();
