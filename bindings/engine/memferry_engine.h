@@ -34,6 +34,8 @@ typedef enum mf_engine_error {
   MF_ENGINE_ERROR_SYSTEM = -6,
   // The library is at fault; please report this.
   MF_ENGINE_ERROR_PANICKED = -7,
+  // A function for frames, which the library calls, has called the library.
+  MF_ENGINE_ERROR_IN_CALLBACK = -8,
 } mf_engine_error;
 
 // An operation; also bits of mf_engine_options.operations. "source", "destination" and so on are fields of the request.
@@ -177,7 +179,7 @@ typedef struct mf_engine_request {
 } mf_engine_request;
 
 // Is called when a frame was mapped, or before it is unmapped. The library calls it on the thread that maps frames. It should return
-// within milliseconds, and must not touch the bytes.
+// within milliseconds, must not touch the bytes, and cannot call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
 typedef void (*mf_engine_frame_event)(void *context,
                                       uint64_t frame,
                                       void *base,
@@ -217,8 +219,10 @@ int mf_engine_complete(struct mf_engine_process *engine,
                        uint64_t bytes_done,
                        uint64_t value);
 
-// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`. Optional, but a request without
-// progress for as long as the service's configuration says (stall_ms) ends the connection. Returns 0.
+// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`; with a comparison or a CRC, that
+// they were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
+// completes nor reports anything for as long as its configuration says (stall-ms). Each request must also move at 32 MiB/s at least,
+// counted with those submitted before it. Returns 0.
 //
 // MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
 int mf_engine_progress(struct mf_engine_process *engine,
@@ -238,7 +242,9 @@ int mf_engine_is_cancelled(struct mf_engine_process *engine,
 int mf_engine_take_cancels(struct mf_engine_process *engine);
 
 // Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
-// this returns; later both on a thread of the library. Either may be null. Returns 0.
+// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
+// returned. The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or
+// until `serve` has returned, so it is no variable of `serve`. Returns 0.
 //
 // One thread at a time.
 int mf_engine_watch_frames(struct mf_engine_process *engine,

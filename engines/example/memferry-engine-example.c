@@ -2,8 +2,8 @@
  *
  *   memferry-engine-example --socket PATH --name NAME [--shortest BYTES]
  *
- * The service must be configured with an engine of that name. Long copies and fills are done in pieces, so that progress is seen and an
- * early end is possible. SPDX-License-Identifier: Apache-2.0 OR MIT */
+ * The service must be configured with an engine of that name. Requests are done in pieces: progress keeps a long one from being taken
+ * for stalled, and an early end is possible. SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include <memferry_engine.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,10 @@
 #define OPERATIONS                                                                                               \
     (MF_ENGINE_OPERATION_NOP | MF_ENGINE_OPERATION_COPY | MF_ENGINE_OPERATION_FILL |                              \
      MF_ENGINE_OPERATION_SCATTER_GATHER | MF_ENGINE_OPERATION_COMPARE)
+
+static uint64_t smaller(uint64_t one, uint64_t other) {
+    return one < other ? one : other;
+}
 
 /* Reports progress. Returns whether the request should end. */
 static bool should_end(mf_engine_process *engine, const mf_engine_request *request, uint64_t done, bool downward) {
@@ -29,7 +33,7 @@ static uint64_t copy(mf_engine_process *engine, const mf_engine_request *request
     bool downward = (uintptr_t)to - (uintptr_t)from < request->length;
     uint64_t done = 0;
     while (done < request->length) {
-        uint64_t piece = request->length - done < PIECE ? request->length - done : PIECE;
+        uint64_t piece = smaller(request->length - done, PIECE);
         uint64_t at = downward ? request->length - done - piece : done;
         memmove(to + at, from + at, piece);
         done += piece;
@@ -44,7 +48,7 @@ static uint64_t fill(mf_engine_process *engine, const mf_engine_request *request
     uint64_t done = 0;
     while (done < request->length) {
         /* A piece holds whole patterns, and so does the length. */
-        uint64_t end = request->length - done < PIECE ? request->length : done + PIECE;
+        uint64_t end = done + smaller(request->length - done, PIECE);
         if (request->pattern_bytes == 1) {
             memset(to + done, request->pattern[0], end - done);
         } else {
@@ -58,17 +62,15 @@ static uint64_t fill(mf_engine_process *engine, const mf_engine_request *request
     return done;
 }
 
-/* Each piece ends where a segment of either list ends. */
+/* Each piece ends where a segment of either list ends, or before: no request writes what it reads, so a segment can be cut. */
 static uint64_t scatter_gather(mf_engine_process *engine, const mf_engine_request *request) {
-    uint64_t done = 0;
+    uint64_t done = 0, reported = 0;
     uint64_t source_at = 0, destination_at = 0;
     uint32_t source = 0, destination = 0;
     while (source < request->source_count && destination < request->destination_count) {
         const mf_engine_segment *from = &request->source_segments[source];
         const mf_engine_segment *to = &request->destination_segments[destination];
-        uint64_t piece = from->length - source_at;
-        if (piece > to->length - destination_at)
-            piece = to->length - destination_at;
+        uint64_t piece = smaller(smaller(from->length - source_at, to->length - destination_at), PIECE);
         memmove((uint8_t *)to->address + destination_at, (const uint8_t *)from->address + source_at, piece);
         done += piece;
         source_at += piece;
@@ -81,19 +83,39 @@ static uint64_t scatter_gather(mf_engine_process *engine, const mf_engine_reques
             destination++;
             destination_at = 0;
         }
-        if (done < request->length && should_end(engine, request, done, false))
-            break;
+        /* Many short segments need no report each. */
+        if (done - reported >= PIECE && done < request->length) {
+            reported = done;
+            if (should_end(engine, request, done, false))
+                break;
+        }
     }
     return done;
 }
 
-static uint64_t first_difference(const mf_engine_request *request) {
+/* Sets `difference` to the offset of the first difference, or to the length. A comparison that finds one is done as a whole. */
+static uint64_t compare(mf_engine_process *engine, const mf_engine_request *request, uint64_t *difference) {
     const uint8_t *one = request->source;
     const uint8_t *other = request->second;
-    uint64_t at = 0;
-    while (at < request->length && one[at] == other[at])
-        at++;
-    return at;
+    uint64_t done = 0;
+    *difference = request->length;
+    while (done < request->length) {
+        uint64_t piece = smaller(request->length - done, PIECE);
+        if (memcmp(one + done, other + done, piece) != 0) {
+            uint64_t at = done;
+            /* Memory that its owner changes meanwhile may be equal now. */
+            while (at < done + piece && one[at] == other[at])
+                at++;
+            if (at < done + piece) {
+                *difference = at;
+                return request->length;
+            }
+        }
+        done += piece;
+        if (done < request->length && should_end(engine, request, done, false))
+            break;
+    }
+    return done;
 }
 
 /* Carries out one request. */
@@ -113,14 +135,14 @@ static void perform(mf_engine_process *engine, const mf_engine_request *request)
         done = scatter_gather(engine, request);
         break;
     case MF_ENGINE_OPERATION_COMPARE:
-        value = first_difference(request);
+        done = compare(engine, request, &value);
         break;
     default:
         mf_engine_complete(engine, request->id, MF_ENGINE_STATUS_UNSUPPORTED, 0, 0);
         return;
     }
     uint32_t status = done == request->length ? MF_ENGINE_STATUS_DONE : MF_ENGINE_STATUS_CANCELLED;
-    mf_engine_complete(engine, request->id, status, done, value);
+    mf_engine_complete(engine, request->id, status, done, status == MF_ENGINE_STATUS_DONE ? value : 0);
 }
 
 /* Runs in the engine's process until the service or the keeper ends it. */
@@ -138,20 +160,25 @@ static int serve(mf_engine_process *engine, void *context) {
     }
 }
 
+/* Reads a number of bytes. Returns whether the text is one; the library refuses one that is too large. */
+static bool is_number(const char *text, uint64_t *number) {
+    *number = strtoull(text, NULL, 10);
+    return *text != 0 && text[strspn(text, "0123456789")] == 0;
+}
+
 int main(int count, char **arguments) {
     mf_engine_options options = MF_ENGINE_OPTIONS_INIT;
     options.operations = OPERATIONS;
+    bool is_valid = count % 2 == 1;
     for (int at = 1; at + 1 < count; at += 2) {
         if (strcmp(arguments[at], "--socket") == 0)
             options.socket = arguments[at + 1];
         else if (strcmp(arguments[at], "--name") == 0)
             options.name = arguments[at + 1];
-        else if (strcmp(arguments[at], "--shortest") == 0)
-            options.shortest_bytes = strtoull(arguments[at + 1], NULL, 10);
-        else
-            options.socket = NULL, at = count;
+        else if (strcmp(arguments[at], "--shortest") != 0 || !is_number(arguments[at + 1], &options.shortest_bytes))
+            is_valid = false;
     }
-    if (count % 2 == 0 || !options.socket || !options.name) {
+    if (!is_valid || !options.socket || !options.name) {
         fprintf(stderr, "usage: %s --socket PATH --name NAME [--shortest BYTES]\n", arguments[0]);
         return 2;
     }

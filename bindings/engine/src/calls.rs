@@ -1,16 +1,19 @@
 //! The functions.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::io::Write;
 use std::time::Duration;
 
 use memferry_engine::{
-    Access, Engine, EngineDescription, EngineOptions, FrameWatcher, Handle, Mapping, Outcome, RunError, run,
+    Access, Engine, EngineDescription, EngineOptions, Failure, FrameWatcher, Handle, Mapping, Outcome,
+    RunError, run,
 };
 use memferry_transfer::{EngineKind, Operations};
 
 use crate::boundary::{Fault, call, check, text};
-use crate::request::Lent;
+use crate::request::{Lent, lend};
 use crate::types::{mf_engine_options, mf_engine_request, mf_engine_status};
 
 /// The engine in its own process, as serve gets it.
@@ -27,7 +30,7 @@ pub type mf_engine_serve =
     Option<unsafe extern "C" fn(engine: *mut mf_engine_process, context: *mut c_void) -> c_int>;
 
 /// Is called when a frame was mapped, or before it is unmapped. The library calls it on the thread that maps frames. It should return
-/// within milliseconds, and must not touch the bytes.
+/// within milliseconds, must not touch the bytes, and cannot call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
 pub type mf_engine_frame_event = Option<
     unsafe extern "C" fn(context: *mut c_void, frame: u64, base: *mut c_void, length: u64, is_writable: bool),
 >;
@@ -45,12 +48,14 @@ pub unsafe extern "C" fn mf_engine_run(
 ) -> c_int {
     call(|| {
         check(options)?;
-        // SAFETY: C1: a structure of integers and pointers, which is not null.
-        let options = unsafe { options.read() };
-        let serve = serve.ok_or(Fault::BadPointer)?;
-        if options.size as usize != size_of::<mf_engine_options>() {
+        // SAFETY: C1: not null, and every version of the structure begins with its size.
+        let size = unsafe { options.cast::<u32>().read() };
+        if size as usize != size_of::<mf_engine_options>() {
             return Err(Fault::Version);
         }
+        // SAFETY: C1: a structure of integers and pointers, which is not null and has this version's size.
+        let options = unsafe { options.read() };
+        let serve = serve.ok_or(Fault::BadPointer)?;
         let description = EngineDescription {
             operations: Operations::from_bits_retain(options.operations),
             longest_bytes: options.longest_bytes,
@@ -69,7 +74,8 @@ pub unsafe extern "C" fn mf_engine_run(
             }
         });
         ran.map(|()| 0).map_err(|error| {
-            eprintln!("memferry engine: {error}");
+            // A closed standard error is the program's choice.
+            let _ = writeln!(std::io::stderr(), "memferry engine: {error}");
             match error {
                 RunError::Name(_) | RunError::Description(_) => Fault::Argument,
                 RunError::Connection(_) => Fault::Service,
@@ -79,6 +85,12 @@ pub unsafe extern "C" fn mf_engine_run(
     })
 }
 
+thread_local! {
+    /// Whether this thread is in a function of the program for frames. A call from there would meet references and locks that the
+    /// library's caller holds.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs `body` with an engine that C passed.
 fn with(
     process: *mut mf_engine_process,
@@ -86,7 +98,11 @@ fn with(
 ) -> c_int {
     call(|| {
         check(process)?;
-        // SAFETY: C1: the pointer that `serve` got, which is used by one thread at a time, so the reference is unique.
+        if IN_CALLBACK.get() {
+            return Err(Fault::InCallback);
+        }
+        // SAFETY: C1: the pointer that `serve` got, which is used by one thread at a time, and not by a function that this thread calls
+        // meanwhile. So the reference is unique.
         let process = unsafe { &mut *process };
         // SAFETY: C1: `serve` still runs, so the engine that it borrows is there, and only this pointer leads to it.
         let engine = unsafe { &mut *process.engine };
@@ -108,8 +124,13 @@ pub unsafe extern "C" fn mf_engine_next(
         check(request)?;
         let limit = u64::try_from(timeout_ns).map_or(Duration::MAX, Duration::from_nanos);
         let Some(job) = engine.next(limit) else { return Ok(0) };
-        let (kept, flat) = Lent::new(job);
-        lent.insert(flat.id, kept);
+        let flat = match lend(lent, job) {
+            Ok(flat) => flat,
+            Err(id) => {
+                engine.complete(id, Outcome::refused(Failure::Unsupported));
+                return Ok(0);
+            }
+        };
         // SAFETY: C1: not null, aligned, and the program's to be written during this call.
         unsafe { request.write(flat) };
         Ok(1)
@@ -139,8 +160,10 @@ pub unsafe extern "C" fn mf_engine_complete(
     })
 }
 
-/// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`. Optional, but a request without
-/// progress for as long as the service's configuration says (stall_ms) ends the connection. Returns 0.
+/// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`; with a comparison or a CRC, that
+/// they were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
+/// completes nor reports anything for as long as its configuration says (stall-ms). Each request must also move at 32 MiB/s at least,
+/// counted with those submitted before it. Returns 0.
 ///
 /// MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
 #[unsafe(no_mangle)]
@@ -177,7 +200,9 @@ pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) 
 }
 
 /// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
-/// this returns; later both on a thread of the library. Either may be null. Returns 0.
+/// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
+/// returned. The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or
+/// until `serve` has returned, so it is no variable of `serve`. Returns 0.
 ///
 /// One thread at a time.
 #[unsafe(no_mangle)]
@@ -208,8 +233,10 @@ impl Callbacks {
         let Some(function) = function else { return };
         let length = memory.length_bytes() as u64;
         let is_writable = memory.access() == Access::ReadWrite;
+        IN_CALLBACK.set(true);
         // SAFETY: C1: the function is the program's, and gets its own context. The mapping lives during the call.
         unsafe { function(self.context, frame.bits(), memory.pointer().cast(), length, is_writable) }
+        IN_CALLBACK.set(false);
     }
 }
 
@@ -220,5 +247,34 @@ impl FrameWatcher for Callbacks {
 
     fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
         self.call(self.unmapping, frame, memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `calls_back` got.
+    struct Got(*mut mf_engine_process, c_int);
+
+    unsafe extern "C" fn calls_back(context: *mut c_void, _: u64, _: *mut c_void, _: u64, _: bool) {
+        // SAFETY: the test passes its own structure, which nobody else uses meanwhile.
+        let got = unsafe { &mut *context.cast::<Got>() };
+        // SAFETY: the pointer is that of a structure that lives.
+        got.1 = unsafe { mf_engine_watch_frames(got.0, None, None, std::ptr::null_mut()) };
+    }
+
+    #[test]
+    fn a_call_from_a_callback_is_refused() {
+        // A call that goes on would use the null pointer.
+        let mut process = mf_engine_process { engine: std::ptr::null_mut(), lent: BTreeMap::new() };
+        let mut got = Got(&raw mut process, 0);
+        let context = (&raw mut got).cast();
+        let mut callbacks = Callbacks { mapped: Some(calls_back), unmapping: None, context };
+        let (_descriptor, memory) = memferry_shm::frame::allocate(4096, Default::default()).unwrap();
+        callbacks.mapped(Handle::new(1, 1), &memory);
+        callbacks.unmapping(Handle::new(1, 1), &memory);
+        assert_eq!(got.1, Fault::InCallback as c_int);
+        assert!(!IN_CALLBACK.get());
     }
 }

@@ -4,6 +4,8 @@
 //! Job ─► Lent: the job, which keeps its memory, and its segments ─► mf_engine_request, which points into both
 //! ```
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::c_void;
 
 use memferry_engine::{CacheHint, Job, Mapping, Operation, Region, Segment, WorkId};
@@ -61,9 +63,22 @@ impl mf_engine_request {
     }
 }
 
+/// Lends a job to C. Fails if C has a request with its number: a service that is wrong must not free memory that C reads.
+pub(crate) fn lend(lent: &mut BTreeMap<u64, Lent>, job: Job) -> Result<mf_engine_request, WorkId> {
+    let id = job.id();
+    match lent.entry(number_of(id)) {
+        Entry::Occupied(_) => Err(id),
+        Entry::Vacant(place) => {
+            let (kept, request) = Lent::new(job);
+            place.insert(kept);
+            Ok(request)
+        }
+    }
+}
+
 impl Lent {
     /// Takes a job, and makes the request that points into it.
-    pub(crate) fn new(job: Job) -> (Self, mf_engine_request) {
+    fn new(job: Job) -> (Self, mf_engine_request) {
         let hint = match job.hint() {
             CacheHint::Auto => mf_engine_hint::Auto,
             CacheHint::Keep => mf_engine_hint::Keep,
@@ -129,5 +144,27 @@ impl Lent {
             }
         }
         (Self { job, _segments: list }, request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_transfer::Descriptor;
+
+    use super::*;
+
+    #[test]
+    fn a_tag_in_use_is_not_lent_again() {
+        let mut lent = BTreeMap::new();
+        let job = |tag, hint| {
+            let descriptor = Descriptor::new(0, Operation::Nop).unwrap().with_hint(hint);
+            Job::new(WorkId { worker: 1, tag }, descriptor)
+        };
+        let request = lend(&mut lent, job(7, CacheHint::Keep)).unwrap();
+        assert_eq!(lend(&mut lent, job(7, CacheHint::Stream)).unwrap_err(), WorkId { worker: 1, tag: 7 });
+        assert_eq!(lent[&request.id].job.hint(), CacheHint::Keep, "the first one is still here");
+        assert!(lend(&mut lent, job(8, CacheHint::Stream)).is_ok());
+        lent.remove(&request.id);
+        assert!(lend(&mut lent, job(7, CacheHint::Stream)).is_ok());
     }
 }

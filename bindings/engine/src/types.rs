@@ -24,6 +24,8 @@ pub enum mf_engine_error {
     System = -6,
     /// The library is at fault; please report this.
     Panicked = -7,
+    /// A function for frames, which the library calls, has called the library.
+    InCallback = -8,
 }
 
 /// What an engine connects as. Initialise with MF_ENGINE_OPTIONS_INIT, which sets all but socket and name.

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use memferry_engine::EngineDescription;
+
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
 fn read(name: &str) -> String {
@@ -65,8 +67,14 @@ fn the_manual_page_names_every_function() {
 }
 
 #[test]
-fn the_default_operations_are_those_on_memory() {
-    let all = memferry_transfer::Operations::OF_MEMORY.bits();
-    let expected = format!("{{ sizeof(mf_engine_options), {all}, 0, 0, ");
-    assert!(HEADER.contains(&expected), "MF_ENGINE_OPTIONS_INIT does not name all operations");
+fn the_default_options_are_those_in_rust() {
+    let EngineDescription { operations, longest_bytes, shortest_bytes, alignment_bytes, channels } =
+        EngineDescription::default();
+    let all = operations.bits();
+    let longest = longest_bytes.ilog2();
+    assert!(longest_bytes.is_power_of_two());
+    let numbers =
+        format!("{all}, 0, 0, (uint64_t)1 << {longest}, {shortest_bytes}, {alignment_bytes}, {channels}");
+    let expected = format!("#define MF_ENGINE_OPTIONS_INIT {{ sizeof(mf_engine_options), {numbers} }}");
+    assert!(HEADER.contains(&expected), "MF_ENGINE_OPTIONS_INIT is not {expected}");
 }

@@ -74,17 +74,36 @@ fn bad_input_is_an_error() {
 }
 
 #[test]
-fn the_example_engine_compiles_and_wants_a_service() {
+fn the_example_compiles_and_wants_a_service() {
     let source = Path::new(CRATE).join("../../engines/example/memferry-engine-example.c");
     for compiler in compilers() {
         let program = compile(compiler, &source, &["-O2"]);
-        let usage = Command::new(&program).args(["--socket"]).output().unwrap();
-        assert_eq!(usage.status.code(), Some(2));
-        let nowhere = ["--socket", "/nonexistent/memferry.sock", "--name", "copies", "--shortest", "0"];
-        let refused = Command::new(&program).args(nowhere).output().unwrap();
+        let complete = ["--socket", "/nonexistent/memferry.sock", "--name", "copies"];
+        for wrong in [
+            &["--socket"][..],
+            &["--other", "1"],
+            &["--shortest", "abc"],
+            &["--shortest", "-1"],
+            &["--shortest", ""],
+        ] {
+            let usage = Command::new(&program).args(complete).args(wrong).output().unwrap();
+            assert_eq!(usage.status.code(), Some(2), "{wrong:?}");
+        }
+        let refused = Command::new(&program).args(complete).args(["--shortest", "0"]).output().unwrap();
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{error}");
         assert!(error.contains("cannot connect to the service at /nonexistent/memferry.sock"), "{error}");
+    }
+}
+
+#[test]
+fn the_program_in_the_documentation_compiles() {
+    let page = std::fs::read_to_string(Path::new(CRATE).join("../../docs/engines.md")).unwrap();
+    let program = page.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documented-engine.c");
+    std::fs::write(&source, program).unwrap();
+    for compiler in compilers() {
+        compile(compiler, &source, &[]);
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memferry::{Client, EngineKind, Frame, Pattern, Queue, compare, copy, fill, xor};
+use memferry::{Client, EngineKind, Frame, Pattern, Queue, compare, copy, fill, scatter_gather, xor};
 use memferry_daemon::{DaemonOptions, serve};
 use memferry_service::{EngineConfig, ServiceConfig};
 
@@ -152,6 +152,18 @@ fn the_example_engine_serves_clients() {
         .run(compare(user.destination.slice(..LENGTH / 2), user.destination.slice(LENGTH / 2..)))
         .unwrap();
     assert_eq!((done.engine, done.output), (EngineKind::External, None));
+    user.destination.write(LENGTH - 2, &[0]).unwrap();
+    let halves = [user.destination.slice(..LENGTH / 2), user.destination.slice(LENGTH / 2..)];
+    let done = user.queue.run(compare(halves[0].clone(), halves[1].clone())).unwrap();
+    assert_eq!((done.engine, done.output), (EngineKind::External, Some(LENGTH / 2 - 2)));
+    let [one, other] = [user.source.slice(..LENGTH - 7), user.source.slice(LENGTH - 7..)];
+    user.source.write(0, b"first").unwrap();
+    user.source.write(LENGTH - 7, b"last...").unwrap();
+    let swapped = scatter_gather([other, one], [user.destination.slice(..)]);
+    assert_eq!(user.queue.run(swapped).unwrap().engine, EngineKind::External);
+    let mut bytes = [0; 12];
+    user.destination.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"last...first");
     let done = user.queue.run(xor([&user.source, &user.source], &user.destination)).unwrap();
     assert_eq!(done.engine, EngineKind::Cpu);
     // A copy that writes what it reads could not be repeated if the engine died.

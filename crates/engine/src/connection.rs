@@ -47,6 +47,9 @@ pub enum ConnectionError {
         /// Why the service refused it.
         refusal: Refusal,
     },
+    /// The keeper of this engine is gone.
+    #[error("the keeper has ended")]
+    KeeperLost,
     /// The service is gone.
     #[error("the connection to the service has ended")]
     Lost,
@@ -156,6 +159,17 @@ impl Connection {
     pub(crate) fn answer(&mut self, what: &'static str) -> Result<(Answer, Vec<OwnedFd>), ConnectionError> {
         let packet = self.receive(None)?;
         self.decode(what, packet)
+    }
+
+    /// Waits until the answer has come, or the keeper has closed its end of `keeper`, on which it sends nothing.
+    pub(crate) fn wait_beside(&self, keeper: &OwnedFd) -> Result<(), ConnectionError> {
+        let mut entries = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(keeper, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut entries, None))
+            .map_err(ConnectionError::system("poll"))?;
+        match entries[1].revents().is_empty() {
+            true => Ok(()),
+            false => Err(ConnectionError::KeeperLost),
+        }
     }
 
     fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ConnectionError> {

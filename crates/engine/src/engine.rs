@@ -34,6 +34,11 @@ pub struct Job {
 }
 
 impl Job {
+    /// A job that no service submitted, for tests of an engine.
+    pub const fn new(id: WorkId, descriptor: Descriptor<Mapping>) -> Self {
+        Self { id, descriptor }
+    }
+
     /// Names it until it is completed.
     pub const fn id(&self) -> WorkId {
         self.id
@@ -79,6 +84,13 @@ pub struct Engine {
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+/// The watcher may hold what `serve` owns, so it is not called after that.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.watcher.clear();
     }
 }
 
@@ -129,7 +141,7 @@ impl Engine {
         loop {
             let Work { id, operation, hint } = self.end.next_work()?;
             match locate(&operation, &self.frames) {
-                Some(descriptor) => return Some(Job { id, descriptor: descriptor.with_hint(hint) }),
+                Some(descriptor) => return Some(Job::new(id, descriptor.with_hint(hint))),
                 None => self.end.complete(id, Outcome::refused(Failure::Unsupported)),
             }
         }
@@ -142,8 +154,10 @@ impl Engine {
         self.end.complete(id, outcome);
     }
 
-    /// Reports that the first `bytes` of the destination are final, or the last ones if `downward`. Optional, but a request without
-    /// progress for as long as the service's configuration says (`stall_ms`) ends the connection.
+    /// Reports that the first `bytes` of the destination are final, or the last ones if `downward`. With a comparison or a CRC: that they
+    /// were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
+    /// completes nor reports anything for as long as its configuration says (`stall-ms`). Each request must also move at 32 MiB/s at
+    /// least, counted with those submitted before it.
     pub fn progress(&self, id: WorkId, bytes: u64, downward: bool) {
         self.end.progress(id, bytes, downward);
     }
@@ -171,7 +185,8 @@ impl Engine {
         &self.frames
     }
 
-    /// Sets who is told of frames that come and go. Before this returns, it is told of those that are here already, on this thread.
+    /// Sets the watcher, in place of an earlier one. Before this returns, its `mapped` is called on this thread for the frames that are
+    /// here already. It is dropped when `serve` has returned.
     pub fn watch_frames(&mut self, watcher: impl FrameWatcher + 'static) {
         self.watcher.set(&self.frames, Box::new(watcher));
     }
@@ -211,11 +226,11 @@ fn region(
 pub(crate) fn live<E: std::fmt::Display>(
     options: &EngineOptions,
     frames: Frames,
-    pipe: OwnedFd,
+    keeper: OwnedFd,
     serve: &mut impl FnMut(&mut Engine) -> Result<(), E>,
 ) -> ! {
     let live = || {
-        let mut engine = match attach(options, frames, pipe) {
+        let mut engine = match attach(options, frames, keeper) {
             Ok(engine) => engine,
             Err(error) => {
                 report(&options.name, format_args!("the engine cannot start: {error}"));
@@ -231,13 +246,17 @@ pub(crate) fn live<E: std::fmt::Display>(
         }
     };
     // A panic must not reach what the keeper's process would do next.
-    let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(live)).unwrap_or(101);
+    let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(live)).unwrap_or_else(|panic| {
+        // Its own drop might panic.
+        std::mem::forget(panic);
+        101
+    });
     process::flush();
     process::exit(code);
 }
 
 /// Connects and opens the queue pairs. Then the keeper learns of it, and a thread goes on with frames.
-fn attach(options: &EngineOptions, frames: Frames, pipe: OwnedFd) -> Result<Engine, ConnectionError> {
+fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<Engine, ConnectionError> {
     memferry_shm::bus_error::install()
         .map_err(|source| ConnectionError::System { step: "sigaction", source })?;
     let mut connection = Connection::open(&options.socket)?;
@@ -248,18 +267,17 @@ fn attach(options: &EngineOptions, frames: Frames, pipe: OwnedFd) -> Result<Engi
         return Err(ConnectionError::Protocol("it answered an attached engine with something else"));
     };
     let end = open(&mut connection, workers, capacity)?;
-    rustix::io::write(&pipe, &[1]).map_err(ConnectionError::system("writing to the keeper"))?;
-    drop(pipe);
+    rustix::io::write(&keeper, &[1]).map_err(ConnectionError::system("writing to the keeper"))?;
     let watcher = Watcher::default();
     let name = options.name.clone();
     let engine = Engine::new(end, frames.clone(), watcher.clone());
     let thread = std::thread::Builder::new().name("memferry-frames".to_owned());
     let spawned = thread.spawn(move || {
-        let follow = || follow_frames(&mut connection, &frames, &watcher);
-        let followed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(follow));
-        if let Ok(error) = followed {
+        let follow = || {
+            let error = follow_frames(&mut connection, &keeper, &frames, &watcher);
             report(&name, format_args!("the engine ends: {error}"));
-        }
+        };
+        let _followed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(follow));
         // Without the service there is nothing to do here, and no frame may be used.
         process::exit(2);
     });
@@ -291,11 +309,17 @@ fn open(connection: &mut Connection, workers: u32, capacity: u32) -> Result<Engi
         .map_err(|_| ConnectionError::Protocol("its memory is too small"))
 }
 
-/// Does what the service's events ask for until the connection ends.
-fn follow_frames(connection: &mut Connection, frames: &Frames, watcher: &Watcher) -> ConnectionError {
+/// Does what the service's events ask for until the connection or the keeper ends.
+fn follow_frames(
+    connection: &mut Connection,
+    keeper: &OwnedFd,
+    frames: &Frames,
+    watcher: &Watcher,
+) -> ConnectionError {
     let mut follow = || -> Result<(), ConnectionError> {
         connection.ask(Command::NextFrame { done: None }, &[])?;
         loop {
+            connection.wait_beside(keeper)?;
             let (answer, descriptors) = connection.answer("name the next frame")?;
             let Answer::Frame(event) = answer else {
                 return Err(ConnectionError::Protocol("it answered with something else than an event"));

@@ -46,12 +46,13 @@ impl Frames {
     }
 }
 
-/// Is told of frames that come and go, for instance to pin them for a device.
+/// Follows frames that come and go, for instance to pin them for a device.
 ///
 /// The methods are called on the thread that maps frames. While one runs, frames of all users wait to be registered, so it should
 /// return within milliseconds.
 pub trait FrameWatcher: Send {
-    /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame.
+    /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame. The engine gets no
+    /// such request before this has returned; the CPU does them.
     fn mapped(&mut self, frame: Handle, memory: &Mapping);
 
     /// No request names the frame any more; it is unmapped next.
@@ -76,6 +77,11 @@ impl Watcher {
         }
         *place = Some(watcher);
     }
+
+    /// Drops the watcher, which is not called any more when this returns.
+    pub(crate) fn clear(&self) {
+        *self.lock() = None;
+    }
 }
 
 /// Does what an event asks for, and calls `answer` with what became of it.
@@ -93,23 +99,22 @@ pub(crate) fn process(
     match (event, descriptor) {
         (FrameEvent::Map { frame, length }, Some(descriptor)) => {
             let mut watcher = watcher.lock();
+            frames.remove(frame);
             let mapping = map(&descriptor, length);
             drop(descriptor);
-            let result = match &mapping {
-                Some(mapping) => {
-                    frames.insert(frame, mapping.clone());
-                    FrameResult::Mapped { is_writable: mapping.access() == Access::ReadWrite }
-                }
-                None => {
-                    frames.remove(frame);
-                    FrameResult::Failed
-                }
+            let Some(mapping) = mapping else {
+                return answer(FrameDone { frame, result: FrameResult::Failed });
             };
-            // The owner's registration waits for the answer, not for the watcher.
-            answer(FrameDone { frame, result })?;
-            if let (Some(watcher), Some(mapping)) = (watcher.as_mut(), &mapping) {
-                watcher.mapped(frame, mapping);
-            }
+            let is_writable = mapping.access() == Access::ReadWrite;
+            let done = FrameDone { frame, result: FrameResult::Mapped { is_writable } };
+            let Some(watcher) = watcher.as_mut() else {
+                frames.insert(frame, mapping);
+                return answer(done);
+            };
+            // The owner's registration waits for the answer, not for the watcher, and requests for the frame are refused until then.
+            answer(done)?;
+            watcher.mapped(frame, &mapping);
+            frames.insert(frame, mapping);
             Ok(())
         }
         (FrameEvent::Unmap { frame }, None) => {

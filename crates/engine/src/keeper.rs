@@ -103,6 +103,7 @@ pub fn run<E: std::fmt::Display>(
         }
         drop(keeper);
         pause.has_run(begin.elapsed());
+        let mut reported = None;
         connection = loop {
             if is_asked_within(&signals, pause.next())? {
                 return Ok(());
@@ -110,7 +111,14 @@ pub fn run<E: std::fmt::Display>(
             match connect(&options) {
                 Ok(connection) => break connection,
                 Err(error) if error.is_final() => return Err(error.into()),
-                Err(_) => {}
+                Err(error) => {
+                    // An administrator needs each reason once, not with each attempt.
+                    let error = error.to_string();
+                    if reported.as_ref() != Some(&error) {
+                        report(&options.name, format_args!("{error}; it is tried again"));
+                        reported = Some(error);
+                    }
+                }
             }
         };
         report(&options.name, format_args!("connected again"));
@@ -163,7 +171,7 @@ impl Pause {
         pause
     }
 
-    /// What was started ran for so long.
+    /// Starts again with the shortest pause after a long run.
     fn has_run(&mut self, time: Duration) {
         if time >= GOOD_RUN {
             *self = Self::default();
@@ -235,10 +243,10 @@ impl Keeper<'_> {
         serve: &mut impl FnMut(&mut Engine) -> Result<(), E>,
     ) -> Result<bool, ConnectionError> {
         let process = match process::fork(self.signals) {
-            Ok(Forked::Engine(pipe)) => {
+            Ok(Forked::Engine(keeper)) => {
                 // The session must end with the keeper, not with the engine.
                 self.connection = None;
-                engine::live(self.options, self.frames.clone(), pipe, serve)
+                engine::live(self.options, self.frames.clone(), keeper, serve)
             }
             Ok(Forked::Keeper(process)) => process,
             Err(error) => {
@@ -265,7 +273,7 @@ impl Keeper<'_> {
                 return Err(ConnectionError::Lost);
             }
             if !entries[0].revents().is_empty() {
-                // It is attached, or the pipe was closed by its end, which its pidfd says too.
+                // It is attached, or the socket was closed by its end, which its pidfd says too.
                 let mut word = [0];
                 let is_attached = matches!(rustix::io::read(process.report(), &mut word), Ok(1));
                 if !is_attached {

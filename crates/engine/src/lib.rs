@@ -57,6 +57,6 @@ pub use memferry_external::{DescriptionError, EngineDescription, WorkId};
 pub use memferry_shm::bus_error::{MemoryFault, guarded};
 pub use memferry_shm::mapping::{Access, Mapping};
 pub use memferry_transfer::{
-    CacheHint, Failure, Handle, Operation, Operations, Outcome, Pattern, Region, Segment, Side,
+    CacheHint, Descriptor, Failure, Handle, Operation, Operations, Outcome, Pattern, Region, Segment, Side,
 };
 pub use options::EngineOptions;

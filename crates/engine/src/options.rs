@@ -1,5 +1,6 @@
 //! What an engine connects as, and how it tells the administrator what goes wrong.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use memferry_external::EngineDescription;
@@ -15,7 +16,7 @@ pub struct EngineOptions {
     pub description: EngineDescription,
 }
 
-/// Writes a line for the administrator to standard error.
+/// Writes a line for the administrator to standard error, as far as that is open.
 pub(crate) fn report(name: &str, what: std::fmt::Arguments<'_>) {
-    eprintln!("memferry engine {name}: {what}");
+    let _ = writeln!(std::io::stderr(), "memferry engine {name}: {what}");
 }

@@ -10,8 +10,9 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use memferry_shm::parking::Fences;
 use rustix::event::{PollFd, PollFlags};
-use rustix::pipe::PipeFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
 /// SIGTERM and SIGINT as a descriptor; they are blocked while it exists.
@@ -65,7 +66,7 @@ impl Drop for Signals {
 /// The two sides of a fork.
 pub(crate) enum Forked {
     Keeper(Process),
-    /// In the child, with the end of a pipe for its report.
+    /// In the child, with its end of the socket pair with the keeper.
     Engine(OwnedFd),
 }
 
@@ -73,7 +74,8 @@ pub(crate) enum Forked {
 pub(crate) struct Process {
     number: Pid,
     pidfd: OwnedFd,
-    /// The report that it is attached, or the end of the pipe.
+    /// Readable with its report that it is attached, and when it has closed its end. The engine notices the end of the keeper by the
+    /// other side.
     report: OwnedFd,
 }
 
@@ -85,18 +87,22 @@ pub(crate) fn has_one_thread() -> bool {
 /// Forks. The caller has one thread. In the child, which is killed when the keeper ends, no signal is blocked that was not before.
 pub(crate) fn fork(signals: &Signals) -> io::Result<Forked> {
     let keeper = rustix::process::getpid();
-    let (report, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (report, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     flush();
     // SAFETY: the process has one thread, so the child finds no lock held and memory as its caller left it.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(report);
+            // Linux forgets this when the engine changes its user; it notices the end of the socket pair then.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             // A keeper that ended before the call above sends no signal.
             if rustix::process::getppid() != Some(keeper) {
                 exit(1);
             }
+            // Whether a registration is inherited is not documented.
+            Fences::register_again();
             // SAFETY: as in `Signals::drop`. The child inherits a blocked mask otherwise.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &signals.before, std::ptr::null_mut()) };
             Ok(Forked::Engine(theirs))
@@ -123,7 +129,7 @@ impl Process {
         &self.pidfd
     }
 
-    /// The pipe with its report.
+    /// The socket with its report.
     pub(crate) fn report(&self) -> &OwnedFd {
         &self.report
     }
@@ -141,7 +147,7 @@ impl Process {
             Err(_) => {
                 let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
                 let mut entry = [PollFd::new(&self.pidfd, PollFlags::IN)];
-                let has_ended = !matches!(rustix::event::poll(&mut entry, Some(&now)), Ok(0));
+                let has_ended = matches!(rustix::event::poll(&mut entry, Some(&now)), Ok(1..));
                 has_ended.then(|| "with an unknown status".to_owned())
             }
         }

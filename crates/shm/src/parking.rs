@@ -30,27 +30,33 @@ pub enum Fences {
     Full,
 }
 
+/// What this process has registered; 0 before that. No lock: another thread may fork during the slow registration, and a child would
+/// inherit the held lock. A second registration is harmless.
+#[cfg(not(loom))]
+static REGISTERED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+#[cfg(not(loom))]
+const ASYMMETRIC: u8 = 1;
+#[cfg(not(loom))]
+const FULL: u8 = 2;
+
 impl Fences {
     /// Registers this process for expedited barriers. Returns [`Fences::Full`] if Linux refuses.
     #[cfg(not(loom))]
     pub fn register() -> Self {
-        use std::sync::atomic::AtomicU8;
-        // No lock: another thread may fork during the slow registration, and a child would inherit the held lock. A second
-        // registration is harmless.
-        static REGISTERED: AtomicU8 = AtomicU8::new(0);
-        const ASYMMETRIC: u8 = 1;
-        const FULL: u8 = 2;
-        let known = match REGISTERED.load(Ordering::Relaxed) {
-            0 => {
-                let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
-                let usable = registered && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-                let found = if usable { ASYMMETRIC } else { FULL };
-                REGISTERED.store(found, Ordering::Relaxed);
-                found
-            }
-            known => known,
-        };
-        if known == ASYMMETRIC { Self::Asymmetric } else { Self::Full }
+        match REGISTERED.load(Ordering::Relaxed) {
+            0 => Self::register_again(),
+            ASYMMETRIC => Self::Asymmetric,
+            _ => Self::Full,
+        }
+    }
+
+    /// As [`register`](Self::register), in a child that may have inherited only the knowledge of a registration.
+    #[cfg(not(loom))]
+    pub fn register_again() -> Self {
+        let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+        let usable = registered && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+        REGISTERED.store(if usable { ASYMMETRIC } else { FULL }, Ordering::Relaxed);
+        if usable { Self::Asymmetric } else { Self::Full }
     }
 
     /// Orders the publisher's stores before its load of the flag.

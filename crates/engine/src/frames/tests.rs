@@ -114,3 +114,38 @@ fn a_watcher_learns_of_every_frame_once() {
     let seen: Vec<_> = events.try_iter().collect();
     assert_eq!(seen, [(true, early, 4096), (true, FRAME, 8192), (false, early, 4096)]);
 }
+
+/// Notes whether the engine's table had the frame when its watcher saw it.
+struct Look(Frames, mpsc::Sender<bool>);
+
+impl FrameWatcher for Look {
+    fn mapped(&mut self, frame: Handle, _: &Mapping) {
+        self.1.send(self.0.get(frame).is_some()).unwrap();
+    }
+
+    fn unmapping(&mut self, _: Handle, _: &Mapping) {}
+}
+
+#[test]
+fn a_watcher_sees_a_frame_before_requests() {
+    let frames = Frames::default();
+    let watcher = Watcher::default();
+    let (sender, had) = mpsc::channel();
+    watcher.set(&frames, Box::new(Look(frames.clone(), sender)));
+    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    answer(map, Some(memfd(4096)), &frames, &watcher);
+    assert_eq!(had.try_recv(), Ok(false));
+    assert!(frames.get(FRAME).is_some());
+}
+
+#[test]
+fn a_watcher_is_dropped_when_cleared() {
+    let frames = Frames::default();
+    let watcher = Watcher::default();
+    let (sender, events) = mpsc::channel();
+    watcher.set(&frames, Box::new(Log(sender)));
+    watcher.clear();
+    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    answer(map, Some(memfd(4096)), &frames, &watcher);
+    assert_eq!(events.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+}

@@ -17,7 +17,7 @@ fn refused(options: EngineOptions) -> RunError {
 }
 
 #[test]
-fn wrong_options_are_refused_before_anything_starts() {
+fn wrong_options_are_refused_at_once() {
     for name in ["", "Upper", "a name", &"x".repeat(33)] {
         assert!(matches!(refused(options(name)), RunError::Name(_)), "{name}");
     }
