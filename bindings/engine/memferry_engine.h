@@ -72,14 +72,12 @@ typedef enum mf_engine_status {
   MF_ENGINE_STATUS_CANCELLED = 1,
   // Memory failed while the engine used it.
   MF_ENGINE_STATUS_MEMORY_FAULT = 2,
-  // The device may still write to its memory, and cannot be stopped.
-  MF_ENGINE_STATUS_CHANNEL_FAULTED = 3,
   // The engine does not perform it; the CPU does.
-  MF_ENGINE_STATUS_UNSUPPORTED = 4,
+  MF_ENGINE_STATUS_UNSUPPORTED = 3,
   // The device did not complete it in time and was stopped.
-  MF_ENGINE_STATUS_TIMED_OUT = 5,
+  MF_ENGINE_STATUS_TIMED_OUT = 4,
   // The device was reset and no longer touches the memory.
-  MF_ENGINE_STATUS_RESET = 6,
+  MF_ENGINE_STATUS_RESET = 5,
 } mf_engine_status;
 
 // How a request should treat the CPU caches. An engine may ignore it.
@@ -207,8 +205,8 @@ int mf_engine_next(struct mf_engine_process *engine,
                    struct mf_engine_request *request,
                    int64_t timeout_ns);
 
-// Completes a request: `status` is one value of mf_engine_status. The engine must not touch its memory any more, unless the status is
-// MF_ENGINE_STATUS_CHANNEL_FAULTED. `bytes_done` are the bytes that were moved: all of them for MF_ENGINE_STATUS_DONE, except with a
+// Completes a request: `status` is one value of mf_engine_status. The engine must not touch its memory any more: if its
+// device cannot be stopped, it ends the process instead. `bytes_done` are the bytes that were moved: all of them for MF_ENGINE_STATUS_DONE, except with a
 // comparison. `value` is the operation's result, else 0. The service ends the connection with an engine that claims what
 // cannot be. Returns 0.
 //

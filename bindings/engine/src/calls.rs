@@ -137,8 +137,8 @@ pub unsafe extern "C" fn mf_engine_next(
     })
 }
 
-/// Completes a request: `status` is one value of mf_engine_status. The engine must not touch its memory any more, unless the status is
-/// MF_ENGINE_STATUS_CHANNEL_FAULTED. `bytes_done` are the bytes that were moved: all of them for MF_ENGINE_STATUS_DONE, except with a
+/// Completes a request: `status` is one value of mf_engine_status. The engine must not touch its memory any more: if its
+/// device cannot be stopped, it ends the process instead. `bytes_done` are the bytes that were moved: all of them for MF_ENGINE_STATUS_DONE, except with a
 /// comparison. `value` is the operation's result, else 0. The service ends the connection with an engine that claims what
 /// cannot be. Returns 0.
 ///

@@ -88,14 +88,12 @@ pub enum mf_engine_status {
     Cancelled = 1,
     /// Memory failed while the engine used it.
     MemoryFault = 2,
-    /// The device may still write to its memory, and cannot be stopped.
-    ChannelFaulted = 3,
     /// The engine does not perform it; the CPU does.
-    Unsupported = 4,
+    Unsupported = 3,
     /// The device did not complete it in time and was stopped.
-    TimedOut = 5,
+    TimedOut = 4,
     /// The device was reset and no longer touches the memory.
-    Reset = 6,
+    Reset = 5,
 }
 
 /// How a request should treat the CPU caches. An engine may ignore it.
@@ -211,10 +209,9 @@ impl mf_engine_status {
             0 => Ok(()),
             1 => Err(Failure::Cancelled),
             2 => Err(Failure::MemoryFault),
-            3 => Err(Failure::ChannelFaulted),
-            4 => Err(Failure::Unsupported),
-            5 => Err(Failure::EngineTimedOut),
-            6 => Err(Failure::EngineReset),
+            3 => Err(Failure::Unsupported),
+            4 => Err(Failure::EngineTimedOut),
+            5 => Err(Failure::EngineReset),
             _ => return None,
         })
     }

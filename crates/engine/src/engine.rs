@@ -147,7 +147,7 @@ impl Engine {
         }
     }
 
-    /// Completes a request, once. Its memory must not be touched any more, unless the outcome is [`Failure::ChannelFaulted`]. The
+    /// Completes a request, once. Its memory must not be touched any more: if the device cannot be stopped, end the process instead. The
     /// service ends the connection with an engine that completes what it does not have, claims more bytes than the request has, or fails
     /// in a way that only the service can.
     pub fn complete(&mut self, id: WorkId, outcome: Outcome) {

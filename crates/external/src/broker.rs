@@ -352,8 +352,12 @@ impl ExternalEngine {
         let operation = job.descriptor.operation();
         let total = operation.total_bytes();
         let decoded = wire::decode_completion(&self.end.whole(header), total).map_err(Fault::Malformed)?;
-        let outcome = Outcome { engine: EngineKind::External, ..decoded.outcome };
+        let mut outcome = Outcome { engine: EngineKind::External, ..decoded.outcome };
         check(&outcome, operation, total)?;
+        if let (Ok(()), Operation::Compare { .. }) = (outcome.result, operation) {
+            // As every engine counts it: the equal bytes.
+            outcome.bytes_done = outcome.value;
+        }
         channel.job = None;
         self.submitted -= 1;
         self.moved = None;
@@ -439,9 +443,9 @@ fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total:
                 Operation::Crc { .. } | Operation::CopyCrc { .. } => u64::from(u32::MAX),
                 _ => 0,
             };
-            // A comparison ends at the first difference, which is its result.
-            let expected = if matches!(operation, Operation::Compare { .. }) { outcome.value } else { total };
-            if done > total || done != expected {
+            // A comparison may end at the first difference.
+            let is_whole = matches!(operation, Operation::Compare { .. }) || done == total;
+            if done > total || !is_whole {
                 return Err(Fault::Bytes { done, total });
             }
             if outcome.value > most { Err(Fault::Value(outcome.value)) } else { Ok(()) }

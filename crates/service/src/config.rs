@@ -265,8 +265,8 @@ impl ServiceConfig {
             let stall = u64::try_from(engine.stall.as_millis()).unwrap_or(u64::MAX);
             let shortest = engine.shortest_bytes.unwrap_or(0);
             for (name, value, bounds) in [
-                ("engines.stall_ms", stall, bounds::ENGINE_STALL_MS),
-                ("engines.shortest_bytes", shortest, bounds::ENGINE_SHORTEST),
+                ("engines.stall-ms", stall, bounds::ENGINE_STALL_MS),
+                ("engines.shortest", shortest, bounds::ENGINE_SHORTEST),
             ] {
                 if !bounds.contains(value) {
                     return Err(ValueError { name, value, bounds }.into());
