@@ -311,6 +311,7 @@ fn a_stop_does_not_wait_for_an_engine() {
     let [source, destination] = frames(&client);
     let mut queue = client.queue(8).unwrap();
     let ticket = queue.submit(copy(&source, &destination)).unwrap();
+    wait_until("the worker to take the request", || client.status().unwrap().workers[0].requests > 0);
     service.signal(Signal::TERM);
     assert!(service.wait().success());
     let failure = queue.wait(ticket).unwrap_err().failure;

@@ -595,8 +595,8 @@ impl Entry {
             let is_it = |(event, _): &(FrameEvent, _)| matches!(event, FrameEvent::Map { frame: of, .. } if *of == frame);
             let mut has = Has::Late;
             if let Some(peer) = self.peer_mut(side) {
-                // Also if it is busy with another event.
-                peer.is_late |= peer.current.is_some();
+                // Also if it is busy with another event, or has not asked for one.
+                peer.is_late = true;
                 if let Some(at) = peer.events.iter().position(is_it) {
                     peer.events.remove(at);
                     has = Has::Nothing;

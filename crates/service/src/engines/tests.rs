@@ -181,6 +181,25 @@ fn an_event_that_was_not_delivered_in_time_is_dropped() {
 }
 
 #[test]
+fn a_peer_that_asks_for_no_event_is_awaited_once() {
+    let mut bed = Bed::new();
+    bed.attach_engine(ENGINE);
+    let first = bed.propose();
+    assert_eq!(bed.delivered().len(), 1, "to the keeper");
+    bed.mapped(KEEPER, first.frame);
+    assert!(!bed.engines.are_answered(&[first]));
+    bed.engines.expire(&[first], CLIENT, bed.now);
+    let second = bed.propose();
+    bed.delivered();
+    bed.mapped(KEEPER, second.frame);
+    assert!(bed.engines.are_answered(&[second]));
+    bed.ask(ENGINE);
+    let third = bed.propose();
+    assert_eq!(bed.delivered().len(), 2);
+    assert!(!bed.engines.are_answered(&[third]));
+}
+
+#[test]
 fn a_lost_engine_keeps_frames_until_its_process_exits() {
     let mut bed = Bed::with_engine();
     let proposal = bed.propose();
