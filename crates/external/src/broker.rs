@@ -457,15 +457,12 @@ fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total:
             | Failure::EngineTimedOut
             | Failure::RequestDropped
             | Failure::EngineReset,
-        ) if done <= total => Ok(()),
-        Err(
-            Failure::Cancelled
-            | Failure::MemoryFault
-            | Failure::Unsupported
-            | Failure::EngineTimedOut
-            | Failure::RequestDropped
-            | Failure::EngineReset,
-        ) => Err(Fault::Bytes { done, total }),
+        ) => {
+            if done > total {
+                return Err(Fault::Bytes { done, total });
+            }
+            Ok(())
+        }
         Err(failure) => Err(Fault::Failure(failure)),
     }
 }

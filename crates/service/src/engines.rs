@@ -1,4 +1,4 @@
-//! Engine processes as the control side sees them: who is connected, which frames each has mapped, and what each is told next.
+//! Engine processes as the control side sees them: the connected ones, the frames that each has mapped, and the next event for each.
 //!
 //! ```text
 //! propose(frame) ─► Map for keeper and engine ─► next(done) ─► register: workers learn what the engine has
@@ -652,7 +652,7 @@ impl Entry {
                 self.leave(side, index);
             }
             (Has::Asked | Has::Late, _) | (Has::Leaving, FrameResult::Unmapped) => *has = Has::Nothing,
-            // It was told to map it before, or lies: it stays as it is, and is told to unmap it.
+            // Reports that fit no event change nothing.
             _ => {}
         }
         if !is_live {
