@@ -106,6 +106,7 @@ fn populate_range(start: *const u8, length: usize, access: Access) -> Usability 
     let advice = match access {
         Access::ReadOnly => Advice::LinuxPopulateRead,
         Access::ReadWrite => Advice::LinuxPopulateWrite,
+        Access::Elsewhere => return Usability::Forbidden,
     };
     loop {
         return match populate(start, length, advice) {

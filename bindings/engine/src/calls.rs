@@ -35,6 +35,12 @@ pub type mf_engine_frame_event = Option<
     unsafe extern "C" fn(context: *mut c_void, frame: u64, base: *mut c_void, length: u64, is_writable: bool),
 >;
 
+/// Is called when a client wants a frame of `length` bytes in memory that only the engine reaches. Returns the address by which requests
+/// name it, with zeros there; the CPU of this process need not reach it. Null: there is not so much memory, and the client is told so. The
+/// memory is the client's until the function for frames that go was called with it. The rules of mf_engine_frame_event apply.
+pub type mf_engine_allocate =
+    Option<unsafe extern "C" fn(context: *mut c_void, frame: u64, length: u64) -> *mut c_void>;
+
 /// Runs an engine until SIGTERM or SIGINT: then it returns 0. The calling process becomes the keeper, which maps frames and forks the
 /// process in which `serve` runs with `context`. It must have one thread. What goes wrong is written to standard error; when the
 /// service is lost, the keeper connects again.
@@ -62,6 +68,7 @@ pub unsafe extern "C" fn mf_engine_run(
             shortest_bytes: options.shortest_bytes,
             alignment_bytes: options.alignment_bytes,
             channels: options.channels,
+            memory_bytes: options.memory_bytes,
         };
         let options =
             EngineOptions { socket: text(options.socket)?.into(), name: text(options.name)?, description };
@@ -201,7 +208,8 @@ pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) 
 
 /// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
 /// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
-/// returned. The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or
+/// returned. With memory of its own (mf_engine_options.memory_bytes) the engine gives `allocate`, else null; `unmapping` is called when
+/// such a frame is to be freed. The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or
 /// until `serve` has returned, so it is no variable of `serve`. Returns 0.
 ///
 /// One thread at a time.
@@ -210,10 +218,11 @@ pub unsafe extern "C" fn mf_engine_watch_frames(
     engine: *mut mf_engine_process,
     mapped: mf_engine_frame_event,
     unmapping: mf_engine_frame_event,
+    allocate: mf_engine_allocate,
     context: *mut c_void,
 ) -> c_int {
     with(engine, |engine, _| {
-        engine.watch_frames(Callbacks { mapped, unmapping, context });
+        engine.watch_frames(Callbacks { mapped, unmapping, allocate, context });
         Ok(0)
     })
 }
@@ -222,6 +231,7 @@ pub unsafe extern "C" fn mf_engine_watch_frames(
 struct Callbacks {
     mapped: mf_engine_frame_event,
     unmapping: mf_engine_frame_event,
+    allocate: mf_engine_allocate,
     context: *mut c_void,
 }
 
@@ -232,7 +242,7 @@ impl Callbacks {
     fn call(&self, function: mf_engine_frame_event, frame: Handle, memory: &Mapping) {
         let Some(function) = function else { return };
         let length = memory.length_bytes() as u64;
-        let is_writable = memory.access() == Access::ReadWrite;
+        let is_writable = memory.access() != Access::ReadOnly;
         IN_CALLBACK.set(true);
         // SAFETY: C1: the function is the program's, and gets its own context. The mapping lives during the call.
         unsafe { function(self.context, frame.bits(), memory.pointer().cast(), length, is_writable) }
@@ -248,6 +258,15 @@ impl FrameWatcher for Callbacks {
     fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
         self.call(self.unmapping, frame, memory);
     }
+
+    fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
+        let allocate = self.allocate?;
+        IN_CALLBACK.set(true);
+        // SAFETY: C1: the function is the program's, and gets its own context.
+        let address = unsafe { allocate(self.context, frame.bits(), length) };
+        IN_CALLBACK.set(false);
+        Some(address.addr()).filter(|address| *address != 0)
+    }
 }
 
 #[cfg(test)]
@@ -261,7 +280,7 @@ mod tests {
         // SAFETY: the test passes its own structure, which nobody else uses meanwhile.
         let got = unsafe { &mut *context.cast::<Got>() };
         // SAFETY: the pointer is that of a structure that lives.
-        got.1 = unsafe { mf_engine_watch_frames(got.0, None, None, std::ptr::null_mut()) };
+        got.1 = unsafe { mf_engine_watch_frames(got.0, None, None, None, std::ptr::null_mut()) };
     }
 
     #[test]
@@ -270,7 +289,7 @@ mod tests {
         let mut process = mf_engine_process { engine: std::ptr::null_mut(), lent: BTreeMap::new() };
         let mut got = Got(&raw mut process, 0);
         let context = (&raw mut got).cast();
-        let mut callbacks = Callbacks { mapped: Some(calls_back), unmapping: None, context };
+        let mut callbacks = Callbacks { mapped: Some(calls_back), unmapping: None, allocate: None, context };
         let (_descriptor, memory) = memferry_shm::frame::allocate(4096, Default::default()).unwrap();
         callbacks.mapped(Handle::new(1, 1), &memory);
         callbacks.unmapping(Handle::new(1, 1), &memory);

@@ -48,6 +48,8 @@ pub struct mf_engine_options {
     pub alignment_bytes: u32,
     /// Requests that it takes at a time.
     pub channels: u32,
+    /// Bytes of memory of its own in which clients can have frames: then mf_engine_watch_frames is called with `allocate`. 0 for none.
+    pub memory_bytes: u64,
 }
 
 /// An operation; also bits of mf_engine_options.operations. "source", "destination" and so on are fields of the request.

@@ -68,13 +68,20 @@ fn the_manual_page_names_every_function() {
 
 #[test]
 fn the_default_options_are_those_in_rust() {
-    let EngineDescription { operations, longest_bytes, shortest_bytes, alignment_bytes, channels } =
-        EngineDescription::default();
+    let EngineDescription {
+        operations,
+        longest_bytes,
+        shortest_bytes,
+        alignment_bytes,
+        channels,
+        memory_bytes,
+    } = EngineDescription::default();
     let all = operations.bits();
     let longest = longest_bytes.ilog2();
     assert!(longest_bytes.is_power_of_two());
-    let numbers =
-        format!("{all}, 0, 0, (uint64_t)1 << {longest}, {shortest_bytes}, {alignment_bytes}, {channels}");
+    let numbers = format!(
+        "{all}, 0, 0, (uint64_t)1 << {longest}, {shortest_bytes}, {alignment_bytes}, {channels}, {memory_bytes}"
+    );
     let expected = format!("#define MF_ENGINE_OPTIONS_INIT {{ sizeof(mf_engine_options), {numbers} }}");
     assert!(HEADER.contains(&expected), "MF_ENGINE_OPTIONS_INIT is not {expected}");
 }

@@ -377,7 +377,7 @@ pub(super) fn writable<M: Borrow<Mapping>>(region: &Region<M>) -> Result<&Region
     if region.memory().borrow().access() == Access::ReadWrite { Ok(region) } else { Err(OutsideRegion) }
 }
 
-/// Address of `length` bytes at `offset`, all checked to lie in `region`.
+/// Address of `length` bytes at `offset`, all checked to lie in `region`, whose memory must be here (M3).
 #[inline]
 pub(super) fn contiguous<M: Borrow<Mapping>>(
     region: &Region<M>,
@@ -385,7 +385,7 @@ pub(super) fn contiguous<M: Borrow<Mapping>>(
     length: u64,
 ) -> Result<*mut u8, OutsideRegion> {
     let end = offset.checked_add(length).ok_or(OutsideRegion)?;
-    if end > region.length() {
+    if end > region.length() || region.memory().borrow().is_elsewhere() {
         return Err(OutsideRegion);
     }
     Ok(region.memory().borrow().pointer().wrapping_add((region.offset() + offset) as usize))

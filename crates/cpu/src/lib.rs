@@ -506,15 +506,15 @@ fn outcome(result: Result<(), Failure>, state: &State) -> Outcome {
     Outcome { result, bytes_done: state.done, value: state.value, engine: EngineKind::Cpu }
 }
 
-/// Whether the operation is supported, short enough, and writes only writable memory.
+/// Whether the operation is supported, short enough, and its memory is here and writable where it writes.
 #[inline]
 fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
-    let writable = operation.visit(|side, region, _| {
-        let writable = side == Side::Source || region.memory().borrow().access() == Access::ReadWrite;
-        if writable { Ok(()) } else { Err(()) }
+    let usable = operation.visit(|side, region, _| match (side, region.memory().borrow().access()) {
+        (_, Access::ReadWrite) | (Side::Source, Access::ReadOnly) => Ok(()),
+        (Side::Destination, Access::ReadOnly) | (_, Access::Elsewhere) => Err(()),
     });
     let announced = Operations::OF_MEMORY.contains(operation.kind());
-    writable.is_ok() && announced && operation.total_bytes() <= LONGEST_BYTES
+    usable.is_ok() && announced && operation.total_bytes() <= LONGEST_BYTES
 }
 
 /// Whether the operation is short enough to perform at once. 2-D never is: each pixel may lie in another page.

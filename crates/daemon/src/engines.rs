@@ -7,19 +7,33 @@
 
 use std::time::{Duration, Instant};
 
-use memferry_service::FrameDelivery;
 use memferry_service::protocol::{self, Answer, Envelope, Refusal};
+use memferry_service::{FrameDelivery, FrameProposal};
+use memferry_transfer::SessionId;
 use rustix::io::Errno;
 
 use crate::messages::{ClientId, ToAttendant};
 use crate::{Daemon, Pending};
+
+/// How long a client waits for an engine process to allocate a frame.
+pub(crate) const ALLOCATION_LIMIT: Duration = Duration::from_secs(4);
+
+/// A command that an engine process has to carry out first.
+pub(crate) struct Allocating {
+    pub(crate) client: ClientId,
+    pub(crate) serial: u32,
+    pub(crate) session: SessionId,
+    pub(crate) proposal: FrameProposal,
+    pub(crate) until: Instant,
+}
 
 impl Daemon {
     /// The time until [`serve_engines`](Self::serve_engines) has something to do without an event.
     pub(crate) fn engines_time_left(&self) -> Option<Duration> {
         let now = Instant::now();
         let proposed = self.proposed.values().min().map(|until| until.saturating_duration_since(now));
-        [proposed, self.service.engines_time_left()].into_iter().flatten().min()
+        let allocating = self.allocating.iter().map(|one| one.until.saturating_duration_since(now)).min();
+        [proposed, allocating, self.service.engines_time_left()].into_iter().flatten().min()
     }
 
     /// Delivers events to engine processes, and goes on with frames that they have mapped or could not.
@@ -29,6 +43,7 @@ impl Daemon {
         }
         self.service.look_after_engines();
         self.finish_proposals();
+        self.finish_allocations();
         for delivery in self.service.take_frame_deliveries() {
             if let Some((client, serial)) = self.asking.remove(&delivery.session) {
                 self.deliver_event(client, serial, delivery);
@@ -54,6 +69,22 @@ impl Daemon {
         for (client, user) in done {
             self.proposed.remove(&client);
             self.send(user, &ToAttendant::Mapped { client }, &[]);
+        }
+    }
+
+    /// Answers clients whose frames engine processes have allocated, or did not in time.
+    fn finish_allocations(&mut self) {
+        let now = Instant::now();
+        let service = &self.service;
+        let mut answered = Vec::new();
+        self.allocating.retain(|one| {
+            let answer = service.allocated(one.session, &one.proposal, one.until <= now);
+            let is_open = answer.is_none();
+            answered.extend(answer.map(|answer| (one.client, one.serial, answer)));
+            is_open
+        });
+        for (client, serial, answer) in answered {
+            self.reply(client, serial, answer, (&[], None));
         }
     }
 

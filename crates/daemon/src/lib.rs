@@ -47,6 +47,7 @@ use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Refusal
 use memferry_service::{Clients, Executed, FrameProposal, Introduced, Service, ServiceConfig, StartError};
 
 use attendants::{Attendants, Happened, NotHandedOver};
+use engines::{ALLOCATION_LIMIT, Allocating};
 use log_limit::LogLimit;
 use messages::{ClientId, FromAttendant, IN_FLIGHT, ToAttendant};
 use rests::Rests;
@@ -209,6 +210,8 @@ struct Daemon {
     waiting: BTreeMap<RevocationId, (ClientId, u32)>,
     /// Client and serial of the commands that wait for events about frames.
     asking: BTreeMap<SessionId, (ClientId, u32)>,
+    /// Clients that wait for an engine process to allocate a frame. Those that have left stay until it has answered.
+    allocating: Vec<Allocating>,
     /// Clients whose memory engine processes are to map, and until when they may.
     proposed: BTreeMap<ClientId, Instant>,
     refusal_lines: LogLimit,
@@ -256,6 +259,7 @@ impl Daemon {
             leaving: BTreeMap::new(),
             waiting: BTreeMap::new(),
             asking: BTreeMap::new(),
+            allocating: Vec::new(),
             proposed: BTreeMap::new(),
             refusal_lines: LogLimit::of_refusals(),
             session_lines: LogLimit::of_sessions(),
@@ -564,6 +568,10 @@ impl Daemon {
                     return self.answer_revocation(client, serial, answer);
                 }
                 self.reply(client, serial, answer, (&ours, notified));
+            }
+            Executed::Allocates(proposal) => {
+                let until = Instant::now() + ALLOCATION_LIMIT;
+                self.allocating.push(Allocating { client, serial, session, proposal, until });
             }
             Executed::Later(revocation) => {
                 self.waiting.insert(revocation, (client, serial));

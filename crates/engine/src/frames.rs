@@ -1,7 +1,8 @@
-//! The frames that this process has mapped, and what becomes of the service's events about them.
+//! The frames that this process has, and what becomes of the service's events about them.
 //!
 //! ```text
 //! Map { frame } ─► mmap, whole and shared ─► Mapped { is_writable }      nothing touches the bytes
+//! Allocate { frame } ─► the watcher's own memory ─► Mapped, Failed       a name for it, in the same table
 //! Unmap { frame } ─► out of the table ─► Unmapped                        a job that has the mapping keeps it
 //! ```
 
@@ -20,7 +21,7 @@ use crate::connection::ConnectionError;
 pub struct Frames(Arc<RwLock<BTreeMap<Handle, Mapping>>>);
 
 impl Frames {
-    /// The mapping of a frame; `None` if this process does not have it.
+    /// The mapping of a frame, or the name of the engine's own memory; `None` if this process does not have it.
     pub fn get(&self, frame: Handle) -> Option<Mapping> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&frame).cloned()
     }
@@ -55,8 +56,15 @@ pub trait FrameWatcher: Send {
     /// such request before this has returned; the CPU does them.
     fn mapped(&mut self, frame: Handle, memory: &Mapping);
 
-    /// No request names the frame any more; it is unmapped next.
+    /// No request names the frame any more; it is unmapped next, or freed with this call if it is the engine's own memory.
     fn unmapping(&mut self, frame: Handle, memory: &Mapping);
+
+    /// A client wants a frame in the engine's own memory. Returns the address by which requests name it; the bytes there must be zero.
+    /// It is the client's until [`unmapping`](Self::unmapping) was called for it, and lost when this process ends. `None` if there is
+    /// not so much memory: then the client's command is refused.
+    fn allocate(&mut self, _frame: Handle, _length: u64) -> Option<usize> {
+        None
+    }
 }
 
 /// The watcher, if there is one. Clones share it.
@@ -117,6 +125,18 @@ pub(crate) fn process(
             frames.insert(frame, mapping);
             Ok(())
         }
+        (FrameEvent::Allocate { frame, length }, None) => {
+            let mut watcher = watcher.lock();
+            let address = watcher.as_mut().and_then(|watcher| watcher.allocate(frame, length));
+            let named = address.zip(usize::try_from(length).ok());
+            let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
+            let Some(mapping) = mapping else {
+                return answer(FrameDone { frame, result: FrameResult::Failed });
+            };
+            // Before the answer, because the next request may name it.
+            frames.insert(frame, mapping);
+            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } })
+        }
         (FrameEvent::Unmap { frame }, None) => {
             let mut watcher = watcher.lock();
             if let (Some(watcher), Some(mapping)) = (watcher.as_mut(), frames.get(frame)) {
@@ -126,7 +146,7 @@ pub(crate) fn process(
             frames.remove(frame);
             answer(FrameDone { frame, result: FrameResult::Unmapped })
         }
-        (FrameEvent::Map { .. } | FrameEvent::Unmap { .. }, _) => {
+        (FrameEvent::Map { .. } | FrameEvent::Allocate { .. } | FrameEvent::Unmap { .. }, _) => {
             Err(ConnectionError::Protocol("an event has a wrong number of descriptors"))
         }
         (FrameEvent::Restart, _) => Err(ConnectionError::Protocol("only a keeper can start an engine again")),

@@ -42,6 +42,8 @@ pub struct ExternalFrame {
     pub length: u64,
     /// Whether the engine has mapped it for writing.
     pub is_writable: bool,
+    /// Whether it lies in memory that only this engine reaches.
+    pub is_own: bool,
 }
 
 impl Memory for ExternalFrame {
@@ -228,7 +230,10 @@ impl ExternalEngine {
             Some(Channel { job: Some(_), .. }) => Some(RefusalReason::Busy(channel)),
             Some(_) if self.is_lost || self.fault.is_some() => Some(RefusalReason::Unsupported),
             Some(_) if !self.performs(descriptor.operation()) => Some(RefusalReason::Unsupported),
-            Some(_) if self.jobs() >= self.limit => Some(RefusalReason::Busy(channel)),
+            // Nobody else can do what needs its own memory: that waits.
+            Some(_) if self.jobs() >= self.limit && !needs_own_memory(descriptor.operation()) => {
+                Some(RefusalReason::Busy(channel))
+            }
             Some(_) => None,
         }
     }
@@ -262,7 +267,7 @@ impl ExternalEngine {
         for number in 0..self.channels.len() {
             let channel = &self.channels[number];
             let Some(job) = &channel.job else { continue };
-            if job.state != State::Ready || channel.is_suspended {
+            if job.state != State::Ready || channel.is_suspended || self.submitted >= self.limit {
                 continue;
             }
             let tag = self.lap.wrapping_mul(self.end.capacity()) | number as u32;
@@ -412,6 +417,11 @@ impl ExternalEngine {
     }
 }
 
+/// Whether an operand lies in memory that only the engine reaches.
+fn needs_own_memory(operation: &Operation<Region<ExternalFrame>>) -> bool {
+    operation.visit(|_, region, _| if region.memory().is_own { Err(()) } else { Ok(()) }).is_err()
+}
+
 enum Staged {
     Done,
     /// The ring or its list area is full until the engine takes requests.
@@ -546,7 +556,7 @@ impl Engine for ExternalEngine {
     fn works_alone(&self) -> bool {
         self.channels.iter().all(|channel| match channel.job.as_ref().map(|job| job.state) {
             None | Some(State::Submitted { .. }) => true,
-            Some(State::Ready) => channel.is_suspended,
+            Some(State::Ready) => channel.is_suspended || self.submitted >= self.limit,
             Some(State::Posted | State::Ended(_)) => false,
         })
     }

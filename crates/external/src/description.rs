@@ -32,6 +32,8 @@ pub struct EngineDescription {
     pub alignment_bytes: u32,
     /// Requests of all workers that it takes at a time.
     pub channels: u32,
+    /// Bytes of memory of its own in which clients can have frames; 0 if it has none.
+    pub memory_bytes: u64,
 }
 
 impl Default for EngineDescription {
@@ -43,6 +45,7 @@ impl Default for EngineDescription {
             shortest_bytes: 64 << 10,
             alignment_bytes: 1,
             channels: 8,
+            memory_bytes: 0,
         }
     }
 }
@@ -77,8 +80,8 @@ impl EngineDescription {
     /// # Errors
     /// [`DescriptionError`] for the first one that is wrong.
     pub fn check(&self) -> Result<(), DescriptionError> {
-        let Self { operations, longest_bytes: longest, shortest_bytes: shortest, alignment_bytes, channels } =
-            *self;
+        let Self { operations, longest_bytes: longest, shortest_bytes: shortest, .. } = *self;
+        let Self { alignment_bytes, channels, .. } = *self;
         if operations.is_empty() || !Operations::OF_MEMORY.contains(operations) {
             return Err(DescriptionError::Operations(operations.bits()));
         }

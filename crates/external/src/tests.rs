@@ -90,7 +90,7 @@ impl Pair {
 }
 
 fn frame(handle: Handle, length: u64) -> ExternalFrame {
-    ExternalFrame { handle, length, is_writable: true }
+    ExternalFrame { handle, length, is_writable: true, is_own: false }
 }
 
 fn part(handle: Handle, offset: u64, length: u64) -> Region<ExternalFrame> {

@@ -145,7 +145,7 @@ impl Client {
         let mapping = Mapping::lent(memory);
         let rights = match mapping.access() {
             Access::ReadOnly => Rights::all().difference(Rights::WRITE),
-            Access::ReadWrite => Rights::all(),
+            Access::ReadWrite | Access::Elsewhere => Rights::all(),
         };
         self.register_here(embedded, mapping, rights)
     }

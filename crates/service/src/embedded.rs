@@ -144,8 +144,8 @@ impl Embedded {
         let memory = self.control.service.admit(session, &command, descriptors)?;
         match self.control.service.execute(session, command, memory, descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
-            // Only engine processes wait for frames, and an embedded service has none.
-            Executed::Waits => {
+            // Nobody waits for engine processes, because an embedded service has none.
+            Executed::Waits | Executed::Allocates(_) => {
                 Err(refusal(RefusalKind::Argument, "an embedded service has no engine processes"))
             }
             Executed::Later(revocation) => {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! propose(frame) ─► Map for keeper and engine ─► next(done) ─► register: workers learn what the engine has
+//! allocate(length) ─► Allocate for the engine ──► next(done) ─► register                 it has the only memory of this frame
 //! release(frame) ─► Unmap for both ─► next(done) ─► the handle is free again
 //! session ended ─► cut ─► its process has exited: gone, or it has not for a while: lingering
 //! ```
@@ -79,6 +80,8 @@ struct Place {
     user: u32,
     /// Once the frame is registered.
     mapping: Option<Mapping>,
+    /// Bytes of the engine's own memory that the frame takes; 0 for memory of a client.
+    own_bytes: u64,
     /// What keeper and engine have.
     has: [Has; 2],
 }
@@ -142,6 +145,8 @@ pub(crate) struct EngineState<'a> {
     pub(crate) session: Option<SessionId>,
     pub(crate) is_connected: bool,
     pub(crate) frames: usize,
+    /// Bytes of its own memory: all, and those in frames.
+    pub(crate) memory: (u64, u64),
 }
 
 /// All engines of the configuration.
@@ -290,6 +295,73 @@ impl Engines {
         proposals
     }
 
+    /// Asks an engine for a frame in its own memory.
+    pub(crate) fn allocate(&mut self, user: u32, home: &str, length: u64) -> Result<FrameProposal, Refusal> {
+        let none = || {
+            let why =
+                format!("no engine process {home:?} gives memory to user {user}; see `memferry status`");
+            refusal(RefusalKind::Argument, why)
+        };
+        let index = self.entries.iter().position(|entry| entry.config.name == home).ok_or_else(none)?;
+        let entry = &mut self.entries[index];
+        if !entry.config.frames_of.contains(user) {
+            return Err(none());
+        }
+        let gone = || refusal(RefusalKind::System, format!("engine {home} is not connected; try again"));
+        let engine = entry.engine.as_ref().filter(|engine| engine.cut.is_none() && engine.is_open);
+        let memory_bytes = engine.ok_or_else(gone)?.description.memory_bytes;
+        let left = memory_bytes.saturating_sub(entry.own_bytes());
+        if memory_bytes == 0 {
+            return Err(none());
+        }
+        if length > left {
+            let why = format!(
+                "engine {home} has {left} of {memory_bytes} bytes left, not {length}; release some first"
+            );
+            return Err(refusal(RefusalKind::Quota, why));
+        }
+        let full = || refusal(RefusalKind::Quota, format!("engine {home} has as many frames as it can have"));
+        let frame = entry.take_place(user).ok_or_else(full)?;
+        let place = &mut entry.places[frame.index() as usize];
+        place.own_bytes = length;
+        place.has[Side::Engine as usize] = Has::Asked;
+        if let Some(engine) = &mut entry.engine {
+            engine.peer.events.push_back((FrameEvent::Allocate { frame, length }, None));
+        }
+        Ok(FrameProposal { index, frame })
+    }
+
+    /// Whether an engine has allocated a frame that it was asked for, with its length; `None` while it has not answered. If it is late,
+    /// it is not waited for, and frees what it may yet allocate.
+    pub(crate) fn allocated(
+        &mut self,
+        proposal: &FrameProposal,
+        is_late: bool,
+    ) -> Option<Result<u64, Refusal>> {
+        let failed = |entry: &Entry, what: &str| {
+            let name = &entry.config.name;
+            Some(Err(refusal(
+                RefusalKind::System,
+                format!("engine {name} {what}; try again, or with less memory"),
+            )))
+        };
+        let place = self.place(proposal).filter(|place| place.is_live);
+        let found = place.map(|place| (place.has[Side::Engine as usize], place.own_bytes));
+        let entry = &mut self.entries[proposal.index];
+        match found {
+            Some((Has::Asked, _)) if !is_late => None,
+            Some((Has::Asked, _)) => {
+                entry.release(proposal.frame.index());
+                failed(entry, "did not allocate the memory in time")
+            }
+            Some((Has::Mapped { .. }, length)) => Some(Ok(length)),
+            _ => {
+                entry.release(proposal.frame.index());
+                failed(entry, "could not allocate the memory")
+            }
+        }
+    }
+
     /// Whether all peers have answered to the proposals.
     pub(crate) fn are_answered(&self, proposals: &[FrameProposal]) -> bool {
         let answered = |proposal: &FrameProposal| {
@@ -364,7 +436,11 @@ impl Engines {
         match (current, done) {
             (None | Some(FrameEvent::Restart), None) => Ok(()),
             (
-                Some(FrameEvent::Map { frame, .. } | FrameEvent::Unmap { frame }),
+                Some(
+                    FrameEvent::Map { frame, .. }
+                    | FrameEvent::Allocate { frame, .. }
+                    | FrameEvent::Unmap { frame },
+                ),
                 Some(FrameDone { frame: named, result }),
             ) if frame == named => {
                 entry.reported(side, frame, result);
@@ -411,8 +487,8 @@ impl Engines {
         }
     }
 
-    /// The process of a session that was an engine has exited.
-    pub(crate) fn process_exited(&mut self, session: SessionId) -> Option<EngineId> {
+    /// The process of a session that was an engine has exited. Returns what it was, and the frames whose memory is gone with it.
+    pub(crate) fn process_exited(&mut self, session: SessionId) -> Option<(EngineId, Vec<Mapping>)> {
         let is_it =
             |entry: &Entry| entry.engine.as_ref().is_some_and(|engine| engine.peer.session == session);
         let entry = self.entries.iter_mut().find(|entry| is_it(entry))?;
@@ -422,7 +498,8 @@ impl Engines {
             // It would end the next one.
             keeper.events.retain(|(event, _)| *event != FrameEvent::Restart);
         }
-        Some(id)
+        let own = entry.places.iter().filter(|place| place.is_live && place.own_bytes > 0);
+        Some((id, own.filter_map(|place| place.mapping.clone()).collect()))
     }
 
     /// The session of an engine process.
@@ -470,6 +547,7 @@ impl Engines {
                 session: entry.engine.as_ref().map(|engine| engine.peer.session),
                 is_connected: connected.is_some(),
                 frames: entry.places.iter().filter(|place| place.is_live).filter(mapped).count(),
+                memory: (connected.map_or(0, |engine| engine.description.memory_bytes), entry.own_bytes()),
             }
         })
     }
@@ -495,7 +573,8 @@ impl Place {
     fn frame_of(&self, index: u32) -> Option<ExternalFrame> {
         let Has::Mapped { is_writable } = self.has[Side::Engine as usize] else { return None };
         let length = self.mapping.as_ref()?.length_bytes() as u64;
-        Some(ExternalFrame { handle: Handle::new(index, self.generation), length, is_writable })
+        let is_own = self.own_bytes > 0;
+        Some(ExternalFrame { handle: Handle::new(index, self.generation), length, is_writable, is_own })
     }
 }
 
@@ -555,6 +634,11 @@ impl Entry {
         (place.generation == frame.generation()).then_some(place)
     }
 
+    /// Bytes of the engine's own memory that are taken, also by frames that it has not freed yet.
+    fn own_bytes(&self) -> u64 {
+        self.places.iter().map(|place| place.own_bytes).sum()
+    }
+
     /// A place for a new frame of a user; `None` if the engine has too many, or too many of this user.
     fn take_place(&mut self, user: u32) -> Option<Handle> {
         let of_user = self.by_user.get(&user).copied().unwrap_or(0);
@@ -569,6 +653,7 @@ impl Entry {
                     is_live: false,
                     user,
                     mapping: None,
+                    own_bytes: 0,
                     has: [Has::Nothing; 2],
                 });
                 self.places.len() as u32 - 1
@@ -592,7 +677,7 @@ impl Entry {
             if place.has[side as usize] != Has::Asked {
                 continue;
             }
-            let is_it = |(event, _): &(FrameEvent, _)| matches!(event, FrameEvent::Map { frame: of, .. } if *of == frame);
+            let is_it = |(event, _): &(FrameEvent, _)| matches!(event, FrameEvent::Map { frame: of, .. } | FrameEvent::Allocate { frame: of, .. } if *of == frame);
             let mut has = Has::Late;
             if let Some(peer) = self.peer_mut(side) {
                 // Also if it is busy with another event, or has not asked for one.
@@ -674,13 +759,15 @@ impl Entry {
     fn free_place(&mut self, index: u32) {
         let place = &self.places[index as usize];
         let is_free = !place.is_live && place.has == [Has::Nothing; 2];
-        if is_free
-            && self.free.insert(index)
-            && let Some(count) = self.by_user.get_mut(&place.user)
-        {
+        if !is_free || !self.free.insert(index) {
+            return;
+        }
+        let user = place.user;
+        self.places[index as usize].own_bytes = 0;
+        if let Some(count) = self.by_user.get_mut(&user) {
             *count -= 1;
             if *count == 0 {
-                self.by_user.remove(&place.user);
+                self.by_user.remove(&user);
             }
         }
     }

@@ -200,6 +200,12 @@ pub enum Command {
     NextFrame {
         done: Option<FrameDone>,
     } = 14,
+    /// Allocate a frame in the own memory of an engine process, named as in the service's configuration. The answer is a handle, with
+    /// the rights to read, write and grant, and follows when the engine has answered.
+    Allocate {
+        home: String,
+        length: u64,
+    } = 15,
 }
 
 /// The way a client is signalled.
@@ -567,6 +573,8 @@ mod tests {
             is_connected: true,
             process: Some(u32::MAX),
             frames: u32::MAX,
+            memory_bytes: max,
+            memory_used: max,
             transfers: max,
             bytes: max,
             redone: max,

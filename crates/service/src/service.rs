@@ -39,7 +39,7 @@ use crate::MonotonicClock;
 use crate::bells::Bells;
 use crate::config::ServiceConfig;
 use crate::counters::{Loads, QueueCounters, RefusedCounters, ZeroedCounters};
-use crate::engines::Engines;
+use crate::engines::{Engines, FrameProposal};
 use crate::overflow::OverflowUser;
 use crate::policies::Policies;
 use crate::profile;
@@ -58,6 +58,8 @@ pub enum Executed {
     /// [`Service::process_events`] returns the answer when this revocation is complete. For clients [here](Clients::Here) the caller has
     /// to go on with it.
     Later(RevocationId),
+    /// The session waits for an engine process to allocate a frame; [`Service::allocated`] gives the answer.
+    Allocates(FrameProposal),
     /// The session waits for an event about frames, which [`Service::take_frame_deliveries`] returns when there is one.
     Waits,
 }
@@ -303,6 +305,7 @@ impl Service {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
             Command::NextFrame { done } => return self.next_frame(session, done),
+            Command::Allocate { home, length } => return self.allocate(session, &home, length),
             Command::AttachEngine { name, role } => self.attach_engine(session, &name, &role),
             Command::OpenEngine { workers, capacity } => {
                 match self.open_engine(session, (workers, capacity), memory) {

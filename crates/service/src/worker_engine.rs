@@ -1,7 +1,8 @@
 //! The engine of a worker: the CPU, and optionally devices for long transfers: the Linux module, and engine processes.
 //!
 //! ```text
-//! post ─┬─ supported by a device, long, memory registered ─► device ─┬─► EngineCompletion
+//! post ─┬─ memory of an engine process ─► that process, or no engine at all
+//!       ├─ supported by a device, long, memory registered ─► device ─┬─► EngineCompletion
 //!       └─ else ─► CPU ◄──── the device failed: repeat all of it ◄───┘
 //!           └─ unregistered memory ─► take_wanted ─► the owner registers it ─► registered
 //! ```
@@ -27,7 +28,7 @@ use memferry_transfer::{
 use crate::bells::Bell;
 use crate::engine_id::EngineId;
 pub use attached::DeviceCounts;
-use attached::{Attached, AttachedDevice, Requested};
+use attached::{Attached, AttachedDevice, Requested, needs_device};
 
 /// A CPU engine, optionally with devices beside it.
 pub struct WorkerEngine<E: Engine> {
@@ -254,6 +255,10 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         if self.devices().any(|device| device.holds(channel)) {
             return Err(Refused { descriptor, reason: RefusalReason::Busy(channel) });
         }
+        if needs_device(descriptor.operation()) {
+            let posted = self.externals.iter_mut().find_map(|external| external.device.post(&descriptor));
+            return posted.ok_or(Refused { descriptor, reason: RefusalReason::Unsupported });
+        }
         if self.cpu.refusal(&descriptor).is_none() {
             let device = self.device.as_mut().and_then(|device| device.post(&descriptor));
             let mut externals = self.externals.iter_mut();
@@ -296,9 +301,12 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         self.cpu.perform(operation)
     }
 
-    /// Only of transfers of the CPU: those of a device may be repeated from the start, after a client has used what was in place.
+    /// Not of a device's transfers that may be repeated from the start, after a client has used what was in place.
     fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
-        self.cpu.watermark(self.cpu_ticket(ticket)?)
+        match self.cpu_ticket(ticket) {
+            Some(own) => self.cpu.watermark(own),
+            None => self.devices().find_map(|device| device.watermark(ticket)),
+        }
     }
 
     fn bytes_done(&self, ticket: Ticket) -> u64 {

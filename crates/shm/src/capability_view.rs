@@ -77,7 +77,9 @@ impl View {
     ) {
         let (offset, length) = range;
         let available = memory.length_bytes() as u64;
-        if handle.generation() == 0 || offset.checked_add(length).is_none_or(|end| end > available) {
+        // Readers of the view use the CPU, which does not reach memory elsewhere.
+        let is_usable = handle.generation() != 0 && !memory.is_elsewhere();
+        if !is_usable || offset.checked_add(length).is_none_or(|end| end > available) {
             return;
         }
         let writable = memory.access() == Access::ReadWrite;

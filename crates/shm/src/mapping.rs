@@ -1,7 +1,7 @@
 //! A range of memory that another process may write at any time.
 //!
-//! The range is mapped from a descriptor, owned by this process, or lent to it by a program that keeps the memory. Bytes go
-//! in and out by raw copies. No reference to them is formed (invariant M2), so a racing peer can cause torn values and
+//! The range is mapped from a descriptor, owned by this process, or lent to it by a program that keeps the memory. Or its bytes are
+//! elsewhere, where only a device reaches them: then it is a name, and nothing is read or written here. Bytes go in and out by raw copies. No reference to them is formed (invariant M2), so a racing peer can cause torn values and
 //! nothing worse. `frame` checks descriptors; this module does not.
 
 use std::fmt;
@@ -32,6 +32,8 @@ const UNMAP_BYTES: usize = 32 << 20;
 pub enum Access {
     ReadOnly,
     ReadWrite,
+    /// None by the CPU: the bytes are in memory that only a device reaches.
+    Elsewhere,
 }
 
 /// Why a mapping cannot be accessed.
@@ -92,6 +94,8 @@ enum Backing {
     Owned(usize),
     /// The lender keeps the memory.
     Lent,
+    /// Nothing of this process's memory: a device's address.
+    Address,
 }
 
 /// A caller's promise that a [`Mapping`] may use memory of this process.
@@ -172,6 +176,7 @@ impl Mapping {
         let protection = match access {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Access::Elsewhere => ProtFlags::empty(),
         };
         // SAFETY: a fresh mapping at an address that Linux chooses overlaps no other.
         let base = unsafe {
@@ -185,43 +190,60 @@ impl Mapping {
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self::with(base, length, access, Backing::Mapped, page_bytes))
+    }
+
+    /// Reserves addresses for memory that is elsewhere. No load or store can succeed there, so a mistake ends the process and cannot
+    /// reach other memory.
+    ///
+    /// # Errors
+    /// Those of `mmap`; `InvalidInput` for a length of zero.
+    pub fn reserved(length: usize) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address that Linux chooses overlaps no other.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), flags)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self::with(base, length, Access::Elsewhere, Backing::Mapped, rustix::param::page_size()))
+    }
+
+    /// Names memory that a device has at this address, which is no address of this process; `None` for address 0.
+    ///
+    /// ```
+    /// use memferry_shm::mapping::{Access, AccessError, Mapping};
+    ///
+    /// let far = Mapping::elsewhere(0x7000_0000, 4096).unwrap();
+    /// assert_eq!(far.access(), Access::Elsewhere);
+    /// assert_eq!(far.read(0, &mut [0]), Err(AccessError::NotMapped));
+    /// ```
+    pub fn elsewhere(address: usize, length: usize) -> Option<Self> {
+        let base = NonNull::new(std::ptr::without_provenance_mut(address))?;
+        Some(Self::with(base, length, Access::Elsewhere, Backing::Address, 1))
+    }
+
+    fn with(base: NonNull<u8>, length: usize, access: Access, backing: Backing, page_bytes: usize) -> Self {
+        Self(Arc::new(Inner {
             base,
             length,
             access,
             page_bytes,
-            backing: Backing::Mapped,
+            backing,
             damaged: AtomicBool::new(false),
             not_forked: OnceLock::new(),
-        })))
+        }))
     }
 
     /// Takes over heap memory.
     pub fn owned(bytes: Vec<u8>) -> Self {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
-        Self(Arc::new(Inner {
-            base: NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling()),
-            length: bytes.len(),
-            access: Access::ReadWrite,
-            page_bytes: 4096,
-            backing: Backing::Owned(bytes.capacity()),
-            damaged: AtomicBool::new(false),
-            not_forked: OnceLock::new(),
-        }))
+        let base = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Self::with(base, bytes.len(), Access::ReadWrite, Backing::Owned(bytes.capacity()), 4096)
     }
 
     /// Makes a mapping of memory that its lender keeps.
     pub fn lent(memory: Lent) -> Self {
         let Lent { base, length, access } = memory;
-        Self(Arc::new(Inner {
-            base,
-            length,
-            access,
-            page_bytes: 4096,
-            backing: Backing::Lent,
-            damaged: AtomicBool::new(false),
-            not_forked: OnceLock::new(),
-        }))
+        Self::with(base, length, access, Backing::Lent, 4096)
     }
 
     /// Returns the `Vec` that [`owned`](Self::owned) took.
@@ -260,8 +282,14 @@ impl Mapping {
         self.0.page_bytes
     }
 
-    /// The address of the first byte. Unsafe code that uses it stays inside the range, copies raw (M2), and does not write
-    /// a read-only mapping (M3).
+    /// Whether the bytes are in memory that the CPU does not reach.
+    #[inline]
+    pub fn is_elsewhere(&self) -> bool {
+        self.0.access == Access::Elsewhere
+    }
+
+    /// The address of the first byte. Unsafe code that uses it stays inside the range, copies raw (M2), does not write
+    /// a read-only mapping, and does not touch one whose bytes are elsewhere (M3).
     #[inline]
     pub fn pointer(&self) -> *mut u8 {
         self.0.base.as_ptr()
@@ -345,13 +373,16 @@ impl Mapping {
         if end.is_none_or(|end| end > available) {
             return Err(AccessError::OutOfRange { offset, length: length as u64, available });
         }
+        if self.is_elsewhere() {
+            return Err(AccessError::NotMapped);
+        }
         Ok(self.pointer().wrapping_add(offset as usize))
     }
 
     /// Copies bytes out. They are torn if a peer writes them at the same time.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`], [`AccessError::Forked`].
+    /// [`AccessError::OutOfRange`], [`AccessError::NotMapped`], [`AccessError::Forked`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         let from = self.checked(offset, bytes.len())?;
         // SAFETY: M1 and the check above. `bytes` is a unique reference, so the two do not overlap.
@@ -362,7 +393,7 @@ impl Mapping {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`], [`AccessError::Forked`].
+    /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`], [`AccessError::NotMapped`], [`AccessError::Forked`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         if self.0.access == Access::ReadOnly {
             return Err(AccessError::ReadOnly);
@@ -390,7 +421,7 @@ impl Mapping {
     /// Copies bytes to another mapping on the calling CPU. The two may overlap.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`] of either, [`AccessError::ReadOnly`], [`AccessError::Forked`].
+    /// [`AccessError::OutOfRange`] of either, [`AccessError::ReadOnly`], [`AccessError::NotMapped`], [`AccessError::Forked`].
     pub fn copy_to(&self, offset: u64, length: usize, to: &Self, to_offset: u64) -> Result<(), AccessError> {
         if to.0.access == Access::ReadOnly {
             return Err(AccessError::ReadOnly);
@@ -453,7 +484,7 @@ impl Drop for Inner {
             Backing::Owned(capacity) => unsafe {
                 drop(Vec::from_raw_parts(self.base.as_ptr(), self.length, capacity));
             },
-            Backing::Lent => {}
+            Backing::Lent | Backing::Address => {}
         }
     }
 }
@@ -525,6 +556,23 @@ mod tests {
         assert_eq!(bytes, [1, 9, 8, 4]);
         // SAFETY: a null pointer is refused, so the promise covers no memory.
         assert!(unsafe { Lent::new(std::ptr::null_mut(), 4, Access::ReadOnly) }.is_none());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no pages without access")]
+    fn memory_elsewhere_cannot_be_touched() {
+        let near = Mapping::owned(vec![1, 2, 3]);
+        let reserved = Mapping::reserved(1 << 40).unwrap();
+        assert!(Mapping::reserved(0).is_err() && Mapping::elsewhere(0, 1).is_none());
+        for far in [reserved, Mapping::elsewhere(0x1234_0000, 4096).unwrap()] {
+            assert!(far.is_elsewhere());
+            assert_eq!(far.read(0, &mut [0]), Err(AccessError::NotMapped));
+            assert_eq!(far.write(0, &[0]), Err(AccessError::NotMapped));
+            assert_eq!(far.write_past_caches(0, &[0]), Err(AccessError::NotMapped));
+            assert_eq!(far.copy_to(0, 1, &near, 0), Err(AccessError::NotMapped));
+            assert_eq!(near.copy_to(0, 1, &far, 0), Err(AccessError::NotMapped));
+            assert!(far.into_owned().is_err());
+        }
     }
 
     #[test]

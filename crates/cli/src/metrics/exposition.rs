@@ -141,13 +141,25 @@ fn processes(text: &mut Text, status: &Status) {
         return;
     }
     type Value = fn(&memferry::ExternalStatus) -> u64;
-    let families: [(&str, Kind, &str, Value); 4] = [
+    let families: [(&str, Kind, &str, Value); 6] = [
         ("memferry_engine_connected", Kind::Gauge, "Whether the engine process gets transfers.", |engine| {
             engine.is_connected.into()
         }),
-        ("memferry_engine_frames", Kind::Gauge, "Frames that the engine process has mapped.", |engine| {
+        ("memferry_engine_frames", Kind::Gauge, "Frames that the engine process has.", |engine| {
             engine.frames.into()
         }),
+        (
+            "memferry_engine_memory_bytes",
+            Kind::Gauge,
+            "Bytes of the engine's own memory in which clients can have frames.",
+            |engine| engine.memory_bytes,
+        ),
+        (
+            "memferry_engine_memory_used_bytes",
+            Kind::Gauge,
+            "Bytes of the engine's own memory that are in frames or not freed yet.",
+            |engine| engine.memory_used,
+        ),
         (
             "memferry_engine_transfers_total",
             Kind::Counter,

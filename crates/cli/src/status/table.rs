@@ -201,12 +201,16 @@ impl Snapshot<'_> {
 
     /// The engine processes: who is connected.
     fn processes(&self) -> Vec<Vec<String>> {
-        let mut rows = vec![cells(["engine process", "user", "process", "frames", "state"])];
+        let mut rows = vec![cells(["engine process", "user", "process", "frames", "own memory", "state"])];
         rows.extend(self.status.engines.iter().map(|engine| {
             let process = engine.process.map_or_else(|| "-".to_owned(), |process| process.to_string());
             let state = if engine.is_connected { "connected" } else { "not connected" };
             let mut row = vec![engine.name.clone(), engine.user.to_string(), process];
-            row.extend([engine.frames.to_string(), state.to_owned()]);
+            let memory = match engine.memory_bytes {
+                0 => "-".to_owned(),
+                all => format!("{} of {}", Bytes(engine.memory_used), Bytes(all)),
+            };
+            row.extend([engine.frames.to_string(), memory, state.to_owned()]);
             row
         }));
         rows
@@ -399,6 +403,8 @@ mod tests {
             is_connected: true,
             process: Some(77),
             frames: 5,
+            memory_bytes: 2000,
+            memory_used: 500,
             transfers: 3,
             bytes: 900,
             redone: 2,
@@ -409,8 +415,8 @@ mod tests {
         for part in [
             "CPUs         37  100 bytes       -       -",
             "gpu          3  900 bytes       -       2",
-            "gpu   998       77       5      connected",
-            "dsa     0        -       0  not connected",
+            "gpu   998       77       5  500 bytes of 2000 bytes      connected",
+            "dsa     0        -       0                        -  not connected",
         ] {
             assert!(table.contains(part), "{part}: {table}");
         }

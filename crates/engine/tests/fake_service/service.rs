@@ -220,14 +220,14 @@ impl Attached {
         operation: impl FnOnce(ExternalFrame) -> Operation<Region<ExternalFrame>>,
         frame: Handle,
     ) {
-        let frame = ExternalFrame { handle: frame, length: PAGE, is_writable: true };
+        let frame = ExternalFrame { handle: frame, length: PAGE, is_writable: true, is_own: false };
         self.broker.post(Descriptor::new(0, operation(frame)).unwrap()).unwrap();
         self.broker.ring_doorbell();
     }
 
     /// Copies the beginning of one frame to another.
     pub(crate) fn copy(&mut self, from: Handle, to: Handle, length: u64) -> Result<(), Failure> {
-        let to = ExternalFrame { handle: to, length: PAGE, is_writable: true };
+        let to = ExternalFrame { handle: to, length: PAGE, is_writable: true, is_own: false };
         let part = |frame| Region::new(frame, 0, length).unwrap();
         self.submit(|from| Operation::Copy { source: part(from), destination: part(to), length }, from);
         let end = Instant::now() + TIME;

@@ -218,6 +218,7 @@ pub(super) fn timed_out(command: &Command, deadline: &Deadline) -> CallError {
         Command::Status => "report its status",
         Command::Policy { .. } => "show or change its policy",
         Command::Identify { .. } => "identify a session",
+        Command::Allocate { .. } => "allocate memory at an engine",
         Command::AttachEngine { .. } | Command::OpenEngine { .. } | Command::NextFrame { .. } => {
             "go on with an engine process"
         }

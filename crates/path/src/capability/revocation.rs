@@ -91,6 +91,11 @@ impl<M: Memory> Capabilities<M> {
         self.begin(session, NextRoot::Held(0), nodes)
     }
 
+    pub(super) fn begin_revoke_lost(&mut self, handle: Handle, nodes: usize) {
+        // No session has this id, so each holder keeps its tombstone.
+        self.begin(SessionId(u64::MAX), NextRoot::One(handle), nodes);
+    }
+
     fn begin(&mut self, by: SessionId, next: NextRoot, nodes: usize) -> RevocationId {
         let id = RevocationId(self.next_revocation);
         self.next_revocation += 1;

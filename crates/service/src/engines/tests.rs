@@ -7,6 +7,8 @@ const USER: u32 = 998;
 const CLIENT: u32 = 1000;
 const KEEPER: SessionId = SessionId(1);
 const ENGINE: SessionId = SessionId(2);
+/// Bytes of the engine's own memory.
+const MEMORY: u64 = 1 << 20;
 
 struct Bed {
     engines: Engines,
@@ -31,12 +33,43 @@ impl Bed {
         bed
     }
 
+    /// One that also gives memory.
+    fn with_memory() -> Self {
+        let mut bed = Self::with_engine();
+        bed.open(ENGINE);
+        bed
+    }
+
     fn attach(&mut self, session: SessionId, role: &EngineRole) -> Result<(), Refusal> {
         self.engines.attach(session, USER, "example", role)
     }
 
     fn attach_engine(&mut self, session: SessionId) {
-        self.attach(session, &EngineRole::Engine(EngineDescription::default())).unwrap();
+        let description = EngineDescription { memory_bytes: MEMORY, ..EngineDescription::default() };
+        self.attach(session, &EngineRole::Engine(description)).unwrap();
+    }
+
+    fn open(&mut self, session: SessionId) -> EngineId {
+        let (id, ..) = self.engines.opening(session).unwrap();
+        self.engines.opened(id);
+        id
+    }
+
+    fn allocate(&mut self, length: u64) -> Result<FrameProposal, Refusal> {
+        self.engines.allocate(CLIENT, "example", length)
+    }
+
+    /// A frame of the engine's own memory that it has allocated.
+    fn allocated(&mut self, length: u64) -> (FrameProposal, Mapping) {
+        let proposal = self.allocate(length).unwrap();
+        let event = FrameEvent::Allocate { frame: proposal.frame, length };
+        assert_eq!(self.delivered(), [(ENGINE, event)]);
+        assert!(self.engines.allocated(&proposal, false).is_none(), "it has not answered");
+        self.mapped(ENGINE, proposal.frame);
+        assert_eq!(self.engines.allocated(&proposal, false), Some(Ok(length)));
+        let (mapping, known) = self.register(proposal);
+        assert!(known[0].1.is_own);
+        (proposal, mapping)
     }
 
     fn ask(&mut self, session: SessionId) {
@@ -86,7 +119,7 @@ fn a_frame_is_mapped_used_and_unmapped_by_both() {
     bed.mapped(ENGINE, frame);
     assert!(bed.engines.are_answered(&[proposal]));
     let (mapping, known) = bed.register(proposal);
-    let external = ExternalFrame { handle: frame, length: 4096, is_writable: true };
+    let external = ExternalFrame { handle: frame, length: 4096, is_writable: true, is_own: false };
     assert_eq!(known, [(EngineId { index: 0, number: 1 }, external)]);
     assert_eq!(bed.engines.states().next().unwrap().frames, 1);
 
@@ -99,6 +132,67 @@ fn a_frame_is_mapped_used_and_unmapped_by_both() {
     bed.report(ENGINE, frame, FrameResult::Unmapped);
     let later = bed.propose().frame;
     assert_eq!((later.index(), later.generation()), (frame.index(), frame.generation() + 1));
+}
+
+#[test]
+fn own_memory_is_counted_until_it_is_freed() {
+    let mut bed = Bed::with_memory();
+    let (proposal, mapping) = bed.allocated(MEMORY - 4096);
+    assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, MEMORY - 4096));
+    assert_eq!(bed.allocate(4097).unwrap_err().kind, RefusalKind::Quota);
+    bed.engines.release(&[mapping]);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
+    assert!(bed.allocate(4097).is_err(), "not freed yet");
+    bed.report(ENGINE, proposal.frame, FrameResult::Unmapped);
+    assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, 0));
+    bed.allocated(MEMORY);
+}
+
+#[test]
+fn own_memory_is_lost_with_its_process() {
+    let mut bed = Bed::with_memory();
+    let (_, mapping) = bed.allocated(4096);
+    let waiting = bed.allocate(4096).unwrap();
+    assert!(bed.engines.session_ended(ENGINE, bed.now).is_some());
+    assert_eq!(bed.allocate(4096).unwrap_err().kind, RefusalKind::System, "cut off");
+    let (_, lost) = bed.engines.process_exited(ENGINE).unwrap();
+    assert!(lost.len() == 1 && lost[0].is(&mapping));
+    assert!(matches!(bed.engines.allocated(&waiting, false), Some(Err(_))));
+    let second = SessionId(3);
+    bed.attach_engine(second);
+    let id = bed.open(second);
+    assert!(bed.engines.mapped(id).is_empty(), "the next process does not have it");
+    bed.engines.release(&[mapping]);
+    assert!(bed.delivered().is_empty(), "nobody has it");
+    assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, 0));
+}
+
+#[test]
+fn an_engine_that_allocates_late_frees_it_again() {
+    let mut bed = Bed::with_memory();
+    let proposal = bed.allocate(4096).unwrap();
+    bed.delivered();
+    assert!(matches!(bed.engines.allocated(&proposal, true), Some(Err(_))));
+    bed.mapped(ENGINE, proposal.frame);
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
+    bed.report(ENGINE, proposal.frame, FrameResult::Unmapped);
+    let refused = bed.allocate(4096).unwrap();
+    bed.delivered();
+    bed.report(ENGINE, refused.frame, FrameResult::Failed);
+    assert!(matches!(bed.engines.allocated(&refused, false), Some(Err(_))));
+    assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, 0));
+}
+
+#[test]
+fn only_an_engine_with_memory_gives_some() {
+    let mut bed = Bed::new();
+    assert_eq!(bed.allocate(4096).unwrap_err().kind, RefusalKind::System, "not connected");
+    for (user, name) in [(CLIENT + 1, "example"), (CLIENT, "other")] {
+        assert_eq!(bed.engines.allocate(user, name, 1).unwrap_err().kind, RefusalKind::Argument);
+    }
+    bed.attach(ENGINE, &EngineRole::Engine(EngineDescription::default())).unwrap();
+    bed.open(ENGINE);
+    assert_eq!(bed.allocate(4096).unwrap_err().kind, RefusalKind::Argument, "it has none");
 }
 
 #[test]
@@ -224,8 +318,9 @@ fn a_lost_engine_keeps_frames_until_its_process_exits() {
     assert!(bed.engines.take_overdue(bed.now + LINGERING).is_empty(), "once");
     assert_eq!(bed.engines.time_left(bed.now), None);
 
-    assert_eq!(bed.engines.process_exited(ENGINE), Some(id));
-    assert_eq!(bed.engines.process_exited(ENGINE), None);
+    let (exited, lost) = bed.engines.process_exited(ENGINE).unwrap();
+    assert_eq!((exited, lost.len()), (id, 0));
+    assert!(bed.engines.process_exited(ENGINE).is_none());
     bed.attach_engine(SessionId(3));
     let (second, ..) = bed.engines.opening(SessionId(3)).unwrap();
     assert_ne!(second, id);
@@ -268,14 +363,15 @@ fn reports_that_belong_to_no_event_are_refused() {
 fn random_orders_keep_the_books() {
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut bed = Bed::with_engine();
+        let mut bed = Bed::with_memory();
         let mut open: Vec<FrameProposal> = Vec::new();
+        let mut allocating: Vec<FrameProposal> = Vec::new();
         let mut registered: Vec<Mapping> = Vec::new();
         let mut current: BTreeMap<SessionId, FrameEvent> = BTreeMap::new();
         let mut has: BTreeSet<Handle> = BTreeSet::new();
         for _ in 0..300 {
             bed.now += REST + REST;
-            match random.u32(..6) {
+            match random.u32(..8) {
                 0 if open.len() + registered.len() < 8 => open.push(bed.propose()),
                 1 if !open.is_empty() => {
                     let proposal = open.swap_remove(random.usize(..open.len()));
@@ -293,6 +389,21 @@ fn random_orders_keep_the_books() {
                     let mapping = registered.swap_remove(random.usize(..registered.len()));
                     assert!(bed.engines.release(&[mapping]), "seed {seed}");
                 }
+                4 if allocating.len() + registered.len() < 8 => allocating.push(bed.allocate(4096).unwrap()),
+                5 if !allocating.is_empty() => {
+                    let index = random.usize(..allocating.len());
+                    match bed.engines.allocated(&allocating[index], random.bool()) {
+                        None => continue,
+                        Some(Err(_)) => {}
+                        Some(Ok(length)) => {
+                            assert_eq!(length, 4096, "seed {seed}");
+                            let (mapping, known) = bed.register(allocating[index]);
+                            assert!(known[0].1.is_own && has.contains(&known[0].1.handle), "seed {seed}");
+                            registered.push(mapping);
+                        }
+                    }
+                    allocating.swap_remove(index);
+                }
                 _ => {
                     for (session, event) in bed.delivered() {
                         assert!(current.insert(session, event).is_none(), "seed {seed}: two at a time");
@@ -307,6 +418,11 @@ fn random_orders_keep_the_books() {
                             (frame, FrameResult::Mapped { is_writable: true })
                         }
                         FrameEvent::Map { frame, .. } => (frame, FrameResult::Failed),
+                        FrameEvent::Allocate { frame, .. } if random.bool() => {
+                            has.insert(frame);
+                            (frame, FrameResult::Mapped { is_writable: true })
+                        }
+                        FrameEvent::Allocate { frame, .. } => (frame, FrameResult::Failed),
                         FrameEvent::Unmap { frame } => {
                             has.remove(&frame);
                             (frame, FrameResult::Unmapped)
@@ -318,6 +434,6 @@ fn random_orders_keep_the_books() {
             }
         }
         let places = bed.engines.entries[0].places.len();
-        assert!(places <= 24, "seed {seed}: {places} places");
+        assert!(places <= 40, "seed {seed}: {places} places");
     }
 }

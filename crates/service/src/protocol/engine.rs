@@ -57,10 +57,12 @@ pub enum FrameEvent {
     /// Map the attached memfd, whole and shared, for writing if it allows that. Nothing may touch the mapping before a request names
     /// the frame: until then its owner can truncate it.
     Map { frame: Handle, length: u64 } = 0,
-    /// No request will name the frame any more: unmap it.
+    /// No request will name the frame any more: unmap it, or free it.
     Unmap { frame: Handle } = 1,
     /// For a keeper: end the engine with a signal, and start another one.
     Restart = 2,
+    /// For an engine: allocate a frame in its own memory, zeroed, and report it as mapped.
+    Allocate { frame: Handle, length: u64 } = 3,
 }
 
 /// What became of an event.
@@ -76,7 +78,7 @@ pub enum FrameResult {
     Mapped {
         is_writable: bool,
     } = 0,
-    /// It could not be mapped.
+    /// It could not be mapped or allocated.
     Failed = 1,
     Unmapped = 2,
 }

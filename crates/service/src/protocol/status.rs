@@ -128,8 +128,12 @@ pub struct ExternalStatus {
     pub is_connected: bool,
     /// Its process, if it is connected.
     pub process: Option<u32>,
-    /// Frames that it has mapped.
+    /// Frames that it has.
     pub frames: u32,
+    /// Bytes of its own memory that clients can have frames in, while it is connected.
+    pub memory_bytes: u64,
+    /// How many of them are in frames, or not freed yet.
+    pub memory_used: u64,
     /// Transfers that it ended.
     pub transfers: u64,
     /// Destination bytes of these transfers.

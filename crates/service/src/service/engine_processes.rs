@@ -3,11 +3,13 @@
 //! ```text
 //! daemon: memory of a client ─ propose_frame ─► engines' events ─ take_frame_deliveries ─► their sessions
 //!         all have answered, or expire_proposals ─► sealed ─► frame_registered ─► workers know what each engine has
+//! Allocate ─► engine's event ─► its report, or allocated(late) ─► registered: workers know it          lost with the engine's process
 //! AttachEngine, OpenEngine, NextFrame ─► registry of engines ─► workers
 //! ```
 //!
 //! Only a daemon has engine processes: the commands of an embedded client are refused, because its service has none configured.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Stopwatch};
@@ -20,7 +22,7 @@ use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::ClientEnd;
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::SessionId;
+use memferry_transfer::{Rights, SessionId};
 
 use super::{Executed, Service, no_memory, no_resources};
 use crate::bells::Bell;
@@ -28,7 +30,7 @@ use crate::engine_id::EngineId;
 use crate::engines::{Engines, FrameDelivery, FrameProposal};
 use crate::protocol::{Answer, EngineRole, ExternalStatus, FrameDone, Refusal, RefusalKind};
 use crate::session::{Introduced, refusal, session_closed};
-use crate::shared::WorkerCommand;
+use crate::shared::{Notice, WorkerCommand};
 
 impl Service {
     fn engine_processes(&self) -> MutexGuard<'_, Engines> {
@@ -132,6 +134,48 @@ impl Service {
         engines.propose(user, length, Stopwatch::now(), duplicate)
     }
 
+    pub(super) fn allocate(&self, session: SessionId, home: &str, length: u64) -> Executed {
+        let refused = |refused| Executed::Done(Err(refused), Vec::new());
+        if length == 0 || isize::try_from(length).is_err() {
+            return refused(refusal(
+                RefusalKind::Argument,
+                format!("{length} bytes are no length of a frame"),
+            ));
+        }
+        let user = {
+            let sessions = self.sessions();
+            match sessions.room_for_frame(session, length, &self.config.quotas) {
+                Ok(()) => sessions.get(session).map_or(0, |open| open.client.user),
+                Err(full) => return refused(full),
+            }
+        };
+        match self.engine_processes().allocate(user, home, length) {
+            Ok(proposal) => Executed::Allocates(proposal),
+            Err(none) => refused(none),
+        }
+    }
+
+    /// The answer to a session that waits for an engine to allocate a frame; `None` while the engine has not answered. If it `is_late`, it
+    /// is not waited for any more.
+    pub fn allocated(
+        &self,
+        session: SessionId,
+        proposal: &FrameProposal,
+        is_late: bool,
+    ) -> Option<Result<Answer, Refusal>> {
+        let allocated = self.engine_processes().allocated(proposal, is_late)?;
+        let proposals = std::slice::from_ref(proposal);
+        let register = |length: u64| {
+            let mapping = Mapping::reserved(length as usize).map_err(|error| no_resources(&error))?;
+            let answer = self.register_mapping(session, mapping.clone(), Rights::all())?;
+            self.frame_registered(proposals, &mapping);
+            Ok(answer)
+        };
+        Some(allocated.and_then(|length| {
+            register(length).inspect_err(|_: &Refusal| self.withdraw_proposals(proposals))
+        }))
+    }
+
     /// Whether the engines have mapped the memory, or could not.
     pub fn proposals_are_answered(&self, proposals: &[FrameProposal]) -> bool {
         self.engine_processes().are_answered(proposals)
@@ -178,10 +222,28 @@ impl Service {
 
     /// The process of a session that was an engine has exited.
     pub fn engine_exited(&self, session: SessionId) {
-        let id = self.engine_processes().process_exited(session);
-        if let Some(id) = id {
+        let exited = self.engine_processes().process_exited(session);
+        if let Some((id, lost)) = exited {
             self.send_engine_lost(id, Lost::Gone);
+            self.revoke_lost(&lost);
         }
+    }
+
+    /// Revokes frames whose memory is gone.
+    fn revoke_lost(&self, lost: &[Mapping]) {
+        if lost.is_empty() {
+            return;
+        }
+        let keys: BTreeSet<_> = lost.iter().map(Mapping::key).collect();
+        let mut sessions = self.sessions();
+        let revoked =
+            self.capabilities().revoke_lost(|mapping| keys.contains(&mapping.key()), super::PART_NODES);
+        for (session, handle) in revoked {
+            sessions.remove_frame(session, handle);
+        }
+        drop(sessions);
+        self.cancel_revoked();
+        self.shared.notify(Notice::Settled);
     }
 
     /// Goes on with engines that were cut off and whose processes live on.
@@ -231,6 +293,8 @@ impl Service {
             is_connected: state.is_connected,
             process: state.session.and_then(|session| sessions.get(session)).map(|open| open.client.process),
             frames: state.frames as u32,
+            memory_bytes: state.memory.0,
+            memory_used: state.memory.1,
             ..counters.status()
         });
         status.collect()

@@ -5,7 +5,7 @@
 //!                                                           └─ failed ─► CPU ────► the same ticket
 //! ```
 //!
-//! A channel of the worker has at most one job, at one device.
+//! What needs memory that only the device reaches is bound to it: it is never repeated, so its failure is final. A channel of the worker has at most one job, at one device.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,7 +17,7 @@ use memferry_kmod::engine::touch;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::operation::Reach;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Region, Side, Ticket,
+    Descriptor, Engine, EngineCompletion, Failure, Operation, Operations, Region, Side, Ticket, Watermark,
 };
 
 /// Set in the serials of devices' transfers, so that the tickets of a channel are unique.
@@ -76,6 +76,8 @@ struct Job {
     /// For the CPU if the device fails.
     descriptor: Descriptor<Mapping>,
     cancelled: bool,
+    /// No other engine reaches its memory.
+    is_bound: bool,
 }
 
 /// The engine that runs a job, and its ticket there.
@@ -102,6 +104,8 @@ pub(super) trait Attached {
     fn holds(&self, channel: u32) -> bool;
     /// Whether the ticket is one of this device's jobs, and if so, the CPU's ticket if the CPU runs it.
     fn cpu_ticket(&self, ticket: Ticket) -> Option<Option<Ticket>>;
+    /// What is in place of a job that only the device can run.
+    fn watermark(&self, ticket: Ticket) -> Option<Watermark>;
     /// Bytes that the device has done of a job that it runs.
     fn bytes_done(&self, ticket: Ticket) -> u64;
     /// Cancels a job; returns false if it is not this device's.
@@ -114,8 +118,9 @@ pub(super) trait Attached {
 impl<E: Engine> Attached for AttachedDevice<E> {
     fn post(&mut self, descriptor: &Descriptor<Mapping>) -> Option<Ticket> {
         let operation = descriptor.operation();
+        let is_bound = needs_device(operation);
         let suits = self.operations.contains(operation.kind())
-            && operation.total_bytes() >= self.shortest_bytes.max(1)
+            && (is_bound || operation.total_bytes() >= self.shortest_bytes.max(1))
             && is_repeatable(operation);
         if !suits || !self.is_registered(operation) {
             return None;
@@ -136,7 +141,8 @@ impl<E: Engine> Attached for AttachedDevice<E> {
         let engine = JobEngine::Device(device_ticket);
         let descriptor = descriptor.clone();
         let cancelled = false;
-        *self.jobs.get_mut(ticket.channel as usize)? = Some(Job { ticket, engine, descriptor, cancelled });
+        let job = Job { ticket, engine, descriptor, cancelled, is_bound };
+        *self.jobs.get_mut(ticket.channel as usize)? = Some(job);
         Some(ticket)
     }
 
@@ -165,6 +171,13 @@ impl<E: Engine> Attached for AttachedDevice<E> {
             JobEngine::Cpu(own) => Some(own),
             JobEngine::Device(_) => None,
         })
+    }
+
+    fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
+        match self.job(ticket)? {
+            Job { engine: JobEngine::Device(own), is_bound: true, .. } => self.engine.watermark(*own),
+            _ => None,
+        }
     }
 
     fn bytes_done(&self, ticket: Ticket) -> u64 {
@@ -265,7 +278,7 @@ impl<E: Engine> AttachedDevice<E> {
             // A device that ends a transfer as cancelled although nobody asked has failed it.
             let is_final = match outcome.result {
                 Ok(()) | Err(Failure::ChannelFaulted) => true,
-                Err(_) => job.cancelled,
+                Err(_) => job.cancelled || job.is_bound,
             };
             if !is_final && let Some(own) = cpu.start(job.descriptor.clone()) {
                 job.engine = JobEngine::Cpu(own);
@@ -274,12 +287,13 @@ impl<E: Engine> AttachedDevice<E> {
                 continue;
             }
             let mut outcome = outcome;
-            if let Err(failure) = &mut outcome.result
-                && *failure != Failure::ChannelFaulted
-            {
+            outcome.result = outcome.result.map_err(|failure| match failure {
+                Failure::ChannelFaulted => failure,
                 // Only the cancel kept the CPU from repeating it, so that is why it failed.
-                *failure = Failure::Cancelled;
-            }
+                _ if job.cancelled => Failure::Cancelled,
+                Failure::Cancelled => Failure::EngineReset,
+                other => other,
+            });
             self.counts.transfers += 1;
             self.counts.bytes += outcome.bytes_done;
             completions.push(EngineCompletion { ticket: job.ticket, outcome });
@@ -287,6 +301,11 @@ impl<E: Engine> AttachedDevice<E> {
         }
         repeats
     }
+}
+
+/// Whether an operand lies in memory that the CPU does not reach.
+pub(super) fn needs_device(operation: &Operation<Region<Mapping>>) -> bool {
+    operation.visit(|_, region, _| if region.memory().is_elsewhere() { Err(()) } else { Ok(()) }).is_err()
 }
 
 /// Whether the operation provably writes nothing that it reads.

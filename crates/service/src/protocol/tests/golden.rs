@@ -148,12 +148,13 @@ fn engine_bytes() {
         shortest_bytes: 1,
         alignment_bytes: 4,
         channels: 8,
+        memory_bytes: 300,
     };
     let role = EngineRole::Engine(description);
-    pin_variant(role, &[1, 6, 0xac, 0x02, 1, 4, 8]);
+    pin_variant(role, &[1, 6, 0xac, 0x02, 1, 4, 8, 0xac, 0x02]);
     pin_variant(
         Command::AttachEngine { name, role },
-        &join(&[&[12, 3], b"gpu", &[1, 6, 0xac, 0x02, 1, 4, 8]]),
+        &join(&[&[12, 3], b"gpu", &[1, 6, 0xac, 0x02, 1, 4, 8, 0xac, 0x02]]),
     );
     pin_variant(Command::OpenEngine { workers: 2, capacity: 32 }, &[13, 2, 32]);
     pin_variant(Command::NextFrame { done: None }, &[14, 0]);
@@ -166,12 +167,17 @@ fn engine_bytes() {
         let done = Some(FrameDone { frame, result });
         pin_variant(Command::NextFrame { done }, &join(&[&[14, 1], h, bytes]));
     }
+    pin_variant(
+        Command::Allocate { home: "gpu".to_owned(), length: 4096 },
+        &join(&[&[15, 3], b"gpu", &[0x80, 0x20]]),
+    );
     pin_variant(Answer::EngineAttached { workers: 2, capacity: 32 }, &[10, 2, 32]);
     pin_variant(Answer::EngineOpened, &[11]);
     for (event, bytes) in [
         (FrameEvent::Map { frame, length: 4096 }, join(&[&[0], h, &[0x80, 0x20]])),
         (FrameEvent::Unmap { frame }, join(&[&[1], h])),
         (FrameEvent::Restart, vec![2]),
+        (FrameEvent::Allocate { frame, length: 4096 }, join(&[&[3], h, &[0x80, 0x20]])),
     ] {
         pin_variant(event, &bytes);
         pin_variant(Answer::Frame(event), &join(&[&[12], &bytes]));
@@ -255,9 +261,11 @@ fn status(module: Option<ModuleStatus>) -> Status {
             is_connected: true,
             process: Some(67),
             frames: 68,
-            transfers: 69,
-            bytes: 70,
-            redone: 71,
+            memory_bytes: 69,
+            memory_used: 70,
+            transfers: 71,
+            bytes: 72,
+            redone: 73,
         }],
     }
 }
@@ -268,7 +276,7 @@ fn status_bytes() {
     let before = join(&[&[7, 1, 2, 6], b"shared", &[3, 4, 5, 1], &numbers(6, 16)]);
     let workers = join(&[&[2], &numbers(17, 27), &numbers(17, 27)]);
     let rest = numbers(28, 30);
-    let last = join(&[&numbers(35, 65), &[1, 3], b"gpu", &[66, 1, 1], &numbers(67, 71)]);
+    let last = join(&[&numbers(35, 65), &[1, 3], b"gpu", &[66, 1, 1], &numbers(67, 73)]);
     pin_variant(Answer::Status(Box::new(status(None))), &join(&[&before, &workers, &rest, &[0], &last]));
     let module = ModuleStatus { transfers: 31, bytes: 32, dma_bytes: 33, redone: 34 };
     let with = join(&[&before, &workers, &rest, &[1], &numbers(31, 34), &last]);
