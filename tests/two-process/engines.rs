@@ -13,20 +13,26 @@ mod served;
 mod shared;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use harness::{Role, Service, role_socket, wait_until};
-use memferry::{Client, Frame, Queue, copy, fill};
+use memferry::{CallError, Client, Frame, FrameError, Grantee, Queue, RefusalKind, Rights, copy, fill};
 use memferry_engine::{
-    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Outcome, WorkId, run,
+    Descriptor, Engine, EngineDescription, EngineOptions, Failure, FrameWatcher, Handle, Job, Mapping,
+    Operation, Outcome, Region, WorkId, run,
 };
+use memferry_transfer::operation::Reach;
 use memferry_transfer::{Confined, EngineKind};
 use rustix::process::{Pid, Signal, kill_process};
 use shared::*;
 
 const PATIENCE: Duration = harness::SOON;
 const BYTES: u64 = 1 << 20;
+/// Bytes of memory of its own that an engine says it has.
+const MEMORY: u64 = 4 << 20;
 
 thread_local! {
     /// The services and engines of the test on this thread, stopped when it ends.
@@ -38,7 +44,8 @@ thread_local! {
 fn as_engine(serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
     let Some(socket) = role_socket() else { return };
     let name = "test".to_owned();
-    let description = EngineDescription { shortest_bytes: 0, ..EngineDescription::default() };
+    let description =
+        EngineDescription { shortest_bytes: 0, memory_bytes: MEMORY, ..EngineDescription::default() };
     // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
     match unsafe { libc::fork() } {
         0 => {
@@ -75,6 +82,96 @@ fn engine_that_copies() {
         loop {
             let job = next(engine);
             engine.complete(job.id(), perform(&job));
+        }
+    });
+}
+
+/// The memory of an engine that only it reaches: here it is private memory of its process. Clones share it.
+#[derive(Clone, Default)]
+struct OwnMemory(Arc<Mutex<BTreeMap<Handle, Mapping>>>);
+
+impl FrameWatcher for OwnMemory {
+    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+
+    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+        let freed = self.0.lock().unwrap().remove(&frame);
+        assert_eq!(freed.is_some(), memory.is_elsewhere());
+    }
+
+    fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
+        // One byte less than it announced, so that the last one is refused here and not by the service.
+        let mut frames = self.0.lock().unwrap();
+        let used: usize = frames.values().map(Mapping::length_bytes).sum();
+        let fits = used as u64 + length < MEMORY;
+        fits.then(|| {
+            let memory = Mapping::owned(vec![0; length as usize]);
+            let address = memory.pointer().addr();
+            frames.insert(frame, memory);
+            address
+        })
+    }
+}
+
+impl OwnMemory {
+    /// Carries out a job over host memory and this memory.
+    fn perform(&self, job: &Job) -> Outcome {
+        let frames = self.0.lock().unwrap();
+        let here = |mapping: &Mapping| {
+            let own = frames.values().find(|own| own.pointer().addr() == mapping.pointer().addr());
+            if mapping.is_elsewhere() { own.cloned() } else { Some(mapping.clone()) }
+        };
+        let found = job.operation().try_map(|_, region, reach| {
+            let start = match reach {
+                Reach::Walk(plane, _) => plane.start,
+                Reach::Bytes(_) => 0,
+            };
+            let region = here(region.memory())
+                .and_then(|memory| Region::new(memory, region.offset(), region.length()));
+            region.map(|region| (region, start)).ok_or(())
+        });
+        let found = Descriptor::new(0, found.unwrap()).unwrap();
+        let confined = Confined::new(found.operation(), job.hint()).unwrap();
+        memferry_cpu::perform_whole(&confined, None).unwrap()
+    }
+}
+
+/// Copies, also in memory of its own.
+#[test]
+fn engine_that_has_memory() {
+    as_engine(|engine| {
+        let memory = OwnMemory::default();
+        engine.watch_frames(memory.clone());
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), memory.perform(&job));
+        }
+    });
+}
+
+/// Has memory of its own, and completes nothing but cancelled requests and those of up to 64 KiB.
+#[test]
+fn engine_that_never_ends_long_ones() {
+    as_engine(|engine| {
+        let memory = OwnMemory::default();
+        engine.watch_frames(memory.clone());
+        let mut held: Vec<Job> = Vec::new();
+        let mut tick = 0;
+        loop {
+            let job = engine.next(Duration::from_millis(10));
+            engine.take_cancels();
+            match job {
+                Some(job) if job.operation().total_bytes() <= 64 << 10 => {
+                    engine.complete(job.id(), memory.perform(&job));
+                }
+                job => held.extend(job),
+            }
+            let (cancelled, kept): (Vec<_>, Vec<_>) =
+                held.drain(..).partition(|job| engine.is_cancelled(job.id()));
+            cancelled.iter().for_each(|job| engine.complete(job.id(), job.failed(Failure::Cancelled, 0)));
+            // Progress, so that nobody takes it for stalled.
+            tick += 1;
+            kept.iter().for_each(|job| engine.progress(job.id(), tick, false));
+            held = kept;
         }
     });
 }
@@ -373,4 +470,149 @@ fn a_service_that_comes_back_has_its_engine_again() {
     wait_until("the engine to be connected", || state(&client).is_connected);
     assert_eq!(copied(&mut client.queue(8).unwrap(), &frames(&client)), EngineKind::External);
     drop((service, role));
+}
+
+/// A frame in the engine's own memory, once the engine gives some.
+fn far(client: &Client, length: u64) -> Frame {
+    let mut frame = None;
+    wait_until("the engine to give memory", || {
+        frame = client.frame(length).home("test").alloc().ok();
+        frame.is_some()
+    });
+    frame.unwrap()
+}
+
+fn refused(allocated: Result<Frame, FrameError>) -> RefusalKind {
+    match allocated {
+        Err(FrameError::Call(CallError::Refused(refusal))) => refusal.kind,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bytes_go_to_an_engines_memory_and_back() {
+    let client = client_beside("engine_that_has_memory", "");
+    let [source, destination] = frames(&client);
+    let far = [BYTES, 12_345].map(|length| far(&client, length));
+    let mut queue = client.queue(8).unwrap();
+    assert!(far[0].read(0, &mut [0]).is_err(), "it is not mapped here");
+    // Also short ones and ranges: nobody else can do them.
+    for (length, offset) in [(BYTES, 0), (1, 7), (4096, 8191), (9, 12_336)] {
+        let there =
+            queue.submit(copy(source.slice(offset..offset + length), far[0].slice(..length))).unwrap();
+        assert_eq!(queue.wait(there).unwrap().engine, EngineKind::External);
+        let part = length.min(12_345);
+        queue.run(copy(far[0].slice(..part), far[1].slice(..part))).unwrap();
+        queue.run(copy(far[1].slice(..part), destination.slice(..part))).unwrap();
+        let expected = contents(&source)[offset as usize..][..part as usize].to_vec();
+        assert!(contents(&destination)[..part as usize] == expected, "{length} bytes");
+    }
+    queue.run(fill(&far[1], memferry::Pattern::Byte(9))).unwrap();
+    queue.run(copy(&far[1], destination.slice(..12_345))).unwrap();
+    assert!(contents(&destination)[..12_345].iter().all(|byte| *byte == 9));
+    let state = state(&client);
+    assert_eq!((state.memory_bytes, state.memory_used, state.redone), (MEMORY, BYTES + 12_345, 0));
+}
+
+#[test]
+fn requests_in_an_engines_memory_match_the_oracle() {
+    let client = client_beside("engine_that_has_memory", "");
+    drop(far(&client, 1));
+    served::suite_on(&client, |_| far(&client, FRAME_BYTES), 60);
+    // Operands in both kinds of memory.
+    let near_or_far =
+        |number: usize| if number % 3 == 0 { frame(&client) } else { far(&client, FRAME_BYTES) };
+    served::suite_on(&client, near_or_far, 60);
+}
+
+#[test]
+fn an_engines_memory_is_granted_and_revoked_in_flight() {
+    let client = client_beside("engine_that_never_ends_long_ones", "");
+    let peer = RUNNING.with_borrow(|running| running[0].0.client());
+    let far = far(&client, BYTES);
+    let near = peer.frame(BYTES).alloc().unwrap();
+    let mut queue = peer.queue(32).unwrap();
+    let to = Grantee::Session(peer.session());
+    let grant = client.grant(far.slice(4096..), Rights::READ, to).unwrap();
+    let granted = peer.accept(grant.token()).unwrap();
+    queue.run(copy(granted.slice(..4096), near.slice(..4096))).unwrap();
+    assert!(contents(&near)[..4096].iter().all(|byte| *byte == 0));
+    let wrong_way = queue.run(copy(near.slice(..1), granted.slice(..1)));
+    assert!(wrong_way.is_err(), "it may only read");
+    // More than the engine takes at a time: the others wait for it, and no CPU does them.
+    let tickets: Vec<_> = (0..24)
+        .map(|_| queue.submit(copy(granted.slice(..BYTES - 4096), near.slice(4096..))).unwrap())
+        .collect();
+    wait_until("the requests to be taken", || {
+        client.status().unwrap().workers.iter().map(|worker| worker.busy).sum::<u64>() > 0
+    });
+    grant.revoke().unwrap();
+    for ticket in tickets {
+        let failure = queue.wait(ticket).unwrap_err().failure;
+        assert!(matches!(failure, Failure::Cancelled | Failure::Revoked { .. }), "{failure}");
+    }
+    assert!(queue.run(copy(granted.slice(..1), near.slice(..1))).is_err(), "revoked");
+}
+
+#[test]
+fn an_engines_memory_is_given_once_and_again() {
+    let client = client_beside("engine_that_has_memory", "");
+    let one = far(&client, MEMORY / 2);
+    let all = |length: u64| client.frame(length).home("test").alloc();
+    assert_eq!(refused(all(MEMORY / 2)), RefusalKind::System, "the engine has a byte less than it says");
+    assert_eq!(refused(all(MEMORY / 2 + 1)), RefusalKind::Quota);
+    assert_eq!(refused(all(0)), RefusalKind::Argument);
+    assert_eq!(refused(all(u64::MAX)), RefusalKind::Argument);
+    assert_eq!(refused(client.frame(1).home("nobody").alloc()), RefusalKind::Argument);
+    let mut queue = client.queue(8).unwrap();
+    queue.run(fill(&one, memferry::Pattern::Byte(7))).unwrap();
+    drop(one);
+    let next = far(&client, MEMORY - 1);
+    let near = client.frame(MEMORY).alloc().unwrap();
+    near.write(0, &[1; 1000]).unwrap();
+    queue.run(copy(&next, near.slice(..MEMORY - 1))).unwrap();
+    assert!(contents(&near).iter().all(|byte| *byte == 0), "it shows nothing of its last user");
+}
+
+#[test]
+fn an_engines_memory_ends_with_its_process() {
+    let client = client_beside("engine_that_has_memory", "");
+    let peer = RUNNING.with_borrow(|running| running[0].0.client());
+    let [near, _] = frames(&client);
+    let mut queue = client.queue(64).unwrap();
+    for _ in 0..5 {
+        let lost = far(&client, BYTES);
+        let grant = client.grant(&lost, Rights::READ, Grantee::Session(peer.session())).unwrap();
+        let granted = peer.accept(grant.token()).unwrap();
+        let tickets: Vec<_> = (0..40).map(|_| queue.submit(copy(&near, &lost)).unwrap()).collect();
+        kill_engine(&client, Signal::KILL);
+        for ticket in tickets {
+            if let Err(error) = queue.wait(ticket) {
+                let ended = matches!(
+                    error.failure,
+                    Failure::EngineReset
+                        | Failure::Unsupported
+                        | Failure::Revoked { .. }
+                        | Failure::Cancelled
+                );
+                assert!(ended, "{}", error.failure);
+            }
+        }
+        wait_until("the frame to be revoked", || {
+            let ended = queue.run(copy(&near, &lost));
+            matches!(ended, Err(memferry::RunError::Transfer(error)) if matches!(error.failure, Failure::Revoked { .. }))
+        });
+        let own = peer.frame(BYTES).alloc().unwrap();
+        assert!(peer.queue(4).unwrap().run(copy(&granted, &own)).is_err(), "its grants, too");
+        wait_until("another engine", || state(&client).is_connected);
+    }
+    let after = far(&client, MEMORY - 1);
+    queue.run(fill(&after, memferry::Pattern::Byte(1))).unwrap();
+}
+
+#[test]
+fn memory_of_an_engine_without_any_is_refused() {
+    let client = client_beside("engine_that_copies", "frames=12345");
+    let refused = refused(client.frame(1).home("test").alloc());
+    assert_eq!(refused, RefusalKind::Argument, "not for this user");
 }

@@ -225,7 +225,7 @@ fn state(stat: &str) -> char {
 }
 
 /// Waits for a condition that another process fulfils.
-pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < SOON, "timed out: {what}");

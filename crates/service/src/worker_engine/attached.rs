@@ -120,8 +120,8 @@ impl<E: Engine> Attached for AttachedDevice<E> {
         let operation = descriptor.operation();
         let is_bound = needs_device(operation);
         let suits = self.operations.contains(operation.kind())
-            && (is_bound || operation.total_bytes() >= self.shortest_bytes.max(1))
-            && is_repeatable(operation);
+            && (is_bound
+                || operation.total_bytes() >= self.shortest_bytes.max(1) && is_repeatable(operation));
         if !suits || !self.is_registered(operation) {
             return None;
         }
