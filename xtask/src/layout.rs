@@ -62,6 +62,9 @@ pub(crate) mod package {
         "memferry-conformance",
         "memferry-recording",
     ];
+    /// Libraries and programs whose tests ask what a user may do.
+    pub(crate) const USERS_MATTER: &[&str] =
+        &[SHM, "memferry-service", "memferry-daemon", "memferry", "memferry-ninep", "memferry-engine", CLI];
     pub(crate) const SHM: &str = "memferry-shm";
     pub(crate) const KMOD: &str = "memferry-kmod";
     pub(crate) const C: &str = "memferry-c";

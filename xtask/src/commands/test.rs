@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! ./x test --quick ──► workspaces, fuzz corpus
-//! ./x test ──────────► these, Python, a few seconds of soak                          (what README.md and .ci/run name)
+//! ./x test ──────────► these, for root also as an ordinary user, Python, a few seconds of soak      (what README.md and .ci/run name)
 //! ./x test --full ───► these, and every part of `parts`; continues an interrupted run
 //! ```
 //!
 //! The last line says what was left out.
 
+mod another_user;
 mod full;
 mod matrix;
 mod parts;
@@ -67,6 +68,7 @@ fn quick(work: &Work) -> Result<(), Failure> {
 
 fn ordinary(work: &Work) -> Result<(), Failure> {
     quick(work)?;
+    another_user::again(work)?;
     for tool in ["gcc", "clang", "valgrind"] {
         if !has(tool) {
             work.leave_out(format!("C programs were not run with {tool}, which is not installed"));
