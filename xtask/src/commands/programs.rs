@@ -84,6 +84,9 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     }
     let python = (names("twod") && work.setup.environment(&OPENCV))
         .then(|| OPENCV.program(&work.place.target, "python3"));
+    if names("commands") {
+        build(&release(&PRODUCT_WORKSPACE, package::CLI))?;
+    }
     if names("preload") {
         build(&release(&PRODUCT_WORKSPACE, package::PRELOAD))?;
     }
