@@ -13,11 +13,14 @@ mod served;
 mod shared;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use harness::{Role, Service, role_socket, wait_until};
 use memferry::{Client, Frame, Queue, copy, fill};
+use memferry_conformance::requests;
 use memferry_engine::{
     Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Outcome, WorkId, run,
 };
@@ -267,6 +270,82 @@ fn a_killed_engine_loses_nothing_and_comes_back() {
     }
 }
 
+/// Sets a flag when it is dropped, also by a panic.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has batches of copies done until the flag is set. Asserts that each ends once, whoever does it, with the right bytes.
+fn copy_until(is_over: &AtomicBool, client: &Client) {
+    let pairs = [frames(client), frames(client)];
+    let mut queue = client.queue(16).unwrap();
+    let mut round = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        round += 1;
+        let mut tickets = BTreeSet::new();
+        for [source, destination] in &pairs {
+            source.write(0, &memferry_conformance::noise(BYTES as usize, round)).unwrap();
+            for part in 0..8 {
+                let range = part * BYTES / 8..(part + 1) * BYTES / 8;
+                let copied = copy(source.slice(range.clone()), destination.slice(range));
+                tickets.insert(queue.submit(copied).unwrap().id());
+            }
+        }
+        while !tickets.is_empty() {
+            let done = queue.wait_any_for(PATIENCE).unwrap().expect("a request did not end");
+            assert!(tickets.remove(&done.id), "a request ended twice");
+            assert_eq!(done.bytes_done, BYTES / 8);
+        }
+        assert!(queue.poll().is_none(), "a request ended twice");
+        for [source, destination] in &pairs {
+            assert!(contents(source) == contents(destination));
+        }
+    }
+}
+
+/// `./x test --full soak` sets the number of kills to 1,000.
+#[test]
+fn an_engine_killed_under_load_loses_nothing() {
+    let kills = std::env::var("MEMFERRY_ENGINE_KILLS").map_or(20, |kills| kills.parse().expect("a number"));
+    let client = client_beside("engine_that_copies", "shortest=1");
+    let socket = RUNNING.with_borrow(|running| running[0].0.socket.clone());
+    let connect = || Client::connect(&socket).unwrap();
+    let mut random = fastrand::Rng::with_seed(27);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _sets = Sets(&is_over);
+        let oracle = || {
+            while !is_over.load(Ordering::Relaxed) {
+                served::run_request_suite(vec![served::User::new(connect(), requests::FRAMES)]);
+            }
+        };
+        let load = [scope.spawn(oracle), scope.spawn(|| copy_until(&is_over, &connect()))];
+        let mut away = Duration::ZERO;
+        for kill in 0..kills {
+            // The pause stays short if an engine works for longer than it was away. Now and then it is killed as soon as it works.
+            let work =
+                if random.u8(..8) == 0 { Duration::ZERO } else { away.mul_f64(1.0 + random.f64() / 2.0) };
+            std::thread::sleep(work);
+            let before = state(&client);
+            wait_until("work of the engine", || state(&client).transfers > before.transfers);
+            let killed = Instant::now();
+            kill_engine(&client, Signal::KILL);
+            wait_until("another engine", || {
+                let state = state(&client);
+                state.is_connected && state.process != before.process
+            });
+            away = killed.elapsed();
+            assert!(!load.iter().any(|thread| thread.is_finished()), "the load ended after {kill} kills");
+        }
+    });
+    let state = state(&client);
+    assert!(state.redone > kills / 4, "{state:?}: hardly a kill met a request");
+}
+
 #[test]
 fn a_stopped_engine_is_ended_by_its_keeper() {
     let client = client_beside("engine_that_copies", "stall-ms=200");
@@ -283,7 +362,7 @@ fn a_stopped_engine_is_ended_by_its_keeper() {
 fn a_stopped_engine_delays_a_registration_once() {
     let client = client_beside("engine_that_copies", "");
     kill_engine(&client, Signal::STOP);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let frames: Vec<_> = (0..200).map(|_| client.frame(4096).alloc().unwrap()).collect();
     // Each would take a tenth of a second if it waited for the engine.
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
