@@ -15,6 +15,7 @@ mod shared;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use harness::{Role, Service, role_socket, wait_until};
 use memferry::{Client, Frame, Queue, copy, fill};
 use memferry_conformance::requests;
 use memferry_engine::{
-    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Outcome, WorkId, run,
+    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Operations, Outcome, WorkId, run,
 };
 use memferry_transfer::{Confined, EngineKind};
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,11 +38,15 @@ thread_local! {
 }
 
 /// Runs the engine "test" in a child of a role's process, if this is one: an engine's process has one thread, and this test has more.
-#[allow(unsafe_code, reason = "forks")]
 fn as_engine(serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
+    as_engine_for(Operations::OF_MEMORY, serve);
+}
+
+#[allow(unsafe_code, reason = "forks")]
+fn as_engine_for(operations: Operations, serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
     let Some(socket) = role_socket() else { return };
     let name = "test".to_owned();
-    let description = EngineDescription { shortest_bytes: 0, ..EngineDescription::default() };
+    let description = EngineDescription { operations, shortest_bytes: 0, ..EngineDescription::default() };
     // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
     match unsafe { libc::fork() } {
         0 => {
@@ -75,6 +80,27 @@ fn next(engine: &mut Engine) -> Job {
 #[test]
 fn engine_that_copies() {
     as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), perform(&job));
+        }
+    });
+}
+
+/// Faster than any: it moves nothing.
+#[test]
+fn engine_that_only_claims() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), job.succeeded());
+        }
+    });
+}
+
+#[test]
+fn engine_that_only_fills() {
+    as_engine_for(Operations::FILL, |engine| {
         loop {
             let job = next(engine);
             engine.complete(job.id(), perform(&job));
@@ -452,4 +478,87 @@ fn a_service_that_comes_back_has_its_engine_again() {
     wait_until("the engine to be connected", || state(&client).is_connected);
     assert_eq!(copied(&mut client.queue(8).unwrap(), &frames(&client)), EngineKind::External);
     drop((service, role));
+}
+
+fn memferry(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap()
+}
+
+/// `memferry tune --engine` of a program that a shell starts, which has the socket as its second argument.
+fn tune(options: &[&str], program: &str) -> Output {
+    memferry(&[&["tune"], options, &["--", "sh", "-c", program, "sh"]].concat())
+}
+
+/// A program for it: this test's binary in a role.
+fn program_of(role: &str) -> String {
+    let own = std::env::current_exe().unwrap();
+    format!("MEMFERRY_TEST_ROLE=\"$2\" exec '{}' {role} --exact --nocapture --test-threads=1", own.display())
+}
+
+fn errors(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn an_engine_is_measured() {
+    let measured = tune(&["--engine", "test", "--dry-run", "--json"], &program_of("engine_that_copies"));
+    assert!(measured.status.success(), "{measured:?}");
+    let report: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    assert_eq!(report["engine"], "test");
+    assert!(report["measurements"]["measured"].as_array().unwrap().len() >= 3, "{report}");
+}
+
+#[test]
+fn the_length_from_which_an_engine_pays_is_written() {
+    let folder = harness::fresh_directory();
+    let file = folder.join("memferry.toml");
+    let line = |rest: &str| format!("# ours\n[engines]\nprocesses = [\"test user=root{rest}\"] # one\n");
+    std::fs::write(&file, line(" shortest=7")).unwrap();
+    let config = file.to_str().unwrap();
+    let options = ["--engine", "test", "--force", "--config", config];
+    let written = tune(&options, &program_of("engine_that_only_claims"));
+    assert!(written.status.success(), "{written:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let length = text.split("shortest=").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(text, line(&format!(" shortest={length}")));
+    assert!((32 << 10..=64 << 20).contains(&length.parse::<u64>().unwrap()), "{length}");
+    assert!(memferry(&["config", "check", config]).status.success());
+    let other = errors(&tune(&["--engine", "other", "--config", config], "true"));
+    assert!(other.contains("no engine process 'other' in [engines], but 'test'"), "{other}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn nothing_to_measure_is_an_error() {
+    let tuned = |program: &str| errors(&tune(&["--engine", "test", "--dry-run"], program));
+    let ended = tuned("exit 3");
+    assert!(ended.contains("ended (exit status: 3) before it connected"), "{ended}");
+    let silent = tuned("exec sleep 60");
+    assert!(silent.contains("did not connect within 10 s"), "{silent}");
+    let fills = tuned(&program_of("engine_that_only_fills"));
+    assert!(fills.contains("left all copies to the CPU"), "{fills}");
+    let name = errors(&tune(&["--engine", "No Name", "--dry-run"], "true"));
+    assert!(name.contains("'No Name' is not the name of an engine process"), "{name}");
+    let absent = memferry(&["tune", "--engine", "test", "--dry-run", "--", "/nonexistent"]);
+    assert!(errors(&absent).contains("cannot start /nonexistent"), "{absent:?}");
+    for wrong in [&["--engine", "test"][..], &["--", "true"], &["--config", "x", "--", "true"]] {
+        assert_eq!(memferry(&[&["tune"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn advice_names_engine_processes() {
+    let client = client_beside("engine_that_copies", "shortest=65536");
+    let socket = RUNNING.with_borrow(|running| running[0].0.socket.display().to_string());
+    let advised = memferry(&["advise", "--socket", &socket, "--json"]);
+    assert!(advised.status.success(), "{advised:?}");
+    let report: serde_json::Value = serde_json::from_slice(&advised.stdout).unwrap();
+    let by = |row: &serde_json::Value| (row["bytes"].as_u64().unwrap(), row["engine"] == "engine process");
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().map(by).all(|(bytes, is_external)| is_external == (bytes >= 65536)), "{report}");
+    assert_eq!(report["engines"][0]["name"], "test");
+    let nobody = memferry(&["advise", "--socket", "/nonexistent/memferry.sock"]);
+    assert!(errors(&nobody).contains("/nonexistent/memferry.sock"), "{nobody:?}");
+    drop(client);
 }
