@@ -129,34 +129,78 @@ pub(crate) fn start_service(socket: &Path, known: &Known) -> Killed {
     service
 }
 
-/// Compiles the example engine with the static library of this build. Removed when the value is dropped.
-pub(crate) struct Example(PathBuf);
+/// The folder of the crate.
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The static library of this build.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let of_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
+    };
+    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
+    let library = beside.filter(of_ours).filter(|path| made(path) <= made(&test)).max_by_key(made);
+    library.expect("cargo builds the static library with the tests")
+}
+
+/// An example engine in a folder of its own, where other users can run it, which need not be so of the folder of the build. Removed when the
+/// value is dropped.
+pub(crate) struct Example {
+    folder: PathBuf,
+    program: &'static str,
+}
 
 impl Example {
+    fn fresh(name: &str, program: &'static str) -> Self {
+        let folder = std::env::temp_dir().join(format!("memferry-engine-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        Self { folder, program }
+    }
+
+    /// The one in C, compiled with the static library of this build.
     pub(crate) fn compile(name: &str) -> Self {
-        let test = std::env::current_exe().unwrap();
-        let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
-        let of_ours = |path: &PathBuf| {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
-        };
-        let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
-        let library = beside.filter(of_ours).filter(|path| made(path) <= made(&test)).max_by_key(made);
-        // Where other users can run it, which need not be so of the folder of the build.
-        let program = std::env::temp_dir().join(format!("memferry-engine-{name}-{}", std::process::id()));
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let example = Self::fresh(name, "memferry-engine-example");
         let mut command = Command::new("cc");
-        command.args(["-std=c11", "-O2", "-I"]).arg(folder).arg("-o").arg(&program);
-        command.arg(folder.join("../../engines/example/memferry-engine-example.c"));
-        command.arg(library.expect("cargo builds the static library with the tests"));
+        command.args(["-std=c11", "-O2", "-I"]).arg(folder()).arg("-o").arg(example.program());
+        command.arg(folder().join("../../engines/example/memferry-engine-example.c")).arg(library());
         command.args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]);
         assert!(command.status().unwrap().success());
-        Self(program)
+        example
+    }
+
+    /// The one in Python, with the shared library of this build. `None` without Python.
+    pub(crate) fn python(name: &str) -> Option<Self> {
+        if Command::new("python3").arg("--version").output().is_err() {
+            println!("not tested: python3 is not installed");
+            return None;
+        }
+        let example = Self::fresh(name, "memferry_engine_example.py");
+        let source = folder().join("../../engines/example-python").join(example.program);
+        std::fs::copy(source, example.program()).unwrap();
+        let mut install = Command::new(folder().join("install"));
+        assert!(install.arg(library()).arg(&example.folder).status().unwrap().success());
+        Some(example)
+    }
+
+    pub(crate) fn program(&self) -> PathBuf {
+        self.folder.join(self.program)
+    }
+
+    /// The command that runs it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(self.program());
+        command.env("MEMFERRY_ENGINE_LIBRARY", self.folder.join("lib/libmemferry_engine.so.0"));
+        command
     }
 
     /// Starts it as `user`.
     pub(crate) fn start(&self, socket: &Path, user: u32, shortest: &str) -> Killed {
-        let mut command = Command::new(&self.0);
+        let mut command = self.command();
         command.arg("--socket").arg(socket).args(["--name", "example", "--shortest", shortest]);
         if user != own_user() {
             command.uid(user).gid(user);
@@ -167,7 +211,7 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
