@@ -138,8 +138,8 @@ fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
         };
         let computing = gain(row.computing);
         let waiting = gain(row.waiting);
-        let (length, engine) = (Bytes(row.bytes).to_string(), row.engine);
-        say!("{length:>10}  {:<6} {computing:<26} {waiting:<26} {engine}", place(row.far));
+        let length = Bytes(row.bytes).to_string();
+        say!("{length:>10}  {:<6} {computing:<26} {waiting:<26} {}", place(row.far), row.engine);
     }
     say!("\nnear: the same buffers are reused. far: the memory is in no cache.\n");
     for far in [false, true] {

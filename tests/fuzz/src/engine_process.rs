@@ -61,7 +61,7 @@ struct Rig {
     witness: ServiceEnd<MappedWords>,
     memory: MappedWords,
     now: Instant,
-    /// By channel.
+    /// The job of each channel that has one.
     jobs: Vec<Option<Posted>>,
     /// The tags of all that was ever submitted.
     tags: Vec<u32>,
@@ -277,7 +277,8 @@ fn operation(kind: u8, length: u64) -> Operation<Region<ExternalFrame>> {
         let frame = ExternalFrame { handle: Handle::new(frame, 1), length: FRAME_BYTES, is_writable: true };
         Region::new(frame, offset, length).expect("inside the frame")
     };
-    let (source, destination) = (part(1, 0), part(2, 64));
+    let source = part(1, 0);
+    let destination = part(2, 64);
     match kind % 6 {
         0 => Operation::Copy { source, destination, length },
         1 => Operation::Fill { destination, length, pattern: Pattern::Word(7) },

@@ -78,10 +78,8 @@ pub(super) fn run(arguments: &Arguments, name: &str) -> Result<(), CommandError>
     } else {
         let from =
             shortest_bytes.map_or("from no length on".to_owned(), |bytes| format!("from {}", Bytes(bytes)));
-        let (agreeing, count) = (length.agreeing, length.measured.len());
-        say!(
-            "engine {name}: faster than the service's workers {from} ({agreeing} of {count} measurements agree)"
-        );
+        let agreement = format!("{} of {} measurements agree", length.agreeing, length.measured.len());
+        say!("engine {name}: faster than the service's workers {from} ({agreement})");
     }
     let Some(line) = line else {
         if !arguments.json {
