@@ -14,13 +14,17 @@ mod served;
 mod shared;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use harness::{Role, Service, role_socket, wait_until};
 use memferry::{CallError, Client, Frame, FrameError, Grantee, Queue, RefusalKind, Rights, copy, fill};
+use memferry_conformance::requests;
 use memferry_engine::{
-    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Outcome, WorkId, run,
+    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Operations, Outcome, WorkId, run,
 };
 use memferry_transfer::{Confined, EngineKind};
 use own_memory::OwnMemory;
@@ -38,12 +42,20 @@ thread_local! {
 }
 
 /// Runs the engine "test" in a child of a role's process, if this is one: an engine's process has one thread, and this test has more.
-#[allow(unsafe_code, reason = "forks")]
 fn as_engine(serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
+    as_engine_for(Operations::OF_MEMORY, serve);
+}
+
+#[allow(unsafe_code, reason = "forks")]
+fn as_engine_for(operations: Operations, serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
     let Some(socket) = role_socket() else { return };
     let name = "test".to_owned();
-    let description =
-        EngineDescription { shortest_bytes: 0, memory_bytes: MEMORY, ..EngineDescription::default() };
+    let description = EngineDescription {
+        operations,
+        shortest_bytes: 0,
+        memory_bytes: MEMORY,
+        ..EngineDescription::default()
+    };
     // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
     match unsafe { libc::fork() } {
         0 => {
@@ -98,6 +110,17 @@ fn engine_that_has_memory() {
     });
 }
 
+/// Faster than any: it moves nothing.
+#[test]
+fn engine_that_only_claims() {
+    as_engine(|engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), job.succeeded());
+        }
+    });
+}
+
 /// Has memory of its own, and completes nothing but cancelled requests and those of up to 64 KiB.
 #[test]
 fn engine_that_never_ends_long_ones() {
@@ -123,6 +146,16 @@ fn engine_that_never_ends_long_ones() {
             tick += 1;
             kept.iter().for_each(|job| engine.progress(job.id(), tick, false));
             held = kept;
+        }
+    });
+}
+
+#[test]
+fn engine_that_only_fills() {
+    as_engine_for(Operations::FILL, |engine| {
+        loop {
+            let job = next(engine);
+            engine.complete(job.id(), perform(&job));
         }
     });
 }
@@ -315,6 +348,82 @@ fn a_killed_engine_loses_nothing_and_comes_back() {
     }
 }
 
+/// Sets a flag when it is dropped, also by a panic.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has batches of copies done until the flag is set. Asserts that each ends once, whoever does it, with the right bytes.
+fn copy_until(is_over: &AtomicBool, client: &Client) {
+    let pairs = [frames(client), frames(client)];
+    let mut queue = client.queue(16).unwrap();
+    let mut round = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        round += 1;
+        let mut tickets = BTreeSet::new();
+        for [source, destination] in &pairs {
+            source.write(0, &memferry_conformance::noise(BYTES as usize, round)).unwrap();
+            for part in 0..8 {
+                let range = part * BYTES / 8..(part + 1) * BYTES / 8;
+                let copied = copy(source.slice(range.clone()), destination.slice(range));
+                tickets.insert(queue.submit(copied).unwrap().id());
+            }
+        }
+        while !tickets.is_empty() {
+            let done = queue.wait_any_for(PATIENCE).unwrap().expect("a request did not end");
+            assert!(tickets.remove(&done.id), "a request ended twice");
+            assert_eq!(done.bytes_done, BYTES / 8);
+        }
+        assert!(queue.poll().is_none(), "a request ended twice");
+        for [source, destination] in &pairs {
+            assert!(contents(source) == contents(destination));
+        }
+    }
+}
+
+/// `./x test --full soak` sets the number of kills to 1,000.
+#[test]
+fn an_engine_killed_under_load_loses_nothing() {
+    let kills = std::env::var("MEMFERRY_ENGINE_KILLS").map_or(20, |kills| kills.parse().expect("a number"));
+    let client = client_beside("engine_that_copies", "shortest=1");
+    let socket = RUNNING.with_borrow(|running| running[0].0.socket.clone());
+    let connect = || Client::connect(&socket).unwrap();
+    let mut random = fastrand::Rng::with_seed(27);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _sets = Sets(&is_over);
+        let oracle = || {
+            while !is_over.load(Ordering::Relaxed) {
+                served::run_request_suite(vec![served::User::new(connect(), requests::FRAMES, frame)], 200);
+            }
+        };
+        let load = [scope.spawn(oracle), scope.spawn(|| copy_until(&is_over, &connect()))];
+        let mut away = Duration::ZERO;
+        for kill in 0..kills {
+            // The pause stays short if an engine works for longer than it was away. Now and then it is killed as soon as it works.
+            let work =
+                if random.u8(..8) == 0 { Duration::ZERO } else { away.mul_f64(1.0 + random.f64() / 2.0) };
+            std::thread::sleep(work);
+            let before = state(&client);
+            wait_until("work of the engine", || state(&client).transfers > before.transfers);
+            let killed = Instant::now();
+            kill_engine(&client, Signal::KILL);
+            wait_until("another engine", || {
+                let state = state(&client);
+                state.is_connected && state.process != before.process
+            });
+            away = killed.elapsed();
+            assert!(!load.iter().any(|thread| thread.is_finished()), "the load ended after {kill} kills");
+        }
+    });
+    let state = state(&client);
+    assert!(state.redone > kills / 4, "{state:?}: hardly a kill met a request");
+}
+
 #[test]
 fn a_stopped_engine_is_ended_by_its_keeper() {
     let client = client_beside("engine_that_copies", "stall-ms=200");
@@ -331,7 +440,7 @@ fn a_stopped_engine_is_ended_by_its_keeper() {
 fn a_stopped_engine_delays_a_registration_once() {
     let client = client_beside("engine_that_copies", "");
     kill_engine(&client, Signal::STOP);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let frames: Vec<_> = (0..200).map(|_| client.frame(4096).alloc().unwrap()).collect();
     // Each would take a tenth of a second if it waited for the engine.
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
@@ -423,6 +532,89 @@ fn a_service_that_comes_back_has_its_engine_again() {
     drop((service, role));
 }
 
+fn memferry(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap()
+}
+
+/// `memferry tune --engine` of a program that a shell starts, which has the socket as its second argument.
+fn tune(options: &[&str], program: &str) -> Output {
+    memferry(&[&["tune"], options, &["--", "sh", "-c", program, "sh"]].concat())
+}
+
+/// A program for it: this test's binary in a role.
+fn program_of(role: &str) -> String {
+    let own = std::env::current_exe().unwrap();
+    format!("MEMFERRY_TEST_ROLE=\"$2\" exec '{}' {role} --exact --nocapture --test-threads=1", own.display())
+}
+
+fn errors(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn an_engine_is_measured() {
+    let measured = tune(&["--engine", "test", "--dry-run", "--json"], &program_of("engine_that_copies"));
+    assert!(measured.status.success(), "{measured:?}");
+    let report: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    assert_eq!(report["engine"], "test");
+    assert!(report["measurements"]["measured"].as_array().unwrap().len() >= 3, "{report}");
+}
+
+#[test]
+fn the_length_from_which_an_engine_pays_is_written() {
+    let folder = harness::fresh_directory();
+    let file = folder.join("memferry.toml");
+    let line = |rest: &str| format!("# ours\n[engines]\nprocesses = [\"test user=root{rest}\"] # one\n");
+    std::fs::write(&file, line(" shortest=7")).unwrap();
+    let config = file.to_str().unwrap();
+    let options = ["--engine", "test", "--force", "--config", config];
+    let written = tune(&options, &program_of("engine_that_only_claims"));
+    assert!(written.status.success(), "{written:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let length = text.split("shortest=").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(text, line(&format!(" shortest={length}")));
+    assert!((32 << 10..=64 << 20).contains(&length.parse::<u64>().unwrap()), "{length}");
+    assert!(memferry(&["config", "check", config]).status.success());
+    let other = errors(&tune(&["--engine", "other", "--config", config], "true"));
+    assert!(other.contains("no engine process 'other' in [engines], but 'test'"), "{other}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn nothing_to_measure_is_an_error() {
+    let tuned = |program: &str| errors(&tune(&["--engine", "test", "--dry-run"], program));
+    let ended = tuned("exit 3");
+    assert!(ended.contains("ended (exit status: 3) before it connected"), "{ended}");
+    let silent = tuned("exec sleep 60");
+    assert!(silent.contains("did not connect within 10 s"), "{silent}");
+    let fills = tuned(&program_of("engine_that_only_fills"));
+    assert!(fills.contains("left all copies to the CPU"), "{fills}");
+    let name = errors(&tune(&["--engine", "No Name", "--dry-run"], "true"));
+    assert!(name.contains("'No Name' is not the name of an engine process"), "{name}");
+    let absent = memferry(&["tune", "--engine", "test", "--dry-run", "--", "/nonexistent"]);
+    assert!(errors(&absent).contains("cannot start /nonexistent"), "{absent:?}");
+    for wrong in [&["--engine", "test"][..], &["--", "true"], &["--config", "x", "--", "true"]] {
+        assert_eq!(memferry(&[&["tune"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn advice_names_engine_processes() {
+    let client = client_beside("engine_that_copies", "shortest=65536");
+    let socket = RUNNING.with_borrow(|running| running[0].0.socket.display().to_string());
+    let advised = memferry(&["advise", "--socket", &socket, "--json"]);
+    assert!(advised.status.success(), "{advised:?}");
+    let report: serde_json::Value = serde_json::from_slice(&advised.stdout).unwrap();
+    let by = |row: &serde_json::Value| (row["bytes"].as_u64().unwrap(), row["engine"] == "engine process");
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().map(by).all(|(bytes, is_external)| is_external == (bytes >= 65536)), "{report}");
+    assert_eq!(report["engines"][0]["name"], "test");
+    let nobody = memferry(&["advise", "--socket", "/nonexistent/memferry.sock"]);
+    assert!(errors(&nobody).contains("/nonexistent/memferry.sock"), "{nobody:?}");
+    drop(client);
+}
+
 /// A frame in the engine's own memory, once the engine gives some.
 fn far(client: &Client, length: u64) -> Frame {
     let mut frame = None;
@@ -469,11 +661,17 @@ fn bytes_go_to_an_engines_memory_and_back() {
 fn requests_in_an_engines_memory_match_the_oracle() {
     let client = client_beside("engine_that_has_memory", "");
     drop(far(&client, 1));
-    served::suite_on(&client, |_| far(&client, FRAME_BYTES), 60);
-    // Operands in both kinds of memory.
-    let near_or_far =
-        |number: usize| if number % 3 == 0 { frame(&client) } else { far(&client, FRAME_BYTES) };
-    served::suite_on(&client, near_or_far, 60);
+    let peer = || RUNNING.with_borrow(|running| running[0].0.client());
+    let all_far = |client: &Client| far(client, FRAME_BYTES);
+    served::run_request_suite(vec![served::User::new(client, requests::FRAMES, all_far)], 60);
+    // Two clients, each with frames in both kinds of memory, and with grants of the other's.
+    let number = std::cell::Cell::new(0);
+    let near_or_far = |client: &Client| {
+        number.set(number.get() + 1);
+        if number.get() % 3 == 0 { frame(client) } else { far(client, FRAME_BYTES) }
+    };
+    let users = [peer(), peer()].map(|client| served::User::new(client, requests::FRAMES / 2, near_or_far));
+    served::run_request_suite(users.into(), 60);
 }
 
 #[test]

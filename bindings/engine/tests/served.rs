@@ -4,82 +4,15 @@
 //! this test ─ client ─► service: this test's binary in a role ◄─ the example engine, compiled from C
 //! ```
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod harness;
+
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use harness::{Example, Known, PATIENCE, Socket, own_user, start_service};
 use memferry::{Client, EngineKind, Frame, Pattern, Queue, compare, copy, fill, scatter_gather, xor};
-use memferry_daemon::{DaemonOptions, serve};
-use memferry_service::{EngineConfig, ServiceConfig};
 
-const ROLE: &str = "MEMFERRY_ENGINE_TEST_SERVES";
-const TIME: Duration = Duration::from_secs(30);
 const LENGTH: u64 = 3 << 20;
-
-/// The role; passes at once in ordinary test runs.
-#[test]
-fn serves() {
-    let Some(path) = std::env::var_os(ROLE) else { return };
-    let user = rustix::process::getuid().as_raw();
-    let engines = vec![EngineConfig::new("example", user)];
-    let options = DaemonOptions {
-        socket: path.into(),
-        mode: 0o600,
-        service: ServiceConfig { workers: 1, engines, ..ServiceConfig::default() },
-        grace: Duration::ZERO,
-        sandbox: false,
-    };
-    serve(&options, || println!("listening")).unwrap();
-}
-
-/// A process that is killed when the test ends.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts the service, and returns when it listens.
-fn start_service(socket: &Path) -> Killed {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["serves", "--exact", "--nocapture"]).env(ROLE, socket).stdout(Stdio::piped());
-    let mut service = Killed(command.spawn().unwrap());
-    let lines = BufReader::new(service.0.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.contains("listening")), "the service did not start");
-    service
-}
-
-/// Compiles the example engine with the static library of this build.
-fn example() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
-    let of_ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
-    };
-    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
-    let library = beside.filter(of_ours).filter(|path| made(path) <= made(&test)).max_by_key(made);
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("served-example");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut command = Command::new("cc");
-    command.args(["-std=c11", "-O2", "-I"]).arg(folder).arg("-o").arg(&program);
-    command.arg(folder.join("../../engines/example/memferry-engine-example.c"));
-    command.arg(library.expect("cargo builds the static library with the tests"));
-    command.args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]);
-    assert!(command.status().unwrap().success());
-    program
-}
-
-/// The engine that a keeper has forked.
-fn engine_of(keeper: &Killed) -> Option<i32> {
-    let number = keeper.0.id();
-    let children = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
-}
 
 struct User {
     client: Client,
@@ -112,7 +45,7 @@ impl User {
 
     /// Copies until the engine process does it.
     fn copies_until_external(&mut self) {
-        let end = Instant::now() + TIME;
+        let end = Instant::now() + PATIENCE;
         let mut byte = 0;
         while self.copies(byte) != EngineKind::External {
             assert!(Instant::now() < end, "no copy went to the engine process");
@@ -124,7 +57,7 @@ impl User {
 
 /// The user's memory was registered while the engine ran.
 fn connect_with_engine(socket: &Path) -> User {
-    let end = Instant::now() + TIME;
+    let end = Instant::now() + PATIENCE;
     loop {
         let mut user = User::connect(socket);
         if user.copies(1) == EngineKind::External {
@@ -137,14 +70,12 @@ fn connect_with_engine(socket: &Path) -> User {
 
 #[test]
 fn the_example_engine_serves_clients() {
-    let socket = std::env::temp_dir().join(format!("memferry-engine-served-{}.sock", std::process::id()));
-    let _ = std::fs::remove_file(&socket);
-    let service = start_service(&socket);
-    let mut command = Command::new(example());
-    command.arg("--socket").arg(&socket).args(["--name", "example", "--shortest", "65536"]);
-    command.args(["--memory", &(2 * LENGTH).to_string()]);
-    let mut keeper = Killed(command.spawn().unwrap());
-    let mut user = connect_with_engine(&socket);
+    let socket = Socket::fresh("served");
+    let known = Known::own(None);
+    let service = start_service(&socket.0, &known);
+    let example = Example::compile("served").with_memory(2 * LENGTH);
+    let mut keeper = example.start(&socket.0, own_user(), "65536");
+    let mut user = connect_with_engine(&socket.0);
 
     // What it performs, and what it leaves to the CPU.
     let done = user.queue.run(fill(&user.destination, Pattern::Half(0x1234))).unwrap();
@@ -197,28 +128,27 @@ fn the_example_engine_serves_clients() {
 
     // It comes back with frames that have been sealed long ago.
     for _ in 0..3 {
-        let engine = engine_of(&keeper).expect("the keeper has an engine");
+        let engine = keeper.engine().expect("the keeper has an engine");
         let engine = rustix::process::Pid::from_raw(engine).unwrap();
         rustix::process::kill_process(engine, rustix::process::Signal::KILL).unwrap();
         user.copies_until_external();
-        assert_ne!(engine_of(&keeper), Some(engine.as_raw_nonzero().get()));
+        assert_ne!(keeper.engine(), Some(engine.as_raw_nonzero().get()));
     }
 
     // The service is restarted under it.
     drop(user);
     drop(service);
-    let _ = std::fs::remove_file(&socket);
-    let _service = start_service(&socket);
-    let mut user = connect_with_engine(&socket);
+    let _ = std::fs::remove_file(&socket.0);
+    let _service = start_service(&socket.0, &known);
+    let mut user = connect_with_engine(&socket.0);
     user.copies_until_external();
 
     // It ends in order, and transfers go on.
     let number = rustix::process::Pid::from_raw(keeper.0.id() as i32).unwrap();
     rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
     assert_eq!(keeper.0.wait().unwrap().code(), Some(0));
-    let end = Instant::now() + TIME;
+    let end = Instant::now() + PATIENCE;
     while user.copies(7) != EngineKind::Cpu {
         assert!(Instant::now() < end);
     }
-    let _ = std::fs::remove_file(&socket);
 }

@@ -5,17 +5,20 @@
 //!                        └─► ratios, quartiles ─► the size from which each way gains ─► a table, two sentences
 //! ```
 //!
+//! With a socket, the engines are those of that service, engine processes among them: the table says which one moved each length.
+//!
 //! The ways alternate within a round, on random data, with an awake worker and the thresholds of this user's engines. The
 //! computation uses registers only and takes about as long as the copy. Computation in memory is not measured. The output says
 //! if other programs took the CPU meanwhile.
 
 use std::hint::black_box;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memferry::{Client, Frame, Queue, copy, nop};
+use memferry::{Client, EngineKind, ExternalStatus, Frame, Queue, copy, nop};
 use serde::Serialize;
 
 use crate::CommandError;
@@ -37,6 +40,9 @@ const DISTURBED: f64 = 0.05;
 /// Arguments of `advise`.
 #[derive(Args)]
 pub(crate) struct Arguments {
+    /// Measure the engines of the service at this socket, among them its engine processes, instead of one inside the process.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -60,6 +66,13 @@ struct Row {
     computing: Gain,
     /// Time to copy, divided by the time to wait for the engine.
     waiting: Gain,
+    /// What moved the last copy.
+    #[serde(serialize_with = "by_name")]
+    engine: EngineKind,
+}
+
+fn by_name<S: serde::Serializer>(engine: &EngineKind, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(engine)
 }
 
 /// The size from which handing over gains, and the largest gain; `None` if it never gains.
@@ -72,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(2 * SIZES.len() as u64), target);
     bar.set_style(ProgressStyle::with_template("{msg:<32} [{bar:40}] {pos}/{len}")?.progress_chars("=> "));
-    let mut sides = Sides::new()?;
+    let mut sides = Sides::new(arguments.socket.as_deref())?;
     let mut rows = Vec::new();
     for far in [false, true] {
         for bytes in SIZES {
@@ -83,13 +96,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     bar.finish_and_clear();
     if arguments.json {
-        let disturbed = sides.disturbed();
-        let object =
-            serde_json::json!({ "cpus": cpus, "rounds": ROUNDS, "disturbed": disturbed, "rows": rows });
+        let object = serde_json::json!({
+            "cpus": cpus, "rounds": ROUNDS, "disturbed": sides.disturbed(), "rows": rows, "engines": sides.engines()?,
+        });
         say!("{}", serde_json::to_string_pretty(&object)?);
         return Ok(());
     }
     print(&rows, cpus)?;
+    if arguments.socket.is_some() {
+        say!("{}", about_processes(&rows, &sides.engines()?));
+    }
     let disturbed = sides.disturbed();
     if disturbed > DISTURBED {
         say!(
@@ -108,14 +124,22 @@ fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
     say!(
         "speed-up of a program that hands its copies over (median, and lower to upper quartile, of {ROUNDS} rounds):\n"
     );
-    say!("{:>10}  {:<6} {:<26} {:<26}", "length", "memory", "if it computes meanwhile", "if it only waits");
+    say!(
+        "{:>10}  {:<6} {:<26} {:<26} {}",
+        "length",
+        "memory",
+        "if it computes meanwhile",
+        "if it only waits",
+        "moved by"
+    );
     for row in rows {
         let gain = |gain: Gain| {
             format!("{:5.2}  ({:.2} to {:.2})", gain.median, gain.lower_quartile, gain.upper_quartile)
         };
         let computing = gain(row.computing);
         let waiting = gain(row.waiting);
-        say!("{:>10}  {:<6} {computing:<26} {waiting:<26}", Bytes(row.bytes).to_string(), place(row.far));
+        let length = Bytes(row.bytes).to_string();
+        say!("{length:>10}  {:<6} {computing:<26} {waiting:<26} {}", place(row.far), row.engine);
     }
     say!("\nnear: the same buffers are reused. far: the memory is in no cache.\n");
     for far in [false, true] {
@@ -129,6 +153,26 @@ fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
         ),
     }
     Ok(())
+}
+
+/// What an administrator learns of the service's engine processes.
+fn about_processes(rows: &[Row], engines: &[ExternalStatus]) -> String {
+    let connected: Vec<_> =
+        engines.iter().filter(|engine| engine.is_connected).map(|engine| engine.name.as_str()).collect();
+    if engines.is_empty() {
+        return "\nThe service has no engine process.".to_owned();
+    }
+    if connected.is_empty() {
+        return "\nNo engine process of the service is connected: CPU workers did its work.".to_owned();
+    }
+    let names = connected.join(", ");
+    match rows.iter().filter(|row| row.engine == EngineKind::External).map(|row| row.bytes).min() {
+        Some(bytes) => format!(
+            "\nEngine processes ({names}) moved copies from {}. `memferry tune --engine` measures from which length one pays.",
+            Bytes(bytes)
+        ),
+        None => format!("\nEngine processes ({names}) moved none of these copies."),
+    }
 }
 
 fn sentence(computing: Advice, waiting: Advice) -> String {
@@ -159,7 +203,10 @@ fn advice<'a>(rows: impl DoubleEndedIterator<Item = &'a Row>, way: fn(&Row) -> G
 struct Sides {
     own: (Vec<u8>, Vec<u8>),
     frames: (Frame, Frame),
+    client: Client,
     queue: Queue,
+    /// What moved the last copy.
+    engine: EngineKind,
     /// Offset of the next copy of each side.
     at: [u64; 2],
     /// Computation steps per nanosecond.
@@ -169,15 +216,25 @@ struct Sides {
 }
 
 impl Sides {
-    fn new() -> Result<Self, CommandError> {
-        let client = Client::embedded()?;
+    /// The engines of the service at the socket, or one inside this process.
+    fn new(socket: Option<&Path>) -> Result<Self, CommandError> {
+        let client = match socket {
+            Some(socket) => Client::connect(socket)?,
+            None => Client::embedded()?,
+        };
         let length = usize::try_from(POOL)?;
         let frames = (client.frame(POOL).alloc()?, client.frame(POOL).alloc()?);
         let own = (random_bytes(length, 11), random_bytes(length, 12));
         frames.0.write(0, &own.0)?;
         frames.1.write(0, &own.1)?;
         let queue = client.queue(16)?;
-        Ok(Self { own, frames, queue, at: [0; 2], pace: pace(), took: Default::default() })
+        let engine = EngineKind::None;
+        Ok(Self { own, frames, client, queue, engine, at: [0; 2], pace: pace(), took: Default::default() })
+    }
+
+    /// The engine processes that the service may have.
+    fn engines(&self) -> Result<Vec<ExternalStatus>, CommandError> {
+        Ok(self.client.status()?.engines)
     }
 
     fn measure(&mut self, bytes: u64, far: bool) -> Result<Row, CommandError> {
@@ -196,7 +253,8 @@ impl Sides {
                 waiting.push(alone.as_secs_f64() / waited.as_secs_f64().max(1e-9));
             }
         }
-        Ok(Row { bytes, far, computing: gain(computing), waiting: gain(waiting) })
+        let engine = self.engine;
+        Ok(Row { bytes, far, computing: gain(computing), waiting: gain(waiting), engine })
     }
 
     /// Offset of the next copy: a new one each time for far memory.
@@ -241,7 +299,7 @@ impl Sides {
             let destination = self.frames.1.slice(at..at + what.0);
             let ticket = self.queue.submit(copy(&source, &destination))?;
             compute(work);
-            self.queue.wait(ticket)?;
+            self.engine = self.queue.wait(ticket)?.engine;
         }
         Ok(started.elapsed())
     }
@@ -279,7 +337,7 @@ mod tests {
     fn rows(gains: &[(u64, f64, f64)]) -> Vec<Row> {
         let row = |&(bytes, median, lower_quartile): &(u64, f64, f64)| {
             let gain = Gain { median, lower_quartile, upper_quartile: 9.0 };
-            Row { bytes, far: true, computing: gain, waiting: gain }
+            Row { bytes, far: true, computing: gain, waiting: gain, engine: EngineKind::Cpu }
         };
         gains.iter().map(row).collect()
     }
@@ -312,6 +370,19 @@ mod tests {
         assert!(
             waits.starts_with("handing copies over gains nothing even if the program computes meanwhile; ")
         );
+    }
+
+    #[test]
+    fn engine_processes_have_their_sentence() {
+        let mut rows = rows(&[(1, 1.0, 1.0), (65536, 1.0, 1.0)]);
+        let mut engine = ExternalStatus { name: "gpu".to_owned(), ..ExternalStatus::default() };
+        assert!(about_processes(&rows, &[]).ends_with("has no engine process."));
+        assert!(about_processes(&rows, std::slice::from_ref(&engine)).contains("is connected"));
+        engine.is_connected = true;
+        let engines = [engine];
+        assert!(about_processes(&rows, &engines).ends_with("(gpu) moved none of these copies."));
+        rows[1].engine = EngineKind::External;
+        assert!(about_processes(&rows, &engines).contains("(gpu) moved copies from 64.0 KiB."));
     }
 
     #[test]

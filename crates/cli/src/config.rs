@@ -7,6 +7,7 @@
 //! Each option is declared once, as a row of [`table`]: names, description, bounds and field. Files, flags and documentation are
 //! derived from the rows. All mistakes in a file are reported at once, each with file, line and remedy.
 
+mod edit;
 mod engine;
 mod file;
 mod flags;
@@ -23,6 +24,7 @@ use memferry_service::PolicyKind;
 
 use crate::output::say;
 use crate::{CommandError, files};
+pub(crate) use edit::EngineLine;
 use file::{Mistake, Mistakes};
 pub(crate) use flags::{Everything, Flags, Policies};
 use kinds::Kind;
@@ -83,6 +85,11 @@ pub(crate) fn load(named: Option<&Path>) -> Result<Settings, CommandError> {
 }
 
 fn read(path: &Path) -> Result<Settings, CommandError> {
+    Ok(text_of(path)?.1)
+}
+
+/// The text of a file without mistakes, and its settings.
+fn text_of(path: &Path) -> Result<(String, Settings), CommandError> {
     let (source, about) = files::open_source(path)?;
     if about.len() > LONGEST_BYTES {
         let name = path.display();
@@ -100,7 +107,8 @@ fn read(path: &Path) -> Result<Settings, CommandError> {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
         named(vec![Mistake { line, message: "this is not UTF-8; save the file as UTF-8".to_owned() }])
     })?;
-    Ok(file::parse(text).map_err(named)?)
+    let settings = file::parse(text).map_err(named)?;
+    Ok((text.to_owned(), settings))
 }
 
 #[cfg(test)]

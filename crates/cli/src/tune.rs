@@ -3,13 +3,16 @@
 //! ```text
 //! kernels: sizes, near and far, alone and shared ─┐
 //! embedded client: cost of handing over ──────────┴─► thresholds, three to seven times ─► agreement ─► profile.toml, a table
+//! --engine: a service with an engine process, and one without ─► a length ─► agreement ─► the configuration file
 //! ```
 //!
 //! Engines obey the profile, so none is written where the measurements disagree. `memferry_service::profile` measures and stores. A
 //! running service keeps the thresholds that it was started with.
 
 mod agreement;
+mod engine;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -41,6 +44,16 @@ pub(crate) struct Arguments {
     /// Print the profile and the measurements as JSON.
     #[arg(long)]
     json: bool,
+    /// Measure an engine process instead: from which length on it copies faster than the service's workers. The length is written as
+    /// shortest= to the engine's line in the configuration file. The program, given after --, runs as this user, at a service of its own.
+    #[arg(long, value_name = "NAME", requires = "program", conflicts_with = "to")]
+    engine: Option<String>,
+    /// Configuration file of the service that names the engine, instead of /etc/memferry.toml.
+    #[arg(long, value_name = "FILE", requires = "engine", conflicts_with = "dry_run")]
+    config: Option<PathBuf>,
+    /// Program of the engine, and its arguments; --socket and --name are added.
+    #[arg(last = true, value_name = "PROGRAM", requires = "engine")]
+    program: Vec<OsString>,
 }
 
 /// What `--json` prints.
@@ -53,6 +66,9 @@ struct Report<'a> {
 
 /// Runs `memferry tune`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    if let Some(name) = &arguments.engine {
+        return engine::run(arguments, name);
+    }
     let path = match (&arguments.to, arguments.dry_run) {
         (_, true) => None,
         (Some(path), false) => Some(path.clone()),

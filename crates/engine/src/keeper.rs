@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connect ─► AttachEngine(Keeper) ─► fork ─► the engine attaches ─► NextFrame ─► map ─► NextFrame(done) ─► ...
-//! the engine ends     ─► a growing pause, in which frames are still mapped ─► fork
+//! the engine ends     ─► a pause, in which frames are still mapped ─► fork
 //! the service is lost ─► the engine is killed, everything unmapped ─► connect again
 //! SIGTERM, SIGINT     ─► the engine ends, then the keeper
 //! ```
@@ -27,7 +27,7 @@ use crate::process::{self, Forked, Process, Signals};
 
 /// The pause before the first new start, which doubles up to the last one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// After so long a run, the pause is short again.
+/// After so long a run, the pause is short again, even if nobody had work for the engine.
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How long an engine may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ pub fn run<E: std::fmt::Display>(
             return Ok(());
         }
         drop(keeper);
-        pause.has_run(begin.elapsed());
+        pause.has_run(begin.elapsed(), false);
         let mut reported = None;
         connection = loop {
             if is_asked_within(&signals, pause.next())? {
@@ -154,26 +154,30 @@ fn poll(entries: &mut [PollFd<'_>], time: Option<Duration>) -> Result<(), Connec
     }
 }
 
-/// Pauses between the starts of engines.
-struct Pause(Duration);
+/// Pauses between the starts of engines. They grow while engines end sooner than they were waited for: one that works longer than it is
+/// away is worth a quick start.
+struct Pause {
+    next: Duration,
+    last: Duration,
+}
 
 impl Default for Pause {
     fn default() -> Self {
-        Self(PAUSES.0)
+        Self { next: PAUSES.0, last: Duration::ZERO }
     }
 }
 
 impl Pause {
     /// The pause before the next start.
     fn next(&mut self) -> Duration {
-        let pause = self.0;
-        self.0 = (pause * 2).min(PAUSES.1);
-        pause
+        self.last = self.next;
+        self.next = (self.next * 2).min(PAUSES.1);
+        self.last
     }
 
-    /// Starts again with the shortest pause after a long run.
-    fn has_run(&mut self, time: Duration) {
-        if time >= GOOD_RUN {
+    /// Starts again with the shortest pause after a good run: a long one, or one with work that lasted as long as the pause before it.
+    fn has_run(&mut self, time: Duration, has_worked: bool) {
+        if time >= GOOD_RUN || has_worked && time >= self.last {
             *self = Self::default();
         }
     }
@@ -290,7 +294,7 @@ impl Keeper<'_> {
             && let Some(how) = process.try_wait()
         {
             report(&self.options.name, format_args!("the engine has ended {how}"));
-            self.pause.has_run(since.elapsed());
+            self.pause.has_run(since.elapsed(), process.has_worked());
             self.engine = None;
             self.start = Instant::now() + self.pause.next();
         }

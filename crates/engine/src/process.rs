@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use memferry_shm::parking::Fences;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
 /// SIGTERM and SIGINT as a descriptor; they are blocked while it exists.
@@ -74,8 +74,8 @@ pub(crate) enum Forked {
 pub(crate) struct Process {
     number: Pid,
     pidfd: OwnedFd,
-    /// Readable with its report that it is attached, and when it has closed its end. The engine notices the end of the keeper by the
-    /// other side.
+    /// Readable with its reports (that it is attached, that it has completed a request), and when it has closed its end. The engine
+    /// notices the end of the keeper by the other side.
     report: OwnedFd,
 }
 
@@ -129,9 +129,15 @@ impl Process {
         &self.pidfd
     }
 
-    /// The socket with its report.
+    /// The socket with its reports.
     pub(crate) fn report(&self) -> &OwnedFd {
         &self.report
+    }
+
+    /// Whether it has reported that it completed a request. The report is taken.
+    pub(crate) fn has_worked(&self) -> bool {
+        let mut word = [0];
+        matches!(rustix::net::recv(&self.report, &mut word, RecvFlags::DONTWAIT), Ok((1, _)))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

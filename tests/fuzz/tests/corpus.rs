@@ -42,3 +42,8 @@ fn control_message_accepts_every_seed() {
 fn ninep_message_accepts_every_seed() {
     replay("ninep_message", memferry_fuzz::ninep_message);
 }
+
+#[test]
+fn engine_process_accepts_every_seed() {
+    replay("engine_process", memferry_fuzz::engine_process);
+}

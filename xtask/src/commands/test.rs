@@ -23,7 +23,7 @@ use super::bindings::python_tests;
 use super::soak;
 use crate::arguments;
 use crate::failure::Failure;
-use crate::layout::{FUZZ, PRODUCT_WORKSPACE, WORKSPACES, Workspace};
+use crate::layout::{FUZZ, PRODUCT_WORKSPACE, WORKSPACES, Workspace, package, test};
 use crate::line::Line;
 use crate::packaging::wheel;
 use crate::setup::environments::PACKAGE;
@@ -104,6 +104,16 @@ fn random_messages(work: &Work, time: Duration) -> Result<(), Failure> {
     let line =
         PRODUCT_WORKSPACE.cargo(&["test", "-p", "memferry-ninep", "--test", "random", "--", "--nocapture"]);
     work.stages.run("random 9P messages", &line.env("MEMFERRY_9P_SOAK", time.as_secs().to_string()))
+}
+
+/// Kills an engine process again and again while clients use it.
+fn engine_kills(work: &Work, kills: u32) -> Result<(), Failure> {
+    let (file, name) = test::ENGINE_KILLS;
+    let line = PRODUCT_WORKSPACE.cargo(&["test", "-p", package::CLI, "--test", file, "--", "--exact", name]);
+    work.stages.run(
+        &format!("{kills} kills of an engine process"),
+        &line.env("MEMFERRY_ENGINE_KILLS", kills.to_string()),
+    )
 }
 
 /// Builds the whole product at once, so that programs and libraries share their crates with the tests.

@@ -26,7 +26,11 @@ pub(super) struct Threshold {
 
 impl Threshold {
     fn of(name: &'static str, measurements: &[Tuning], value: impl Fn(&Tuning) -> u64) -> Self {
-        let mut measured: Vec<_> = measurements.iter().map(value).collect();
+        Self::over(name, measurements.iter().map(value).collect())
+    }
+
+    /// A threshold that was measured so.
+    pub(super) fn over(name: &'static str, mut measured: Vec<u64>) -> Self {
         measured.sort_unstable();
         let median = measured.get(measured.len() / 2).copied().unwrap_or_default();
         let agrees = |value: &&u64| value.saturating_mul(2) >= median && **value <= median.saturating_mul(2);

@@ -42,8 +42,20 @@ fn pauses_grow_and_are_reset_by_a_good_run() {
     let mut pause = Pause::default();
     let pauses: Vec<_> = (0..8).map(|_| pause.next().as_millis()).collect();
     assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-    pause.has_run(Duration::from_secs(9));
+    pause.has_run(Duration::from_secs(9), false);
     assert_eq!(pause.next(), PAUSES.1);
-    pause.has_run(Duration::from_secs(10));
+    pause.has_run(Duration::from_secs(10), false);
+    assert_eq!(pause.next(), PAUSES.0);
+}
+
+#[test]
+fn work_as_long_as_the_pause_is_a_good_run() {
+    let mut pause = Pause::default();
+    pause.next();
+    pause.has_run(Duration::from_millis(99), true);
+    assert_eq!(pause.next(), 2 * PAUSES.0, "it was away for longer than it worked");
+    pause.has_run(Duration::from_millis(200), false);
+    assert_eq!(pause.next(), 4 * PAUSES.0, "it did nothing");
+    pause.has_run(Duration::from_millis(400), true);
     assert_eq!(pause.next(), PAUSES.0);
 }

@@ -1,34 +1,67 @@
 //! The conformance suite for requests, run through a client and compared with the oracle.
 
 use memferry::{
-    Done, Failure, Frame, InvalidTransfer, Queue, Region, RunError, SubmitError, SubmitReason, Transfer,
-    TransferError, compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill, fill_2d, nop,
-    scatter_gather, xor,
+    Client, Done, Failure, Frame, Grantee, InvalidTransfer, Queue, Region, Rights, RunError, SubmitError,
+    SubmitReason, Transfer, TransferError, compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill,
+    fill_2d, nop, scatter_gather, xor,
 };
 use memferry_conformance::requests::{self, Draft, RequestFixture, request_suite};
 use memferry_transfer::{Operation, Segment};
 
 use super::*;
 
-/// Runs the requests of the suite.
+/// Runs the requests of the suite, by one client after the other.
 struct Served {
+    /// The frames as their owners have them.
+    frames: Vec<Frame>,
+    users: Vec<User>,
+    /// Number of requests; selects in turn `run`, `submit`, and `submit` to the worker, then the next client.
+    turns: usize,
+}
+
+/// A client with a queue and frames: first only its own, in the suite also those that others have granted.
+pub(crate) struct User {
+    client: Client,
     frames: Vec<Frame>,
     queue: Queue,
-    /// Number of requests; selects in turn `run`, `submit`, and `submit` to the worker.
-    turns: u32,
     /// Through it go the bytes of frames that are not mapped here.
     staging: Frame,
 }
 
-/// Runs the suite on frames that the client has allocated, one for each number.
-pub(crate) fn suite_on(client: &Client, frame: impl Fn(usize) -> Frame, cases: u32) {
-    let frames = (0..requests::FRAMES).map(frame).collect();
-    let queue = client.queue(8).expect("a queue");
-    let staging = client.frame(FRAME_BYTES).alloc().expect("a frame");
-    request_suite(Served { frames, queue, turns: 0, staging }, cases);
-}
+impl User {
+    /// A client with so many frames of its own.
+    pub(crate) fn new(client: Client, frames: usize, allocate: impl Fn(&Client) -> Frame) -> Self {
+        let frames = (0..frames).map(|_| allocate(&client)).collect();
+        Self { frames, queue: client.queue(8).expect("a queue"), staging: frame(&client), client }
+    }
 
-impl Served {
+    /// Writes all of an own frame.
+    fn fill(&mut self, frame: &Frame, bytes: &[u8]) {
+        if frame.pointer().is_some() {
+            return frame.write(0, bytes).expect("access to the frame");
+        }
+        self.staging.write(0, bytes).expect("access to the frame");
+        self.queue.run(copy(&self.staging, frame)).expect("a copy");
+    }
+
+    /// The bytes of an own frame.
+    fn contents(&mut self, frame: &Frame) -> Vec<u8> {
+        if frame.pointer().is_some() {
+            return contents(frame);
+        }
+        self.queue.run(copy(frame, &self.staging)).expect("a copy");
+        contents(&self.staging)
+    }
+
+    /// A frame as this client may use it.
+    fn sees(&self, owner: &Client, frame: &Frame) -> Frame {
+        if owner.session() == self.client.session() {
+            return frame.clone();
+        }
+        let grant = owner.grant(frame, Rights::all(), Grantee::Session(self.client.session()));
+        self.client.accept(grant.expect("granted").token()).expect("accepted")
+    }
+
     /// Submits a transfer and waits for it.
     fn submitted(&mut self, transfer: Transfer<u64>) -> Result<Done<u64>, RunError<u64>> {
         let ticket = self.queue.submit(transfer)?;
@@ -38,13 +71,15 @@ impl Served {
 
 impl RequestFixture for Served {
     fn run(&mut self, draft: &Draft) -> requests::Served {
-        let transfer = transfer(draft, &self.frames);
+        let number = self.turns / 3 % self.users.len();
+        let user = &mut self.users[number];
+        let transfer = transfer(draft, &user.frames);
         self.turns += 1;
         let ended = match self.turns % 3 {
-            0 => self.queue.run(transfer),
-            1 => self.submitted(transfer),
+            0 => user.queue.run(transfer),
+            1 => user.submitted(transfer),
             // A transfer with a deadline goes to the worker even if it is short.
-            _ => self.submitted(transfer.within(Duration::from_secs(60))),
+            _ => user.submitted(transfer.within(Duration::from_secs(60))),
         };
         match ended {
             Ok(Done { bytes_done, output, .. }) => {
@@ -66,19 +101,19 @@ impl RequestFixture for Served {
     }
 
     fn fill(&mut self, frame: usize, bytes: &[u8]) {
-        if self.frames[frame].pointer().is_some() {
-            return self.frames[frame].write(0, bytes).expect("access to the frame");
-        }
-        self.staging.write(0, bytes).expect("access to the frame");
-        self.queue.run(copy(&self.staging, &self.frames[frame])).expect("a copy");
+        let frame = self.frames[frame].clone();
+        self.owner_of(&frame).fill(&frame, bytes);
     }
 
     fn contents(&mut self, frame: usize) -> Vec<u8> {
-        if self.frames[frame].pointer().is_some() {
-            return contents(&self.frames[frame]);
-        }
-        self.queue.run(copy(&self.frames[frame], &self.staging)).expect("a copy");
-        contents(&self.staging)
+        let frame = self.frames[frame].clone();
+        self.owner_of(&frame).contents(&frame)
+    }
+}
+
+impl Served {
+    fn owner_of(&mut self, frame: &Frame) -> &mut User {
+        self.users.iter_mut().find(|user| user.client.owns(frame)).expect("an owner")
     }
 }
 
@@ -123,8 +158,20 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
     }
 }
 
+/// Runs so many cases of the suite by these clients in turn. Each uses its own frames and those of the others.
+pub(crate) fn run_request_suite(mut users: Vec<User>, cases: u32) {
+    let owned = users.iter().flat_map(|user| user.frames.iter().map(|frame| (&user.client, frame)));
+    let frames = owned.clone().map(|(_, frame)| frame.clone()).collect();
+    let seen = |user: &User| owned.clone().map(|(owner, frame)| user.sees(owner, frame)).collect();
+    let seen: Vec<Vec<Frame>> = users.iter().map(seen).collect();
+    for (user, frames) in users.iter_mut().zip(seen) {
+        user.frames = frames;
+    }
+    request_suite(Served { frames, users, turns: 0 }, cases);
+}
+
 #[test]
 fn requests_of_every_kind_match_the_oracle() {
-    let client = client();
-    suite_on(&client, |_| frame(&client), 200);
+    let user = User::new(client(), requests::FRAMES, frame);
+    run_request_suite(vec![user], 200);
 }
