@@ -91,7 +91,10 @@ fn engine_that_copies() {
 struct OwnMemory(Arc<Mutex<BTreeMap<Handle, Mapping>>>);
 
 impl FrameWatcher for OwnMemory {
-    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+    /// Takes its time, as a device that pins the memory.
+    fn mapped(&mut self, _: Handle, _: &Mapping) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 
     fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
         let freed = self.0.lock().unwrap().remove(&frame);
