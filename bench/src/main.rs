@@ -9,6 +9,7 @@
 
 mod bulk;
 mod children;
+mod commands;
 mod copier;
 mod engine;
 mod fileserver;
@@ -110,6 +111,7 @@ const GROUPS: &[Group] = &[
         placement::steady(run, "copier", |_| copier::measure(run))
     }),
     ("fileserver", "what serving a GiB of files costs: memferry, diod, sendfile", fileserver::measure),
+    ("commands", "`memferry copy` against `cp`", commands::measure),
     ("hostile", "what a client waits beside attackers, and whether the service ends", hostile::measure),
     ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))

@@ -514,6 +514,17 @@ const char *mf_last_message(void);
 // MF_ERROR_ARGUMENT for no bytes, MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
 MF_MUST_USE enum mf_error mf_frame_allocate(struct mf_client client, uint64_t length, struct mf_frame *frame);
 
+// Allocates `length` bytes, zeroed, with all rights, in memory that only the engine process `engine` reaches, such as that of a GPU. The
+// frame is not mapped here: transfers by that engine reach it. It is lost, and its grants are revoked, when the engine's process ends.
+//
+// MF_ERROR_TEXT, MF_ERROR_REFUSED_ARGUMENT if no such engine has memory for this user,
+// MF_ERROR_REFUSED_QUOTA, MF_ERROR_REFUSED_SYSTEM if the engine could not allocate it. Any thread.
+MF_MUST_USE
+enum mf_error mf_frame_allocate_at(struct mf_client client,
+                                   const char *engine,
+                                   uint64_t length,
+                                   struct mf_frame *frame);
+
 // Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed permanently. A memfd that is
 // sealed against writing, or was opened read-only, becomes a frame without MF_RIGHTS_WRITE. The caller keeps the descriptor.
 //

@@ -1,10 +1,12 @@
 /* An engine process that copies with the CPU: the template for engines that have a device.
  *
- *   memferry-engine-example --socket PATH --name NAME [--shortest BYTES]
+ *   memferry-engine-example --socket PATH --name NAME [--shortest BYTES] [--memory BYTES]
  *
+ * With --memory, clients can have frames in memory that only this process reaches, as a GPU has it; here it is the process's heap.
  * The service must be configured with an engine of that name. Requests are done in pieces: progress keeps a long one from being taken
  * for stalled, and an early end is possible. SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include <memferry_engine.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +64,7 @@ static uint64_t fill(mf_engine_process *engine, const mf_engine_request *request
     return done;
 }
 
-/* Each piece ends where a segment of either list ends, or before: no request writes what it reads, so a segment can be cut. */
+/* Each piece ends where a segment of either list ends, or before, unless it writes what it reads, which own memory allows. */
 static uint64_t scatter_gather(mf_engine_process *engine, const mf_engine_request *request) {
     uint64_t done = 0, reported = 0;
     uint64_t source_at = 0, destination_at = 0;
@@ -70,8 +72,13 @@ static uint64_t scatter_gather(mf_engine_process *engine, const mf_engine_reques
     while (source < request->source_count && destination < request->destination_count) {
         const mf_engine_segment *from = &request->source_segments[source];
         const mf_engine_segment *to = &request->destination_segments[destination];
-        uint64_t piece = smaller(smaller(from->length - source_at, to->length - destination_at), PIECE);
-        memmove((uint8_t *)to->address + destination_at, (const uint8_t *)from->address + source_at, piece);
+        uint64_t piece = smaller(from->length - source_at, to->length - destination_at);
+        uint8_t *write = (uint8_t *)to->address + destination_at;
+        const uint8_t *read = (const uint8_t *)from->address + source_at;
+        bool is_apart = (uintptr_t)write - (uintptr_t)read >= piece && (uintptr_t)read - (uintptr_t)write >= piece;
+        if (is_apart)
+            piece = smaller(piece, PIECE);
+        memmove(write, read, piece);
         done += piece;
         source_at += piece;
         destination_at += piece;
@@ -145,9 +152,42 @@ static void perform(mf_engine_process *engine, const mf_engine_request *request)
     mf_engine_complete(engine, request->id, status, done, status == MF_ENGINE_STATUS_DONE ? value : 0);
 }
 
+/* A frame in memory of this process. The list belongs to the thread on which the library calls. */
+struct own {
+    uint64_t frame;
+    struct own *next;
+    uint8_t bytes[];
+};
+
+static void *allocate(void *list, uint64_t frame, uint64_t length) {
+    struct own **first = list;
+    struct own *own = length < SIZE_MAX - sizeof *own ? calloc(1, sizeof *own + length) : NULL;
+    if (!own)
+        return NULL;
+    own->frame = frame;
+    own->next = *first;
+    *first = own;
+    return own->bytes;
+}
+
+/* Is called for frames of clients, too. */
+static void release(void *list, uint64_t frame, void *base, uint64_t length, bool is_writable) {
+    (void)base, (void)length, (void)is_writable;
+    for (struct own **at = list; *at; at = &(*at)->next) {
+        if ((*at)->frame == frame) {
+            struct own *own = *at;
+            *at = own->next;
+            free(own);
+            return;
+        }
+    }
+}
+
 /* Runs in the engine's process until the service or the keeper ends it. */
 static int serve(mf_engine_process *engine, void *context) {
-    (void)context;
+    int watched = mf_engine_watch_frames(engine, NULL, release, allocate, context);
+    if (watched < 0)
+        return watched;
     for (;;) {
         mf_engine_request request;
         int got = mf_engine_next(engine, &request, -1);
@@ -168,6 +208,7 @@ static bool is_number(const char *text, uint64_t *number) {
 
 int main(int count, char **arguments) {
     mf_engine_options options = MF_ENGINE_OPTIONS_INIT;
+    struct own *list = NULL;
     options.operations = OPERATIONS;
     bool is_valid = count % 2 == 1;
     for (int at = 1; at + 1 < count; at += 2) {
@@ -175,12 +216,16 @@ int main(int count, char **arguments) {
             options.socket = arguments[at + 1];
         else if (strcmp(arguments[at], "--name") == 0)
             options.name = arguments[at + 1];
-        else if (strcmp(arguments[at], "--shortest") != 0 || !is_number(arguments[at + 1], &options.shortest_bytes))
+        else if (strcmp(arguments[at], "--shortest") == 0)
+            is_valid &= is_number(arguments[at + 1], &options.shortest_bytes);
+        else if (strcmp(arguments[at], "--memory") == 0)
+            is_valid &= is_number(arguments[at + 1], &options.memory_bytes);
+        else
             is_valid = false;
     }
     if (!is_valid || !options.socket || !options.name) {
-        fprintf(stderr, "usage: %s --socket PATH --name NAME [--shortest BYTES]\n", arguments[0]);
+        fprintf(stderr, "usage: %s --socket PATH --name NAME [--shortest BYTES] [--memory BYTES]\n", arguments[0]);
         return 2;
     }
-    return mf_engine_run(&options, serve, NULL) == 0 ? 0 : 1;
+    return mf_engine_run(&options, serve, &list) == 0 ? 0 : 1;
 }

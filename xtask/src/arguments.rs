@@ -31,7 +31,9 @@ pub(crate) enum Command {
     ///
     /// Builds the memferry command in release mode and runs `memferry demo ARGS`: a service and two
     /// clients, as different unprivileged users if possible; a file, a picture, and refused requests.
-    /// `target/release/memferry demo --help` lists ARGS.
+    /// `target/release/memferry demo --help` lists ARGS. With --engines, it builds engine processes
+    /// and shows those instead: memory of an accelerator (over a fake of its driver) is granted,
+    /// copied, revoked in mid-flight, and lost when its engine is killed.
     #[command(verbatim_doc_comment)]
     Demo(Passed),
     /// Measure whether a program gains by handing its copies over on this machine, and from which size.

@@ -65,6 +65,9 @@ pub(crate) mod package {
     pub(crate) const SHM: &str = "memferry-shm";
     pub(crate) const KMOD: &str = "memferry-kmod";
     pub(crate) const C: &str = "memferry-c";
+    pub(crate) const ENGINE_C: &str = "memferry-engine-c";
+    pub(crate) const ENGINE_CUDA: &str = "memferry-engine-cuda";
+    pub(crate) const FAKE_CUDA: &str = "memferry-fake-cuda";
     pub(crate) const PRELOAD: &str = "memferry-preload";
     pub(crate) const RECORDER: &str = "memferry-recorder";
     pub(crate) const PYTHON: &str = "memferry-python";
@@ -83,6 +86,18 @@ pub(crate) mod binary {
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
     pub(crate) const RECORDER_LIBRARY: &str = "libmemferry_recorder.so";
+}
+
+/// The engine processes that the demo shows.
+pub(crate) mod engine {
+    pub(crate) const EXAMPLE: &str = "memferry-engine-example";
+    pub(crate) const EXAMPLE_SOURCE: &str = "engines/example/memferry-engine-example.c";
+    pub(crate) const HEADER_FOLDER: &str = "bindings/engine";
+    pub(crate) const LIBRARY: &str = "libmemferry_engine_c.a";
+    pub(crate) const CUDA: &str = "memferry-engine-cuda";
+    pub(crate) const FAKE_CUDA: &str = "libmemferry_fake_cuda.so";
+    /// What the fake driver is called where the engine looks for a driver.
+    pub(crate) const CUDA_LIBRARY: &str = "libcuda.so.1";
 }
 
 /// Integration tests that commands name.

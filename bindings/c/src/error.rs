@@ -198,7 +198,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::DeadlineExceeded, c"the deadline passed"),
     (mf_error::MemoryFault, c"the memory failed under the engine"),
     (mf_error::ChannelFaulted, c"the engine channel failed and may still write to the transfer's memory"),
-    (mf_error::Unsupported, c"no engine of this service performs the operation"),
+    (mf_error::Unsupported, c"no engine of this service performs the operation on this memory"),
     (mf_error::EngineTimedOut, c"the engine did not report the end in time and was stopped"),
     (mf_error::RequestDropped, c"the device made a request before its previous one was served"),
     (mf_error::EngineReset, c"the engine was reset during the transfer"),

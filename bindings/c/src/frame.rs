@@ -1,16 +1,16 @@
 //! Frames: memory the service may move bytes in, and grants of it to other sessions.
 //!
 //! ```text
-//! mf_frame_allocate, _register (a memfd), _lend (plain memory) ─► mf_frame ─► mf_frame_map, _read, _write
+//! mf_frame_allocate, _allocate_at (an engine's memory), _register (a memfd), _lend (plain memory) ─► mf_frame ─► mf_frame_map, _read, _write
 //! mf_grant_* ─► mf_grant_token ─ any way ─► mf_accept in another session ─► mf_frame, not mapped        mf_revoke(token)
 //! ```
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 
 use memferry::{Access, AccessError, Client, Frame, GrantToken, Grantee, Lent, Rights, SessionId};
 
-use crate::boundary::{Out, bytes, call};
+use crate::boundary::{Out, bytes, call, text};
 use crate::error::{Fault, mf_error};
 use crate::plain;
 use crate::table::{self, FrameEntry, Shared};
@@ -48,6 +48,22 @@ fn rights(bits: u32) -> Result<Rights, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_allocate(client: mf_client, length: u64, frame: *mut mf_frame) -> mf_error {
     make(client, frame, |client| Ok(client.frame(length).alloc()?))
+}
+
+/// Allocates `length` bytes, zeroed, with all rights, in memory that only the engine process `engine` reaches, such as that of a GPU. The
+/// frame is not mapped here: transfers by that engine reach it. It is lost, and its grants are revoked, when the engine's process ends.
+///
+/// MF_ERROR_TEXT, MF_ERROR_REFUSED_ARGUMENT if no such engine has memory for this user,
+/// MF_ERROR_REFUSED_QUOTA, MF_ERROR_REFUSED_SYSTEM if the engine could not allocate it. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_allocate_at(
+    client: mf_client,
+    engine: *const c_char,
+    length: u64,
+    frame: *mut mf_frame,
+) -> mf_error {
+    make(client, frame, |client| Ok(client.frame(length).home(text("engine", engine)?).alloc()?))
 }
 
 /// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed permanently. A memfd that is

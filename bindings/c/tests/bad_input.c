@@ -144,6 +144,10 @@ static void values(void) {
     EXPECT(MF_ERROR_OUT_OF_RANGE,
            mf_submit_copy_2d(queue, mf_part(frame, 9, 1), mf_all(other), &shape, NULL, &ticket));
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_allocate(client, 0, &frame_of_none));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_allocate_at(client, NULL, 4096, &frame_of_none));
+    EXPECT(MF_ERROR_TEXT, mf_frame_allocate_at(client, "\xff", 4096, &frame_of_none));
+    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_frame_allocate_at(client, "cuda-0", 4096, &frame_of_none));
+    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_frame_allocate_at(client, "cuda-0", 0, &frame_of_none));
     /* Wrong lists: */
     for (int i = 0; i < 65; i++)
         many[i] = mf_part(frame, 0, 16);

@@ -111,7 +111,7 @@ fn the_program_in_the_documentation_compiles() {
 fn the_example_is_a_short_template() {
     let source = Path::new(CRATE).join("../../engines/example/memferry-engine-example.c");
     let lines = std::fs::read_to_string(source).unwrap().lines().count();
-    assert!(lines < 200, "{lines} lines");
+    assert!(lines < 300, "{lines} lines");
 }
 
 fn assertion(expression: &str, value: usize) -> String {

@@ -82,6 +82,7 @@ fn engine_of(keeper: &Killed) -> Option<i32> {
 }
 
 struct User {
+    client: Client,
     queue: Queue,
     source: Frame,
     destination: Frame,
@@ -92,7 +93,7 @@ impl User {
         let client = Client::connect(socket).unwrap();
         let source = client.frame(LENGTH).alloc().unwrap();
         let destination = client.frame(LENGTH).alloc().unwrap();
-        Self { queue: client.queue(16).unwrap(), source, destination }
+        Self { queue: client.queue(16).unwrap(), source, destination, client }
     }
 
     /// A copy of all, which must be right whoever does it. Returns who did.
@@ -141,6 +142,7 @@ fn the_example_engine_serves_clients() {
     let service = start_service(&socket);
     let mut command = Command::new(example());
     command.arg("--socket").arg(&socket).args(["--name", "example", "--shortest", "65536"]);
+    command.args(["--memory", &(2 * LENGTH).to_string()]);
     let mut keeper = Killed(command.spawn().unwrap());
     let mut user = connect_with_engine(&socket);
 
@@ -169,6 +171,29 @@ fn the_example_engine_serves_clients() {
     // A copy that writes what it reads could not be repeated if the engine died.
     let up = copy(user.source.slice(..LENGTH - 5), user.source.slice(5..));
     assert_eq!(user.queue.run(up).unwrap().engine, EngineKind::Cpu);
+
+    // Memory of its own: zeroed, used in both directions and within, freed and given again.
+    for _ in 0..3 {
+        let far = user.client.frame(2 * LENGTH).home("example").alloc().unwrap();
+        assert!(user.client.frame(1).home("example").alloc().is_err(), "all of it is taken");
+        user.queue.run(copy(far.slice(..LENGTH), &user.destination)).unwrap();
+        user.destination.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 12]);
+        user.source.write(0, b"Own memory..").unwrap();
+        user.queue.run(copy(&user.source, far.slice(LENGTH..))).unwrap();
+        // They overlap, and so do the pieces of the lists.
+        user.queue.run(copy(far.slice(LENGTH..), far.slice(3..LENGTH + 3))).unwrap();
+        let lists = ([far.slice(3..LENGTH + 3)], [far.slice(..LENGTH)]);
+        user.queue.run(scatter_gather(lists.0, lists.1)).unwrap();
+        let done = user.queue.run(copy(far.slice(..12), user.destination.slice(..12))).unwrap();
+        assert_eq!((done.engine, done.bytes_done), (EngineKind::External, 12));
+        user.destination.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"Own memory..");
+        assert!(
+            user.queue.run(xor([&far, &far], &far)).is_err(),
+            "it does not perform this, and nobody else can"
+        );
+    }
 
     // It comes back with frames that have been sealed long ago.
     for _ in 0..3 {

@@ -66,17 +66,19 @@ impl Client {
     }
 
     /// Allocates at least `length` bytes, in whole pages, zeroed: with `huge` in huge pages of the machine's pool, with
-    /// `node` on that NUMA node.
+    /// `node` on that NUMA node. With `home`, the name of an engine process: exactly `length` bytes of memory that only this
+    /// engine reaches, not mapped here, and lost when its process ends.
     ///
-    /// Raises RefusedError for a quota, a length of 0, or where the machine has no such memory; NoAnswerError,
+    /// Raises RefusedError for a quota, a length of 0, or where the machine or the engine has no such memory; NoAnswerError,
     /// ServiceLostError, ForkedError; ValueError for a negative length, or a closed client.
-    #[pyo3(signature = (length, *, huge=false, node=None))]
+    #[pyo3(signature = (length, *, huge=false, node=None, home=None))]
     fn frame(
         &self,
         py: Python<'_>,
         length: Number<u64>,
         huge: bool,
         node: Option<Number<u32>>,
+        home: Option<&str>,
     ) -> PyResult<Frame> {
         let mut builder = self.session.client()?.frame(length.0);
         if huge {
@@ -84,6 +86,9 @@ impl Client {
         }
         if let Some(Number(node)) = node {
             builder = builder.node(node);
+        }
+        if let Some(engine) = home {
+            builder = builder.home(engine);
         }
         let frame = py.detach(|| builder.alloc()).map_err(errors::of_frame)?;
         Ok(Frame::new(Arc::clone(&self.session), frame))

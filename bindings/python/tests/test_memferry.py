@@ -523,6 +523,7 @@ class BadInput(Bounded):
             lambda: self.client.frame((1 << 63) - 1),
             lambda: self.client.frame((1 << 63) - 1, huge=True),
             lambda: self.client.frame(1, node=1023),
+            lambda: self.client.frame(1, home="cuda-0"),
             lambda: self.client.queue(0),
             lambda: self.client.queue(3),
             lambda: self.client.queue((1 << 32) - 1),

@@ -6,11 +6,12 @@
 //! 1 a file from A to B   2 pictures   3 refusals   4 revocation   5 status and the end
 //! ```
 //!
-//! A step with an unexpected result ends the demo with an error. Processes and files are removed in any case. The demo checks
+//! `--engines` tells another story, about [engine processes](far). A step with an unexpected result ends the demo with an error. Processes and files are removed in any case. The demo checks
 //! the clients' reports against its own computation where possible.
 
 mod client;
 mod expected;
+mod far;
 mod lines;
 mod stage;
 mod story;
@@ -51,6 +52,10 @@ pub(crate) struct Arguments {
     /// Directory for the resulting picture; it is created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
+    /// Show engine processes and their memory instead, with the programs of this directory (`./x demo --engines` builds them): a range of an
+    /// accelerator's memory is granted, copied, revoked in mid-flight and lost with its engine.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["image", "out"])]
+    engines: Option<PathBuf>,
 }
 
 /// The inputs and the output of the demo.
@@ -62,7 +67,8 @@ struct Inputs {
     output: PathBuf,
 }
 
-fn inputs(arguments: &Arguments) -> Result<Inputs, CommandError> {
+/// The file to share, and what to call it.
+fn file(arguments: &Arguments) -> Result<(Vec<u8>, String), CommandError> {
     let (path, file_name) = match &arguments.file {
         Some(path) => (path.clone(), path.display().to_string()),
         None => (PathBuf::from("/proc/self/exe"), "this program's own file".to_owned()),
@@ -76,6 +82,11 @@ fn inputs(arguments: &Arguments) -> Result<Inputs, CommandError> {
     if file.is_empty() {
         return Err(format!("{} is empty; choose a file with contents", path.display()).into());
     }
+    Ok((file, file_name))
+}
+
+fn inputs(arguments: &Arguments) -> Result<Inputs, CommandError> {
+    let (file, file_name) = file(arguments)?;
     let picture = match &arguments.image {
         Some(path) => Picture::load(path)?,
         None => Picture::decode(Cursor::new(FERRY))?,
@@ -90,6 +101,13 @@ fn inputs(arguments: &Arguments) -> Result<Inputs, CommandError> {
 /// Runs the demo.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
+    if let Some(programs) = &arguments.engines {
+        let (file, _) = file(arguments)?;
+        let stage = Stage::build()?;
+        far::Story::open(&stage, &file, programs)?.tell()?;
+        say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
+        return Ok(());
+    }
     let inputs = inputs(arguments)?;
     let stage = Stage::build()?;
     let mut story = Story::open(&stage, &inputs)?;

@@ -310,7 +310,9 @@ impl Engines {
         let gone = || refusal(RefusalKind::System, format!("engine {home} is not connected; try again"));
         let engine = entry.engine.as_ref().filter(|engine| engine.cut.is_none() && engine.is_open);
         let memory_bytes = engine.ok_or_else(gone)?.description.memory_bytes;
-        let left = memory_bytes.saturating_sub(entry.own_bytes());
+        // What it has to free, it frees first.
+        let live = entry.places.iter().filter(|place| place.is_live).map(|place| place.own_bytes);
+        let left = memory_bytes.saturating_sub(live.sum());
         if memory_bytes == 0 {
             return Err(none());
         }

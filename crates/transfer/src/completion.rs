@@ -176,8 +176,12 @@ pub enum Failure {
         "the engine channel failed and may still write to this transfer's memory; do not reuse that memory"
     )]
     ChannelFaulted,
-    /// No engine of this service performs the operation.
-    #[error("no engine of this service performs this operation")]
+    /// No engine of this service performs the operation on this memory. Memory of an engine process is reached by that engine only, and
+    /// together with host memory that this engine has.
+    #[error(
+        "no engine of this service performs this operation on this memory; move memory of an engine process by that engine, to or from a \
+         frame of the host that it has"
+    )]
     Unsupported,
     /// The engine did not complete the request in time. It was stopped, and no longer touches the memory.
     #[error(

@@ -1,23 +1,55 @@
 //! Commands that build a program and execute it in the caller's directory, so that paths are relative to that.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
-use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, package};
+use crate::files::{copy, make_anew};
+use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, engine, package};
 use crate::line::Line;
 use crate::setup::debian;
 use crate::setup::environments::OPENCV;
 use crate::stages::{execute, run};
 use crate::work::Work;
 
+/// The demo's argument that the engines' folder follows.
+const ENGINES: &str = "--engines";
 /// Environment variable with the Python that has OpenCV.
 const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
 /// Groups and their parts that compare with UCX.
 const WITH_UCX: [(&str, &str); 2] = [("service", "ucx"), ("bulk", "messages")];
 
 pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
-    command_line(work, "demo", arguments)
+    let is_wanted = |argument: &OsString| argument == ENGINES;
+    if !arguments.iter().any(is_wanted) {
+        return command_line(work, "demo", arguments);
+    }
+    work.setup.rust(&[])?;
+    let folder = engines(work)?;
+    let (before, after) = arguments.split_at(arguments.iter().position(is_wanted).unwrap_or(0) + 1);
+    let mut with_folder = before.to_vec();
+    with_folder.push(folder.into_os_string());
+    with_folder.extend_from_slice(after);
+    command_line(work, "demo", &with_folder)
+}
+
+/// Builds the engine processes of the demo into one folder, with the fake driver for the CUDA engine.
+fn engines(work: &Work) -> Result<PathBuf, Failure> {
+    for name in [package::ENGINE_C, package::ENGINE_CUDA, package::FAKE_CUDA] {
+        build(&release(&PRODUCT_WORKSPACE, name))?;
+    }
+    let built = work.place.built("release");
+    let folder = work.place.target.join("engines");
+    make_anew(&folder)?;
+    let example = engine::EXAMPLE;
+    let compile =
+        Line::new("cc").args(["-std=c11", "-O2", "-I", engine::HEADER_FOLDER, engine::EXAMPLE_SOURCE]);
+    let compile = compile.arg(built.join(engine::LIBRARY)).arg("-o").arg(folder.join(example));
+    build(&compile.args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]))?;
+    for (from, to) in [(engine::CUDA, engine::CUDA), (engine::FAKE_CUDA, engine::CUDA_LIBRARY)] {
+        copy(&built.join(from), &folder.join(to))?;
+    }
+    Ok(folder)
 }
 
 pub(super) fn advise(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
@@ -52,6 +84,9 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     }
     let python = (names("twod") && work.setup.environment(&OPENCV))
         .then(|| OPENCV.program(&work.place.target, "python3"));
+    if names("commands") {
+        build(&release(&PRODUCT_WORKSPACE, package::CLI))?;
+    }
     if names("preload") {
         build(&release(&PRODUCT_WORKSPACE, package::PRELOAD))?;
     }

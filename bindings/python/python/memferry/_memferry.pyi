@@ -305,11 +305,14 @@ class Client:
     def embedded(self) -> bool:
         """Whether the service is in this process."""
 
-    def frame(self, length: int, *, huge: bool = False, node: int | None = None) -> Frame:
+    def frame(
+        self, length: int, *, huge: bool = False, node: int | None = None, home: str | None = None
+    ) -> Frame:
         """Allocates at least `length` bytes, in whole pages, zeroed: with `huge` in huge pages of the machine's pool, with
-        `node` on that NUMA node.
+        `node` on that NUMA node. With `home`, the name of an engine process: exactly `length` bytes of memory that only this
+        engine reaches, not mapped here, and lost when its process ends.
 
-        Raises RefusedError for a quota, a length of 0, or where the machine has no such memory; NoAnswerError,
+        Raises RefusedError for a quota, a length of 0, or where the machine or the engine has no such memory; NoAnswerError,
         ServiceLostError, ForkedError; ValueError for a negative length, or a closed client.
         """
 

@@ -6,13 +6,14 @@
 //!
 //! It exits at the end of its input, so it does not outlive the demo.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use memferry::{
-    Client, Failure, Frame, GrantToken, Grantee, Handle, Rights, SessionId, Side, Transfer, Turn, copy,
+    Client, Failure, Frame, GrantToken, Grantee, Handle, Queue, Rights, SessionId, Side, Transfer, Turn, copy,
 };
 use sha2::{Digest, Sha256};
 
@@ -40,8 +41,13 @@ pub(crate) struct ClientArguments {
 
 /// Runs orders until the end of the input.
 pub(crate) fn run(arguments: &ClientArguments) -> Result<(), CommandError> {
-    let mut player =
-        Player { mover: Mover::open(Some(&arguments.socket))?, own: None, theirs: None, token: None };
+    let mut player = Player {
+        mover: Mover::open(Some(&arguments.socket))?,
+        own: None,
+        theirs: None,
+        token: None,
+        running: None,
+    };
     for line in std::io::stdin().lock().lines() {
         let report = serde_json::from_str(&line?)
             .map_err(CommandError::from)
@@ -62,6 +68,8 @@ struct Player {
     theirs: Option<Frame>,
     /// The grant of this client.
     token: Option<GrantToken>,
+    /// A queue with copies that were begun.
+    running: Option<Queue>,
 }
 
 impl Player {
@@ -98,6 +106,10 @@ impl Player {
                 Ok(Report::Revoked)
             }
             Order::FetchAgain => self.fetch_again(),
+            Order::Place { file, home } => self.place(&file, home.as_deref()),
+            Order::Take { token } => self.take(token),
+            Order::Begin { copies } => self.begin(copies),
+            Order::Finish => self.finish(),
         }
     }
 
@@ -223,6 +235,50 @@ impl Player {
     fn fetch_again(&mut self) -> Result<Report, CommandError> {
         let transfer = copy(self.theirs()?.slice(..), self.own()?.0.slice(..));
         self.refused(transfer, |failure| matches!(failure, Failure::Revoked { side: Side::Source, .. }))
+    }
+
+    fn place(&mut self, file: &Path, home: Option<&str>) -> Result<Report, CommandError> {
+        let report = self.register(file)?;
+        if let (Some(engine), Some((near, length))) = (home, self.own.take()) {
+            let far = self.client().frame(length).home(engine).alloc()?;
+            self.mover.run(copy(near.slice(..length), &far))?;
+            self.own = Some((far, length));
+        }
+        Ok(report)
+    }
+
+    fn take(&mut self, token: GrantToken) -> Result<Report, CommandError> {
+        let theirs = self.client().accept(token)?;
+        let length = theirs.length();
+        let own = self.client().frame(length).alloc()?;
+        let done = self.mover.run(copy(&theirs, own.slice(..length)))?;
+        (self.theirs, self.own) = (Some(theirs), Some((own, length)));
+        let bytes = self.checksum()?;
+        Ok(Report::Taken { engine: done.engine.to_string(), checksum: bytes })
+    }
+
+    fn begin(&mut self, copies: u32) -> Result<Report, CommandError> {
+        let mut queue = self.client().queue(copies.next_power_of_two().max(2))?;
+        let length = self.theirs()?.length();
+        for _ in 0..copies {
+            let transfer = copy(self.theirs()?, self.own()?.0.slice(..length));
+            let _ticket = queue.submit(transfer).map_err(|error| error.untyped())?;
+        }
+        self.running = Some(queue);
+        Ok(Report::Begun)
+    }
+
+    fn finish(&mut self) -> Result<Report, CommandError> {
+        let mut queue = self.running.take().ok_or("no copies were begun")?;
+        let mut done = 0;
+        let mut failed = BTreeMap::new();
+        for ended in queue.completions() {
+            match ended {
+                Ok(_) => done += 1,
+                Err(error) => *failed.entry(error.failure.to_string()).or_default() += 1,
+            }
+        }
+        Ok(Report::Finished { done, failed })
     }
 
     /// Submits a transfer that must fail as expected before any byte is moved.

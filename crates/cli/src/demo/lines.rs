@@ -1,5 +1,6 @@
 //! The demo's protocol with its clients: one JSON value per line, an order and then its report.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,14 @@ pub(crate) enum Order {
     Revoke,
     /// Copy the granted memory once more.
     FetchAgain,
+    /// Copy a file into a frame, in memory of an engine process if one is named.
+    Place { file: PathBuf, home: Option<String> },
+    /// Accept a grant and copy it into an own frame of the host.
+    Take { token: GrantToken },
+    /// Submit so many copies of the granted memory.
+    Begin { copies: u32 },
+    /// Wait for these copies.
+    Finish,
 }
 
 /// A client's report on an order.
@@ -56,6 +65,17 @@ pub(crate) enum Report {
     },
     Checksum(String),
     Revoked,
+    Taken {
+        /// The kind of engine that moved the bytes.
+        engine: String,
+        checksum: String,
+    },
+    Begun,
+    /// How many copies were done, and how many failed in each way.
+    Finished {
+        done: u32,
+        failed: BTreeMap<String, u32>,
+    },
     /// The service refused, as expected.
     Refused {
         message: String,

@@ -3,7 +3,8 @@
 //! ```text
 //! Stage ─ directory ─ executable for all users, a directory for each process
 //!       ├ Service   `memferry serve`         ended with SIGTERM, killed when dropped
-//!       └ Actor     `memferry demo-client`   ended by the end of its input, killed when dropped
+//!       ├ Actor     `memferry demo-client`   ended by the end of its input, killed when dropped
+//!       └ Engine    a program of a folder    ended with SIGTERM when dropped
 //! ```
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -30,18 +31,21 @@ pub(crate) enum Part {
     Service,
     A,
     B,
+    /// Both engine processes.
+    Engines,
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Service, Self::A, Self::B];
+    const ALL: [Self; 4] = [Self::Service, Self::A, Self::B, Self::Engines];
 
-    /// The unprivileged user of this role, if there are three. None is 65534: in a container that does not map all users, the
+    /// The unprivileged user of this role, if there are four. None is 65534: in a container that does not map all users, the
     /// service refuses that id, because it stands for every other user.
     pub(crate) const fn user(self) -> u32 {
         match self {
             Self::Service => 65531,
             Self::A => 65532,
             Self::B => 65533,
+            Self::Engines => 65530,
         }
     }
 
@@ -50,6 +54,7 @@ impl Part {
             Self::Service => "service",
             Self::A => "a",
             Self::B => "b",
+            Self::Engines => "engines",
         }
     }
 }
@@ -95,7 +100,7 @@ impl Stage {
         std::fs::set_permissions(&self.executable, PermissionsExt::from_mode(0o755))
     }
 
-    /// Checks that the executable runs as each of the three users.
+    /// Checks that the executable runs as each of the users.
     fn try_users(&self) -> Result<(), String> {
         if !rustix::process::geteuid().is_root() {
             return Err("the demo does not run as root".to_owned());
@@ -125,8 +130,20 @@ impl Stage {
     }
 
     /// The owner of its process and files, if it differs from the demo's user.
-    fn user_of(&self, part: Part) -> Option<u32> {
+    pub(crate) fn user_of(&self, part: Part) -> Option<u32> {
         self.users.is_ok().then_some(part.user())
+    }
+
+    /// Copies a program or library to where every user can run it.
+    pub(crate) fn take_program(&self, program: &Path) -> Result<PathBuf, CommandError> {
+        let failed = |error: io::Error| {
+            format!("cannot copy {}: {error}; `./x demo --engines` builds the engines", program.display())
+        };
+        let name = program.file_name().ok_or_else(|| format!("{} names no file", program.display()))?;
+        let to = self.directory.join(name);
+        std::fs::copy(program, &to).map_err(failed)?;
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755)).map_err(failed)?;
+        Ok(to)
     }
 
     /// Writes a file that only that role may read.
@@ -231,13 +248,14 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts the service and waits until clients can connect.
-    pub(crate) fn start(stage: &Stage) -> Result<Self, CommandError> {
+    /// Starts the service with further arguments and waits until clients can connect.
+    pub(crate) fn start(stage: &Stage, arguments: &[&str]) -> Result<Self, CommandError> {
         let socket = stage.path_of(Part::Service, "memferry.sock");
         let mut command = stage.command(Part::Service);
         command
             .args(["serve", "--no-config", "--mode", "666", "--stop-with-parent", "--socket"])
-            .arg(&socket);
+            .arg(&socket)
+            .args(arguments);
         command.stdin(Stdio::null());
         let player = Player::start(command, stage)?;
         match player.receive_line()? {
@@ -263,6 +281,38 @@ impl Service {
             return Err("the service left its socket behind".into());
         }
         Ok(())
+    }
+}
+
+/// A keeper, and with it the engine that it has forked.
+pub(crate) struct Engine(Player);
+
+impl Engine {
+    pub(crate) fn start(
+        stage: &Stage,
+        program: &Path,
+        socket: &Path,
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<Self, CommandError> {
+        let program = stage.take_program(program)?;
+        let mut command = Command::new(&program);
+        if let Some(user) = stage.user_of(Part::Engines) {
+            command.uid(user).gid(user);
+        }
+        command.current_dir("/").arg("--socket").arg(socket).args(["--name", name]).args(arguments);
+        command.stdin(Stdio::null());
+        Player::start(command, stage).map(Self)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // The keeper ends its engine. Should it not end, it is killed, and its engine with it.
+        let process = rustix::process::Pid::from_child(&self.0.child);
+        if rustix::process::kill_process(process, rustix::process::Signal::TERM).is_ok() {
+            let _ = self.0.end();
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Story<'a> {
     b_session: SessionId,
 }
 
-fn unexpected(report: &Report) -> CommandError {
+pub(super) fn unexpected(report: &Report) -> CommandError {
     format!("a client's report does not match its order: {report:?}").into()
 }
 
@@ -42,7 +42,7 @@ impl<'a> Story<'a> {
                 "All processes run as one user ({why}), so isolation between users is not shown; the checks are the same."
             ),
         }
-        let service = Service::start(stage)?;
+        let service = Service::start(stage, &[])?;
         let workers = Client::connect(&service.socket)?.status()?.workers.len();
         let workers = match workers {
             1 => "one CPU worker, a thread of the service".to_owned(),
@@ -174,7 +174,7 @@ impl<'a> Story<'a> {
     }
 }
 
-fn introduce(name: &str, actor: &mut Actor) -> Result<SessionId, CommandError> {
+pub(super) fn introduce(name: &str, actor: &mut Actor) -> Result<SessionId, CommandError> {
     match actor.ask(&Order::Introduce)? {
         Report::Introduced { session, user, process } => {
             say!("Client {name} is process {process} of user {user}, session {session}.");

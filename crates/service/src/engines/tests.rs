@@ -141,11 +141,14 @@ fn own_memory_is_counted_until_it_is_freed() {
     assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, MEMORY - 4096));
     assert_eq!(bed.allocate(4097).unwrap_err().kind, RefusalKind::Quota);
     bed.engines.release(&[mapping]);
-    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
-    assert!(bed.allocate(4097).is_err(), "not freed yet");
+    let next = bed.allocate(MEMORY).unwrap();
+    assert_eq!(bed.engines.states().next().unwrap().memory.1, 2 * MEMORY - 4096, "not freed yet");
+    assert!(bed.allocate(1).is_err());
+    assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })], "before the next");
     bed.report(ENGINE, proposal.frame, FrameResult::Unmapped);
-    assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, 0));
-    bed.allocated(MEMORY);
+    assert_eq!(bed.engines.states().next().unwrap().memory, (MEMORY, MEMORY));
+    let event = FrameEvent::Allocate { frame: next.frame, length: MEMORY };
+    assert_eq!(bed.delivered(), [(ENGINE, event)]);
 }
 
 #[test]
