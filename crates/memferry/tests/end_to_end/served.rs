@@ -11,7 +11,7 @@ use memferry_transfer::{Operation, Segment};
 use super::*;
 
 /// Runs the requests of the suite.
-struct Served {
+pub(crate) struct Served {
     frames: Vec<Frame>,
     queue: Queue,
     /// Number of requests; selects in turn `run`, `submit`, and `submit` to the worker.
@@ -22,13 +22,17 @@ struct Served {
 
 /// Runs the suite on frames that the client has allocated, one for each number.
 pub(crate) fn suite_on(client: &Client, frame: impl Fn(usize) -> Frame, cases: u32) {
-    let frames = (0..requests::FRAMES).map(frame).collect();
-    let queue = client.queue(8).expect("a queue");
-    let staging = client.frame(FRAME_BYTES).alloc().expect("a frame");
-    request_suite(Served { frames, queue, turns: 0, staging }, cases);
+    request_suite(Served::new(client, frame), cases);
 }
 
 impl Served {
+    pub(crate) fn new(client: &Client, frame: impl Fn(usize) -> Frame) -> Self {
+        let frames = (0..requests::FRAMES).map(frame).collect();
+        let queue = client.queue(8).expect("a queue");
+        let staging = client.frame(FRAME_BYTES).alloc().expect("a frame");
+        Self { frames, queue, turns: 0, staging }
+    }
+
     /// Submits a transfer and waits for it.
     fn submitted(&mut self, transfer: Transfer<u64>) -> Result<Done<u64>, RunError<u64>> {
         let ticket = self.queue.submit(transfer)?;
