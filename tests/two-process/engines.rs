@@ -5,6 +5,7 @@
 //! ```
 
 mod harness;
+mod own_memory;
 
 #[path = "../../crates/memferry/tests/end_to_end/served.rs"]
 mod served;
@@ -13,19 +14,16 @@ mod served;
 mod shared;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use harness::{Role, Service, role_socket, wait_until};
 use memferry::{CallError, Client, Frame, FrameError, Grantee, Queue, RefusalKind, Rights, copy, fill};
 use memferry_engine::{
-    Descriptor, Engine, EngineDescription, EngineOptions, Failure, FrameWatcher, Handle, Job, Mapping,
-    Operation, Outcome, Region, WorkId, run,
+    Engine, EngineDescription, EngineOptions, Failure, Job, Operation, Outcome, WorkId, run,
 };
-use memferry_transfer::operation::Reach;
 use memferry_transfer::{Confined, EngineKind};
+use own_memory::OwnMemory;
 use rustix::process::{Pid, Signal, kill_process};
 use shared::*;
 
@@ -86,63 +84,12 @@ fn engine_that_copies() {
     });
 }
 
-/// The memory of an engine that only it reaches: here it is private memory of its process. Clones share it.
-#[derive(Clone, Default)]
-struct OwnMemory(Arc<Mutex<BTreeMap<Handle, Mapping>>>);
-
-impl FrameWatcher for OwnMemory {
-    /// Takes its time, as a device that pins the memory.
-    fn mapped(&mut self, _: Handle, _: &Mapping) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-
-    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
-        let freed = self.0.lock().unwrap().remove(&frame);
-        assert_eq!(freed.is_some(), memory.is_elsewhere());
-    }
-
-    fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
-        // One byte less than it announced, so that the last one is refused here and not by the service.
-        let mut frames = self.0.lock().unwrap();
-        let used: usize = frames.values().map(Mapping::length_bytes).sum();
-        let fits = used as u64 + length < MEMORY;
-        fits.then(|| {
-            let memory = Mapping::owned(vec![0; length as usize]);
-            let address = memory.pointer().addr();
-            frames.insert(frame, memory);
-            address
-        })
-    }
-}
-
-impl OwnMemory {
-    /// Carries out a job over host memory and this memory.
-    fn perform(&self, job: &Job) -> Outcome {
-        let frames = self.0.lock().unwrap();
-        let here = |mapping: &Mapping| {
-            let own = frames.values().find(|own| own.pointer().addr() == mapping.pointer().addr());
-            if mapping.is_elsewhere() { own.cloned() } else { Some(mapping.clone()) }
-        };
-        let found = job.operation().try_map(|_, region, reach| {
-            let start = match reach {
-                Reach::Walk(plane, _) => plane.start,
-                Reach::Bytes(_) => 0,
-            };
-            let region = here(region.memory())
-                .and_then(|memory| Region::new(memory, region.offset(), region.length()));
-            region.map(|region| (region, start)).ok_or(())
-        });
-        let found = Descriptor::new(0, found.unwrap()).unwrap();
-        let confined = Confined::new(found.operation(), job.hint()).unwrap();
-        memferry_cpu::perform_whole(&confined, None).unwrap()
-    }
-}
-
 /// Copies, also in memory of its own.
 #[test]
 fn engine_that_has_memory() {
     as_engine(|engine| {
-        let memory = OwnMemory::default();
+        // A byte less than announced, so that the last one is refused by the engine and not by the service.
+        let memory = OwnMemory::new(MEMORY - 1);
         engine.watch_frames(memory.clone());
         loop {
             let job = next(engine);
@@ -155,7 +102,8 @@ fn engine_that_has_memory() {
 #[test]
 fn engine_that_never_ends_long_ones() {
     as_engine(|engine| {
-        let memory = OwnMemory::default();
+        // A byte less than announced, so that the last one is refused by the engine and not by the service.
+        let memory = OwnMemory::new(MEMORY - 1);
         engine.watch_frames(memory.clone());
         let mut held: Vec<Job> = Vec::new();
         let mut tick = 0;

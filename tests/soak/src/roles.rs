@@ -11,10 +11,13 @@ mod borrower;
 mod bulk;
 mod cells;
 mod engine;
+mod far;
 mod files;
 mod judge;
 mod lender;
 mod mover;
+#[path = "../../two-process/own_memory.rs"]
+mod own_memory;
 mod plain;
 mod transfers;
 
@@ -59,6 +62,8 @@ pub(crate) enum Role {
     Plain,
     /// An engine process.
     Engine,
+    /// Uses memory that only the engine process reaches.
+    Far,
     /// Holds memory.
     Ballast,
 }
@@ -140,6 +145,7 @@ fn play(
     *process = client.status()?.process;
     print_line(&format!("hello {process}"));
     match part.role {
+        Role::Far => far::session(&client, random, progress, rounds.min(200)),
         Role::Lender => lender::session(&client, &part.meeting, random, progress, rounds),
         Role::Borrower => borrower::session(&client, &part.meeting, random, progress, rounds),
         Role::Producer => bulk::produce(&client, &part.meeting, random, progress, rounds),

@@ -28,7 +28,7 @@ use crate::service::{Launcher, SOON, Service};
 use crate::{Programs, SoakError};
 
 /// Concurrent clients of each kind.
-const TEAM: [(Kind, usize); 11] = [
+const TEAM: [(Kind, usize); 12] = [
     (Kind::Part(Role::Mover), 2),
     (Kind::Part(Role::Lender), 1),
     (Kind::Part(Role::Borrower), 1),
@@ -38,6 +38,7 @@ const TEAM: [(Kind, usize); 11] = [
     (Kind::Part(Role::Files), 1),
     (Kind::Part(Role::Plain), 1),
     (Kind::Part(Role::Engine), 1),
+    (Kind::Part(Role::Far), 1),
     (Kind::C, 1),
     (Kind::Python, 1),
 ];

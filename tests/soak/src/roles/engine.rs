@@ -9,15 +9,17 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use memferry_engine::{Engine, EngineDescription, EngineOptions, Failure, Job, Outcome, WorkId, run};
-use memferry_transfer::Confined;
+use memferry_engine::{Engine, EngineDescription, EngineOptions, Failure, Job, WorkId, run};
 
 use super::Part;
+use super::own_memory::OwnMemory;
 use crate::output::Progress;
 use crate::random::Random;
 
 /// The name in the service's configuration.
 pub(crate) const NAME: &str = "soak";
+/// Bytes of its own memory.
+const MEMORY: u64 = 4 << 20;
 /// How long a request is waited for, so that progress is reported.
 const LIMIT: Duration = Duration::from_millis(200);
 
@@ -34,7 +36,8 @@ enum Temper {
 }
 
 pub(super) fn serve(part: &Part) -> ExitCode {
-    let description = EngineDescription { shortest_bytes: 0, ..EngineDescription::default() };
+    let description =
+        EngineDescription { shortest_bytes: 0, memory_bytes: MEMORY, ..EngineDescription::default() };
     let options = EngineOptions { socket: part.socket.clone(), name: NAME.to_owned(), description };
     let ended = run(options, |engine| {
         // Each process that the keeper forks has choices of its own.
@@ -53,18 +56,27 @@ fn live(engine: &mut Engine, random: &mut Random) {
     let temper = random.one_of(&tempers);
     let until = Instant::now() + Duration::from_millis(random.between(100, 20_000));
     let mut progress = Progress::new();
+    let memory = OwnMemory::new(MEMORY);
+    engine.watch_frames(memory.clone());
     while Instant::now() < until {
         engine.take_cancels();
         match engine.next(LIMIT) {
             None => progress.report(),
-            Some(job) => handle(engine, &job, temper, random, &mut progress),
+            Some(job) => handle(engine, &memory, &job, (temper, random), &mut progress),
         }
     }
 }
 
-fn handle(engine: &mut Engine, job: &Job, temper: Temper, random: &mut Random, progress: &mut Progress) {
+fn handle(
+    engine: &mut Engine,
+    memory: &OwnMemory,
+    job: &Job,
+    (temper, random): (Temper, &mut Random),
+    progress: &mut Progress,
+) {
     let id = job.id();
     let is_odd = random.once_in(20);
+    let perform = || memory.perform(job);
     match temper {
         Temper::Failing if is_odd => {
             let failure = random.one_of(&[Failure::MemoryFault, Failure::Cancelled, Failure::Unsupported]);
@@ -72,19 +84,14 @@ fn handle(engine: &mut Engine, job: &Job, temper: Temper, random: &mut Random, p
         }
         Temper::Stalling if is_odd => return,
         Temper::Lying if is_odd => {
+            // It is trusted with bytes, so they are right.
+            let outcome = perform();
             let tag = if random.once_in(2) { id.tag } else { id.tag ^ 0x1_0000 };
-            engine.complete(WorkId { tag, ..id }, job.succeeded());
+            engine.complete(WorkId { tag, ..id }, outcome);
         }
         _ => {}
     }
-    let outcome = perform(job);
+    let outcome = perform();
     engine.complete(id, outcome);
     progress.add(1, outcome.bytes_done);
-}
-
-/// Carries out a job as the CPU engine does.
-fn perform(job: &Job) -> Outcome {
-    let confined = Confined::new(job.operation(), job.hint());
-    let done = confined.ok().and_then(|confined| memferry_cpu::perform_whole(&confined, None));
-    done.unwrap_or_else(|| job.failed(Failure::Unsupported, 0))
 }

@@ -1,0 +1,67 @@
+//! Memory that only one engine process reaches: here it is private memory of its process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use memferry_engine::{Descriptor, Failure, FrameWatcher, Handle, Job, Mapping, Outcome, Region};
+use memferry_transfer::Confined;
+use memferry_transfer::operation::Reach;
+
+/// That memory. Clones share it.
+#[derive(Clone)]
+pub(crate) struct OwnMemory {
+    bytes: u64,
+    frames: Arc<Mutex<BTreeMap<Handle, Mapping>>>,
+}
+
+impl FrameWatcher for OwnMemory {
+    /// Takes its time, as a device that pins the memory.
+    fn mapped(&mut self, _: Handle, _: &Mapping) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+        let freed = self.frames.lock().unwrap().remove(&frame);
+        assert_eq!(freed.is_some(), memory.is_elsewhere());
+    }
+
+    fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
+        let mut frames = self.frames.lock().unwrap();
+        let used: usize = frames.values().map(Mapping::length_bytes).sum();
+        let fits = used as u64 + length <= self.bytes;
+        fits.then(|| {
+            let memory = Mapping::owned(vec![0; length as usize]);
+            let address = memory.pointer().addr();
+            frames.insert(frame, memory);
+            address
+        })
+    }
+}
+
+impl OwnMemory {
+    /// Memory of so many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { bytes, frames: Arc::default() }
+    }
+
+    /// Carries out a job over host memory and this memory, as the CPU engine does.
+    pub(crate) fn perform(&self, job: &Job) -> Outcome {
+        let frames = self.frames.lock().unwrap();
+        let here = |mapping: &Mapping| {
+            let own = frames.values().find(|own| own.pointer().addr() == mapping.pointer().addr());
+            if mapping.is_elsewhere() { own.cloned() } else { Some(mapping.clone()) }
+        };
+        let found = job.operation().try_map(|_, region, reach| {
+            let start = match reach {
+                Reach::Walk(plane, _) => plane.start,
+                Reach::Bytes(_) => 0,
+            };
+            let region = here(region.memory())
+                .and_then(|memory| Region::new(memory, region.offset(), region.length()));
+            region.map(|region| (region, start)).ok_or(())
+        });
+        let found = Descriptor::new(0, found.unwrap()).unwrap();
+        let confined = Confined::new(found.operation(), job.hint()).unwrap();
+        memferry_cpu::perform_whole(&confined, None).unwrap_or_else(|| job.failed(Failure::Unsupported, 0))
+    }
+}
