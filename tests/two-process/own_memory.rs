@@ -17,7 +17,7 @@ pub(crate) struct OwnMemory {
 impl FrameWatcher for OwnMemory {
     /// Takes its time, as a device that pins the memory.
     fn mapped(&mut self, _: Handle, _: &Mapping) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 
     fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
