@@ -102,7 +102,8 @@ impl Stage {
         let engine = configuration(rest);
         let service = Service::start(&["--workers=2", "--channels=8", "--mode=666", "--engine", &engine]);
         let beside = |name| service.socket.with_file_name(name);
-        let (orders, lines) = (beside("orders"), beside("lines"));
+        let orders = beside("orders");
+        let lines = beside("lines");
         std::fs::write(&orders, "").unwrap();
         let engine = Role::start_by(
             Command::new(std::env::current_exe().unwrap())
@@ -295,7 +296,9 @@ fn small_pieces_are_scattered_and_gathered() {
 fn pictures_are_cut_out_and_filled() {
     let (_stage, client) = Stage::ready("", "");
     let mut queue = client.queue(8).unwrap();
-    let (width, height, pitch) = (3001_u64, 3500_u64, 4096 * 4_u64);
+    let width = 3001_u64;
+    let height = 3500_u64;
+    let pitch = 4096 * 4_u64;
     let bytes = pitch * height;
     let picture = near(&client, bytes, 6);
     let device = far(&client, bytes);
@@ -537,8 +540,8 @@ fn a_thousand_end_once(client: &Client, (near, device): (&Frame, &Frame), end: i
     let mut queue = client.queue(1024).unwrap();
     let mut open = BTreeSet::new();
     for number in 0..1000 {
-        let (there, back) = (copy(near, device), copy(device, near));
-        let ticket = queue.submit(if number % 2 == 0 { there } else { back }).unwrap();
+        let transfer = if number % 2 == 0 { copy(near, device) } else { copy(device, near) };
+        let ticket = queue.submit(transfer).unwrap();
         open.insert(ticket.id());
     }
     end();

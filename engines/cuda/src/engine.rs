@@ -88,8 +88,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         memory_bytes: options.memory,
         ..any
     };
-    let (socket, name) = (options.socket.clone(), options.name.clone());
-    memferry_engine::run(EngineOptions { socket, name, description }, |engine| serve(engine, options))
+    let connected = EngineOptions { socket: options.socket.clone(), name: options.name.clone(), description };
+    memferry_engine::run(connected, |engine| serve(engine, options))
 }
 
 /// Why an engine's process ends.

@@ -37,9 +37,8 @@ pub(crate) struct Part {
 /// Which bytes of the request are done after some parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
-    /// The first ones.
     Upward,
-    /// The last ones.
+    /// The last ones: it goes from the end to the beginning.
     Downward,
     Unclear,
 }
