@@ -397,7 +397,7 @@ fn requests_between_vram_and_host_memory_match_the_oracle() {
     for faults in ["", "register=refused", "driver=12000 fail=cuModuleLoadData:200:1"] {
         let (_stage, client) = Stage::ready(faults, "");
         let place = |number: usize| {
-            if number % 3 == 0 { host(&client, FRAME_BYTES) } else { far(&client, FRAME_BYTES) }
+            if number.is_multiple_of(3) { host(&client, FRAME_BYTES) } else { far(&client, FRAME_BYTES) }
         };
         suite_on_device(&client, place, 60);
     }

@@ -238,16 +238,18 @@ impl<'a> Builder<'a> {
             return None;
         }
         let pattern = pattern(count.pixel, color);
-        let mut single = |to: Place| {
+        let mut single = |to: Option<Place>| {
+            let to = to?;
             let bytes = to.length_bytes();
             self.parts.push_back(Part { job: Job::Fill { to, pattern }, bytes });
+            Some(())
         };
         let Some(walk) = Walk::new(destination, &count) else {
             return few_runs(count.pixels())?
-                .try_for_each(|number| Some(single(pixel(to, destination, &count, number)?)));
+                .try_for_each(|number| single(pixel(to, destination, &count, number)));
         };
         if !walk.is_forward_by(walk.row_bytes) && !walk.is_upward_by(walk.row_bytes) {
-            return few_runs(u64::from(count.y_count))?.try_for_each(|row| Some(single(walk.row(to, row)?)));
+            return few_runs(u64::from(count.y_count))?.try_for_each(|row| single(walk.row(to, row)));
         }
         for rows in bands(&count, walk.row_bytes) {
             let bytes = rows.count() * walk.row_bytes;
