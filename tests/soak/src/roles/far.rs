@@ -61,6 +61,9 @@ fn wait(queue: &mut Queue, ticket: Ticket) -> Result<Copied, Stop> {
             Failure::EngineReset
             | Failure::Unsupported
             | Failure::Revoked { .. }
+            // Of the grant, after its revocation: its place may be in use again.
+            | Failure::StaleHandle { .. }
+            | Failure::UnknownHandle { .. }
             | Failure::Cancelled
             | Failure::ChannelFaulted
             | Failure::MemoryFault
@@ -100,11 +103,11 @@ fn use_frame(
         progress.add(1, part);
     }
     let user = Grantee::User(rustix::process::geteuid().as_raw());
-    let grant = client.grant(far, Rights::READ, user)?;
-    let granted = match client.accept(grant.token()) {
-        Ok(granted) => granted,
+    let granted = client.grant(far, Rights::READ, user);
+    let (grant, granted) = match granted.and_then(|grant| Ok((client.accept(grant.token())?, grant))) {
+        Ok((granted, grant)) => (grant, granted),
         // The engine went away meanwhile.
-        Err(CallError::Refused(_)) => return Ok(()),
+        Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::Capability => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     let mut tickets = Vec::new();
