@@ -6,7 +6,7 @@
 //!                   └─ Stream ◄──────────────────── submit ───┘ ─► poll: Completion
 //! ```
 //!
-//! [`run`] is the engine process over these: [`Frames`](frames) follows what clients have, [`divide`](parts) makes jobs of requests.
+//! [`run`] is the engine process over these. It follows what frames clients have, and makes jobs of their requests.
 //!
 //! The driver is loaded when the program runs; building needs no CUDA toolkit. Nothing here was run on a GPU so far: the tests use a
 //! fake of the driver (`tests/fake-cuda`), so they show that calls are made as the documentation says, not that a driver agrees,
