@@ -701,6 +701,8 @@ fn an_engines_memory_is_granted_and_revoked_in_flight() {
         assert!(matches!(failure, Failure::Cancelled | Failure::Revoked { .. }), "{failure}");
     }
     assert!(queue.run(copy(granted.slice(..1), near.slice(..1))).is_err(), "revoked");
+    let own = client.frame(4096).alloc().unwrap();
+    client.queue(4).unwrap().run(copy(far.slice(..4096), &own)).expect("its owner still has it");
 }
 
 #[test]

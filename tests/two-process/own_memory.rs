@@ -15,7 +15,10 @@ pub(crate) struct OwnMemory {
 }
 
 impl FrameWatcher for OwnMemory {
-    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+    /// Takes its time, as a device that pins the memory.
+    fn mapped(&mut self, _: Handle, _: &Mapping) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 
     fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
         let freed = self.frames.lock().unwrap().remove(&frame);

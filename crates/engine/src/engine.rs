@@ -5,6 +5,7 @@
 //! Work (handles) ─ Frames ─► Job (mappings, checked)       a frame that is not here, or a byte outside: unsupported
 //! ```
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,10 @@ use crate::process;
 
 /// About the cost of being woken.
 const SPIN: Duration = Duration::from_micros(50);
+/// How long a request that only this engine can do waits for a frame with which the watcher is not done.
+const ARRIVAL: Duration = Duration::from_millis(500);
+/// How often such a request is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A request to carry out: every byte that it names lies in memory of this process, and what it writes is writable.
 #[derive(Clone, Debug)]
@@ -77,6 +82,8 @@ pub struct Engine {
     frames: Frames,
     watcher: Watcher,
     spin: Spin,
+    /// Requests that wait for frames, and since when.
+    held: VecDeque<(Work, Instant)>,
     /// Cancels that were noticed and that [`take_cancels`](Self::take_cancels) has not reported.
     has_cancels: bool,
     /// The keeper, until it has learned that this process has done work.
@@ -99,13 +106,22 @@ impl Drop for Engine {
 impl Engine {
     /// An engine over an end and frames, of a keeper if it has one.
     pub(crate) fn new(end: EngineEnd, frames: Frames, watcher: Watcher, keeper: Option<OwnedFd>) -> Self {
-        Self { end, frames, watcher, spin: Spin::new(SPIN), has_cancels: false, keeper }
+        Self {
+            end,
+            frames,
+            watcher,
+            spin: Spin::new(SPIN),
+            held: VecDeque::new(),
+            has_cancels: false,
+            keeper,
+        }
     }
 
     /// The next request. Waits for at most `limit`: it spins for a short while, then sleeps. Returns `None` before that if the service
     /// asked for the early end of a request, see [`take_cancels`](Self::take_cancels).
     ///
-    /// Requests whose frames are not here are completed as unsupported; the service leaves them to its CPU workers.
+    /// Requests whose frames are not here are completed as unsupported; the service leaves them to its CPU workers. One that also names
+    /// the engine's own memory is held back for a while instead, because its frame may be about to come.
     pub fn next(&mut self, limit: Duration) -> Option<Job> {
         if let Some(job) = self.take() {
             return Some(job);
@@ -131,7 +147,7 @@ impl Engine {
             if left.is_zero() {
                 return None;
             }
-            self.end.sleep(left);
+            self.end.sleep(if self.held.is_empty() { left } else { left.min(LOOK) });
             if let Some(job) = self.take() {
                 return Some(job);
             }
@@ -140,13 +156,35 @@ impl Engine {
 
     /// The next request that can be carried out, if one waits.
     fn take(&mut self) -> Option<Job> {
-        loop {
-            let Work { id, operation, hint } = self.end.next_work()?;
-            match locate(&operation, &self.frames) {
-                Some(descriptor) => return Some(Job::new(id, descriptor.with_hint(hint))),
-                None => self.end.complete(id, Outcome::refused(Failure::Unsupported)),
+        for _ in 0..self.held.len() {
+            let (work, since) = self.held.pop_front()?;
+            let located = self.take_work(work, since);
+            if located.is_some() {
+                return located;
             }
         }
+        loop {
+            let work = self.end.next_work()?;
+            let located = self.take_work(work, Instant::now());
+            if located.is_some() {
+                return located;
+            }
+        }
+    }
+
+    /// The request over mapped memory; `None` if it is completed or held back, which it was since `since`.
+    fn take_work(&mut self, work: Work, since: Instant) -> Option<Job> {
+        if let Some(descriptor) = locate(&work.operation, &self.frames) {
+            return Some(Job::new(work.id, descriptor.with_hint(work.hint)));
+        }
+        if self.end.is_cancelled(work.id) {
+            self.end.complete(work.id, Outcome::refused(Failure::Cancelled));
+        } else if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < ARRIVAL {
+            self.held.push_back((work, since));
+        } else {
+            self.end.complete(work.id, Outcome::refused(Failure::Unsupported));
+        }
+        None
     }
 
     /// Completes a request, once. Its memory must not be touched any more: if the device cannot be stopped, end the process instead. The
@@ -198,6 +236,20 @@ impl Engine {
     pub fn watch_frames(&mut self, watcher: impl FrameWatcher + 'static) {
         self.watcher.set(&self.frames, Box::new(watcher));
     }
+}
+
+/// Whether only this engine can do the operation, once a frame of it is here: another operand lies in the engine's own memory.
+fn waits_for_a_frame(operation: &Operation<Span>, frames: &Frames) -> bool {
+    let mut is_own = false;
+    let mut is_missing = false;
+    let _ = operation.visit::<std::convert::Infallible>(|_, span, _| {
+        match frames.get(span.handle) {
+            Some(mapping) => is_own |= mapping.is_elsewhere(),
+            None => is_missing = true,
+        }
+        Ok(())
+    });
+    is_own && is_missing
 }
 
 /// The operation over the frames' mappings; `None` if a frame is not here, cannot be written, or does not have all bytes.

@@ -53,7 +53,8 @@ impl Frames {
 /// return within milliseconds.
 pub trait FrameWatcher: Send {
     /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame. The engine gets no
-    /// such request before this has returned; the CPU does them.
+    /// such request before this has returned: the CPU does them, and those that also name the engine's own memory wait up to half a
+    /// second.
     fn mapped(&mut self, frame: Handle, memory: &Mapping);
 
     /// No request names the frame any more; it is unmapped next, or freed with this call if it is the engine's own memory.

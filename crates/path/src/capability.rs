@@ -180,7 +180,7 @@ impl<M: Clone> Admitted<M> {
 /// A capability in the tree.
 struct Node<M> {
     session: SessionId,
-    /// The memory, until the node is revoked and nothing is in flight on it.
+    /// The memory, until the node is revoked and nothing is in flight on it. The node that registered it keeps it until nothing is below.
     kept: Option<M>,
     /// Neither the node nor anything below it gives access. The slot stays until nothing is in flight there and its holder needs no
     /// tombstone.
@@ -402,6 +402,7 @@ pub struct Capabilities<M> {
     /// Something in flight was revoked since the caller last asked.
     caught: bool,
     dropped: Vec<M>,
+    freed: Vec<M>,
     /// Revocations whose trees are not marked completely.
     markings: VecDeque<Marking>,
     mirror: Option<Box<dyn Mirror<M> + Send>>,
@@ -422,6 +423,7 @@ impl<M: Memory> Capabilities<M> {
             quarantined: BTreeSet::new(),
             caught: false,
             dropped: Vec::new(),
+            freed: Vec::new(),
             markings: VecDeque::new(),
             mirror: None,
         }
@@ -515,7 +517,15 @@ impl<M: Memory> Capabilities<M> {
     /// Takes the memory that left the table since the last call, for the caller to drop: unmapping is slow. Memory leaves when its
     /// capability is revoked and nothing is in flight on it, including quarantined requests.
     pub fn take_dropped(&mut self) -> Vec<M> {
-        std::mem::take(&mut self.dropped)
+        let mut all = self.take_freed();
+        all.append(&mut self.dropped);
+        all
+    }
+
+    /// Takes the registered memory that left the table with its last capability since the last call: no request names it any more.
+    /// [`take_dropped`](Self::take_dropped) returns the rest then: shares of memory that others may still name.
+    pub fn take_freed(&mut self) -> Vec<M> {
+        std::mem::take(&mut self.freed)
     }
 
     /// Whether a request in flight holds a revoked capability.

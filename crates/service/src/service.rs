@@ -663,6 +663,7 @@ impl Service {
         let is_more = capabilities.advance(PART_NODES);
         let finished = capabilities.take_finished();
         let withheld = capabilities.take_withheld();
+        let freed = capabilities.take_freed();
         let dropped = capabilities.take_dropped();
         drop(capabilities);
         if is_more {
@@ -670,14 +671,14 @@ impl Service {
             self.shared.notify(Notice::Settled);
         }
         self.cancel_revoked();
-        if finished.is_empty() && withheld.is_empty() && dropped.is_empty() {
+        if finished.is_empty() && withheld.is_empty() && dropped.is_empty() && freed.is_empty() {
             return;
         }
         // Before the answers, and before the memory is given up: no worker uses what it found before.
         let retired = self.shared.view.retire();
-        let must_forget = self.release_from_engines(&dropped);
-        let unused = self.workers.forget(dropped, must_forget);
-        events.to_drop.push(Box::new((retired, unused)));
+        let must_forget = self.release_from_engines(&freed);
+        let unused = self.workers.forget(freed, must_forget);
+        events.to_drop.push(Box::new((retired, dropped, unused)));
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));

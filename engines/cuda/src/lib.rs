@@ -6,7 +6,7 @@
 //!                   └─ Stream ◄──────────────────── submit ───┘ ─► poll: Completion
 //! ```
 //!
-//! It is not connected to the service yet: no client's request reaches it.
+//! [`run`] is the engine process over these. It follows what frames clients have, and makes jobs of their requests.
 //!
 //! The driver is loaded when the program runs; building needs no CUDA toolkit. Nothing here was run on a GPU so far: the tests use a
 //! fake of the driver (`tests/fake-cuda`), so they show that calls are made as the documentation says, not that a driver agrees,
@@ -17,9 +17,12 @@
 
 mod device;
 mod driver;
+mod engine;
+mod frames;
 mod gather;
 mod host;
 mod job;
+mod parts;
 mod pinnings;
 mod place;
 mod stream;
@@ -27,6 +30,7 @@ mod vram;
 
 pub use device::{Abilities, Device, DeviceError};
 pub use driver::{CUDA_VERSION, CallError, Code, DeviceAddress, Driver, LIBRARY, LoadError};
+pub use engine::{Options, run};
 pub use host::HostMemory;
 pub use job::{Job, JobError, Piece, Rows};
 pub use pinnings::NotPinned;

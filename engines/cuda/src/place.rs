@@ -27,6 +27,13 @@ impl Place {
         is_inside.then(|| Self { memory, offset: range.start, length: range.end - range.start })
     }
 
+    /// A range of it; `None` if that is reversed or leaves it.
+    pub fn part(&self, range: Range<u64>) -> Option<Self> {
+        let is_inside = range.start <= range.end && range.end <= self.length;
+        let memory = Arc::clone(&self.memory);
+        is_inside.then(|| Self { memory, offset: self.offset + range.start, length: range.end - range.start })
+    }
+
     pub fn length_bytes(&self) -> u64 {
         self.length
     }
@@ -52,6 +59,11 @@ impl Place {
         self.is_same_memory(other)
             && self.offset < other.offset + other.length
             && other.offset < self.offset + self.length
+    }
+
+    /// Whether this place begins after the other one in the same memory.
+    pub(crate) fn is_after(&self, other: &Self) -> bool {
+        self.is_same_memory(other) && self.offset > other.offset
     }
 
     /// Two values for one mapping have the same address.

@@ -199,6 +199,11 @@ impl Vram {
         allocation.device.call(|driver| driver.export(allocation.handle))
     }
 
+    /// Where the device finds the first byte.
+    pub(crate) fn address(&self) -> DeviceAddress {
+        self.range.start
+    }
+
     /// The length that was asked for.
     pub fn length_bytes(&self) -> u64 {
         self.length_bytes

@@ -13,9 +13,11 @@
 //! | `register=refused` | memory of shared mappings of memfds cannot be registered |
 //! | `fail=CALL:CODE:TIMES` | the next so many calls of this function fail, without an effect |
 //! | `without=CALL` | the driver does not have this function |
+//! | `orders=PATH` | before each call and command, words are read from this file again if it has changed; tests of other processes replace it |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char};
+use std::path::PathBuf;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +38,9 @@ pub(crate) struct Faults {
     lost: Option<Code>,
     failing: BTreeMap<String, (Code, u64)>,
     without: BTreeSet<String>,
+    orders: Option<PathBuf>,
+    /// What the file with orders had when it was last read.
+    ordered: String,
 }
 
 static FAULTS: LazyLock<Mutex<Faults>> = LazyLock::new(|| {
@@ -49,6 +54,8 @@ static FAULTS: LazyLock<Mutex<Faults>> = LazyLock::new(|| {
         lost: None,
         failing: BTreeMap::new(),
         without: BTreeSet::new(),
+        orders: None,
+        ordered: String::new(),
     };
     if let Ok(text) = std::env::var(VARIABLE) {
         assert!(faults.set(&text).is_some(), "{VARIABLE} has a word that the fake does not know: {text}");
@@ -56,16 +63,21 @@ static FAULTS: LazyLock<Mutex<Faults>> = LazyLock::new(|| {
     Mutex::new(faults)
 });
 static GO: Condvar = Condvar::new();
+/// Orders in a file are looked for so often by streams that hold.
+const LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) fn faults() -> MutexGuard<'static, Faults> {
-    FAULTS.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    faults.read_orders();
+    faults
 }
 
 /// Waits as long as the faults say before a command runs. An error: the context is lost, and the command does not run.
 pub(crate) fn before_command() -> Result<(), Code> {
     let mut faults = faults();
     while faults.holds && faults.lost.is_none() {
-        faults = GO.wait(faults).unwrap_or_else(PoisonError::into_inner);
+        faults = GO.wait_timeout(faults, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        faults.read_orders();
     }
     let slow = faults.slow;
     if let Some((left, code)) = faults.losing {
@@ -106,6 +118,14 @@ impl Faults {
         }
     }
 
+    fn read_orders(&mut self) {
+        let text = self.orders.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+        if let Some(text) = text.filter(|text| *text != self.ordered) {
+            assert!(self.set(&text).is_some(), "an order that the fake does not know: {text}");
+            self.ordered = text;
+        }
+    }
+
     fn set(&mut self, text: &str) -> Option<()> {
         for word in text.split_whitespace() {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
@@ -125,6 +145,7 @@ impl Faults {
                     let call = parts.next()?.to_owned();
                     self.failing.insert(call, (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?));
                 }
+                "orders" => self.orders = Some(value.into()),
                 "without" => _ = self.without.insert(value.to_owned()),
                 _ => return None,
             }

@@ -400,7 +400,12 @@ const PREFIX: &str = "role says ";
 
 impl Role {
     pub fn start(role: &str, socket: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::start_by(&mut Command::new(std::env::current_exe().unwrap()), role, socket)
+    }
+
+    /// Starts a role by a command that runs this test binary.
+    pub fn start_by(command: &mut Command, role: &str, socket: &Path) -> Self {
+        let mut child = command
             .args([role, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, socket)
             .stdin(Stdio::piped())

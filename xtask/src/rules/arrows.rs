@@ -4,8 +4,8 @@
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
 //!                      └─ shm ◄── cpu, kmod ◄─┴─ service ◄─┬─ memferry ◄── c, python, bulk, cli
 //!                          ▲      ▲                        ├─ daemon ◄──── cli
-//!                          │      │                        └─ engine ◄──── engine-c        external is between shm and service
-//!                          │      └─ preload, recorder            engine-cuda uses shm and transfer
+//!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
+//!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  lab uses any, nothing uses lab
 //! ```
@@ -103,7 +103,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-preload", Arrows::Only(&["memferry-cpu"])),
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
-    ("memferry-engine-cuda", Arrows::Only(&["memferry-shm", "memferry-transfer"])),
+    ("memferry-engine-cuda", Arrows::Only(&["memferry-engine", "memferry-shm", "memferry-transfer"])),
     ("memferry-fake-cuda", Arrows::Only(&[])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
     (

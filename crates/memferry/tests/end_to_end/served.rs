@@ -11,7 +11,7 @@ use memferry_transfer::{Operation, Segment};
 use super::*;
 
 /// Runs the requests of the suite, by one client after the other.
-struct Served {
+pub(crate) struct Served {
     /// The frames as their owners have them.
     frames: Vec<Frame>,
     users: Vec<User>,
@@ -33,6 +33,12 @@ impl User {
     pub(crate) fn new(client: Client, frames: usize, allocate: impl Fn(&Client) -> Frame) -> Self {
         let frames = (0..frames).map(|_| allocate(&client)).collect();
         Self { frames, queue: client.queue(8).expect("a queue"), staging: frame(&client), client }
+    }
+
+    /// Uses this frame of its own for the bytes of frames that are not mapped here.
+    #[allow(dead_code, reason = "for engines that do not have every frame of the host")]
+    pub(crate) fn staged_by(self, staging: Frame) -> Self {
+        Self { staging, ..self }
     }
 
     /// Writes all of an own frame.
@@ -112,6 +118,18 @@ impl RequestFixture for Served {
 }
 
 impl Served {
+    /// The suite for these clients. Each uses its own frames and those of the others.
+    pub(crate) fn new(mut users: Vec<User>) -> Self {
+        let owned = users.iter().flat_map(|user| user.frames.iter().map(|frame| (&user.client, frame)));
+        let frames = owned.clone().map(|(_, frame)| frame.clone()).collect();
+        let seen = |user: &User| owned.clone().map(|(owner, frame)| user.sees(owner, frame)).collect();
+        let seen: Vec<Vec<Frame>> = users.iter().map(seen).collect();
+        for (user, frames) in users.iter_mut().zip(seen) {
+            user.frames = frames;
+        }
+        Self { frames, users, turns: 0 }
+    }
+
     fn owner_of(&mut self, frame: &Frame) -> &mut User {
         self.users.iter_mut().find(|user| user.client.owns(frame)).expect("an owner")
     }
@@ -158,16 +176,9 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
     }
 }
 
-/// Runs so many cases of the suite by these clients in turn. Each uses its own frames and those of the others.
-pub(crate) fn run_request_suite(mut users: Vec<User>, cases: u32) {
-    let owned = users.iter().flat_map(|user| user.frames.iter().map(|frame| (&user.client, frame)));
-    let frames = owned.clone().map(|(_, frame)| frame.clone()).collect();
-    let seen = |user: &User| owned.clone().map(|(owner, frame)| user.sees(owner, frame)).collect();
-    let seen: Vec<Vec<Frame>> = users.iter().map(seen).collect();
-    for (user, frames) in users.iter_mut().zip(seen) {
-        user.frames = frames;
-    }
-    request_suite(Served { frames, users, turns: 0 }, cases);
+/// Runs so many cases of the suite by these clients in turn.
+pub(crate) fn run_request_suite(users: Vec<User>, cases: u32) {
+    request_suite(Served::new(users), cases);
 }
 
 #[test]

@@ -132,7 +132,7 @@ impl<M: Memory> Capabilities<M> {
 
     /// Memory that [`take_dropped`](Self::take_dropped) would return.
     pub fn dropped(&self) -> usize {
-        self.dropped.len()
+        self.freed.len() + self.dropped.len()
     }
 
     /// Whether a request in flight was revoked since the last call.
@@ -157,7 +157,7 @@ impl<M: Memory> Capabilities<M> {
     /// Whether [`take_finished`](Self::take_finished), [`take_withheld`](Self::take_withheld) or
     /// [`take_dropped`](Self::take_dropped) would return something.
     pub fn has_news(&self) -> bool {
-        !self.finished.is_empty() || !self.withheld.is_empty() || !self.dropped.is_empty()
+        !self.finished.is_empty() || !self.withheld.is_empty() || self.dropped() > 0
     }
 
     /// Ends a request's claims.
@@ -320,14 +320,19 @@ impl<M: Memory> Capabilities<M> {
         });
     }
 
-    /// Drops the memory of a revoked node once nothing is in flight on it, removes the node once nothing is below it, then does the
-    /// same for its ancestors.
+    /// Drops the memory of a revoked node once nothing is in flight on it, and if it is a root, nothing is below it. Removes the node once
+    /// nothing is below it, then does the same for its ancestors.
     fn settle(&mut self, index: u32) {
         let mut next = Some(index);
         while let Some(index) = next {
             let idle = |node: &&mut Node<M>| node.revoked && node.in_flight == 0;
             let Some(node) = self.table.at_mut(index).filter(idle) else { break };
-            self.dropped.extend(node.kept.take());
+            let is_root = node.parent.is_none();
+            if is_root && !node.children.is_empty() {
+                break;
+            }
+            let left = if is_root { &mut self.freed } else { &mut self.dropped };
+            left.extend(node.kept.take());
             if !node.children.is_empty() {
                 break;
             }

@@ -56,6 +56,24 @@ fn a_revocation_waits_for_requests_below_it() {
 }
 
 #[test]
+fn memory_is_freed_after_its_last_request() {
+    let (mut table, root, memory) = with_root();
+    let (granted, held) = pass(&mut table, (A, root, 50), ALL, B);
+    table.revoke(A, granted).unwrap();
+    assert!(filled(&mut table, B, held, (0, 1)).is_err());
+    assert_eq!(table.take_freed(), [], "its owner still has it");
+    assert!(!table.take_dropped().is_empty());
+    let (_, held) = pass(&mut table, (A, root, 50), ALL, B);
+    let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
+    table.revoke(A, root).unwrap();
+    assert_eq!(table.take_freed(), [], "a request still uses it");
+    release(&mut table, running);
+    assert_eq!(table.take_freed(), std::slice::from_ref(&memory));
+    table.take_dropped();
+    assert_eq!(memory.holders(), 0);
+}
+
+#[test]
 fn nested_revocations_wait_independently() {
     let (mut table, root, _) = with_root();
     let child = table.derive(A, root, (0, 10), ALL).unwrap();

@@ -1,0 +1,126 @@
+//! The frames that requests name: host memory of clients, pinned while it is here, and VRAM in which they have frames.
+//!
+//! ```text
+//! mapped(frame)    ─► HostMemory, pinned ─┐ by the address of
+//! allocate(length) ─► Vram, zeroed ───────┴ its first byte    ─► place(region), for a job
+//! unmapping(frame) ─► unpinned, or given back
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memferry_engine::{FrameWatcher, Handle, Mapping, Region};
+
+use crate::device::Device;
+use crate::host::HostMemory;
+use crate::place::Place;
+use crate::vram::{Vram, VramPool};
+
+/// The frames of an engine's process. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Frames(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// The engine's, for lines to the administrator.
+    name: String,
+    device: Arc<Device>,
+    pool: Arc<VramPool>,
+    known: Mutex<Known>,
+    told_unpinned: AtomicBool,
+    /// The last allocation failed, and was reported.
+    told_exhausted: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    host: BTreeMap<usize, Arc<HostMemory>>,
+    vram: BTreeMap<usize, Arc<Vram>>,
+}
+
+impl Frames {
+    /// No frames, and a pool of VRAM for those of clients.
+    pub(crate) fn new(name: &str, device: &Arc<Device>, memory_bytes: u64) -> Self {
+        Self(Arc::new(Shared {
+            name: name.to_owned(),
+            device: Arc::clone(device),
+            pool: VramPool::new(device, memory_bytes),
+            known: Mutex::default(),
+            told_unpinned: AtomicBool::new(false),
+            told_exhausted: AtomicBool::new(false),
+        }))
+    }
+
+    /// The range of an operand; `None` if the frame is not here.
+    pub(crate) fn place(&self, region: &Region<Mapping>) -> Option<Place> {
+        let range = region.offset()..region.offset().checked_add(region.length())?;
+        let memory = region.memory();
+        let known = self.known();
+        if memory.is_elsewhere() {
+            known.vram.get(&address(memory))?.place(range)
+        } else {
+            known.host.get(&address(memory))?.place(range)
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line to the administrator, unless `told` says that it was written before.
+    fn tell_once(&self, told: &AtomicBool, what: std::fmt::Arguments<'_>) {
+        if !told.swap(true, Ordering::Relaxed) {
+            tell(&self.0.name, what);
+        }
+    }
+}
+
+impl FrameWatcher for Frames {
+    fn mapped(&mut self, _: Handle, memory: &Mapping) {
+        let pinned = HostMemory::new(&self.0.device, memory.clone());
+        if let Some(why) = pinned.not_pinned() {
+            self.tell_once(
+                &self.0.told_unpinned,
+                format_args!("a frame is not pinned, so it is slow: {why}"),
+            );
+        }
+        let _replaced = self.known().host.insert(address(memory), pinned);
+    }
+
+    fn unmapping(&mut self, _: Handle, memory: &Mapping) {
+        // Dropped after the lock is released: the driver may take its time.
+        let _freed = if memory.is_elsewhere() {
+            (self.known().vram.remove(&address(memory)), None)
+        } else {
+            (None, self.known().host.remove(&address(memory)))
+        };
+    }
+
+    fn allocate(&mut self, _: Handle, length: u64) -> Option<usize> {
+        match self.0.pool.allocate(length) {
+            Ok(vram) => {
+                self.0.told_exhausted.store(false, Ordering::Relaxed);
+                let address = usize::try_from(vram.address().0).ok()?;
+                self.known().vram.insert(address, vram);
+                Some(address)
+            }
+            Err(why) => {
+                let what = format_args!("no frame of {length} bytes: {why}");
+                self.tell_once(&self.0.told_exhausted, what);
+                None
+            }
+        }
+    }
+}
+
+/// Tells mappings apart: the address of this process, or that of the device, which no mapping of this process has.
+fn address(memory: &Mapping) -> usize {
+    memory.pointer().addr()
+}
+
+/// Writes a line for the administrator to standard error, as far as that is open.
+pub(crate) fn tell(name: &str, what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "memferry engine {name}: {what}");
+}
