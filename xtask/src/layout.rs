@@ -87,6 +87,7 @@ pub(crate) mod binary {
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
+    pub(crate) const ENGINE_LIBRARY: &str = "libmemferry_engine_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
     pub(crate) const RECORDER_LIBRARY: &str = "libmemferry_recorder.so";
 }
@@ -133,6 +134,12 @@ pub(crate) const API: &str = "crates/memferry/src/";
 
 pub(crate) const C_INSTALL: &str = "bindings/c/install";
 pub(crate) const ENGINE_INSTALL: &str = "bindings/engine/install";
+/// Whole engine processes, the templates for others.
+pub(crate) mod examples {
+    pub(crate) const ENGINE: &str = "engines/example/memferry-engine-example.c";
+    pub(crate) const ENGINES: [&str; 3] =
+        [ENGINE, "engines/example/Makefile", "engines/example-python/memferry_engine_example.py"];
+}
 
 pub(crate) const PYTHON: &str = "bindings/python";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";

@@ -25,8 +25,11 @@ pub(super) fn install(work: &Work, prefix: &Path) -> Result<(), Failure> {
     let built = build::programs(work)?;
     let prefix = prefix_of(&work.place.caller.join(prefix));
     tree::command(&built, &prefix)?;
-    tree::library(&built, &prefix)?;
-    tree::development(&built, &prefix)?;
+    for library in [&built.c, &built.engine] {
+        tree::library(library, &prefix)?;
+        tree::development(library, &prefix)?;
+    }
+    tree::examples(&built, &prefix, "memferry")?;
     let root = prefix.root.display();
     say(format_args!("installed below {root}; the command is {root}/bin/memferry"));
     Ok(())

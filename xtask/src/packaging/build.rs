@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::tree::Built;
+use super::tree::{Built, CLibrary};
 use super::wheel;
 use crate::failure::Failure;
 use crate::files::{make_anew, write};
@@ -16,7 +16,7 @@ use crate::setup::environments::PACKAGE;
 use crate::stages::{output, say};
 use crate::work::Work;
 
-const CRATES: [&str; 4] = [package::CLI, package::C, package::PRELOAD, package::RECORDER];
+const CRATES: [&str; 5] = [package::CLI, package::C, package::ENGINE_C, package::PRELOAD, package::RECORDER];
 
 /// Builds programs, libraries, manual pages and completions.
 pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
@@ -27,12 +27,14 @@ pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
         root: work.place.root.clone(),
         manuals: work.place.built("package/man"),
         completions: work.place.built("package/completions"),
-        c: work.place.built("package/c"),
+        c: CLibrary { name: "memferry", folder: work.place.built("package/c") },
+        engine: CLibrary { name: "memferry_engine", folder: work.place.built("package/engine") },
         programs,
     };
     make_anew(&built.manuals)?;
     make_anew(&built.completions)?;
-    make_anew(&built.c)?;
+    make_anew(&built.c.folder)?;
+    make_anew(&built.engine.folder)?;
     let command = built.programs.join(binary::CLI);
     work.stages.run("manual pages", &Line::new(&command).arg("manual-pages").arg(&built.manuals))?;
     for shell in ["bash", "zsh", "fish"] {
@@ -41,7 +43,8 @@ pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
             text.ok_or_else(|| Failure::setup(format!("the command prints no completions for {shell}")))?;
         write(&built.completions.join(shell), text)?;
     }
-    work.stages.run("C library", &install_c(&["--strip"], &built.programs, &built.c))?;
+    work.stages.run("C library", &install_c(&["--strip"], &built.programs, &built.c.folder))?;
+    work.stages.run("C library for engines", &install_engine(&built.programs, &built.engine.folder))?;
     Ok(built)
 }
 
@@ -53,6 +56,12 @@ fn cargo() -> Line {
 /// Installs the C library from a build directory.
 pub(crate) fn install_c(options: &[&str], built: &Path, prefix: &Path) -> Line {
     Line::new(format!("./{}", layout::C_INSTALL)).args(options).arg(built.join(binary::C_LIBRARY)).arg(prefix)
+}
+
+/// Installs the C library for engines from a build directory.
+fn install_engine(built: &Path, prefix: &Path) -> Line {
+    let line = Line::new(format!("./{}", layout::ENGINE_INSTALL)).arg("--strip");
+    line.arg(built.join(binary::ENGINE_LIBRARY)).arg(prefix)
 }
 
 /// Builds the wheel; returns its path.
@@ -99,7 +108,8 @@ mod tests {
     fn everything_is_built_at_once() {
         assert_eq!(
             cargo().to_string(),
-            "cargo build --release -p memferry-cli -p memferry-c -p memferry-preload -p memferry-recorder"
+            "cargo build --release -p memferry-cli -p memferry-c -p memferry-engine-c -p memferry-preload -p \
+             memferry-recorder"
         );
     }
 
@@ -107,5 +117,9 @@ mod tests {
     fn library_is_installed_by_its_script() {
         let line = install_c(&["--strip"], Path::new("/t/release"), Path::new("/opt/m")).to_string();
         assert_eq!(line, format!("./{} --strip /t/release/libmemferry_c.a /opt/m", layout::C_INSTALL));
+        let line = install_engine(Path::new("/t/release"), Path::new("/opt/m")).to_string();
+        let expected =
+            format!("./{} --strip /t/release/libmemferry_engine_c.a /opt/m", layout::ENGINE_INSTALL);
+        assert_eq!(line, expected);
     }
 }

@@ -21,11 +21,15 @@ use crate::stages::{output, run_all, say};
 use crate::work::Work;
 
 const MAINTAINER: &str = "The memferry developers <memferry@packages.invalid>";
+/// Header, static library and example for engines.
+const ENGINE_DEVELOPMENT: &str = "libmemferry-engine-dev";
 /// Packages with crates of others, and the crate that each contains.
-const WITH_CRATES: [(&str, &str); 4] = [
+const WITH_CRATES: [(&str, &str); 6] = [
     ("memferry", package::CLI),
     ("libmemferry0", package::C),
     ("libmemferry-dev", package::C),
+    ("libmemferry-engine0", package::ENGINE_C),
+    (ENGINE_DEVELOPMENT, package::ENGINE_C),
     ("python3-memferry", package::PYTHON),
 ];
 
@@ -36,8 +40,8 @@ const MANDOC: &str = r#"find "$@" -type f -exec mandoc -T lint -W warning {} +"#
 pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
     work.setup.tools(&[debian::PACKAGING])?;
     let built = build::programs(work)?;
-    let lint =
-        Line::new("sh").args(["-c", MANDOC, "mandoc"]).arg(&built.manuals).arg(built.c.join("share/man"));
+    let pages = [&built.c, &built.engine].map(|library| library.folder.join("share/man"));
+    let lint = Line::new("sh").args(["-c", MANDOC, "mandoc"]).arg(&built.manuals).args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
     let wheel = build::wheel(work)?;
     let folder = work.place.built("package/debian");
@@ -80,8 +84,11 @@ fn lay_out(
         zsh: "share/zsh/vendor-completions",
     };
     tree::command(built, &prefix("memferry"))?;
-    tree::library(built, &prefix("libmemferry0"))?;
-    tree::development(built, &prefix("libmemferry-dev"))?;
+    tree::library(&built.c, &prefix("libmemferry0"))?;
+    tree::development(&built.c, &prefix("libmemferry-dev"))?;
+    tree::library(&built.engine, &prefix("libmemferry-engine0"))?;
+    tree::development(&built.engine, &prefix(ENGINE_DEVELOPMENT))?;
+    tree::examples(built, &prefix(ENGINE_DEVELOPMENT), ENGINE_DEVELOPMENT)?;
     tree::python(wheel, &prefix("python3-memferry"))?;
     tree::module(built, &prefix("memferry-dkms"), version)?;
     let rustc = output(&Line::new("rustc").arg("-vV").within(&work.place.root)).unwrap_or_default();

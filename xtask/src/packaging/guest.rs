@@ -56,6 +56,7 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     for file in [layout::packaging::GUEST_CHECKS, layout::packaging::CLIENT] {
         lines.push(Line::new("cp").arg(work.place.at(file)).arg(&given));
     }
+    lines.push(engine(work, &given.join("example")));
     let disk = folder.join("given.img");
     lines.push(Line::new("rm").arg("-f").arg(&disk));
     lines.push(make_disk(&given, &disk, "100M"));
@@ -66,6 +67,15 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     let log = folder.join("said.txt");
     let watch = Watch { log: &log, limit: LIMIT, mark: "systemd: ", shown: &["PASS", "FAIL", "systemd: "] };
     work.stages.step("systemd", "QEMU with Debian 12", || watch.run(&line))
+}
+
+/// Compiles the example engine with the library that is packed; the guest has no C library to compile with.
+fn engine(work: &Work, to: &Path) -> Line {
+    let library = work.place.built("package/engine");
+    let source = work.place.at(layout::examples::ENGINE);
+    let line = Line::new("cc").args(["-O2", "-o"]).arg(to).arg(source);
+    let line = line.arg("-I").arg(library.join("include")).arg("-L").arg(library.join("lib"));
+    line.arg("-lmemferry_engine")
 }
 
 /// Makes the disk with Debian, and copies its kernel and initial RAM disk.

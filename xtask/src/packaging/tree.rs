@@ -1,7 +1,7 @@
 //! The files of each package: where they are built, and where they are installed.
 //!
 //! ```text
-//! Built ──► command, library, development, python, module ──► files below Prefix::root
+//! Built ──► command, library, development, examples, python, module ──► files below Prefix::root
 //! ```
 //!
 //! `Prefix::seen` is the path that the installed programs know. It differs from `root` while a package is made.
@@ -26,8 +26,17 @@ pub(crate) struct Built {
     pub(crate) manuals: PathBuf,
     /// What shells read to complete the command, a file for each.
     pub(crate) completions: PathBuf,
-    /// The C library, as its script installs it.
-    pub(crate) c: PathBuf,
+    /// The library for clients in C.
+    pub(crate) c: CLibrary,
+    /// The library for engines in C.
+    pub(crate) engine: CLibrary,
+}
+
+/// A C library, as its script installs it.
+pub(crate) struct CLibrary {
+    /// The name of its header and pkg-config file, and of the library without the "lib".
+    pub(crate) name: &'static str,
+    pub(crate) folder: PathBuf,
 }
 
 /// A place to install to.
@@ -65,7 +74,9 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     }
     make(&prefix.units)?;
     for unit in entries(&built.root.join(layout::packaging::UNITS))? {
-        let text = read(&unit)?.replace("/usr/bin/", &format!("{}/bin/", prefix.seen.display()));
+        let seen = prefix.seen.display();
+        let text = read(&unit)?.replace("/usr/bin/", &format!("{seen}/bin/"));
+        let text = text.replace("/usr/lib/memferry/", &format!("{seen}/lib/memferry/"));
         write(&prefix.units.join(unit.file_name().unwrap_or_default()), text)?;
     }
     let shared = prefix.folder("share/memferry")?;
@@ -91,12 +102,13 @@ fn completions(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
 }
 
 /// The shared library, with the link that programs load it by.
-pub(crate) fn library(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+pub(crate) fn library(library: &CLibrary, prefix: &Prefix) -> Result<(), Failure> {
     let to = prefix.libraries()?;
-    let from = built.c.join("lib");
+    let from = library.folder.join("lib");
+    let beginning = format!("lib{}.so.", library.name);
     for file in entries(&from)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !name.starts_with("libmemferry.so.") {
+        if !name.starts_with(&beginning) {
             continue;
         }
         match fs::read_link(&file) {
@@ -108,20 +120,35 @@ pub(crate) fn library(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
 }
 
 /// Header, static library, pkg-config file and manual pages.
-pub(crate) fn development(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
-    let from = built.c.join("lib");
+pub(crate) fn development(library: &CLibrary, prefix: &Prefix) -> Result<(), Failure> {
+    let CLibrary { name, folder } = library;
+    let from = folder.join("lib");
     let to = prefix.libraries()?;
-    copy(&built.c.join("include/memferry.h"), &prefix.folder("include")?.join("memferry.h"))?;
-    copy(&from.join("libmemferry.a"), &to.join("libmemferry.a"))?;
-    link(Path::new("libmemferry.so.0"), &to.join("libmemferry.so"))?;
-    let text = read(&from.join("pkgconfig/memferry.pc"))?;
+    let header = format!("{name}.h");
+    copy(&folder.join("include").join(&header), &prefix.folder("include")?.join(&header))?;
+    let archive = format!("lib{name}.a");
+    copy(&from.join(&archive), &to.join(&archive))?;
+    link(Path::new(&format!("lib{name}.so.0")), &to.join(format!("lib{name}.so")))?;
+    let description = format!("{name}.pc");
+    let text = read(&from.join("pkgconfig").join(&description))?;
     let text = pkg_config(&text, &prefix.seen, &prefix.libraries);
-    let folder = to.join("pkgconfig");
-    make(&folder)?;
-    write(&folder.join("memferry.pc"), text)?;
+    make(&to.join("pkgconfig"))?;
+    write(&to.join("pkgconfig").join(&description), text)?;
     for section in ["3", "7"] {
         let below = format!("share/man/man{section}");
-        copy_all(&built.c.join(&below), &prefix.folder(&below)?, section)?;
+        // Not every library has both.
+        if folder.join(&below).is_dir() {
+            copy_all(&folder.join(&below), &prefix.folder(&below)?, section)?;
+        }
+    }
+    Ok(())
+}
+
+/// The sources of the example engines, as documentation of `package`.
+pub(crate) fn examples(built: &Built, prefix: &Prefix, package: &str) -> Result<(), Failure> {
+    let to = prefix.folder(&format!("share/doc/{package}/examples"))?;
+    for file in layout::examples::ENGINES.map(Path::new) {
+        copy(&built.root.join(file), &to.join(file.file_name().unwrap_or_default()))?;
     }
     Ok(())
 }
@@ -227,13 +254,14 @@ mod tests {
     }
 
     /// A build of which nothing is there but the tree, and a prefix.
-    fn example(root: PathBuf, folder: &Path) -> (Built, Prefix) {
+    fn nothing_built(root: PathBuf, folder: &Path) -> (Built, Prefix) {
         let built = Built {
             root,
             programs: "/p".into(),
             manuals: "/m".into(),
             completions: folder.join("built"),
-            c: "/c".into(),
+            c: CLibrary { name: "memferry", folder: "/c".into() },
+            engine: CLibrary { name: "memferry_engine", folder: "/e".into() },
         };
         let prefix = Prefix {
             root: folder.to_owned(),
@@ -248,7 +276,7 @@ mod tests {
     #[test]
     fn each_shell_finds_its_completions() {
         let folder = std::env::temp_dir().join(format!("xtask-completions-{}", std::process::id()));
-        let (built, prefix) = example("/r".into(), &folder);
+        let (built, prefix) = nothing_built("/r".into(), &folder);
         make(&built.completions).unwrap();
         for shell in ["bash", "zsh", "fish"] {
             write(&built.completions.join(shell), shell).unwrap();
@@ -267,13 +295,26 @@ mod tests {
     fn module_brings_what_its_makefile_needs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
         let folder = std::env::temp_dir().join(format!("xtask-module-{}", std::process::id()));
-        let (built, prefix) = example(root, &folder);
+        let (built, prefix) = nothing_built(root, &folder);
         module(&built, &prefix, "1.2.3").unwrap();
         let to = folder.join("src/memferry-1.2.3");
         for file in ["Kbuild", "Makefile", "main.c", "memferry.h", "demo/memferry_demo.c"] {
             assert!(to.join(file).is_file(), "{file}");
         }
         assert!(to.join("include/uapi/memferry.h").is_file() && !to.join("tests").exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn examples_are_documentation() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+        let folder = std::env::temp_dir().join(format!("xtask-example-{}", std::process::id()));
+        let (built, prefix) = nothing_built(root, &folder);
+        examples(&built, &prefix, "libmemferry-engine-dev").unwrap();
+        let to = folder.join("share/doc/libmemferry-engine-dev/examples");
+        for file in ["Makefile", "memferry-engine-example.c", "memferry_engine_example.py"] {
+            assert!(to.join(file).is_file(), "{file}");
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }
