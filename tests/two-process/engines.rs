@@ -472,7 +472,7 @@ fn requests_in_an_engines_memory_match_the_oracle() {
     served::suite_on(&client, |_| far(&client, FRAME_BYTES), 60);
     // Operands in both kinds of memory.
     let near_or_far =
-        |number: usize| if number % 3 == 0 { frame(&client) } else { far(&client, FRAME_BYTES) };
+        |number: usize| if number.is_multiple_of(3) { frame(&client) } else { far(&client, FRAME_BYTES) };
     served::suite_on(&client, near_or_far, 60);
 }
 
