@@ -665,10 +665,10 @@ fn requests_in_an_engines_memory_match_the_oracle() {
     let all_far = |client: &Client| far(client, FRAME_BYTES);
     served::run_request_suite(vec![served::User::new(client, requests::FRAMES, all_far)], 60);
     // Two clients, each with frames in both kinds of memory, and with grants of the other's.
-    let number = std::cell::Cell::new(0);
+    let number = std::cell::Cell::new(0_usize);
     let near_or_far = |client: &Client| {
         number.set(number.get() + 1);
-        if number.get() % 3 == 0 { frame(client) } else { far(client, FRAME_BYTES) }
+        if number.get().is_multiple_of(3) { frame(client) } else { far(client, FRAME_BYTES) }
     };
     let users = [peer(), peer()].map(|client| served::User::new(client, requests::FRAMES / 2, near_or_far));
     served::run_request_suite(users.into(), 60);

@@ -68,6 +68,30 @@ fn connect_with_engine(socket: &Path) -> User {
     }
 }
 
+/// Memory of its own: zeroed, used in both directions and within, freed in the end and given again.
+fn uses_own_memory(user: &mut User) {
+    let far = user.client.frame(2 * LENGTH).home("example").alloc().unwrap();
+    assert!(user.client.frame(1).home("example").alloc().is_err(), "all of it is taken");
+    user.queue.run(copy(far.slice(..LENGTH), &user.destination)).unwrap();
+    let mut bytes = [0; 12];
+    user.destination.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 12]);
+    user.source.write(0, b"Own memory..").unwrap();
+    user.queue.run(copy(&user.source, far.slice(LENGTH..))).unwrap();
+    // They overlap, and so do the pieces of the lists.
+    user.queue.run(copy(far.slice(LENGTH..), far.slice(3..LENGTH + 3))).unwrap();
+    let lists = ([far.slice(3..LENGTH + 3)], [far.slice(..LENGTH)]);
+    user.queue.run(scatter_gather(lists.0, lists.1)).unwrap();
+    let done = user.queue.run(copy(far.slice(..12), user.destination.slice(..12))).unwrap();
+    assert_eq!((done.engine, done.bytes_done), (EngineKind::External, 12));
+    user.destination.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"Own memory..");
+    assert!(
+        user.queue.run(xor([&far, &far], &far)).is_err(),
+        "it does not perform this, and nobody else can"
+    );
+}
+
 #[test]
 fn the_example_engine_serves_clients() {
     let socket = Socket::fresh("served");
@@ -103,27 +127,8 @@ fn the_example_engine_serves_clients() {
     let up = copy(user.source.slice(..LENGTH - 5), user.source.slice(5..));
     assert_eq!(user.queue.run(up).unwrap().engine, EngineKind::Cpu);
 
-    // Memory of its own: zeroed, used in both directions and within, freed and given again.
     for _ in 0..3 {
-        let far = user.client.frame(2 * LENGTH).home("example").alloc().unwrap();
-        assert!(user.client.frame(1).home("example").alloc().is_err(), "all of it is taken");
-        user.queue.run(copy(far.slice(..LENGTH), &user.destination)).unwrap();
-        user.destination.read(0, &mut bytes).unwrap();
-        assert_eq!(bytes, [0; 12]);
-        user.source.write(0, b"Own memory..").unwrap();
-        user.queue.run(copy(&user.source, far.slice(LENGTH..))).unwrap();
-        // They overlap, and so do the pieces of the lists.
-        user.queue.run(copy(far.slice(LENGTH..), far.slice(3..LENGTH + 3))).unwrap();
-        let lists = ([far.slice(3..LENGTH + 3)], [far.slice(..LENGTH)]);
-        user.queue.run(scatter_gather(lists.0, lists.1)).unwrap();
-        let done = user.queue.run(copy(far.slice(..12), user.destination.slice(..12))).unwrap();
-        assert_eq!((done.engine, done.bytes_done), (EngineKind::External, 12));
-        user.destination.read(0, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"Own memory..");
-        assert!(
-            user.queue.run(xor([&far, &far], &far)).is_err(),
-            "it does not perform this, and nobody else can"
-        );
+        uses_own_memory(&mut user);
     }
 
     // It comes back with frames that have been sealed long ago.

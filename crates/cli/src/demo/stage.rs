@@ -31,7 +31,6 @@ pub(crate) enum Part {
     Service,
     A,
     B,
-    /// Both engine processes.
     Engines,
 }
 
