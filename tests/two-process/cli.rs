@@ -703,6 +703,50 @@ fn demo_succeeds_and_cleans_up() {
     assert_eq!((picture.width, picture.height), (768, 1024));
 }
 
+/// A folder with the engines of the demo, if the tests of the whole workspace have built them.
+fn engines(place: &Place) -> Option<PathBuf> {
+    let built = PathBuf::from(std::env::var_os("MEMFERRY_TEST_BUILT")?);
+    let folder = place.path("engines");
+    std::fs::create_dir(&folder).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c11", "-O2", "-I"]).arg(root.join("bindings/engine"));
+    compile
+        .arg(root.join("engines/example/memferry-engine-example.c"))
+        .arg(built.join("libmemferry_engine_c.a"));
+    compile.arg("-o").arg(folder.join("memferry-engine-example")).args([
+        "-lgcc_s",
+        "-lpthread",
+        "-ldl",
+        "-lm",
+    ]);
+    assert!(compile.status().unwrap().success());
+    std::fs::copy(built.join("memferry-engine-cuda"), folder.join("memferry-engine-cuda")).unwrap();
+    std::fs::copy(built.join("libmemferry_fake_cuda.so"), folder.join("libcuda.so.1")).unwrap();
+    Some(folder)
+}
+
+#[test]
+fn the_demo_shows_engine_processes() {
+    let place = Place::new();
+    let temporary = Place::new();
+    let mut absent = memferry!["demo", "--engines", place.path("nothing")];
+    absent.env("TMPDIR", &temporary.0);
+    assert_fails(absent, "`./x demo --engines` builds the engines");
+    let Some(engines) = engines(&place) else { return };
+    let file = place.file("shared", &noise(3_000_000, 5));
+    let mut command = memferry!["demo", "--engines", &engines, "--file", &file];
+    command.env("TMPDIR", &temporary.0);
+    let printed = succeed(command);
+    assert!(printed.contains("All five steps succeeded"), "{printed}");
+    assert_eq!(printed.matches("moved by an engine process").count(), 4, "{printed}");
+    assert_eq!(printed.matches("refused: ").count(), 2, "{printed}");
+    let processes = processes(&printed);
+    assert_eq!(processes.len(), 5, "{printed}");
+    assert!(!processes.into_iter().any(is_alive));
+    assert!(temporary.is_empty());
+}
+
 #[test]
 fn demo_checks_its_picture_first() {
     let place = Place::new();

@@ -28,6 +28,8 @@ use crate::process;
 const SPIN: Duration = Duration::from_micros(50);
 /// How long a request that only this engine can do waits for a frame with which the watcher is not done.
 const ARRIVAL: Duration = Duration::from_millis(500);
+/// How long a client's frame in own memory waits for an engine that has just begun to set its watcher: less than the service waits.
+const WATCHER_LIMIT: Duration = Duration::from_secs(3);
 /// How often such a request is looked at.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -329,7 +331,8 @@ fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<En
     let end = open(&mut connection, workers, capacity)?;
     rustix::io::write(&keeper, &[1]).map_err(ConnectionError::system("writing to the keeper"))?;
     let reports = keeper.try_clone().ok();
-    let watcher = Watcher::default();
+    let has_memory = options.description.memory_bytes > 0;
+    let watcher = Watcher::awaited(if has_memory { WATCHER_LIMIT } else { Duration::ZERO });
     let name = options.name.clone();
     let engine = Engine::new(end, frames.clone(), watcher.clone(), reports);
     let thread = std::thread::Builder::new().name("memferry-frames".to_owned());

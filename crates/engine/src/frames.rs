@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use memferry_service::protocol::{FrameDone, FrameEvent, FrameResult};
 use memferry_shm::mapping::{Access, Mapping};
@@ -68,13 +69,31 @@ pub trait FrameWatcher: Send {
     }
 }
 
+type AnyWatcher = Option<Box<dyn FrameWatcher>>;
+
 /// The watcher, if there is one. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Watcher(Arc<Mutex<Option<Box<dyn FrameWatcher>>>>);
+pub(crate) struct Watcher {
+    shared: Arc<(Mutex<AnyWatcher>, Condvar)>,
+    /// How long an engine that has just begun may take to set it, when a client wants memory.
+    patience: Duration,
+}
 
 impl Watcher {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn FrameWatcher>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A place for a watcher that memory may wait for.
+    pub(crate) fn awaited(patience: Duration) -> Self {
+        Self { patience, ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AnyWatcher> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As `lock`, once the watcher is set, or could have been.
+    fn lock_set(&self) -> MutexGuard<'_, AnyWatcher> {
+        let waited =
+            self.shared.1.wait_timeout_while(self.lock(), self.patience, |watcher| watcher.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Sets the watcher, which first learns of the frames that exist.
@@ -85,6 +104,7 @@ impl Watcher {
             watcher.mapped(frame, &mapping);
         }
         *place = Some(watcher);
+        self.shared.1.notify_all();
     }
 
     /// Drops the watcher, which is not called any more when this returns.
@@ -127,7 +147,7 @@ pub(crate) fn process(
             Ok(())
         }
         (FrameEvent::Allocate { frame, length }, None) => {
-            let mut watcher = watcher.lock();
+            let mut watcher = watcher.lock_set();
             let address = watcher.as_mut().and_then(|watcher| watcher.allocate(frame, length));
             let named = address.zip(usize::try_from(length).ok());
             let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));

@@ -239,7 +239,9 @@ impl Player {
 
     fn place(&mut self, file: &Path, home: Option<&str>) -> Result<Report, CommandError> {
         let report = self.register(file)?;
-        if let (Some(engine), Some((near, length))) = (home, self.own.take()) {
+        if let Some(engine) = home
+            && let Some((near, length)) = self.own.take()
+        {
             let far = self.client().frame(length).home(engine).alloc()?;
             self.mover.run(copy(near.slice(..length), &far))?;
             self.own = Some((far, length));

@@ -23,7 +23,7 @@ use crate::{CommandError, status};
 /// Bytes of the file that go to the engine's memory.
 const MAX_BYTES: usize = 16 << 20;
 /// Bytes of memory that the CUDA engine gives to clients.
-const MEMORY: &str = "268435456";
+const MEMORY: &str = "134217728";
 /// Copies that run when the memory is revoked or the engine killed.
 const COPIES: u32 = 64;
 const EXAMPLE: &str = "example";
@@ -128,7 +128,7 @@ impl<'a> Story<'a> {
         };
         match self.b.ask(&Order::Take { token })? {
             Report::Taken { engine, checksum } if checksum == given => {
-                say!("   {} arrived at B with the same SHA-256, moved by {engine}.", Bytes(length));
+                say!("   {} arrived at B with the same SHA-256, moved by an {engine}.", Bytes(length));
                 if engine != "engine process" {
                     return Err("no engine process moved it".into());
                 }

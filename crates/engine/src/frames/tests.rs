@@ -149,3 +149,33 @@ fn a_watcher_is_dropped_when_cleared() {
     answer(map, Some(memfd(4096)), &frames, &watcher);
     assert_eq!(events.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 }
+
+/// Gives memory at one address.
+struct Gives;
+
+impl FrameWatcher for Gives {
+    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+
+    fn unmapping(&mut self, _: Handle, _: &Mapping) {}
+
+    fn allocate(&mut self, _: Handle, _: u64) -> Option<usize> {
+        Some(0x1000)
+    }
+}
+
+#[test]
+fn memory_waits_for_the_watcher() {
+    let event = FrameEvent::Allocate { frame: FRAME, length: 4096 };
+    let frames = Frames::default();
+    assert_eq!(answer(event, None, &frames, &Watcher::default()), Some(FrameResult::Failed));
+    let watcher = Watcher::awaited(Duration::from_secs(60));
+    let later = watcher.clone();
+    let own = frames.clone();
+    let setting = std::thread::spawn(move || later.set(&own, Box::new(Gives)));
+    assert_eq!(answer(event, None, &frames, &watcher), Some(FrameResult::Mapped { is_writable: true }));
+    setting.join().unwrap();
+    assert!(frames.get(FRAME).unwrap().is_elsewhere());
+    let unmap = FrameEvent::Unmap { frame: FRAME };
+    assert_eq!(answer(unmap, None, &frames, &watcher), Some(FrameResult::Unmapped));
+    assert!(frames.get(FRAME).is_none());
+}
