@@ -125,8 +125,7 @@ fn engine_that_only_claims() {
 #[test]
 fn engine_that_never_ends_long_ones() {
     as_engine(|engine| {
-        // A byte less than announced, so that the last one is refused by the engine and not by the service.
-        let memory = OwnMemory::new(MEMORY - 1);
+        let memory = OwnMemory::new(MEMORY);
         engine.watch_frames(memory.clone());
         let mut held: Vec<Job> = Vec::new();
         let mut tick = 0;
@@ -762,7 +761,7 @@ fn an_engines_memory_ends_with_its_process() {
 }
 
 #[test]
-fn memory_of_an_engine_without_any_is_refused() {
+fn an_engines_memory_is_for_configured_users() {
     let client = client_beside("engine_that_copies", "frames=12345");
     let refused = refused(client.frame(1).home("test").alloc());
     assert_eq!(refused, RefusalKind::Argument, "not for this user");

@@ -101,6 +101,8 @@ pub struct ExternalEngine {
     /// Jobs that may be submitted at a time.
     limit: u32,
     submitted: u32,
+    /// The channel whose job is submitted next, if there is more than one.
+    next: usize,
     lap: u32,
     stall: Duration,
     /// When the jobs were last looked at for progress.
@@ -163,6 +165,7 @@ impl ExternalEngine {
             channels: (0..channels).map(|_| Channel::default()).collect(),
             limit: limit.max(1),
             submitted: 0,
+            next: 0,
             lap: 0,
             stall,
             checked: None,
@@ -264,7 +267,10 @@ impl ExternalEngine {
             return self.end_ready();
         }
         let mut any = false;
-        for number in 0..self.channels.len() {
+        // From the channel after the last one that was served: a channel may have a new job whenever its last one has ended.
+        let first = self.next;
+        for step in 0..self.channels.len() {
+            let number = (first + step) % self.channels.len();
             let channel = &self.channels[number];
             let Some(job) = &channel.job else { continue };
             if job.state != State::Ready || channel.is_suspended || self.submitted >= self.limit {
@@ -276,6 +282,7 @@ impl ExternalEngine {
             let state = match self.stage(tag, &request) {
                 Staged::Done => {
                     any = true;
+                    self.next = number + 1;
                     self.lap = self.lap.wrapping_add(1);
                     self.submitted += 1;
                     if self.submitted == 1 {
@@ -556,6 +563,8 @@ impl Engine for ExternalEngine {
     fn works_alone(&self) -> bool {
         self.channels.iter().all(|channel| match channel.job.as_ref().map(|job| job.state) {
             None | Some(State::Submitted { .. }) => true,
+            // A lost engine gets no more work, so the next poll ends the job.
+            Some(State::Ready) if self.fault.is_some() || self.is_lost => false,
             Some(State::Ready) => channel.is_suspended || self.submitted >= self.limit,
             Some(State::Posted | State::Ended(_)) => false,
         })

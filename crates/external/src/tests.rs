@@ -42,6 +42,11 @@ fn zeroed(bytes: u64) -> Mapping {
 
 impl Pair {
     fn of(description: EngineDescription) -> Self {
+        Self::limited(description, 4)
+    }
+
+    /// A pair whose engine has so many jobs at a time.
+    fn limited(description: EngineDescription, limit: u32) -> Self {
         let layout = EngineLayout::new(2, CAPACITY).unwrap();
         let service = zeroed(layout.service_bytes());
         let own = zeroed(layout.engine_bytes());
@@ -51,7 +56,7 @@ impl Pair {
         let parked = layout.parked_words(&words(&own)).unwrap();
         let end = ClientEnd::new(layout.pair(), client, half, parked, Fences::Full).unwrap();
         let wake = layout.wake_word(&words(&service)).unwrap();
-        let broker = ExternalEngine::new(description, (end, wake), (CHANNELS, 4), STALL);
+        let broker = ExternalEngine::new(description, (end, wake), (CHANNELS, limit), STALL);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         Self { broker, service, own, layout, doorbell }
     }
@@ -499,4 +504,46 @@ fn memory_smaller_than_its_layout_is_refused() {
     let end = EngineEnd::new(other, (pair.service.clone(), pair.own.clone()), doorbell, Fences::Full);
     assert!(end.is_err());
     assert_eq!(frame(SOURCE, 9).length(), 9);
+}
+
+/// A fill of memory that only the engine reaches.
+fn own_fill() -> Operation<Region<ExternalFrame>> {
+    let memory = ExternalFrame { is_own: true, ..frame(DESTINATION, PAGE as u64) };
+    let destination = Region::new(memory, 0, 64).unwrap();
+    Operation::Fill { destination, length: 64, pattern: memferry_transfer::Pattern::Byte(1) }
+}
+
+#[test]
+fn jobs_that_wait_for_the_engine_come_in_turn() {
+    let mut pair = Pair::limited(EngineDescription::default(), 1);
+    let mut engine = pair.engine();
+    for channel in [0, 1, 3] {
+        pair.post(channel, own_fill());
+    }
+    let refused = Descriptor::new(2, copy(8)).unwrap();
+    assert!(pair.broker.post(refused).is_err(), "a CPU can do it");
+    let mut served = Vec::new();
+    for _ in 0..6 {
+        let work = engine.next_work().unwrap();
+        assert!(engine.next_work().is_none() && pair.broker.works_alone(), "one at a time");
+        engine.complete(work.id, done(64));
+        let channel = pair.poll()[0].ticket.channel;
+        served.push(channel);
+        // As fast as a greedy client could.
+        pair.post(channel, own_fill());
+    }
+    assert_eq!(served, [0, 1, 3, 0, 1, 3]);
+}
+
+#[test]
+fn jobs_that_wait_end_when_the_engine_is_lost() {
+    let mut pair = Pair::limited(EngineDescription::default(), 1);
+    pair.post(0, own_fill());
+    pair.post(1, own_fill());
+    assert!(pair.poll().is_empty());
+    pair.broker.end(Lost::Cut);
+    assert!(!pair.broker.works_alone());
+    let ended: Vec<_> =
+        pair.poll().iter().map(|ended| (ended.ticket.channel, ended.outcome.result)).collect();
+    assert_eq!(ended, [(1, Err(Failure::EngineReset))], "the other one may touch memory");
 }

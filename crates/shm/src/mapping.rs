@@ -1,8 +1,8 @@
 //! A range of memory that another process may write at any time.
 //!
 //! The range is mapped from a descriptor, owned by this process, or lent to it by a program that keeps the memory. Or its bytes are
-//! elsewhere, where only a device reaches them: then it is a name, and nothing is read or written here. Bytes go in and out by raw copies. No reference to them is formed (invariant M2), so a racing peer can cause torn values and
-//! nothing worse. `frame` checks descriptors; this module does not.
+//! elsewhere, where only a device reaches them: then it is a name, and nothing is read or written here. Bytes go in and out by raw
+//! copies. No reference to them is formed (invariant M2), so a racing peer can cause torn values and nothing worse. `frame` checks descriptors; this module does not.
 
 use std::fmt;
 use std::io;
@@ -207,7 +207,7 @@ impl Mapping {
         Ok(Self::with(base, length, Access::Elsewhere, Backing::Mapped, rustix::param::page_size()))
     }
 
-    /// Names memory that a device has at this address, which is no address of this process; `None` for address 0.
+    /// Names memory that a device has at this address, which this process's CPUs need not reach; `None` for address 0.
     ///
     /// ```
     /// use memferry_shm::mapping::{Access, AccessError, Mapping};

@@ -101,7 +101,6 @@ impl FrameWatcher for Frames {
     fn allocate(&mut self, _: Handle, length: u64) -> Option<usize> {
         match self.0.pool.allocate(length) {
             Ok(vram) => {
-                self.0.told_exhausted.store(false, Ordering::Relaxed);
                 let address = usize::try_from(vram.address().0).ok()?;
                 self.known().vram.insert(address, vram);
                 Some(address)

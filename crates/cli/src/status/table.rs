@@ -415,8 +415,8 @@ mod tests {
         for part in [
             "CPUs         37  100 bytes       -       -",
             "gpu          3  900 bytes       -       2",
-            "gpu   998       77       5  500 bytes of 2000 bytes      connected",
-            "dsa     0        -       0                        -  not connected",
+            "gpu   998       77       5  500 bytes of 2.0 KiB      connected",
+            "dsa     0        -       0                     -  not connected",
         ] {
             assert!(table.contains(part), "{part}: {table}");
         }

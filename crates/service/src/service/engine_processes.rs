@@ -92,8 +92,8 @@ impl Service {
         let service = MappedWords::new(own).ok_or_else(unaligned)?;
         let engine = MappedWords::new(memory).ok_or_else(unaligned)?;
         let channels = self.config.channels_per_worker;
-        // Each worker gets its share of the engine, rounded up. All engines together hold at most a quarter of a worker's engine
-        // channels, which may fault with an engine that does not end.
+        // Each worker gets its share of the engine, rounded up. All engines together have work of at most a quarter of a
+        // worker's engine channels, which may fault with an engine that does not end.
         let most = channels / (4 * self.config.engines.len().max(1) as u32);
         let limit = description.channels.div_ceil(workers).min(most.max(1));
         let frames = engines.mapped(id);

@@ -5,7 +5,8 @@
 //!                                                           └─ failed ─► CPU ────► the same ticket
 //! ```
 //!
-//! What needs memory that only the device reaches is bound to it: it is never repeated, so its failure is final. A channel of the worker has at most one job, at one device.
+//! What needs memory that only the device reaches is bound to it: it is never repeated, so its failure is final. A channel
+//! of the worker has at most one job, at one device.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,6 +23,13 @@ use memferry_transfer::{
 
 /// Set in the serials of devices' transfers, so that the tickets of a channel are unique.
 const DEVICE_SERIAL: u32 = 1 << 31;
+
+/// Operations whose bytes come into place one after the other. Clients are shown the progress of no others.
+const IN_ORDER: Operations = Operations::COPY
+    .union(Operations::FILL)
+    .union(Operations::XOR)
+    .union(Operations::COPY_CRC)
+    .union(Operations::DUAL_COPY);
 
 /// Statistics of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -175,7 +183,11 @@ impl<E: Engine> Attached for AttachedDevice<E> {
 
     fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
         match self.job(ticket)? {
-            Job { engine: JobEngine::Device(own), is_bound: true, .. } => self.engine.watermark(*own),
+            Job { engine: JobEngine::Device(own), is_bound: true, descriptor, .. }
+                if IN_ORDER.contains(descriptor.operation().kind()) =>
+            {
+                self.engine.watermark(*own)
+            }
             _ => None,
         }
     }
