@@ -191,10 +191,11 @@ fn the_unit_files_pass_systemd_analyze() {
         let text = std::fs::read_to_string(&unit).unwrap();
         // The started program must exist: use the command just built.
         let copy = place.path(unit.file_name().unwrap().to_str().unwrap());
-        std::fs::write(&copy, text.replace("/usr/bin/memferry", BINARY)).unwrap();
+        let text = text.replace("/usr/bin/memferry", BINARY).replace("/usr/lib/memferry/engines/%i", BINARY);
+        std::fs::write(&copy, text).unwrap();
         verify.arg(copy);
     }
-    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 5);
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 6);
     // Without systemd there is no systemd-analyze to run.
     let Ok(output) = verify.output() else { return };
     assert!(
