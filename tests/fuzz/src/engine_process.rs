@@ -274,7 +274,12 @@ impl Rig {
 /// An operation over two frames of the engine.
 fn operation(kind: u8, length: u64) -> Operation<Region<ExternalFrame>> {
     let part = |frame, offset| {
-        let frame = ExternalFrame { handle: Handle::new(frame, 1), length: FRAME_BYTES, is_writable: true };
+        let frame = ExternalFrame {
+            handle: Handle::new(frame, 1),
+            length: FRAME_BYTES,
+            is_writable: true,
+            is_own: false,
+        };
         Region::new(frame, offset, length).expect("inside the frame")
     };
     let source = part(1, 0);
