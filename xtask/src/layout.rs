@@ -62,9 +62,6 @@ pub(crate) mod package {
         "memferry-conformance",
         "memferry-recording",
     ];
-    /// Libraries and programs whose tests ask what a user may do.
-    pub(crate) const USERS_MATTER: &[&str] =
-        &[SHM, "memferry-service", "memferry-daemon", "memferry", "memferry-ninep", "memferry-engine", CLI];
     pub(crate) const SHM: &str = "memferry-shm";
     pub(crate) const KMOD: &str = "memferry-kmod";
     pub(crate) const C: &str = "memferry-c";
@@ -108,6 +105,18 @@ pub(crate) mod engine {
 pub(crate) mod test {
     /// In [`super::package::SHM`]: models of the rings.
     pub(crate) const LOOM: &str = "loom";
+    /// In [`super::package::CLI`]: tests of real processes that ask what a user may do.
+    pub(crate) const USERS_MATTER: &[&str] = &[
+        "brokered",
+        "cli",
+        "configuration",
+        "distrust",
+        "engines",
+        "faults",
+        "profile",
+        "protocol",
+        "supervised",
+    ];
     /// The engine tests on the Linux module: the package, and the test in it.
     pub(crate) const KERNEL_SUITE: (&str, &str) = (super::package::KMOD, "module");
     /// In [`super::package::CPU`]: tests that start themselves again, which needs binfmt under qemu-user.

@@ -10,14 +10,23 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::failure::Failure;
 use crate::files::{broken, make_anew};
-use crate::layout::{PRODUCT_WORKSPACE, package};
+use crate::layout::{PRODUCT_WORKSPACE, test};
 use crate::line::Line;
 use crate::place::is_root;
 use crate::stages::{has, run};
 use crate::work::Work;
 
 /// What runs a program as a user whose id no package gives to anybody. It is not 65534, which stands for users without an id.
-const RUNNER: [&str; 6] = ["setpriv", "--reuid=64999", "--regid=64999", "--clear-groups", "env", "HOME=/tmp"];
+/// Folders of root in its path would be forbidden to this user.
+const RUNNER: [&str; 7] = [
+    "setpriv",
+    "--reuid=64999",
+    "--regid=64999",
+    "--clear-groups",
+    "env",
+    "HOME=/tmp",
+    "PATH=/usr/local/bin:/usr/bin:/bin",
+];
 
 /// Runs them if this is root, and if another user can reach the working tree.
 pub(super) fn again(work: &Work) -> Result<(), Failure> {
@@ -34,8 +43,9 @@ pub(super) fn again(work: &Work) -> Result<(), Failure> {
     make_anew(&temporary)?;
     std::fs::set_permissions(&temporary, PermissionsExt::from_mode(0o777))
         .map_err(|error| broken(&temporary, &error))?;
-    let packages = package::USERS_MATTER.iter().flat_map(|name| ["-p", name]);
-    let line = PRODUCT_WORKSPACE.cargo(&["test", "--lib", "--bins", "--tests"]).args(packages);
+    // Of the whole workspace, which is built: packages alone would be built again, with other features.
+    let tests = test::USERS_MATTER.iter().flat_map(|name| ["--test", name]);
+    let line = PRODUCT_WORKSPACE.cargo(&["test", "--workspace"]).args(tests);
     let runner = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase());
     let line = line.env(&runner, RUNNER.join(" ")).env("MEMFERRY_TEST_BUILT", target.join("debug"));
     work.stages.run("tests as an ordinary user", &line)
@@ -53,6 +63,7 @@ mod tests {
     #[test]
     fn programs_run_without_roots_groups() {
         let line = as_user().arg("true").to_string();
-        assert_eq!(line, "setpriv --reuid=64999 --regid=64999 --clear-groups env HOME=/tmp true");
+        let user = "setpriv --reuid=64999 --regid=64999 --clear-groups env HOME=/tmp";
+        assert_eq!(line, format!("{user} PATH=/usr/local/bin:/usr/bin:/bin true"));
     }
 }
