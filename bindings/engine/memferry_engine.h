@@ -111,7 +111,7 @@ typedef struct mf_engine_options {
   uint32_t alignment_bytes;
   // Requests that it takes at a time.
   uint32_t channels;
-  // Bytes of memory of its own in which clients can have frames: then mf_engine_watch_frames is called with `allocate`. 0 for none.
+  // Bytes of memory of its own in which clients can have frames, by the function `allocate` of mf_engine_watch_frames. 0 for none.
   uint64_t memory_bytes;
 } mf_engine_options;
 
@@ -186,9 +186,9 @@ typedef void (*mf_engine_frame_event)(void *context,
                                       uint64_t length,
                                       bool is_writable);
 
-// Is called when a client wants a frame of `length` bytes in memory that only the engine reaches. Returns the address by which requests
-// name it, with zeros there; the CPU of this process need not reach it. Null: there is not so much memory, and the client is told so. The
-// memory is the client's until the function for frames that go was called with it. The rules of mf_engine_frame_event apply.
+// Is called when a client wants a frame of `length` bytes in memory that only the engine reaches. Allocates it, zeroed, and returns the
+// address by which requests name it, which need not be one of this process. Returns null if there is not so much memory: the client gets
+// an error then. The memory is the client's until `unmapping` was called for it. The rules of mf_engine_frame_event apply.
 typedef void *(*mf_engine_allocate)(void *context, uint64_t frame, uint64_t length);
 
 #ifdef __cplusplus
@@ -248,9 +248,9 @@ int mf_engine_take_cancels(struct mf_engine_process *engine);
 
 // Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
 // this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
-// returned. With memory of its own (mf_engine_options.memory_bytes) the engine gives `allocate`, else null; `unmapping` is called when
-// such a frame is to be freed. The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or
-// until `serve` has returned, so it is no variable of `serve`. Returns 0.
+// returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
+// The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
+// has returned, so it is no variable of `serve`. Returns 0.
 //
 // One thread at a time.
 int mf_engine_watch_frames(struct mf_engine_process *engine,

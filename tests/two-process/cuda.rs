@@ -21,7 +21,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Parser;
-use harness::{Role, Service, next_order, report, role_socket, wait_until};
+use harness::{Role, Service, in_child, next_order, report, role_socket, wait_until};
 use memferry::{
     CallError, Client, Copy2d, Count2d, EngineKind, ExternalStatus, Failure, Fill2d, Frame, FrameError,
     GrantToken, Grantee, Pattern, PixelSize, Plane, Queue, RefusalKind, Rights, copy, copy_2d, fill, fill_2d,
@@ -59,27 +59,15 @@ struct Stage {
     lines: PathBuf,
 }
 
-/// Starts the engine in a child, because this process has several threads.
+/// Runs the engine.
 #[test]
-#[allow(unsafe_code, reason = "forks")]
 fn cuda_engine() {
     let Some(socket) = role_socket() else { return };
     let options = std::env::var(OPTIONS).unwrap();
     let socket = socket.to_str().unwrap();
     let words = ["engine", "--socket", socket, "--name", "cuda"].into_iter().chain(options.lines());
     let options = Options::parse_from(words);
-    // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
-    match unsafe { libc::fork() } {
-        0 => {
-            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            let ended = memferry_engine_cuda::run(&options);
-            std::process::exit(ended.is_err().into());
-        }
-        child => {
-            let child = Pid::from_raw(child).expect("a child");
-            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-        }
-    }
+    in_child(|| memferry_engine_cuda::run(&options).is_ok());
 }
 
 /// The library that Cargo built for this test.
@@ -150,14 +138,9 @@ fn home(client: &Client, length: u64) -> Result<Frame, FrameError> {
     client.frame(length).home("cuda").alloc()
 }
 
-/// A frame in VRAM, once the engine gives some.
+/// A frame in VRAM.
 fn far(client: &Client, length: u64) -> Frame {
-    let mut frame = None;
-    wait_until("the engine to give memory", || {
-        frame = home(client, length).ok();
-        frame.is_some()
-    });
-    frame.unwrap()
+    harness::far(client, "cuda", length)
 }
 
 /// A frame in host memory that the engine has, too. On a busy machine it may be too late for one: then another one is tried.

@@ -20,7 +20,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Role, Service, role_socket, wait_until};
+use harness::{Role, Service, in_child, role_socket, wait_until};
 use memferry::{CallError, Client, Frame, FrameError, Grantee, Queue, RefusalKind, Rights, copy, fill};
 use memferry_conformance::requests;
 use memferry_engine::{
@@ -41,12 +41,11 @@ thread_local! {
     static RUNNING: RefCell<Vec<(Service, Role)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs the engine "test" in a child of a role's process, if this is one: an engine's process has one thread, and this test has more.
+/// Runs the engine "test" in a child of a role's process, if this is one.
 fn as_engine(serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
     as_engine_for(Operations::OF_MEMORY, serve);
 }
 
-#[allow(unsafe_code, reason = "forks")]
 fn as_engine_for(operations: Operations, serve: impl FnMut(&mut Engine) -> Result<(), Infallible>) {
     let Some(socket) = role_socket() else { return };
     let name = "test".to_owned();
@@ -56,18 +55,7 @@ fn as_engine_for(operations: Operations, serve: impl FnMut(&mut Engine) -> Resul
         memory_bytes: MEMORY,
         ..EngineDescription::default()
     };
-    // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
-    match unsafe { libc::fork() } {
-        0 => {
-            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            let ended = run(EngineOptions { socket, name, description }, serve);
-            std::process::exit(ended.is_err().into());
-        }
-        child => {
-            let child = Pid::from_raw(child).expect("a child");
-            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-        }
-    }
+    in_child(|| run(EngineOptions { socket, name, description }, serve).is_ok());
 }
 
 /// Carries out a job as the CPU engine does.
@@ -356,7 +344,7 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Has batches of copies done until the flag is set. Asserts that each ends once, whoever does it, with the right bytes.
+/// Makes batches of copies until the flag is set, and asserts that each ends once with the right bytes.
 fn copy_until(is_over: &AtomicBool, client: &Client) {
     let pairs = [frames(client), frames(client)];
     let mut queue = client.queue(16).unwrap();
@@ -614,14 +602,9 @@ fn advice_names_engine_processes() {
     drop(client);
 }
 
-/// A frame in the engine's own memory, once the engine gives some.
+/// A frame in the engine's own memory.
 fn far(client: &Client, length: u64) -> Frame {
-    let mut frame = None;
-    wait_until("the engine to give memory", || {
-        frame = client.frame(length).home("test").alloc().ok();
-        frame.is_some()
-    });
-    frame.unwrap()
+    harness::far(client, "test", length)
 }
 
 fn refused(allocated: Result<Frame, FrameError>) -> RefusalKind {

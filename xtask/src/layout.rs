@@ -92,9 +92,7 @@ pub(crate) mod binary {
 /// The engine processes that the demo shows.
 pub(crate) mod engine {
     pub(crate) const EXAMPLE: &str = "memferry-engine-example";
-    pub(crate) const EXAMPLE_SOURCE: &str = "engines/example/memferry-engine-example.c";
     pub(crate) const HEADER_FOLDER: &str = "bindings/engine";
-    pub(crate) const LIBRARY: &str = "libmemferry_engine_c.a";
     pub(crate) const CUDA: &str = "memferry-engine-cuda";
     pub(crate) const FAKE_CUDA: &str = "libmemferry_fake_cuda.so";
     /// What the fake driver is called where the engine looks for a driver.

@@ -8,6 +8,7 @@
 //! Tools that are not installed are reported and left out.
 
 mod harness;
+mod static_library;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -61,19 +62,9 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// The static library of this build: beside this test, under a name that cargo chose. It is the last one made before the test;
-/// newer ones belong to builds with other options.
+/// The static library of this build.
 fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
-    let of_ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        name.starts_with("libmemferry_c-") && name.ends_with(".a")
-    };
-    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
-    let before = made(&test);
-    let libraries = beside.filter(of_ours).filter(|path| made(path) <= before);
-    libraries.max_by_key(made).expect("cargo builds the static library with the tests")
+    static_library::beside_this_test("libmemferry_c-")
 }
 
 /// Where `install` put the library.

@@ -35,9 +35,9 @@ pub type mf_engine_frame_event = Option<
     unsafe extern "C" fn(context: *mut c_void, frame: u64, base: *mut c_void, length: u64, is_writable: bool),
 >;
 
-/// Is called when a client wants a frame of `length` bytes in memory that only the engine reaches. Returns the address by which requests
-/// name it, with zeros there; the CPU of this process need not reach it. Null: there is not so much memory, and the client is told so. The
-/// memory is the client's until the function for frames that go was called with it. The rules of mf_engine_frame_event apply.
+/// Is called when a client wants a frame of `length` bytes in memory that only the engine reaches. Allocates it, zeroed, and returns the
+/// address by which requests name it, which need not be one of this process. Returns null if there is not so much memory: the client gets
+/// an error then. The memory is the client's until `unmapping` was called for it. The rules of mf_engine_frame_event apply.
 pub type mf_engine_allocate =
     Option<unsafe extern "C" fn(context: *mut c_void, frame: u64, length: u64) -> *mut c_void>;
 
@@ -208,9 +208,9 @@ pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) 
 
 /// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
 /// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
-/// returned. With memory of its own (mf_engine_options.memory_bytes) the engine gives `allocate`, else null; `unmapping` is called when
-/// such a frame is to be freed. The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or
-/// until `serve` has returned, so it is no variable of `serve`. Returns 0.
+/// returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
+/// The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
+/// has returned, so it is no variable of `serve`. Returns 0.
 ///
 /// One thread at a time.
 #[unsafe(no_mangle)]

@@ -48,7 +48,7 @@ pub struct mf_engine_options {
     pub alignment_bytes: u32,
     /// Requests that it takes at a time.
     pub channels: u32,
-    /// Bytes of memory of its own in which clients can have frames: then mf_engine_watch_frames is called with `allocate`. 0 for none.
+    /// Bytes of memory of its own in which clients can have frames, by the function `allocate` of mf_engine_watch_frames. 0 for none.
     pub memory_bytes: u64,
 }
 

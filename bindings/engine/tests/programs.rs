@@ -2,6 +2,9 @@
 //!
 //! Compilers that are not installed are reported and left out.
 
+#[path = "../../c/tests/static_library/mod.rs"]
+mod static_library;
+
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -30,18 +33,9 @@ fn compilers() -> Vec<&'static str> {
     ["gcc", "clang"].into_iter().filter(is_installed).collect()
 }
 
-/// The static library of this build, as in bindings/c/tests/programs.rs.
+/// The static library of this build.
 fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
-    let of_ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
-    };
-    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
-    let before = made(&test);
-    let libraries = beside.filter(of_ours).filter(|path| made(path) <= before);
-    libraries.max_by_key(made).expect("cargo builds the static library with the tests")
+    static_library::beside_this_test("libmemferry_engine_c-")
 }
 
 /// Where `install` put the library.

@@ -160,25 +160,26 @@ impl Engine {
     fn take(&mut self) -> Option<Job> {
         for _ in 0..self.held.len() {
             let (work, since) = self.held.pop_front()?;
-            let located = self.take_work(work, since);
+            let located = self.take_work(work, Some(since));
             if located.is_some() {
                 return located;
             }
         }
         loop {
             let work = self.end.next_work()?;
-            let located = self.take_work(work, Instant::now());
+            let located = self.take_work(work, None);
             if located.is_some() {
                 return located;
             }
         }
     }
 
-    /// The request over mapped memory; `None` if it is completed or held back, which it was since `since`.
-    fn take_work(&mut self, work: Work, since: Instant) -> Option<Job> {
+    /// The request over mapped memory; `None` if it is completed or held back. If it was held back before, `since` then.
+    fn take_work(&mut self, work: Work, since: Option<Instant>) -> Option<Job> {
         if let Some(descriptor) = locate(&work.operation, &self.frames) {
             return Some(Job::new(work.id, descriptor.with_hint(work.hint)));
         }
+        let since = since.unwrap_or_else(Instant::now);
         if self.end.is_cancelled(work.id) {
             self.end.complete(work.id, Outcome::refused(Failure::Cancelled));
         } else if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < ARRIVAL {
@@ -242,16 +243,9 @@ impl Engine {
 
 /// Whether only this engine can do the operation, once a frame of it is here: another operand lies in the engine's own memory.
 fn waits_for_a_frame(operation: &Operation<Span>, frames: &Frames) -> bool {
-    let mut is_own = false;
-    let mut is_missing = false;
-    let _ = operation.visit::<std::convert::Infallible>(|_, span, _| {
-        match frames.get(span.handle) {
-            Some(mapping) => is_own |= mapping.is_elsewhere(),
-            None => is_missing = true,
-        }
-        Ok(())
-    });
-    is_own && is_missing
+    let is_own = |span: &Span| frames.get(span.handle).is_some_and(|memory| memory.is_elsewhere());
+    let is_missing = |span: &Span| frames.get(span.handle).is_none();
+    operation.has_operand(is_own) && operation.has_operand(is_missing)
 }
 
 /// The operation over the frames' mappings; `None` if a frame is not here, cannot be written, or does not have all bytes.

@@ -54,8 +54,8 @@ impl Frames {
 /// return within milliseconds.
 pub trait FrameWatcher: Send {
     /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame. The engine gets no
-    /// such request before this has returned: the CPU does them, and those that also name the engine's own memory wait up to half a
-    /// second.
+    /// such request before this has returned. Until then the CPU does them; those that also name the engine's own memory wait, at most
+    /// half a second.
     fn mapped(&mut self, frame: Handle, memory: &Mapping);
 
     /// No request names the frame any more; it is unmapped next, or freed with this call if it is the engine's own memory.
@@ -89,7 +89,7 @@ impl Watcher {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As `lock`, once the watcher is set, or could have been.
+    /// As `lock`, but waits for the watcher to be set, at most as long as the patience allows.
     fn lock_set(&self) -> MutexGuard<'_, AnyWatcher> {
         let waited =
             self.shared.1.wait_timeout_while(self.lock(), self.patience, |watcher| watcher.is_none());

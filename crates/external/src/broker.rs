@@ -426,7 +426,7 @@ impl ExternalEngine {
 
 /// Whether an operand lies in memory that only the engine reaches.
 fn needs_own_memory(operation: &Operation<Region<ExternalFrame>>) -> bool {
-    operation.visit(|_, region, _| if region.memory().is_own { Err(()) } else { Ok(()) }).is_err()
+    operation.has_operand(|region| region.memory().is_own)
 }
 
 enum Staged {

@@ -542,21 +542,6 @@ impl<M: Memory> Capabilities<M> {
         owners.into_iter().collect()
     }
 
-    /// Revokes all memory for which `lost` returns true, because it is gone, and returns who registered it as what. Visits about `nodes`
-    /// nodes at once, or one of each tree. Holders keep tombstones. The caller goes on as after [`begin_revoke`](Self::begin_revoke).
-    pub fn revoke_lost(&mut self, lost: impl Fn(&M) -> bool, nodes: usize) -> Vec<(SessionId, Handle)> {
-        let roots =
-            self.roots.iter().filter_map(|index| Some((self.table.at(*index)?, self.table.handle(*index)?)));
-        let lost = roots.filter(|(node, _)| node.memory().is_some_and(&lost));
-        let lost: Vec<_> = lost.map(|(node, handle)| (node.session, handle)).collect();
-        // At least one of each tree, so that none gives access any more.
-        let each = (nodes / lost.len().max(1)).max(1);
-        for (_, handle) in &lost {
-            self.begin_revoke_lost(*handle, each);
-        }
-        lost
-    }
-
     /// Capabilities of `session`, including tombstones and revoked ones that are still in use below.
     pub fn count(&self, session: SessionId) -> usize {
         self.held.get(&session).map_or(0, BTreeSet::len)

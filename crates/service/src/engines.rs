@@ -310,12 +310,12 @@ impl Engines {
         let gone = || refusal(RefusalKind::System, format!("engine {home} is not connected; try again"));
         let engine = entry.engine.as_ref().filter(|engine| engine.cut.is_none() && engine.is_open);
         let memory_bytes = engine.ok_or_else(gone)?.description.memory_bytes;
-        // What it has to free, it frees first.
-        let live = entry.places.iter().filter(|place| place.is_live).map(|place| place.own_bytes);
-        let left = memory_bytes.saturating_sub(live.sum());
         if memory_bytes == 0 {
             return Err(none());
         }
+        // What it has to free, it frees first.
+        let live = entry.places.iter().filter(|place| place.is_live).map(|place| place.own_bytes);
+        let left = memory_bytes.saturating_sub(live.sum());
         if length > left {
             let why = format!(
                 "engine {home} has {left} of {memory_bytes} bytes left, not {length}; release some first"
@@ -340,28 +340,18 @@ impl Engines {
         proposal: &FrameProposal,
         is_late: bool,
     ) -> Option<Result<u64, Refusal>> {
-        let failed = |entry: &Entry, what: &str| {
-            let name = &entry.config.name;
-            Some(Err(refusal(
-                RefusalKind::System,
-                format!("engine {name} {what}; try again, or with less memory"),
-            )))
-        };
         let place = self.place(proposal).filter(|place| place.is_live);
         let found = place.map(|place| (place.has[Side::Engine as usize], place.own_bytes));
+        let what = match found {
+            Some((Has::Mapped { .. }, length)) => return Some(Ok(length)),
+            Some((Has::Asked, _)) if !is_late => return None,
+            Some((Has::Asked, _)) => "did not allocate the memory in time",
+            _ => "could not allocate the memory",
+        };
         let entry = &mut self.entries[proposal.index];
-        match found {
-            Some((Has::Asked, _)) if !is_late => None,
-            Some((Has::Asked, _)) => {
-                entry.release(proposal.frame.index());
-                failed(entry, "did not allocate the memory in time")
-            }
-            Some((Has::Mapped { .. }, length)) => Some(Ok(length)),
-            _ => {
-                entry.release(proposal.frame.index());
-                failed(entry, "could not allocate the memory")
-            }
-        }
+        entry.release(proposal.frame.index());
+        let why = format!("engine {} {what}; try again, or with less memory", entry.config.name);
+        Some(Err(refusal(RefusalKind::System, why)))
     }
 
     /// Whether all peers have answered to the proposals.
@@ -679,7 +669,10 @@ impl Entry {
             if place.has[side as usize] != Has::Asked {
                 continue;
             }
-            let is_it = |(event, _): &(FrameEvent, _)| matches!(event, FrameEvent::Map { frame: of, .. } | FrameEvent::Allocate { frame: of, .. } if *of == frame);
+            let is_it = |(event, _): &(FrameEvent, _)| match event {
+                FrameEvent::Map { frame: of, .. } | FrameEvent::Allocate { frame: of, .. } => *of == frame,
+                FrameEvent::Unmap { .. } | FrameEvent::Restart => false,
+            };
             let mut has = Has::Late;
             if let Some(peer) = self.peer_mut(side) {
                 // Also if it is busy with another event, or has not asked for one.

@@ -255,7 +255,8 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         if self.devices().any(|device| device.holds(channel)) {
             return Err(Refused { descriptor, reason: RefusalReason::Busy(channel) });
         }
-        if needs_device(descriptor.operation()) {
+        // Without engine processes such memory is left only until it is revoked, and the CPU refuses it.
+        if self.has_externals() && needs_device(descriptor.operation()) {
             let posted = self.externals.iter_mut().find_map(|external| external.device.post(&descriptor));
             return posted.ok_or(Refused { descriptor, reason: RefusalReason::Unsupported });
         }

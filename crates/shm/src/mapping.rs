@@ -193,8 +193,7 @@ impl Mapping {
         Ok(Self::with(base, length, access, Backing::Mapped, page_bytes))
     }
 
-    /// Reserves addresses for memory that is elsewhere. No load or store can succeed there, so a mistake ends the process and cannot
-    /// reach other memory.
+    /// Reserves addresses for memory that is elsewhere. Loads and stores fail there, so a mistake cannot reach other memory.
     ///
     /// # Errors
     /// Those of `mmap`; `InvalidInput` for a length of zero.

@@ -336,6 +336,12 @@ impl<R> Operation<R> {
         }
     }
 
+    /// Whether any operand is as `wanted` says.
+    #[inline]
+    pub fn has_operand(&self, mut wanted: impl FnMut(&R) -> bool) -> bool {
+        self.visit(|_, operand, _| if wanted(operand) { Err(()) } else { Ok(()) }).is_err()
+    }
+
     /// Calls `see` for every operand with its side and reach, sources first. An operand that is read and written is seen twice,
     /// once on each side. Descriptors are checked by this.
     ///

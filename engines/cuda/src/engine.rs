@@ -320,7 +320,7 @@ impl Running {
     }
 }
 
-/// What a client is told of a part that the driver did not do.
+/// How a request fails if the driver did not do one of its parts.
 fn failure(error: &JobError) -> Failure {
     match error {
         JobError::Call(CallError { code: Code::NotSupported | Code::NotPermitted, .. }) => {

@@ -30,7 +30,7 @@ struct Shared {
     pool: Arc<VramPool>,
     known: Mutex<Known>,
     told_unpinned: AtomicBool,
-    /// The last allocation failed, and was reported.
+    /// A failed allocation was reported.
     told_exhausted: AtomicBool,
 }
 

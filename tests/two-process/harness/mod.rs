@@ -233,6 +233,32 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Runs the keeper of an engine in a child, and waits for it: it must have one thread, and a test has more. The child ends with the test.
+#[allow(unsafe_code, reason = "forks")]
+pub fn in_child(run: impl FnOnce() -> bool) {
+    // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            std::process::exit((!run()).into());
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("a child");
+            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+        }
+    }
+}
+
+/// A frame in the own memory of an engine, once the engine gives some.
+pub fn far(client: &Client, engine: &str, length: u64) -> Frame {
+    let mut frame = None;
+    wait_until("the engine to give memory", || {
+        frame = client.frame(length).home(engine).alloc().ok();
+        frame.is_some()
+    });
+    frame.unwrap()
+}
+
 /// Asserts that a client can copy bytes from one of its frames to another.
 pub fn assert_moves_bytes(client: &Client) {
     let source = client.frame(4096).alloc().unwrap();

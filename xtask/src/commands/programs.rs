@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 use crate::files::{copy, make_anew};
-use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, engine, package};
+use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, engine, examples, package};
 use crate::line::Line;
 use crate::setup::debian;
 use crate::setup::environments::OPENCV;
@@ -41,10 +41,8 @@ fn engines(work: &Work) -> Result<PathBuf, Failure> {
     let built = work.place.built("release");
     let folder = work.place.target.join("engines");
     make_anew(&folder)?;
-    let example = engine::EXAMPLE;
-    let compile =
-        Line::new("cc").args(["-std=c11", "-O2", "-I", engine::HEADER_FOLDER, engine::EXAMPLE_SOURCE]);
-    let compile = compile.arg(built.join(engine::LIBRARY)).arg("-o").arg(folder.join(example));
+    let compile = Line::new("cc").args(["-std=c11", "-O2", "-I", engine::HEADER_FOLDER, examples::ENGINE]);
+    let compile = compile.arg(built.join(binary::ENGINE_LIBRARY)).arg("-o").arg(folder.join(engine::EXAMPLE));
     build(&compile.args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]))?;
     for (from, to) in [(engine::CUDA, engine::CUDA), (engine::FAKE_CUDA, engine::CUDA_LIBRARY)] {
         copy(&built.join(from), &folder.join(to))?;

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+#[path = "../../../c/tests/static_library/mod.rs"]
+mod static_library;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -136,19 +139,10 @@ fn folder() -> &'static Path {
 
 /// The static library of this build.
 fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
-    let of_ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        name.starts_with("libmemferry_engine_c-") && name.ends_with(".a")
-    };
-    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
-    let library = beside.filter(of_ours).filter(|path| made(path) <= made(&test)).max_by_key(made);
-    library.expect("cargo builds the static library with the tests")
+    static_library::beside_this_test("libmemferry_engine_c-")
 }
 
-/// An example engine in a folder of its own, where other users can run it, which need not be so of the folder of the build. Removed when the
-/// value is dropped.
+/// An example engine in a folder of its own, which is removed with it. Other users may not be able to enter the folder of the build.
 pub(crate) struct Example {
     folder: PathBuf,
     program: &'static str,

@@ -15,7 +15,7 @@ use memferry::{Client, ExternalStatus, SessionId};
 
 use super::lines::{Order, Report};
 use super::stage::{Actor, Engine, Part, Service, Stage};
-use super::story::{introduce, unexpected};
+use super::story::{introduce, refused, unexpected};
 use crate::measure::Bytes;
 use crate::output::say;
 use crate::{CommandError, status};
@@ -94,9 +94,12 @@ impl<'a> Story<'a> {
         self.shared(Some(CUDA))?;
         say!("\n3. A revokes the grant while {COPIES} of B's copies are on their way");
         self.begin()?;
-        self.expect(Part::A, &Order::Revoke, |report| matches!(report, Report::Revoked))?;
+        match self.a.ask(&Order::Revoke)? {
+            Report::Revoked => {}
+            other => return Err(unexpected(&other)),
+        }
         self.finish()?;
-        self.refused()?;
+        refused(&mut self.b, &Order::FetchAgain)?;
         say!("\n4. The CUDA engine is killed while {COPIES} copies are on their way");
         self.shared(Some(CUDA))?;
         let before = self.connected(CUDA, None)?.process;
@@ -108,7 +111,7 @@ impl<'a> Story<'a> {
             "   The engine is back as process {}. Its memory was lost with its process:",
             again.process.unwrap_or(0)
         );
-        self.refused()?;
+        refused(&mut self.b, &Order::FetchAgain)?;
         self.shared(Some(CUDA))?;
         self.end()
     }
@@ -142,7 +145,10 @@ impl<'a> Story<'a> {
     }
 
     fn begin(&mut self) -> Result<(), CommandError> {
-        self.expect(Part::B, &Order::Begin { copies: COPIES }, |report| matches!(report, Report::Begun))
+        match self.b.ask(&Order::Begin { copies: COPIES })? {
+            Report::Begun => Ok(()),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// B waits for its copies.
@@ -157,26 +163,6 @@ impl<'a> Story<'a> {
             all += count;
         }
         if all == COPIES { Ok(()) } else { Err(format!("{all} copies ended, of {COPIES}").into()) }
-    }
-
-    fn refused(&mut self) -> Result<(), CommandError> {
-        match self.b.ask(&Order::FetchAgain)? {
-            Report::Refused { message } => {
-                say!("     refused: {message}");
-                Ok(())
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn expect(
-        &mut self,
-        part: Part,
-        order: &Order,
-        is_right: impl Fn(&Report) -> bool,
-    ) -> Result<(), CommandError> {
-        let report = if part == Part::A { self.a.ask(order)? } else { self.b.ask(order)? };
-        if is_right(&report) { Ok(()) } else { Err(unexpected(&report)) }
     }
 
     /// The status of an engine that is connected as another process than `before`.

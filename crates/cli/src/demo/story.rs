@@ -128,9 +128,9 @@ impl<'a> Story<'a> {
         say!("\n3. B exceeds its rights, and the service refuses");
         let (handle, given) = self.secret.clone().ok_or("no file was shared yet")?;
         say!("   B writes to A's memory, which it may only read:");
-        self.refused(&Order::Write)?;
+        refused(&mut self.b, &Order::Write)?;
         say!("   B uses A's own handle {handle} as if it were a token granted to B:");
-        self.refused(&Order::Forge { handle })?;
+        refused(&mut self.b, &Order::Forge { handle })?;
         match self.a.ask(&Order::Checksum)? {
             Report::Checksum(now) if now == given => {
                 say!("   A's memory still has the same SHA-256.");
@@ -148,17 +148,7 @@ impl<'a> Story<'a> {
             Report::Revoked => {}
             other => return Err(unexpected(&other)),
         }
-        self.refused(&Order::FetchAgain)
-    }
-
-    fn refused(&mut self, order: &Order) -> Result<(), CommandError> {
-        match self.b.ask(order)? {
-            Report::Refused { message } => {
-                say!("     refused: {message}");
-                Ok(())
-            }
-            other => Err(unexpected(&other)),
-        }
+        refused(&mut self.b, &Order::FetchAgain)
     }
 
     /// Step 5: the service's status, and the end of all processes.
@@ -171,6 +161,17 @@ impl<'a> Story<'a> {
         self.service.stop()?;
         say!("   The service received SIGTERM, ended with status 0 and removed its socket.");
         Ok(())
+    }
+}
+
+/// Gives an order that the service must refuse.
+pub(super) fn refused(actor: &mut Actor, order: &Order) -> Result<(), CommandError> {
+    match actor.ask(order)? {
+        Report::Refused { message } => {
+            say!("     refused: {message}");
+            Ok(())
+        }
+        other => Err(unexpected(&other)),
     }
 }
 

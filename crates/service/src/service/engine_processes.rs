@@ -135,23 +135,18 @@ impl Service {
     }
 
     pub(super) fn allocate(&self, session: SessionId, home: &str, length: u64) -> Executed {
-        let refused = |refused| Executed::Done(Err(refused), Vec::new());
-        if length == 0 || isize::try_from(length).is_err() {
-            return refused(refusal(
-                RefusalKind::Argument,
-                format!("{length} bytes are no length of a frame"),
-            ));
-        }
-        let user = {
-            let sessions = self.sessions();
-            match sessions.room_for_frame(session, length, &self.config.quotas) {
-                Ok(()) => sessions.get(session).map_or(0, |open| open.client.user),
-                Err(full) => return refused(full),
+        let user = || {
+            if length == 0 || isize::try_from(length).is_err() {
+                let why = format!("{length} bytes are no length of a frame");
+                return Err(refusal(RefusalKind::Argument, why));
             }
+            let sessions = self.sessions();
+            sessions.room_for_frame(session, length, &self.config.quotas)?;
+            Ok(sessions.get(session).ok_or_else(session_closed)?.client.user)
         };
-        match self.engine_processes().allocate(user, home, length) {
+        match user().and_then(|user| self.engine_processes().allocate(user, home, length)) {
             Ok(proposal) => Executed::Allocates(proposal),
-            Err(none) => refused(none),
+            Err(refused) => Executed::Done(Err(refused), Vec::new()),
         }
     }
 

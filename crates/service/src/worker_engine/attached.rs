@@ -317,7 +317,7 @@ impl<E: Engine> AttachedDevice<E> {
 
 /// Whether an operand lies in memory that the CPU does not reach.
 pub(super) fn needs_device(operation: &Operation<Region<Mapping>>) -> bool {
-    operation.visit(|_, region, _| if region.memory().is_elsewhere() { Err(()) } else { Ok(()) }).is_err()
+    operation.has_operand(|region| region.memory().is_elsewhere())
 }
 
 /// Whether the operation provably writes nothing that it reads.
