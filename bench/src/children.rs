@@ -1,7 +1,7 @@
 //! Child processes of a measurement: a service, a holder of memory, or another program.
 //!
 //! ```text
-//! this process ─ spawn ─► itself: --serve SOCKET     a service with one worker; --roomy: with the largest quotas
+//! this process ─ spawn ─► itself: --serve SOCKET     a service with one worker; --roomy: with the largest quotas, --with-engine
 //!                         itself: --scale ...        a client of a measurement, by group `scale`
 //!                         itself: --hold BYTES       random bytes; prints their address, waits for end of input
 //!                         itself: --files ...        a file server or a receiver of files, by group `fileserver`
@@ -18,12 +18,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memferry_daemon::{DaemonOptions, serve as serve_on};
+use memferry_service::EngineConfig;
 use memferry_service::config::{Quotas, ServiceConfig, bounds};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::run::Run;
 use crate::timing::Aligned;
-use crate::{BenchError, placement};
+use crate::{BenchError, gpu, placement};
 
 /// How often a child is checked for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -53,13 +54,29 @@ pub(crate) fn roomy() -> ServiceConfig {
     ServiceConfig { quotas, ..config() }
 }
 
+/// What the service of a measurement has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Equipment {
+    Ordinary,
+    /// The largest quotas.
+    Roomy,
+    /// The same, and an engine process of group `gpu`.
+    Engine,
+}
+
 /// Runs the service of a measurement.
-pub(crate) fn serve(socket: &Path, is_roomy: bool) -> Result<(), BenchError> {
+pub(crate) fn serve(socket: &Path, equipment: Equipment) -> Result<(), BenchError> {
     end_with_parent()?;
+    let own = rustix::process::geteuid().as_raw();
+    let engines = vec![EngineConfig::new(gpu::ENGINE, own)];
     let options = DaemonOptions {
         socket: socket.to_owned(),
         mode: 0o600,
-        service: if is_roomy { roomy() } else { config() },
+        service: match equipment {
+            Equipment::Ordinary => config(),
+            Equipment::Roomy => roomy(),
+            Equipment::Engine => ServiceConfig { engines, ..roomy() },
+        },
         grace: Duration::ZERO,
         sandbox: true,
     };
@@ -137,6 +154,11 @@ impl Service {
     /// The same with the largest quotas. `name` tells it from others that run at the same time.
     pub(crate) fn start_roomy(run: &Run, name: &str) -> Result<Self, BenchError> {
         Self::begin(run, &format!("{name}.sock"), &["--roomy"])
+    }
+
+    /// The same, for an engine process of group `gpu`.
+    pub(crate) fn start_with_engine(run: &Run) -> Result<Self, BenchError> {
+        Self::begin(run, "engine.sock", &["--with-engine"])
     }
 
     fn begin(run: &Run, name: &str, options: &[&str]) -> Result<Self, BenchError> {

@@ -13,6 +13,7 @@ mod commands;
 mod copier;
 mod engine;
 mod fileserver;
+mod gpu;
 mod hostile;
 mod initiation;
 mod pair;
@@ -35,6 +36,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::children::Equipment;
 use crate::run::Run;
 
 /// Measures one group and prints its rows; without a group, lists them.
@@ -60,6 +62,14 @@ struct Arguments {
     /// With the largest quotas.
     #[arg(long, hide = true)]
     roomy: bool,
+    /// And with an engine process.
+    #[arg(long, hide = true)]
+    with_engine: bool,
+    /// Run as the engine process of a measurement, with more of its options.
+    #[arg(long, hide = true)]
+    cuda_engine: bool,
+    #[arg(hide = true, last = true)]
+    options: Vec<String>,
     /// Hold this many random bytes until the input ends.
     #[arg(long, hide = true)]
     hold: Option<usize>,
@@ -111,6 +121,7 @@ const GROUPS: &[Group] = &[
         placement::steady(run, "copier", |_| copier::measure(run))
     }),
     ("fileserver", "what serving a GiB of files costs: memferry, diod, sendfile", fileserver::measure),
+    ("gpu", "copies to and from the memory of an NVIDIA GPU, against the driver alone", gpu::measure),
     ("commands", "`memferry copy` against `cp`", commands::measure),
     ("hostile", "what a client waits beside attackers, and whether the service ends", hostile::measure),
     ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
@@ -119,12 +130,31 @@ const GROUPS: &[Group] = &[
 ];
 
 /// Groups with parts; each refuses unknown ones.
-const IN_PARTS: [&str; 10] =
-    ["service", "scale", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver", "hostile"];
+const IN_PARTS: [&str; 11] = [
+    "service",
+    "scale",
+    "engine",
+    "pollution",
+    "twod",
+    "bulk",
+    "policy",
+    "preload",
+    "fileserver",
+    "gpu",
+    "hostile",
+];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {
-        return children::serve(socket, arguments.roomy);
+        let equipment = match () {
+            () if arguments.with_engine => Equipment::Engine,
+            () if arguments.roomy => Equipment::Roomy,
+            () => Equipment::Ordinary,
+        };
+        return children::serve(socket, equipment);
+    }
+    if arguments.cuda_engine {
+        return gpu::engine(&arguments.options);
     }
     if !arguments.serve_as.is_empty() {
         return hostile::service::serve(&arguments.serve_as);

@@ -43,6 +43,8 @@ const GRANULARITY: u64 = 2 * MIB;
 /// Options of the role's engine, one each line.
 const OPTIONS: &str = "MEMFERRY_TEST_CUDA";
 const FAULTS: &str = "MEMFERRY_FAKE_CUDA";
+/// Names the library of a real driver, on a machine with a GPU. What needs the fake's faults is passed over then.
+const REAL: &str = "MEMFERRY_TEST_CUDA_LIBRARY";
 
 thread_local! {
     /// The stage of the test on this thread, for tests that get only a client.
@@ -70,9 +72,19 @@ fn cuda_engine() {
     in_child(|| memferry_engine_cuda::run(&options).is_ok());
 }
 
-/// The library that Cargo built for this test.
-fn fake() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libmemferry_fake_cuda.so")
+/// The real driver, or the fake that Cargo built for this test.
+fn driver() -> PathBuf {
+    let fake = || std::env::current_exe().unwrap().with_file_name("libmemferry_fake_cuda.so");
+    std::env::var_os(REAL).map_or_else(fake, PathBuf::from)
+}
+
+fn is_real() -> bool {
+    std::env::var_os(REAL).is_some()
+}
+
+/// Those faults that the driver under test can be given.
+fn possible<const N: usize>(faults: [&'static str; N]) -> impl Iterator<Item = &'static str> {
+    faults.into_iter().filter(|faults| faults.is_empty() || !is_real())
 }
 
 fn configuration(rest: &str) -> String {
@@ -82,7 +94,7 @@ fn configuration(rest: &str) -> String {
 impl Stage {
     /// With words for the fake, and more in the engine's configuration.
     fn new(faults: &str, rest: &str) -> Self {
-        let library = format!("--library={}", fake().display());
+        let library = format!("--library={}", driver().display());
         Self::with(&[&library, &format!("--memory={MEMORY}")], faults, rest)
     }
 
@@ -254,7 +266,7 @@ fn long_requests_are_whole() {
 fn small_pieces_are_scattered_and_gathered() {
     const PIECE: u64 = 8 << 10;
     const PIECES: u64 = 1000;
-    for faults in ["", "driver=12000", "register=refused", "without=cuMemcpyBatchAsync"] {
+    for faults in possible(["", "driver=12000", "register=refused", "without=cuMemcpyBatchAsync"]) {
         let (_stage, client) = Stage::ready(faults, "");
         let mut queue = client.queue(8).unwrap();
         let bytes = PIECE * PIECES;
@@ -384,7 +396,7 @@ fn requests_in_vram_match_the_oracle() {
 
 #[test]
 fn requests_between_vram_and_host_memory_match_the_oracle() {
-    for faults in ["", "register=refused", "driver=12000 fail=cuModuleLoadData:200:1"] {
+    for faults in possible(["", "register=refused", "driver=12000 fail=cuModuleLoadData:200:1"]) {
         let (stage, _client) = Stage::ready(faults, "");
         let number = Cell::new(0_usize);
         let place = |client: &Client| {
@@ -459,7 +471,8 @@ fn a_range_of_vram_is_granted_to_another_user_and_revoked_in_flight() {
     });
     grant.revoke().unwrap();
     let done: u32 = peer.receive_line().parse().unwrap();
-    assert!(done < 40, "none was revoked in flight");
+    // A real device may have been faster than the revocation.
+    assert!(done < 40 || is_real(), "none was revoked in flight");
     peer.send_line("on");
     let refused = peer.receive_line();
     assert!(refused.contains("Revoked"), "{refused}");
@@ -469,6 +482,9 @@ fn a_range_of_vram_is_granted_to_another_user_and_revoked_in_flight() {
 
 #[test]
 fn a_cancelled_request_ends_between_its_parts() {
+    if is_real() {
+        return;
+    }
     let (stage, client) = Stage::ready("", "stall-ms=20000");
     let mut queue = client.queue(8).unwrap();
     let bytes = 150 * MIB;
@@ -517,6 +533,9 @@ fn vram_is_given_until_none_is_left_and_again() {
 
 #[test]
 fn a_device_that_is_full_refuses() {
+    if is_real() {
+        return;
+    }
     let (stage, client) = Stage::ready("", "");
     stage.order("fail=cuMemCreate:2:3");
     let (kind, why) = refusal(home(&client, MIB));
@@ -576,6 +595,9 @@ fn assert_lost(client: &Client, frame: &Frame, granted: &Frame, peer: &Client) {
 
 #[test]
 fn a_lost_context_ends_every_request_once_and_the_engine_comes_back() {
+    if is_real() {
+        return;
+    }
     let (stage, client) = Stage::ready("", "stall-ms=20000");
     let peer = stage.service.client();
     for code in [700, 719, 214] {
@@ -606,7 +628,7 @@ fn a_lost_context_ends_every_request_once_and_the_engine_comes_back() {
 
 #[test]
 fn a_killed_engine_loses_its_memory_and_comes_back() {
-    let (stage, client) = Stage::ready("slow=200", "");
+    let (stage, client) = Stage::ready(if is_real() { "" } else { "slow=200" }, "");
     let peer = stage.service.client();
     for _ in 0..3 {
         let near = near(&client, 64 << 10, 9);
@@ -614,7 +636,7 @@ fn a_killed_engine_loses_its_memory_and_comes_back() {
         let grant = client.grant(&device, Rights::READ, Grantee::Session(peer.session())).unwrap();
         let granted = peer.accept(grant.token()).unwrap();
         let failed = a_thousand_end_once(&client, (&near, &device), || kill_engine(&client));
-        assert!(failed > 0);
+        assert!(failed > 0 || is_real());
         assert_lost(&client, &device, &granted, &peer);
         let after = far(&client, MEMORY);
         drop(after);
@@ -640,7 +662,10 @@ fn a_service_that_comes_back_has_its_engine_again() {
 
 #[test]
 fn an_engine_without_a_device_says_why() {
-    let library = format!("--library={}", fake().display());
+    if is_real() {
+        return;
+    }
+    let library = format!("--library={}", driver().display());
     let memory = format!("--memory={MEMORY}");
     for (options, faults, line) in [
         (&["--library=/nonexistent/libcuda.so.1", &memory][..], "", "cannot load /nonexistent/libcuda.so.1"),

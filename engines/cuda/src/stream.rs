@@ -34,13 +34,15 @@ pub struct Settings {
     pub depth: usize,
     /// Lists whose pieces are shorter than this on average go to the gather kernel. The default is a guess: no GPU was measured.
     pub kernel_below_bytes: u64,
+    /// Other lists go to the driver in one call, where it takes them so.
+    pub uses_batches: bool,
     /// Smaller numbers come first; the driver brings them into its range.
     pub priority: i32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { depth: 8, kernel_below_bytes: 16 << 10, priority: 0 }
+        Self { depth: 8, kernel_below_bytes: 16 << 10, uses_batches: true, priority: 0 }
     }
 }
 
@@ -122,7 +124,7 @@ impl Stream {
         };
         let planner = Planner {
             max_pitch_bytes: device.abilities().max_pitch_bytes,
-            has_batches: device.driver().has_batches(),
+            has_batches: settings.uses_batches && device.driver().has_batches(),
             has_kernel: device.gather().is_some(),
             kernel_below_bytes: settings.kernel_below_bytes,
         };

@@ -1,4 +1,6 @@
 //! The engine on the fake driver: memory, jobs in all manners, faults, and other processes.
+//!
+//! `MEMFERRY_TEST_CUDA_LIBRARY=libcuda.so.1` has the modules jobs, random and vram tested on a real GPU, without their faults.
 
 #[path = "on_the_fake/faults.rs"]
 mod faults;

@@ -17,21 +17,42 @@ use rustix::fs::{MemfdFlags, SealFlags};
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const PAGE: usize = 4096;
 
+/// Names the library of a real driver, on a machine with a GPU. Tests that need the fake's faults then end at once.
+const REAL: &str = "MEMFERRY_TEST_CUDA_LIBRARY";
+
 /// The library that Cargo built for this test.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("it runs");
     test.with_file_name("libmemferry_fake_cuda.so")
 }
 
-/// A copy of the library, so a driver with a state of its own.
+fn real() -> Option<PathBuf> {
+    std::env::var_os(REAL).map(PathBuf::from)
+}
+
+/// Whether a real driver is tested.
+pub(crate) fn is_real() -> bool {
+    real().is_some()
+}
+
+/// Those faults that the driver under test can be given: a real one has none.
+pub(crate) fn possible<const N: usize>(faults: [&'static str; N]) -> impl Iterator<Item = &'static str> {
+    faults.into_iter().filter(|faults| faults.is_empty() || !is_real())
+}
+
+/// A copy of the library, so a driver with a state of its own; or the real driver.
 #[derive(Debug)]
 pub(crate) struct Fake {
     path: PathBuf,
-    set: unsafe extern "C" fn(*const c_char) -> u32,
+    set: Option<unsafe extern "C" fn(*const c_char) -> u32>,
 }
 
 impl Fake {
     pub(crate) fn new(faults: &str) -> Self {
+        if let Some(path) = real() {
+            assert_eq!(faults, "", "only the fake has faults");
+            return Self { path, set: None };
+        }
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder =
@@ -48,15 +69,16 @@ impl Fake {
             assert!(!symbol.is_null(), "the fake has its control function");
             std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn(*const c_char) -> u32>(symbol)
         };
-        let fake = Self { path, set };
+        let fake = Self { path, set: Some(set) };
         fake.set(faults);
         fake
     }
 
     pub(crate) fn set(&self, faults: &str) {
         let text = CString::new(faults).expect("no NUL");
+        let set = self.set.expect("only the fake has faults");
         // SAFETY: the text lives during the call.
-        assert_eq!(unsafe { (self.set)(text.as_ptr()) }, 0, "the fake does not know: {faults}");
+        assert_eq!(unsafe { set(text.as_ptr()) }, 0, "the fake does not know: {faults}");
     }
 
     pub(crate) fn load(&self) -> Result<Driver, LoadError> {
@@ -71,7 +93,8 @@ impl Fake {
 impl Drop for Fake {
     /// The library stays loaded without its file.
     fn drop(&mut self) {
-        if let Some(folder) = self.path.parent() {
+        let is_copy = self.set.is_some();
+        if let Some(folder) = self.path.parent().filter(|_| is_copy) {
             _ = std::fs::remove_dir_all(folder);
         }
     }
