@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fastrand::Rng;
-use memferry_engine_cuda::{Device, Driver, HostMemory, Job, Piece, Settings, Stream, Vram, VramPool};
+use memferry_engine_cuda::{Device, Driver, HostMemory, Job, Settings, Stream, Vram, VramPool};
 use memferry_shm::mapping::{Access, Mapping};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -146,10 +146,9 @@ fn list(alone: &Alone, direction: Direction, length: u64, random: &mut Rng) -> O
     let there = places();
     let pieces = here.iter().zip(&there).take(PIECES as usize).map(|(here, there)| {
         let range = |place: &u64| place * length..(place + 1) * length;
-        let (from, to) = direction.ends(alone.host.place(range(here))?, alone.vram.place(range(there))?);
-        Some(Piece { from, to })
+        Some(direction.ends(alone.host.place(range(here))?, alone.vram.place(range(there))?))
     });
-    Some(Job::Scatter(pieces.collect::<Option<Vec<_>>>()?))
+    Some(Job::Scatter(pieces.collect::<Option<_>>()?))
 }
 
 /// Copies between two places in host memory: by the GPU, through its memory or directly, and by this thread.

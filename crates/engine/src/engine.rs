@@ -250,8 +250,13 @@ fn waits_for_a_frame(operation: &Operation<Span>, frames: &Frames) -> bool {
 
 /// The operation over the frames' mappings; `None` if a frame is not here, cannot be written, or does not have all bytes.
 fn locate(operation: &Operation<Span>, frames: &Frames) -> Option<Descriptor<Mapping>> {
-    let located = operation
-        .try_map(|side, span, reach| region(side, span, reach, |handle| frames.get(handle)).ok_or(()));
+    // Segments of a list are often in the same frame.
+    let mut last: Option<(Handle, Mapping)> = None;
+    let mut find = |handle| match &last {
+        Some((known, mapping)) if *known == handle => Some(mapping.clone()),
+        _ => Some(last.insert((handle, frames.get(handle)?)).1.clone()),
+    };
+    let located = operation.try_map(|side, span, reach| region(side, span, reach, &mut find).ok_or(()));
     Descriptor::new(0, located.ok()?).ok()
 }
 

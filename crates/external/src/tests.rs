@@ -1,6 +1,7 @@
 //! Both ends in one process, over memory of this process: requests arrive as they were posted, and lies are faults.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memferry_clock::Instant;
@@ -152,7 +153,7 @@ fn lists_and_walks_arrive_whole() {
         Box::new(offsets.map(segment)) as Box<[_]>
     };
     let lists = Lists { source: segments(SOURCE, [0, 512]), destination: segments(DESTINATION, [64, 0]) };
-    let work = sent(Operation::ScatterGather { lists: Box::new(lists) });
+    let work = sent(Operation::ScatterGather { lists: Arc::new(lists) });
     let Operation::ScatterGather { lists } = work.operation else { panic!("{work:?}") };
     assert_eq!(lists.source[1].place, Span::new(SOURCE, 512));
     assert_eq!(lists.destination[0].place, Span::new(DESTINATION, 64));

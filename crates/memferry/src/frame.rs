@@ -372,6 +372,12 @@ impl Frame {
         Ok(())
     }
 
+    /// Whether both are clones of one frame.
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     #[inline]
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.0.session, session)

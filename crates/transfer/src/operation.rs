@@ -10,6 +10,8 @@
 //! which the thesis leaves out. Nothing here reads bytes.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::geometry::{Copy2d, Count2d, Fill2d, Plane};
 use crate::side::Side;
@@ -99,11 +101,13 @@ impl<R> Lists<R> {
     /// The same lists over memory named differently.
     fn try_map<Q, E>(&self, mut name: impl FnMut(Side, &R, u64) -> Result<Q, E>) -> Result<Lists<Q>, E> {
         let mut list = |side, segments: &[Segment<R>]| {
-            let renamed = segments.iter().map(|segment| {
+            // Collecting results would not know how many there are.
+            let mut renamed = Vec::with_capacity(segments.len());
+            for segment in segments {
                 let place = name(side, &segment.place, segment.length)?;
-                Ok(Segment { place, length: segment.length })
-            });
-            renamed.collect::<Result<Box<[_]>, E>>()
+                renamed.push(Segment { place, length: segment.length });
+            }
+            Ok(renamed.into_boxed_slice())
         };
         let source = list(Side::Source, &self.source)?;
         Ok(Lists { source, destination: list(Side::Destination, &self.destination)? })
@@ -200,7 +204,7 @@ pub enum Operation<R> {
     /// where a segment of either side ends.
     ScatterGather {
         /// The segments of both sides, with equal totals.
-        lists: Box<Lists<R>>,
+        lists: Arc<Lists<R>>,
     },
     /// Byte by byte the exclusive or of all sources. The destination may be one of them; a source that overlaps it in part is
     /// refused by admission.

@@ -26,6 +26,7 @@
 mod completion;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use memferry_clock::Instant;
@@ -577,7 +578,7 @@ fn decode_operation(
         FILL => Operation::Fill { destination, length, pattern: decode_pattern(width, slot[3])? },
         COPY_2D => decode_copy_2d(slot, width, transparent)?,
         FILL_2D => decode_fill_2d(slot, width)?,
-        SCATTER_GATHER => Operation::ScatterGather { lists: Box::new(decode_lists(slot, fetch)?) },
+        SCATTER_GATHER => Operation::ScatterGather { lists: Arc::new(decode_lists(slot, fetch)?) },
         XOR => Operation::Xor { sources: decode_sources(slot, fetch)?, destination, length },
         COMPARE => Operation::Compare { first: source, second: destination, length },
         CRC => Operation::Crc { source, length, seed: narrow(slot[5])? },

@@ -182,7 +182,7 @@ impl Server {
 
     fn accept(&mut self, engine: &mut Engine, request: Request) {
         let Some(lane) = self.lanes.iter_mut().min_by_key(|lane| lane.requests.len()) else { return };
-        let divided = divide(request.operation(), |region| self.frames.place(region), &lane.buffer);
+        let divided = divide(request.operation(), self.frames.finder(), &lane.buffer);
         match divided {
             Some(parts) => lane.begin(engine, request, parts),
             None => engine.complete(request.id(), request.failed(Failure::Unsupported, 0)),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mapped(frame)    ─► HostMemory, pinned ─┐ by the address of
-//! allocate(length) ─► Vram, zeroed ───────┴ its first byte    ─► place(region), for a job
+//! allocate(length) ─► Vram, zeroed ───────┴ its first byte    ─► finder: places, for a job
 //! unmapping(frame) ─► unpinned, or given back
 //! ```
 
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry_engine::{FrameWatcher, Handle, Mapping, Region};
+use memferry_engine::{FrameWatcher, Handle, Mapping};
 
 use crate::device::Device;
 use crate::host::HostMemory;
@@ -53,15 +53,16 @@ impl Frames {
         }))
     }
 
-    /// The range of an operand; `None` if the frame is not here.
-    pub(crate) fn place(&self, region: &Region<Mapping>) -> Option<Place> {
-        let range = region.offset()..region.offset().checked_add(region.length())?;
-        let memory = region.memory();
+    /// Finds whole memories, of the operands of one request: frames come and go only after that.
+    pub(crate) fn finder(&self) -> impl Fn(&Mapping) -> Option<Place> {
         let known = self.known();
-        if memory.is_elsewhere() {
-            known.vram.get(&address(memory))?.place(range)
-        } else {
-            known.host.get(&address(memory))?.place(range)
+        move |memory| {
+            let whole = 0..memory.length_bytes() as u64;
+            if memory.is_elsewhere() {
+                known.vram.get(&address(memory))?.place(whole)
+            } else {
+                known.host.get(&address(memory))?.place(whole)
+            }
         }
     }
 

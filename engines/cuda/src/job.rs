@@ -9,17 +9,11 @@ use thiserror::Error;
 
 use crate::driver::{Address, CallError, Code, DeviceAddress, Element};
 use crate::gather;
+use crate::pieces::{Pieces, are_independent};
 use crate::place::Place;
 
 /// Most calls of the driver for rows or parts of one job: they are planned in memory, and made while other jobs wait.
 pub(crate) const MAX_CALLS: u64 = 1 << 16;
-
-/// One piece of a list.
-#[derive(Clone, Debug)]
-pub struct Piece {
-    pub from: Place,
-    pub to: Place,
-}
 
 /// Rows of equal length at equal distances. The place begins with the first row and ends with the last.
 #[derive(Clone, Debug)]
@@ -52,7 +46,7 @@ pub enum Job {
         rows: u64,
     },
     /// Copies the pieces in this order, or as if.
-    Scatter(Vec<Piece>),
+    Scatter(Pieces),
     /// A copy in host memory by the device, to measure whether that pays: in pieces through a place in VRAM, or without one
     /// directly, by device addresses of pinned memory.
     Detour {
@@ -124,7 +118,8 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    pub(crate) fn steps(&self, job: &Job) -> Result<Vec<Step>, JobError> {
+    /// Takes the copies out of a list; what else the job has is kept.
+    pub(crate) fn steps(&self, job: &mut Job) -> Result<Vec<Step>, JobError> {
         match job {
             Job::Copy { from, to } => {
                 let copies = Vec::from_iter(copy(from, to)?);
@@ -133,7 +128,11 @@ impl Planner {
             Job::Copy2d { from, to, row_bytes, rows } => self.copy_2d(from, to, *row_bytes, *rows),
             Job::Fill { to, pattern } => fill(vram(to)?, to.length_bytes(), *pattern),
             Job::Fill2d { to, pattern, row_bytes, rows } => self.fill_2d(to, *pattern, *row_bytes, *rows),
-            Job::Scatter(pieces) => self.scatter(pieces),
+            Job::Scatter(pieces) => {
+                let copies = pieces.take()?;
+                let manner = self.manner(&copies);
+                Ok(if copies.is_empty() { Vec::new() } else { vec![Step::Copies(copies, manner)] })
+            }
             Job::Detour { from, to, through } => detour(from, to, through.as_ref()),
         }
     }
@@ -190,23 +189,6 @@ impl Planner {
         Ok(steps)
     }
 
-    fn scatter(&self, pieces: &[Piece]) -> Result<Vec<Step>, JobError> {
-        let mut copies: Vec<Copy> = Vec::with_capacity(pieces.len());
-        let mut last: Option<&Piece> = None;
-        for piece in pieces {
-            let Some(next) = copy(&piece.from, &piece.to)? else { continue };
-            let continues =
-                |last: &Piece| last.from.is_followed_by(&piece.from) && last.to.is_followed_by(&piece.to);
-            match copies.last_mut().filter(|_| last.is_some_and(continues)) {
-                Some(run) => run.length += next.length,
-                None => copies.push(next),
-            }
-            last = Some(piece);
-        }
-        let manner = self.manner(&copies);
-        Ok(if copies.is_empty() { Vec::new() } else { vec![Step::Copies(copies, manner)] })
-    }
-
     fn manner(&self, copies: &[Copy]) -> Manner {
         if copies.len() < 2 || !are_independent(copies) {
             return Manner::OneByOne;
@@ -237,7 +219,7 @@ pub(crate) fn row_copies(
     (0..rows).map(move |row| Copy { from: from.plus(row * from_pitch), to: to.plus(row * to_pitch), length })
 }
 
-fn check_sides(from: &Place, to: &Place) -> Result<(), JobError> {
+pub(crate) fn check_sides(from: &Place, to: &Place) -> Result<(), JobError> {
     match () {
         () if to.is_read_only() => Err(JobError::ReadOnly),
         () if !from.is_vram() && !to.is_vram() => Err(JobError::NoVram),
@@ -254,7 +236,7 @@ fn copy(from: &Place, to: &Place) -> Result<Option<Copy>, JobError> {
     Ok((length > 0).then(|| Copy { from: from.address(), to: to.address(), length }))
 }
 
-fn check_lengths(from: &Place, to: &Place) -> Result<(), JobError> {
+pub(crate) fn check_lengths(from: &Place, to: &Place) -> Result<(), JobError> {
     let from_bytes = from.length_bytes();
     let to_bytes = to.length_bytes();
     if from_bytes == to_bytes { Ok(()) } else { Err(JobError::Lengths { from_bytes, to_bytes }) }
@@ -326,27 +308,6 @@ fn fill(to: DeviceAddress, length: u64, pattern: Pattern) -> Result<Vec<Step>, J
     }
     steps.extend((head + words * 4..length).map(single));
     Ok(steps)
-}
-
-/// Whether the copies may run in any order, and the device reaches all their memory by itself.
-fn are_independent(copies: &[Copy]) -> bool {
-    let mut spans: Vec<(DeviceAddress, DeviceAddress, bool)> = Vec::with_capacity(2 * copies.len());
-    for copy in copies {
-        let (Some(from), Some(to)) = (copy.from.by_device(), copy.to.by_device()) else { return false };
-        spans.push((from, from.plus(copy.length), false));
-        spans.push((to, to.plus(copy.length), true));
-    }
-    spans.sort_unstable();
-    let mut read_until = DeviceAddress(0);
-    let mut written_until = DeviceAddress(0);
-    for (start, end, writes) in spans {
-        if start < written_until || (writes && start < read_until) {
-            return false;
-        }
-        let until = if writes { &mut written_until } else { &mut read_until };
-        *until = end.max(*until);
-    }
-    true
 }
 
 fn detour(from: &Place, to: &Place, through: Option<&Place>) -> Result<Vec<Step>, JobError> {

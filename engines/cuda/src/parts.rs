@@ -14,10 +14,11 @@
 use std::collections::VecDeque;
 
 use memferry_engine::{Mapping, Operation, Pattern, Region};
-use memferry_transfer::{Color24, Copy2d, Count2d, Fill2d, Lists, PixelSize, Plane};
+use memferry_transfer::{Color24, Copy2d, Count2d, Fill2d, Lists, PixelSize, Plane, Segment};
 
 use crate::gather;
-use crate::job::{Job, Piece, Rows};
+use crate::job::{Job, Rows};
+use crate::pieces::Pieces;
 use crate::place::Place;
 
 /// Bytes of a part, unless a row is longer.
@@ -49,15 +50,16 @@ pub(crate) struct Parts {
     pub(crate) direction: Direction,
 }
 
-/// Divides a request. `place` finds its operands; `buffer` is VRAM of the stream that the parts go to.
+/// Divides a request. `whole` finds the place of a whole memory; `buffer` is VRAM of the stream that the parts go to.
 ///
 /// `None`: the device cannot do it, or not with less than a call for each of very many pieces.
 pub(crate) fn divide(
     operation: &Operation<Region<Mapping>>,
-    place: impl Fn(&Region<Mapping>) -> Option<Place>,
+    mut whole: impl FnMut(&Mapping) -> Option<Place>,
     buffer: &Place,
 ) -> Option<Parts> {
     let mut builder = Builder::new(buffer);
+    let mut place = |region: &Region<Mapping>| part(&whole(region.memory())?, region);
     match operation {
         Operation::Copy { source, destination, .. } => {
             let from = place(source)?;
@@ -68,7 +70,7 @@ pub(crate) fn divide(
                 builder.direction = if is_downward { Direction::Downward } else { Direction::Upward };
             }
         }
-        Operation::ScatterGather { lists } => builder.add_lists(lists, place)?,
+        Operation::ScatterGather { lists } => builder.add_lists(lists, whole)?,
         Operation::Fill { destination, pattern, .. } => builder.fill(&place(destination)?, *pattern)?,
         Operation::Copy2d { source, destination, shape } => {
             builder.copy_2d(&place(source)?, &place(destination)?, shape)?;
@@ -83,7 +85,7 @@ struct Builder<'a> {
     buffer: &'a Place,
     parts: VecDeque<Part>,
     /// Of the part that is being made.
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     bytes: u64,
     direction: Direction,
 }
@@ -91,7 +93,7 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(buffer: &'a Place) -> Self {
         let direction = Direction::Upward;
-        Self { buffer, parts: VecDeque::new(), pieces: Vec::new(), bytes: 0, direction }
+        Self { buffer, parts: VecDeque::new(), pieces: Pieces::default(), bytes: 0, direction }
     }
 
     fn finish(mut self) -> Parts {
@@ -100,37 +102,54 @@ impl<'a> Builder<'a> {
     }
 
     fn end_part(&mut self) {
-        let job = match self.pieces.len() {
-            0 => return,
-            1 => self.pieces.pop().map(|Piece { from, to }| Job::Copy { from, to }),
-            _ => Some(Job::Scatter(std::mem::take(&mut self.pieces))),
-        };
+        let pieces = std::mem::take(&mut self.pieces);
         let bytes = std::mem::take(&mut self.bytes);
-        self.parts.extend(job.map(|job| Part { job, bytes }));
+        if pieces.count() > 0 {
+            self.parts.push_back(Part { job: Job::Scatter(pieces), bytes });
+        }
     }
 
-    fn push(&mut self, pieces: impl IntoIterator<Item = Piece>, bytes: u64) {
-        self.pieces.extend(pieces);
+    /// Counts what was pushed, and ends the part if that is enough.
+    fn pushed(&mut self, bytes: u64) {
         self.bytes += bytes;
-        if self.bytes >= PART_BYTES || self.pieces.len() >= PART_PIECES {
+        if self.bytes >= PART_BYTES || self.pieces.count() >= PART_PIECES {
             self.end_part();
         }
     }
 
     /// Copies from one place to another of the same length, after all that was added before.
     fn add(&mut self, from: &Place, to: &Place) -> Option<()> {
-        if from.overlaps(to) {
-            self.direction = Direction::Unclear;
-            return self.add_by_buffer(from, to);
+        self.add_part((from, 0), (to, 0), from.length_bytes())
+    }
+
+    /// The same with so many bytes at offsets, which are inside the places.
+    fn add_part(
+        &mut self,
+        (from, from_at): (&Place, u64),
+        (to, to_at): (&Place, u64),
+        length: u64,
+    ) -> Option<()> {
+        let is_same = from.is_same_memory(to);
+        if is_same || (!from.is_vram() && !to.is_vram()) {
+            let from = from.part(from_at..from_at + length)?;
+            let to = to.part(to_at..to_at + length)?;
+            let overlap = from.overlaps(&to);
+            if overlap {
+                self.direction = Direction::Unclear;
+            }
+            if overlap || !from.is_vram() {
+                return self.add_by_buffer(&from, &to);
+            }
         }
-        if !from.is_vram() && !to.is_vram() {
-            return self.add_by_buffer(from, to);
+        if to.is_read_only() {
+            return None;
         }
         let mut at = 0;
-        while at < from.length_bytes() {
-            let end = from.length_bytes().min(at + (PART_BYTES - self.bytes));
-            self.push([Piece { from: from.part(at..end)?, to: to.part(at..end)? }], end - at);
-            at = end;
+        while at < length {
+            let bytes = (length - at).min(PART_BYTES - self.bytes);
+            self.pieces.push_part((from, from_at + at), (to, to_at + at), bytes);
+            self.pushed(bytes);
+            at += bytes;
         }
         Some(())
     }
@@ -144,9 +163,9 @@ impl<'a> Builder<'a> {
             let at = step * if to.is_after(from) { count - 1 - number } else { number };
             let end = length.min(at + step);
             let middle = self.buffer.part(0..end - at)?;
-            let there = Piece { from: from.part(at..end)?, to: middle.clone() };
-            let back = Piece { from: middle, to: to.part(at..end)? };
-            self.push([there, back], end - at);
+            self.pieces.push(&from.part(at..end)?, &middle);
+            self.pieces.push(&middle, &to.part(at..end)?);
+            self.pushed(end - at);
         }
         Some(())
     }
@@ -155,27 +174,15 @@ impl<'a> Builder<'a> {
     fn add_lists(
         &mut self,
         lists: &Lists<Region<Mapping>>,
-        place: impl Fn(&Region<Mapping>) -> Option<Place>,
+        mut whole: impl FnMut(&Mapping) -> Option<Place>,
     ) -> Option<()> {
-        let places = |list: &[memferry_transfer::Segment<Region<Mapping>>]| {
-            let filled = list.iter().filter(|segment| segment.length > 0);
-            filled.map(|segment| place(&segment.place)?.part(0..segment.length)).collect::<Option<Vec<_>>>()
-        };
-        let sources = places(&lists.source)?;
-        let mut destinations = places(&lists.destination)?.into_iter();
-        let mut to: Option<Place> = None;
-        for source in sources {
-            let mut from = source;
-            while from.length_bytes() > 0 {
-                let next = match to.take().filter(|place| place.length_bytes() > 0) {
-                    Some(rest) => rest,
-                    None => destinations.next()?,
-                };
-                let length = from.length_bytes().min(next.length_bytes());
-                self.add(&from.part(0..length)?, &next.part(0..length)?)?;
-                from = from.part(length..from.length_bytes())?;
-                to = next.part(length..next.length_bytes());
-            }
+        let mut sources = Segments::new(&lists.source);
+        let mut destinations = Segments::new(&lists.destination);
+        let mut left: u64 = lists.source.iter().map(|segment| segment.length).sum();
+        while left > 0 {
+            let length = sources.left(&mut whole)?.min(destinations.left(&mut whole)?);
+            self.add_part(sources.take(length)?, destinations.take(length)?, length)?;
+            left -= length;
         }
         Some(())
     }
@@ -258,6 +265,55 @@ impl<'a> Builder<'a> {
             self.parts.push_back(Part { job, bytes });
         }
         Some(())
+    }
+}
+
+/// A region of its memory.
+fn part(whole: &Place, region: &Region<Mapping>) -> Option<Place> {
+    whole.part(region.offset()..region.offset().checked_add(region.length())?)
+}
+
+/// One list of a request, as it is taken piece by piece.
+struct Segments<'a> {
+    rest: std::slice::Iter<'a, Segment<Region<Mapping>>>,
+    /// The memory of the last segment, which is often also that of the next one.
+    memory: Option<(&'a Mapping, Place)>,
+    /// Of the next byte.
+    offset: u64,
+    /// Bytes of the segment that follow.
+    left: u64,
+}
+
+impl<'a> Segments<'a> {
+    fn new(list: &'a [Segment<Region<Mapping>>]) -> Self {
+        Self { rest: list.iter(), memory: None, offset: 0, left: 0 }
+    }
+
+    /// How many bytes follow in one segment; `None` if nothing does, or its memory is not here.
+    fn left(&mut self, whole: &mut impl FnMut(&Mapping) -> Option<Place>) -> Option<u64> {
+        while self.left == 0 {
+            let Segment { place: region, length } = self.rest.next()?;
+            let mapping = region.memory();
+            let place = match self.memory.take() {
+                Some((last, place)) if last.is(mapping) => place,
+                _ => whole(mapping)?,
+            };
+            if region.offset().checked_add(*length)? > place.length_bytes() {
+                return None;
+            }
+            self.memory = Some((mapping, place));
+            self.offset = region.offset();
+            self.left = *length;
+        }
+        Some(self.left)
+    }
+
+    /// The place of so many bytes, at most those that [follow](Self::left), as a memory and an offset in it.
+    fn take(&mut self, length: u64) -> Option<(&Place, u64)> {
+        let offset = self.offset;
+        self.offset += length;
+        self.left -= length;
+        Some((&self.memory.as_ref()?.1, offset))
     }
 }
 

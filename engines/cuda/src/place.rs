@@ -16,6 +16,9 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Place {
     memory: Arc<dyn Memory>,
+    /// What the memory says of itself.
+    base: Address,
+    is_read_only: bool,
     offset: u64,
     length: u64,
 }
@@ -24,14 +27,25 @@ impl Place {
     /// `None`: the range is reversed, or not inside `length`.
     pub(crate) fn new(memory: Arc<dyn Memory>, range: Range<u64>, length: u64) -> Option<Self> {
         let is_inside = range.start <= range.end && range.end <= length;
-        is_inside.then(|| Self { memory, offset: range.start, length: range.end - range.start })
+        let base = memory.address();
+        let is_read_only = memory.is_read_only();
+        is_inside.then(|| Self {
+            memory,
+            base,
+            is_read_only,
+            offset: range.start,
+            length: range.end - range.start,
+        })
     }
 
     /// A range of it; `None` if that is reversed or leaves it.
     pub fn part(&self, range: Range<u64>) -> Option<Self> {
         let is_inside = range.start <= range.end && range.end <= self.length;
-        let memory = Arc::clone(&self.memory);
-        is_inside.then(|| Self { memory, offset: self.offset + range.start, length: range.end - range.start })
+        is_inside.then(|| Self {
+            offset: self.offset + range.start,
+            length: range.end - range.start,
+            ..self.clone()
+        })
     }
 
     pub fn length_bytes(&self) -> u64 {
@@ -39,20 +53,19 @@ impl Place {
     }
 
     pub fn is_vram(&self) -> bool {
-        matches!(self.memory.address(), Address::Vram(_))
+        matches!(self.base, Address::Vram(_))
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.memory.is_read_only()
+        self.is_read_only
     }
 
     pub(crate) fn address(&self) -> Address {
-        self.memory.address().plus(self.offset)
+        self.base.plus(self.offset)
     }
 
-    /// Whether the other place begins in the same memory where this one ends.
-    pub(crate) fn is_followed_by(&self, other: &Self) -> bool {
-        self.is_same_memory(other) && self.offset + self.length == other.offset
+    pub(crate) fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
     }
 
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
@@ -67,7 +80,7 @@ impl Place {
     }
 
     /// Two values for one mapping have the same address.
-    fn is_same_memory(&self, other: &Self) -> bool {
-        self.memory.address() == other.memory.address()
+    pub(crate) fn is_same_memory(&self, other: &Self) -> bool {
+        self.base == other.base
     }
 }

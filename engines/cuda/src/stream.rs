@@ -147,8 +147,8 @@ impl Stream {
     ///
     /// # Errors
     /// The job is wrong; then it does not complete.
-    pub fn submit(&mut self, job: Job) -> Result<Ticket, JobError> {
-        let steps = self.planner.steps(&job)?;
+    pub fn submit(&mut self, mut job: Job) -> Result<Ticket, JobError> {
+        let steps = self.planner.steps(&mut job)?;
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         self.waiting.push_back(Waiting { ticket, job, steps });

@@ -8,6 +8,8 @@
 //! Random requests of every kind, most within their frames, some beyond. Ordering, cancelling and timing are not tested
 //! here.
 
+use std::sync::Arc;
+
 use memferry_transfer::{
     Color24, Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Segment, Side,
 };
@@ -183,7 +185,7 @@ fn lists() -> impl Strategy<Value = Draft> {
             }
             destination.push(Segment { place: (0, 7), length: left });
         }
-        Operation::ScatterGather { lists: Box::new(Lists { source, destination: destination.into() }) }
+        Operation::ScatterGather { lists: Arc::new(Lists { source, destination: destination.into() }) }
     })
 }
 

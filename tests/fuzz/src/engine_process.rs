@@ -7,6 +7,7 @@
 //!
 //! Single-threaded: loom tests the races of rings. A witness reads what the worker submits; the engine cannot write there.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -292,7 +293,7 @@ fn operation(kind: u8, length: u64) -> Operation<Region<ExternalFrame>> {
         4 => {
             let segment = |place| Box::new([Segment { place, length }]) as Box<[_]>;
             let lists = Lists { source: segment(source), destination: segment(destination) };
-            Operation::ScatterGather { lists: Box::new(lists) }
+            Operation::ScatterGather { lists: Arc::new(lists) }
         }
         _ => Operation::Nop,
     }

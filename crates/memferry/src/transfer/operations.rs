@@ -1,5 +1,7 @@
 //! The operations: one function each, which takes regions and returns a transfer.
 
+use std::sync::Arc;
+
 use memferry_transfer::{
     Copy2d, Fill2d, Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Request, Segment, Side, Span, Task,
 };
@@ -96,7 +98,7 @@ pub fn scatter_gather(
     let one = lists.total_bytes(Side::Source);
     let other = lists.total_bytes(Side::Destination);
     let invalid = source_error.or(destination_error).or_else(|| unequal(one, other));
-    describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
+    describe(Operation::ScatterGather { lists: Arc::new(lists) }, held, invalid)
 }
 
 /// Writes the bytewise exclusive or of 1 to 64 sources to the destination. All have the same length. The destination may be
@@ -237,7 +239,11 @@ fn segments(
     let mut take = |region: Region| {
         invalid = invalid.or_else(|| inverted(side, &region));
         let segment = Segment { place: region.span(), length: region.length() };
-        held.push(region.into_frame());
+        let frame = region.into_frame();
+        // A frame that is held need not be held again for the next segment.
+        if !held.last().is_some_and(|last| last.is(&frame)) {
+            held.push(frame);
+        }
         segment
     };
     let list: Box<[_]> = regions.by_ref().take(MAX_SEGMENTS).map(|region| take(region.into())).collect();

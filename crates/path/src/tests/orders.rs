@@ -4,6 +4,8 @@
 //! requests with terms ─► Bed ─► the order in which they end, their outcomes, inherited failures
 //! ```
 
+use std::sync::Arc;
+
 use super::*;
 use memferry_transfer::{Lists, PriorityClass, Segment};
 
@@ -426,7 +428,7 @@ fn each_64_segments_count_as_one_more_request() {
         let list = |segments: usize| {
             let empty = Segment { place: Span::new(frame, 0), length: 0 };
             let lists = Lists { source: vec![empty; segments].into(), destination: vec![empty; 64].into() };
-            let request = Request::new(Operation::ScatterGather { lists: Box::new(lists) });
+            let request = Request::new(Operation::ScatterGather { lists: Arc::new(lists) });
             if fenced { request.fenced() } else { request }
         };
         let full = Err(Failure::WaitingQuota { limit: 4 });

@@ -133,10 +133,18 @@ impl<E: Engine> Attached for AttachedDevice<E> {
         if !suits || !self.is_registered(operation) {
             return None;
         }
+        // Segments of a list are often in the same memory.
+        let mut last = None;
         let named = operation.try_map(|_, region, reach| {
-            let memory =
-                self.requested.get(&region.memory().key()).and_then(|entry| entry.registered.clone());
-            let named = memory.and_then(|memory| Region::new(memory, region.offset(), region.length()));
+            let key = region.memory().key();
+            let memory = match &last {
+                Some((known, memory)) if *known == key => memory,
+                _ => {
+                    let registered = self.requested.get(&key).and_then(|entry| entry.registered.clone());
+                    &last.insert((key, registered.ok_or(())?)).1
+                }
+            };
+            let named = Region::new(memory.clone(), region.offset(), region.length());
             let start = match reach {
                 Reach::Walk(plane, _) => plane.start,
                 Reach::Bytes(_) => 0,
@@ -252,8 +260,13 @@ impl<E: Engine> AttachedDevice<E> {
     /// Whether all memory of the operation is registered. Requests the registration of new memory, if the device asks for it.
     fn is_registered(&mut self, operation: &Operation<Region<Mapping>>) -> bool {
         let mut all = true;
+        let mut last = None;
         let _ = operation.visit::<Infallible>(|_, region, _| {
-            match (self.requested.entry(region.memory().key()), &mut self.wanted) {
+            let key = region.memory().key();
+            if last.replace(key) == Some(key) {
+                return Ok(());
+            }
+            match (self.requested.entry(key), &mut self.wanted) {
                 (Entry::Occupied(entry), _) => all &= entry.get().registered.is_some(),
                 (Entry::Vacant(place), Some(wanted)) => {
                     let mapping = region.memory().clone();

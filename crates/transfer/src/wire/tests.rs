@@ -2,6 +2,8 @@
 
 mod golden;
 
+use alloc::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -112,7 +114,7 @@ fn lists() -> impl Strategy<Value = Operation<Span>> {
         proptest::collection::vec(segment, 0..5).prop_map(Vec::into_boxed_slice)
     };
     let gather = (segments(), segments()).prop_map(|(source, destination)| Operation::ScatterGather {
-        lists: Box::new(Lists { source, destination }),
+        lists: Arc::new(Lists { source, destination }),
     });
     let sources = proptest::collection::vec(spans(), 1..6).prop_map(Vec::into_boxed_slice);
     let xor = (sources, spans(), any::<u64>()).prop_map(|(sources, destination, length)| Operation::Xor {
@@ -319,7 +321,7 @@ fn long_and_missing_lists_are_refused() {
         source: vec![Segment { place: span, length: 0 }; count].into(),
         destination: vec![].into(),
     };
-    let gather = |count| Request::new(Operation::ScatterGather { lists: Box::new(lists(count)) });
+    let gather = |count| Request::new(Operation::ScatterGather { lists: Arc::new(lists(count)) });
     assert!(encode_request(1, &gather(MAX_SEGMENTS), &mut Vec::new()).is_ok());
     let million = encode_request(1, &gather(1_000_000), &mut Vec::new());
     assert_eq!(million, Err(SlotError::Count(1_000_000)));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use memferry_engine_cuda::{
-    Code, Device, HostMemory, Job, JobError, Piece, Settings, Stream, Ticket, VramError, VramPool,
+    Code, Device, HostMemory, Job, JobError, Settings, Stream, Ticket, VramError, VramPool,
 };
 use memferry_shm::mapping::Access;
 use memferry_transfer::Pattern;
@@ -96,11 +96,10 @@ fn a_running_job_keeps_its_memory_pinned() {
     let mut stream = open(&device);
     fake.set("hold");
     // A list, because the kernel reaches pinned memory only.
-    let piece = |range: Range<u64>| Piece {
-        from: memory.place(range.clone()).expect("inside"),
-        to: second.place(range).expect("inside"),
+    let piece = |range: Range<u64>| {
+        (memory.place(range.clone()).expect("inside"), second.place(range).expect("inside"))
     };
-    stream.submit(Job::Scatter(vec![piece(0..100), piece(200..300)])).expect("it is right");
+    stream.submit(Job::Scatter([piece(0..100), piece(200..300)].into_iter().collect())).expect("it is right");
     let overlapping = Job::Detour {
         from: first.place(0..4000).expect("inside"),
         to: second.place(96..4096).expect("inside"),

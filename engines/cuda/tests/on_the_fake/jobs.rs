@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memferry_engine_cuda::{
-    Counts, Device, HostMemory, Job, JobError, Piece, Place, Rows, Settings, Stream, Vram,
+    Counts, Device, HostMemory, Job, JobError, Pieces, Place, Rows, Settings, Stream, Vram,
 };
 use memferry_shm::mapping::Access;
 use memferry_transfer::Pattern;
@@ -63,7 +63,7 @@ fn empty_jobs_complete_in_order() {
     let mut stream = open(&device);
     let nothing = copy(source.place(9..9).expect("inside"), part(&memory, 3, 0));
     let fill = Job::Fill { to: part(&memory, 0, 0), pattern: Pattern::Word(1) };
-    let jobs = [nothing, fill, Job::Scatter(Vec::new()), copy(all(&source), whole(&memory))];
+    let jobs = [nothing, fill, Job::Scatter(Pieces::default()), copy(all(&source), whole(&memory))];
     let tickets: Vec<_> = jobs.map(|job| stream.submit(job).expect("it is right")).into();
     let completed: Vec<_> = finish(&mut stream).into_iter().map(|done| done.ticket).collect();
     assert_eq!(completed, tickets);
@@ -255,10 +255,10 @@ fn rectangles_are_filled() {
 }
 
 /// Pieces in reverse order, so that none continues another.
-fn pieces(source: &Arc<HostMemory>, memory: &Arc<Vram>, count: u64, length: u64) -> Vec<Piece> {
-    let piece = |index: u64| Piece {
-        from: source.place(index * length..(index + 1) * length).expect("inside"),
-        to: part(memory, (count - 1 - index) * length, length),
+fn pieces(source: &Arc<HostMemory>, memory: &Arc<Vram>, count: u64, length: u64) -> Pieces {
+    let piece = |index: u64| {
+        let from = source.place(index * length..(index + 1) * length).expect("inside");
+        (from, part(memory, (count - 1 - index) * length, length))
     };
     (0..count).map(piece).collect()
 }
@@ -305,13 +305,12 @@ fn adjacent_pieces_become_one_copy() {
     let (_fake, device) = stage("");
     let memory = vram(&device, 5000);
     let source = host(&device, 5000, 4);
-    let piece = |start: u64, length: u64| Piece {
-        from: source.place(start..start + length).expect("inside"),
-        to: part(&memory, start, length),
+    let piece = |start: u64, length: u64| {
+        (source.place(start..start + length).expect("inside"), part(&memory, start, length))
     };
     let mut stream = open(&device);
-    let list = vec![piece(0, 100), piece(100, 0), piece(100, 1900), piece(2000, 3000)];
-    stream.submit(Job::Scatter(list)).expect("it is right");
+    let list = [piece(0, 100), piece(100, 0), piece(100, 1900), piece(2000, 3000)];
+    stream.submit(Job::Scatter(list.into_iter().collect())).expect("it is right");
     finish_well(&mut stream);
     assert_eq!(stream.counts(), Counts { copies: 1, ..Counts::default() });
     assert!(contents(&device, &memory) == pattern(5000, 4));
@@ -323,12 +322,12 @@ fn dependent_pieces_keep_their_order() {
     let memory = vram(&device, 300);
     let source = host(&device, 300, 8);
     let mut stream = open(&device);
-    let list = vec![
-        Piece { from: source.place(0..100).expect("inside"), to: part(&memory, 0, 100) },
-        Piece { from: source.place(150..250).expect("inside"), to: part(&memory, 50, 100) },
-        Piece { from: part(&memory, 25, 100), to: part(&memory, 200, 100) },
+    let list = [
+        (source.place(0..100).expect("inside"), part(&memory, 0, 100)),
+        (source.place(150..250).expect("inside"), part(&memory, 50, 100)),
+        (part(&memory, 25, 100), part(&memory, 200, 100)),
     ];
-    stream.submit(Job::Scatter(list)).expect("it is right");
+    stream.submit(Job::Scatter(list.into_iter().collect())).expect("it is right");
     finish_well(&mut stream);
     assert_eq!(stream.counts(), Counts { copies: 3, ..Counts::default() });
     let source = pattern(300, 8);

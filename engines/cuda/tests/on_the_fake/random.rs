@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memferry_engine_cuda::{Device, HostMemory, Job, JobError, Piece, Place, Rows, Settings, Stream, Vram};
+use memferry_engine_cuda::{Device, HostMemory, Job, JobError, Place, Rows, Settings, Stream, Vram};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::Pattern;
 use proptest::prelude::*;
@@ -112,9 +112,7 @@ impl Both {
             Drawn::Scatter(pieces) => Job::Scatter(
                 pieces
                     .iter()
-                    .map(|(from, to, length)| {
-                        Some(Piece { from: self.place(*from, *length)?, to: self.place(*to, *length)? })
-                    })
+                    .map(|(from, to, length)| Some((self.place(*from, *length)?, self.place(*to, *length)?)))
                     .collect::<Option<_>>()?,
             ),
         })

@@ -1,5 +1,7 @@
 //! Attacks by requests in the rings.
 
+use std::sync::Arc;
+
 use memferry_shm::queue_pair::ClientEnd;
 use memferry_shm::storage::{MappedWords, RingStorage};
 use memferry_transfer::wire::{self, SubmissionSlot};
@@ -71,7 +73,7 @@ pub(super) fn long_lists(stage: &Stage) -> Result<(), Failed> {
             .map(|at| Segment { place: Span::new(frame.handle, start + at * LENGTH), length: LENGTH })
             .collect()
     };
-    let lists = Box::new(Lists { source: side(0), destination: side(32 << 10) });
+    let lists = Arc::new(Lists { source: side(0), destination: side(32 << 10) });
     let (mut slot, list) = raw_queue::encoded(&Request::new(Operation::ScatterGather { lists }))?;
     for queue in &mut queues {
         let first = queue.write_list(&list)?;

@@ -6,6 +6,8 @@
 //!
 //! `random` tests random shapes; `lifecycle` tests concurrent transfers.
 
+use std::sync::Arc;
+
 use memferry_transfer::{
     Color24, Copy2d, Count2d, Engine, EngineCapabilities, Fill2d, Lists, Operation, Pattern, PixelSize,
     Plane, Segment,
@@ -101,7 +103,7 @@ fn lists() -> Vec<Operation<Place>> {
     let operations = cuts.iter().flat_map(|(source, destination)| {
         [0, 1].map(|memory| Lists { source: list(0, source), destination: list(memory, destination) })
     });
-    operations.map(|lists| Operation::ScatterGather { lists: Box::new(lists) }).collect()
+    operations.map(|lists| Operation::ScatterGather { lists: Arc::new(lists) }).collect()
 }
 
 /// Operations that read or combine bytes: XOR, comparisons, checksums, and copies to two places.

@@ -8,6 +8,7 @@
 //! of cases.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use memferry_transfer::{
     Color24, Copy2d, Count2d, Engine, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Segment,
@@ -285,7 +286,7 @@ impl Draft {
             }
             Kind::Lists { source, destination } => {
                 let (from, to) = places([400; 2]);
-                let lists = Box::new(cut(&from, source, &to, destination));
+                let lists = Arc::new(cut(&from, source, &to, destination));
                 (from, to, Operation::ScatterGather { lists })
             }
             Kind::Xor { sources, in_place, length } => {

@@ -1,5 +1,7 @@
 //! Each operand of each operation needs its right: READ for a source, WRITE for a destination.
 
+use std::sync::Arc;
+
 use memferry_transfer::{Copy2d, Count2d, Fill2d, Lists, Operations, Plane, Segment, SyncUnit, Synchronized};
 
 use super::*;
@@ -16,7 +18,7 @@ fn every_operation(at: [Span; 3]) -> Vec<(Operation<Span>, Vec<Side>)> {
     let color = memferry_transfer::Color24::new(1).unwrap();
     let copy_2d = Copy2d { count: COUNT, source: PLANE, destination: PLANE, transparent: None };
     let list = |place| Box::new([Segment { place, length }]);
-    let lists = Box::new(Lists { source: list(first), destination: list(second) });
+    let lists = Arc::new(Lists { source: list(first), destination: list(second) });
     let synchronized = Synchronized {
         device: Source,
         element: PixelSize::Bits8,

@@ -137,7 +137,7 @@ fn cancels_are_scanned_at_most_every_16_turns() {
 fn a_batch_is_limited_by_the_length_of_its_lists() {
     let mut bed = Bed::with_waiting(1 << 16);
     let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
-    let lists = Box::new(Lists { source: empty(), destination: empty() });
+    let lists = Arc::new(Lists { source: empty(), destination: empty() });
     let mut list = Default::default();
     let mut slot =
         wire::encode_request(0, &Request::new(Operation::ScatterGather { lists }), &mut list).unwrap();
@@ -181,7 +181,7 @@ fn lists_beyond_the_waiting_quota_are_not_read() {
     let fill = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
     bed.submit(&wire::encode_request(0, &fill, &mut list).unwrap());
     let bytes = || vec![Segment { place: Span::new(bed.frame, 0), length: 1 }; MAX_SEGMENTS].into();
-    let lists = Box::new(Lists { source: bytes(), destination: bytes() });
+    let lists = Arc::new(Lists { source: bytes(), destination: bytes() });
     let request = Request::new(Operation::ScatterGather { lists });
     let mut slot = wire::encode_request(1, &request, &mut list).unwrap();
     let whole = bed.client.stage_list(&list).unwrap();

@@ -6,6 +6,8 @@
 //!
 //! A test that fails here means that the protocol changed. Then it needs a new version, and `docs/protocol.md` a change.
 
+use alloc::sync::Arc;
+
 use alloc::vec;
 
 use super::super::*;
@@ -185,7 +187,7 @@ fn operations_with_lists() {
         source: vec![segment(A, 1, 2), segment(B, 3, 4)].into(),
         destination: vec![segment(C, 5, 6)].into(),
     };
-    let gather = Request::new(Operation::ScatterGather { lists: Box::new(lists) });
+    let gather = Request::new(Operation::ScatterGather { lists: Arc::new(lists) });
     pin(&gather, &slot(6 << 16, &[FIRST, 1 << 32 | 2]), &[A, 1, 2, B, 3, 4, C, 5, 6]);
     let sources = vec![at(A, 1), at(B, 2)].into();
     let xor = Request::new(Operation::Xor { sources, destination: at(C, 3), length: 4 });
