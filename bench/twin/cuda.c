@@ -1,8 +1,9 @@
 /* Copies between host memory and memory of a GPU by calls of the CUDA driver alone: what a program without memferry would do.
  *
- *   a line "up BYTES" or "down BYTES" ─► one round: cuMemcpyHtoDAsync or cuMemcpyDtoHAsync, cuStreamSynchronize ─► a line with nanoseconds
+ *   a line "up BYTES COUNT" or "down BYTES COUNT" ─► COUNT times cuMemcpyHtoDAsync or cuMemcpyDtoHAsync, cuStreamSynchronize
+ *       ─► a line with nanoseconds
  *
- * Usage: cuda LIBRARY MOST, a multiple of 2 MiB. A round prints "PINNED REGISTERED": the time of a copy of BYTES bytes, at most MOST,
+ * Usage: cuda LIBRARY MOST, a multiple of 2 MiB. A round prints "PINNED REGISTERED": the time of COUNT copies of BYTES bytes, at most MOST,
  * between the device and memory that the driver allocated pinned, and between it and a shared mapping that it registered. It does
  * nothing else with the bytes, and nothing at the same time.
  *
@@ -135,17 +136,20 @@ int main(int count, char **arguments) {
     while (fgets(line, sizeof line, stdin) != NULL) {
         bool is_up = line[0] == 'u';
         const char *number = strchr(line, ' ');
-        size_t bytes = number == NULL ? 0 : strtoull(number, NULL, 10);
+        char *rest = NULL;
+        size_t bytes = number == NULL ? 0 : strtoull(number, &rest, 10);
+        unsigned long times = rest == NULL ? 0 : strtoul(rest, NULL, 10);
         if (bytes > most) {
             fprintf(stderr, "more than %zu bytes\n", most);
             return 2;
         }
         for (size_t place = 0; place < 2; place++) {
             double began = now();
-            if (is_up)
-                CALL("cuMemcpyHtoDAsync_v2", (device_address, const void *, size_t, void *), vram, places[place], bytes, stream);
-            else
-                CALL("cuMemcpyDtoHAsync_v2", (void *, device_address, size_t, void *), places[place], vram, bytes, stream);
+            for (unsigned long time = 0; time < times; time++)
+                if (is_up)
+                    CALL("cuMemcpyHtoDAsync_v2", (device_address, const void *, size_t, void *), vram, places[place], bytes, stream);
+                else
+                    CALL("cuMemcpyDtoHAsync_v2", (void *, device_address, size_t, void *), places[place], vram, bytes, stream);
             CALL("cuStreamSynchronize", (void *), stream);
             printf("%.0f%c", now() - began, place == 0 ? ' ' : '\n');
         }

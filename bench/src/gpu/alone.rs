@@ -22,12 +22,13 @@ const ROUNDS: usize = 9;
 const BYTES: u64 = 128 << 20;
 /// Pieces of a list: the most that a request has.
 const PIECES: u64 = 1024;
-const LENGTHS: [(&str, u64); 6] = [
+const LENGTHS: [(&str, u64); 7] = [
     ("512 B", 512),
     ("2 KiB", 2 << 10),
     ("8 KiB", 8 << 10),
     ("16 KiB", 16 << 10),
     ("32 KiB", 32 << 10),
+    ("64 KiB", 64 << 10),
     ("128 KiB", 128 << 10),
 ];
 const MANNERS: [&str; 3] = ["kernel", "batch", "single calls"];

@@ -1,4 +1,4 @@
-//! Parts `long` and `first`: single copies.
+//! Parts `long` and `first`: copies of one piece.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,69 +12,107 @@ use crate::rows::{Row, Target};
 use crate::run::Run;
 
 const ROUNDS: usize = 31;
-/// Lengths, with a target for the time of the service over that of the driver alone.
-const LENGTHS: [(&str, u64, Target); 3] = [
-    ("64 MiB", 64 << 20, Target::AtMost(1.05)),
-    ("1 MiB", 1 << 20, Target::None),
-    ("64 KiB", 64 << 10, Target::None),
-];
+/// As long as the driver alone takes for pinned memory, and a twentieth.
+const TARGET: Target = Target::AtMost(1.05);
+const LENGTHS: [(&str, u64); 3] = [("64 MiB", 64 << 20), ("1 MiB", 1 << 20), ("64 KiB", 64 << 10)];
+/// Before a copy that finds everybody awake.
+const WAKING_BYTES: u64 = 64 << 10;
+/// Copies that are submitted at once.
+const MANY: usize = 8;
+
+/// What is measured with each length.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Copies one behind the other, all submitted at once: what the path sustains.
+    Many,
+    /// A copy that nobody waits with, just after another one.
+    Awake,
+    /// The same when service and engine sleep.
+    Asleep,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Many, Self::Awake, Self::Asleep];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Many => "8 at once",
+            Self::Awake => "one, while all are awake",
+            Self::Asleep => "one, while service and engine sleep",
+        }
+    }
+
+    fn count(self) -> usize {
+        if self == Self::Many { MANY } else { 1 }
+    }
+}
+
+/// Long enough for the service and the engine to sleep.
+const REST: std::time::Duration = std::time::Duration::from_millis(2);
 /// Bytes of a new client's first copy.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// Single copies by the service, and by the driver alone.
+/// Copies by the service, and by the driver alone.
 pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     let stage = Stage::start(run, library)?;
     let client = stage.client()?;
     let (near, far) = frames(&client, LENGTHS[0].1)?;
-    let mut queue = client.queue(4)?;
+    let mut queue = client.queue(16)?;
     let mut twin = Twin::start(run, library)?;
     let mut rows = Vec::new();
-    for (name, bytes, target) in LENGTHS {
-        let mut columns: [[Vec<f64>; 3]; 2] = Default::default();
-        for round in 0..=run.part("long", ROUNDS) {
-            for (direction, values) in Direction::BOTH.into_iter().zip(&mut columns) {
-                let ours = by_service(&mut queue, direction, (&near, &far), bytes)?;
-                let twin = twin.copy(direction, bytes)?;
-                // The first one warms up.
-                if round > 0 {
-                    values[0].push(ours / twin.pinned);
-                    values[1].push(ours / twin.registered);
-                    values[2].push(bytes as f64 / ours * 1e-9);
+    for (name, bytes) in LENGTHS {
+        for direction in Direction::BOTH {
+            let rounds = run.part("long", ROUNDS);
+            let mut columns: [[Vec<f64>; 3]; 3] = Default::default();
+            for round in 0..=rounds {
+                for (way, values) in Way::ALL.into_iter().zip(&mut columns) {
+                    let ours = by_service(&mut queue, direction, (&near, &far), bytes, way)?;
+                    let twin = twin.copy(direction, bytes, way.count())?;
+                    // The first one warms up.
+                    if round > 0 {
+                        values[0].push(ours / twin.pinned);
+                        values[1].push(ours / twin.registered);
+                        values[2].push(bytes as f64 * way.count() as f64 / ours * 1e-9);
+                    }
                 }
+                run.round_done();
             }
-            run.round_done();
-        }
-        for (direction, [pinned, registered, rate]) in Direction::BOTH.into_iter().zip(&columns) {
-            let what = format!("{name} {}", direction.name());
-            rows.push(Row::new(format!("{what}: time / driver alone, pinned memory"), "x", target, pinned));
-            rows.push(Row::new(
-                format!("{what}: time / driver alone, registered pages"),
-                "x",
-                Target::None,
-                registered,
-            ));
-            rows.push(Row::new(what, "GB/s", Target::None, rate));
+            for (way, [pinned, registered, rate]) in Way::ALL.into_iter().zip(&columns) {
+                let what = format!("{name} {}, {}", direction.name(), way.name());
+                let target = if bytes == LENGTHS[0].1 { TARGET } else { Target::None };
+                rows.push(Row::new(format!("{what}: time / driver alone, pinned"), "x", target, pinned));
+                let registered_name = format!("{what}: time / driver alone, registered");
+                rows.push(Row::new(registered_name, "x", Target::None, registered));
+                rows.push(Row::new(what, "GB/s", Target::None, rate));
+            }
         }
     }
     check(&mut queue, &near, &far)?;
     Ok(rows)
 }
 
+/// Seconds of the copies.
 fn by_service(
     queue: &mut Queue,
     direction: Direction,
     (near, far): (&Frame, &Frame),
     bytes: u64,
+    way: Way,
 ) -> Result<f64, BenchError> {
     let (from, to) = direction.ends(near, far);
-    let began = Instant::now();
-    let ticket = queue.submit(copy(from.slice(..bytes), to.slice(..bytes)))?;
-    let done = queue.wait(ticket)?;
-    let seconds = began.elapsed().as_secs_f64();
-    if done.engine != EngineKind::External {
-        return Err("a copy did not go to the engine".into());
+    match way {
+        Way::Asleep => std::thread::sleep(REST),
+        Way::Awake => _ = queue.run(copy(from.slice(..WAKING_BYTES), to.slice(..WAKING_BYTES)))?,
+        Way::Many => {}
     }
-    Ok(seconds)
+    let began = Instant::now();
+    let copies = (0..way.count()).map(|_| copy(from.slice(..bytes), to.slice(..bytes)));
+    for ticket in queue.submit_batch(copies)? {
+        if queue.wait(ticket)?.engine != EngineKind::External {
+            return Err("a copy did not go to the engine".into());
+        }
+    }
+    Ok(began.elapsed().as_secs_f64())
 }
 
 /// Copies all there and back: the bytes must be those of before.

@@ -88,8 +88,8 @@ fn one_round(
         }
         let [here, there] = &lists[request % lists.len()];
         let before = thread_time();
-        let host = here.iter().map(|at| near.slice(*at..at + PIECE));
-        let device = there.iter().map(|at| far.slice(*at..at + PIECE));
+        let host = here.iter().map(|at| near.piece(*at..at + PIECE));
+        let device = there.iter().map(|at| far.piece(*at..at + PIECE));
         let mut transfer = match direction {
             Direction::Up => scatter_gather(host, device),
             Direction::Down => scatter_gather(device, host),
@@ -98,7 +98,9 @@ fn one_round(
         while let Err(SubmitError { reason, transfer: again }) = queue.submit(transfer) {
             let SubmitReason::Full { .. } = reason else { return Err(reason.into()) };
             transfer = *again;
+            let waiting = thread_time();
             end_one(queue)?;
+            submitting = submitting.saturating_sub(thread_time() - waiting);
             outstanding -= 1;
         }
         submitting += thread_time() - before;

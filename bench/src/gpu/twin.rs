@@ -18,7 +18,7 @@ pub(super) struct Twin {
     output: BufReader<ChildStdout>,
 }
 
-/// Seconds of a copy, by the memory of the host that it used.
+/// Seconds of the copies, by the memory of the host that it used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Memory that the driver allocated.
@@ -46,13 +46,18 @@ impl Twin {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// One round with so many bytes, at most 64 MiB.
-    pub(super) fn copy(&mut self, direction: Direction, bytes: u64) -> Result<Times, BenchError> {
+    /// So many copies, one behind the other, of so many bytes, at most 64 MiB.
+    pub(super) fn copy(
+        &mut self,
+        direction: Direction,
+        bytes: u64,
+        count: usize,
+    ) -> Result<Times, BenchError> {
         let word = match direction {
             Direction::Up => "up",
             Direction::Down => "down",
         };
-        writeln!(self.input, "{word} {bytes}")?;
+        writeln!(self.input, "{word} {bytes} {count}")?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         let times = line.split_whitespace().map(|word| word.parse::<f64>().ok().map(|ns| ns * 1e-9));

@@ -111,6 +111,8 @@ pub struct ExternalEngine {
     /// first look.
     moved: Option<Instant>,
     fault: Option<Fault>,
+    /// A job could not be submitted for want of room.
+    waits_for_room: bool,
     is_lost: bool,
     /// Channels that may still touch memory.
     faulted: Vec<u32>,
@@ -171,6 +173,7 @@ impl ExternalEngine {
             checked: None,
             moved: None,
             fault: None,
+            waits_for_room: false,
             is_lost: false,
             faulted: Vec::new(),
             list: Vec::new(),
@@ -187,10 +190,17 @@ impl ExternalEngine {
         &self.description
     }
 
-    /// Whether a completion waits.
+    /// Whether a completion waits, or there may be room for a job that waits.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.submitted > 0 && self.fault.is_none() && self.end.ready()
+        let has_room = || self.waits_for_room && self.end.has_taken_more();
+        self.submitted > 0 && self.fault.is_none() && (self.end.ready() || has_room())
+    }
+
+    /// Whether the engine process has a job that it has not completed.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.submitted > 0 && self.fault.is_none()
     }
 
     /// Asks the engine process for a doorbell with its next completion (1), or no longer (0): the worker sleeps.
@@ -267,6 +277,7 @@ impl ExternalEngine {
             return self.end_ready();
         }
         let mut any = false;
+        self.waits_for_room = false;
         // From the channel after the last one that was served: a channel may have a new job whenever its last one has ended.
         let first = self.next;
         for step in 0..self.channels.len() {
@@ -290,7 +301,10 @@ impl ExternalEngine {
                     }
                     State::Submitted { tag, time, due: None, seen: 0 }
                 }
-                Staged::Later => break,
+                Staged::Later => {
+                    self.waits_for_room = true;
+                    break;
+                }
                 Staged::Never => State::Ended(Failure::Unsupported),
             };
             if let Some(job) = &mut self.channels[number].job {

@@ -20,10 +20,10 @@ mod region;
 mod segment;
 
 pub use builder::FrameBuilder;
-pub use region::Region;
+pub use region::{ListItem, Piece, Region};
 pub use segment::{SegmentFrame, Segments};
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -244,6 +244,29 @@ impl Frame {
     /// leaves the frame fails with [`Failure::OutOfBounds`](crate::Failure::OutOfBounds), and a slice that ends before it
     /// begins is refused on submission.
     pub fn slice(&self, bounds: impl RangeBounds<u64>) -> Region {
+        let bounds = self.range(&bounds);
+        Region::new(self.clone(), bounds.start, bounds.end)
+    }
+
+    /// As [`slice`](Self::slice), for lists of many pieces: it borrows the frame.
+    ///
+    /// ```
+    /// use memferry::{Client, scatter_gather};
+    ///
+    /// let client = Client::embedded()?;
+    /// let (blocks, whole) = (client.frame(1 << 20).alloc()?, client.frame(1 << 20).alloc()?);
+    /// let wanted = [7_u64, 3, 99];
+    /// let pieces = wanted.map(|number| blocks.piece(number << 13..(number + 1) << 13));
+    /// client.queue(4)?.run(scatter_gather(pieces, [whole.piece(..3 << 13)]))?;
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    #[inline]
+    pub fn piece(&self, bounds: impl RangeBounds<u64>) -> Piece<'_> {
+        Piece::new(self, self.range(&bounds))
+    }
+
+    #[inline]
+    fn range(&self, bounds: &impl RangeBounds<u64>) -> Range<u64> {
         // No frame is 2^64 bytes long, so a saturated bound is still out of bounds.
         let start = match bounds.start_bound() {
             Bound::Included(&start) => start,
@@ -255,7 +278,7 @@ impl Frame {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.length(),
         };
-        Region::new(self.clone(), start, end)
+        start..end
     }
 
     /// Copies bytes at `offset` of the frame to `bytes`.

@@ -55,7 +55,7 @@ pub use copier::{
     AddressSpace, AmemcpyError, Copier, CopierError, CopierStatistics, CopyBuffer, CopyQueue, CopyRange,
 };
 pub use error::{CallError, ConnectError, FrameError, OpenError};
-pub use frame::{Frame, FrameBuilder, Region, SegmentFrame, Segments, TakeBackError};
+pub use frame::{Frame, FrameBuilder, ListItem, Piece, Region, SegmentFrame, Segments, TakeBackError};
 pub use future::{AsyncQueue, Pending};
 pub use link::ConnectOptions;
 pub use memferry_pool::Pool;

@@ -53,6 +53,9 @@ use crate::scheduling::times_slept;
 
 /// Time for which an idle worker spins: about the cost of a wake-up across cores.
 const SPIN: Duration = Duration::from_micros(50);
+/// The same while an engine process has a job: two wake-ups, of the worker and then of the client, would lengthen jobs of up to some
+/// milliseconds noticeably.
+const SPIN_FOR_EXTERNALS: Duration = Duration::from_millis(2);
 /// Polls of the rings between reads of the clock while spinning.
 const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Turns between samples of the status counters.
@@ -188,7 +191,7 @@ impl Worker {
                         idle_since = None;
                         continue;
                     }
-                    Spun::SharedCopy | Spun::Nothing if since.elapsed() < SPIN => continue,
+                    Spun::SharedCopy | Spun::Nothing if since.elapsed() < self.spin_limit() => continue,
                     Spun::SharedCopy | Spun::Nothing => {}
                 }
             }
@@ -203,6 +206,10 @@ impl Worker {
             self.idled(since);
             idle_since = None;
         }
+    }
+
+    fn spin_limit(&self) -> Duration {
+        if self.path.engine().externals_are_busy() { SPIN_FOR_EXTERNALS } else { SPIN }
     }
 
     fn idled(&mut self, since: Stopwatch) {

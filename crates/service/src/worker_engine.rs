@@ -199,6 +199,11 @@ impl<E: Engine> WorkerEngine<E> {
         self.externals.iter().any(|external| external.device.engine.has_news())
     }
 
+    /// Whether an engine process has a job.
+    pub(crate) fn externals_are_busy(&self) -> bool {
+        self.externals.iter().any(|external| external.device.engine.is_busy())
+    }
+
     /// Asks engine processes for a doorbell with their next completion (1), or no longer (0).
     pub(crate) fn set_externals_parked(&self, value: u64) {
         self.externals.iter().for_each(|external| external.device.engine.set_parked(value));

@@ -321,7 +321,7 @@ fn words_of_both_memories() {
         ("cancel words", cancelled[1]),
     ];
     let expected = client.map(|(name, word)| (name.to_owned(), word.to_string()));
-    assert_eq!(places("Client's memory, L + 8192 words:")[..4], expected);
+    assert_eq!(places("Client's memory, L + 65536 words:")[..4], expected);
     let parked = pair.parked.clone();
     let worker = ParkedWord::new(parked.clone(), 3).expect("the right size");
     let sleeping = pair.changes(&parked, |_| worker.set(1));

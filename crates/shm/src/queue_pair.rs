@@ -37,8 +37,9 @@ pub use sleeper::Sleeper;
 /// Limit on the requests of a queue pair.
 pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
 
-/// Words of the list area. A list is freed when the service has taken its request.
-pub const LIST_WORDS: usize = 1 << 13;
+/// Words of the list area, for some ten of the longest lists, so that a client with many pieces need not wait for the service. A list is
+/// freed when the service has taken its request. Pages of the area that were never used take no memory.
+pub const LIST_WORDS: usize = 1 << 16;
 
 // The area holds the longest source and destination lists of a request contiguously.
 const _: () = assert!(LIST_WORDS >= 2 * MAX_SEGMENTS * SEGMENT_WORDS);
@@ -274,6 +275,13 @@ impl<S: RingStorage> ClientEnd<S> {
     fn load_consumed(&mut self) -> Result<(), RingFull> {
         let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
         self.submissions.consumed(claimed as u32).map_err(|_| RingFull)
+    }
+
+    /// Whether the service has taken more requests than this end knows of, so that there may be room again.
+    #[inline]
+    pub fn has_taken_more(&self) -> bool {
+        let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Relaxed);
+        claimed as u32 != self.submissions.known_consumed()
     }
 
     /// Writes a list for the request that is staged next, and returns the index of its first word in the list area.

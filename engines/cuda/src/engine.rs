@@ -36,8 +36,10 @@ const PARTS_AHEAD: usize = 2;
 const BUFFER_BYTES: u64 = 2 << 20;
 /// How long an engine without requests sleeps.
 const IDLE: Duration = Duration::from_secs(1);
-/// So long the words are polled without a pause: about the time of a copy that a sleep would lengthen noticeably.
-const POLLING: Duration = Duration::from_micros(200);
+/// After the last request, so long the next one is waited for without a sleep.
+const AWAKE: Duration = Duration::from_micros(200);
+/// So long the words are polled without a pause: about the time of a part. A sleep ends some 50 to 200 us late.
+const POLLING: Duration = Duration::from_millis(2);
 /// After that, pauses are this part of the time since the last news.
 const PAUSE_PART: u32 = 32;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -168,11 +170,12 @@ impl Server {
 
     /// How long to wait for requests before the words are polled again.
     fn pause(&self) -> Duration {
-        if self.lanes.iter().all(|lane| lane.requests.is_empty()) {
+        let quiet = self.news.elapsed();
+        let is_idle = self.lanes.iter().all(|lane| lane.requests.is_empty());
+        if is_idle && quiet >= AWAKE {
             return IDLE;
         }
-        let quiet = self.news.elapsed();
-        if quiet < POLLING {
+        if is_idle || quiet < POLLING {
             // The machine may have fewer CPUs than threads that want one.
             std::thread::yield_now();
             return Duration::ZERO;

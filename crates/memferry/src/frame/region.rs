@@ -1,5 +1,6 @@
 //! Regions: the parts of frames that transfers and grants name, and their encoding as operands of requests.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use memferry_transfer::{Count2d, Plane, Span};
@@ -88,12 +89,70 @@ impl Region {
 
     #[inline]
     fn span_if(&self, inside: bool) -> Span {
-        let offset = match self.frame.window() {
-            None => self.start,
-            Some(base) if inside => base.saturating_add(self.start),
-            Some(_) => u64::MAX,
-        };
-        Span::new(self.frame.handle(), offset)
+        span_if(&self.frame, self.start, inside)
+    }
+}
+
+/// The operand at an offset of a frame; of a window, only if the operand is `inside`.
+#[inline]
+fn span_if(frame: &Frame, start: u64, inside: bool) -> Span {
+    let offset = match frame.window() {
+        None => start,
+        Some(base) if inside => base.saturating_add(start),
+        Some(_) => u64::MAX,
+    };
+    Span::new(frame.handle(), offset)
+}
+
+/// Part of a [`Frame`] in a list of [`scatter_gather`](crate::scatter_gather). Unlike a [`Region`] it may borrow the frame: in lists of
+/// many pieces, counting references is most of what a piece costs. [`Frame::piece`] makes one.
+#[derive(Clone, Debug)]
+pub struct Piece<'a> {
+    frame: Cow<'a, Frame>,
+    start: u64,
+    end: u64,
+}
+
+impl<'a> Piece<'a> {
+    pub(super) fn new(frame: &'a Frame, Range { start, end }: Range<u64>) -> Self {
+        Self { frame: Cow::Borrowed(frame), start, end }
+    }
+
+    /// The bounds as given, which may be inverted.
+    #[inline]
+    pub(crate) fn bounds(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    #[inline]
+    pub(crate) fn span(&self) -> Span {
+        span_if(&self.frame, self.start, self.start.max(self.end) <= self.frame.length())
+    }
+
+    #[inline]
+    pub(crate) fn into_frame(self) -> Cow<'a, Frame> {
+        self.frame
+    }
+}
+
+/// What a list of [`scatter_gather`](crate::scatter_gather) takes: a [`Piece`], and everything that becomes a [`Region`].
+pub trait ListItem<'a> {
+    /// The item as a piece.
+    fn into_piece(self) -> Piece<'a>;
+}
+
+impl<'a> ListItem<'a> for Piece<'a> {
+    #[inline]
+    fn into_piece(self) -> Self {
+        self
+    }
+}
+
+impl<'a, T: Into<Region>> ListItem<'a> for T {
+    #[inline]
+    fn into_piece(self) -> Piece<'a> {
+        let Region { frame, start, end } = self.into();
+        Piece { frame: Cow::Owned(frame), start, end }
     }
 }
 

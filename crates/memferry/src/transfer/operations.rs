@@ -1,5 +1,6 @@
 //! The operations: one function each, which takes regions and returns a transfer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use memferry_transfer::{
@@ -8,7 +9,7 @@ use memferry_transfer::{
 use smallvec::SmallVec;
 
 use super::{Held, InvalidTransfer, Transfer};
-use crate::frame::Region;
+use crate::frame::{ListItem, Piece, Region};
 
 /// Moves no bytes. Use it to measure the path to the worker, or [`fenced`](Transfer::fenced) to wait for all earlier transfers.
 #[inline(always)]
@@ -36,7 +37,7 @@ pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
     let destination = destination.into();
     let operation =
         Operation::Fill { destination: destination.span(), length: destination.length(), pattern };
-    let invalid = inverted(Side::Destination, &destination);
+    let invalid = inverted(Side::Destination, &destination.bounds());
     describe(operation, single(destination), invalid)
 }
 
@@ -65,7 +66,7 @@ pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape:
 /// in the region. The walk may leave the region, but not its frame.
 pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
     let destination = destination.into();
-    let invalid = inverted(Side::Destination, &destination);
+    let invalid = inverted(Side::Destination, &destination.bounds());
     let place = destination.span_for_walk(&shape.count, &shape.destination);
     describe(Operation::Fill2d { destination: place, shape }, single(destination), invalid)
 }
@@ -87,9 +88,9 @@ pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
 /// assert_eq!(&text, b"twoone");
 /// # Ok::<(), memferry::Error>(())
 /// ```
-pub fn scatter_gather(
-    sources: impl IntoIterator<Item = impl Into<Region>>,
-    destinations: impl IntoIterator<Item = impl Into<Region>>,
+pub fn scatter_gather<'s, 'd>(
+    sources: impl IntoIterator<Item = impl ListItem<'s>>,
+    destinations: impl IntoIterator<Item = impl ListItem<'d>>,
 ) -> Transfer {
     let mut held = Held::new();
     let (source, source_error) = segments(Side::Source, sources, &mut held);
@@ -110,8 +111,9 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
     let mut invalid = None;
     let mut regions = sources.into_iter();
     let mut take = |source: Region| {
-        invalid =
-            invalid.or_else(|| inverted(Side::Source, &source)).or_else(|| unequal(source.length(), length));
+        invalid = invalid
+            .or_else(|| inverted(Side::Source, &source.bounds()))
+            .or_else(|| unequal(source.length(), length));
         let place = source.span();
         held.push(source.into_frame());
         place
@@ -121,7 +123,7 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
     if !(1..=MAX_SOURCES).contains(&count) {
         invalid = Some(InvalidTransfer::Sources { count });
     }
-    let invalid = invalid.or_else(|| inverted(Side::Destination, &destination));
+    let invalid = invalid.or_else(|| inverted(Side::Destination, &destination.bounds()));
     let operation = Operation::Xor { sources, destination: destination.span(), length };
     held.push(destination.into_frame());
     describe(operation, held, invalid)
@@ -131,8 +133,8 @@ pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: im
 pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<Option<u64>> {
     let first = first.into();
     let second = second.into();
-    let invalid = inverted(Side::Source, &first)
-        .or_else(|| inverted(Side::Source, &second))
+    let invalid = inverted(Side::Source, &first.bounds())
+        .or_else(|| inverted(Side::Source, &second.bounds()))
         .or_else(|| unequal(first.length(), second.length()));
     let operation = Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
     describe(operation, pair(first, second), invalid)
@@ -155,7 +157,7 @@ pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<
 pub fn crc32c(source: impl Into<Region>) -> Transfer<u32> {
     let source = source.into();
     let operation = Operation::Crc { source: source.span(), length: source.length(), seed: 0 };
-    let invalid = inverted(Side::Source, &source);
+    let invalid = inverted(Side::Source, &source.bounds());
     describe(operation, single(source), invalid)
 }
 
@@ -194,7 +196,7 @@ pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]
     let source = source.into();
     let [one, other] = destinations.map(Into::into);
     let invalid = inverted_pair(&source, &one)
-        .or_else(|| inverted(Side::Destination, &other))
+        .or_else(|| inverted(Side::Destination, &other.bounds()))
         .or_else(|| too_short(&source, &one))
         .or_else(|| too_short(&source, &other));
     let length = source.length();
@@ -229,25 +231,26 @@ fn single(region: Region) -> Held {
 }
 
 /// One list of a scatter-gather transfer, and the first error in it. Moves the frames of its regions to `held`.
-fn segments(
+fn segments<'a>(
     side: Side,
-    regions: impl IntoIterator<Item = impl Into<Region>>,
+    items: impl IntoIterator<Item = impl ListItem<'a>>,
     held: &mut Held,
 ) -> (Box<[Segment<Span>]>, Option<InvalidTransfer>) {
-    let mut regions = regions.into_iter();
+    let mut items = items.into_iter();
     let mut invalid = None;
-    let mut take = |region: Region| {
-        invalid = invalid.or_else(|| inverted(side, &region));
-        let segment = Segment { place: region.span(), length: region.length() };
-        let frame = region.into_frame();
+    let mut take = |piece: Piece<'a>| {
+        let bounds = piece.bounds();
+        invalid = invalid.or_else(|| inverted(side, &bounds));
+        let segment = Segment { place: piece.span(), length: bounds.end.saturating_sub(bounds.start) };
+        let frame = piece.into_frame();
         // A frame that is held need not be held again for the next segment.
         if !held.last().is_some_and(|last| last.is(&frame)) {
-            held.push(frame);
+            held.push(frame.into_owned());
         }
         segment
     };
-    let list: Box<[_]> = regions.by_ref().take(MAX_SEGMENTS).map(|region| take(region.into())).collect();
-    let count = list.len() + regions.count();
+    let list: Box<[_]> = items.by_ref().take(MAX_SEGMENTS).map(|item| take(item.into_piece())).collect();
+    let count = list.len() + items.count();
     if count > MAX_SEGMENTS {
         invalid = Some(InvalidTransfer::Segments { side, count });
     }
@@ -255,15 +258,14 @@ fn segments(
 }
 
 #[inline]
-fn inverted(side: Side, region: &Region) -> Option<InvalidTransfer> {
-    let bounds = region.bounds();
+fn inverted(side: Side, bounds: &Range<u64>) -> Option<InvalidTransfer> {
     let error = InvalidTransfer::Inverted { side, start: bounds.start, end: bounds.end };
     (bounds.start > bounds.end).then_some(error)
 }
 
 #[inline]
 fn inverted_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
-    inverted(Side::Source, source).or_else(|| inverted(Side::Destination, destination))
+    inverted(Side::Source, &source.bounds()).or_else(|| inverted(Side::Destination, &destination.bounds()))
 }
 
 #[inline]
