@@ -612,14 +612,17 @@ impl<M: Memory> Capabilities<M> {
         keep: impl Fn(&'a M) -> Q,
         mut note: impl FnMut(u32),
     ) -> Result<Operation<Region<Q>>, Failure> {
-        let mut plain = |side, span: &Span, length| {
-            let (node, memory) = self.usable(session, side, span.handle)?;
+        let part = |side, span: &Span, length, (node, memory): (&Node<M>, &'a M)| {
             let outside = Failure::OutOfBounds { side, available: node.length };
             if span.offset.checked_add(length).is_none_or(|end| end > node.length) {
                 return Err(outside);
             }
-            note(span.handle.index());
             Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
+        };
+        let mut plain = |side, span: &Span, length| {
+            let region = part(side, span, length, self.usable(session, side, span.handle)?)?;
+            note(span.handle.index());
+            Ok(region)
         };
         // A fast path for the most common kinds: this is most of the cost of small requests.
         match operation {
@@ -635,6 +638,18 @@ impl<M: Memory> Capabilities<M> {
             return Err(Failure::TooLong { limit: longest_bytes });
         }
         check_lengths(operation)?;
+        // Segments of a list are often in the same frame.
+        let mut last = None;
+        let mut plain = |side, span: &Span, length| {
+            let usable = match last {
+                Some((known, usable)) if known == (side, span.handle) => usable,
+                _ => {
+                    note(span.handle.index());
+                    last.insert(((side, span.handle), self.usable(session, side, span.handle)?)).1
+                }
+            };
+            part(side, span, length, usable)
+        };
         let resolved = operation.try_map(|side, span, reach| match reach {
             Reach::Bytes(length) => Ok((plain(side, span, length)?, 0)),
             Reach::Walk(plane, count) => {

@@ -294,14 +294,13 @@ impl<'a> Segments<'a> {
         while self.left == 0 {
             let Segment { place: region, length } = self.rest.next()?;
             let mapping = region.memory();
-            let place = match self.memory.take() {
+            let place = match &self.memory {
                 Some((last, place)) if last.is(mapping) => place,
-                _ => whole(mapping)?,
+                _ => &self.memory.insert((mapping, whole(mapping)?)).1,
             };
             if region.offset().checked_add(*length)? > place.length_bytes() {
                 return None;
             }
-            self.memory = Some((mapping, place));
             self.offset = region.offset();
             self.left = *length;
         }

@@ -96,6 +96,9 @@ impl FromIterator<(Place, Place)> for Pieces {
     }
 }
 
+/// Blocks that are marked, at most, to find out whether two pieces have one in common.
+const MOST_CELLS: u64 = 1 << 16;
+
 /// A range for the device: its first address, and the one after its last.
 type Span = (DeviceAddress, DeviceAddress);
 
@@ -109,8 +112,7 @@ pub(crate) fn are_independent(copies: &[Copy]) -> bool {
         written.push((to, to.plus(copy.length)));
     }
     if are_apart(&read, &written) {
-        written.sort_unstable();
-        return written.is_sorted_by(|one, next| one.1 <= next.0);
+        return are_disjoint(written);
     }
     let reads = read.into_iter().map(|(start, end)| (start, end, false));
     let writes = written.into_iter().map(|(start, end)| (start, end, true));
@@ -128,11 +130,36 @@ pub(crate) fn are_independent(copies: &[Copy]) -> bool {
     true
 }
 
+/// Whether no two of them have a byte in common.
+fn are_disjoint(mut spans: Vec<Span>) -> bool {
+    let Some((first, end)) = hull(&spans) else { return true };
+    // Blocks of a cache begin and end at multiples of a block: marking these is much faster than sorting.
+    let shift = spans.iter().fold(0, |bits, (start, end)| bits | start.0 | end.0).trailing_zeros();
+    let cells = (end.0 - first.0) >> shift;
+    if cells > MOST_CELLS {
+        spans.sort_unstable();
+        return spans.is_sorted_by(|one, next| one.1 <= next.0);
+    }
+    let mut taken = vec![0_u64; cells as usize / 64 + 1];
+    let mut take = |cell: u64| {
+        let word = &mut taken[cell as usize / 64];
+        let bit = 1 << (cell % 64);
+        std::mem::replace(word, *word | bit) & bit == 0
+    };
+    spans.iter().all(|(start, end)| ((start.0 - first.0) >> shift..(end.0 - first.0) >> shift).all(&mut take))
+}
+
+/// The first address of all, and the one after the last.
+fn hull(spans: &[Span]) -> Option<Span> {
+    Some((spans.iter().map(|span| span.0).min()?, spans.iter().map(|span| span.1).max()?))
+}
+
 /// Whether all of one lie before all of the other, as host memory and memory of the device do.
 fn are_apart(one: &[Span], other: &[Span]) -> bool {
-    let first = |spans: &[Span]| spans.iter().map(|span| span.0).min();
-    let end = |spans: &[Span]| spans.iter().map(|span| span.1).max();
-    end(one) <= first(other) || end(other) <= first(one)
+    match (hull(one), hull(other)) {
+        (Some(one), Some(other)) => one.1 <= other.0 || other.1 <= one.0,
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +184,10 @@ mod tests {
             (&[(0, 1000, 10), (1010, 2000, 10)], true),
             (&[(0, 1000, 100), (50, 20, 10)], false),
             (&[(0, 1000, 10), (500, 1000, 10)], false),
+            (&[(0, 1 << 20, 4096), (4096, (1 << 20) + 8192, 4096), (8192, (1 << 20) + 4096, 4096)], true),
+            (&[(0, 1 << 20, 4096), (4096, (1 << 20) + 8192, 8192), (12288, (1 << 20) + 12288, 4096)], false),
+            (&[(0, 1 << 40, 3), (9, 1 << 50, 3), (3, (1 << 40) + 3, 3)], true),
+            (&[(0, 1 << 40, 3), (9, 1 << 50, 3), (3, (1 << 40) + 2, 3)], false),
             (&[], true),
         ] {
             assert_eq!(are_independent(&copies(ranges)), expected, "{ranges:?}");
