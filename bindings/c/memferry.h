@@ -253,6 +253,14 @@ typedef enum mf_turn {
   MF_TURN_TRANSPOSE = 6,
 } mf_turn;
 
+// What the descriptor of an engine's memory is.
+typedef enum mf_export_kind {
+  // A memfd, to be mapped with mmap, shared, from offset 0 on. It cannot shrink.
+  MF_EXPORT_KIND_MEMORY = 1,
+  // Memory of an NVIDIA GPU, for cuMemImportFromShareableHandle as CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+  MF_EXPORT_KIND_CUDA = 2,
+} mf_export_kind;
+
 // A session with a service. All zeros is never valid.
 typedef struct mf_client {
   // Opaque; not an address.
@@ -270,6 +278,18 @@ typedef struct mf_frame {
   // Opaque; not an address.
   uint64_t id;
 } mf_frame;
+
+// Memory of a frame at an engine, for this process to map.
+typedef struct mf_exported {
+  // The caller's to close.
+  int descriptor;
+  // One value of mf_export_kind.
+  uint32_t kind;
+  // Bytes of the memory, rounded up as the engine or its device does. The frame begins with the first one.
+  uint64_t length;
+  // With MF_EXPORT_KIND_CUDA the GPU's UUID, as cuDeviceGetUuid_v2 gives it, else zeros.
+  uint8_t device[16];
+} mf_exported;
 
 // A range of a frame.
 typedef struct mf_range {
@@ -524,6 +544,16 @@ enum mf_error mf_frame_allocate_at(struct mf_client client,
                                    const char *engine,
                                    uint64_t length,
                                    struct mf_frame *frame);
+
+// Gives a descriptor of the memory of a frame of mf_frame_allocate_at, for reading and writing it in this process. It cannot be taken
+// back: the memory stays until the descriptor and all mappings of it are gone, also after mf_frame_free, or when the engine has ended.
+// Grants of the frame are not affected. The caller closes the descriptor, which is not inherited by exec.
+//
+// MF_ERROR_REFUSED_CAPABILITY for a frame that was accepted or derived, MF_ERROR_REFUSED_ARGUMENT for one in memory of the host and for
+// an engine that gives out no descriptors, MF_ERROR_REFUSED_SYSTEM if the engine is gone, busy or late. Any thread.
+MF_MUST_USE
+enum mf_error mf_frame_export(struct mf_frame frame,
+                              struct mf_exported *exported);
 
 // Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed permanently. A memfd that is
 // sealed against writing, or was opened read-only, becomes a frame without MF_RIGHTS_WRITE. The caller keeps the descriptor.

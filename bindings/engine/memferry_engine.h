@@ -90,6 +90,14 @@ typedef enum mf_engine_hint {
   MF_ENGINE_HINT_STREAM = 2,
 } mf_engine_hint;
 
+// What a descriptor of an engine's memory is.
+typedef enum mf_engine_export_kind {
+  // A memfd, to be mapped from its first byte on. It must have the seal F_SEAL_SHRINK.
+  MF_ENGINE_EXPORT_KIND_MEMORY = 1,
+  // Memory of an NVIDIA GPU, from cuMemExportToShareableHandle.
+  MF_ENGINE_EXPORT_KIND_CUDA = 2,
+} mf_engine_export_kind;
+
 // The engine in its own process, as serve gets it.
 typedef struct mf_engine_process mf_engine_process;
 
@@ -191,6 +199,24 @@ typedef void (*mf_engine_frame_event)(void *context,
 // an error then. The memory is the client's until `unmapping` was called for it. The rules of mf_engine_frame_event apply.
 typedef void *(*mf_engine_allocate)(void *context, uint64_t frame, uint64_t length);
 
+// Memory of a frame, for the process of its owner.
+typedef struct mf_engine_exported {
+  // The descriptor, which the library closes.
+  int descriptor;
+  // One value of mf_engine_export_kind.
+  uint32_t kind;
+  // Bytes of the memory, at least those of the frame, which begins with the first one.
+  uint64_t length;
+  // The UUID of the GPU, with MF_ENGINE_EXPORT_KIND_CUDA.
+  uint8_t device[16];
+} mf_engine_exported;
+
+// Is called when the owner of a frame in the engine's own memory wants to reach it from its own process. Stores a descriptor of the memory at
+// `exported`, which is all zeros but for a descriptor of -1, and returns 0; or returns anything else if there is none this time. The owner
+// keeps the memory for as long as it likes, also after `unmapping`: memory that was exported must not be given to another frame. The
+// rules of mf_engine_frame_event apply.
+typedef int (*mf_engine_export)(void *context, uint64_t frame, struct mf_engine_exported *exported);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -249,6 +275,7 @@ int mf_engine_take_cancels(struct mf_engine_process *engine);
 // Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
 // this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
 // returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
+// If clients may map that memory in their own processes, it also gives `exporting`, else null.
 // The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
 // has returned, so it is no variable of `serve`. Returns 0.
 //
@@ -257,6 +284,7 @@ int mf_engine_watch_frames(struct mf_engine_process *engine,
                            mf_engine_frame_event mapped,
                            mf_engine_frame_event unmapping,
                            mf_engine_allocate allocate,
+                           mf_engine_export exporting,
                            void *context);
 
 #ifdef __cplusplus

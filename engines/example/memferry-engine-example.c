@@ -2,14 +2,18 @@
  *
  *   memferry-engine-example --socket PATH --name NAME [--shortest BYTES] [--memory BYTES]
  *
- * With --memory, clients can have frames in memory that only this process reaches, as a GPU has it; here it is the process's heap.
- * The service must be configured with an engine of that name. Requests are done in pieces: progress keeps a long one from being taken
+ * With --memory, clients can have frames in memory that only this process reaches, as a GPU has it; here each is a memfd, which its
+ * owner can also map. The service must be configured with an engine of that name. Requests are done in pieces: progress keeps a long one from being taken
  * for stalled, and an early end is possible. SPDX-License-Identifier: Apache-2.0 OR MIT */
+#define _GNU_SOURCE 1 /* memfd_create, F_ADD_SEALS */
+#include <fcntl.h>
 #include <memferry_engine.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Bytes between two looks at the request's cancel. */
 #define PIECE ((uint64_t)1 << 20)
@@ -155,17 +159,34 @@ static void perform(mf_engine_process *engine, const mf_engine_request *request)
 /* A frame in memory of this process. The list belongs to the thread on which the library calls. */
 struct own {
     uint64_t frame;
+    uint64_t length;
+    void *bytes;
+    int memfd;
     struct own *next;
-    uint8_t bytes[];
 };
 
+static void discard(struct own *own) {
+    if (own->bytes != MAP_FAILED)
+        munmap(own->bytes, own->length);
+    if (own->memfd >= 0)
+        close(own->memfd);
+    free(own);
+}
+
+/* A new memfd has zeros. Its pages are taken now, so that none is missing later, and it cannot shrink: its owner may map it. */
 static void *allocate(void *list, uint64_t frame, uint64_t length) {
     struct own **first = list;
-    struct own *own = length < SIZE_MAX - sizeof *own ? calloc(1, sizeof *own + length) : NULL;
+    struct own *own = malloc(sizeof *own);
     if (!own)
         return NULL;
-    own->frame = frame;
-    own->next = *first;
+    *own = (struct own){frame, length, MAP_FAILED, memfd_create("memferry-own", MFD_CLOEXEC | MFD_ALLOW_SEALING), *first};
+    if (own->memfd >= 0 && posix_fallocate(own->memfd, 0, (off_t)length) == 0 &&
+        fcntl(own->memfd, F_ADD_SEALS, F_SEAL_SHRINK) == 0)
+        own->bytes = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, own->memfd, 0);
+    if (own->bytes == MAP_FAILED) {
+        discard(own);
+        return NULL;
+    }
     *first = own;
     return own->bytes;
 }
@@ -177,15 +198,28 @@ static void release(void *list, uint64_t frame, void *base, uint64_t length, boo
         if ((*at)->frame == frame) {
             struct own *own = *at;
             *at = own->next;
-            free(own);
+            discard(own);
             return;
         }
     }
 }
 
+/* Gives a frame's memory to its owner. Each frame has a memfd of its own, so the descriptor leads to no other. */
+static int export_frame(void *list, uint64_t frame, mf_engine_exported *exported) {
+    struct own *own = *(struct own **)list;
+    while (own && own->frame != frame)
+        own = own->next;
+    if (!own)
+        return -1;
+    exported->descriptor = fcntl(own->memfd, F_DUPFD_CLOEXEC, 0);
+    exported->kind = MF_ENGINE_EXPORT_KIND_MEMORY;
+    exported->length = own->length;
+    return exported->descriptor < 0;
+}
+
 /* Runs in the engine's process until the service or the keeper ends it. */
 static int serve(mf_engine_process *engine, void *context) {
-    int watched = mf_engine_watch_frames(engine, NULL, release, allocate, context);
+    int watched = mf_engine_watch_frames(engine, NULL, release, allocate, export_frame, context);
     if (watched < 0)
         return watched;
     for (;;) {

@@ -1,9 +1,13 @@
-//! Memory that only one engine process reaches: here it is private memory of its process.
+//! Memory that only one engine process reaches: here it is memory of its process, a memfd for each frame.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use memferry_engine::{Descriptor, Failure, FrameWatcher, Handle, Job, Mapping, Outcome, Region};
+use memferry_engine::{
+    Access, Descriptor, ExportKind, Exported, Failure, FrameWatcher, Handle, Job, Mapping, NotExported,
+    Outcome, Region,
+};
 use memferry_transfer::Confined;
 use memferry_transfer::operation::Reach;
 
@@ -11,7 +15,7 @@ use memferry_transfer::operation::Reach;
 #[derive(Clone)]
 pub(crate) struct OwnMemory {
     bytes: u64,
-    frames: Arc<Mutex<BTreeMap<Handle, Mapping>>>,
+    frames: Arc<Mutex<BTreeMap<Handle, (Mapping, OwnedFd)>>>,
 }
 
 impl FrameWatcher for OwnMemory {
@@ -27,15 +31,32 @@ impl FrameWatcher for OwnMemory {
 
     fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
         let mut frames = self.frames.lock().unwrap();
-        let used: usize = frames.values().map(Mapping::length_bytes).sum();
+        let used: usize = frames.values().map(|(memory, _)| memory.length_bytes()).sum();
         let fits = used as u64 + length <= self.bytes;
         fits.then(|| {
-            let memory = Mapping::owned(vec![0; length as usize]);
+            let (memory, descriptor) = memfd(length);
             let address = memory.pointer().addr();
-            frames.insert(frame, memory);
+            frames.insert(frame, (memory, descriptor));
             address
         })
     }
+
+    fn export(&mut self, frame: Handle, _: &Mapping) -> Result<Exported, NotExported> {
+        let frames = self.frames.lock().unwrap();
+        let (memory, descriptor) = &frames[&frame];
+        let descriptor = descriptor.try_clone().map_err(|_| NotExported::Failed)?;
+        Ok(Exported { descriptor, kind: ExportKind::Memory, length: memory.length_bytes() as u64 })
+    }
+}
+
+/// Memory of so many bytes, which cannot shrink.
+fn memfd(length: u64) -> (Mapping, OwnedFd) {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let descriptor = rustix::fs::memfd_create("own-memory", flags).unwrap();
+    rustix::fs::ftruncate(&descriptor, length).unwrap();
+    rustix::fs::fcntl_add_seals(&descriptor, rustix::fs::SealFlags::SHRINK).unwrap();
+    let memory = Mapping::shared(descriptor.as_fd(), length as usize, Access::ReadWrite, 4096).unwrap();
+    (memory, descriptor)
 }
 
 impl OwnMemory {
@@ -48,7 +69,8 @@ impl OwnMemory {
     pub(crate) fn perform(&self, job: &Job) -> Outcome {
         let frames = self.frames.lock().unwrap();
         let here = |mapping: &Mapping| {
-            let own = frames.values().find(|own| own.pointer().addr() == mapping.pointer().addr());
+            let mut own = frames.values().map(|(memory, _)| memory);
+            let own = own.find(|own| own.pointer().addr() == mapping.pointer().addr());
             if mapping.is_elsewhere() { own.cloned() } else { Some(mapping.clone()) }
         };
         let found = job.operation().try_map(|_, region, reach| {

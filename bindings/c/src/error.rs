@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 use memferry::{
-    AccessError, AllocateError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError,
-    InvalidTransfer, OpenError, RefusalKind, SubmitReason, TransferError, Violation,
+    AccessError, AllocateError, CallError, ConnectError, CopierError, ExportError, Failure, FrameError,
+    ImageError, InvalidTransfer, OpenError, RefusalKind, SubmitReason, TransferError, Violation,
 };
 
 /// The result of a call. MF_ERROR_NONE is 0; from 100 a transfer failed, below 100 the call itself.
@@ -352,6 +352,16 @@ impl From<FrameError> for Fault {
             FrameError::Memory(_) => mf_error::Protocol,
             FrameError::Call(call) => of_call(call),
             FrameError::NotEmbedded(_) | FrameError::LentToService => mf_error::NotEmbedded,
+        };
+        Self::new(number, error.to_string())
+    }
+}
+
+impl From<ExportError> for Fault {
+    fn from(error: ExportError) -> Self {
+        let number = match &error {
+            ExportError::Call(call) => of_call(call),
+            ExportError::Memory(_) => mf_error::Protocol,
         };
         Self::new(number, error.to_string())
     }

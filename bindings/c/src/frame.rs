@@ -2,19 +2,22 @@
 //!
 //! ```text
 //! mf_frame_allocate, _allocate_at (an engine's memory), _register (a memfd), _lend (plain memory) ─► mf_frame ─► mf_frame_map, _read, _write
+//! mf_frame_export ─► a descriptor of an engine's memory
 //! mf_grant_* ─► mf_grant_token ─ any way ─► mf_accept in another session ─► mf_frame, not mapped        mf_revoke(token)
 //! ```
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 
-use memferry::{Access, AccessError, Client, Frame, GrantToken, Grantee, Lent, Rights, SessionId};
+use memferry::{
+    Access, AccessError, Client, ExportKind, Exported, Frame, GrantToken, Grantee, Lent, Rights, SessionId,
+};
 
 use crate::boundary::{Out, bytes, call, text};
 use crate::error::{Fault, mf_error};
 use crate::plain;
 use crate::table::{self, FrameEntry, Shared};
-use crate::types::{mf_client, mf_frame, mf_grant_token, mf_range};
+use crate::types::{mf_client, mf_export_kind, mf_exported, mf_frame, mf_grant_token, mf_range};
 
 fn insert(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
     let entry = FrameEntry { client: client.clone(), frame, lent };
@@ -64,6 +67,27 @@ pub unsafe extern "C" fn mf_frame_allocate_at(
     frame: *mut mf_frame,
 ) -> mf_error {
     make(client, frame, |client| Ok(client.frame(length).home(text("engine", engine)?).alloc()?))
+}
+
+/// Gives a descriptor of the memory of a frame of mf_frame_allocate_at, for reading and writing it in this process. It cannot be taken
+/// back: the memory stays until the descriptor and all mappings of it are gone, also after mf_frame_free, or when the engine has ended.
+/// Grants of the frame are not affected. The caller closes the descriptor, which is not inherited by exec.
+///
+/// MF_ERROR_REFUSED_CAPABILITY for a frame that was accepted or derived, MF_ERROR_REFUSED_ARGUMENT for one in memory of the host and for
+/// an engine that gives out no descriptors, MF_ERROR_REFUSED_SYSTEM if the engine is gone, busy or late. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_export(frame: mf_frame, exported: *mut mf_exported) -> mf_error {
+    call(|| {
+        let out = Out::new("exported", exported)?;
+        let Exported { descriptor, kind, length } = table::frame(frame)?.frame.export()?;
+        let (kind, device) = match kind {
+            ExportKind::Memory => (mf_export_kind::Memory, [0; 16]),
+            ExportKind::Cuda { device } => (mf_export_kind::Cuda, device),
+        };
+        out.store(mf_exported { descriptor: descriptor.into_raw_fd(), kind: kind as u32, length, device });
+        Ok(())
+    })
 }
 
 /// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed permanently. A memfd that is

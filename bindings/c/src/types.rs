@@ -7,6 +7,7 @@
 //!
 //! Plain data only. Layouts are part of the interface: in `tests/layouts.rs` C compilers compare them with the header's.
 
+use std::ffi::c_int;
 use std::time::Duration;
 
 use memferry::{
@@ -40,6 +41,30 @@ pub struct mf_client {
 pub struct mf_frame {
     /// Opaque; not an address.
     pub id: u64,
+}
+
+/// What the descriptor of an engine's memory is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum mf_export_kind {
+    /// A memfd, to be mapped with mmap, shared, from offset 0 on. It cannot shrink.
+    Memory = 1,
+    /// Memory of an NVIDIA GPU, for cuMemImportFromShareableHandle as CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+    Cuda = 2,
+}
+
+/// Memory of a frame at an engine, for this process to map.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct mf_exported {
+    /// The caller's to close.
+    pub descriptor: c_int,
+    /// One value of mf_export_kind.
+    pub kind: u32,
+    /// Bytes of the memory, rounded up as the engine or its device does. The frame begins with the first one.
+    pub length: u64,
+    /// With MF_EXPORT_KIND_CUDA the GPU's UUID, as cuDeviceGetUuid_v2 gives it, else zeros.
+    pub device: [u8; 16],
 }
 
 /// An ordered stream of transfers. All zeros is never valid.

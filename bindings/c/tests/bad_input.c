@@ -148,6 +148,11 @@ static void values(void) {
     EXPECT(MF_ERROR_TEXT, mf_frame_allocate_at(client, "\xff", 4096, &frame_of_none));
     EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_frame_allocate_at(client, "cuda-0", 4096, &frame_of_none));
     EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_frame_allocate_at(client, "cuda-0", 0, &frame_of_none));
+    mf_exported exported;
+    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_frame_export(frame, &exported));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_export(frame, NULL));
+    EXPECT(MF_ERROR_UNALIGNED, mf_frame_export(frame, (mf_exported *)((char *)&exported + 1)));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_export((mf_frame){12345}, &exported));
     /* Wrong lists: */
     for (int i = 0; i < 65; i++)
         many[i] = mf_part(frame, 0, 16);

@@ -39,6 +39,7 @@ fn program() -> String {
         mf_client: id;
         mf_frame: id;
         mf_queue: id;
+        mf_exported: descriptor, kind, length, device;
         mf_copier: id;
         mf_ticket: tag, queue;
         mf_grant_token: value;

@@ -4,17 +4,20 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use memferry_engine::{
-    Access, Engine, EngineDescription, EngineOptions, Failure, FrameWatcher, Handle, Mapping, Outcome,
-    RunError, run,
+    Access, Engine, EngineDescription, EngineOptions, ExportKind, Exported, Failure, FrameWatcher, Handle,
+    Mapping, NotExported, Outcome, RunError, run,
 };
 use memferry_transfer::{EngineKind, Operations};
 
 use crate::boundary::{Fault, call, check, text};
 use crate::request::{Lent, lend};
-use crate::types::{mf_engine_options, mf_engine_request, mf_engine_status};
+use crate::types::{
+    mf_engine_export_kind, mf_engine_exported, mf_engine_options, mf_engine_request, mf_engine_status,
+};
 
 /// The engine in its own process, as serve gets it.
 pub struct mf_engine_process {
@@ -40,6 +43,14 @@ pub type mf_engine_frame_event = Option<
 /// an error then. The memory is the client's until `unmapping` was called for it. The rules of mf_engine_frame_event apply.
 pub type mf_engine_allocate =
     Option<unsafe extern "C" fn(context: *mut c_void, frame: u64, length: u64) -> *mut c_void>;
+
+/// Is called when the owner of a frame in the engine's own memory wants to reach it from its own process. Stores a descriptor of the memory at
+/// `exported`, which is all zeros but for a descriptor of -1, and returns 0; or returns anything else if there is none this time. The owner
+/// keeps the memory for as long as it likes, also after `unmapping`: memory that was exported must not be given to another frame. The
+/// rules of mf_engine_frame_event apply.
+pub type mf_engine_export = Option<
+    unsafe extern "C" fn(context: *mut c_void, frame: u64, exported: *mut mf_engine_exported) -> c_int,
+>;
 
 /// Runs an engine until SIGTERM or SIGINT: then it returns 0. The calling process becomes the keeper, which maps frames and forks the
 /// process in which `serve` runs with `context`. It must have one thread. What goes wrong is written to standard error; when the
@@ -209,6 +220,7 @@ pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) 
 /// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
 /// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
 /// returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
+/// If clients may map that memory in their own processes, it also gives `exporting`, else null.
 /// The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
 /// has returned, so it is no variable of `serve`. Returns 0.
 ///
@@ -219,10 +231,11 @@ pub unsafe extern "C" fn mf_engine_watch_frames(
     mapped: mf_engine_frame_event,
     unmapping: mf_engine_frame_event,
     allocate: mf_engine_allocate,
+    exporting: mf_engine_export,
     context: *mut c_void,
 ) -> c_int {
     with(engine, |engine, _| {
-        engine.watch_frames(Callbacks { mapped, unmapping, allocate, context });
+        engine.watch_frames(Callbacks { mapped, unmapping, allocate, exporting, context });
         Ok(0)
     })
 }
@@ -232,6 +245,7 @@ struct Callbacks {
     mapped: mf_engine_frame_event,
     unmapping: mf_engine_frame_event,
     allocate: mf_engine_allocate,
+    exporting: mf_engine_export,
     context: *mut c_void,
 }
 
@@ -267,10 +281,34 @@ impl FrameWatcher for Callbacks {
         IN_CALLBACK.set(false);
         Some(address.addr()).filter(|address| *address != 0)
     }
+
+    fn export(&mut self, frame: Handle, _: &Mapping) -> Result<Exported, NotExported> {
+        let exporting = self.exporting.ok_or(NotExported::Unsupported)?;
+        let mut exported = mf_engine_exported { descriptor: -1, kind: 0, length: 0, device: [0; 16] };
+        IN_CALLBACK.set(true);
+        // SAFETY: C1: the function is the program's, and gets its own context and a structure that lives during the call.
+        let failed = unsafe { exporting(self.context, frame.bits(), &raw mut exported) };
+        IN_CALLBACK.set(false);
+        if failed != 0 || exported.descriptor < 0 {
+            return Err(NotExported::Failed);
+        }
+        // SAFETY: C1: the program has opened it, and gives it to the library.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(exported.descriptor) };
+        let kind = match exported.kind {
+            kind if kind == mf_engine_export_kind::Memory as u32 => ExportKind::Memory,
+            kind if kind == mf_engine_export_kind::Cuda as u32 => {
+                ExportKind::Cuda { device: exported.device }
+            }
+            _ => return Err(NotExported::Failed),
+        };
+        Ok(Exported { descriptor, kind, length: exported.length })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::IntoRawFd;
+
     use super::*;
 
     /// What `calls_back` got.
@@ -280,7 +318,7 @@ mod tests {
         // SAFETY: the test passes its own structure, which nobody else uses meanwhile.
         let got = unsafe { &mut *context.cast::<Got>() };
         // SAFETY: the pointer is that of a structure that lives.
-        got.1 = unsafe { mf_engine_watch_frames(got.0, None, None, None, std::ptr::null_mut()) };
+        got.1 = unsafe { mf_engine_watch_frames(got.0, None, None, None, None, std::ptr::null_mut()) };
     }
 
     #[test]
@@ -289,11 +327,64 @@ mod tests {
         let mut process = mf_engine_process { engine: std::ptr::null_mut(), lent: BTreeMap::new() };
         let mut got = Got(&raw mut process, 0);
         let context = (&raw mut got).cast();
-        let mut callbacks = Callbacks { mapped: Some(calls_back), unmapping: None, allocate: None, context };
+        let mut callbacks =
+            Callbacks { mapped: Some(calls_back), unmapping: None, allocate: None, exporting: None, context };
         let (_descriptor, memory) = memferry_shm::frame::allocate(4096, Default::default()).unwrap();
         callbacks.mapped(Handle::new(1, 1), &memory);
         callbacks.unmapping(Handle::new(1, 1), &memory);
         assert_eq!(got.1, Fault::InCallback as c_int);
         assert!(!IN_CALLBACK.get());
+    }
+
+    /// Gives what the context says.
+    unsafe extern "C" fn exports(context: *mut c_void, _: u64, exported: *mut mf_engine_exported) -> c_int {
+        // SAFETY: the test passes its own numbers, and the library a structure.
+        unsafe {
+            let (failed, given) = *context.cast::<(c_int, mf_engine_exported)>();
+            assert_eq!((*exported).descriptor, -1);
+            *exported = given;
+            failed
+        }
+    }
+
+    #[test]
+    fn only_descriptors_of_a_known_kind_are_exported() {
+        let pipe = || std::io::pipe().unwrap();
+        let device = *b"sixteen-byte-gpu";
+        for (failed, kind, has_one, expected) in [
+            (0, 1, true, Ok(ExportKind::Memory)),
+            (0, 2, true, Ok(ExportKind::Cuda { device })),
+            (0, 3, true, Err(NotExported::Failed)),
+            (0, 0, true, Err(NotExported::Failed)),
+            (0, 1, false, Err(NotExported::Failed)),
+            (-5, 1, false, Err(NotExported::Failed)),
+        ] {
+            let (reader, writer) = pipe();
+            let descriptor = if has_one {
+                OwnedFd::from(writer).into_raw_fd()
+            } else {
+                drop(writer);
+                -1
+            };
+            let mut given = (failed, mf_engine_exported { descriptor, kind, length: 4096, device });
+            let context = (&raw mut given).cast();
+            let mut callbacks = Callbacks {
+                mapped: None,
+                unmapping: None,
+                allocate: None,
+                exporting: Some(exports),
+                context,
+            };
+            let memory = Mapping::elsewhere(4096, 4096).unwrap();
+            let exported = callbacks.export(Handle::new(1, 1), &memory);
+            assert_eq!(exported.as_ref().map(|exported| exported.kind).map_err(|error| *error), expected);
+            drop(exported);
+            // The end of the pipe: its writer is closed in each case.
+            assert_eq!(std::io::Read::read(&mut &reader, &mut [0; 1]).unwrap(), 0);
+        }
+        let context = std::ptr::null_mut();
+        let mut none = Callbacks { mapped: None, unmapping: None, allocate: None, exporting: None, context };
+        let memory = Mapping::elsewhere(4096, 4096).unwrap();
+        assert_eq!(none.export(Handle::new(1, 1), &memory).unwrap_err(), NotExported::Unsupported);
     }
 }

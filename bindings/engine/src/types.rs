@@ -2,7 +2,7 @@
 //!
 //! Plain data only. Layouts are part of the interface: `tests/programs.rs` has C compilers compare them with the header's.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use memferry_transfer::{Failure, Operations};
 
@@ -108,6 +108,30 @@ pub enum mf_engine_hint {
     Keep = 1,
     /// Neither side will be read soon.
     Stream = 2,
+}
+
+/// What a descriptor of an engine's memory is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum mf_engine_export_kind {
+    /// A memfd, to be mapped from its first byte on. It must have the seal F_SEAL_SHRINK.
+    Memory = 1,
+    /// Memory of an NVIDIA GPU, from cuMemExportToShareableHandle.
+    Cuda = 2,
+}
+
+/// Memory of a frame, for the process of its owner.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct mf_engine_exported {
+    /// The descriptor, which the library closes.
+    pub descriptor: c_int,
+    /// One value of mf_engine_export_kind.
+    pub kind: u32,
+    /// Bytes of the memory, at least those of the frame, which begins with the first one.
+    pub length: u64,
+    /// The UUID of the GPU, with MF_ENGINE_EXPORT_KIND_CUDA.
+    pub device: [u8; 16],
 }
 
 /// A piece of a list.

@@ -66,6 +66,6 @@ int main(void) {
     CHECK(mf_engine_progress(NULL, 0, 0, false), MF_ENGINE_ERROR_BAD_POINTER);
     CHECK(mf_engine_is_cancelled(NULL, 0), MF_ENGINE_ERROR_BAD_POINTER);
     CHECK(mf_engine_take_cancels(NULL), MF_ENGINE_ERROR_BAD_POINTER);
-    CHECK(mf_engine_watch_frames(NULL, NULL, NULL, NULL, NULL), MF_ENGINE_ERROR_BAD_POINTER);
+    CHECK(mf_engine_watch_frames(NULL, NULL, NULL, NULL, NULL, NULL), MF_ENGINE_ERROR_BAD_POINTER);
     return failures != 0;
 }

@@ -134,6 +134,7 @@ fn layouts_agree_in_c_and_rust() {
     let structures = assertions! {
         mf_engine_options: size, operations, socket, name, longest_bytes, shortest_bytes, alignment_bytes, channels,
             memory_bytes;
+        mf_engine_exported: descriptor, kind, length, device;
         mf_engine_segment: address, length;
         mf_engine_request: id, operation, hint, length, source, destination, second, source_segments,
             destination_segments, source_count, destination_count, pattern, pattern_bytes, seed, pixel_bytes, x_count,

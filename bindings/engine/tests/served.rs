@@ -10,7 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use harness::{Example, Known, PATIENCE, Socket, own_user, start_service};
-use memferry::{Client, EngineKind, Frame, Pattern, Queue, compare, copy, fill, scatter_gather, xor};
+use memferry::{
+    Client, EngineKind, ExportKind, Frame, Pattern, Queue, compare, copy, fill, scatter_gather, xor,
+};
 
 const LENGTH: u64 = 3 << 20;
 
@@ -86,6 +88,16 @@ fn uses_own_memory(user: &mut User) {
     assert_eq!((done.engine, done.bytes_done), (EngineKind::External, 12));
     user.destination.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"Own memory..");
+    // The same bytes in a mapping of this process.
+    let exported = far.export().unwrap();
+    assert_eq!((exported.kind, exported.length), (ExportKind::Memory, 2 * LENGTH));
+    let memory = exported.map().unwrap();
+    memory.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"Own memory..");
+    memory.write(LENGTH, b"by a mapping").unwrap();
+    user.queue.run(copy(far.slice(LENGTH..LENGTH + 12), user.destination.slice(..12))).unwrap();
+    user.destination.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"by a mapping");
     assert!(
         user.queue.run(xor([&far, &far], &far)).is_err(),
         "it does not perform this, and nobody else can"

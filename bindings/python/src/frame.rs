@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Frame ─ memoryview, numpy.frombuffer ─► views that keep it alive        frame[a:b] ─► Region ─ region[c:d] ─► Region
+//! Frame ─ __dlpack__, __cuda_array_interface__ ─► tensors of other libraries, also over memory of a GPU
 //! ```
 //!
 //! A frame that was accepted from another client is not mapped here and has no buffer.
@@ -11,21 +12,26 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use memferry::{Access, Rights};
-use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyOverflowError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PySlice;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PySlice};
 
+use crate::export::{self, CPU, CUDA, Exported};
 use crate::session::Session;
 
 /// Memory that the service may move bytes in. `frame[a:b]` is a part of it, in bytes; other steps and parts outside are a
 /// ValueError. It has the buffer protocol, of unsigned bytes (`numpy.frombuffer` gives it a dtype), unless it was accepted
-/// from another client: then BufferError.
+/// from another client or has a home: then BufferError. `numpy.from_dlpack`, and for memory of a GPU `torch.from_dlpack` and
+/// `cupy.asarray`, make arrays of it without a copy.
 #[pyclass(frozen, module = "memferry")]
 pub struct Frame {
     pub(crate) session: Arc<Session>,
     /// Dropped without the interpreter's lock.
     pub(crate) frame: ManuallyDrop<memferry::Frame>,
+    /// Its memory at a GPU, mapped here when it is first used so.
+    cuda: PyOnceLock<Py<PyAny>>,
 }
 
 impl Frame {
@@ -33,7 +39,7 @@ impl Frame {
         if let Some((start, length, _)) = frame.pointer() {
             session.frames.add(start.addr(), length, frame.clone());
         }
-        Self { session, frame: ManuallyDrop::new(frame) }
+        Self { session, frame: ManuallyDrop::new(frame), cuda: PyOnceLock::new() }
     }
 }
 
@@ -98,6 +104,31 @@ fn bounds(slice: &Bound<'_, PySlice>, length: u64) -> PyResult<(u64, u64)> {
     }
 }
 
+fn not_a_gpu() -> PyErr {
+    PyBufferError::new_err(
+        "the frame's engine has no memory of a GPU; map what `export` gives, or copy the frame to one in memory of the host",
+    )
+}
+
+impl Frame {
+    /// Its memory at a GPU, mapped in this process; `None` for memory of another kind.
+    fn cuda<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.session.home.check()?;
+        if let Some(memory) = self.cuda.get(py) {
+            return Ok(Some(memory.bind(py).clone()));
+        }
+        let exported = self.export(py)?;
+        if !exported.is_cuda() {
+            return Ok(None);
+        }
+        let exported = Bound::new(py, exported)?;
+        let memory = py.import("memferry._cuda")?.getattr("Memory")?.call1((exported,))?;
+        // Another thread may have been faster: then this mapping ends at once.
+        let kept = self.cuda.get_or_init(py, || memory.unbind());
+        Ok(Some(kept.bind(py).clone()))
+    }
+}
+
 #[pymethods]
 impl Frame {
     fn __len__(&self) -> PyResult<usize> {
@@ -132,10 +163,89 @@ impl Frame {
         format!("<memferry.Frame of {} bytes, {}>", self.frame.length(), letters(self.frame.rights()))
     }
 
+    /// A descriptor of the memory of a frame with a home, for this process to map. It cannot be taken back: the memory stays until the
+    /// descriptor and all mappings of it are gone, also when the frame is. Only the client that allocated the frame gets it. For
+    /// memory of a GPU, `torch.from_dlpack(frame)` and `cupy.asarray(frame)` do the rest.
+    ///
+    /// Raises RefusedError for memory of the host, for a frame that was accepted, and if the engine does not export its memory, is gone
+    /// or too late.
+    fn export(&self, py: Python<'_>) -> PyResult<Exported> {
+        self.session.home.check()?;
+        let exported = py.detach(|| self.frame.export()).map_err(export::of_export)?;
+        Ok(exported.into())
+    }
+
+    /// The CUDA array interface, version 3, of unsigned bytes: the memory is mapped in this process, and stays with this frame.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        // Libraries ask every object whether it has this attribute.
+        let none = || PyAttributeError::new_err("the frame does not lie in memory of a GPU");
+        if self.frame.pointer().is_some() || self.frame.grantor().is_some() {
+            return Err(none());
+        }
+        let memory = self.cuda(py)?.ok_or_else(none)?;
+        let pointer: usize = memory.getattr("pointer")?.extract()?;
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("shape", (self.frame.length(),))?;
+        interface.set_item("data", (pointer, false))?;
+        interface.set_item("strides", py.None())?;
+        // Nothing is under way on a stream of this process: transfers end by their completions.
+        interface.set_item("stream", py.None())?;
+        Ok(interface)
+    }
+
+    /// Type and number of the device, for DLPack: 1 memory of the host, 2 a GPU by its number in this process.
+    fn __dlpack_device__(&self, py: Python<'_>) -> PyResult<(i32, i32)> {
+        if self.frame.pointer().is_some() {
+            return Ok((CPU, 0));
+        }
+        let memory = self.cuda(py)?.ok_or_else(not_a_gpu)?;
+        Ok((CUDA, memory.getattr("ordinal")?.extract()?))
+    }
+
+    /// A capsule of the frame's bytes, for DLPack: unsigned bytes, one dimension, no copy. Streams do not matter, because transfers end
+    /// by their completions: wait for those that write the frame before.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: Bound<'py, Self>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let _any = (stream, max_version);
+        if copy == Some(true) {
+            return Err(PyBufferError::new_err("a frame makes no copy; copy the array made of it"));
+        }
+        let this = slf.get();
+        let device = this.__dlpack_device__(py)?;
+        if let Some(wanted) = dl_device.filter(|wanted| *wanted != device) {
+            let message = format!(
+                "the frame is on device {device:?} and not moved to {wanted:?}; copy it by a transfer"
+            );
+            return Err(PyBufferError::new_err(message));
+        }
+        let length = i64::try_from(this.frame.length())
+            .map_err(|_| PyBufferError::new_err("longer than any memory"))?;
+        if let Some((start, _, access)) = this.frame.pointer() {
+            if access == Access::ReadOnly {
+                return Err(PyBufferError::new_err("the frame is read-only, which DLPack cannot say"));
+            }
+            let data = start.expose_provenance();
+            return export::capsule(py, (data, length), device, slf.clone().into_any().unbind());
+        }
+        let memory = this.cuda(py)?.ok_or_else(not_a_gpu)?;
+        let data: usize = memory.getattr("pointer")?.extract()?;
+        export::capsule(py, (data, length), device, memory.unbind())
+    }
+
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let Some((start, length, access)) = slf.get().frame.pointer() else {
             return Err(PyBufferError::new_err(
-                "a frame of another client is not mapped here; copy it to one that is",
+                "a frame of another client or with a home is not mapped here; copy it to one that is",
             ));
         };
         let length = isize::try_from(length).map_err(|_| PyBufferError::new_err("longer than any memory"))?;

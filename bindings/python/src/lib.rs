@@ -13,6 +13,7 @@
 mod arguments;
 mod client;
 mod errors;
+mod export;
 mod frame;
 mod grant;
 mod home;
@@ -45,6 +46,8 @@ mod _memferry {
         ConnectError, Error, ForkedError, NoAnswerError, QueueFullError, RefusedError, ServiceLostError,
         TransferError,
     };
+    #[pymodule_export]
+    use super::export::Exported;
     #[pymodule_export]
     use super::frame::{Frame, Region};
     #[pymodule_export]

@@ -14,6 +14,7 @@
 //! It decides nothing about rights, quotas or queues.
 
 mod client;
+mod exports;
 mod jobs;
 #[cfg(test)]
 mod tests;
@@ -72,6 +73,8 @@ enum Watched {
     Socket(ClientId),
     Process(ClientId),
     Relay(ClientId, u32),
+    /// The pair of sockets over which the descriptor of an engine's memory comes.
+    Export(ClientId),
 }
 
 /// A socket that the control thread may still have.
@@ -175,20 +178,23 @@ impl Attendant {
                     Some(Watched::Socket(client)) => self.read_client(client)?,
                     Some(Watched::Process(client)) => self.process_exited(client)?,
                     Some(Watched::Relay(client, queue)) => self.relay(client, queue),
+                    Some(Watched::Export(client)) => self.exported(client)?,
                     None => {}
                 },
             }
         }
         self.end_overdue()?;
+        self.end_overdue_exports()?;
         self.wake_relays();
         self.close_read();
         self.mute_or_unmute();
         Ok(())
     }
 
-    /// Time until the next deadline of a sealing, the end of the signals' rest, or until unread connections are looked at.
+    /// Time until the next deadline of a sealing or an export, the end of the signals' rest, or until unread connections are looked at.
     fn time_left(&self) -> Option<Duration> {
-        let deadlines = self.clients.values().filter_map(Client::deadline);
+        let exports = self.clients.values().filter_map(Client::export_deadline);
+        let deadlines = self.clients.values().filter_map(Client::deadline).chain(exports);
         let left = deadlines
             .chain(self.signals_rest_until)
             .min()
@@ -264,6 +270,10 @@ impl Attendant {
             ToAttendant::Mapped { client } => {
                 self.seal(client);
                 Ok(())
+            }
+            ToAttendant::Export { client, frame, bytes } => self.export(client, frame, &bytes, descriptors),
+            ToAttendant::Exporting { client, serial, milliseconds } => {
+                self.exporting(client, (serial, Duration::from_millis(milliseconds)), descriptors)
             }
             ToAttendant::End { client, farewell, watch } => {
                 self.end(client, Some(&farewell), watch);
@@ -341,7 +351,10 @@ impl Attendant {
                         let descriptor = descriptors.remove(0);
                         self.examine(id, (serial, command), length, descriptor)
                     }
-                    _ => self.report(&FromAttendant::Command { client: id, serial, command }, &[]),
+                    _ => {
+                        self.pass_on(id, &command, &descriptors);
+                        self.report(&FromAttendant::Command { client: id, serial, command }, &[])
+                    }
                 }
             }
             Err(violation) => self.violated(id, violation),
@@ -447,10 +460,13 @@ impl Attendant {
     /// Sends an answer, after which the client may send its next message.
     fn answer(&mut self, id: ClientId, bytes: &[u8], descriptors: &[&OwnedFd]) -> Result<(), Ended> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        if let State::Mapping(sealing) = std::mem::replace(&mut client.state, State::Idle) {
+        match std::mem::replace(&mut client.state, State::Idle) {
             // The control thread has refused the command before it mapped the memory.
-            self.jobs.close(sealing.descriptor);
+            State::Mapping(sealing) => self.jobs.close(sealing.descriptor),
+            State::Exporting(export) => self.stop_export(export),
+            _ => {}
         }
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let mut result = client.send(bytes, descriptors);
         // Too many descriptors of this service are in flight to others. Only engine processes are answered with descriptors here, and
         // only their user waits.
@@ -623,8 +639,10 @@ impl Attendant {
         if let Some(farewell) = farewell {
             client::say_farewell(&socket, farewell);
         }
-        if let State::Mapping(sealing) = state {
-            self.jobs.close(sealing.descriptor);
+        match state {
+            State::Mapping(sealing) => self.jobs.close(sealing.descriptor),
+            State::Exporting(export) => self.stop_export(export),
+            _ => {}
         }
         self.unwatch(socket.as_fd(), socket_token);
         if is_unread {

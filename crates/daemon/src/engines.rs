@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use memferry_service::protocol::{self, Answer, Envelope, Refusal};
+use memferry_service::protocol::{self, Answer, Envelope, FrameEvent, Refusal};
 use memferry_service::{FrameDelivery, FrameProposal};
 use memferry_transfer::SessionId;
 use rustix::io::Errno;
@@ -33,7 +33,8 @@ impl Daemon {
         let now = Instant::now();
         let proposed = self.proposed.values().min().map(|until| until.saturating_duration_since(now));
         let allocating = self.allocating.iter().map(|one| one.until.saturating_duration_since(now)).min();
-        [proposed, allocating, self.service.engines_time_left()].into_iter().flatten().min()
+        let exporting = self.exports_time_left(now);
+        [proposed, allocating, exporting, self.service.engines_time_left()].into_iter().flatten().min()
     }
 
     /// Delivers events to engine processes, and goes on with frames that they have mapped or could not.
@@ -44,9 +45,15 @@ impl Daemon {
         self.service.look_after_engines();
         self.finish_proposals();
         self.finish_allocations();
+        self.finish_exports();
         for delivery in self.service.take_frame_deliveries() {
             if let Some((client, serial)) = self.asking.remove(&delivery.session) {
-                self.deliver_event(client, serial, delivery);
+                match delivery.event {
+                    FrameEvent::Export { frame } => {
+                        self.deliver_export(client, serial, delivery.session, frame)
+                    }
+                    _ => self.deliver_event(client, serial, delivery),
+                }
             }
         }
     }

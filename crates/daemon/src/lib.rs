@@ -13,6 +13,7 @@
 mod attendant;
 mod attendants;
 mod engines;
+mod exports;
 mod listener;
 mod log_limit;
 mod messages;
@@ -48,6 +49,7 @@ use memferry_service::{Clients, Executed, FrameProposal, Introduced, Service, Se
 
 use attendants::{Attendants, Happened, NotHandedOver};
 use engines::{ALLOCATION_LIMIT, Allocating};
+use exports::Exporting;
 use log_limit::LogLimit;
 use messages::{ClientId, FromAttendant, IN_FLIGHT, ToAttendant};
 use rests::Rests;
@@ -212,6 +214,8 @@ struct Daemon {
     asking: BTreeMap<SessionId, (ClientId, u32)>,
     /// Clients that wait for an engine process to allocate a frame. Those that have left stay until it has answered.
     allocating: Vec<Allocating>,
+    /// Clients that wait for an engine process to export a frame, likewise.
+    exporting: Vec<Exporting>,
     /// Clients whose memory engine processes are to map, and until when they may.
     proposed: BTreeMap<ClientId, Instant>,
     refusal_lines: LogLimit,
@@ -260,6 +264,7 @@ impl Daemon {
             waiting: BTreeMap::new(),
             asking: BTreeMap::new(),
             allocating: Vec::new(),
+            exporting: Vec::new(),
             proposed: BTreeMap::new(),
             refusal_lines: LogLimit::of_refusals(),
             session_lines: LogLimit::of_sessions(),
@@ -448,6 +453,7 @@ impl Daemon {
                     self.unmapper.drop_unsealed(user, pending.memory);
                 }
             }
+            FromAttendant::NotExported { .. } => self.service.count_refusal(RefusalKind::System),
             FromAttendant::Undelivered { queue, .. } => {
                 let session = self.connections.get(&client).and_then(|connection| connection.session);
                 if let Some(session) = session {
@@ -573,6 +579,7 @@ impl Daemon {
                 let until = Instant::now() + ALLOCATION_LIMIT;
                 self.allocating.push(Allocating { client, serial, session, proposal, until });
             }
+            Executed::Exports(request) => self.exporting.push(Exporting::new(client, serial, request)),
             Executed::Later(revocation) => {
                 self.waiting.insert(revocation, (client, serial));
             }

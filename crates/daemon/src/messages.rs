@@ -10,8 +10,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use memferry_service::protocol::{self, Command, Hello, Violation};
+use memferry_service::protocol::{self, Command, ExportKind, Hello, Violation};
 use memferry_shm::conduit::{self, ReceiveError};
+use memferry_transfer::Handle;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,12 @@ pub(crate) enum ToAttendant {
     Engine { client: ClientId },
     /// The memory of the client's command is mapped and can be sealed.
     Mapped { client: ClientId },
+    /// The answer to the last message of an engine is that it exports a frame. Descriptor, if somebody waits for it: the end of a pair of
+    /// sockets over which its report is [passed](Passed).
+    Export { client: ClientId, frame: Handle, bytes: Vec<u8> },
+    /// An engine exports the client's frame. Descriptor: the other end of that pair. The attendant answers the client, at the latest
+    /// after this time.
+    Exporting { client: ClientId, serial: u32, milliseconds: u64 },
     /// Send `farewell` and close. If `watch`, report when the client's process has exited.
     End { client: ClientId, farewell: Vec<u8>, watch: bool },
     /// A worker has released a queue: drop what belongs to it.
@@ -84,6 +91,10 @@ pub(crate) enum FromAttendant {
         client: ClientId,
         queue: u32,
     },
+    /// An engine did not export the client's frame, and the client has a refusal.
+    NotExported {
+        client: ClientId,
+    },
     /// The connection is closed: by the client, or for a violation, which the client knows.
     Ended {
         client: ClientId,
@@ -99,6 +110,22 @@ pub(crate) enum FromAttendant {
     },
 }
 
+/// From the attendant of an engine to the one of a client, over a pair of sockets for this message only. So the descriptor, whose closing
+/// may block, is never in the control thread's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Passed {
+    /// Descriptor: that of the memory.
+    Exported {
+        kind: ExportKind,
+        length: u64,
+    },
+    /// The engine gives out no descriptors.
+    Unsupported,
+    Failed,
+    /// Too many descriptors are in flight.
+    InFlight,
+}
+
 impl FromAttendant {
     /// The client that the message is about.
     pub(crate) fn client(&self) -> Option<ClientId> {
@@ -109,6 +136,7 @@ impl FromAttendant {
             | Self::Sealed { client }
             | Self::Refused { client }
             | Self::Undelivered { client, .. }
+            | Self::NotExported { client }
             | Self::Ended { client, .. }
             | Self::Left { client } => Some(*client),
             Self::Panicked { .. } => None,

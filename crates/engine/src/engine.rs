@@ -387,8 +387,8 @@ fn follow_frames(
             let Answer::Frame(event) = answer else {
                 return Err(ConnectionError::Protocol("it answered with something else than an event"));
             };
-            frames::process(event, descriptors, frames, watcher, |done| {
-                connection.ask(Command::NextFrame { done: Some(done) }, &[])
+            frames::process(event, descriptors, frames, watcher, |done, descriptors| {
+                connection.ask(Command::NextFrame { done: Some(done) }, descriptors)
             })?;
         }
     };

@@ -3,15 +3,16 @@
 //! ```text
 //! Map { frame } ─► mmap, whole and shared ─► Mapped { is_writable }      nothing touches the bytes
 //! Allocate { frame } ─► the watcher's own memory ─► Mapped, Failed       a name for it, in the same table
+//! Export { frame } ─► a descriptor of that memory ─► Exported            it stays the frame's
 //! Unmap { frame } ─► out of the table ─► Unmapped                        a job that has the mapping keeps it
 //! ```
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use memferry_service::protocol::{FrameDone, FrameEvent, FrameResult};
+use memferry_service::protocol::{ExportKind, FrameDone, FrameEvent, FrameResult};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::Handle;
 
@@ -67,6 +68,36 @@ pub trait FrameWatcher: Send {
     fn allocate(&mut self, _frame: Handle, _length: u64) -> Option<usize> {
         None
     }
+
+    /// The owner of a frame in the engine's own memory wants to reach it from its own process. Returns a descriptor, which cannot be
+    /// taken back: the owner keeps the memory for as long as it likes, also after [`unmapping`](Self::unmapping). So memory that was
+    /// exported must not be given to another frame. Requests for the frame go on.
+    ///
+    /// # Errors
+    /// [`NotExported`].
+    fn export(&mut self, _frame: Handle, _memory: &Mapping) -> Result<Exported, NotExported> {
+        Err(NotExported::Unsupported)
+    }
+}
+
+/// Memory of a frame, for the process of its owner.
+#[derive(Debug)]
+pub struct Exported {
+    /// Gives access to the memory, and to nothing else.
+    pub descriptor: OwnedFd,
+    /// What the descriptor is. A memfd must not shrink: it is sealed with `F_SEAL_SHRINK`.
+    pub kind: ExportKind,
+    /// Bytes of the memory, at least those of the frame, which begins with the first one.
+    pub length: u64,
+}
+
+/// Why there is no descriptor of a frame's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotExported {
+    /// The engine gives out no descriptors of its memory.
+    Unsupported,
+    /// It could not this time.
+    Failed,
 }
 
 type AnyWatcher = Option<Box<dyn FrameWatcher>>;
@@ -119,7 +150,7 @@ pub(crate) fn process(
     mut descriptors: Vec<OwnedFd>,
     frames: &Frames,
     watcher: &Watcher,
-    answer: impl FnOnce(FrameDone) -> Result<(), ConnectionError>,
+    answer: impl FnOnce(FrameDone, &[BorrowedFd<'_>]) -> Result<(), ConnectionError>,
 ) -> Result<(), ConnectionError> {
     let descriptor = descriptors.pop();
     if !descriptors.is_empty() {
@@ -132,16 +163,16 @@ pub(crate) fn process(
             let mapping = map(&descriptor, length);
             drop(descriptor);
             let Some(mapping) = mapping else {
-                return answer(FrameDone { frame, result: FrameResult::Failed });
+                return answer(FrameDone { frame, result: FrameResult::Failed }, &[]);
             };
             let is_writable = mapping.access() == Access::ReadWrite;
             let done = FrameDone { frame, result: FrameResult::Mapped { is_writable } };
             let Some(watcher) = watcher.as_mut() else {
                 frames.insert(frame, mapping);
-                return answer(done);
+                return answer(done, &[]);
             };
             // The owner's registration waits for the answer, not for the watcher, and requests for the frame are refused until then.
-            answer(done)?;
+            answer(done, &[])?;
             watcher.mapped(frame, &mapping);
             frames.insert(frame, mapping);
             Ok(())
@@ -152,11 +183,11 @@ pub(crate) fn process(
             let named = address.zip(usize::try_from(length).ok());
             let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
             let Some(mapping) = mapping else {
-                return answer(FrameDone { frame, result: FrameResult::Failed });
+                return answer(FrameDone { frame, result: FrameResult::Failed }, &[]);
             };
             // Before the answer, because the next request may name it.
             frames.insert(frame, mapping);
-            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } })
+            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }, &[])
         }
         (FrameEvent::Unmap { frame }, None) => {
             let mut watcher = watcher.lock();
@@ -165,13 +196,38 @@ pub(crate) fn process(
             }
             // A frame that this process never had is fine: it may have been registered without it.
             frames.remove(frame);
-            answer(FrameDone { frame, result: FrameResult::Unmapped })
+            answer(FrameDone { frame, result: FrameResult::Unmapped }, &[])
         }
-        (FrameEvent::Map { .. } | FrameEvent::Allocate { .. } | FrameEvent::Unmap { .. }, _) => {
-            Err(ConnectionError::Protocol("an event has a wrong number of descriptors"))
+        (FrameEvent::Export { frame }, None) => {
+            let exported = export(frame, frames, watcher);
+            let result = match &exported {
+                Ok(Exported { kind, length, .. }) => FrameResult::Exported { kind: *kind, length: *length },
+                Err(NotExported::Unsupported) => FrameResult::NotExported,
+                Err(NotExported::Failed) => FrameResult::Failed,
+            };
+            let descriptor = exported.as_ref().ok().map(|exported| exported.descriptor.as_fd());
+            answer(FrameDone { frame, result }, descriptor.as_slice())
         }
+        (
+            FrameEvent::Map { .. }
+            | FrameEvent::Allocate { .. }
+            | FrameEvent::Unmap { .. }
+            | FrameEvent::Export { .. },
+            _,
+        ) => Err(ConnectionError::Protocol("an event has a wrong number of descriptors")),
         (FrameEvent::Restart, _) => Err(ConnectionError::Protocol("only a keeper can start an engine again")),
     }
+}
+
+/// A descriptor of a frame in the watcher's own memory.
+fn export(frame: Handle, frames: &Frames, watcher: &Watcher) -> Result<Exported, NotExported> {
+    let mut watcher = watcher.lock();
+    let watcher = watcher.as_mut().ok_or(NotExported::Unsupported)?;
+    let memory = frames.get(frame).filter(Mapping::is_elsewhere).ok_or(NotExported::Failed)?;
+    let exported = watcher.export(frame, &memory)?;
+    // The client would take the rest for memory.
+    let is_whole = exported.length >= memory.length_bytes() as u64;
+    if is_whole { Ok(exported) } else { Err(NotExported::Failed) }
 }
 
 /// Maps all of a memfd, for writing if it allows that.

@@ -313,8 +313,8 @@ impl Keeper<'_> {
                 connection.ask(Command::NextFrame { done: None }, &[])
             }
             Answer::Frame(event) => {
-                frames::process(event, descriptors, &self.frames, &Watcher::default(), |done| {
-                    connection.ask(Command::NextFrame { done: Some(done) }, &[])
+                frames::process(event, descriptors, &self.frames, &Watcher::default(), |done, descriptors| {
+                    connection.ask(Command::NextFrame { done: Some(done) }, descriptors)
                 })
             }
             _ => Err(ConnectionError::Protocol("it answered with something else than an event")),

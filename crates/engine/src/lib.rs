@@ -51,9 +51,10 @@ mod process;
 
 pub use connection::ConnectionError;
 pub use engine::{Engine, Job};
-pub use frames::{FrameWatcher, Frames};
+pub use frames::{Exported, FrameWatcher, Frames, NotExported};
 pub use keeper::{RunError, run};
 pub use memferry_external::{DescriptionError, EngineDescription, WorkId};
+pub use memferry_service::protocol::ExportKind;
 pub use memferry_shm::bus_error::{MemoryFault, guarded};
 pub use memferry_shm::mapping::{Access, Mapping};
 pub use memferry_transfer::{

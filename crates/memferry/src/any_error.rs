@@ -7,7 +7,7 @@ use crate::arena::{BufferError, CopyError};
 use crate::completion::TransferError;
 use crate::copier::{AmemcpyError, CopierError};
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
-use crate::frame::TakeBackError;
+use crate::frame::{ExportError, TakeBackError};
 use crate::queue::{BatchError, RunError, SubmitError};
 
 /// Any error of this crate, for programs that report errors and do not handle them one by one.
@@ -41,6 +41,9 @@ pub enum Error {
     /// Taking memory back from a frame failed.
     #[error(transparent)]
     TakeBack(#[from] TakeBackError),
+    /// Exporting the memory of a frame failed.
+    #[error(transparent)]
+    Export(#[from] ExportError),
     /// Allocating a buffer in an arena failed.
     #[error(transparent)]
     Buffer(#[from] BufferError),

@@ -107,9 +107,9 @@ pub enum CallError {
         /// The time limit of [`ConnectOptions`](crate::ConnectOptions).
         after: Duration,
     },
-    /// Memory of an arena cannot be granted or revoked, because its capability covers the whole segment.
+    /// Memory of an arena cannot be granted, revoked or exported, because its capability covers the whole segment.
     #[error(
-        "memory of an arena cannot be granted or revoked; derive a frame from it, and grant or revoke that"
+        "memory of an arena cannot be granted, revoked or exported; derive a frame from it, and grant or revoke that"
     )]
     PartOfArena,
     /// The command could not be sent. The session stays usable.

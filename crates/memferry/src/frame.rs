@@ -16,10 +16,12 @@
 //! [`Region`], the only place where regions are turned into operands of requests.
 
 mod builder;
+mod export;
 mod region;
 mod segment;
 
 pub use builder::FrameBuilder;
+pub use export::{ExportError, Exported};
 pub use region::{ListItem, Piece, Region};
 pub use segment::{SegmentFrame, Segments};
 

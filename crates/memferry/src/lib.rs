@@ -55,15 +55,18 @@ pub use copier::{
     AddressSpace, AmemcpyError, Copier, CopierError, CopierStatistics, CopyBuffer, CopyQueue, CopyRange,
 };
 pub use error::{CallError, ConnectError, FrameError, OpenError};
-pub use frame::{Frame, FrameBuilder, ListItem, Piece, Region, SegmentFrame, Segments, TakeBackError};
+pub use frame::{
+    ExportError, Exported, Frame, FrameBuilder, ListItem, Piece, Region, SegmentFrame, Segments,
+    TakeBackError,
+};
 pub use future::{AsyncQueue, Pending};
 pub use link::ConnectOptions;
 pub use memferry_pool::Pool;
 pub use memferry_service::StartError;
 pub use memferry_service::module::ModuleStatus;
 pub use memferry_service::protocol::{
-    EngineStatus, ExternalStatus, Grantee, Identity, LATENCY_BUCKETS, LatencyStatus, Refusal, RefusalKind,
-    RefusedStatus, ServiceId, SessionStatus, Status, Violation, WorkerStatus, ZeroedStatus,
+    EngineStatus, ExportKind, ExternalStatus, Grantee, Identity, LATENCY_BUCKETS, LatencyStatus, Refusal,
+    RefusalKind, RefusedStatus, ServiceId, SessionStatus, Status, Violation, WorkerStatus, ZeroedStatus,
 };
 pub use memferry_service::{PolicyKind, PolicySettings, Quotas, ServiceConfig};
 pub use memferry_shm::arena::{ArenaError, Promised, SegmentError, Statistics as ArenaStatistics};

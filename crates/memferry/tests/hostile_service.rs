@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    CallError, Client, ConnectError, ConnectOptions, FrameError, GrantToken, Handle, OpenError, Refusal,
-    RefusalKind, SessionId, Status, UnsafeMemory, Violation,
+    CallError, Client, ConnectError, ConnectOptions, ExportError, ExportKind, Exported, FrameError,
+    GrantToken, Handle, OpenError, Refusal, RefusalKind, SessionId, Status, UnsafeMemory, Violation,
 };
 use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Welcome};
 use memferry_shm::conduit;
@@ -404,4 +404,57 @@ fn a_frame_that_was_not_sealed_is_refused() {
     let refused = client.frame(4096).alloc().unwrap_err();
     assert!(matches!(refused, FrameError::Memory(UnsafeMemory::Unsealed { .. })), "{refused}");
     service.join().unwrap();
+}
+
+/// The end of an export of a frame of 4096 bytes that `answer` gives, for a service that gives frames at engines.
+fn exported(answer: impl FnOnce(&Peer, u32) + Send + 'static) -> Result<Exported, ExportError> {
+    let (client, service) = connected(SOON, move |peer| {
+        let allocate = Command::Allocate { home: "gpu".to_owned(), length: 4096 };
+        peer.serve(&allocate, Answer::Handle(Handle::new(1, 1)));
+        let (serial, command, _) = peer.command().unwrap();
+        assert_eq!(command, Command::Export { handle: Handle::new(1, 1) });
+        answer(peer, serial);
+        // The frame is released, unless the client has given up the connection.
+        drop(peer.command());
+    });
+    let frame = client.frame(4096).home("gpu").alloc().unwrap();
+    let exported = frame.export();
+    // The fake does not answer the release.
+    drop((client, frame));
+    service.join().unwrap();
+    exported
+}
+
+#[test]
+fn exported_memory_is_what_was_announced_and_cannot_shrink() {
+    let memory = Answer::Exported { kind: ExportKind::Memory, length: 4096 };
+    let sealed = || memferry_shm::frame::allocate_half(8192).unwrap().0;
+    let good = exported({
+        let memory = memory.clone();
+        move |peer, serial| peer.answer_with(serial, Ok(memory), &[sealed().as_fd()])
+    });
+    let good = good.unwrap();
+    assert_eq!((good.kind, good.length), (ExportKind::Memory, 4096));
+    assert_eq!(good.map().unwrap().length_bytes(), 4096);
+    for count in [0, 2] {
+        let memory = memory.clone();
+        let refused = exported(move |peer, serial| {
+            let sealed = sealed();
+            peer.answer_with(serial, Ok(memory), &vec![sealed.as_fd(); count]);
+        });
+        assert!(matches!(refused, Err(ExportError::Call(CallError::Protocol(_)))), "{refused:?}");
+    }
+    for answer in
+        [Answer::Closed, Answer::Exported { kind: ExportKind::Cuda { device: [7; 16] }, length: 4095 }]
+    {
+        let refused = exported(move |peer, serial| peer.answer_with(serial, Ok(answer), &[sealed().as_fd()]));
+        assert!(matches!(refused, Err(ExportError::Call(CallError::Protocol(_)))), "{refused:?}");
+    }
+    let can_shrink = memory.clone();
+    let refused =
+        exported(move |peer, serial| peer.answer_with(serial, Ok(can_shrink), &[unsealed(4096).as_fd()]));
+    assert!(matches!(refused, Err(ExportError::Memory(UnsafeMemory::Unsealed { .. }))), "{refused:?}");
+    let long = Answer::Exported { kind: ExportKind::Memory, length: 8193 };
+    let refused = exported(move |peer, serial| peer.answer_with(serial, Ok(long), &[sealed().as_fd()]));
+    assert!(matches!(refused, Err(ExportError::Memory(UnsafeMemory::TooSmall { .. }))), "{refused:?}");
 }

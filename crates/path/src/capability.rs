@@ -542,6 +542,15 @@ impl<M: Memory> Capabilities<M> {
         owners.into_iter().collect()
     }
 
+    /// The memory behind a handle by which `session` registered it; `None` behind a handle that was derived, granted or accepted.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Unknown`], [`CapabilityError::Revoked`].
+    pub fn registered(&self, session: SessionId, handle: Handle) -> Result<Option<&M>, CapabilityError> {
+        let (memory, node) = self.live(session, handle)?;
+        Ok(Some(memory).filter(|_| node.parent.is_none()))
+    }
+
     /// Capabilities of `session`, including tombstones and revoked ones that are still in use below.
     pub fn count(&self, session: SessionId) -> usize {
         self.held.get(&session).map_or(0, BTreeSet::len)

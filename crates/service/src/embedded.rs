@@ -145,7 +145,7 @@ impl Embedded {
         match self.control.service.execute(session, command, memory, descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             // Nobody waits for engine processes, because an embedded service has none.
-            Executed::Waits | Executed::Allocates(_) => {
+            Executed::Waits | Executed::Allocates(_) | Executed::Exports(_) => {
                 Err(refusal(RefusalKind::Argument, "an embedded service has no engine processes"))
             }
             Executed::Later(revocation) => {

@@ -3,12 +3,15 @@
 //! ```text
 //! propose(frame) ─► Map for keeper and engine ─► next(done) ─► register: workers learn what the engine has
 //! allocate(length) ─► Allocate for the engine ──► next(done) ─► register                 it has the only memory of this frame
+//! export(frame) ─► Export for the engine ─► next(done)                           its attendant has the descriptor
 //! release(frame) ─► Unmap for both ─► next(done) ─► the handle is free again
 //! session ended ─► cut ─► its process has exited: gone, or it has not for a while: lingering
 //! ```
 //!
 //! Pure data: no access to sockets, workers or memory. A peer (a keeper or an engine) gets one event at a time and reports it before it
 //! gets the next. docs/engines.md says why there are two processes.
+
+mod exports;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -22,6 +25,8 @@ use crate::config::{EngineConfig, FramesOf};
 use crate::engine_id::EngineId;
 use crate::protocol::{EngineRole, FrameDone, FrameEvent, FrameResult, Refusal, RefusalKind};
 use crate::session::refusal;
+
+pub use exports::{ExportRequest, ExportState};
 
 /// Frames that one engine has mapped at most: Linux limits the mappings of a process to 65,530.
 const MAX_FRAMES: usize = 1 << 14;
@@ -438,6 +443,16 @@ impl Engines {
                 entry.reported(side, frame, result);
                 Ok(())
             }
+            // The descriptor is with the attendants.
+            (Some(FrameEvent::Export { frame }), Some(FrameDone { frame: named, result }))
+                if frame == named
+                    && matches!(
+                        result,
+                        FrameResult::Exported { .. } | FrameResult::NotExported | FrameResult::Failed
+                    ) =>
+            {
+                Ok(())
+            }
             _ => Err(not("the report does not belong to the last event")),
         }
     }
@@ -671,7 +686,7 @@ impl Entry {
             }
             let is_it = |(event, _): &(FrameEvent, _)| match event {
                 FrameEvent::Map { frame: of, .. } | FrameEvent::Allocate { frame: of, .. } => *of == frame,
-                FrameEvent::Unmap { .. } | FrameEvent::Restart => false,
+                FrameEvent::Unmap { .. } | FrameEvent::Restart | FrameEvent::Export { .. } => false,
             };
             let mut has = Has::Late;
             if let Some(peer) = self.peer_mut(side) {
@@ -699,6 +714,9 @@ impl Entry {
         let Some(place) = self.places.get_mut(index as usize) else { return };
         if let Some(mapping) = place.mapping.take() {
             self.by_key.remove(&mapping.key());
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.peer.forget_export(frame);
         }
         for side in SIDES {
             self.leave(side, index);

@@ -38,7 +38,7 @@ pub mod worker_engine;
 pub use crate::scheduling::{SchedulingClass, times_slept};
 pub use config::{EngineConfig, FramesOf, Quotas, ServiceConfig};
 pub use engine_id::EngineId;
-pub use engines::{FrameDelivery, FrameProposal};
+pub use engines::{ExportRequest, ExportState, FrameDelivery, FrameProposal};
 pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use pinning::Pinning;
 pub use service::{Events, Executed, Service};

@@ -26,7 +26,9 @@ use thiserror::Error;
 mod engine;
 mod status;
 
-pub use engine::{EngineRole, FrameDone, FrameEvent, FrameResult, MAX_ENGINE_NAME, engine_name_is_valid};
+pub use engine::{
+    EngineRole, ExportKind, FrameDone, FrameEvent, FrameResult, MAX_ENGINE_NAME, engine_name_is_valid,
+};
 pub use memferry_external::EngineDescription;
 pub use status::{
     EngineStatus, ExternalStatus, Identity, LATENCY_BUCKETS, LatencyStatus, ModuleStatus, RefusedStatus,
@@ -206,6 +208,11 @@ pub enum Command {
         home: String,
         length: u64,
     } = 15,
+    /// Get a descriptor of a whole frame that this session allocated in the own memory of an engine process. The answer follows when the
+    /// engine has answered.
+    Export {
+        handle: Handle,
+    } = 16,
 }
 
 /// The way a client is signalled.
@@ -260,6 +267,12 @@ pub enum Answer {
     EngineOpened = 11,
     /// An event about frames. One descriptor with [`FrameEvent::Map`].
     Frame(FrameEvent) = 12,
+    /// The memory of a frame. One descriptor.
+    Exported {
+        kind: ExportKind,
+        /// Bytes of the memory, at least those of the frame, which begins with the first one.
+        length: u64,
+    } = 13,
 }
 
 /// The class of a refusal, for programs. The message is for people.
@@ -403,6 +416,7 @@ impl Command {
                 | Self::OpenQueue { .. }
                 | Self::OpenEngine { .. }
                 | Self::Notify { by: NotifyBy::Ring { .. }, .. }
+                | Self::NextFrame { done: Some(FrameDone { result: FrameResult::Exported { .. }, .. }) }
         );
         one as u8
     }

@@ -39,7 +39,7 @@ use crate::MonotonicClock;
 use crate::bells::Bells;
 use crate::config::ServiceConfig;
 use crate::counters::{Loads, QueueCounters, RefusedCounters, ZeroedCounters};
-use crate::engines::{Engines, FrameProposal};
+use crate::engines::{Engines, ExportRequest, FrameProposal};
 use crate::overflow::OverflowUser;
 use crate::policies::Policies;
 use crate::profile;
@@ -60,6 +60,9 @@ pub enum Executed {
     Later(RevocationId),
     /// The session waits for an engine process to allocate a frame; [`Service::allocated`] gives the answer.
     Allocates(FrameProposal),
+    /// The session waits for an engine process to export a frame. The attendants pass descriptor and answer on, unless
+    /// [`Service::export_state`] says that it is over before the engine has taken its event.
+    Exports(ExportRequest),
     /// The session waits for an event about frames, which [`Service::take_frame_deliveries`] returns when there is one.
     Waits,
 }
@@ -306,6 +309,7 @@ impl Service {
             Command::Revoke { handle } => return self.revoke(session, handle),
             Command::NextFrame { done } => return self.next_frame(session, done),
             Command::Allocate { home, length } => return self.allocate(session, &home, length),
+            Command::Export { handle } => return self.export(session, handle),
             Command::AttachEngine { name, role } => self.attach_engine(session, &name, &role),
             Command::OpenEngine { workers, capacity } => {
                 match self.open_engine(session, (workers, capacity), memory) {
@@ -757,7 +761,7 @@ fn random_id() -> rustix::io::Result<ServiceId> {
     Ok(ServiceId(u128::from_le_bytes(bytes)))
 }
 
-fn refused_capability(error: &CapabilityError) -> Refusal {
+pub(crate) fn refused_capability(error: &CapabilityError) -> Refusal {
     let quota = matches!(error, CapabilityError::Quota { .. });
     refusal(if quota { RefusalKind::Quota } else { RefusalKind::Capability }, error)
 }

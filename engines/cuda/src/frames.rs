@@ -3,6 +3,7 @@
 //! ```text
 //! mapped(frame)    ─► HostMemory, pinned ─┐ by the address of
 //! allocate(length) ─► Vram, zeroed ───────┴ its first byte    ─► finder: places, for a job
+//! export(frame)    ─► a descriptor of its allocation
 //! unmapping(frame) ─► unpinned, or given back
 //! ```
 
@@ -11,7 +12,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry_engine::{FrameWatcher, Handle, Mapping};
+use memferry_engine::{ExportKind, Exported, FrameWatcher, Handle, Mapping, NotExported};
 
 use crate::device::Device;
 use crate::host::HostMemory;
@@ -32,6 +33,8 @@ struct Shared {
     told_unpinned: AtomicBool,
     /// A failed allocation was reported.
     told_exhausted: AtomicBool,
+    /// A failed export was reported.
+    told_not_exported: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +53,7 @@ impl Frames {
             known: Mutex::default(),
             told_unpinned: AtomicBool::new(false),
             told_exhausted: AtomicBool::new(false),
+            told_not_exported: AtomicBool::new(false),
         }))
     }
 
@@ -110,6 +114,20 @@ impl FrameWatcher for Frames {
                 let what = format_args!("no frame of {length} bytes: {why}");
                 self.tell_once(&self.0.told_exhausted, what);
                 None
+            }
+        }
+    }
+
+    fn export(&mut self, _: Handle, memory: &Mapping) -> Result<Exported, NotExported> {
+        let vram = self.known().vram.get(&address(memory)).cloned().ok_or(NotExported::Failed)?;
+        match vram.export() {
+            Ok(descriptor) => {
+                let kind = ExportKind::Cuda { device: self.0.device.uuid() };
+                Ok(Exported { descriptor, kind, length: vram.mapped_bytes() })
+            }
+            Err(why) => {
+                self.tell_once(&self.0.told_not_exported, format_args!("a frame is not exported: {why}"));
+                Err(NotExported::Failed)
             }
         }
     }

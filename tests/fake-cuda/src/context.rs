@@ -1,6 +1,6 @@
 //! Initialization, the device and its primary context, and the checks that every call begins with.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -20,6 +20,8 @@ static RETAINED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static IS_CURRENT: Cell<bool> = const { Cell::new(false) };
+    /// Whether the context was current below each pushed one.
+    static PUSHED: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A call that needs no context.
@@ -69,6 +71,11 @@ pub(crate) extern "C" fn cuInit(flags: u32) -> Code {
 pub(crate) extern "C" fn cuDriverGetVersion(version: Option<&mut i32>) -> Code {
     let known = faults().driver_version;
     put(version, known).err().unwrap_or(SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuDeviceGetCount(count: Option<&mut i32>) -> Code {
+    call("cuDeviceGetCount", || put(count, 1))
 }
 
 #[unsafe(no_mangle)]
@@ -147,6 +154,31 @@ pub(crate) extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
             return Err(INVALID_CONTEXT);
         }
         IS_CURRENT.set(context != 0);
+        Ok(())
+    })
+}
+
+/// Makes a context current until it is popped. The one below is that of `cuCtxSetCurrent` here, or another pushed one.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuCtxPushCurrent_v2(context: usize) -> Code {
+    call("cuCtxPushCurrent", || {
+        if context != CONTEXT || RETAINED.load(Ordering::Acquire) == 0 {
+            return Err(INVALID_CONTEXT);
+        }
+        PUSHED.with_borrow_mut(|pushed| pushed.push(IS_CURRENT.replace(true)));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuCtxPopCurrent_v2(context: Option<&mut usize>) -> Code {
+    call("cuCtxPopCurrent", || {
+        let below = PUSHED.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        IS_CURRENT.set(below);
+        // The caller may not want it.
+        if let Some(context) = context {
+            *context = CONTEXT;
+        }
         Ok(())
     })
 }

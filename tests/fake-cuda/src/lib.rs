@@ -7,7 +7,7 @@
 //! kernel ─────────► a twin in Rust, found by its name
 //! ```
 //!
-//! It has the calls that the engine uses, and the later version of one with other operands, which the engine must not get. Exported
+//! It has the calls that the engine and the Python package use, and the later version of one with other operands, which the engine must not get. Exported
 //! names, versions, structures and result codes are those of NVIDIA's public documentation. Where CUDA leaves a misuse undefined, the fake refuses it: overlapping copies, operands of a batch that
 //! are not pinned, work on memory that was unmapped before it ran. A batch runs in reverse, so that a dependency between its
 //! copies shows. It says nothing about the speed of a GPU, and nothing about a real driver's faults.

@@ -140,6 +140,20 @@ pub(crate) extern "C" fn cuStreamSynchronize(stream: usize) -> Code {
     })
 }
 
+/// Waits for all streams.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuCtxSynchronize() -> Code {
+    call_in_context("cuCtxSynchronize", || {
+        let all: Vec<_> = streams()
+            .open
+            .values()
+            .map(|stream| (Arc::clone(&stream.progress), stream.progress.lock().given))
+            .collect();
+        all.iter().for_each(|(progress, given)| progress.wait(*given));
+        faults().lost()
+    })
+}
+
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuStreamWriteValue32_v2(stream: usize, to: u64, value: u32, flags: u32) -> Code {
     enqueue("cuStreamWriteValue32", stream, || {

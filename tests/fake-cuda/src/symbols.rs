@@ -4,8 +4,9 @@ use std::ffi::{CStr, c_char};
 
 use crate::codes::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
 use crate::context::{
-    cuCtxSetCurrent, cuDeviceGet, cuDeviceGetAttribute, cuDeviceGetName, cuDeviceGetUuid_v2,
-    cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain, cuInit, cuMemGetInfo_v2,
+    cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuCtxSetCurrent, cuDeviceGet, cuDeviceGetAttribute,
+    cuDeviceGetCount, cuDeviceGetName, cuDeviceGetUuid_v2, cuDevicePrimaryCtxRelease_v2,
+    cuDevicePrimaryCtxRetain, cuInit, cuMemGetInfo_v2,
 };
 use crate::copies::{
     cuMemcpy2DAsync_v2, cuMemcpyAsync, cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, cuMemcpyDtoDAsync_v2,
@@ -20,7 +21,7 @@ use crate::memory::{
 };
 use crate::modules::{cuLaunchKernel, cuModuleGetFunction, cuModuleLoadData};
 use crate::streams::{
-    cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize,
+    cuCtxSynchronize, cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamQuery, cuStreamSynchronize,
     cuStreamWriteValue32_v2,
 };
 
@@ -28,16 +29,20 @@ use crate::streams::{
 type Row = (&'static str, i32, *const ());
 
 /// A later row of the same name is a later version. The versions are those that matter here: what CUDA 12.0 has is not told apart.
-fn rows() -> [Row; 45] {
+fn rows() -> [Row; 49] {
     [
         ("cuInit", 2000, cuInit as *const ()),
         ("cuDeviceGet", 2000, cuDeviceGet as *const ()),
+        ("cuDeviceGetCount", 2000, cuDeviceGetCount as *const ()),
         ("cuDeviceGetName", 2000, cuDeviceGetName as *const ()),
         ("cuDeviceGetUuid", 11040, cuDeviceGetUuid_v2 as *const ()),
         ("cuDeviceGetAttribute", 2000, cuDeviceGetAttribute as *const ()),
         ("cuDevicePrimaryCtxRetain", 7000, cuDevicePrimaryCtxRetain as *const ()),
         ("cuDevicePrimaryCtxRelease", 11000, cuDevicePrimaryCtxRelease_v2 as *const ()),
         ("cuCtxSetCurrent", 4000, cuCtxSetCurrent as *const ()),
+        ("cuCtxPushCurrent", 4000, cuCtxPushCurrent_v2 as *const ()),
+        ("cuCtxPopCurrent", 4000, cuCtxPopCurrent_v2 as *const ()),
+        ("cuCtxSynchronize", 2000, cuCtxSynchronize as *const ()),
         ("cuMemGetInfo", 3020, cuMemGetInfo_v2 as *const ()),
         ("cuMemHostRegister", 6050, cuMemHostRegister_v2 as *const ()),
         ("cuMemHostUnregister", 4000, cuMemHostUnregister as *const ()),

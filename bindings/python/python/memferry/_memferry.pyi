@@ -12,6 +12,7 @@ __all__ = [
     "ConnectError",
     "Done",
     "Error",
+    "Exported",
     "ForkedError",
     "Frame",
     "Grant",
@@ -92,7 +93,8 @@ class TransferError(Error):
 class Frame:
     """Memory that the service may move bytes in. `frame[a:b]` is a part of it, in bytes; other steps and parts outside are a
     ValueError. It has the buffer protocol, of unsigned bytes (`numpy.frombuffer` gives it a dtype), unless it was accepted
-    from another client: then BufferError.
+    from another client or has a home: then BufferError. `numpy.from_dlpack`, and for memory of a GPU `torch.from_dlpack` and
+    `cupy.asarray`, make arrays of it without a copy.
     """
 
     @property
@@ -107,9 +109,61 @@ class Frame:
     def grantor(self) -> int | None:
         """The session that granted an accepted frame; else `None`. A token alone does not identify its grantor."""
 
+    def export(self) -> Exported:
+        """A descriptor of the memory of a frame with a home, for this process to map. It cannot be taken back: the memory stays until the
+        descriptor and all mappings of it are gone, also when the frame is. Only the client that allocated the frame gets it. For
+        memory of a GPU, `torch.from_dlpack(frame)` and `cupy.asarray(frame)` do the rest.
+
+        Raises RefusedError for memory of the host, for a frame that was accepted, and if the engine does not export its memory, is gone
+        or too late.
+        """
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
     def __getitem__(self, part: slice) -> Region: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Exported:
+    """The memory of a frame at an engine, by descriptor. The memory stays until the descriptor and all mappings of it are gone, also when the
+    frame is.
+    """
+
+    @property
+    def kind(self) -> Literal["memory", "cuda"]:
+        """What the descriptor is: "memory" for a memfd, to be mapped with `mmap.mmap(exported.fileno(), exported.length)`; "cuda" for
+        memory of an NVIDIA GPU, for `cuMemImportFromShareableHandle`.
+        """
+
+    @property
+    def length(self) -> int:
+        """Bytes of the memory, rounded up as the engine or its device does. The frame begins with the first one."""
+
+    @property
+    def device(self) -> bytes | None:
+        """The UUID of the GPU, 16 bytes; `None` for other memory."""
+
+    def fileno(self) -> int:
+        """The number of the descriptor, which this object closes.
+
+        Raises ValueError after `detach`.
+        """
+
+    def detach(self) -> int:
+        """Gives the descriptor away: the caller closes it.
+
+        Raises ValueError after `detach`.
+        """
 
 @final
 class Region:

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use memferry_service::protocol::{self, Command, Hello, Violation};
 use memferry_shm::conduit::{self, ReceiveError};
+use memferry_transfer::Handle;
 use rustix::io::Errno;
 
 use super::jobs::Sealing;
@@ -33,6 +34,17 @@ pub(super) enum State {
     Mapping(Sealing),
     /// Its memory is being sealed.
     Sealing { serial: u32, deadline: Instant },
+    /// An engine exports its frame.
+    Exporting(Export),
+}
+
+/// An export that a client waits for.
+pub(super) struct Export {
+    pub(super) serial: u32,
+    pub(super) deadline: Instant,
+    /// Becomes readable with the engine's report, or with its end.
+    pub(super) pair: OwnedFd,
+    pub(super) token: u64,
 }
 
 /// Revocations of a client that wait for their answer while it sends other commands.
@@ -62,6 +74,8 @@ pub(super) struct Client {
     pub(super) is_engine: bool,
     /// It asked to be one and has no answer yet.
     asks_for_engine: bool,
+    /// The frame that it exports, as an engine, and where the report on that goes.
+    pub(super) export: Option<(Handle, OwnedFd)>,
 }
 
 impl Client {
@@ -82,12 +96,18 @@ impl Client {
             gifts: 0,
             is_engine: false,
             asks_for_engine: false,
+            export: None,
         }
     }
 
     /// When the sealing of its memory has taken too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if let State::Sealing { deadline, .. } = self.state { Some(deadline) } else { None }
+    }
+
+    /// When the export that it waits for has taken too long.
+    pub(super) fn export_deadline(&self) -> Option<Instant> {
+        if let State::Exporting(export) = &self.state { Some(export.deadline) } else { None }
     }
 
     /// Whether the end of its process may matter.

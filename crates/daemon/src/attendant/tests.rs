@@ -1,5 +1,7 @@
 //! Plays the control thread and the clients of an attendant, which runs in a thread.
 
+mod exports;
+
 use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 

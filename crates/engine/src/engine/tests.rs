@@ -20,7 +20,7 @@ fn frames() -> Frames {
             rustix::fs::fcntl_add_seals(&descriptor, rustix::fs::SealFlags::FUTURE_WRITE).unwrap();
         }
         let event = FrameEvent::Map { frame, length: PAGE };
-        let answered = |_| Ok(());
+        let answered = |_, _: &[std::os::fd::BorrowedFd<'_>]| Ok(());
         frames::process(event, vec![descriptor], &frames, &Watcher::default(), answered).unwrap();
     }
     frames

@@ -24,7 +24,7 @@ fn answer(
     watcher: &Watcher,
 ) -> Option<FrameResult> {
     let mut answer = None;
-    let processed = process(event, descriptor.into_iter().collect(), frames, watcher, |done| {
+    let processed = process(event, descriptor.into_iter().collect(), frames, watcher, |done, _| {
         answer = Some(done.result);
         Ok(())
     });
@@ -178,4 +178,60 @@ fn memory_waits_for_the_watcher() {
     let unmap = FrameEvent::Unmap { frame: FRAME };
     assert_eq!(answer(unmap, None, &frames, &watcher), Some(FrameResult::Unmapped));
     assert!(frames.get(FRAME).is_none());
+}
+
+/// Gives memory at one address, and exports it.
+struct Exports(Result<u64, NotExported>);
+
+impl FrameWatcher for Exports {
+    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+
+    fn unmapping(&mut self, _: Handle, _: &Mapping) {}
+
+    fn allocate(&mut self, _: Handle, _: u64) -> Option<usize> {
+        Some(0x1000)
+    }
+
+    fn export(&mut self, frame: Handle, memory: &Mapping) -> Result<Exported, NotExported> {
+        assert!(frame == FRAME && memory.is_elsewhere());
+        self.0.map(|length| Exported { descriptor: memfd(length), kind: ExportKind::Memory, length })
+    }
+}
+
+#[test]
+fn own_memory_is_exported_with_its_descriptor() {
+    let export = FrameEvent::Export { frame: FRAME };
+    let asked = |frames: &Frames, watcher: &Watcher| {
+        let mut answer = None;
+        process(export, Vec::new(), frames, watcher, |done, descriptors| {
+            answer = Some((done.result, descriptors.len()));
+            Ok(())
+        })
+        .unwrap();
+        answer.unwrap()
+    };
+    let frames = Frames::default();
+    assert_eq!(asked(&frames, &Watcher::default()), (FrameResult::NotExported, 0), "nobody watches");
+    let exported = |length| FrameResult::Exported { kind: ExportKind::Memory, length };
+    for (gives, expected) in [
+        (Ok(4096), (exported(4096), 1)),
+        (Ok(8192), (exported(8192), 1)),
+        (Ok(4095), (FrameResult::Failed, 0)),
+        (Err(NotExported::Failed), (FrameResult::Failed, 0)),
+        (Err(NotExported::Unsupported), (FrameResult::NotExported, 0)),
+    ] {
+        let frames = Frames::default();
+        let watcher = Watcher::default();
+        watcher.set(&frames, Box::new(Exports(gives)));
+        assert_eq!(asked(&frames, &watcher), (FrameResult::Failed, 0), "there is no such frame");
+        let allocate = FrameEvent::Allocate { frame: FRAME, length: 4096 };
+        answer(allocate, None, &frames, &watcher);
+        assert_eq!(asked(&frames, &watcher), expected);
+    }
+    // Of a frame in memory of the host.
+    let watcher = Watcher::default();
+    watcher.set(&frames, Box::new(Exports(Ok(4096))));
+    answer(FrameEvent::Map { frame: FRAME, length: 4096 }, Some(memfd(4096)), &frames, &watcher);
+    assert_eq!(asked(&frames, &watcher), (FrameResult::Failed, 0));
+    assert_eq!(answer(export, Some(memfd(1)), &frames, &watcher), None, "an event with a descriptor");
 }

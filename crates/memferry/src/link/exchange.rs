@@ -219,6 +219,7 @@ pub(super) fn timed_out(command: &Command, deadline: &Deadline) -> CallError {
         Command::Policy { .. } => "show or change its policy",
         Command::Identify { .. } => "identify a session",
         Command::Allocate { .. } => "allocate memory at an engine",
+        Command::Export { .. } => "export memory of an engine",
         Command::AttachEngine { .. } | Command::OpenEngine { .. } | Command::NextFrame { .. } => {
             "go on with an engine process"
         }

@@ -1,5 +1,7 @@
 //! Frames of engines through all orders of events, and what a hostile peer can say.
 
+mod exports;
+
 use super::*;
 use memferry_transfer::Operations;
 
@@ -361,6 +363,38 @@ fn reports_that_belong_to_no_event_are_refused() {
     assert!(bed.engines.next(KEEPER, Some(FrameDone { frame: other, ..done })).is_err());
 }
 
+/// What a peer makes of an event, and what the engine has then.
+fn played(
+    session: SessionId,
+    event: FrameEvent,
+    random: &mut fastrand::Rng,
+    has: &mut BTreeSet<Handle>,
+) -> (Handle, FrameResult) {
+    match event {
+        FrameEvent::Map { frame, .. } if random.bool() => {
+            if session == ENGINE {
+                has.insert(frame);
+            }
+            (frame, FrameResult::Mapped { is_writable: true })
+        }
+        FrameEvent::Map { frame, .. } => (frame, FrameResult::Failed),
+        FrameEvent::Allocate { frame, .. } if random.bool() => {
+            has.insert(frame);
+            (frame, FrameResult::Mapped { is_writable: true })
+        }
+        FrameEvent::Allocate { frame, .. } => (frame, FrameResult::Failed),
+        FrameEvent::Unmap { frame } => {
+            has.remove(&frame);
+            (frame, FrameResult::Unmapped)
+        }
+        FrameEvent::Export { frame } => {
+            assert!(session == ENGINE && has.contains(&frame));
+            (frame, exports::EXPORTED)
+        }
+        FrameEvent::Restart => panic!("nothing was lost"),
+    }
+}
+
 /// Random events of all kinds: the number of places stays bounded, and no frame is known to workers that an engine did not map.
 #[test]
 fn random_orders_keep_the_books() {
@@ -374,7 +408,7 @@ fn random_orders_keep_the_books() {
         let mut has: BTreeSet<Handle> = BTreeSet::new();
         for _ in 0..300 {
             bed.now += REST + REST;
-            match random.u32(..8) {
+            match random.u32(..9) {
                 0 if open.len() + registered.len() < 8 => open.push(bed.propose()),
                 1 if !open.is_empty() => {
                     let proposal = open.swap_remove(random.usize(..open.len()));
@@ -407,31 +441,17 @@ fn random_orders_keep_the_books() {
                     }
                     allocating.swap_remove(index);
                 }
+                6 if !registered.is_empty() => {
+                    // Refused for memory of clients, and while too many wait.
+                    let _ = bed.engines.export(&registered[random.usize(..registered.len())]);
+                }
                 _ => {
                     for (session, event) in bed.delivered() {
                         assert!(current.insert(session, event).is_none(), "seed {seed}: two at a time");
                     }
                     let session = if random.bool() { KEEPER } else { ENGINE };
                     let Some(event) = current.remove(&session) else { continue };
-                    let (frame, result) = match event {
-                        FrameEvent::Map { frame, .. } if random.bool() => {
-                            if session == ENGINE {
-                                has.insert(frame);
-                            }
-                            (frame, FrameResult::Mapped { is_writable: true })
-                        }
-                        FrameEvent::Map { frame, .. } => (frame, FrameResult::Failed),
-                        FrameEvent::Allocate { frame, .. } if random.bool() => {
-                            has.insert(frame);
-                            (frame, FrameResult::Mapped { is_writable: true })
-                        }
-                        FrameEvent::Allocate { frame, .. } => (frame, FrameResult::Failed),
-                        FrameEvent::Unmap { frame } => {
-                            has.remove(&frame);
-                            (frame, FrameResult::Unmapped)
-                        }
-                        FrameEvent::Restart => panic!("seed {seed}: nothing was lost"),
-                    };
+                    let (frame, result) = played(session, event, &mut random, &mut has);
                     bed.report(session, frame, result);
                 }
             }

@@ -63,6 +63,27 @@ pub enum FrameEvent {
     Restart = 2,
     /// For an engine: allocate a frame in its own memory, zeroed, and report it as mapped.
     Allocate { frame: Handle, length: u64 } = 3,
+    /// For an engine: report a descriptor of a frame in its own memory, for the frame's owner. The frame stays, and requests go on.
+    Export { frame: Handle } = 4,
+}
+
+/// What a descriptor of an engine's memory is.
+///
+/// ```
+/// use memferry_service::protocol::ExportKind;
+///
+/// assert_ne!(ExportKind::Memory, ExportKind::Cuda { device: [0; 16] });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum ExportKind {
+    /// A memfd, to be mapped with `mmap` from its first byte on. It cannot shrink.
+    Memory = 0,
+    /// Memory of an NVIDIA GPU, for `cuMemImportFromShareableHandle` as a POSIX file descriptor.
+    Cuda {
+        /// The UUID of the GPU, as `cuDeviceGetUuid_v2` gives it.
+        device: [u8; 16],
+    } = 1,
 }
 
 /// What became of an event.
@@ -78,9 +99,17 @@ pub enum FrameResult {
     Mapped {
         is_writable: bool,
     } = 0,
-    /// It could not be mapped or allocated.
+    /// It could not be mapped, allocated or exported.
     Failed = 1,
     Unmapped = 2,
+    /// The descriptor of the frame's memory is attached.
+    Exported {
+        kind: ExportKind,
+        /// Bytes of the memory, at least those of the frame, which begins with the first one.
+        length: u64,
+    } = 3,
+    /// The engine gives out no descriptors of its memory.
+    NotExported = 4,
 }
 
 /// The report about an event of a frame.

@@ -4,6 +4,7 @@
 //! daemon: memory of a client ─ propose_frame ─► engines' events ─ take_frame_deliveries ─► their sessions
 //!         all have answered, or expire_proposals ─► sealed ─► frame_registered ─► workers know what each engine has
 //! Allocate ─► engine's event ─► its report, or allocated(late) ─► registered: workers know it          lost with the engine's process
+//! Export ─► engine's event ─► its report                                  attendants pass the descriptor on
 //! AttachEngine, OpenEngine, NextFrame ─► registry of engines ─► workers
 //! ```
 //!
@@ -22,12 +23,12 @@ use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::ClientEnd;
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Rights, SessionId};
+use memferry_transfer::{Handle, Rights, SessionId};
 
-use super::{Executed, Service, no_memory, no_resources};
+use super::{Executed, Service, no_memory, no_resources, refused_capability};
 use crate::bells::Bell;
 use crate::engine_id::EngineId;
-use crate::engines::{Engines, FrameDelivery, FrameProposal};
+use crate::engines::{Engines, ExportRequest, ExportState, FrameDelivery, FrameProposal};
 use crate::protocol::{Answer, EngineRole, ExternalStatus, FrameDone, Refusal, RefusalKind};
 use crate::session::{Introduced, refusal, session_closed};
 use crate::shared::{Notice, WorkerCommand};
@@ -169,6 +170,40 @@ impl Service {
         Some(allocated.and_then(|length| {
             register(length).inspect_err(|_: &Refusal| self.withdraw_proposals(proposals))
         }))
+    }
+
+    pub(super) fn export(&self, session: SessionId, handle: Handle) -> Executed {
+        match self.home_of(session, handle).and_then(|memory| self.engine_processes().export(&memory)) {
+            Ok(request) => Executed::Exports(request),
+            Err(refused) => Executed::Done(Err(refused), Vec::new()),
+        }
+    }
+
+    /// The name of the memory of a frame that the session allocated at an engine.
+    fn home_of(&self, session: SessionId, handle: Handle) -> Result<Mapping, Refusal> {
+        let capabilities = self.capabilities();
+        let memory = capabilities.registered(session, handle).map_err(|error| refused_capability(&error))?;
+        let Some(memory) = memory else {
+            let why = format!(
+                "handle {handle} was derived or granted; only the session that allocated the frame can export it, as a whole"
+            );
+            return Err(refusal(RefusalKind::Capability, why));
+        };
+        if !memory.is_elsewhere() {
+            let why = "the frame lies in memory of the host, not of an engine; map or pass the memfd that it was registered with";
+            return Err(refusal(RefusalKind::Argument, why));
+        }
+        Ok(memory.clone())
+    }
+
+    /// How far an engine is with an export.
+    pub fn export_state(&self, request: &ExportRequest) -> ExportState {
+        self.engine_processes().export_state(request)
+    }
+
+    /// An engine took too long to export a frame. If it has not taken the event, it will not.
+    pub fn give_up_export(&self, request: &ExportRequest) {
+        self.engine_processes().give_up_export(request);
     }
 
     /// Whether the engines have mapped the memory, or could not.

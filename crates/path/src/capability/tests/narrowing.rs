@@ -121,3 +121,23 @@ fn a_zero_quota_refuses_all() {
     let refused = table.register(A, Counted::new(1), ALL);
     assert_eq!(refused, Err(CapabilityError::Quota { limit: 0 }));
 }
+
+#[test]
+fn only_the_first_handle_is_that_of_registered_memory() {
+    let mut table = table();
+    let root = table.register(A, Counted::new(100), ALL).unwrap();
+    assert!(table.registered(A, root).unwrap().is_some());
+    let derived = table.derive(A, root, (0, 100), ALL).unwrap();
+    assert!(table.registered(A, derived).unwrap().is_none());
+    let token = table.grant(A, root, (0, 100), ALL, Grantee::Session(B)).unwrap();
+    assert!(table.registered(A, token.handle()).unwrap().is_none());
+    let accepted = table.accept(B, 0, token).unwrap().handle;
+    assert!(table.registered(B, accepted).unwrap().is_none());
+    for (session, handle) in [(B, root), (A, accepted), (A, Handle::new(99, 1))] {
+        assert_eq!(table.registered(session, handle).err(), Some(CapabilityError::Unknown(handle)));
+    }
+    table.revoke(A, root).unwrap();
+    assert!(table.registered(A, root).is_err());
+    // What is below is revoked as well; its holder keeps a tombstone.
+    assert_eq!(table.registered(B, accepted).err(), Some(CapabilityError::Revoked(accepted)));
+}

@@ -34,6 +34,7 @@ impl Numbered for PriorityClass {}
 impl Numbered for EngineRole {}
 impl Numbered for FrameEvent {}
 impl Numbered for FrameResult {}
+impl Numbered for ExportKind {}
 
 /// The number that the source gives to a variant.
 fn number<T: Numbered>(value: &T) -> u8 {
@@ -158,15 +159,27 @@ fn engine_bytes() {
     );
     pin_variant(Command::OpenEngine { workers: 2, capacity: 32 }, &[13, 2, 32]);
     pin_variant(Command::NextFrame { done: None }, &[14, 0]);
+    let device = *b"sixteen-byte-gpu";
+    let cuda = ExportKind::Cuda { device };
+    for (kind, bytes) in [(ExportKind::Memory, &[0][..]), (cuda, &join(&[&[1], &device]))] {
+        pin_variant(kind, bytes);
+        pin_variant(Answer::Exported { kind, length: 4096 }, &join(&[&[13], bytes, &[0x80, 0x20]]));
+    }
     for (result, bytes) in [
         (FrameResult::Mapped { is_writable: true }, &[0, 1][..]),
         (FrameResult::Failed, &[1]),
         (FrameResult::Unmapped, &[2]),
+        (FrameResult::Exported { kind: ExportKind::Memory, length: 4096 }, &[3, 0, 0x80, 0x20]),
+        (FrameResult::Exported { kind: cuda, length: 4096 }, &join(&[&[3, 1], &device, &[0x80, 0x20]])),
+        (FrameResult::NotExported, &[4]),
     ] {
         pin_variant(result, bytes);
         let done = Some(FrameDone { frame, result });
-        pin_variant(Command::NextFrame { done }, &join(&[&[14, 1], h, bytes]));
+        let command = Command::NextFrame { done };
+        assert_eq!(command.descriptors(), u8::from(bytes[0] == 3));
+        pin_variant(command, &join(&[&[14, 1], h, bytes]));
     }
+    pin_variant(Command::Export { handle: frame }, &join(&[&[16], h]));
     pin_variant(
         Command::Allocate { home: "gpu".to_owned(), length: 4096 },
         &join(&[&[15, 3], b"gpu", &[0x80, 0x20]]),
@@ -178,6 +191,7 @@ fn engine_bytes() {
         (FrameEvent::Unmap { frame }, join(&[&[1], h])),
         (FrameEvent::Restart, vec![2]),
         (FrameEvent::Allocate { frame, length: 4096 }, join(&[&[3], h, &[0x80, 0x20]])),
+        (FrameEvent::Export { frame }, join(&[&[4], h])),
     ] {
         pin_variant(event, &bytes);
         pin_variant(Answer::Frame(event), &join(&[&[12], &bytes]));
