@@ -36,7 +36,7 @@ impl Way {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Many => "8 at once",
+            Self::Many => "8 at once, while all are awake",
             Self::Awake => "one, while all are awake",
             Self::Asleep => "one, while service and engine sleep",
         }
@@ -102,8 +102,9 @@ fn by_service(
     let (from, to) = direction.ends(near, far);
     match way {
         Way::Asleep => std::thread::sleep(REST),
-        Way::Awake => _ = queue.run(copy(from.slice(..WAKING_BYTES), to.slice(..WAKING_BYTES)))?,
-        Way::Many => {}
+        Way::Many | Way::Awake => {
+            _ = queue.run(copy(from.slice(..WAKING_BYTES), to.slice(..WAKING_BYTES)))?
+        }
     }
     let began = Instant::now();
     let copies = (0..way.count()).map(|_| copy(from.slice(..bytes), to.slice(..bytes)));

@@ -295,9 +295,8 @@ impl<S: RingStorage> ClientEnd<S> {
             self.lists.free(self.submissions.known_consumed());
         }
         let (first, end) = self.lists.room(list.len()).ok_or(RingFull)?;
-        for (index, word) in list.iter().enumerate() {
-            self.own.word(self.layout.list_area() + first + index).store(*word, Ordering::Relaxed);
-        }
+        let area = self.own.slice(self.layout.list_area() + first, list.len());
+        area.iter().zip(list).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
         self.lists.used.push_back((self.submissions.staged().wrapping_add(1), end));
         self.lists.end = end;
         Ok(first as u64)

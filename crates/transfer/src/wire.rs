@@ -351,10 +351,10 @@ fn counted(count: usize, least: usize, most: usize) -> Result<u64, SlotError> {
 fn encode_lists(list: &mut Vec<u64>, lists: &Lists<Span>) -> Result<u64, SlotError> {
     let counts = counted(lists.source.len(), 0, MAX_SEGMENTS)?
         | counted(lists.destination.len(), 0, MAX_SEGMENTS)? << 32;
-    let segments = lists.source.iter().chain(&lists.destination);
-    list.extend(
-        segments.flat_map(|segment| [segment.place.handle.bits(), segment.place.offset, segment.length]),
-    );
+    list.reserve((lists.source.len() + lists.destination.len()) * SEGMENT_WORDS);
+    for Segment { place, length } in lists.source.iter().chain(&lists.destination) {
+        list.extend_from_slice(&[place.handle.bits(), place.offset, *length]);
+    }
     Ok(counts)
 }
 

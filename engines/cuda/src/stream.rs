@@ -32,7 +32,8 @@ const POLLS_BETWEEN_QUERIES: u32 = 256;
 pub struct Settings {
     /// Jobs that the driver has at a time; more wait here, where they can be canceled.
     pub depth: usize,
-    /// Lists whose pieces are shorter than this on average go to the gather kernel. The default is a guess: no GPU was measured.
+    /// Lists whose pieces are shorter than this on average go to the gather kernel. The default was measured with an H200 on PCIe 5, where
+    /// batches were slower than the kernel up to it (`./x bench gpu --only manners`).
     pub kernel_below_bytes: u64,
     /// Other lists go to the driver in one call, where it takes them so.
     pub uses_batches: bool,
@@ -42,7 +43,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { depth: 8, kernel_below_bytes: 16 << 10, uses_batches: true, priority: 0 }
+        Self { depth: 8, kernel_below_bytes: 64 << 10, uses_batches: true, priority: 0 }
     }
 }
 
