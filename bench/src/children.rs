@@ -24,12 +24,14 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::run::Run;
 use crate::timing::Aligned;
-use crate::{BenchError, gpu, placement};
+use crate::{BenchError, placement};
 
 /// How often a child is checked for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Prefix of the names of a service's workers, also in this process.
 pub(crate) const WORKER: &str = "memferry-worker";
+/// The engine process of group `gpu`, and the home of frames in its memory.
+pub(crate) const ENGINE: &str = "gpu";
 
 /// The service of a measurement: one worker, as on a machine of two CPUs.
 fn config() -> ServiceConfig {
@@ -54,11 +56,10 @@ pub(crate) fn roomy() -> ServiceConfig {
     ServiceConfig { quotas, ..config() }
 }
 
-/// What the service of a measurement has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Equipment {
     Ordinary,
-    /// The largest quotas.
+    /// For what one user could never open otherwise.
     Roomy,
     /// The same, and an engine process of group `gpu`.
     Engine,
@@ -68,7 +69,7 @@ pub(crate) enum Equipment {
 pub(crate) fn serve(socket: &Path, equipment: Equipment) -> Result<(), BenchError> {
     end_with_parent()?;
     let own = rustix::process::geteuid().as_raw();
-    let engines = vec![EngineConfig::new(gpu::ENGINE, own)];
+    let engines = vec![EngineConfig::new(ENGINE, own)];
     let options = DaemonOptions {
         socket: socket.to_owned(),
         mode: 0o600,

@@ -27,14 +27,12 @@ use memferry::{Client, Frame};
 use memferry_engine_cuda::{Device, Driver, LIBRARY, Options};
 
 use crate::BenchError;
-use crate::children::{Role, Service};
+use crate::children::{ENGINE, Role, Service};
 use crate::rows::Row;
 use crate::run::Run;
 use crate::timing::random_bytes;
 
 const LIBRARY_VARIABLE: &str = "MEMFERRY_BENCH_CUDA_LIBRARY";
-/// The engine, and the home of frames in its memory.
-pub(crate) const ENGINE: &str = "gpu";
 /// Memory of the GPU for clients.
 const MEMORY: u64 = 192 << 20;
 /// A GPU takes seconds to begin.

@@ -1,4 +1,4 @@
-//! The CUDA engine as a process on the fake driver, beside a real service: memory of the device, and what becomes of it.
+//! The CUDA engine as a process on the fake driver, or a real one, beside a real service: memory of the device, and what becomes of it.
 //!
 //! ```text
 //! service ◄─ Role: keeper ─ fork ─► engine ─ dlopen ─► the fake, which does what a file of the test orders

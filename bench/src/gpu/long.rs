@@ -8,6 +8,7 @@ use memferry::{EngineKind, Frame, Queue, copy};
 use super::twin::Twin;
 use super::{Direction, Stage, frames};
 use crate::BenchError;
+use crate::children::ENGINE;
 use crate::rows::{Row, Target};
 use crate::run::Run;
 
@@ -132,7 +133,7 @@ fn check(queue: &mut Queue, near: &Frame, far: &Frame) -> Result<(), BenchError>
 pub(super) fn first(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     let stage = Stage::start(run, library)?;
     let other = stage.client()?;
-    let far_before = other.frame(FIRST_BYTES).home(super::ENGINE).alloc()?;
+    let far_before = other.frame(FIRST_BYTES).home(ENGINE).alloc()?;
     let mut whole = Vec::new();
     let mut host_only = Vec::new();
     for _ in 0..run.part("first", ROUNDS) {
@@ -140,7 +141,7 @@ pub(super) fn first(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
         let client = stage.client()?;
         let near = client.frame(FIRST_BYTES).alloc()?;
         let connected = began.elapsed();
-        let far = client.frame(FIRST_BYTES).home(super::ENGINE).alloc()?;
+        let far = client.frame(FIRST_BYTES).home(ENGINE).alloc()?;
         let allocated = began.elapsed();
         let mut queue = client.queue(4)?;
         queue.run(copy(&near, &far))?;

@@ -14,15 +14,12 @@ use crate::run::Run;
 
 const ROUNDS: usize = 15;
 const PIECE: u64 = 8 << 10;
-/// Pieces of a request.
 const PIECES: usize = 1024;
-/// Requests at a time.
+/// How many requests are outstanding.
 const DEPTH: usize = 6;
-/// Requests of a round.
 const REQUESTS: usize = 96;
 const FRAME_BYTES: u64 = 64 << 20;
 
-/// One round.
 struct Round {
     seconds: f64,
     /// Time of this thread's CPU.

@@ -19,10 +19,10 @@ use memferry_engine::{
 };
 use thiserror::Error;
 
+use crate::checks::JobError;
 use crate::device::{Device, DeviceError};
 use crate::driver::{CallError, Code, Driver, LIBRARY, LoadError};
 use crate::frames::{Frames, tell};
-use crate::job::JobError;
 use crate::parts::{Direction, Part, Parts, divide};
 use crate::place::Place;
 use crate::stream::{Completion, Settings, Stream, Ticket};

@@ -3,7 +3,7 @@
 //! Copy engines need a command for each piece. The kernel reads a table of pieces and moves them with all the device's processors,
 //! which also reach pinned host memory. It takes these from other work on the GPU, so it is for pieces below a size that is tuned.
 //!
-//! The tests assemble the text with `ptxas` where that is there, and run a twin of it. On a GPU it has never run.
+//! The tests assemble the text with `ptxas` where that is there, and run a twin of it; on a machine with a GPU, itself.
 
 use std::ffi::CStr;
 

@@ -5,15 +5,12 @@
 //! ```
 
 use memferry_transfer::Pattern;
-use thiserror::Error;
 
-use crate::driver::{Address, CallError, Code, DeviceAddress, Element};
+use crate::checks::{Copy, JobError, check_calls, check_lengths, check_sides};
+use crate::driver::{Address, DeviceAddress, Element};
 use crate::gather;
 use crate::pieces::{Pieces, are_independent};
 use crate::place::Place;
-
-/// Most calls of the driver for rows or parts of one job: they are planned in memory, and made while other jobs wait.
-pub(crate) const MAX_CALLS: u64 = 1 << 16;
 
 /// Rows of equal length at equal distances. The place begins with the first row and ends with the last.
 #[derive(Clone, Debug)]
@@ -54,41 +51,6 @@ pub enum Job {
         to: Place,
         through: Option<Place>,
     },
-}
-
-/// Why a job was refused or did not end well.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum JobError {
-    #[error("the source has {from_bytes} bytes, the destination {to_bytes}")]
-    Lengths { from_bytes: u64, to_bytes: u64 },
-    #[error("the destination is mapped read-only")]
-    ReadOnly,
-    #[error("source and destination overlap")]
-    Overlap,
-    #[error(
-        "{rows} rows of {row_bytes} bytes at distances of {pitch_bytes} do not fit a place of {place_bytes} bytes"
-    )]
-    Geometry { rows: u64, row_bytes: u64, pitch_bytes: u64, place_bytes: u64 },
-    #[error("the job takes more than {MAX_CALLS} calls of the driver; divide it")]
-    TooManyCalls,
-    #[error("the device fills its own memory only, and copies only from it or to it")]
-    NoVram,
-    #[error("a detour goes through memory of the device, or between places in pinned host memory")]
-    NoDetour,
-    /// Part of it may have been done.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The device may still access the job's memory until this process has ended.
-    #[error("the context of the device is lost: {0}; this process has to end")]
-    Lost(Code),
-}
-
-/// A copy of a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Copy {
-    pub(crate) from: Address,
-    pub(crate) to: Address,
-    pub(crate) length: u64,
 }
 
 /// How the copies of a list are given to the driver.
@@ -219,27 +181,12 @@ pub(crate) fn row_copies(
     (0..rows).map(move |row| Copy { from: from.plus(row * from_pitch), to: to.plus(row * to_pitch), length })
 }
 
-pub(crate) fn check_sides(from: &Place, to: &Place) -> Result<(), JobError> {
-    match () {
-        () if to.is_read_only() => Err(JobError::ReadOnly),
-        () if !from.is_vram() && !to.is_vram() => Err(JobError::NoVram),
-        () if from.overlaps(to) => Err(JobError::Overlap),
-        () => Ok(()),
-    }
-}
-
 /// `None`: nothing to copy.
 fn copy(from: &Place, to: &Place) -> Result<Option<Copy>, JobError> {
     check_lengths(from, to)?;
     check_sides(from, to)?;
     let length = from.length_bytes();
     Ok((length > 0).then(|| Copy { from: from.address(), to: to.address(), length }))
-}
-
-pub(crate) fn check_lengths(from: &Place, to: &Place) -> Result<(), JobError> {
-    let from_bytes = from.length_bytes();
-    let to_bytes = to.length_bytes();
-    if from_bytes == to_bytes { Ok(()) } else { Err(JobError::Lengths { from_bytes, to_bytes }) }
 }
 
 fn check_rows(rows_of: &Rows, row_bytes: u64, rows: u64) -> Result<(), JobError> {
@@ -257,10 +204,6 @@ fn check_apart(rows_of: &Rows, row_bytes: u64, rows: u64) -> Result<(), JobError
     } else {
         Err(geometry(rows_of, row_bytes, rows))
     }
-}
-
-pub(crate) fn check_calls(calls: u64) -> Result<(), JobError> {
-    if calls <= MAX_CALLS { Ok(()) } else { Err(JobError::TooManyCalls) }
 }
 
 fn geometry(rows_of: &Rows, row_bytes: u64, rows: u64) -> JobError {

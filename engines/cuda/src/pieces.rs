@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
+use crate::checks::{Copy, JobError, check_lengths, check_sides};
 use crate::driver::DeviceAddress;
-use crate::job::{Copy, JobError, check_lengths, check_sides};
 use crate::place::{Memory, Place};
 
 /// Copies from ranges to ranges, in order or as if.
@@ -21,7 +21,6 @@ pub struct Pieces {
     memories: Vec<Arc<dyn Memory>>,
     /// Of the piece pushed last.
     last: Option<[Place; 2]>,
-    /// The first error.
     refused: Option<JobError>,
 }
 

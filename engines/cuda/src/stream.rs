@@ -16,10 +16,11 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::checks::{Copy, JobError, check_calls};
 use crate::device::Device;
 use crate::driver::{CallError, Code, DeviceAddress, DeviceCopy, Driver, Element, PinnedWords, StreamHandle};
 use crate::gather;
-use crate::job::{Copy, Job, JobError, Manner, Planner, Step, check_calls, row_copies};
+use crate::job::{Job, Manner, Planner, Step, row_copies};
 
 /// The word with the number of the last job that is done, alone in its cache line.
 const DONE_WORD: usize = 0;

@@ -1,7 +1,7 @@
 //! NVIDIA's assembler takes the gather kernel for each kind of GPU.
 //!
 //! The assembler `ptxas` is the one that `MEMFERRY_PTXAS` names, or one on the path. It is in the Python package
-//! `nvidia-cuda-nvcc`. Without it nothing is assembled, and the test says so. No GPU runs the result.
+//! `nvidia-cuda-nvcc`. Without it nothing is assembled, and the test says so. This test does not run the result.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -106,6 +106,20 @@ fn span_if(frame: &Frame, start: u64, inside: bool) -> Span {
 
 /// Part of a [`Frame`] in a list of [`scatter_gather`](crate::scatter_gather). Unlike a [`Region`] it may borrow the frame: in lists of
 /// many pieces, counting references is most of what a piece costs. [`Frame::piece`] makes one.
+///
+/// ```
+/// use memferry::{Client, Piece, scatter_gather};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// frame.write(0, b"abcd")?;
+/// let reversed: Vec<Piece> = (0..4).rev().map(|at| frame.piece(at..at + 1)).collect();
+/// client.queue(2)?.run(scatter_gather(reversed, [frame.piece(100..104)]))?;
+/// let mut text = [0; 4];
+/// frame.read(100, &mut text)?;
+/// assert_eq!(&text, b"dcba");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Piece<'a> {
     frame: Cow<'a, Frame>,
@@ -136,6 +150,20 @@ impl<'a> Piece<'a> {
 }
 
 /// What a list of [`scatter_gather`](crate::scatter_gather) takes: a [`Piece`], and everything that becomes a [`Region`].
+///
+/// ```
+/// use memferry::{Client, ListItem, Transfer, scatter_gather};
+///
+/// fn gather<'a>(blocks: Vec<impl ListItem<'a>>, whole: &memferry::Frame) -> Transfer {
+///     scatter_gather(blocks, [whole])
+/// }
+///
+/// let client = Client::embedded()?;
+/// let (blocks, whole) = (client.frame(4096).alloc()?, client.frame(64).alloc()?);
+/// let pieces = [5_u64, 9].map(|number| blocks.piece(number * 32..(number + 1) * 32));
+/// assert_eq!(client.queue(2)?.run(gather(pieces.to_vec(), &whole))?.bytes_done, 64);
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub trait ListItem<'a> {
     /// The item as a piece.
     fn into_piece(self) -> Piece<'a>;
