@@ -193,7 +193,7 @@ fn without_memory_queues_are_refused() {
     let status = service.proc("status");
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let kilobytes: u64 = size.split_whitespace().next().unwrap().parse().unwrap();
-    limit(&service, Resource::As, (kilobytes << 10) + (320 << 10));
+    limit(&service, Resource::As, (kilobytes << 10) + (3 << 20));
     let mut queues: Vec<Queue> = Vec::new();
     let refused = loop {
         match client.queue(4096) {

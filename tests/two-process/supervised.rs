@@ -182,20 +182,27 @@ fn systemd_activates_the_service() {
 
 #[test]
 fn the_unit_files_pass_systemd_analyze() {
-    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let units = ["systemd", "cuda"].map(|folder| std::fs::read_dir(packaging.join(folder)).unwrap());
     let place = Place::new();
     let mut verify = Command::new("systemd-analyze");
     verify.arg("verify").arg("--man=no");
-    for unit in std::fs::read_dir(units).unwrap() {
+    for unit in units.into_iter().flatten() {
         let unit = unit.unwrap().path();
+        if unit.extension().is_some_and(|extension| extension == "1") {
+            continue;
+        }
         let text = std::fs::read_to_string(&unit).unwrap();
         // The started program must exist: use the command just built.
         let copy = place.path(unit.file_name().unwrap().to_str().unwrap());
-        let text = text.replace("/usr/bin/memferry", BINARY).replace("/usr/lib/memferry/engines/%i", BINARY);
+        let text = text
+            .replace("/usr/bin/memferry-engine-cuda", BINARY)
+            .replace("/usr/bin/memferry", BINARY)
+            .replace("/usr/lib/memferry/engines/%i", BINARY);
         std::fs::write(&copy, text).unwrap();
         verify.arg(copy);
     }
-    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 6);
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 7);
     // Without systemd there is no systemd-analyze to run.
     let Ok(output) = verify.output() else { return };
     assert!(

@@ -180,6 +180,8 @@ pub(crate) mod ninep {
 pub(crate) mod packaging {
     pub(crate) const DEBIAN: &str = "packaging/debian";
     pub(crate) const UNITS: &str = "packaging/systemd";
+    /// Unit and manual page of the CUDA engine.
+    pub(crate) const CUDA: &str = "packaging/cuda";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";

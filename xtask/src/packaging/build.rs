@@ -16,7 +16,8 @@ use crate::setup::environments::PACKAGE;
 use crate::stages::{output, say};
 use crate::work::Work;
 
-const CRATES: [&str; 5] = [package::CLI, package::C, package::ENGINE_C, package::PRELOAD, package::RECORDER];
+const CRATES: [&str; 6] =
+    [package::CLI, package::C, package::ENGINE_C, package::ENGINE_CUDA, package::PRELOAD, package::RECORDER];
 
 /// Builds programs, libraries, manual pages and completions.
 pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
@@ -108,8 +109,8 @@ mod tests {
     fn everything_is_built_at_once() {
         assert_eq!(
             cargo().to_string(),
-            "cargo build --release -p memferry-cli -p memferry-c -p memferry-engine-c -p memferry-preload -p \
-             memferry-recorder"
+            "cargo build --release -p memferry-cli -p memferry-c -p memferry-engine-c -p memferry-engine-cuda -p \
+             memferry-preload -p memferry-recorder"
         );
     }
 

@@ -23,9 +23,12 @@ use crate::work::Work;
 const MAINTAINER: &str = "The memferry developers <memferry@packages.invalid>";
 /// Header, static library and example for engines.
 const ENGINE_DEVELOPMENT: &str = "libmemferry-engine-dev";
+/// The engine process for NVIDIA GPUs.
+const ENGINE_CUDA: &str = "memferry-engine-cuda";
 /// Packages with crates of others, and the crate that each contains.
-const WITH_CRATES: [(&str, &str); 6] = [
+const WITH_CRATES: [(&str, &str); 7] = [
     ("memferry", package::CLI),
+    (ENGINE_CUDA, package::ENGINE_CUDA),
     ("libmemferry0", package::C),
     ("libmemferry-dev", package::C),
     ("libmemferry-engine0", package::ENGINE_C),
@@ -41,7 +44,11 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
     work.setup.tools(&[debian::PACKAGING])?;
     let built = build::programs(work)?;
     let pages = [&built.c, &built.engine].map(|library| library.folder.join("share/man"));
-    let lint = Line::new("sh").args(["-c", MANDOC, "mandoc"]).arg(&built.manuals).args(pages);
+    let lint = Line::new("sh")
+        .args(["-c", MANDOC, "mandoc"])
+        .arg(&built.manuals)
+        .arg(work.place.at(layout::packaging::CUDA))
+        .args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
     let wheel = build::wheel(work)?;
     let folder = work.place.built("package/debian");
@@ -84,6 +91,7 @@ fn lay_out(
         zsh: "share/zsh/vendor-completions",
     };
     tree::command(built, &prefix("memferry"))?;
+    tree::cuda(built, &prefix(ENGINE_CUDA))?;
     tree::library(&built.c, &prefix("libmemferry0"))?;
     tree::development(&built.c, &prefix("libmemferry-dev"))?;
     tree::library(&built.engine, &prefix("libmemferry-engine0"))?;

@@ -1,7 +1,7 @@
 //! The files of each package: where they are built, and where they are installed.
 //!
 //! ```text
-//! Built ──► command, library, development, examples, python, module ──► files below Prefix::root
+//! Built ──► command, cuda, library, development, examples, python, module ──► files below Prefix::root
 //! ```
 //!
 //! `Prefix::seen` is the path that the installed programs know. It differs from `root` while a package is made.
@@ -72,13 +72,7 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     for library in [binary::RECORDER_LIBRARY, binary::PRELOAD_LIBRARY] {
         stripped(&built.programs.join(library), &libraries)?;
     }
-    make(&prefix.units)?;
-    for unit in entries(&built.root.join(layout::packaging::UNITS))? {
-        let seen = prefix.seen.display();
-        let text = read(&unit)?.replace("/usr/bin/", &format!("{seen}/bin/"));
-        let text = text.replace("/usr/lib/memferry/", &format!("{seen}/lib/memferry/"));
-        write(&prefix.units.join(unit.file_name().unwrap_or_default()), text)?;
-    }
+    units(&built.root.join(layout::packaging::UNITS), prefix)?;
     let shared = prefix.folder("share/memferry")?;
     copy(&built.root.join(layout::packaging::GRAFANA), &shared.join("grafana.json"))?;
     let users = built.root.join(layout::packaging::USERS);
@@ -87,6 +81,28 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
         copy_all(&built.manuals, &prefix.folder(&format!("share/man/man{section}"))?, section)?;
     }
     completions(built, prefix)
+}
+
+/// The units in a folder, for programs below the prefix.
+fn units(folder: &Path, prefix: &Prefix) -> Result<(), Failure> {
+    make(&prefix.units)?;
+    let is_unit =
+        |file: &&PathBuf| file.extension().is_some_and(|found| found == "service" || found == "socket");
+    for unit in entries(folder)?.iter().filter(is_unit) {
+        let seen = prefix.seen.display();
+        let text = read(unit)?.replace("/usr/bin/", &format!("{seen}/bin/"));
+        let text = text.replace("/usr/lib/memferry/", &format!("{seen}/lib/memferry/"));
+        write(&prefix.units.join(unit.file_name().unwrap_or_default()), text)?;
+    }
+    Ok(())
+}
+
+/// The engine process for NVIDIA GPUs, with its unit and manual page.
+pub(crate) fn cuda(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    stripped(&built.programs.join(layout::engine::CUDA), &prefix.folder("bin")?)?;
+    let from = built.root.join(layout::packaging::CUDA);
+    units(&from, prefix)?;
+    copy_all(&from, &prefix.folder("share/man/man1")?, "1")
 }
 
 /// Each shell finds completions by the name of the file.
