@@ -182,6 +182,7 @@ pub(crate) mod packaging {
     pub(crate) const UNITS: &str = "packaging/systemd";
     /// Unit and manual page of the CUDA engine.
     pub(crate) const CUDA: &str = "packaging/cuda";
+    pub(crate) const CUDA_PAGE: &str = "packaging/cuda/memferry-engine-cuda.1";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";

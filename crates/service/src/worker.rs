@@ -65,6 +65,29 @@ const LAST_MOMENT: Duration = Duration::from_millis(200);
 /// Looks between two pieces of another worker's copy, of 64 KiB and more.
 const LOOKS_PER_PIECE: usize = 128;
 
+/// Whether a worker spins before it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Spins {
+    No,
+    /// For [`SPIN`].
+    Shortly,
+    /// And for [`SPIN_FOR_EXTERNALS`] while an engine process has a job.
+    ForExternals,
+}
+
+impl Spins {
+    /// For the worker with this number, on a machine with so many CPUs.
+    fn of(number: usize, cpus: usize) -> Self {
+        match cpus.saturating_sub(number) {
+            // One on the last CPU would take it from its own clients.
+            0 | 1 => Self::No,
+            // The engine process and the client need two.
+            2 | 3 => Self::Shortly,
+            _ => Self::ForExternals,
+        }
+    }
+}
+
 /// Result of spinning in an idle worker.
 enum Spun {
     /// A client or the control side has work.
@@ -84,7 +107,7 @@ pub(crate) struct Worker {
     offload: Option<Offload>,
     queues: Queues,
     pace: LookPace,
-    spins: bool,
+    spins: Spins,
     stopping: Option<Instant>,
     /// Queues that get completions in this turn. A field only to reuse its allocation.
     woken: Vec<QueueKey>,
@@ -113,7 +136,7 @@ impl Worker {
         shared: Arc<Shared>,
         path: Path<WorkerEngine<ModuleEngine>>,
         offload: Option<Offload>,
-        (spins, clients, chunk_bytes): (bool, Clients, u64),
+        (spins, clients, chunk_bytes): (Spins, Clients, u64),
     ) -> Option<Self> {
         let queues = Queues::default();
         let pace = LookPace::default();
@@ -171,7 +194,7 @@ impl Worker {
                 }
                 continue;
             }
-            if self.spins {
+            if self.spins != Spins::No {
                 let since = *idle_since.get_or_insert_with(|| {
                     self.idles(Activity::Looking);
                     Stopwatch::now()
@@ -209,7 +232,8 @@ impl Worker {
     }
 
     fn spin_limit(&self) -> Duration {
-        if self.path.engine().externals_are_busy() { SPIN_FOR_EXTERNALS } else { SPIN }
+        let is_long = self.spins == Spins::ForExternals && self.path.engine().externals_are_busy();
+        if is_long { SPIN_FOR_EXTERNALS } else { SPIN }
     }
 
     fn idled(&mut self, since: Stopwatch) {

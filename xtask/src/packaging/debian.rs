@@ -47,7 +47,7 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
     let lint = Line::new("sh")
         .args(["-c", MANDOC, "mandoc"])
         .arg(&built.manuals)
-        .arg(work.place.at(layout::packaging::CUDA))
+        .arg(work.place.at(layout::packaging::CUDA_PAGE))
         .args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
     let wheel = build::wheel(work)?;

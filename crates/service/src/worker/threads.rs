@@ -16,7 +16,7 @@ use memferry_cpu::CpuEngine;
 use memferry_path::{Path, PathLimits, Policy};
 use memferry_shm::mapping::Mapping;
 
-use super::Worker;
+use super::{Spins, Worker};
 use crate::MonotonicClock;
 use crate::config::{ServiceConfig, cpus};
 use crate::module::Registrar;
@@ -83,8 +83,7 @@ impl Workers {
         };
         let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
         let path = Path::new(engine, policy, limits);
-        // At most CPUs - 1 workers spin: one on the last CPU would take it from its own clients.
-        let spins = number + 1 < cpus() as usize;
+        let spins = Spins::of(number, cpus() as usize);
         let worker = Worker::new(
             number,
             Arc::clone(&handle),

@@ -13,6 +13,7 @@ use memferry_transfer::{
 };
 use rustix::fd::{AsFd, OwnedFd};
 
+use super::super::Spins;
 use super::*;
 use crate::bells::Bells;
 use crate::counters::{Loads, QueueCounters};
@@ -43,7 +44,7 @@ impl Bed {
         let worker = |number: usize| {
             let engine = WorkerEngine::new(CpuEngine::new(4, 64));
             let path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 64 });
-            let settings = (false, Clients::Here, 64);
+            let settings = (Spins::No, Clients::Here, 64);
             let handle = Arc::clone(&handles[number]);
             Worker::new(number, handle, Arc::clone(&shared), path, None, settings).unwrap()
         };

@@ -18,6 +18,7 @@ use memferry_transfer::{
     Handle, Lists, MAX_SEGMENTS, Operation, Pattern, PriorityClass, Rights, Segment, SessionId, Span,
 };
 
+use super::super::Spins;
 use super::super::pace::{LOOKS, LookPace};
 use super::super::queues::TURNS_PER_SCAN;
 use super::*;
@@ -86,7 +87,7 @@ impl Bed {
         let limits = PathLimits { waiting_per_user };
         let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
         let worker =
-            Worker::new(0, Arc::clone(&handle), shared, path, None, (false, Clients::Here, 64)).unwrap();
+            Worker::new(0, Arc::clone(&handle), shared, path, None, (Spins::No, Clients::Here, 64)).unwrap();
         let client = open(&handle, session, 0);
         let mut bed = Self { worker, client, frame };
         bed.worker.turn();
