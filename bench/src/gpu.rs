@@ -128,6 +128,7 @@ impl Stage {
             if began.elapsed() > PATIENCE {
                 return Err(format!("the engine gives no memory: {error}").into());
             }
+            std::thread::sleep(Duration::from_millis(50));
         }
         Ok(stage)
     }

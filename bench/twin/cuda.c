@@ -1,16 +1,16 @@
 /* Copies between host memory and memory of a GPU by calls of the CUDA driver alone: what a program without memferry would do.
  *
- *   a line "up BYTES COUNT" or "down BYTES COUNT" ─► COUNT times cuMemcpyHtoDAsync or cuMemcpyDtoHAsync, cuStreamSynchronize
- *       ─► a line with nanoseconds
+ *   a line "up BYTES COUNT WARM" or "down BYTES COUNT WARM" ─► COUNT times cuMemcpyHtoDAsync or cuMemcpyDtoHAsync,
+ *       cuStreamSynchronize ─► a line with nanoseconds
  *
  * Usage: cuda LIBRARY MOST, a multiple of 2 MiB. A round prints "PINNED REGISTERED": the time of COUNT copies of BYTES bytes, at most MOST,
- * between the device and memory that the driver allocated pinned, and between it and a shared mapping that it registered. It does
- * nothing else with the bytes, and nothing at the same time.
+ * between the device and memory that the driver allocated pinned, and between it and a shared mapping that it registered. If WARM is
+ * 1, each time is that after another copy, of 64 KiB. The two places take turns at being the first. It does nothing else with the
+ * bytes, and nothing at the same time.
  *
  * It ends with a message if the driver refuses a call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PORTABLE = 1, NON_BLOCKING = 1 };
+enum { PORTABLE = 1, NON_BLOCKING = 1, WARMING = 64 << 10 };
 
 typedef uint64_t device_address;
 
@@ -132,27 +132,40 @@ int main(int count, char **arguments) {
     CALL("cuMemHostRegister_v2", (void *, size_t, unsigned), registered, most, PORTABLE);
 
     void *places[] = {pinned, registered};
+    int (*up)(device_address, const void *, size_t, void *) = (int (*)(device_address, const void *, size_t, void *))find("cuMemcpyHtoDAsync_v2");
+    int (*down)(void *, device_address, size_t, void *) = (int (*)(void *, device_address, size_t, void *))find("cuMemcpyDtoHAsync_v2");
+    int (*synchronize)(void *) = (int (*)(void *))find("cuStreamSynchronize");
     char line[64];
-    while (fgets(line, sizeof line, stdin) != NULL) {
-        bool is_up = line[0] == 'u';
-        const char *number = strchr(line, ' ');
-        char *rest = NULL;
-        size_t bytes = number == NULL ? 0 : strtoull(number, &rest, 10);
-        unsigned long times = rest == NULL ? 0 : strtoul(rest, NULL, 10);
-        if (bytes > most) {
-            fprintf(stderr, "more than %zu bytes\n", most);
+    for (size_t first = 0; fgets(line, sizeof line, stdin) != NULL; first ^= 1) {
+        char direction[8];
+        size_t bytes;
+        unsigned times, warm;
+        if (sscanf(line, "%7s %zu %u %u", direction, &bytes, &times, &warm) != 4 || bytes > most) {
+            fprintf(stderr, "not understood: %s", line);
             return 2;
         }
-        for (size_t place = 0; place < 2; place++) {
-            double began = now();
-            for (unsigned long time = 0; time < times; time++)
-                if (is_up)
-                    CALL("cuMemcpyHtoDAsync_v2", (device_address, const void *, size_t, void *), vram, places[place], bytes, stream);
-                else
-                    CALL("cuMemcpyDtoHAsync_v2", (void *, device_address, size_t, void *), places[place], vram, bytes, stream);
-            CALL("cuStreamSynchronize", (void *), stream);
-            printf("%.0f%c", now() - began, place == 0 ? ' ' : '\n');
+        double taken[2];
+        for (size_t turn = 0; turn < 2; turn++) {
+            size_t place = turn ^ first;
+            int code = 0;
+            double began = 0;
+            for (unsigned time = warm ? 0 : 1; time <= times && code == 0; time++) {
+                size_t length = time == 0 ? WARMING : bytes;
+                if (time == 1)
+                    began = now();
+                code = direction[0] == 'u' ? up(vram, places[place], length, stream) : down(places[place], vram, length, stream);
+                if (time == 0 && code == 0)
+                    code = synchronize(stream);
+            }
+            if (code == 0)
+                code = synchronize(stream);
+            taken[place] = now() - began;
+            if (code != 0) {
+                fprintf(stderr, "a copy failed with error %d\n", code);
+                return 1;
+            }
         }
+        printf("%.0f %.0f\n", taken[0], taken[1]);
         fflush(stdout);
     }
     return 0;

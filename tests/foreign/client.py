@@ -28,7 +28,7 @@ ANSWER_SECONDS, RUN_SECONDS = 5, 15
 REGISTER, DERIVE, OPEN_QUEUE, ENGINES = 0, 1, 5, 8
 ANSWERS = {REGISTER: (0, 0), DERIVE: (0, 0), OPEN_QUEUE: (3, 3), ENGINES: (6, 0)}  # Number and descriptors.
 ALL_RIGHTS = 1 | 2 | 4
-LIST_WORDS, MOST_CAPACITY = 65536, 4096
+MOST_CAPACITY = 4096
 PARKED_BYTES = 4096
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 LINKED, FENCED, LONG, TRANSPARENT = 1 << 25, 1 << 26, 1 << 31, 1 << 8  # Transparent is in word 1.
@@ -187,8 +187,9 @@ class Queue:
         self.session, self.capacity = session, capacity
         self.slots = max(64, 48 + capacity)
         self.list_area = self.slots + 16 * capacity
+        self.list_words = 1024 * min(max(capacity, 8), 32)
         # A capacity beyond the limit is refused whatever the memory's size. So it need not be huge.
-        size = (self.list_area + LIST_WORDS) * 8 if capacity <= MOST_CAPACITY else mmap.PAGESIZE
+        size = (self.list_area + self.list_words) * 8 if capacity <= MOST_CAPACITY else mmap.PAGESIZE
         fd, mapping = new_memory(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         self.ours = memoryview(mapping).cast("Q")
         try:
@@ -213,7 +214,7 @@ class Queue:
         outstanding, list_end = {}, 0
         for words, segments, size in requests:
             if segments is not None:
-                check(list_end + len(segments) <= LIST_WORDS, "the lists do not fit into the list area")
+                check(list_end + len(segments) <= self.list_words, "the lists do not fit into the list area")
                 words[3] = list_end
                 for word in segments:
                     self.ours[self.list_area + list_end] = word

@@ -136,7 +136,8 @@ impl Stage {
     }
 
     fn service() -> Service {
-        let engine = format!("own user={} frames=all stall-ms=20000", rustix::process::geteuid().as_raw());
+        let engine =
+            format!("own user={} frames=all exports=all stall-ms=20000", rustix::process::geteuid().as_raw());
         Service::start(&["--workers=2", "--mode=666", "--engine", &engine])
     }
 

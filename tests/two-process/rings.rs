@@ -10,7 +10,7 @@ use memferry::{
 use memferry_conformance::oracle::{Place, overlapping_operand};
 use memferry_service::protocol::{Answer, Command, Violation};
 use memferry_shm::frame::{self, Pages};
-use memferry_shm::queue_pair::LIST_WORDS;
+use memferry_shm::queue_pair::Layout;
 use memferry_shm::storage::RingStorage;
 use memferry_transfer::wire::{self, SlotError};
 use memferry_transfer::{Operation, Request, Span};
@@ -213,7 +213,7 @@ fn garbage_in_the_ring_ends_its_session_only() {
     for round in 0.. {
         assert!(started.elapsed() < SOON, "the session did not end");
         // Lists are read only if a request refers to them.
-        for index in 0..queue.scribble.words() - LIST_WORDS {
+        for index in 0..queue.scribble.words() - Layout::new(16).unwrap().list_words() {
             let value = match rng.u64(..4) {
                 // Sequence numbers up to more than there are completion slots.
                 0 => rng.u64(..0x40),

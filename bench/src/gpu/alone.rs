@@ -130,7 +130,8 @@ pub(super) fn manners(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError>
         }
     }
     let counts = streams.map(|stream| stream.counts());
-    if counts[0].kernels == 0 || counts[1].batches == 0 || counts[2].copies == 0 {
+    let has_fallen_back = counts.iter().any(|counts| counts.fallbacks > 0);
+    if has_fallen_back || counts[0].kernels == 0 || counts[1].batches == 0 || counts[2].copies == 0 {
         run.say(&format!("not every manner was used as it is named: {counts:?}"));
     }
     Ok(rows)

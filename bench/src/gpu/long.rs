@@ -67,8 +67,11 @@ pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError>
             let mut columns: [[Vec<f64>; 3]; 3] = Default::default();
             for round in 0..=rounds {
                 for (way, values) in Way::ALL.into_iter().zip(&mut columns) {
+                    let twin_turn =
+                        |twin: &mut Twin| twin.copy(direction, bytes, way.count(), way != Way::Asleep);
+                    let twin_first = if round % 2 == 0 { Some(twin_turn(&mut twin)?) } else { None };
                     let ours = by_service(&mut queue, direction, (&near, &far), bytes, way)?;
-                    let twin = twin.copy(direction, bytes, way.count())?;
+                    let twin = twin_first.map_or_else(|| twin_turn(&mut twin), Ok)?;
                     // The first one warms up.
                     if round > 0 {
                         values[0].push(ours / twin.pinned);

@@ -33,7 +33,7 @@ pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError>
     let stage = Stage::start(run, library)?;
     let client = stage.client()?;
     let (near, far) = frames(&client, FRAME_BYTES)?;
-    let mut queue = client.queue(8)?;
+    let mut queue = client.queue(64)?;
     let mut random = Rng::with_seed(48434);
     let mut columns: [[Vec<f64>; 3]; 2] = Default::default();
     for round in 0..=run.part("pieces", ROUNDS) {
@@ -85,22 +85,23 @@ fn one_round(
         }
         let [here, there] = &lists[request % lists.len()];
         let before = thread_time();
+        let mut waiting = Duration::ZERO;
         let host = here.iter().map(|at| near.piece(*at..at + PIECE));
         let device = there.iter().map(|at| far.piece(*at..at + PIECE));
         let mut transfer = match direction {
             Direction::Up => scatter_gather(host, device),
             Direction::Down => scatter_gather(device, host),
         };
-        // A queue has room for the lists of two such requests that the service has not taken yet.
+        // The queue has room for the lists of few such requests that the service has not taken yet.
         while let Err(SubmitError { reason, transfer: again }) = queue.submit(transfer) {
             let SubmitReason::Full { .. } = reason else { return Err(reason.into()) };
             transfer = *again;
-            let waiting = thread_time();
+            let began = thread_time();
             end_one(queue)?;
-            submitting = submitting.saturating_sub(thread_time() - waiting);
+            waiting += thread_time() - began;
             outstanding -= 1;
         }
-        submitting += thread_time() - before;
+        submitting += thread_time() - before - waiting;
         outstanding += 1;
     }
     for _ in 0..outstanding {

@@ -46,18 +46,19 @@ impl Twin {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// So many copies, one behind the other, of so many bytes, at most 64 MiB.
+    /// So many copies, one behind the other, of so many bytes, at most 64 MiB; just after another one if `is_warm`.
     pub(super) fn copy(
         &mut self,
         direction: Direction,
         bytes: u64,
         count: usize,
+        is_warm: bool,
     ) -> Result<Times, BenchError> {
         let word = match direction {
             Direction::Up => "up",
             Direction::Down => "down",
         };
-        writeln!(self.input, "{word} {bytes} {count}")?;
+        writeln!(self.input, "{word} {bytes} {count} {}", u8::from(is_warm))?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         let times = line.split_whitespace().map(|word| word.parse::<f64>().ok().map(|ns| ns * 1e-9));

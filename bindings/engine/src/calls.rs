@@ -289,11 +289,14 @@ impl FrameWatcher for Callbacks {
         // SAFETY: C1: the function is the program's, and gets its own context and a structure that lives during the call.
         let failed = unsafe { exporting(self.context, frame.bits(), &raw mut exported) };
         IN_CALLBACK.set(false);
-        if failed != 0 || exported.descriptor < 0 {
+        if exported.descriptor < 0 {
             return Err(NotExported::Failed);
         }
-        // SAFETY: C1: the program has opened it, and gives it to the library.
+        // SAFETY: C1: the program has opened it, and gives it to the library, also if it failed then.
         let descriptor = unsafe { OwnedFd::from_raw_fd(exported.descriptor) };
+        if failed != 0 {
+            return Err(NotExported::Failed);
+        }
         let kind = match exported.kind {
             kind if kind == mf_engine_export_kind::Memory as u32 => ExportKind::Memory,
             kind if kind == mf_engine_export_kind::Cuda as u32 => {

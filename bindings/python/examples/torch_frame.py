@@ -2,7 +2,7 @@
 
     python torch_frame.py [SOCKET [HOME]]
 
-It needs a service with the CUDA engine, called cuda-0 if HOME does not say otherwise, a GPU that this process sees, and PyTorch; with CuPy
+It needs a service with the CUDA engine, called cuda-0 if HOME does not say otherwise and with exports=all, a GPU that this process sees, and PyTorch; with CuPy
 it looks at the frame by that, too. Each step compares bytes, and the first difference ends it with status 1.
 """
 
@@ -22,7 +22,7 @@ def check(what, one, other):
 
 
 def moved(client, queue, make):
-    """Runs a transfer between a frame of the host and the GPU's memory, again if the engine was late to map the former."""
+    """Runs a transfer between a frame of the host and the GPU's memory, again if the engine had not mapped the host's frame in time."""
     for _ in range(100):
         near = client.frame(LENGTH)
         view = numpy.frombuffer(near, numpy.uint8)[:LENGTH]

@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySlice};
 
+use crate::errors::RefusedError;
 use crate::export::{self, CPU, CUDA, Exported};
 use crate::session::Session;
 
@@ -183,7 +184,15 @@ impl Frame {
         if self.frame.pointer().is_some() || self.frame.grantor().is_some() {
             return Err(none());
         }
-        let memory = self.cuda(py)?.ok_or_else(none)?;
+        let memory = self.cuda(py).map_err(|error| {
+            if !error.is_instance_of::<RefusedError>(py) {
+                return error;
+            }
+            let refused = PyAttributeError::new_err(error.value(py).to_string());
+            refused.set_cause(py, Some(error));
+            refused
+        });
+        let memory = memory?.ok_or_else(none)?;
         let pointer: usize = memory.getattr("pointer")?.extract()?;
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
@@ -232,7 +241,9 @@ impl Frame {
             .map_err(|_| PyBufferError::new_err("longer than any memory"))?;
         if let Some((start, _, access)) = this.frame.pointer() {
             if access == Access::ReadOnly {
-                return Err(PyBufferError::new_err("the frame is read-only, which DLPack cannot say"));
+                return Err(PyBufferError::new_err(
+                    "the frame is read-only, which DLPack without versions cannot say; use the buffer protocol",
+                ));
             }
             let data = start.expose_provenance();
             return export::capsule(py, (data, length), device, slf.clone().into_any().unbind());

@@ -95,7 +95,7 @@ class OnTheFake(Bounded):
         cls.addClassCleanup(os.environ.pop, "MEMFERRY_CUDA_LIBRARY")
         cls.path = f"/tmp/memferry-python-exports-{os.getpid()}.sock"
         leashed = [sys.executable, "-I", "-S", "-c", LEASHED]
-        serve = [SERVICE, "serve", "--socket", cls.path, "--no-config", "--engine", f"cuda-0 user={os.getuid()} frames=all"]
+        serve = [SERVICE, "serve", "--socket", cls.path, "--no-config", "--engine", f"cuda-0 user={os.getuid()} frames=all exports=all"]
         quiet = os.environ | {"MEMFERRY_LOG": "off"}
         service = subprocess.Popen([*leashed, *serve], stdout=subprocess.PIPE, text=True, env=quiet)
         cls.addClassCleanup(cls.end, service)

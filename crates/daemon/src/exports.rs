@@ -22,6 +22,8 @@ use crate::messages::{ClientId, IN_FLIGHT, ToAttendant};
 
 /// How long a client waits for an engine process to export a frame. Clients wait for five seconds.
 const EXPORT_LIMIT: Duration = Duration::from_secs(4);
+/// Exports of one user's sessions at the same time, so that others get theirs.
+const MAX_EXPORTS_OF_USER: usize = 4;
 /// The client's attendant waits for so much longer: when the client has its refusal, the engine counts as late.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -36,12 +38,25 @@ pub(crate) struct Exporting {
 }
 
 impl Exporting {
-    pub(crate) fn new(client: ClientId, serial: u32, request: ExportRequest) -> Self {
+    fn new(client: ClientId, serial: u32, request: ExportRequest) -> Self {
         Self { client, serial, request, until: Instant::now() + EXPORT_LIMIT, is_passed_on: false }
     }
 }
 
 impl Daemon {
+    /// Waits for the engine, unless the user waits for many already.
+    pub(crate) fn begin_export(&mut self, client: ClientId, serial: u32, request: ExportRequest) {
+        let user_of = |client| self.connections.get(&client).map(|connection| connection.user);
+        let user = user_of(client);
+        let same = self.exporting.iter().filter(|one| user_of(one.client) == user);
+        if same.count() >= MAX_EXPORTS_OF_USER {
+            self.service.give_up_export(&request);
+            let why = "the sessions of this user wait for as many exports as a user may; try again";
+            return self.refuse_export(client, serial, why);
+        }
+        self.exporting.push(Exporting::new(client, serial, request));
+    }
+
     pub(crate) fn exports_time_left(&self, now: Instant) -> Option<Duration> {
         self.exporting.iter().map(|one| one.until.saturating_duration_since(now)).min()
     }
@@ -116,13 +131,18 @@ impl Daemon {
         let pair = pair.and_then(|(engine, client)| {
             rustix::net::shutdown(&engine, Shutdown::Read).map(|()| (engine, client))
         });
+        let Ok((for_engine, for_client)) = pair else {
+            self.refuse_export(
+                client,
+                serial,
+                "the service is out of descriptors or memory; try again later",
+            );
+            return None;
+        };
         let milliseconds = (left + MARGIN).as_millis() as u64;
         let message = ToAttendant::Exporting { client, serial, milliseconds };
-        let sent = pair.and_then(|(for_engine, for_client)| {
-            self.attendants.try_send(user, &message, &[&for_client]).map(|()| for_engine)
-        });
-        match sent {
-            Ok(for_engine) => Some(for_engine),
+        match self.attendants.try_send(user, &message, &[&for_client]) {
+            Ok(()) => Some(for_engine),
             Err(rustix::io::Errno::TOOMANYREFS) => {
                 self.refuse_export(client, serial, IN_FLIGHT);
                 None

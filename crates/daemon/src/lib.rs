@@ -579,7 +579,7 @@ impl Daemon {
                 let until = Instant::now() + ALLOCATION_LIMIT;
                 self.allocating.push(Allocating { client, serial, session, proposal, until });
             }
-            Executed::Exports(request) => self.exporting.push(Exporting::new(client, serial, request)),
+            Executed::Exports(request) => self.begin_export(client, serial, request),
             Executed::Later(revocation) => {
                 self.waiting.insert(revocation, (client, serial));
             }

@@ -111,7 +111,7 @@ pub struct ExternalEngine {
     /// first look.
     moved: Option<Instant>,
     fault: Option<Fault>,
-    /// A job could not be submitted for want of room.
+    /// A list could not be submitted for want of room.
     waits_for_room: bool,
     is_lost: bool,
     /// Channels that may still touch memory.
@@ -193,7 +193,7 @@ impl ExternalEngine {
     /// Whether a completion waits, or there may be room for a job that waits.
     #[inline]
     pub fn has_news(&self) -> bool {
-        let has_room = || self.waits_for_room && self.end.has_taken_more();
+        let has_room = || self.waits_for_room && !self.is_lost && self.end.has_taken_more();
         self.submitted > 0 && self.fault.is_none() && (self.end.ready() || has_room())
     }
 
@@ -273,11 +273,12 @@ impl ExternalEngine {
 
     /// Submits ready jobs of channels that are not suspended.
     fn submit_ready(&mut self) {
+        // Without news a long list is not encoded again and again.
+        let mut no_room = std::mem::take(&mut self.waits_for_room) && !self.end.has_taken_more();
         if self.fault.is_some() || self.is_lost {
             return self.end_ready();
         }
         let mut any = false;
-        self.waits_for_room = false;
         // From the channel after the last one that was served: a channel may have a new job whenever its last one has ended.
         let first = self.next;
         for step in 0..self.channels.len() {
@@ -285,6 +286,10 @@ impl ExternalEngine {
             let channel = &self.channels[number];
             let Some(job) = &channel.job else { continue };
             if job.state != State::Ready || channel.is_suspended || self.submitted >= self.limit {
+                continue;
+            }
+            if no_room && job.descriptor.operation().segments() > 0 {
+                self.waits_for_room = true;
                 continue;
             }
             let tag = self.lap.wrapping_mul(self.end.capacity()) | number as u32;
@@ -303,7 +308,8 @@ impl ExternalEngine {
                 }
                 Staged::Later => {
                     self.waits_for_room = true;
-                    break;
+                    no_room = true;
+                    continue;
                 }
                 Staged::Never => State::Ended(Failure::Unsupported),
             };
@@ -386,6 +392,8 @@ impl ExternalEngine {
         }
         channel.job = None;
         self.submitted -= 1;
+        // Its list is free again, also if the engine's count lags.
+        self.waits_for_room = false;
         self.moved = None;
         Ok(EngineCompletion { ticket: Ticket { channel: number, serial: channel.serial }, outcome })
     }
@@ -579,7 +587,10 @@ impl Engine for ExternalEngine {
             None | Some(State::Submitted { .. }) => true,
             // A lost engine gets no more work, so the next poll ends the job.
             Some(State::Ready) if self.fault.is_some() || self.is_lost => false,
-            Some(State::Ready) => channel.is_suspended || self.submitted >= self.limit,
+            Some(State::Ready) => {
+                let waits = self.waits_for_room && self.submitted > 0 && !self.end.has_taken_more();
+                channel.is_suspended || self.submitted >= self.limit || waits
+            }
             Some(State::Posted | State::Ended(_)) => false,
         })
     }

@@ -178,6 +178,59 @@ fn lists_and_walks_arrive_whole() {
     assert_eq!(shape.source.x_step, -1);
 }
 
+/// A list with as many segments as there can be, of a byte each.
+fn longest_list() -> Operation<Region<ExternalFrame>> {
+    let segments = |handle| (0..1024).map(|at| Segment { place: part(handle, at, 1), length: 1 }).collect();
+    Operation::ScatterGather {
+        lists: Arc::new(Lists { source: segments(SOURCE), destination: segments(DESTINATION) }),
+    }
+}
+
+#[test]
+fn a_list_without_room_waits_and_holds_up_no_copy() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, longest_list());
+    pair.post(1, longest_list());
+    pair.post(2, copy(100));
+    let list = engine.next_work().unwrap();
+    assert_eq!(list.operation.total_bytes(), 1024);
+    let copy = engine.next_work().unwrap();
+    assert_eq!(copy.operation.total_bytes(), 100);
+    assert!(
+        !pair.broker.has_news() && pair.broker.works_alone(),
+        "there is nothing to do until the engine says more"
+    );
+    // An engine that finds nothing says how much it has taken.
+    assert!(engine.next_work().is_none());
+    assert!(pair.broker.has_news() && !pair.broker.works_alone());
+    pair.poll();
+    assert!(!pair.broker.has_news());
+    let second = engine.next_work().unwrap();
+    assert_eq!(second.operation.total_bytes(), 1024);
+    for (work, bytes) in [(second, 1024), (copy, 100), (list, 1024)] {
+        engine.complete(work.id, done(bytes));
+    }
+    assert_eq!(pair.poll().len(), 3);
+    assert_eq!(pair.broker.fault(), None);
+}
+
+#[test]
+fn a_list_without_room_follows_a_completion_of_an_engine_that_does_not_count() {
+    let mut pair = Pair::new();
+    let mut liar = pair.liar();
+    pair.post(0, longest_list());
+    pair.post(1, longest_list());
+    let slot = liar.pop().unwrap();
+    assert!(!pair.broker.has_news() && pair.broker.works_alone());
+    let tag = u64::from(wire::tag_of(slot[0]));
+    let completion = Completion { tag, inherited: false, outcome: done(1024) };
+    liar.stage(&wire::encode_completion(&completion)).unwrap();
+    liar.publish();
+    assert_eq!(pair.poll().len(), 1);
+    assert!(liar.pop().is_some());
+}
+
 #[test]
 fn cancels_reach_the_engine() {
     let mut pair = Pair::new();

@@ -70,8 +70,9 @@ const MAX_POLLS_PER_CLOCK_READ: u32 = 512;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SubmitReason {
-    /// The queue is full. Take completions first.
-    #[error("the queue holds {capacity} requests already; take completions first")]
+    /// The queue is full: with requests, or with long lists of requests that the service has not taken yet. It holds lists of one request
+    /// with 1024 pieces on both sides, or of five with a capacity of 32 or more. Take completions first.
+    #[error("the queue is full, of {capacity} requests or of long lists; take completions first")]
     Full {
         /// The queue's capacity in requests.
         capacity: u32,

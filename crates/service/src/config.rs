@@ -84,7 +84,7 @@ pub struct ServiceConfig {
     pub engines: Vec<EngineConfig>,
 }
 
-/// Whose frames an engine process maps.
+/// Whose frames an engine process maps, or who gets its memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FramesOf {
     /// Those of all users.
@@ -110,6 +110,8 @@ pub struct EngineConfig {
     /// The user that it runs as.
     pub user: u32,
     pub frames_of: FramesOf,
+    /// Whom it may give its own memory by descriptor. What such a user holds counts for nobody once the frame is released.
+    pub exports_to: FramesOf,
     /// Shortest transfer that it gets; `None`: what it announces, but more than workers do at once.
     pub shortest_bytes: Option<u64>,
     /// A request without progress for so long ends its connection.
@@ -117,11 +119,12 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// An engine of that name and user, for the frames of all users.
+    /// An engine of that name and user, for the frames of all users, which gives out no memory by descriptor.
     pub fn new(name: &str, user: u32) -> Self {
         let name = name.to_owned();
         let stall = Duration::from_secs(2);
-        Self { name, user, frames_of: FramesOf::All, shortest_bytes: None, stall }
+        let exports_to = FramesOf::Users(Vec::new());
+        Self { name, user, frames_of: FramesOf::All, exports_to, shortest_bytes: None, stall }
     }
 }
 

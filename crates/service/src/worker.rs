@@ -81,7 +81,7 @@ impl Spins {
         match cpus.saturating_sub(number) {
             // One on the last CPU would take it from its own clients.
             0 | 1 => Self::No,
-            // The engine process and the client need two.
+            // The engine process, the client and what it computes meanwhile need three.
             2 | 3 => Self::Shortly,
             _ => Self::ForExternals,
         }
@@ -764,5 +764,19 @@ impl Worker {
                 self.shared.notify(Notice::Discarded(target));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spins;
+
+    #[test]
+    fn a_worker_spins_where_others_have_a_cpu() {
+        let of = |cpus| [0, 1, 2].map(|number| Spins::of(number, cpus));
+        assert_eq!(of(1), [Spins::No; 3]);
+        assert_eq!(of(2), [Spins::Shortly, Spins::No, Spins::No]);
+        assert_eq!(of(4), [Spins::ForExternals, Spins::Shortly, Spins::Shortly]);
+        assert_eq!(of(16), [Spins::ForExternals; 3]);
     }
 }

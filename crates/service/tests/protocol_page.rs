@@ -16,7 +16,7 @@ use memferry_service::protocol::{
 };
 use memferry_shm::conduit;
 use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::{ClientEnd, LIST_WORDS, Layout, MAXIMUM_CAPACITY, ParkedWord, ServiceEnd};
+use memferry_shm::queue_pair::{ClientEnd, Layout, MAXIMUM_CAPACITY, ParkedWord, ServiceEnd};
 use memferry_shm::storage::{HeapWords, RingStorage};
 use memferry_transfer::{
     CacheHint, Completion, EngineKind, Failure, Handle, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations,
@@ -103,7 +103,6 @@ fn limits() {
         ("descriptors of a packet", conduit::MAXIMUM_DESCRIPTORS as u64),
         ("capacity of a queue, minimum", u64::from(smallest)),
         ("capacity of a queue, maximum", u64::from(MAXIMUM_CAPACITY)),
-        ("words of the list area", LIST_WORDS as u64),
         ("segments of one list", MAX_SEGMENTS as u64),
         ("sources of an xor", MAX_SOURCES as u64),
         ("bytes of a request", memferry_cpu::LONGEST_BYTES),
@@ -321,7 +320,7 @@ fn words_of_both_memories() {
         ("cancel words", cancelled[1]),
     ];
     let expected = client.map(|(name, word)| (name.to_owned(), word.to_string()));
-    assert_eq!(places("Client's memory, L + 65536 words:")[..4], expected);
+    assert_eq!(places("Client's memory, L + A words:")[..4], expected);
     let parked = pair.parked.clone();
     let worker = ParkedWord::new(parked.clone(), 3).expect("the right size");
     let sleeping = pair.changes(&parked, |_| worker.set(1));

@@ -193,7 +193,7 @@ impl Mapping {
         Ok(Self::with(base, length, access, Backing::Mapped, page_bytes))
     }
 
-    /// Reserves addresses for memory that is elsewhere. Loads and stores fail there, so a mistake cannot reach other memory.
+    /// Reserves addresses for memory that is elsewhere. A load or store there ends the process, so a mistake cannot reach other memory.
     ///
     /// # Errors
     /// Those of `mmap`; `InvalidInput` for a length of zero.

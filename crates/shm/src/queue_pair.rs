@@ -37,12 +37,12 @@ pub use sleeper::Sleeper;
 /// Limit on the requests of a queue pair.
 pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
 
-/// Words of the list area, for some ten of the longest lists, so that a client with many pieces need not wait for the service. A list is
-/// freed when the service has taken its request. Pages of the area that were never used take no memory.
-pub const LIST_WORDS: usize = 1 << 16;
+/// Words of the list area for each request that may be outstanding, within these bounds of the capacity. All of it is allocated memory.
+const LIST_WORDS_OF_REQUEST: usize = 1 << 10;
+const LIST_CAPACITY: (u32, u32) = (8, 32);
 
-// The area holds the longest source and destination lists of a request contiguously.
-const _: () = assert!(LIST_WORDS >= 2 * MAX_SEGMENTS * SEGMENT_WORDS);
+// The smallest area holds the longest source and destination lists of a request contiguously.
+const _: () = assert!(LIST_CAPACITY.0 as usize * LIST_WORDS_OF_REQUEST >= 2 * MAX_SEGMENTS * SEGMENT_WORDS);
 
 /// Client's parked flag: a thread sleeps until a completion comes.
 const PARKED: u64 = 1;
@@ -123,9 +123,16 @@ impl Layout {
         self.submission_slots().first_word + self.capacity as usize * SUBMISSION_WORDS
     }
 
+    /// Words of the list area: for one request with the longest lists, or for five if the capacity is 32 or more. A list is freed when
+    /// the service has taken its request.
+    pub fn list_words(self) -> usize {
+        let (least, most) = LIST_CAPACITY;
+        self.capacity.clamp(least, most) as usize * LIST_WORDS_OF_REQUEST
+    }
+
     /// Words of the client's memory.
     pub fn client_words(self) -> usize {
-        self.list_area() + LIST_WORDS
+        self.list_area() + self.list_words()
     }
 
     /// Bytes of the client's memory, in whole pages of this machine: the exact length of the memfd that the client sends.
@@ -281,7 +288,7 @@ impl<S: RingStorage> ClientEnd<S> {
     #[inline]
     pub fn has_taken_more(&self) -> bool {
         let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Relaxed);
-        claimed as u32 != self.submissions.known_consumed()
+        self.submissions.is_news(claimed as u32)
     }
 
     /// Writes a list for the request that is staged next, and returns the index of its first word in the list area.
@@ -290,11 +297,12 @@ impl<S: RingStorage> ClientEnd<S> {
     /// [`RingFull`] when the list is longer than the area, or when lists of requests not yet taken leave no room.
     pub fn stage_list(&mut self, list: &[u64]) -> Result<u64, RingFull> {
         self.lists.free(self.submissions.known_consumed());
-        if self.lists.room(list.len()).is_none() {
+        let words = self.layout.list_words();
+        if self.lists.room(list.len(), words).is_none() {
             self.load_consumed()?;
             self.lists.free(self.submissions.known_consumed());
         }
-        let (first, end) = self.lists.room(list.len()).ok_or(RingFull)?;
+        let (first, end) = self.lists.room(list.len(), words).ok_or(RingFull)?;
         let area = self.own.slice(self.layout.list_area() + first, list.len());
         area.iter().zip(list).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
         self.lists.used.push_back((self.submissions.staged().wrapping_add(1), end));
@@ -643,7 +651,7 @@ impl<S: RingStorage> ServiceEnd<S> {
     /// A private copy of `words` words of the list area from `first`; `None` when they leave the area.
     pub fn fetch_list(&self, first: u64, words: usize) -> Option<Vec<u64>> {
         let first = usize::try_from(first).ok()?;
-        let end = first.checked_add(words).filter(|end| *end <= LIST_WORDS)?;
+        let end = first.checked_add(words).filter(|end| *end <= self.layout.list_words())?;
         let list = self.peer.slice(self.layout.list_area() + first, end - first);
         Some(list.iter().map(|word| word.load(Ordering::Relaxed)).collect())
     }

@@ -150,6 +150,13 @@ impl<const SHORT: usize, const WORDS: usize> Producer<SHORT, WORDS> {
         Ok(())
     }
 
+    /// Whether a claimed count is possible and more than is known: the peer may store its count late, or lie.
+    #[inline]
+    pub fn is_news(&self, claimed: u32) -> bool {
+        let more = claimed.wrapping_sub(self.consumed);
+        more != 0 && more <= self.published.wrapping_sub(self.consumed)
+    }
+
     /// Queues `slot` without making it visible.
     ///
     /// # Errors
@@ -386,11 +393,14 @@ mod tests {
         producer.stage(&storage, &[0, 1, 2, 3]).unwrap();
         producer.publish(&storage);
         for claimed in [2, 5, u32::MAX, 1 << 31] {
+            assert!(!producer.is_news(claimed));
             let error = ImpossibleCount { claimed, published: 1, known: 0 };
             assert_eq!(producer.consumed(claimed), Err(error));
         }
         consumer.pop(&storage).unwrap();
+        assert!(producer.is_news(1) && !producer.is_news(0));
         producer.consumed(1).unwrap();
+        assert!(!producer.is_news(1) && !producer.is_news(0), "one that lags says nothing new");
         assert!(producer.consumed(0).is_err(), "the count went back");
         assert_eq!(producer.free(), 4);
     }

@@ -38,7 +38,7 @@ const BUFFER_BYTES: u64 = 2 << 20;
 const IDLE: Duration = Duration::from_secs(1);
 /// After the last request, so long the next one is waited for without a sleep.
 const AWAKE: Duration = Duration::from_micros(200);
-/// So long the words are polled without a pause: about the time of a part. A sleep ends some 50 to 200 us late.
+/// So long the words are polled without a pause: a few times the time of a part. A sleep ends some 50 to 200 us late.
 const POLLING: Duration = Duration::from_millis(2);
 /// After that, pauses are this part of the time since the last news.
 const PAUSE_PART: u32 = 32;
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             | Operations::COPY_2D
             | Operations::FILL_2D
             | Operations::SCATTER_GATHER,
-        // Between places in host memory a CPU is faster than this detour.
+        // Between places in host memory only if `shortest=` asks: the detour takes the link's bandwidth twice.
         shortest_bytes: any.longest_bytes,
         channels: options.streams * LANE_REQUESTS,
         memory_bytes: options.memory,

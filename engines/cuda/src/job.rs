@@ -53,6 +53,9 @@ pub enum Job {
     },
 }
 
+/// The kernel takes no list with a piece of more than so many times the length below which it takes lists.
+const LONGEST_OF_THRESHOLD: u64 = 16;
+
 /// How the copies of a list are given to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manner {
@@ -157,7 +160,9 @@ impl Planner {
         }
         let total: u64 = copies.iter().map(|copy| copy.length).sum();
         let is_small = total / (copies.len() as u64) < self.kernel_below_bytes;
-        if self.has_kernel && is_small && copies.len() <= gather::TABLE_PIECES {
+        // A block of the kernel copies a piece alone, so one long piece would last longer than all others.
+        let is_even = copies.iter().all(|copy| copy.length / LONGEST_OF_THRESHOLD < self.kernel_below_bytes);
+        if self.has_kernel && is_small && is_even && copies.len() <= gather::TABLE_PIECES {
             Manner::Kernel
         } else if self.has_batches {
             Manner::Batch

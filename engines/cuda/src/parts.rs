@@ -119,6 +119,9 @@ impl<'a> Builder<'a> {
 
     /// Copies from one place to another of the same length, after all that was added before.
     fn add(&mut self, from: &Place, to: &Place) -> Option<()> {
+        if from.length_bytes() != to.length_bytes() {
+            return None;
+        }
         self.add_part((from, 0), (to, 0), from.length_bytes())
     }
 

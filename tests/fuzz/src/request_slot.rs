@@ -73,8 +73,8 @@ fn submission(slot: [u64; SUBMISSION_WORDS]) {
     }
 }
 
-/// Words of a queue's list area.
-const LIST_WORDS: u64 = 1 << 16;
+/// Words of a small queue's list area.
+const LIST_WORDS: u64 = 1 << 13;
 
 /// Indexes of the slot's words that the request uses wholly.
 fn used_words(long: bool, request: &Request) -> Vec<usize> {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{
-    COMPLETION_WORDS, ClientEnd, LIST_WORDS, Layout, ParkedWord, SUBMISSION_WORDS, ServiceEnd,
+    COMPLETION_WORDS, ClientEnd, Layout, ParkedWord, SUBMISSION_WORDS, ServiceEnd,
 };
 use memferry_shm::ring::LONG;
 use memferry_shm::storage::{HeapWords, RingStorage};
@@ -31,7 +31,7 @@ pub fn ring_reader(data: &[u8]) {
     let mut input = Input::new(data);
     let mut rig = Rig::new(2 << (input.u8() % 4));
     // The list area is most of the memory: it is checked only once, at the end.
-    let control_words = rig.client.words() - LIST_WORDS;
+    let control_words = rig.client.words() - rig.list_words();
     while !input.is_empty() {
         rig.step(&mut input);
         rig.assert_unwritten(control_words);
@@ -93,13 +93,17 @@ impl Rig {
         assert!(same, "the service wrote to the client's memory");
     }
 
+    fn list_words(&self) -> usize {
+        Layout::new(self.capacity).expect("a good capacity").list_words()
+    }
+
     fn load(&self, index: usize) -> u64 {
         self.client.word(index).load(Ordering::Relaxed)
     }
 
     /// First word of the slot at `position`.
     fn slot(&self, position: u32) -> usize {
-        let slots = self.client.words() - LIST_WORDS - self.capacity as usize * SUBMISSION_WORDS;
+        let slots = self.client.words() - self.list_words() - self.capacity as usize * SUBMISSION_WORDS;
         slots + (position % self.capacity) as usize * SHORT_WORDS
     }
 
@@ -233,11 +237,11 @@ impl Rig {
 
     /// Fetches a list from a position that a request could name.
     fn fetch(&self, first: u64, words: u32) {
-        let area = self.client.words() - LIST_WORDS;
+        let area = self.client.words() - self.list_words();
         // Within the area in about half of the cases.
-        let first = if words.is_multiple_of(2) { first % (LIST_WORDS as u64 + 8) } else { first };
-        let words = words as usize % (LIST_WORDS + 8);
-        let inside = first.checked_add(words as u64).is_some_and(|end| end <= LIST_WORDS as u64);
+        let first = if words.is_multiple_of(2) { first % (self.list_words() as u64 + 8) } else { first };
+        let words = words as usize % (self.list_words() + 8);
+        let inside = first.checked_add(words as u64).is_some_and(|end| end <= self.list_words() as u64);
         let expected = inside
             .then(|| (0..words).map(|word| self.load(area + first as usize + word)).collect::<Vec<_>>());
         assert_eq!(self.service.fetch_list(first, words), expected);

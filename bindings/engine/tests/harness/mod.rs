@@ -41,6 +41,7 @@ impl Known {
         EngineConfig {
             frames_of: FramesOf::Users(self.clients.clone()),
             shortest_bytes: self.shortest_bytes,
+            exports_to: FramesOf::All,
             ..EngineConfig::new("example", self.user)
         }
     }

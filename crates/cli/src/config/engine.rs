@@ -54,23 +54,28 @@ fn parse_engine(text: &str) -> Result<EngineConfig, String> {
     let mut user = None;
     let mut engine = EngineConfig::new(name, 0);
     for word in words {
-        let (key, value) = word
-            .split_once('=')
-            .ok_or_else(|| format!("'{word}' is not user=, frames=, shortest= or stall-ms= with a value"))?;
+        let (key, value) = word.split_once('=').ok_or_else(|| {
+            format!("'{word}' is not user=, frames=, exports=, shortest= or stall-ms= with a value")
+        })?;
         match key {
             "user" => user = Some(user_id(value)?),
-            "frames" if value == "all" => engine.frames_of = FramesOf::All,
-            "frames" => {
-                let users = value.split(',').map(user_id).collect::<Result<_, _>>()?;
-                engine.frames_of = FramesOf::Users(users);
-            }
+            "frames" => engine.frames_of = users(value)?,
+            "exports" if value == "none" => engine.exports_to = FramesOf::Users(Vec::new()),
+            "exports" => engine.exports_to = users(value)?,
             "shortest" => engine.shortest_bytes = Some(number(key, value)?),
             "stall-ms" => engine.stall = Duration::from_millis(number(key, value)?),
-            _ => return Err(format!("'{key}' is not user, frames, shortest or stall-ms")),
+            _ => return Err(format!("'{key}' is not user, frames, exports, shortest or stall-ms")),
         }
     }
     engine.user = user.ok_or_else(|| format!("engine '{name}' needs user=UID, the user that it runs as"))?;
     Ok(engine)
+}
+
+fn users(value: &str) -> Result<FramesOf, String> {
+    if value == "all" {
+        return Ok(FramesOf::All);
+    }
+    Ok(FramesOf::Users(value.split(',').map(user_id).collect::<Result<_, _>>()?))
 }
 
 fn number(key: &str, value: &str) -> Result<u64, String> {
@@ -89,12 +94,15 @@ fn user_id(text: &str) -> Result<u32, String> {
 }
 
 fn written(engine: &EngineConfig) -> String {
-    let EngineConfig { name, user, frames_of, shortest_bytes, stall } = engine;
-    let frames = match frames_of {
+    let EngineConfig { name, user, frames_of, exports_to, shortest_bytes, stall } = engine;
+    let users = |users: &FramesOf| match users {
         FramesOf::All => "all".to_owned(),
         FramesOf::Users(users) => users.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
     };
-    let mut text = format!("{name} user={user} frames={frames}");
+    let mut text = format!("{name} user={user} frames={}", users(frames_of));
+    if *exports_to != FramesOf::Users(Vec::new()) {
+        text += &format!(" exports={}", users(exports_to));
+    }
     if let Some(shortest) = shortest_bytes {
         text += &format!(" shortest={shortest}");
     }
@@ -114,11 +122,15 @@ mod tests {
             "example user=998 frames=all",
             "cuda-0 user=1 frames=1000,1001 shortest=1048576",
             "slow user=1 frames=0 stall-ms=60000",
+            "gpu user=1 frames=all exports=all",
+            "gpu user=1 frames=all exports=1000,7",
         ] {
             assert_eq!(written(&parse_engine(text).unwrap()), text);
         }
         assert_eq!(parse_engine("a user=root").unwrap().user, 0, "by name");
         assert_eq!(parse_engine("a  user=7 ").unwrap().frames_of, FramesOf::All, "the default");
+        let none = parse_engine("a user=7 exports=none").unwrap();
+        assert_eq!(none, parse_engine("a user=7").unwrap(), "the default");
     }
 
     #[test]
@@ -130,6 +142,7 @@ mod tests {
             ("a user=nobody-of-that-name", "no user 'nobody-of-that-name'"),
             ("a user=1 frames=", "no user ''"),
             ("a user=1 frames=1,x-y-z", "no user 'x-y-z'"),
+            ("a user=1 exports=nobody-of-that-name", "no user 'nobody-of-that-name'"),
             ("a user=1 shortest=-1", "shortest=-1"),
             ("a user=1 colour=red", "'colour'"),
         ] {

@@ -355,7 +355,7 @@ const ENGINES: &[Row] = &[Row {
     flag: "engine",
     unit: "ENGINE",
     help: "Engine processes: a name, user=UID or name of the user that it runs as, and optionally frames=all or users whose frames it \
-           maps, shortest=BYTES of the transfers that it gets, stall-ms=TIME after which a request without progress ends its \
+           maps, exports=all or users who get its own memory by descriptor, shortest=BYTES of the transfers that it gets, stall-ms=TIME after which a request without progress ends its \
            connection; a transfer goes to the first one that suits",
     default: None,
     bounds: None,

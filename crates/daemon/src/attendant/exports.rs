@@ -117,7 +117,7 @@ impl Attendant {
                 self.not_exported(id, serial, RefusalKind::System, OUT_OF_DESCRIPTORS)
             }
             (None, _) => {
-                let why = "the engine ended, or broke the protocol, before it exported the frame; if it is gone, allocate another one";
+                let why = "the engine ended, broke the protocol, or was not reached, before it exported the frame; try again, or allocate another one if it is gone";
                 self.not_exported(id, serial, RefusalKind::System, why)
             }
         };

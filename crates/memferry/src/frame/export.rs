@@ -105,11 +105,13 @@ impl Exported {
     /// Maps memory of the kind [`ExportKind::Memory`] in this process, to be read and written.
     ///
     /// # Errors
-    /// `Unsupported` for other kinds; those of `mmap`.
+    /// `Unsupported` for other kinds; `InvalidInput` for a memfd that is too short or can be shortened; those of `mmap`.
     pub fn map(&self) -> io::Result<Mapping> {
         if self.kind != ExportKind::Memory {
             return Err(io::ErrorKind::Unsupported.into());
         }
+        check_admitted(self.descriptor.as_fd(), self.length)
+            .map_err(|unsafe_memory| io::Error::new(io::ErrorKind::InvalidInput, unsafe_memory))?;
         let length = usize::try_from(self.length).map_err(|_| io::ErrorKind::InvalidInput)?;
         let page = rustix::fs::fstatfs(&self.descriptor)?.f_bsize as usize;
         Mapping::shared(

@@ -105,7 +105,7 @@ fn span_if(frame: &Frame, start: u64, inside: bool) -> Span {
 }
 
 /// Part of a [`Frame`] in a list of [`scatter_gather`](crate::scatter_gather). Unlike a [`Region`] it may borrow the frame: in lists of
-/// many pieces, counting references is most of what a piece costs. [`Frame::piece`] makes one.
+/// many pieces, counting references is most of what a piece costs. [`Frame::piece`] makes one. Other transfers take regions.
 ///
 /// ```
 /// use memferry::{Client, Piece, scatter_gather};

@@ -38,7 +38,7 @@ pub enum ExportState {
 
 impl Engines {
     /// Asks the engine that has the memory of a frame for a descriptor of it.
-    pub(crate) fn export(&mut self, mapping: &Mapping) -> Result<ExportRequest, Refusal> {
+    pub(crate) fn export(&mut self, user: u32, mapping: &Mapping) -> Result<ExportRequest, Refusal> {
         let gone = || {
             let why = "the engine that has the memory of this frame is gone, and the frame with it; allocate another one";
             refusal(RefusalKind::System, why)
@@ -49,6 +49,13 @@ impl Engines {
         };
         let found = self.entries.iter_mut().find_map(|entry| Some((place(entry)?, entry)));
         let (index, entry) = found.ok_or_else(gone)?;
+        if !entry.config.exports_to.contains(user) {
+            let name = &entry.config.name;
+            let why = format!(
+                "the service's configuration gives user {user} no memory of engine {name} by descriptor (exports=); move the bytes by requests"
+            );
+            return Err(refusal(RefusalKind::Argument, why));
+        }
         let frame = Handle::new(index, entry.places[index as usize].generation);
         let running = entry.engine.as_mut().filter(|engine| engine.cut.is_none()).ok_or_else(gone)?;
         let peer = &mut running.peer;
@@ -83,7 +90,8 @@ impl Engines {
         let running = self.entries.iter_mut().filter_map(|entry| entry.engine.as_mut());
         if let Some(engine) = running.into_iter().find(|engine| engine.peer.session == request.engine) {
             engine.peer.forget_export(request.frame);
-            engine.peer.is_late = true;
+            // One that never got the event is not to blame.
+            engine.peer.is_late |= engine.peer.current == Some(FrameEvent::Export { frame: request.frame });
         }
     }
 }

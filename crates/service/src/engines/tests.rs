@@ -21,7 +21,8 @@ impl Bed {
     /// An engine for the frames of `CLIENT`, whose keeper is attached.
     fn new() -> Self {
         let frames_of = FramesOf::Users(vec![CLIENT]);
-        let config = EngineConfig { frames_of, ..EngineConfig::new("example", USER) };
+        let config =
+            EngineConfig { exports_to: frames_of.clone(), frames_of, ..EngineConfig::new("example", USER) };
         let mut bed = Self { engines: Engines::new(&[config]), now: Instant::now() };
         bed.attach(KEEPER, &EngineRole::Keeper).unwrap();
         bed.ask(KEEPER);
@@ -443,7 +444,7 @@ fn random_orders_keep_the_books() {
                 }
                 6 if !registered.is_empty() => {
                     // Refused for memory of clients, and while too many wait.
-                    let _ = bed.engines.export(&registered[random.usize(..registered.len())]);
+                    let _ = bed.engines.export(CLIENT, &registered[random.usize(..registered.len())]);
                 }
                 _ => {
                     for (session, event) in bed.delivered() {

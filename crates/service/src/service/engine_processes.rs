@@ -173,7 +173,12 @@ impl Service {
     }
 
     pub(super) fn export(&self, session: SessionId, handle: Handle) -> Executed {
-        match self.home_of(session, handle).and_then(|memory| self.engine_processes().export(&memory)) {
+        let export = || {
+            let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
+            let memory = self.home_of(session, handle)?;
+            self.engine_processes().export(user, &memory)
+        };
+        match export() {
             Ok(request) => Executed::Exports(request),
             Err(refused) => Executed::Done(Err(refused), Vec::new()),
         }

@@ -8,8 +8,6 @@
 
 use std::collections::VecDeque;
 
-use super::LIST_WORDS;
-
 /// Positions count words since the queue was made; an index is a position modulo the area's length.
 #[derive(Debug, Default)]
 pub(super) struct ListArea {
@@ -35,9 +33,9 @@ impl ListArea {
         }
     }
 
-    /// Finds room for `words` contiguous words: the index of the first one, and the position of their end.
-    pub(super) fn room(&self, words: usize) -> Option<(usize, u64)> {
-        let area = LIST_WORDS as u64;
+    /// Finds room for `words` contiguous words in an area of `area`: the index of the first one, and the position of their end.
+    pub(super) fn room(&self, words: usize, area: usize) -> Option<(usize, u64)> {
+        let area = area as u64;
         let words = words as u64;
         let at = self.end % area;
         let skipped = if at + words > area { area - at } else { 0 };

@@ -88,10 +88,11 @@ fn an_idle_client_leaves_no_room() {
 #[cfg_attr(miri, ignore = "takes minutes, and it runs no unsafe code")]
 fn a_list_is_freed_when_its_request_is_taken() {
     let (mut client, mut service, ..) = pair();
-    assert_eq!(client.stage_list(&vec![0; LIST_WORDS + 1]), Err(RingFull));
+    let area = client.layout.list_words();
+    assert_eq!(client.stage_list(&vec![0; area + 1]), Err(RingFull));
     for round in 0..50_u64 {
         // Each list is longer than half of the area, so it fits only after the previous one was taken.
-        let list: Vec<_> = (0..LIST_WORDS as u64 / 2 + 1 + round).map(|word| word ^ round).collect();
+        let list: Vec<_> = (0..area as u64 / 2 + 1 + round).map(|word| word ^ round).collect();
         let first = client.stage_list(&list).unwrap();
         client.stage(&request(first as u32)).unwrap();
         assert_eq!(client.stage_list(&list), Err(RingFull), "the first list is still in use");
@@ -100,10 +101,10 @@ fn a_list_is_freed_when_its_request_is_taken() {
         assert_eq!(service.fetch_list(slot[0] >> 32, list.len()), Some(list));
         service.publish_all_consumed();
     }
-    for (first, words) in [(LIST_WORDS as u64, 1), (u64::MAX, 1), (1, LIST_WORDS), (0, usize::MAX)] {
+    for (first, words) in [(area as u64, 1), (u64::MAX, 1), (1, area), (0, usize::MAX)] {
         assert_eq!(service.fetch_list(first, words), None);
     }
-    assert_eq!(service.fetch_list(LIST_WORDS as u64, 0), Some(Vec::new()));
+    assert_eq!(service.fetch_list(area as u64, 0), Some(Vec::new()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 fn export(bed: &mut Bed, mapping: &Mapping) -> ExportRequest {
-    bed.engines.export(mapping).unwrap()
+    bed.engines.export(CLIENT, mapping).unwrap()
 }
 
 fn event(request: &ExportRequest) -> (SessionId, FrameEvent) {
@@ -60,6 +60,16 @@ fn an_export_that_nobody_asked_for_is_no_allocation() {
 }
 
 #[test]
+fn only_the_users_of_the_configuration_get_descriptors() {
+    let mut bed = Bed::with_memory();
+    let (_, mapping) = bed.allocated(4096);
+    let refused = bed.engines.export(CLIENT + 1, &mapping).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::Argument);
+    assert!(refused.message.contains("exports="), "{refused}");
+    export(&mut bed, &mapping);
+}
+
+#[test]
 fn a_frame_that_is_revoked_first_is_not_exported() {
     let mut bed = Bed::with_memory();
     let (proposal, mapping) = bed.allocated(4096);
@@ -67,7 +77,7 @@ fn a_frame_that_is_revoked_first_is_not_exported() {
     bed.engines.release(std::slice::from_ref(&mapping));
     assert_eq!(bed.engines.export_state(&request), ExportState::Over);
     assert_eq!(bed.delivered(), [(ENGINE, FrameEvent::Unmap { frame: proposal.frame })]);
-    assert_eq!(bed.engines.export(&mapping).unwrap_err().kind, RefusalKind::System);
+    assert_eq!(bed.engines.export(CLIENT, &mapping).unwrap_err().kind, RefusalKind::System);
     // While the engine exports it, the release comes behind.
     let mut bed = Bed::with_memory();
     let (proposal, mapping) = bed.allocated(4096);
@@ -90,7 +100,7 @@ fn the_end_of_the_engine_ends_its_exports() {
         }
         bed.engines.session_ended(ENGINE, bed.now);
         assert_eq!(bed.engines.export_state(&request), ExportState::Over);
-        assert_eq!(bed.engines.export(&mapping).unwrap_err().kind, RefusalKind::System);
+        assert_eq!(bed.engines.export(CLIENT, &mapping).unwrap_err().kind, RefusalKind::System);
         bed.engines.give_up_export(&request);
         bed.engines.process_exited(ENGINE);
         assert_eq!(bed.engines.export_state(&request), ExportState::Over);
@@ -105,7 +115,7 @@ fn a_late_engine_is_not_asked_again_until_it_answers() {
     let request = export(&mut bed, &mapping);
     bed.delivered();
     bed.engines.give_up_export(&request);
-    let refused = bed.engines.export(&mapping).unwrap_err();
+    let refused = bed.engines.export(CLIENT, &mapping).unwrap_err();
     assert_eq!(refused.kind, RefusalKind::System);
     assert!(refused.message.contains("is busy"), "{refused}");
     bed.report(ENGINE, proposal.frame, EXPORTED);
@@ -125,11 +135,11 @@ fn exports_that_wait_are_limited() {
     for _ in 0..16 {
         export(&mut bed, &mapping);
     }
-    assert!(bed.engines.export(&mapping).unwrap_err().message.contains("is busy"));
+    assert!(bed.engines.export(CLIENT, &mapping).unwrap_err().message.contains("is busy"));
     // Memory of clients, and memory that no engine knows.
     let proposal = bed.propose();
     let (mapping, _) = bed.register(proposal);
     for other in [mapping, Mapping::owned(vec![0; 9])] {
-        assert_eq!(bed.engines.export(&other).unwrap_err().kind, RefusalKind::System);
+        assert_eq!(bed.engines.export(CLIENT, &other).unwrap_err().kind, RefusalKind::System);
     }
 }

@@ -57,11 +57,11 @@ impl Watched {
 
 /// Capacity, words of the client's and of the service's memory, first submission slot, list area, progress words.
 const SIZES: [(u32, usize, usize, usize, usize, usize); 5] = [
-    (2, 65632, 78, 64, 96, 76),
-    (8, 65728, 120, 64, 192, 112),
-    (16, 65856, 176, 64, 320, 160),
-    (64, 66672, 512, 112, 1136, 448),
-    (4096, 135216, 28736, 4144, 69680, 24640),
+    (2, 8288, 78, 64, 96, 76),
+    (8, 8384, 120, 64, 192, 112),
+    (16, 16704, 176, 64, 320, 160),
+    (64, 33904, 512, 112, 1136, 448),
+    (4096, 102448, 28736, 4144, 69680, 24640),
 ];
 
 #[test]
@@ -74,10 +74,13 @@ fn sizes_for_each_capacity() {
         // The rule that `docs/protocol.md` states.
         let count = capacity as usize;
         let first = 64.max(48 + count);
-        assert_eq!((slots, lists, client), (first, first + 16 * count, first + 16 * count + 65536));
+        assert_eq!(
+            (slots, lists, client),
+            (first, first + 16 * count, first + 16 * count + 1024 * count.clamp(8, 32))
+        );
         assert_eq!((progress, service), (64 + 6 * count, 64 + 7 * count));
     }
-    assert_eq!((MAXIMUM_CAPACITY, LIST_WORDS), (4096, 65536));
+    assert_eq!(MAXIMUM_CAPACITY, 4096);
 }
 
 #[test]
