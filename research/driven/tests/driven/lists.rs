@@ -1,5 +1,7 @@
 //! Scatter-gather: independent parts run as linked lists of descriptors.
 
+use std::sync::Arc;
+
 use memferry_conformance::EngineFixture;
 use memferry_driven::{BusMemory, SdmaOptions};
 use memferry_transfer::{Descriptor, Engine, Failure, Lists, Operation, Region, Segment};
@@ -15,7 +17,7 @@ fn segments(memory: BusMemory, count: u64, length: u64, pitch: u64) -> Box<[Segm
 fn gather(source: BusMemory, destination: BusMemory, count: u64, length: u64) -> Descriptor<BusMemory> {
     let source = segments(source, count, length, 2 * length);
     let destination = segments(destination, 1, count * length, 0);
-    let lists = Box::new(Lists { source, destination });
+    let lists = Arc::new(Lists { source, destination });
     Descriptor::new(0, Operation::ScatterGather { lists }).expect("inside")
 }
 
@@ -52,7 +54,7 @@ fn dependent_parts_keep_their_order() {
     let memory = fixture.allocate(&[1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let place = |offset| Segment { place: Region::new(memory, offset, 4).expect("inside"), length: 4 };
     let lists = Lists { source: [0, 4, 8].map(place).into(), destination: [4, 8, 12].map(place).into() };
-    let operation = Operation::ScatterGather { lists: Box::new(lists) };
+    let operation = Operation::ScatterGather { lists: Arc::new(lists) };
     fixture.engine.post(Descriptor::new(0, operation).expect("inside")).expect("free");
     fixture.engine.ring_doorbell();
     assert_eq!(fixture.finish()[0].outcome.result, Ok(()));

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use memferry_conformance::EngineFixture;
@@ -57,7 +58,7 @@ fn draft(fixture: &mut Fixture, rng: &mut Rng) -> (Operation<Region<BusMemory>>,
                 |index: u64| Segment { place: region(places[0], index * piece, piece), length: piece };
             let source = (0..pieces as u64).map(segment).collect();
             let lists = Lists { source, destination: [Segment { place: to, length: total }].into() };
-            (Operation::ScatterGather { lists: Box::new(lists) }, sources[0].clone())
+            (Operation::ScatterGather { lists: Arc::new(lists) }, sources[0].clone())
         }
     };
     (operation, Expected { destination, after, before })

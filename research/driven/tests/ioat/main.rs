@@ -14,6 +14,8 @@ mod life;
 mod machine;
 mod rest;
 
+use std::sync::Arc;
+
 use core::time::Duration;
 
 use machine::{BASE, Fixture};
@@ -161,7 +163,7 @@ fn long_lists_need_few_interrupts() {
     };
     let source = (0..1000).map(|index| segment(from, 64 * index, 32)).collect();
     let lists = Lists { source, destination: [segment(to, 0, 32_000)].into() };
-    let gather = Operation::ScatterGather { lists: Box::new(lists) };
+    let gather = Operation::ScatterGather { lists: Arc::new(lists) };
     fixture.engine.post(Descriptor::new(0, gather).expect("inside")).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
