@@ -152,16 +152,16 @@ impl<'a> Piece<'a> {
 /// What a list of [`scatter_gather`](crate::scatter_gather) takes: a [`Piece`], and everything that becomes a [`Region`].
 ///
 /// ```
-/// use memferry::{Client, ListItem, Transfer, scatter_gather};
+/// use memferry::{Client, Frame, ListItem, Transfer, scatter_gather};
 ///
-/// fn gather<'a>(blocks: Vec<impl ListItem<'a>>, whole: &memferry::Frame) -> Transfer {
-///     scatter_gather(blocks, [whole])
+/// fn gather<'a>(blocks: Vec<impl ListItem<'a>>, whole: &Frame, bytes: u64) -> Transfer {
+///     scatter_gather(blocks, [whole.piece(..bytes)])
 /// }
 ///
 /// let client = Client::embedded()?;
-/// let (blocks, whole) = (client.frame(4096).alloc()?, client.frame(64).alloc()?);
+/// let (blocks, whole) = (client.frame(4096).alloc()?, client.frame(4096).alloc()?);
 /// let pieces = [5_u64, 9].map(|number| blocks.piece(number * 32..(number + 1) * 32));
-/// assert_eq!(client.queue(2)?.run(gather(pieces.to_vec(), &whole))?.bytes_done, 64);
+/// assert_eq!(client.queue(2)?.run(gather(pieces.to_vec(), &whole, 64))?.bytes_done, 64);
 /// # Ok::<(), memferry::Error>(())
 /// ```
 pub trait ListItem<'a> {
