@@ -441,10 +441,15 @@ impl Model {
         assert_eq!(self.table.owners(|_| true), Vec::from_iter(owners));
     }
 
-    /// Memory is held only by capabilities that give access or have requests in flight, and by these requests.
+    /// Memory is held only by capabilities that give access or have requests in flight, by these requests, and by the registered capability
+    /// as long as there are such requests below it.
     fn check_memories(&self) {
         for (index, memory) in self.memories.iter().enumerate() {
-            let kept = |record: &&Record| record.memory == index && (!record.revoked || record.in_flight > 0);
+            let is_used = self.records.iter().any(|record| record.memory == index && record.in_flight > 0);
+            let kept = |record: &&Record| {
+                let is_root_of_used = record.parent.is_none() && is_used;
+                record.memory == index && (!record.revoked || record.in_flight > 0 || is_root_of_used)
+            };
             let running = self.running.iter().flat_map(|running| running.records);
             let operands = running.filter(|record| self.records[*record].memory == index).count();
             assert_eq!(memory.holders(), self.records.iter().filter(kept).count() + operands);
