@@ -21,7 +21,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Parser;
-use harness::{Role, Service, in_child, next_order, report, role_socket, wait_until};
+use harness::{
+    Role, Service, connect_as_told, in_child, next_order, report, role_socket, start_as_another_user,
+    wait_until,
+};
 use memferry::{
     CallError, Client, Copy2d, Count2d, EngineKind, ExternalStatus, Failure, Fill2d, Frame, FrameError,
     GrantToken, Grantee, Pattern, PixelSize, Plane, Queue, RefusalKind, Rights, copy, copy_2d, fill, fill_2d,
@@ -411,11 +414,7 @@ fn requests_between_vram_and_host_memory_match_the_oracle() {
 #[test]
 fn role_reads() {
     let Some(socket) = role_socket() else { return };
-    if next_order() == "be another user" {
-        memferry_attackers::drop_to("60001").unwrap();
-    }
-    let client = Client::connect(&socket).unwrap();
-    report(client.session());
+    let client = connect_as_told(&socket);
     let granted = client.accept(next_order().parse::<GrantToken>().unwrap()).unwrap();
     let mut queue = client.queue(64).unwrap();
     let host = host(&client, granted.length());
@@ -449,17 +448,7 @@ fn a_range_of_vram_is_granted_to_another_user_and_revoked_in_flight() {
     let mut queue = client.queue(8).unwrap();
     let device = far(&client, 4 * MIB);
     queue.run(copy(near(&client, 4 * MIB, 7), &device)).unwrap();
-    let mut peer = Role::start("role_reads", &stage.service.socket);
-    let own = rustix::process::geteuid();
-    let user = if own.is_root() {
-        peer.send_line("be another user");
-        60001
-    } else {
-        println!("the peer has the same user: only root can start one of another");
-        peer.send_line("stay");
-        own.as_raw()
-    };
-    peer.receive_line();
+    let (mut peer, user) = start_as_another_user("role_reads", &stage.service.socket);
     let grant = client.grant(device.slice(4096..), Rights::READ, Grantee::User(user)).unwrap();
     peer.send_line(&grant.token().to_string());
     assert_eq!(peer.receive_line(), "right");

@@ -15,7 +15,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use harness::{Raw, Role, Service, in_child, next_order, report, role_socket, wait_until};
+use harness::{
+    Raw, Role, Service, connect_as_told, in_child, next_order, report, role_socket, start_as_another_user,
+    wait_until,
+};
 use memferry::{
     CallError, Client, ExportError, ExportKind, Exported, Failure, Frame, GrantToken, Grantee, Handle,
     Mapping, Queue, RefusalKind, Rights, RunError, copy, fill,
@@ -315,11 +318,7 @@ fn only_whole_frames_at_an_engine_are_exported() {
 #[test]
 fn role_exports_a_grant() {
     let Some(socket) = role_socket() else { return };
-    if next_order() == "be another user" {
-        memferry_attackers::drop_to("60001").unwrap();
-    }
-    let client = Client::connect(&socket).unwrap();
-    report(client.session());
+    let client = connect_as_told(&socket);
     let granted = client.accept(next_order().parse::<GrantToken>().unwrap()).unwrap();
     report(refusal(granted.export()).1);
     let mut queue = client.queue(4).unwrap();
@@ -340,17 +339,7 @@ fn another_user_cannot_export_what_it_was_granted() {
     let (stage, client) = Stage::cuda();
     let frame = far(&client, MIB);
     let memory = map(&frame.export().unwrap());
-    let mut peer = Role::start("role_exports_a_grant", &stage.service.socket);
-    let own = rustix::process::geteuid();
-    let user = if own.is_root() {
-        peer.send_line("be another user");
-        60001
-    } else {
-        println!("the peer has the same user: only root can start one of another");
-        peer.send_line("stay");
-        own.as_raw()
-    };
-    peer.receive_line();
+    let (mut peer, user) = start_as_another_user("role_exports_a_grant", &stage.service.socket);
     let grant = client.grant(&frame, Rights::all(), Grantee::User(user)).unwrap();
     peer.send_line(&grant.token().to_string());
     let why = peer.receive_line();

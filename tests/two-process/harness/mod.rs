@@ -36,6 +36,9 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long a test waits for an event that must happen at once.
 pub const SOON: Duration = Duration::from_secs(20);
 
+/// A user that no test runs as.
+const OTHER_USER: &str = "60001";
+
 /// A service in its own process.
 pub struct Service {
     pub child: Child,
@@ -461,6 +464,32 @@ impl Role {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+/// Starts a role as another user, if this one is root; returns the role, whose client is connected, and its user.
+pub fn start_as_another_user(role: &str, socket: &Path) -> (Role, u32) {
+    let mut peer = Role::start(role, socket);
+    let own = rustix::process::geteuid();
+    let user = if own.is_root() {
+        peer.send_line(OTHER_USER);
+        OTHER_USER.parse().unwrap()
+    } else {
+        println!("the peer has the same user: only root can start one of another");
+        peer.send_line("stay");
+        own.as_raw()
+    };
+    peer.receive_line();
+    (peer, user)
+}
+
+/// What such a role does first.
+pub fn connect_as_told(socket: &Path) -> Client {
+    if next_order() == OTHER_USER {
+        memferry_attackers::drop_to(OTHER_USER).unwrap();
+    }
+    let client = Client::connect(socket).unwrap();
+    report(client.session());
+    client
 }
 
 impl Drop for Role {

@@ -62,8 +62,8 @@ impl Frame {
     /// A descriptor of the frame's memory, for frames with a [home](crate::FrameBuilder::home). Only the session that allocated the frame
     /// gets it, for the whole frame.
     ///
-    /// It is for reading and writing, and cannot be taken back: whoever has the descriptor, or a mapping made of it, has the memory until
-    /// it drops them, also after the frame was released or lost with its engine. Grants are not affected: their requests go on and can be
+    /// It is for reading and writing, and cannot be taken back: a process with it, or with a mapping made of it, keeps the memory, also
+    /// after the frame was released or lost with its engine. Grants are not affected: their requests go on and can be
     /// revoked. Nothing orders accesses to the memory and requests: wait for the completion of a request before you use what it wrote.
     ///
     /// ```no_run
