@@ -93,7 +93,6 @@ pub(crate) fn poll_for<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Resul
             }
             return Ok(());
         }
-        std::hint::spin_loop();
     }
 }
 

@@ -43,7 +43,10 @@ struct Sides {
 /// Times of a round, ns.
 struct Measured {
     submit: f64,
+    /// `getpid` as programs call it, by the C library.
     call: f64,
+    /// The same system call without the library.
+    bare: f64,
     nop: f64,
     staging: f64,
     batch: f64,
@@ -99,9 +102,14 @@ impl Sides {
         let submit = self.submit_behind_work()?;
         self.pair.wake()?;
         let call = each_ns(2000, || {
+            black_box(std::process::id());
+            Ok(())
+        })?;
+        let bare = each_ns(2000, || {
             black_box(rustix::process::getpid());
             Ok(())
         })?;
+        self.pair.wake()?;
         let nop = each_ns(1000, || {
             let ticket = self.pair.queue.submit(nop())?;
             poll_for(&mut self.pair.queue, ticket)
@@ -114,7 +122,7 @@ impl Sides {
             self.reader.frame(&self.pair.destination, 64)
         })?;
         let socket = each_ns(50, || ask_over_socket(&self.pair.client))?;
-        Ok(Measured { submit, call, nop, staging, batch, small, socket })
+        Ok(Measured { submit, call, bare, nop, staging, batch, small, socket })
     }
 }
 
@@ -152,6 +160,7 @@ fn rows(class: Class, measured: &[Measured]) -> Vec<Row> {
     let place = class.name();
     vec![
         ns("getpid", Target::None, |m| m.call),
+        ns("its system call, inlined", Target::None, |m| m.bare),
         ns("submit, added to a program that works 400 ns between two", Target::AtMost(10.0), |m| m.submit),
         ns("submit_batch of 32, each, until it returns", Target::None, |m| m.staging),
         ns("NOP in batches of 32, each, end to end", Target::AtMost(25.0), |m| m.batch),

@@ -292,9 +292,14 @@ impl Queue {
         if matches!(self.session.link, Link::Embedded(_)) {
             return self.submit_embedded(transfer);
         }
-        let ticket = self.stage(transfer)?;
-        self.publish();
-        Ok(ticket)
+        match self.stage_plain::<true>(transfer.description) {
+            Ok(tag) => Ok(Ticket::of(self.ticket(tag))),
+            Err(description) => {
+                let ticket = self.stage_any(Transfer::of_description(description))?;
+                self.publish();
+                Ok(ticket)
+            }
+        }
     }
 
     /// Writes a transfer to the ring without starting it. [`publish`](Self::publish) starts all staged transfers at once.
@@ -304,7 +309,7 @@ impl Queue {
     // As for `submit`.
     #[inline(always)]
     pub fn stage<T>(&mut self, transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
-        match self.stage_plain(transfer.description) {
+        match self.stage_plain::<false>(transfer.description) {
             Ok(tag) => Ok(Ticket::of(self.ticket(tag))),
             Err(description) => self.stage_any(Transfer::of_description(description)),
         }

@@ -115,7 +115,7 @@ pub use policy::{
     PolicySettings, SliceCounts, Slices,
 };
 pub use request::{QueueCompletion, QueueKey};
-pub use steps::{Path, PathLimits, Reservation};
+pub use steps::{AtOnce, Path, PathLimits, Reservation};
 
 #[cfg(test)]
 mod tests;

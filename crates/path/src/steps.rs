@@ -35,6 +35,7 @@ use crate::immediate::{self, Immediate};
 use crate::order::{Arrived, Orders};
 use crate::policy::{Acts, Ask, ChannelState, Outstanding, Policy};
 use crate::request::{Origin, QueueCompletion, QueueKey, Retired};
+pub use lending::AtOnce;
 use lending::Loan;
 use pacing::Pacing;
 

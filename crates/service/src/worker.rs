@@ -58,6 +58,8 @@ const SPIN: Duration = Duration::from_micros(50);
 const SPIN_FOR_EXTERNALS: Duration = Duration::from_millis(2);
 /// Polls of the rings between reads of the clock while spinning.
 const POLLS_PER_CLOCK_READ: u32 = 64;
+/// Looks at the awake queues between two pause instructions of a spinning worker. A request that comes during a pause waits for its end.
+const LOOKS_PER_PAUSE: u32 = 8;
 /// Turns between samples of the status counters.
 const TURNS_PER_SAMPLE: u32 = 64;
 /// How long a stopping worker waits for engine processes to end cancelled requests.
@@ -192,6 +194,10 @@ impl Worker {
                     self.idled(since);
                     self.shared.team.set_activity(self.number, Activity::Busy);
                 }
+                // Looking takes less time than a turn that finds nothing, which the client's next request would wait for.
+                if self.spins != Spins::No && self.path.idle() {
+                    self.spin();
+                }
                 continue;
             }
             if self.spins != Spins::No {
@@ -276,10 +282,15 @@ impl Worker {
 
     /// Whether a client that does not rest has requests or cancels, as far as a look at so many dormant queues shows.
     fn has_news(&self, mut looks: usize) -> bool {
-        let rests = |user| self.shares.any_rests() && self.shares.rests(user);
-        self.queues.awake_have_news(rests)
-            || self.queues.look(&mut looks, rests).is_some()
+        self.queues.awake_have_news(|user| self.rests(user))
+            || self.queues.look(&mut looks, |user| self.rests(user)).is_some()
             || self.path.engine().externals_have_news()
+    }
+
+    /// Whether the worker serves others before this user.
+    #[inline]
+    fn rests(&self, user: u32) -> bool {
+        self.shares.any_rests() && self.shares.rests(user)
     }
 
     /// Polls for work for a while. Checks less than a turn does, to notice work sooner.
@@ -293,6 +304,9 @@ impl Worker {
             }
             // Looks at dormant queues are a pause, too, and a round of them should be short.
             if self.queues.dormant() == 0 {
+                if (0..LOOKS_PER_PAUSE).any(|_| self.queues.awake_have_news(|user| self.rests(user))) {
+                    return Spun::Work;
+                }
                 std::hint::spin_loop();
             }
         }

@@ -247,6 +247,17 @@ impl<S: RingStorage> ClientEnd<S> {
         self.submissions.stage_short(&self.own, slot)
     }
 
+    /// As [`stage_short`](Self::stage_short), and makes all staged requests visible. Returns whether the worker must be woken.
+    ///
+    /// # Errors
+    /// As [`stage`](Self::stage).
+    #[inline(always)]
+    pub fn put_short(&mut self, slot: ShortSlot) -> Result<bool, RingFull> {
+        self.make_room(slot[0])?;
+        self.submissions.put_short(&self.own, slot)?;
+        Ok(self.worker_must_wake())
+    }
+
     #[inline(always)]
     fn make_room(&mut self, header: u64) -> Result<(), RingFull> {
         if self.submissions.free() == 0 {
@@ -589,6 +600,15 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.completions.stage_short(&self.own, [header])?;
         self.publish_line();
         Ok(())
+    }
+
+    /// As [`stage_short`](Self::stage_short), and visible at once, with all staged completions.
+    ///
+    /// # Errors
+    /// As [`stage`](Self::stage).
+    #[inline]
+    pub fn put_short(&mut self, header: u64) -> Result<(), RingFull> {
+        self.completions.put_short(&self.own, [header])
     }
 
     #[inline]

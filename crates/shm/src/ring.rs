@@ -198,6 +198,26 @@ impl<const SHORT: usize, const WORDS: usize> Producer<SHORT, WORDS> {
         Ok(())
     }
 
+    /// Queues a slot without second part, and makes it and all staged slots visible. A slot alone does not pass through private memory.
+    ///
+    /// # Errors
+    /// [`RingFull`]; nothing was made visible.
+    #[inline(always)]
+    pub fn put_short<S: RingStorage>(&mut self, storage: &S, slot: [u64; SHORT]) -> Result<(), RingFull> {
+        if self.staged != self.published {
+            self.stage_short(storage, slot)?;
+            self.publish(storage);
+            return Ok(());
+        }
+        if self.free() == 0 {
+            return Err(RingFull);
+        }
+        self.write(storage, self.staged, &slot);
+        self.staged = self.staged.wrapping_add(1);
+        self.published = self.staged;
+        Ok(())
+    }
+
     #[cold]
     #[inline(never)]
     fn make_kept_room<S: RingStorage>(&mut self, storage: &S) {
@@ -221,7 +241,7 @@ impl<const SHORT: usize, const WORDS: usize> Producer<SHORT, WORDS> {
     }
 
     /// Writes a first part, its header last.
-    #[inline]
+    #[inline(always)]
     fn write<S: RingStorage>(&self, storage: &S, position: u32, slot: &[u64; SHORT]) {
         let words = storage.array::<SHORT>(self.slots.at(position, SHORT));
         for (word, value) in words[1..].iter().zip(&slot[1..]) {
@@ -368,6 +388,29 @@ mod tests {
             "the second part of a short slot was read"
         );
         assert!(!consumer.ready(&storage));
+    }
+
+    #[test]
+    fn a_slot_is_put_behind_staged_ones() {
+        let (storage, mut producer, mut consumer) = ring();
+        for lap in 0..10 {
+            producer.put_short(&storage, [1 << 32, lap]).unwrap();
+            assert_eq!((producer.staged(), producer.published()), (4 * lap as u32 + 1, 4 * lap as u32 + 1));
+            producer.stage(&storage, &[LONG, lap, 2, 0]).unwrap();
+            producer.stage_short(&storage, [3 << 32, lap]).unwrap();
+            assert_eq!(consumer.pop(&storage), Some([1 << 32, lap, 0, 0]));
+            assert!(!consumer.ready(&storage), "a staged slot is visible");
+            producer.put_short(&storage, [4 << 32, lap]).unwrap();
+            assert_eq!(producer.publish(&storage), 0);
+            for slot in [[LONG, lap, 2, 0], [3 << 32, lap, 0, 0], [4 << 32, lap, 0, 0]] {
+                assert_eq!(consumer.pop(&storage), Some(slot));
+            }
+            assert!(!consumer.ready(&storage));
+            producer.consumed(consumer.count()).unwrap();
+        }
+        (0..4).for_each(|value| producer.put_short(&storage, [value << 32, 0]).unwrap());
+        assert_eq!(producer.put_short(&storage, [0; 2]), Err(RingFull));
+        assert_eq!(producer.stage_short(&storage, [0; 2]), Err(RingFull));
     }
 
     #[test]

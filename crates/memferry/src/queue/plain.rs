@@ -1,8 +1,8 @@
 //! The short way through a queue: requests that fit a short slot, and successes without a value.
 //!
 //! ```text
-//! stage ─► stage_plain ──► the ring                poll ─► poll_plain ──► the result, or nothing
-//!             └ else stage_any: every request              └ else the general way: failures, values, a lost service
+//! stage, submit ─► stage_plain ──► the ring        poll ─► poll_plain ──► the result, or nothing
+//!                     └ else stage_any: every request      └ else the general way: failures, values, a lost service
 //! ```
 //!
 //! Both are inlined into the program: there the compiler knows the operation, and keeps transfer and result in registers. A core
@@ -28,17 +28,22 @@ pub(super) enum Polled {
 }
 
 impl Queue {
-    /// Stages a transfer that has a short slot, moves its frames to the queue's slot and returns its tag, or gives it back.
+    /// Stages a transfer that has a short slot, moves its frames to the queue's slot and returns its tag, or gives it back. With
+    /// `PUBLISH` it starts, with all staged ones.
     ///
     /// It takes the transfer apart, and no address of it leaves this function, so that a transfer made for the call never is in memory.
     #[inline(always)]
-    pub(super) fn stage_plain(&mut self, transfer: Description) -> Result<u64, Description> {
+    pub(super) fn stage_plain<const PUBLISH: bool>(
+        &mut self,
+        transfer: Description,
+    ) -> Result<u64, Description> {
         let Description { work, held, invalid } = transfer;
         let is_ours = held.iter().all(|frame| frame.is_of(&self.session));
         let may_stage = invalid.is_none() && is_ours && self.is_usable();
-        let staged = if may_stage { self.stage_short(&work) } else { None };
+        let staged = if may_stage { self.stage_short::<PUBLISH>(&work) } else { None };
         let Some((tag, length)) = staged else { return Err(Description { work, held, invalid }) };
         let index = self.record_staged(tag, length);
+        self.staged = !PUBLISH;
         if held.is_empty() && !held.spilled() {
             // Nothing to drop, which the compiler does not see.
             std::mem::forget(held);
@@ -54,15 +59,19 @@ impl Queue {
         self.session.check_fork().is_ok() && (self.staged || !self.is_known_lost())
     }
 
-    /// Stages a short slot. Returns the tag and the length of its request.
+    /// Stages or publishes a short slot. Returns the tag and the length of its request.
     #[inline(always)]
-    fn stage_short(&mut self, work: &Work) -> Option<(u64, u64)> {
+    fn stage_short<const PUBLISH: bool>(&mut self, work: &Work) -> Option<(u64, u64)> {
         let tag = self.next_tag()?;
         let slot = work.short(wire_tag(tag))?;
         if self.end.is_full() {
             self.presume_consumed();
         }
-        self.end.stage_short(slot).ok()?;
+        if !PUBLISH {
+            self.end.stage_short(slot).ok()?;
+        } else if self.end.put_short(slot).ok()? {
+            self.ring_doorbell();
+        }
         self.binds_next = wire::is_linked(slot[0]);
         Some((tag, wire::short_length(&slot)))
     }

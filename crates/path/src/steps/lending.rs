@@ -1,7 +1,7 @@
 //! Requests done at once: whether one may be, and the bytes that policies lend for them.
 //!
 //! ```text
-//! may_do_at_once ─┬─ closing, no room, behind a waiting request or an order ─► no
+//! may_do_at_once ─┬─ closing, no room, behind a waiting request or an order ─► no     (allowed_at_once: once for several requests)
 //!                 ├─ nothing moves, or the policy does not pace ─────────────► yes
 //!                 ├─ enough is left of what the policy lent, or it lends more ► yes
 //!                 └─ it does not ─────────────────────────────────────────────► no: through a channel, which it paces
@@ -35,9 +35,42 @@ pub(crate) struct Loan {
     left: u64,
 }
 
+/// What requests of a queue may do at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtOnce {
+    /// The queue's session.
+    pub session: SessionId,
+    /// Requests of the queue that have no completion yet. They need room for one each.
+    pub outstanding: u32,
+    /// The longest request that is done at once, in bytes.
+    pub longest_bytes: u64,
+    /// Ask [`lends`](Path::lends) before a request, and report its bytes by [`did_at_once`](Path::did_at_once).
+    pub paces: bool,
+}
+
 impl<E: Engine> Path<E> {
-    /// Whether the next request of a queue may be [done at once](crate::Immediate) if it moves `bytes` for `class`, has no link, no
-    /// fence and no deadline, and fewer than `room` are outstanding. Returns the queue's session. Do it, or submit it.
+    /// What the next requests of a queue and class may [do at once](crate::Immediate), if they may at all: no earlier one of the queue
+    /// has to start. It holds until another request of the queue is submitted.
+    #[inline]
+    pub fn allowed_at_once(&mut self, key: QueueKey, class: PriorityClass) -> Option<AtOnce> {
+        let queue = self.ledger.queue(key)?;
+        let may_start = !queue.closing && class <= queue.class;
+        let (session, outstanding) = (queue.session, queue.outstanding);
+        let paces = self.acts.contains(Acts::PACES);
+        let allowed = AtOnce { session, outstanding, longest_bytes: self.immediate_bytes, paces };
+        (may_start && !self.is_held_back(key)).then_some(allowed)
+    }
+
+    /// Whether the policy lets a request that is done at once move so many bytes.
+    #[inline]
+    pub fn lends(&mut self, key: QueueKey, class: PriorityClass, bytes: u64) -> bool {
+        let Some(queue) = self.ledger.queue(key) else { return false };
+        let is_enough = bytes <= queue.loans[class.index()].left;
+        is_enough || !self.acts.contains(Acts::PACES) || self.borrow(key, class, bytes)
+    }
+
+    /// Whether the next request of a queue may be done at once if it moves `bytes` for `class`, has no link, no fence and no deadline,
+    /// and fewer than `room` are outstanding. Returns the queue's session. Do it, or submit it.
     #[inline]
     pub fn may_do_at_once(
         &mut self,
@@ -46,15 +79,9 @@ impl<E: Engine> Path<E> {
         class: PriorityClass,
         bytes: u64,
     ) -> Option<SessionId> {
-        let queue = self.ledger.queue(key)?;
-        let may_start = !queue.closing && queue.outstanding < room && class <= queue.class;
-        let session = queue.session;
-        let enough = bytes <= queue.loans[class.index()].left;
-        if !may_start || bytes > self.immediate_bytes || self.is_held_back(key) {
-            return None;
-        }
-        let is_lent = enough || !self.acts.contains(Acts::PACES) || self.borrow(key, class, bytes);
-        is_lent.then_some(session)
+        let allowed = self.allowed_at_once(key, class)?;
+        let may_start = allowed.outstanding < room && bytes <= allowed.longest_bytes;
+        (may_start && self.lends(key, class, bytes)).then_some(allowed.session)
     }
 
     /// Counts a request that was done at once and moved `bytes`.

@@ -8,16 +8,29 @@
 //! A copy is one epoch of the worker, for which revocations wait: they wait for no other request, lock or client. Refusals are made by
 //! the general path: the view only says what is allowed.
 
-use memferry_path::{Path, QueueKey};
+use memferry_path::{AtOnce, Path, QueueKey};
 use memferry_shm::capability_view::{self, Reader};
 use memferry_transfer::{Completion, EngineKind, Failure, Outcome, PriorityClass, wire};
 
 use super::Worker;
 use super::queues::Queue;
-use super::serving::{Batch, completion_room, publish_early};
+use super::serving::{Batch, publish_early};
 use crate::protocol::Violation;
 use crate::worker_engine::WorkerEngine;
 use memferry_kmod::ModuleEngine;
+
+/// The class of plain requests, which name none.
+const CLASS: PriorityClass = PriorityClass::Normal;
+
+/// How a request that may be plain was done.
+enum Done {
+    /// It moved so many bytes.
+    Well(u64),
+    /// Its memory failed.
+    Badly,
+    /// Nothing was done.
+    Not,
+}
 
 impl Worker {
     /// Does requests of a queue at once until one is not plain. Returns the first part of that one.
@@ -28,21 +41,35 @@ impl Worker {
     ) -> Result<Option<wire::ShortSlot>, Violation> {
         let Some(queue) = self.queues.get_mut(index) else { return Ok(None) };
         let key = QueueKey(index as u32);
-        let stopping = self.stopping.is_some();
+        // It holds for all plain ones, so it is asked for once.
+        let allowed = if self.stopping.is_some() { None } else { self.path.allowed_at_once(key, CLASS) };
         while let Some(slot) = batch.next(queue) {
-            let done =
-                if stopping { None } else { perform(&mut self.reader, &mut self.path, key, queue, &slot)? };
-            let Some(outcome) = done else { return Ok(Some(slot)) };
-            batch.count(&outcome);
+            let Some(allowed) = &allowed else { return Ok(Some(slot)) };
             let tag = wire::tag_of(slot[0]);
-            let staged = if outcome.result.is_ok() {
-                queue.end.stage_short(wire::encode_success(tag, EngineKind::Cpu))
-            } else {
-                let completion = Completion { tag: u64::from(tag), inherited: false, outcome };
-                queue.end.stage(&wire::encode_completion(&completion))
+            let is_first = batch.is_first();
+            let staged = match perform(&mut self.reader, &mut self.path, (key, allowed), queue, &slot)? {
+                Done::Well(bytes) => {
+                    batch.count_plain(bytes, false);
+                    let success = wire::encode_success(tag, EngineKind::Cpu);
+                    if is_first {
+                        // Room before completions, as at the end of a batch.
+                        queue.end.publish_consumed();
+                        queue.end.put_short(success)
+                    } else {
+                        queue.end.stage_short(success)
+                    }
+                }
+                Done::Badly => {
+                    batch.count_plain(0, true);
+                    let result = Err(Failure::MemoryFault);
+                    let outcome = Outcome { result, bytes_done: 0, value: 0, engine: EngineKind::Cpu };
+                    let completion = Completion { tag: u64::from(tag), inherited: false, outcome };
+                    queue.end.stage(&wire::encode_completion(&completion))
+                }
+                Done::Not => return Ok(Some(slot)),
             };
             staged.map_err(|_| Violation::RingCounts)?;
-            if batch.is_first_done() {
+            if is_first {
                 let flag = publish_early(queue);
                 if flag != 0 {
                     self.waker.wake(queue, flag);
@@ -54,33 +81,39 @@ impl Worker {
 }
 
 /// Does a request, if it is plain, its turn has come, and the view knows its memory.
-#[inline]
+// Called, it would pass the slot and its result through memory.
+#[inline(always)]
 fn perform(
     reader: &mut Reader,
     path: &mut Path<WorkerEngine<ModuleEngine>>,
-    key: QueueKey,
+    (key, allowed): (QueueKey, &AtOnce),
     queue: &mut Queue,
     slot: &wire::ShortSlot,
-) -> Result<Option<Outcome>, Violation> {
-    let Some(plain) = wire::decode_plain(slot) else { return Ok(None) };
-    if queue.end.cancels_asked() && queue.end.cancel_requested(wire::tag_of(slot[0])) {
-        return Ok(None);
+) -> Result<Done, Violation> {
+    let Some(plain) = wire::decode_plain(slot) else { return Ok(Done::Not) };
+    let end = &mut queue.end;
+    if end.cancels_asked() && end.cancel_requested(wire::tag_of(slot[0])) {
+        return Ok(Done::Not);
     }
-    let class = PriorityClass::Normal;
-    let bytes = if plain.copies { plain.length } else { 0 };
-    let room = completion_room(path, key, &mut queue.end)?;
-    let Some(session) = path.may_do_at_once(key, room, class, bytes) else { return Ok(None) };
-    let mut outcome = Outcome { result: Ok(()), bytes_done: bytes, value: 0, engine: EngineKind::Cpu };
-    if plain.copies {
-        let guard = reader.enter();
-        let source = guard.source(session, &plain.source, bytes);
-        let destination = guard.destination(session, &plain.destination, bytes);
-        let Some((source, destination)) = source.zip(destination) else { return Ok(None) };
-        if capability_view::copy(source, destination).is_err() {
-            outcome.result = Err(Failure::MemoryFault);
-            outcome.bytes_done = 0;
-        }
-        path.did_at_once(key, class, outcome.bytes_done);
+    // The client's count is read only when the known room is used up.
+    if allowed.outstanding >= end.known_completion_room()
+        && allowed.outstanding >= end.completion_room().map_err(|_| Violation::RingCounts)?
+    {
+        return Ok(Done::Not);
     }
-    Ok(Some(outcome))
+    if !plain.copies {
+        return Ok(Done::Well(0));
+    }
+    let bytes = plain.length;
+    if bytes > allowed.longest_bytes || allowed.paces && !path.lends(key, CLASS, bytes) {
+        return Ok(Done::Not);
+    }
+    let guard = reader.enter();
+    let source = guard.source(allowed.session, &plain.source, bytes);
+    let destination = guard.destination(allowed.session, &plain.destination, bytes);
+    let Some((source, destination)) = source.zip(destination) else { return Ok(Done::Not) };
+    let is_copied = capability_view::copy(source, destination).is_ok();
+    drop(guard);
+    path.did_at_once(key, CLASS, if is_copied { bytes } else { 0 });
+    Ok(if is_copied { Done::Well(bytes) } else { Done::Badly })
 }

@@ -248,19 +248,32 @@ impl Batch {
         Some(slot)
     }
 
+    /// Whether the request taken last is its first.
+    #[inline]
+    pub(super) const fn is_first(&self) -> bool {
+        self.taken == 1
+    }
+
     /// Whether its only request so far was done at once. A client that waits for this one completion does not wait for the rest.
     #[inline]
-    pub(super) const fn is_first_done(&self) -> bool {
+    const fn is_first_done(&self) -> bool {
         self.taken == 1 && self.done == 1
     }
 
     /// Counts a request that was done at once.
     #[inline]
-    pub(super) fn count(&mut self, outcome: &Outcome) {
+    fn count(&mut self, outcome: &Outcome) {
+        self.count_plain(outcome.bytes_done, outcome.result == Err(Failure::MemoryFault));
+        self.failed += u64::from(outcome.result.is_err_and(|failure| failure != Failure::MemoryFault));
+    }
+
+    /// Counts a plain request, which fails only if its memory does.
+    #[inline]
+    pub(super) fn count_plain(&mut self, bytes: u64, memory_failed: bool) {
         self.done += 1;
-        self.bytes += outcome.bytes_done;
-        self.failed += u64::from(outcome.result.is_err());
-        self.memory_failed |= outcome.result == Err(Failure::MemoryFault);
+        self.bytes += bytes;
+        self.failed += u64::from(memory_failed);
+        self.memory_failed |= memory_failed;
     }
 }
 
@@ -355,7 +368,7 @@ impl Intake<'_, '_> {
 
 /// Completions that the queue has room for. Reads the client's count only when the known room is used up.
 #[inline]
-pub(super) fn completion_room(
+fn completion_room(
     path: &mut Path<WorkerEngine<ModuleEngine>>,
     key: QueueKey,
     end: &mut ServiceEnd<MappedWords>,
