@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memferry_service::protocol::Command;
-use memferry_shm::mapping::{Access, AccessError, Mapping};
+use memferry_shm::mapping::{Access, AccessError, Line, Mapping};
 use memferry_transfer::{Handle, Rights, SessionId};
 use thiserror::Error;
 
@@ -401,6 +401,16 @@ impl Frame {
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The cache line of a byte, if the frame is mapped here.
+    #[inline]
+    pub(crate) fn line(&self, offset: u64) -> Option<Line> {
+        match &self.0.backing {
+            Backing::Mapped(mapping) => Some(mapping.line(offset)),
+            Backing::Block(block) => Some(block.line(offset)),
+            _ => None,
+        }
     }
 
     #[inline]

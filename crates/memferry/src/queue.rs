@@ -29,7 +29,7 @@ use std::time::Instant;
 use memferry_service::protocol::Command;
 use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame;
-use memferry_shm::mapping::{Access, Mapping};
+use memferry_shm::mapping::{Access, Line, Mapping};
 use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_shm::storage::MappedWords;
@@ -201,6 +201,9 @@ pub struct Queue {
     /// Completions taken from the ring during a wait for another one.
     finished: Finished,
     empty_polls: u32,
+    /// The first line that the last submitted transfer writes, if that is a short copy. A poll without success asks for it, so that
+    /// it arrives with the completion, not after it.
+    awaited: Option<Line>,
     /// Number of empty polls after which the clock is read.
     polls_per_clock_read: u32,
     /// Time of the last liveness check by a poll.
@@ -256,6 +259,7 @@ impl Queue {
             binds_next: false,
             finished: Finished::new(),
             empty_polls: 0,
+            awaited: None,
             polls_per_clock_read: POLLS_PER_CLOCK_READ,
             checked: Instant::now(),
             spin: Spin::new(waiting::SPIN),

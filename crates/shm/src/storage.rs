@@ -62,6 +62,8 @@ impl RingStorage for HeapWords {
 
 #[cfg(not(loom))]
 pub use mapped::MappedWords;
+#[cfg(not(loom))]
+pub(crate) use mapped::prefetch;
 
 #[cfg(not(loom))]
 mod mapped {
@@ -141,12 +143,12 @@ mod mapped {
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline]
-    fn prefetch(word: *const u64) {
+    pub(crate) fn prefetch(word: *const u64) {
         use std::arch::asm;
         // SAFETY: a prefetch accesses no memory architecturally, at any address.
         unsafe { asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
     }
 
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    fn prefetch(_word: *const u64) {}
+    pub(crate) fn prefetch(_word: *const u64) {}
 }

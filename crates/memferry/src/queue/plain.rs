@@ -15,6 +15,9 @@ use super::{Queue, wire_tag};
 use crate::completion::NO_TAG;
 use crate::transfer::{Description, Work};
 
+/// Longest copy whose destination a poll prefetches.
+const AWAITED_BYTES: u64 = 4096;
+
 /// What a poll found.
 pub(super) enum Polled {
     Nothing,
@@ -44,6 +47,12 @@ impl Queue {
         let Some((tag, length)) = staged else { return Err(Description { work, held, invalid }) };
         let index = self.record_staged(tag, length);
         self.staged = !PUBLISH;
+        if PUBLISH {
+            self.awaited = work
+                .copies_to()
+                .filter(|(_, length)| *length <= AWAITED_BYTES)
+                .and_then(|(offset, _)| held.last()?.line(offset));
+        }
         if held.is_empty() && !held.spilled() {
             // Nothing to drop, which the compiler does not see.
             std::mem::forget(held);
@@ -99,6 +108,9 @@ impl Queue {
         let early = polls < self.polls_per_clock_read && !self.broken && !self.is_known_lost();
         if early {
             self.empty_polls = polls;
+            if let Some(line) = self.awaited {
+                line.prefetch();
+            }
         }
         early
     }
@@ -125,6 +137,7 @@ impl Queue {
         }
         self.free.push(index as u32);
         self.empty_polls = 0;
+        self.awaited = None;
         Polled::Success { tag, length }
     }
 }

@@ -37,6 +37,13 @@ impl Work {
         self.long.is_none().then_some([wire::with_tag(header, tag), first, second, third])
     }
 
+    /// Where a plain copy writes: the offset in the destination's frame, and the length in bytes.
+    #[inline(always)]
+    pub(crate) fn copies_to(&self) -> Option<(u64, u64)> {
+        let plain = wire::decode_plain(&self.short).filter(|plain| plain.copies && self.long.is_none())?;
+        Some((plain.destination.offset, plain.length))
+    }
+
     /// The request; a short one is decoded.
     #[inline]
     pub(crate) fn request(&self) -> Cow<'_, Request> {

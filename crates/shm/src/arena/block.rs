@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Arena, ArenaError, MAX_ALIGNMENT, Place, SegmentSource};
-use crate::mapping::{AccessError, Mapping};
+use crate::mapping::{AccessError, Line, Mapping};
 
 /// An owned block of an arena. No reference to its bytes is formed (invariant M2).
 pub struct Block<S: SegmentSource> {
@@ -56,6 +56,12 @@ impl<S: SegmentSource> Block<S> {
     /// [`AccessError`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         self.mapping.write(self.checked(offset, bytes.len())?, bytes)
+    }
+
+    /// The cache line of a byte.
+    #[inline]
+    pub fn line(&self, offset: u64) -> Line {
+        self.mapping.line(self.offset as u64 + offset)
     }
 
     fn checked(&self, offset: u64, length: usize) -> Result<u64, AccessError> {
