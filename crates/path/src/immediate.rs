@@ -31,8 +31,6 @@ pub struct Immediate {
     pub fence_waits: bool,
     /// The present. `None` when the caller does not keep deadlines.
     pub now: Option<Instant>,
-    /// Something else keeps the queue's next request from starting here.
-    pub held_back: bool,
 }
 
 impl Immediate {
@@ -44,7 +42,6 @@ impl Immediate {
         class: PriorityClass::High,
         fence_waits: true,
         now: None,
-        held_back: false,
     };
 
     /// Whether a request may be done at once.
@@ -61,7 +58,6 @@ impl Immediate {
             && terms.class <= self.class
             && operation.total_bytes() <= self.longest_bytes
             && !self.except.intersects(operation.kind())
-            && !self.held_back
     }
 }
 

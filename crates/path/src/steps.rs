@@ -535,7 +535,6 @@ impl<E: Engine> Path<E> {
             fence_waits: active > 0,
             // A policy that promises deadlines decides on each request that has one.
             now: now.filter(|_| !self.acts.contains(Acts::ACCEPTS)),
-            held_back: false,
         };
         // No engine does a long list at once, and asking one would cost a check of each segment.
         if operation.segments() > IMMEDIATE_OPERANDS || !rule.allows(operation, terms) {

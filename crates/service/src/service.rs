@@ -383,7 +383,7 @@ impl Service {
     /// Performs a short copy or fill of `session` within the caches, on the calling thread. `None`, and nothing counts as done, if
     /// it is none or anything is wrong with it: [`perform`](Self::perform) gives its outcome.
     #[inline]
-    fn perform_short(
+    pub fn perform_short(
         &self,
         session: SessionId,
         operation: &Operation<Span>,

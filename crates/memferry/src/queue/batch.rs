@@ -11,7 +11,7 @@
 
 use memferry_service::embedded::Embedded;
 use memferry_service::{Immediate, profile};
-use memferry_transfer::{Operation, Operations, Outcome, Request, Span, Terms};
+use memferry_transfer::{CacheHint, Operation, Operations, Outcome, Request, Span, Terms};
 use thiserror::Error;
 
 use super::{Queue, SubmitError, SubmitReason};
@@ -106,6 +106,9 @@ impl Queue {
     /// [`RunError::Submit`] with the transfer if it was refused; [`RunError::Transfer`] if it failed.
     #[inline]
     pub fn run<T: Output>(&mut self, transfer: Transfer<T>) -> Result<Done<T>, RunError<T>> {
+        if let Some(completion) = self.run_plain(&transfer.description, NO_TAG, u64::MAX) {
+            return Ok(completion.into_result()?);
+        }
         match self.run_here(&transfer.description) {
             Ok(Some(completion)) => Ok(completion.into_result()?),
             Ok(None) => {
@@ -114,6 +117,20 @@ impl Queue {
             }
             Err(reason) => Err(SubmitError::new(reason, transfer).into()),
         }
+    }
+
+    /// Runs a short copy without terms on this thread, if the service is embedded. `None`, and nothing was done, if it is another
+    /// transfer or anything is wrong with it. It need not decode the transfer, which takes as long as moving a KiB.
+    #[inline(always)]
+    fn run_plain(&self, transfer: &Description, tag: u64, longest_bytes: u64) -> Option<Completion> {
+        let Link::Embedded(embedded) = &self.session.link else { return None };
+        let plain = transfer.work.plain_copy().filter(|plain| plain.length <= longest_bytes)?;
+        self.check_submit(transfer).ok()?;
+        let done = embedded.service().perform_short(self.session.id, &plain.operation(), CacheHint::Auto)?;
+        let Outcome { result, bytes_done, value, engine } = done;
+        let outcome = result.map(|()| value);
+        let id = self.ticket(tag);
+        Some(Completion { id, outcome, inherited: false, bytes_done, engine, length: plain.length })
     }
 
     /// Runs a transfer on this thread, if the service is embedded. `None` if it must be submitted.
@@ -175,17 +192,22 @@ impl Queue {
     pub(super) fn submit_inline(&mut self, transfer: &Description) -> Option<TicketId> {
         let is_idle = self.outstanding() == 0 && !self.binds_next && !self.armed;
         let has_room = self.finished.len() < self.free.len();
-        let immediate = Immediate {
-            longest_bytes: profile::inline_end().checked_sub(1)?,
-            except: NEVER_INLINE,
-            held_back: !is_idle || !has_room,
-            ..Immediate::OWN_THREAD
+        if !is_idle || !has_room {
+            return None;
+        }
+        let longest_bytes = profile::inline_end().checked_sub(1)?;
+        let tag = self.next_tag()?;
+        let completion = match self.run_plain(transfer, tag, longest_bytes) {
+            Some(completion) => completion,
+            None => {
+                let Link::Embedded(embedded) = &self.session.link else { return None };
+                let immediate = Immediate { longest_bytes, except: NEVER_INLINE, ..Immediate::OWN_THREAD };
+                let request = transfer.work.request();
+                let operation = inline_operation(&request, &immediate)?;
+                self.check_submit(transfer).ok()?;
+                self.run_inline(embedded, operation, &request.terms, tag)
+            }
         };
-        let Link::Embedded(embedded) = &self.session.link else { return None };
-        let request = transfer.work.request();
-        let operation = inline_operation(&request, &immediate)?;
-        self.check_submit(transfer).ok()?;
-        let completion = self.run_inline(embedded, operation, &request.terms, self.next_tag()?);
         self.lap = self.lap.wrapping_add(1);
         let id = completion.id;
         self.finished.push(completion);

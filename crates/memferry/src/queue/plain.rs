@@ -48,10 +48,8 @@ impl Queue {
         let index = self.record_staged(tag, length);
         self.staged = !PUBLISH;
         if PUBLISH {
-            self.awaited = work
-                .copies_to()
-                .filter(|(_, length)| *length <= AWAITED_BYTES)
-                .and_then(|(offset, _)| held.last()?.line(offset));
+            let short = work.plain_copy().filter(|plain| plain.length <= AWAITED_BYTES);
+            self.awaited = short.and_then(|plain| held.last()?.line(plain.destination.offset));
         }
         if held.is_empty() && !held.spilled() {
             // Nothing to drop, which the compiler does not see.

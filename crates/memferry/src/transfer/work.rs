@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use memferry_transfer::wire::{self, ShortSlot};
+use memferry_transfer::wire::{self, Plain, ShortSlot};
 use memferry_transfer::{Request, Terms};
 
 /// Words only, without an enum's tag: a transfer is often moved right after it was made, and a copy that reads tag and padding in other
@@ -37,11 +37,10 @@ impl Work {
         self.long.is_none().then_some([wire::with_tag(header, tag), first, second, third])
     }
 
-    /// Where a plain copy writes: the offset in the destination's frame, and the length in bytes.
+    /// The request, if it is a copy without terms.
     #[inline(always)]
-    pub(crate) fn copies_to(&self) -> Option<(u64, u64)> {
-        let plain = wire::decode_plain(&self.short).filter(|plain| plain.copies && self.long.is_none())?;
-        Some((plain.destination.offset, plain.length))
+    pub(crate) fn plain_copy(&self) -> Option<Plain> {
+        wire::decode_plain(&self.short).filter(|plain| plain.copies && self.long.is_none())
     }
 
     /// The request; a short one is decoded.

@@ -14,7 +14,6 @@ const FREE: Immediate = Immediate {
     class: PriorityClass::Normal,
     fence_waits: false,
     now: Some(NOW),
-    held_back: false,
 };
 
 fn destination() -> Span {
@@ -29,7 +28,6 @@ fn fill(length: u64) -> Operation<Span> {
 fn plain_terms_need_a_free_queue() {
     assert!(FREE.allows(&fill(8), &Terms::PLAIN));
     assert!(!FREE.allows(&fill(9), &Terms::PLAIN));
-    assert!(!Immediate { held_back: true, ..FREE }.allows(&fill(8), &Terms::PLAIN));
     assert!(Immediate { fence_waits: true, ..FREE }.allows(&fill(8), &Terms::PLAIN));
     assert!(Immediate::OWN_THREAD.allows(&fill(u64::MAX), &Terms::PLAIN));
 }
