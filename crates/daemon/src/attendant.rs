@@ -279,8 +279,8 @@ impl Attendant {
                 self.end(client, Some(&farewell), watch);
                 Ok(())
             }
-            ToAttendant::Release { client, queue } => {
-                self.release(client, queue);
+            ToAttendant::Release { client, queues } => {
+                queues.into_iter().for_each(|queue| self.release(client, queue));
                 Ok(())
             }
         }

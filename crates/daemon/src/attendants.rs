@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use memferry_shm::conduit;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -27,6 +28,8 @@ const MAX_PER_USER: usize = 3;
 const MAX_ATTENDANTS: usize = 4096;
 /// Time for which an attendant without clients is kept: a user's next program often follows soon.
 const KEPT: Duration = Duration::from_secs(5);
+/// Of the channel to an attendant, with the kernel's own bytes, about a thousand for each message: less than a tenth of its room.
+const FEW_UNREAD_BYTES: u32 = 16 << 10;
 
 /// Tokens of epoll: the spawner, then users and processes of attendants.
 pub(crate) const SPAWNER: u64 = 3;
@@ -138,6 +141,13 @@ impl Attendants {
     /// Sends a message to a user's attendant. Returns false if that fails: then it is given up.
     pub(crate) fn send(&self, user: u32, message: &impl Serialize, descriptors: &[&OwnedFd]) -> bool {
         self.try_send(user, message, descriptors).is_ok()
+    }
+
+    /// Whether the user's attendant has read most of its messages, so that others find room after one more.
+    pub(crate) fn keeps_up(&self, user: u32) -> bool {
+        let unread =
+            self.by_user.get(&user).map(|attendant| conduit::unread_bytes(attendant.channel.as_fd()));
+        unread.is_some_and(|unread| unread.is_ok_and(|bytes| bytes <= FEW_UNREAD_BYTES))
     }
 
     /// Passes a client's socket on with a message. Closing the last copy of it may block, if the client has sent descriptors that

@@ -108,7 +108,7 @@ impl Daemon {
                 self.asking.insert(delivery.session, (client, serial));
                 self.service.frame_undelivered(delivery);
             }
-            Err(_) => self.lose(user),
+            Err(error) => self.give_up(user, error),
         }
     }
 

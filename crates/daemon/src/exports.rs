@@ -151,8 +151,8 @@ impl Daemon {
                 self.refuse_export(client, serial, "the service is out of descriptors; try again later");
                 None
             }
-            Err(_) => {
-                self.lose(user);
+            Err(error) => {
+                self.give_up(user, error);
                 None
             }
         }

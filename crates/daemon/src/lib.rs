@@ -17,6 +17,7 @@ mod exports;
 mod listener;
 mod log_limit;
 mod messages;
+mod releases;
 mod rests;
 mod sandbox;
 mod spawner;
@@ -52,6 +53,7 @@ use engines::{ALLOCATION_LIMIT, Allocating};
 use exports::Exporting;
 use log_limit::LogLimit;
 use messages::{ClientId, FromAttendant, IN_FLIGHT, ToAttendant};
+use releases::Releases;
 use rests::Rests;
 use supervisor::Supervisor;
 use unmapper::Unmapper;
@@ -171,7 +173,7 @@ fn raise_descriptor_limit() {
 
 /// Time for engine processes to map memory that a client registers. Far above what it takes.
 const MAPPING_LIMIT: Duration = Duration::from_millis(100);
-/// Interval at which the daemon checks whether it can accept again.
+/// Interval at which the daemon checks whether it can accept again, and whether attendants keep up again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 struct Connection {
@@ -208,6 +210,7 @@ struct Daemon {
     by_session: BTreeMap<SessionId, ClientId>,
     /// Sessions that the service ended and whose process may still read their queues, with their user.
     leaving: BTreeMap<ClientId, (SessionId, u32)>,
+    releases: Releases,
     /// Client and serial of the command that waits for a revocation.
     waiting: BTreeMap<RevocationId, (ClientId, u32)>,
     /// Client and serial of the commands that wait for events about frames.
@@ -261,6 +264,7 @@ impl Daemon {
             connections: BTreeMap::new(),
             by_session: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            releases: Releases::default(),
             waiting: BTreeMap::new(),
             asking: BTreeMap::new(),
             allocating: Vec::new(),
@@ -284,7 +288,7 @@ impl Daemon {
         let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let pause = self.paused.then_some(PAUSE);
+            let pause = (self.paused || !self.releases.is_empty()).then_some(PAUSE);
             let reports =
                 [self.refusal_lines.time_left(), self.session_lines.time_left()].into_iter().flatten().min();
             let engines = self.engines_time_left();
@@ -316,6 +320,7 @@ impl Daemon {
                 }
             }
             self.serve_engines();
+            self.send_releases();
         }
     }
 
@@ -657,7 +662,7 @@ impl Daemon {
             Err(Errno::TOOMANYREFS) if !descriptors.is_empty() => {
                 self.refuse_executed(client, serial, opened)
             }
-            Err(_) => self.lose(user),
+            Err(error) => self.give_up(user, error),
         }
     }
 
@@ -674,9 +679,28 @@ impl Daemon {
 
     /// Sends a message to a user's attendant, and gives it up if it does not take it.
     fn send(&mut self, user: u32, message: &ToAttendant, descriptors: &[&OwnedFd]) {
-        if !self.attendants.send(user, message, descriptors) {
-            self.lose(user);
+        if let Err(error) = self.attendants.try_send(user, message, descriptors) {
+            self.give_up(user, error);
         }
+    }
+
+    /// Tells attendants that keep up which queues workers have released.
+    fn send_releases(&mut self) {
+        while !self.releases.is_empty() {
+            let Self { releases, connections, attendants, .. } = self;
+            let user_of = |client| connections.get(&client).map(|connection| connection.user);
+            let keeps_up = |client| user_of(client).is_some_and(|user| attendants.keeps_up(user));
+            let Some((client, queues)) = releases.take(keeps_up) else { return };
+            if let Some(user) = user_of(client) {
+                self.send(user, &ToAttendant::Release { client, queues }, &[]);
+            }
+        }
+    }
+
+    /// Gives up an attendant that does not take a message.
+    pub(crate) fn give_up(&mut self, user: u32, error: Errno) {
+        tracing::warn!(user, "the attendant did not take a message: {error}");
+        self.lose(user);
     }
 
     fn process_events(&mut self) {
@@ -685,11 +709,8 @@ impl Daemon {
             self.unmapper.drop_later(item);
         }
         for (session, queue) in events.released {
-            let client = self.by_session.get(&session).copied();
-            let user =
-                client.and_then(|client| self.connections.get(&client)).map(|connection| connection.user);
-            if let (Some(client), Some(user)) = (client, user) {
-                self.send(user, &ToAttendant::Release { client, queue }, &[]);
+            if let Some(client) = self.by_session.get(&session) {
+                self.releases.add(*client, queue);
             }
         }
         for (session, violation) in events.closed {
@@ -764,6 +785,7 @@ impl Daemon {
     fn forget(&mut self, client: ClientId, reason: &str) -> Option<Connection> {
         let mut connection = self.connections.remove(&client)?;
         self.waiting.retain(|_, (waiting, _)| *waiting != client);
+        self.releases.forget(client);
         self.proposed.remove(&client);
         if let Some(pending) = connection.pending.take() {
             self.service.withdraw_proposals(&pending.proposals);

@@ -55,8 +55,8 @@ pub(crate) enum ToAttendant {
     Exporting { client: ClientId, serial: u32, milliseconds: u64 },
     /// Send `farewell` and close. If `watch`, report when the client's process has exited.
     End { client: ClientId, farewell: Vec<u8>, watch: bool },
-    /// A worker has released a queue: drop what belongs to it.
-    Release { client: ClientId, queue: u32 },
+    /// Workers have released queues: drop what belongs to them.
+    Release { client: ClientId, queues: Vec<u32> },
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

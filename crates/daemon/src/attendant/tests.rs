@@ -383,7 +383,7 @@ fn a_doorbell_is_kept_until_its_queue_is_released() {
     drop(player.receive());
     control.settle();
     assert!(!is_readable(&reader));
-    control.send(&ToAttendant::Release { client: player.id, queue: 7 }, &[]);
+    control.send(&ToAttendant::Release { client: player.id, queues: vec![7] }, &[]);
     wait_readable(&reader);
 }
 
@@ -426,7 +426,7 @@ fn a_workers_signal_reaches_the_client() {
     }
     // The last signal of a queue is passed on even if the queue is released first.
     ring();
-    control.send(&ToAttendant::Release { client: player.id, queue: 3 }, &[]);
+    control.send(&ToAttendant::Release { client: player.id, queues: vec![3] }, &[]);
     control.settle();
     take();
     ring();

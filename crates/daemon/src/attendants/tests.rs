@@ -3,6 +3,7 @@
 use rustix::event::Timespec;
 
 use super::*;
+use crate::messages::ClientId;
 use crate::testing::{is_readable, run_one_by_one, runs_alone, wait_readable};
 
 const USER_A: u32 = 4_000_001;
@@ -192,6 +193,12 @@ fn a_stopped_attendant_does_not_block_the_sender() {
     stage.take_spawned();
     let process = stage.process(USER_A);
     rustix::process::pidfd_send_signal(&process, Signal::STOP).unwrap();
+    assert!(stage.attendants.keeps_up(USER_A) && !stage.attendants.keeps_up(USER_B));
+    let message = ToAttendant::Release { client: ClientId(1), queues: vec![1; 2048] };
+    let while_it_keeps_up = (0..1 << 16)
+        .take_while(|_| stage.attendants.keeps_up(USER_A) && stage.attendants.send(USER_A, &message, &[]));
+    assert!((1..1 << 16).contains(&while_it_keeps_up.count()));
+    assert!(stage.attendants.send(USER_A, &message, &[]), "no room is left for other messages");
     let message = ToAttendant::TurnAway { farewell: vec![0; 16 << 10] };
     let sent = (0..1 << 16).take_while(|_| stage.attendants.send(USER_A, &message, &[])).count();
     assert!(sent < 1 << 16);
