@@ -32,7 +32,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memferry_service::protocol::Command;
-use memferry_shm::mapping::{Access, AccessError, Line, Mapping};
+use memferry_shm::line::Line;
+use memferry_shm::mapping::{Access, AccessError, Mapping};
 use memferry_transfer::{Handle, Rights, SessionId};
 use thiserror::Error;
 

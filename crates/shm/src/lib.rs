@@ -40,6 +40,8 @@ pub mod fork_guard;
 #[cfg(not(loom))]
 pub mod frame;
 #[cfg(not(loom))]
+pub mod line;
+#[cfg(not(loom))]
 pub mod mapping;
 pub mod parking;
 #[cfg(not(loom))]

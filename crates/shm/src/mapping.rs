@@ -16,7 +16,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;
 
 use crate::fork_guard::{ForkGuard, Forked};
-use crate::storage::prefetch;
+use crate::line::Line;
 
 /// Bytes unmapped by one system call, unless a page is larger. Linux locks the address space of the process meanwhile, and page
 /// faults and mappings of other threads wait.
@@ -155,18 +155,6 @@ impl Inner {
         let start = self.base.as_ptr().addr();
         let hit = matches!(self.backing, Backing::Mapped) && (start..start + self.length).contains(&address);
         hit.then_some((address & !(self.page_bytes - 1), self.page_bytes))
-    }
-}
-
-/// A cache line that a program is about to read. It need not be mapped any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Line(usize);
-
-impl Line {
-    /// Asks for the line, which a later access then finds in this core's caches. It may be ignored.
-    #[inline]
-    pub fn prefetch(self) {
-        prefetch(std::ptr::without_provenance(self.0));
     }
 }
 
@@ -381,7 +369,7 @@ impl Mapping {
     /// The cache line of a byte.
     #[inline]
     pub fn line(&self, offset: u64) -> Line {
-        Line(self.pointer().addr().wrapping_add(offset as usize))
+        Line::at(self.pointer().addr().wrapping_add(offset as usize))
     }
 
     fn checked(&self, offset: u64, length: usize) -> Result<*mut u8, AccessError> {

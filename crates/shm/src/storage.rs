@@ -62,14 +62,13 @@ impl RingStorage for HeapWords {
 
 #[cfg(not(loom))]
 pub use mapped::MappedWords;
-#[cfg(not(loom))]
-pub(crate) use mapped::prefetch;
 
 #[cfg(not(loom))]
 mod mapped {
     use std::sync::atomic::AtomicU64;
 
     use super::RingStorage;
+    use crate::line::Line;
     use crate::mapping::Mapping;
 
     /// Words of a mapped memfd; clones share them.
@@ -129,7 +128,7 @@ mod mapped {
         #[inline]
         fn prefetch(&self, index: usize) {
             if index < self.words {
-                prefetch(self.first.wrapping_add(index).cast());
+                Line::at(self.first.wrapping_add(index).addr()).prefetch();
             }
         }
     }
@@ -140,15 +139,4 @@ mod mapped {
     fn refuse(first: usize, count: usize, words: usize) -> ! {
         panic!("{count} words from {first} of {words}")
     }
-
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    #[inline]
-    pub(crate) fn prefetch(word: *const u64) {
-        use std::arch::asm;
-        // SAFETY: a prefetch accesses no memory architecturally, at any address.
-        unsafe { asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
-    }
-
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    pub(crate) fn prefetch(_word: *const u64) {}
 }

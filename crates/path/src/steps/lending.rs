@@ -38,7 +38,7 @@ pub(crate) struct Loan {
 /// What requests of a queue may do at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtOnce {
-    /// The queue's session.
+    /// Whose handles its operands are.
     pub session: SessionId,
     /// Requests of the queue that have no completion yet. They need room for one each.
     pub outstanding: u32,
@@ -55,7 +55,8 @@ impl<E: Engine> Path<E> {
     pub fn allowed_at_once(&mut self, key: QueueKey, class: PriorityClass) -> Option<AtOnce> {
         let queue = self.ledger.queue(key)?;
         let may_start = !queue.closing && class <= queue.class;
-        let (session, outstanding) = (queue.session, queue.outstanding);
+        let session = queue.session;
+        let outstanding = queue.outstanding;
         let paces = self.acts.contains(Acts::PACES);
         let allowed = AtOnce { session, outstanding, longest_bytes: self.immediate_bytes, paces };
         (may_start && !self.is_held_back(key)).then_some(allowed)

@@ -22,14 +22,13 @@ use memferry_kmod::ModuleEngine;
 /// The class of plain requests, which name none.
 const CLASS: PriorityClass = PriorityClass::Normal;
 
-/// How a request that may be plain was done.
-enum Done {
-    /// It moved so many bytes.
-    Well(u64),
-    /// Its memory failed.
-    Badly,
-    /// Nothing was done.
-    Not,
+/// What became of a request that may be plain.
+enum Tried {
+    /// So many bytes were moved.
+    Moved(u64),
+    MemoryFailed,
+    /// It is left to the general path.
+    Left,
 }
 
 impl Worker {
@@ -48,7 +47,7 @@ impl Worker {
             let tag = wire::tag_of(slot[0]);
             let is_first = batch.is_first();
             let staged = match perform(&mut self.reader, &mut self.path, (key, allowed), queue, &slot)? {
-                Done::Well(bytes) => {
+                Tried::Moved(bytes) => {
                     batch.count_plain(bytes, false);
                     let success = wire::encode_success(tag, EngineKind::Cpu);
                     if is_first {
@@ -59,14 +58,14 @@ impl Worker {
                         queue.end.stage_short(success)
                     }
                 }
-                Done::Badly => {
+                Tried::MemoryFailed => {
                     batch.count_plain(0, true);
                     let result = Err(Failure::MemoryFault);
                     let outcome = Outcome { result, bytes_done: 0, value: 0, engine: EngineKind::Cpu };
                     let completion = Completion { tag: u64::from(tag), inherited: false, outcome };
                     queue.end.stage(&wire::encode_completion(&completion))
                 }
-                Done::Not => return Ok(Some(slot)),
+                Tried::Left => return Ok(Some(slot)),
             };
             staged.map_err(|_| Violation::RingCounts)?;
             if is_first {
@@ -89,31 +88,31 @@ fn perform(
     (key, allowed): (QueueKey, &AtOnce),
     queue: &mut Queue,
     slot: &wire::ShortSlot,
-) -> Result<Done, Violation> {
-    let Some(plain) = wire::decode_plain(slot) else { return Ok(Done::Not) };
+) -> Result<Tried, Violation> {
+    let Some(plain) = wire::decode_plain(slot) else { return Ok(Tried::Left) };
     let end = &mut queue.end;
     if end.cancels_asked() && end.cancel_requested(wire::tag_of(slot[0])) {
-        return Ok(Done::Not);
+        return Ok(Tried::Left);
     }
     // The client's count is read only when the known room is used up.
     if allowed.outstanding >= end.known_completion_room()
         && allowed.outstanding >= end.completion_room().map_err(|_| Violation::RingCounts)?
     {
-        return Ok(Done::Not);
+        return Ok(Tried::Left);
     }
     if !plain.copies {
-        return Ok(Done::Well(0));
+        return Ok(Tried::Moved(0));
     }
     let bytes = plain.length;
     if bytes > allowed.longest_bytes || allowed.paces && !path.lends(key, CLASS, bytes) {
-        return Ok(Done::Not);
+        return Ok(Tried::Left);
     }
     let guard = reader.enter();
     let source = guard.source(allowed.session, &plain.source, bytes);
     let destination = guard.destination(allowed.session, &plain.destination, bytes);
-    let Some((source, destination)) = source.zip(destination) else { return Ok(Done::Not) };
+    let Some((source, destination)) = source.zip(destination) else { return Ok(Tried::Left) };
     let is_copied = capability_view::copy(source, destination).is_ok();
     drop(guard);
     path.did_at_once(key, CLASS, if is_copied { bytes } else { 0 });
-    Ok(if is_copied { Done::Well(bytes) } else { Done::Badly })
+    Ok(if is_copied { Tried::Moved(bytes) } else { Tried::MemoryFailed })
 }

@@ -15,7 +15,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Arena, ArenaError, MAX_ALIGNMENT, Place, SegmentSource};
-use crate::mapping::{AccessError, Line, Mapping};
+use crate::line::Line;
+use crate::mapping::{AccessError, Mapping};
 
 /// An owned block of an arena. No reference to its bytes is formed (invariant M2).
 pub struct Block<S: SegmentSource> {
