@@ -1,0 +1,1 @@
+//! Parses a schedule of faults.
