@@ -242,31 +242,42 @@ void test_removed(void)
 	EQUAL(pinned_kilobytes(), 0);
 }
 
-void test_killed(void)
+/* The engines never end anything again, and cannot be reset. */
+static void stop_working(void)
 {
 	unsigned int i;
-	int device;
+	int device = device_open();
 
-	may_time_out = true;
-	if (!begin())
-		return;
-	while (by_dma < 100 || !reads)
+	for (i = 0; i < 30000 && device_query(device).faulted_channels < device_query(device).channels; i++)
 		milliseconds_pass(1);
-	/* For who runs the guest. */
-	printf("guest: kill the device\n");
-	fflush(stdout);
-	device = device_open();
-	for (i = 0; i < 20000 && !device_query(device).faulted_channels; i++)
-		milliseconds_pass(1);
-	CHECK(device_query(device).faulted_channels > 0, "a channel is out of use after its watchdog");
+	EQUAL(device_query(device).faulted_channels, device_query(device).channels);
 	close(device);
-	/* The engine may be alive for what the module knows: memory in doubt stays pinned until the device is gone. */
+	/* The engines may be alive for what the module knows: memory in doubt stays pinned until the device is gone. */
+	CHECK(quarantined > 0);
 	remove_device();
 	milliseconds_pass(100);
 	end();
-	CHECK(quarantined > 0);
 	serves_by_cpu();
 	EQUAL(pinned_kilobytes(), 0);
+}
+
+void test_dead(void)
+{
+	may_time_out = true;
+	if (begin())
+		stop_working();
+}
+
+/* The device's process is gone: no register answers. Between transfers, because Linux's driver does not survive it in one. */
+void test_killed(void)
+{
+	may_time_out = true;
+	/* For who runs the guest. */
+	printf("guest: kill the device\n");
+	fflush(stdout);
+	milliseconds_pass(1000);
+	if (begin())
+		stop_working();
 }
 
 void test_device_faults(void)

@@ -74,7 +74,7 @@ pub(crate) mod package {
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
-    pub(crate) const DEVICE: &str = "memferry-device";
+    pub(crate) const DEVICE: &str = "memferry-pci";
     pub(crate) const XTASK: &str = "xtask";
 }
 

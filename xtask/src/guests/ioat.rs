@@ -309,7 +309,7 @@ fn machine(qemu: Line, scene: &Scene, boot: &Boot, socket: &Path) -> Line {
         Iommu::Virtio => ("q35,accel=tcg", &["-device", "virtio-iommu-pci"], ""),
     };
     let device =
-        format!("{{\"driver\":\"{}\",\"socket\":{{\"path\":\"{}\",\"type\":\"unix\"}}}}", backport::DEVICE, socket.display());
+        format!("{{\"driver\":\"{}\",\"socket\":{{\"path\":\"{}\",\"type\":\"unix\"}}{}}}", backport::DEVICE, socket.display(), std::env::var("TEMP_MORE").unwrap_or_default());
     qemu.args(["-M", machine, "-m", memory, "-smp", "2", "-cpu", "max", "-nodefaults", "-nic", "none"])
         .args(["-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-object"])
         .arg(format!("memory-backend-memfd,id=memory,size={memory},share=on"))
