@@ -35,5 +35,6 @@ pub use config::{ConfigSpace, Written};
 pub use connection::ConnectionError;
 pub use device::{Device, Fatal};
 pub use function::{Bar, ConfigRegister, Description, Function, Signalling, pieces};
+pub use memferry_models::ioat::Planned;
 pub use memory::{Memory, Traffic, WindowError};
 pub use serve::{ServeError, ServeOptions, Served, serve};

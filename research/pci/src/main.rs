@@ -1,12 +1,13 @@
 //! `memferry-device`: models of DMA engines as PCI devices of virtual machines.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use memferry_pci::ioat::{Interrupting, IoatFunction, IoatOptions, Version};
-use memferry_pci::{Device, Memory, ServeOptions, serve};
+use memferry_pci::{Device, Memory, Planned, ServeOptions, schedule, serve};
 
 /// DMA engines as PCI devices of virtual machines, over vfio-user.
 #[derive(Debug, Parser)]
@@ -48,6 +49,9 @@ struct IoatArguments {
     /// The best way of interrupting that the device offers; all ways before it are there, too.
     #[arg(long, value_enum, default_value_t = Interrupts::Msi)]
     interrupts: Interrupts,
+    /// A schedule of faults: a file with a line for each, as "channel 1 descriptor 100 halt read-data" (see memferry-device(1)).
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
     /// Waits for the next virtual machine when one has gone.
     #[arg(long)]
     keep: bool,
@@ -65,7 +69,29 @@ fn hexadecimal(text: &str) -> Result<u16, String> {
     u16::from_str_radix(digits, 16).map_err(|_| "a number of at most four hexadecimal digits".to_owned())
 }
 
+/// Bytes of a schedule at most.
+const LONGEST_SCHEDULE: u64 = 1 << 20;
+
+fn read_faults(path: &Path, channels: u8) -> Result<Vec<Planned>, String> {
+    let failed =
+        |error: std::io::Error| format!("{}: {error}; name a readable file with --faults", path.display());
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(LONGEST_SCHEDULE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST_SCHEDULE {
+        return Err(format!(
+            "{}: a schedule has at most {LONGEST_SCHEDULE} bytes; shorten it",
+            path.display()
+        ));
+    }
+    schedule::parse_bytes(&bytes, channels).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 fn run(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
+    let faults = match &arguments.faults {
+        Some(path) => read_faults(path, arguments.channels)?,
+        None => Vec::new(),
+    };
     let memory = Memory::new();
     let options = IoatOptions {
         channels: arguments.channels,
@@ -76,7 +102,7 @@ fn run(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
             Interrupts::Msi => Interrupting::Msi,
             Interrupts::Msix => Interrupting::MsiX,
         },
-        faults: Vec::new(),
+        faults,
     };
     let mut device = Device::new(IoatFunction::new(options, memory.clone()), memory);
     let served = serve(

@@ -244,10 +244,11 @@ impl<F: Function> Server<'_, F> {
         // The device's time is that of the command.
         client.pace.run(self.device);
         let reply = self.device.handle(&message.header, &message.payload, message.descriptors)?;
-        if let Some(reply) = reply {
-            client.connection.send(reply)?;
+        let Some(reply) = reply else { return Ok(None) };
+        match client.connection.send(reply) {
+            Err(ConnectionError::System(Errno::PIPE | Errno::CONNRESET)) => Ok(Some(Stop::ClientGone)),
+            sent => Ok(sent.map(|()| None)?),
         }
-        Ok(None)
     }
 
     /// Prints what the device has to say, the first lines of it.

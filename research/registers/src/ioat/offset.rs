@@ -9,7 +9,7 @@
 //!
 //! The offsets are those of version 2.0 and later. The bits' meaning is in the sibling modules.
 
-use super::{CHANNELS, Chancmd, Chancnt, Chanctrl, Chanerr, Dcactrl, Genctrl, Intrctrl, Xfercap};
+use super::{CHANNELS, Chancmd, Chancnt, Chanctrl, Chanerr, Genctrl, Intrctrl, Xfercap};
 use core::fmt;
 
 /// First register of channel 0.
@@ -109,7 +109,8 @@ registers! {
     Chanerr = "CHANERR", 0x28, 4, WriteOneToClear, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
     /// Errors that do not stop the channel; unsure whether CHANERR still shows them.
     ChanerrMask = "CHANERR_MASK", 0x2C, 4, ReadWrite, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
-    Dcactrl = "DCACTRL", 0x30, 4, ReadWrite, Dcactrl::from_bits(0x1_FFFF).into_bits() as u64;
+    /// Linux writes ones to all bits to switch it off.
+    Dcactrl = "DCACTRL", 0x30, 4, ReadWrite, u32::MAX as u64;
 }
 
 /// A register of the device.
