@@ -203,6 +203,8 @@ static void settle(struct mf_channel *channel, struct mf_transfer *transfer, boo
 /* ---- the fence behind a batch that hangs ---- */
 
 #define FENCE_BYTES	64
+/* Fences behind one batch: a driver that resets its channel ends them with an error. */
+#define FENCES		8
 
 static void fence_passed(void *parameter, const struct dmaengine_result *result)
 {
@@ -218,21 +220,23 @@ static void fence_passed(void *parameter, const struct dmaengine_result *result)
 	spin_unlock_irqrestore(&channel->lock, flags);
 }
 
-/* Sends a fence, unless one was sent behind this batch. Returns whether. */
-static bool send_fence(struct mf_channel *channel)
+/* Sends a fence behind the batch, the first or one after another that the driver ended. Returns whether. */
+static bool send_fence(struct mf_channel *channel, bool first)
 {
 	struct dma_async_tx_descriptor *descriptor;
 	unsigned long flags;
-	bool is_first;
+	bool sends;
 
 	spin_lock_irqsave(&channel->lock, flags);
-	is_first = channel->fence && !channel->fenced && channel->fenced_batch != channel->batch;
-	if (is_first) {
-		channel->fenced = true;
+	sends = channel->fence && !channel->fenced && first == (channel->fenced_batch != channel->batch);
+	if (first && sends) {
 		channel->fenced_batch = channel->batch;
+		channel->fences = 0;
 	}
+	sends = sends && ++channel->fences <= FENCES;
+	channel->fenced |= sends;
 	spin_unlock_irqrestore(&channel->lock, flags);
-	if (!is_first)
+	if (!sends)
 		return false;
 	descriptor = dmaengine_prep_dma_memcpy(channel->chan, channel->fence_address + PAGE_SIZE / 2,
 					       channel->fence_address, FENCE_BYTES, DMA_PREP_INTERRUPT | DMA_CTRL_ACK);
@@ -247,6 +251,7 @@ static bool send_fence(struct mf_channel *channel)
 refused:
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->fenced = false;
+	channel->fences = FENCES;
 	spin_unlock_irqrestore(&channel->lock, flags);
 	return false;
 }
@@ -612,7 +617,9 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	follow_gate(channel, view->gated);
 	/* A paused engine makes no progress. One that cannot be paused keeps running behind a closed gate. */
 	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
-	if (!channel->can_stop && hangs && send_fence(channel)) {
+	if (!channel->can_stop)
+		send_fence(channel, false);
+	if (!channel->can_stop && hangs && send_fence(channel, true)) {
 		pr_warn("%s: a transfer hangs; whether the driver dropped it is shown by a copy behind it\n", channel->name);
 		channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
 		hangs = false;
@@ -706,8 +713,11 @@ static void recover(struct mf_channel *channel)
 		channel->batch++;
 	}
 	spin_unlock_irqrestore(&channel->lock, flags);
-	if (!recovers)
+	if (!recovers) {
+		if (READ_ONCE(channel->state) == MF_FAULTED)
+			send_fence(channel, false);
 		return;
+	}
 	pr_info("%s: the engine went on and is used again\n", channel->name);
 	release_kept(channel);
 	module_put(THIS_MODULE);

@@ -224,6 +224,7 @@ struct mf_channel {
 	bool fenced;			/* the engine holds a fence behind a batch that hangs */
 	bool passed;			/* and has moved it, so that it is done with the batch */
 	unsigned int fenced_batch;
+	unsigned int fences;		/* sent behind that batch */
 	int error;
 	bool gated;			/* the policy allows no further batch */
 	unsigned long gated_since;

@@ -87,6 +87,7 @@ const SCENES: &[Scene] = &[
     },
     Scene { name: "ioat-intel-iommu", iommu: Iommu::Intel, words: &["ioat", "iommu", "dmatest", "moves"], ..DRIVER },
     Scene { name: "ioat-faults", words: &["ioat", "device-faults"], faults: Some("faults"), ..DRIVER },
+    Scene { name: "ioat-dead", words: &["ioat", "dead"], faults: Some("dead"), ..DRIVER },
     Scene { name: "ioat-killed", words: &["ioat", "killed"], ..DRIVER },
     Scene { name: "ioat-removed", words: &["ioat", "removed"], ..DRIVER },
     Scene {
