@@ -16,7 +16,7 @@
 #define LONGEST	(4u << 20)
 #define PART	(1u << 20)
 #define READERS	4
-#define ROUNDS	5
+#define ROUNDS	2
 #define MODE	"/sys/module/memferry_demo/parameters/mode"
 
 static int demo;
