@@ -50,8 +50,9 @@ impl Qemu {
 
     /// What it says of itself.
     pub(crate) fn version(&self) -> Result<String, Failure> {
-        let said = output(&self.line().arg("--version"))
-            .ok_or_else(|| Failure::setup(format!("{PACKAGE} of {RELEASE} does not start on this machine")))?;
+        let said = output(&self.line().arg("--version")).ok_or_else(|| {
+            Failure::setup(format!("{PACKAGE} of {RELEASE} does not start on this machine"))
+        })?;
         Ok(said.lines().next().unwrap_or_default().to_owned())
     }
 

@@ -85,7 +85,12 @@ const SCENES: &[Scene] = &[
         words: &["ioat", "xor", "dmatest", "moves"],
         ..DRIVER
     },
-    Scene { name: "ioat-intel-iommu", iommu: Iommu::Intel, words: &["ioat", "iommu", "dmatest", "moves"], ..DRIVER },
+    Scene {
+        name: "ioat-intel-iommu",
+        iommu: Iommu::Intel,
+        words: &["ioat", "iommu", "dmatest", "moves"],
+        ..DRIVER
+    },
     Scene { name: "ioat-faults", words: &["ioat", "device-faults"], faults: Some("faults"), ..DRIVER },
     Scene { name: "ioat-dead", words: &["ioat", "dead"], faults: Some("dead"), ..DRIVER },
     Scene { name: "ioat-killed", words: &["ioat", "killed"], ..DRIVER },
@@ -126,9 +131,9 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     make(&folder.join("newer"))?;
     say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
     let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
-    if std::env::var_os("TEMP_DEVICE").is_none() { work.stages.run("device", &build)?; }
+    work.stages.run("device", &build)?;
     let boots = [boot(work, &guest, "Debian's kernel")?, boot(work, &newer, "the newer kernel")?];
-    let run = Run { work, qemu, device: std::env::var_os("TEMP_DEVICE").map_or_else(|| work.place.built("release").join(binary::DEVICE), PathBuf::from), folder, boots };
+    let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
     let mut rows = Vec::new();
     let chosen = chosen(std::env::var(CHOICE).ok().as_deref())?;
     for scene in chosen {
@@ -243,7 +248,8 @@ impl Device {
         let errors = file.try_clone().map_err(|error| broken(log, &error))?;
         let mut command = line.command();
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child = command.spawn().map_err(|error| Failure::setup(format!("cannot start {line}: {error}")))?;
+        let child =
+            command.spawn().map_err(|error| Failure::setup(format!("cannot start {line}: {error}")))?;
         let mut device = Self { child, log: log.to_owned(), was_killed: false };
         let start = Instant::now();
         while !socket.exists() {
@@ -304,13 +310,18 @@ fn machine(qemu: Line, scene: &Scene, boot: &Boot, socket: &Path) -> Line {
     let (machine, iommu, parameter): (_, &[&str], _) = match scene.iommu {
         Iommu::None => ("q35,accel=tcg", &[], ""),
         // The device's process learns of mappings only from an IOMMU that caches none on behalf of it.
-        Iommu::Intel => {
-            ("q35,accel=tcg,kernel-irqchip=split", &["-device", "intel-iommu,caching-mode=on"], " intel_iommu=on")
-        }
+        Iommu::Intel => (
+            "q35,accel=tcg,kernel-irqchip=split",
+            &["-device", "intel-iommu,caching-mode=on"],
+            " intel_iommu=on",
+        ),
         Iommu::Virtio => ("q35,accel=tcg", &["-device", "virtio-iommu-pci"], ""),
     };
-    let device =
-        format!("{{\"driver\":\"{}\",\"socket\":{{\"path\":\"{}\",\"type\":\"unix\"}}{}}}", backport::DEVICE, socket.display(), std::env::var("TEMP_MORE").unwrap_or_default());
+    let device = format!(
+        "{{\"driver\":\"{}\",\"socket\":{{\"path\":\"{}\",\"type\":\"unix\"}}}}",
+        backport::DEVICE,
+        socket.display()
+    );
     qemu.args(["-M", machine, "-m", memory, "-smp", "2", "-cpu", "max", "-nodefaults", "-nic", "none"])
         .args(["-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-object"])
         .arg(format!("memory-backend-memfd,id=memory,size={memory},share=on"))
@@ -337,8 +348,14 @@ mod tests {
     #[test]
     fn the_device_shares_the_guests_memory() {
         let line = line(&DRIVER);
-        assert!(line.contains("memory-backend-memfd,id=memory,size=1G,share=on -machine memory-backend=memory"), "{line}");
-        assert!(line.ends_with(r#"{"driver":"vfio-user-pci","socket":{"path":"/s","type":"unix"}}'"#), "{line}");
+        assert!(
+            line.contains("memory-backend-memfd,id=memory,size=1G,share=on -machine memory-backend=memory"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with(r#"{"driver":"vfio-user-pci","socket":{"path":"/s","type":"unix"}}'"#),
+            "{line}"
+        );
         assert!(line.contains("memferry=ioat,dmatest,engine,policies'"), "{line}");
     }
 

@@ -230,7 +230,9 @@ pub(crate) fn copy_module(unpacked: &Path, name: &str, to: &Path) -> Vec<Line> {
     let found = [unpacked.join("lib/modules"), unpacked.join("usr/lib/modules")]
         .into_iter()
         .filter(|folder| folder.exists())
-        .filter_map(|folder| stages::output(&Line::new("find").arg(folder).args(["-name", &format!("{name}.ko*")])))
+        .filter_map(|folder| {
+            stages::output(&Line::new("find").arg(folder).args(["-name", &format!("{name}.ko*")]))
+        })
         .find_map(|found| found.lines().next().map(PathBuf::from));
     let Some(found) = found else { return Vec::new() };
     let copied = to.join(found.file_name().unwrap_or_default());

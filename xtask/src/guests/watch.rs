@@ -145,7 +145,11 @@ mod tests {
         let verdict = watch
             .verdict(&Line::new("sh").args(["-c", script]), &mut |line| lines.push(line.to_owned()))
             .unwrap();
-        assert_eq!(lines.last().is_some_and(|line| line.starts_with("guest: ")), verdict.is_some(), "{lines:?}");
+        assert_eq!(
+            lines.last().is_some_and(|line| line.starts_with("guest: ")),
+            verdict.is_some(),
+            "{lines:?}"
+        );
         let said = fs::read_to_string(&log).unwrap();
         fs::remove_file(&log).unwrap();
         (verdict, said)
