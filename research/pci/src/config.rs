@@ -186,3 +186,42 @@ impl ConfigSpace {
         self.bytes[STATUS] = if high { status | INTERRUPT_STATUS } else { status };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::{Bar, ConfigRegister};
+
+    #[test]
+    fn a_devices_registers_are_cleared_by_ones() {
+        let mut space = ConfigSpace::new(&Description {
+            name: "a device",
+            vendor: 1,
+            device: 2,
+            revision: 3,
+            class: [4, 5, 6],
+            bars: vec![Bar { index: 2, bytes: 1 << 20 }, Bar { index: 4, bytes: 1 << 33 }],
+            signalling: Signalling::Intx,
+            registers: vec![
+                ConfigRegister { offset: 0x180, value: 0xF0F0, clears: 0xFFF0 },
+                ConfigRegister { offset: 0xFFE, value: 1, clears: 1 },
+            ],
+        });
+        let word = |space: &ConfigSpace, at| {
+            let mut bytes = [0; 4];
+            space.read(at, &mut bytes);
+            u32::from_le_bytes(bytes)
+        };
+        space.write(0x180, &0x1030_u32.to_le_bytes());
+        assert_eq!(word(&space, 0x180), 0xE0C0);
+        assert_eq!(word(&space, 0xFFE), 0, "a register beyond the end is none");
+        space.write(0x18, &[0xFF; 16]);
+        assert_eq!(
+            [0x18, 0x1C, 0x20, 0x24].map(|at| word(&space, at)),
+            [0xFFF0_0004, u32::MAX, 4, 0xFFFF_FFFE]
+        );
+        assert_eq!(word(&space, 0x08), 0x0405_0603);
+        space.reset();
+        assert_eq!((word(&space, 0x180), word(&space, 0x18)), (0xF0F0, 4));
+    }
+}

@@ -16,7 +16,7 @@ use crate::config::{self, ConfigSpace};
 use crate::function::{Bar, Description, Function, Signalling};
 use crate::interrupts::{self, Interrupts, Route};
 use crate::memory::{MAXIMUM_WINDOWS, Memory};
-use crate::message::{Header, MAXIMUM_DATA, MAXIMUM_DESCRIPTORS, Refusal, Request};
+use crate::message::{Header, MAXIMUM_DATA, MAXIMUM_DESCRIPTORS, Refusal, Request, command};
 
 /// VFIO's number of regions: six BARs, the ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
@@ -183,7 +183,7 @@ impl<F: Function> Device<F> {
         descriptors: Vec<OwnedFd>,
     ) -> Result<Option<Vec<u8>>, Fatal> {
         let decoded = Request::decode(header.command, payload);
-        if !self.has_version && !matches!(decoded, Ok(Request::Version { .. })) {
+        if !self.has_version && header.command != command::VERSION {
             return Err(Fatal::NoVersion { command: header.command });
         }
         if let Ok(Request::Version { major, .. }) = decoded

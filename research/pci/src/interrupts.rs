@@ -70,7 +70,8 @@ impl Interrupts {
         match kind(index) {
             Some(Kind::Intx) => (CAN_EVENTFD | CAN_MASK | MASKS_ITSELF, 1),
             Some(Kind::Msi) if !self.msi.is_empty() => (CAN_EVENTFD | NO_RESIZE, self.msi.len() as u32),
-            Some(Kind::MsiX) if !self.msi_x.is_empty() => (CAN_EVENTFD | NO_RESIZE, self.msi_x.len() as u32),
+            // Vectors come and go one by one.
+            Some(Kind::MsiX) if !self.msi_x.is_empty() => (CAN_EVENTFD, self.msi_x.len() as u32),
             _ => (0, 0),
         }
     }

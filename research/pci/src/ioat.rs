@@ -9,7 +9,7 @@
 //! place of the MSI-X table, too. Version 3.3 stands in for an Atom S1200's engine, the only one of that version whose XOR Linux uses.
 
 use memferry_clock::Instant;
-use memferry_models::ioat::{Config, Faults, Ioat, Planned, Unarmed};
+use memferry_models::ioat::{Config, Ioat, Planned, Unarmed};
 use memferry_registers::ioat::{Cbver, DmaCapability};
 use memferry_registers::{NarrowIo, RegisterIo};
 use thiserror::Error;
@@ -130,10 +130,6 @@ impl IoatFunction {
         let options = IoatOptions { channels, ..options };
         let model = made(config, &options, &memory);
         Self { model, options, config, memory }
-    }
-
-    pub fn faults(&mut self) -> &mut Faults {
-        self.model.faults()
     }
 }
 

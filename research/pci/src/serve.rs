@@ -111,7 +111,8 @@ pub fn serve<F: Function>(
         .and_then(|()| SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK));
     let signals = signals.map_err(|errno| ServeError::Signals(errno.into()))?;
     let listening = listen(&options.socket)?;
-    let mut server = Server { device, log, served: Served::default(), client: None, printed: 0 };
+    let mut server =
+        Server { device, log, served: Served::default(), client: None, printed: 0, has_refused: false };
     server.say(&format!("serving {} at {}", server.device.name(), options.socket.display()));
     let ended = server.run(&listening.listener, &signals, options.keep);
     server.count();
@@ -129,6 +130,8 @@ struct Server<'a, F: Function> {
     served: Served,
     client: Option<Client>,
     printed: u64,
+    /// Whether a second client was refused, which is said once for each first one.
+    has_refused: bool,
 }
 
 /// Why the loop stops.
@@ -217,12 +220,15 @@ impl<F: Function> Server<'_, F> {
     fn accept(&mut self, listener: &UnixListener) -> Result<(), ServeError> {
         let Ok((socket, _)) = listener.accept() else { return Ok(()) };
         if self.client.is_some() {
-            self.say("refused a second client: a device has one at a time");
+            if !std::mem::replace(&mut self.has_refused, true) {
+                self.say("refused a second client: a device has one at a time");
+            }
             return Ok(());
         }
         let connection = Connection::new(socket)
             .map_err(|error| ConnectionError::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         self.printed = 0;
+        self.has_refused = false;
         self.served.clients += 1;
         self.client = Some(Client { connection, pace: Pace::new(self.device) });
         Ok(())

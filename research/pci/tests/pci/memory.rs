@@ -3,8 +3,11 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use memferry_models::{Bus, BusError};
+use memferry_pci::Memory;
 use memferry_pci::message::command;
 use memferry_registers::ioat::{Chanerr, TransferState};
+use memferry_shm::mapping::Mapping;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -134,6 +137,7 @@ fn a_truncated_file_is_an_error_of_the_device() {
     let file = memfd(4 * PAGE);
     let far = 0x9_0000_0000;
     rig.map(&file, 0, far, 4 * PAGE);
+    rig.map(&file, 0, far + 16 * PAGE, PAGE);
     rustix::fs::ftruncate(&file, PAGE).unwrap();
     rig.arm(0, &guest);
     let body = memferry_registers::ioat::descriptor::Body::Copy { source: far + 2 * PAGE, destination: BASE };
@@ -141,7 +145,7 @@ fn a_truncated_file_is_an_error_of_the_device() {
     rig.count(0, count);
     rig.run();
     assert_eq!((rig.state(0), rig.errors(0)), (TransferState::Halted, Chanerr::new().with_read_data(true)));
-    // Mapped again, the file is as good as its length.
+    // Mapped again, the file is as good as its length, though an older window still shows the damage.
     rustix::fs::ftruncate(&file, 4 * PAGE).unwrap();
     rig.unmap(far, 4 * PAGE);
     rig.map(&file, 0, far, 4 * PAGE);
@@ -198,4 +202,33 @@ fn a_file_is_mapped_once() {
     assert_eq!((mappings(), rig.device.memory().traffic().windows), (1, 512));
     rig.unmap(0x10_0000, 512 * PAGE);
     assert_eq!(mappings(), 0, "nothing is kept of unmapped memory");
+}
+
+#[test]
+fn an_access_that_leaves_its_windows_moves_nothing() {
+    let mut memory = Memory::new();
+    let first = memory.map_owned(0x1000, vec![1; 100]).unwrap();
+    let second = memory.map_owned(0x1064, vec![2; 28]).unwrap();
+    let third = memory.map_owned(u64::MAX - 15, vec![3; 16]).unwrap();
+    assert!(memory.map_owned(0x1010, vec![0; 1]).is_err() && memory.map_owned(0x2000, vec![]).is_err());
+    assert_eq!(memory.write(0x1000, &[9]), Err(BusError), "no bus master");
+    memory.set_bus_master(true);
+    let bytes = |mapping: &Mapping| {
+        let mut bytes = vec![0; mapping.length_bytes()];
+        mapping.read(0, &mut bytes).unwrap();
+        bytes
+    };
+    for (address, length) in [(0x1000, 129), (0x0FFF, 2), (0x107F, 2), (u64::MAX, 2), (0x1000, 0), (0, 1)] {
+        assert_eq!(memory.write(address, &vec![9; length]), Err(BusError), "{address:#x} {length}");
+        assert_eq!(memory.read(address, &mut vec![9; length]), Err(BusError), "{address:#x} {length}");
+    }
+    assert_eq!((bytes(&first), bytes(&second), bytes(&third)), (vec![1; 100], vec![2; 28], vec![3; 16]));
+    memory.write(0x1060, &[7; 8]).unwrap();
+    memory.write(u64::MAX, &[8]).unwrap();
+    let mut read = [0; 12];
+    memory.read(0x105E, &mut read).unwrap();
+    assert_eq!(read, [1, 1, 7, 7, 7, 7, 7, 7, 7, 7, 2, 2]);
+    assert_eq!(bytes(&third)[15], 8);
+    let traffic = memory.traffic();
+    assert_eq!((traffic.refused, traffic.bytes_written, traffic.bytes_read), (13, 9, 12));
 }
