@@ -220,7 +220,10 @@ static void fence_passed(void *parameter, const struct dmaengine_result *result)
 	spin_unlock_irqrestore(&channel->lock, flags);
 }
 
-/* Sends a fence behind the batch, the first or one after another that the driver ended. Returns whether. */
+/*
+ * Sends a fence behind the batch, the first or one after another that the driver ended. Returns whether. Drivers call back in
+ * order, so after the fence's callback comes none of the batch.
+ */
 static bool send_fence(struct mf_channel *channel, bool first)
 {
 	struct dma_async_tx_descriptor *descriptor;
@@ -883,10 +886,12 @@ static int device_event(struct notifier_block *notifier, unsigned long event, vo
 	for (i = first->number; i < mf_channel_count; i++)
 		if (mf_channels[i]->owner == first->owner)
 			depart(mf_channels[i]);
-	mf_regions_unmap(first->device);
-	for (i = first->number; i < mf_channel_count; i++)
-		if (mf_channels[i]->owner == first->owner)
-			give_back(mf_channels[i]);
+	for (i = first->number; i < mf_channel_count; i++) {
+		if (mf_channels[i]->owner != first->owner)
+			continue;
+		mf_regions_unmap(mf_channels[i]->device);
+		give_back(mf_channels[i]);
+	}
 	return NOTIFY_OK;
 }
 

@@ -187,7 +187,7 @@ enum mf_channel_state {
 	MF_IDLE,
 	MF_FLYING,			/* the engine holds descriptors */
 	MF_LANDED,			/* between batches */
-	MF_FAULTED,
+	MF_FAULTED,			/* out of use: its engine hangs, or its device is gone */
 };
 
 struct mf_flight {
