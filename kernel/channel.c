@@ -203,8 +203,8 @@ static void settle(struct mf_channel *channel, struct mf_transfer *transfer, boo
 /* ---- the fence behind a batch that hangs ---- */
 
 #define FENCE_BYTES	64
-/* Fences behind one batch: a driver that resets its channel ends them with an error. */
-#define FENCES		8
+/* Fences behind one batch, one in each watchdog_ms: a driver that resets its channel ends them with an error, or refuses them. */
+#define FENCES		16
 
 static void fence_passed(void *parameter, const struct dmaengine_result *result)
 {
@@ -236,11 +236,13 @@ static bool send_fence(struct mf_channel *channel, bool first)
 		channel->fenced_batch = channel->batch;
 		channel->fences = 0;
 	}
-	sends = sends && ++channel->fences <= FENCES;
+	sends = sends && channel->fences < FENCES;
+	channel->fences += sends;
 	channel->fenced |= sends;
 	spin_unlock_irqrestore(&channel->lock, flags);
 	if (!sends)
 		return false;
+	channel->fence_due = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
 	descriptor = dmaengine_prep_dma_memcpy(channel->chan, channel->fence_address + PAGE_SIZE / 2,
 					       channel->fence_address, FENCE_BYTES, DMA_PREP_INTERRUPT | DMA_CTRL_ACK);
 	if (!descriptor)
@@ -254,7 +256,6 @@ static bool send_fence(struct mf_channel *channel, bool first)
 refused:
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->fenced = false;
-	channel->fences = FENCES;
 	spin_unlock_irqrestore(&channel->lock, flags);
 	return false;
 }
@@ -539,6 +540,7 @@ static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int s
 		transfer->landed = 0;
 	finish(channel, transfer, -ENOTRECOVERABLE);
 	abandon_queue(channel);
+	mod_timer(&channel->timer, channel->fence_due + 1);
 	return true;
 }
 
@@ -620,16 +622,17 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	follow_gate(channel, view->gated);
 	/* A paused engine makes no progress. One that cannot be paused keeps running behind a closed gate. */
 	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
-	if (!channel->can_stop)
-		send_fence(channel, false);
 	if (!channel->can_stop && hangs && send_fence(channel, true)) {
 		pr_warn("%s: a transfer hangs; whether the driver dropped it is shown by a copy behind it\n", channel->name);
 		channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
 		hangs = false;
 	}
 	if (!channel->can_stop && transfer->is_kernels) {
-		if (hangs)
+		if (hangs) {
 			get_stuck(channel);
+			if (time_after(jiffies, channel->fence_due))
+				send_fence(channel, false);
+		}
 	} else if (channel->can_stop ? !is_wanted : hangs) {
 		if (stop(channel, transfer, view->late ? -ETIMEDOUT : -ECANCELED))
 			return true;
@@ -700,14 +703,15 @@ static void leave(struct mf_channel *channel)
 	abandon_queue(channel);
 }
 
-/* Puts a faulted channel back into use: the fence passed after all. */
+/* Puts a faulted channel back into use if a fence passed after all, or tries the next one. */
 static void recover(struct mf_channel *channel)
 {
+	bool recovers, waits;
 	unsigned long flags;
-	bool recovers;
 
 	spin_lock_irqsave(&channel->lock, flags);
 	recovers = channel->state == MF_FAULTED && channel->passed;
+	waits = channel->state == MF_FAULTED && !channel->passed && !channel->fenced && channel->fences < FENCES;
 	if (recovers) {
 		channel->state = MF_IDLE;
 		channel->passed = false;
@@ -716,11 +720,13 @@ static void recover(struct mf_channel *channel)
 		channel->batch++;
 	}
 	spin_unlock_irqrestore(&channel->lock, flags);
-	if (!recovers) {
-		if (READ_ONCE(channel->state) == MF_FAULTED)
+	if (waits) {
+		if (time_after(jiffies, channel->fence_due))
 			send_fence(channel, false);
-		return;
+		mod_timer(&channel->timer, channel->fence_due + 1);
 	}
+	if (!recovers)
+		return;
 	pr_info("%s: the engine went on and is used again\n", channel->name);
 	release_kept(channel);
 	module_put(THIS_MODULE);

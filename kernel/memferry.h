@@ -224,7 +224,7 @@ struct mf_channel {
 	bool fenced;			/* the engine holds a fence behind a batch that hangs */
 	bool passed;			/* and has moved it, so that it is done with the batch */
 	unsigned int fenced_batch;
-	unsigned int fences;		/* sent behind that batch */
+	unsigned int fences;		/* tried behind that batch */
 	int error;
 	bool gated;			/* the policy allows no further batch */
 	unsigned long gated_since;
@@ -236,6 +236,7 @@ struct mf_channel {
 	unsigned long watchdog;		/* time, in jiffies, from which the batch counts as hanging */
 	struct mf_region **kept;	/* what a faulted engine may still access */
 	unsigned int kept_count;
+	unsigned long fence_due;	/* time, in jiffies, before which no further fence is tried */
 	u8 *fence;			/* bytes that a fence copies within */
 	dma_addr_t fence_address;
 	struct mf_flight flights[MF_BATCH_PIECES];

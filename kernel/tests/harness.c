@@ -248,7 +248,7 @@ static bool run(const char *part)
 		{ "processes", test_processes }, { "faults", test_faults }, { "policies", test_policies },
 		{ "faulted", test_faulted }, { "bounced", test_bounced }, { "demo", test_demo }, { "times", test_times },
 		{ "copies", test_copies }, { "removed", test_removed }, { "killed", test_killed },
-		{ "dead", test_dead },
+		{ "quarantine", test_quarantine }, { "late", test_late },
 		{ "device-faults", test_device_faults },
 	};
 	unsigned int seconds, seed;

@@ -76,7 +76,8 @@ void test_times(void);
 void test_copies(void);
 void test_removed(void);
 void test_killed(void);
-void test_dead(void);
+void test_quarantine(void);
+void test_late(void);
 void test_device_faults(void);
 
 #endif

@@ -92,7 +92,8 @@ const SCENES: &[Scene] = &[
         ..DRIVER
     },
     Scene { name: "ioat-faults", words: &["ioat", "device-faults"], faults: Some("faults"), ..DRIVER },
-    Scene { name: "ioat-dead", words: &["ioat", "dead"], faults: Some("dead"), ..DRIVER },
+    Scene { name: "ioat-late", words: &["ioat", "late"], faults: Some("late"), ..DRIVER },
+    Scene { name: "ioat-quarantine", words: &["ioat", "quarantine"], faults: Some("quarantine"), ..DRIVER },
     Scene { name: "ioat-killed", words: &["ioat", "killed"], ..DRIVER },
     Scene { name: "ioat-removed", words: &["ioat", "removed"], ..DRIVER },
     Scene {
