@@ -689,10 +689,10 @@ static void leave(struct mf_channel *channel)
 		view = look(channel, transfer);
 		settle(channel, transfer, !view.flies && !view.error);
 		/* The CPU moves the rest, unless the engine had a part of it, whose bytes are in doubt. */
-		if (!view.flies && !view.error)
-			leave_to_cpu(transfer);
-		else
+		if (view.flies || view.error)
 			transfer->status = -EIO;
+		else if (transfer->landed < transfer->total)
+			leave_to_cpu(transfer);
 	}
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->state = MF_FAULTED;
@@ -711,7 +711,8 @@ static void recover(struct mf_channel *channel)
 
 	spin_lock_irqsave(&channel->lock, flags);
 	recovers = channel->state == MF_FAULTED && channel->passed;
-	waits = channel->state == MF_FAULTED && !channel->passed && !channel->fenced && channel->fences < FENCES;
+	waits = channel->state == MF_FAULTED && !channel->passed && !channel->fenced &&
+		channel->fenced_batch == channel->batch && channel->fences < FENCES;
 	if (recovers) {
 		channel->state = MF_IDLE;
 		channel->passed = false;

@@ -61,7 +61,10 @@ impl Qemu {
         let libraries = self.root.join("usr/lib/x86_64-linux-gnu");
         let pulse = libraries.join("pulseaudio");
         let shared = self.root.join("usr/share");
-        Line::new(libraries.join("ld-linux-x86-64.so.2"))
+        // It ends with this program, however that ends.
+        Line::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(libraries.join("ld-linux-x86-64.so.2"))
             // Else it would look for its modules where an installed QEMU of another version has some.
             .env("QEMU_MODULE_DIR", libraries.join("qemu"))
             .arg("--library-path")
@@ -83,7 +86,8 @@ mod tests {
         let line = Qemu { root: "/q".into() }.line().to_string();
         assert_eq!(
             line,
-            "env QEMU_MODULE_DIR=/q/usr/lib/x86_64-linux-gnu/qemu /q/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 --library-path \
+            "env QEMU_MODULE_DIR=/q/usr/lib/x86_64-linux-gnu/qemu setpriv --pdeathsig KILL \
+             /q/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 --library-path \
              /q/usr/lib/x86_64-linux-gnu:/q/usr/lib/x86_64-linux-gnu/pulseaudio /q/usr/bin/qemu-system-x86_64 \
              -L /q/usr/share/qemu -L /q/usr/share/seabios"
         );

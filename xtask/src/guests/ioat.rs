@@ -297,7 +297,12 @@ impl Drop for Device {
 }
 
 fn device(program: &Path, version: &str, socket: &Path, faults: Option<&Path>) -> Line {
-    let line = Line::new(program).args(["serve", "ioat", "--version", version, "--socket"]).arg(socket);
+    // It ends with this program, however that ends, and removes its socket.
+    let line = Line::new("setpriv")
+        .args(["--pdeathsig", "TERM"])
+        .arg(program)
+        .args(["serve", "ioat", "--version", version, "--socket"])
+        .arg(socket);
     match faults {
         Some(file) => line.arg("--faults").arg(file),
         None => line,
