@@ -74,6 +74,7 @@ pub(crate) mod package {
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
+    pub(crate) const DEVICE: &str = "memferry-pci";
     pub(crate) const XTASK: &str = "xtask";
 }
 
@@ -83,6 +84,7 @@ pub(crate) mod binary {
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
+    pub(crate) const DEVICE: &str = "memferry-device";
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
     pub(crate) const ENGINE_LIBRARY: &str = "libmemferry_engine_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
@@ -183,6 +185,7 @@ pub(crate) mod packaging {
     /// Unit and manual page of the CUDA engine.
     pub(crate) const CUDA: &str = "packaging/cuda";
     pub(crate) const CUDA_PAGE: &str = "packaging/cuda/memferry-engine-cuda.1";
+    pub(crate) const DEVICE_PAGE: &str = "research/pci/memferry-device.1";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";
