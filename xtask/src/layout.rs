@@ -187,6 +187,7 @@ pub(crate) mod packaging {
     /// Unit and manual page of the CUDA engine.
     pub(crate) const CUDA: &str = "packaging/cuda";
     pub(crate) const CUDA_PAGE: &str = "packaging/cuda/memferry-engine-cuda.1";
+    pub(crate) const DEVICE_PAGE: &str = "research/pci/memferry-device.1";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";

@@ -25,7 +25,7 @@ const MSI_X: usize = 0xA0;
 const COMMAND_BITS: u16 = 0x0546;
 const BUS_MASTER: u16 = 1 << 2;
 const INTX_DISABLED: u16 = 1 << 10;
-/// A capability list.
+/// Bit of the status register that announces the list of capabilities.
 const STATUS_BITS: u16 = 1 << 4;
 const INTERRUPT_STATUS: u8 = 1 << 3;
 /// Bit 7 of the upper byte of device control.
@@ -34,7 +34,7 @@ const START_RESET: u8 = 1 << 7;
 /// What a write asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// A function-level reset.
+    /// A function-level reset, which the device control register starts.
     pub reset: bool,
 }
 
@@ -96,7 +96,7 @@ impl ConfigSpace {
         self.set(0x08, &[description.revision, interface, subclass, class]);
         self.set(0x2C, &description.vendor.to_le_bytes());
         self.set(0x2E, &description.device.to_le_bytes());
-        // INTA.
+        // The first of PCI's four pins, INTA.
         self.set(INTERRUPT_LINE + 1, &[1]);
         self.allow(COMMAND, &COMMAND_BITS.to_le_bytes());
         self.allow(0x0C, &[0xFF]);

@@ -28,13 +28,17 @@ pub struct ConfigRegister {
 /// How a device can interrupt, besides INTx.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signalling {
-    /// INTx only.
     Intx,
-    /// One message.
+    /// One message for the whole device, besides INTx.
     #[default]
     Msi,
     /// This number of messages, with table and pending bits in a BAR; one message, too.
-    MsiX { vectors: u16, bar: usize, table: u32, pending: u32 },
+    MsiX {
+        vectors: u16,
+        bar: usize,
+        table: u32,
+        pending: u32,
+    },
 }
 
 /// What software finds in configuration space.

@@ -76,7 +76,7 @@ impl Interrupts {
         }
     }
 
-    /// Interrupts sent.
+    /// Interrupts of every kind that were signalled.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }

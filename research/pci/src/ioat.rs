@@ -38,7 +38,7 @@ pub enum Version {
     V3_3,
 }
 
-/// No such version.
+/// A version that the model does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("there is no version {0}; choose 3.0, 3.2 or 3.3")]
 pub struct NoVersion(String);
@@ -155,7 +155,7 @@ impl Function for IoatFunction {
             vendor: INTEL,
             device: self.options.device.unwrap_or(self.options.version.device()),
             revision: 0,
-            // Another system peripheral.
+            // A system peripheral that has no class of its own.
             class: [0x08, 0x80, 0x00],
             bars: vec![Bar { index: 0, bytes: BAR_BYTES }],
             signalling,

@@ -83,7 +83,7 @@ pub struct Traffic {
     pub refused: u64,
     /// The address of the last refused access.
     pub last_refused: u64,
-    /// Windows now.
+    /// Windows that are mapped at present.
     pub windows: usize,
 }
 
@@ -205,7 +205,7 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// Removes all windows.
+    /// Removes all windows, and lets go of the files behind them.
     pub fn clear(&self) {
         let mut windows = self.0.borrow_mut();
         windows.windows.clear();

@@ -17,7 +17,7 @@ use thiserror::Error;
 pub const HEADER: usize = 16;
 /// The longest data of a read or write of a region: the protocol's default.
 pub const MAXIMUM_DATA: usize = 1 << 20;
-/// The longest message.
+/// Bytes of the longest message that is accepted.
 pub const MAXIMUM: usize = HEADER + 16 + MAXIMUM_DATA;
 /// Descriptors of one message at most.
 pub const MAXIMUM_DESCRIPTORS: usize = 16;
@@ -53,7 +53,7 @@ pub enum StreamError {
     NoCommand { id: u16, kind: u32 },
 }
 
-/// A command's header.
+/// What each message begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub id: u16,
@@ -178,7 +178,7 @@ pub struct SetIrqs<'a> {
     pub action: IrqAction,
 }
 
-/// A client's command.
+/// A command with its operands, as a client sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     Version { major: u16, minor: u16, data: &'a [u8] },

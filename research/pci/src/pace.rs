@@ -71,3 +71,101 @@ fn between(from: Instant, to: Instant) -> Duration {
     let picoseconds = to.picoseconds().saturating_sub(from.picoseconds());
     Duration::from_nanos(u64::try_from(picoseconds.div_ceil(1000)).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::{Bar, Description, Signalling};
+    use crate::memory::Memory;
+
+    /// A device with events in a fixed distance, each of which costs this much of the machine's time.
+    struct Ticking {
+        now: Instant,
+        every: Option<Duration>,
+        due: Option<Instant>,
+        cost: Duration,
+    }
+
+    impl Function for Ticking {
+        fn describe(&self) -> Description {
+            Description {
+                name: "ticking",
+                vendor: 0,
+                device: 0,
+                revision: 0,
+                class: [0; 3],
+                bars: vec![Bar { index: 0, bytes: 4096 }],
+                signalling: Signalling::Intx,
+                registers: vec![],
+            }
+        }
+
+        fn read(&mut self, _bar: usize, _offset: u64, _bytes: &mut [u8]) {}
+
+        fn write(&mut self, _bar: usize, _offset: u64, _bytes: &[u8]) {}
+
+        fn advance(&mut self, now: Instant) -> Option<Instant> {
+            self.now = now;
+            while let Some(due) = self.due.filter(|due| *due <= now) {
+                let begin = Wall::now();
+                while begin.elapsed() < self.cost {}
+                self.due = self.every.map(|every| due.after(every));
+            }
+            self.due
+        }
+
+        fn now(&self) -> Instant {
+            self.now
+        }
+
+        fn next_wake(&self) -> Option<Instant> {
+            self.due
+        }
+
+        fn level(&self) -> bool {
+            false
+        }
+
+        fn take_messages(&mut self) -> u64 {
+            0
+        }
+
+        fn reset(&mut self) {}
+
+        fn take_report(&mut self) -> Vec<String> {
+            vec![]
+        }
+    }
+
+    fn device(due: Option<Duration>, every: Option<Duration>, cost: Duration) -> Device<Ticking> {
+        let due = due.map(|due| Instant::ORIGIN.after(due));
+        Device::new(Ticking { now: Instant::ORIGIN, every, due, cost }, Memory::new())
+    }
+
+    #[test]
+    fn an_idle_device_waits_for_commands_only() {
+        let mut device = device(None, None, Duration::ZERO);
+        assert_eq!(Pace::new(&device).run(&mut device), Next::Idle);
+    }
+
+    #[test]
+    fn a_waiting_device_sleeps_until_its_event() {
+        let mut device = device(Some(Duration::from_secs(3600)), None, Duration::ZERO);
+        let Next::After(time) = Pace::new(&device).run(&mut device) else { panic!("it waits for an event") };
+        assert!(time > Duration::from_secs(3000) && time <= Duration::from_secs(3600), "{time:?}");
+    }
+
+    #[test]
+    fn time_that_cannot_be_computed_is_dropped() {
+        // 200 microseconds of the device take five milliseconds of the machine.
+        let every = Some(Duration::from_micros(200));
+        let mut device = device(every, every, Duration::from_millis(5));
+        let mut pace = Pace::new(&device);
+        let begin = Wall::now();
+        while begin.elapsed() < Duration::from_millis(40) {}
+        assert_eq!(pace.run(&mut device), Next::Now, "it looks at the socket between");
+        let one = device.now();
+        assert!(one < Instant::ORIGIN.after(Duration::from_millis(1)), "{one:?}");
+        assert!(pace.lost >= Duration::from_millis(39), "{:?}", pace.lost);
+    }
+}

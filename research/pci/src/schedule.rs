@@ -33,7 +33,7 @@ pub struct ScheduleError {
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
-    /// What is there.
+    /// What is at this place.
     pub found: String,
     pub remedy: String,
 }

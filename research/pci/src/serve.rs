@@ -43,7 +43,7 @@ pub enum ServeError {
     Client(#[from] Fatal),
 }
 
-/// How to serve.
+/// Where to serve, and for how many clients.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub socket: PathBuf,

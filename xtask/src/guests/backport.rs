@@ -18,7 +18,7 @@ const RELEASE: &str = "trixie";
 const PACKAGE: &str = "qemu-system-x86";
 pub(crate) const DEVICE: &str = "vfio-user-pci";
 
-/// An unpacked QEMU.
+/// Where it was unpacked.
 pub(crate) struct Qemu {
     root: PathBuf,
 }

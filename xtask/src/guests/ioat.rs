@@ -37,7 +37,7 @@ const ROW: &str = "memferry_test: emulated ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// The release's own.
+    /// The one of this machine's release.
     Own,
     /// The newest in its backports.
     Newer,
@@ -165,7 +165,7 @@ struct Run<'a> {
     qemu: Qemu,
     device: PathBuf,
     folder: PathBuf,
-    /// For each kernel.
+    /// In the order of [`Kernel`].
     boots: [Boot; 2],
 }
 

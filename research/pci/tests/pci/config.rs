@@ -75,8 +75,8 @@ fn the_bar_shows_its_size() {
 fn read_only_bits_stay() {
     let mut rig = Rig::new();
     let before = rig.read(CONFIG, 0, 4096);
-    rig.write(CONFIG, 0, &vec![0xFF; 0x68]);
-    rig.write(CONFIG, 0x6C, &vec![0xFF; 4096 - 0x6C]);
+    rig.write(CONFIG, 0, &[0xFF; 0x68]);
+    rig.write(CONFIG, 0x6C, &[0xFF; 4096 - 0x6C]);
     for at in [0x00, 0x02, 0x06, 0x08, 0x2C, 0x34, 0x50, 0x60, 0x62, 0x64, 0x66] {
         assert_eq!(
             rig.config16(at),

@@ -121,7 +121,7 @@ fn messages_may_come_in_pieces_with_descriptors() {
         socket.write_all(&[*byte]).unwrap();
     }
     assert_eq!(reply(&mut socket), (0, vec![]));
-    // Two at once.
+    // Two messages in one piece.
     let two = [whole.clone(), whole].concat();
     socket.write_all(&two).unwrap();
     assert_eq!(reply(&mut socket), (0, vec![]), "no descriptor: not the device's memory");

@@ -188,7 +188,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "guest-ioat",
         about: "the module and the I/OAT model under Linux's own driver, behind IOMMUs, with faults, and without the device",
-        minutes: 9,
+        minutes: 7,
         is_default: true,
         rotation: Some(540),
         run: |work, _| guest::run(work, "ioat"),
