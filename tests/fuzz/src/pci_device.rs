@@ -78,7 +78,7 @@ impl Rig {
             faults: faults(input.u8()),
         };
         let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
-        let mut bytes: Vec<u8> = (0..SHOWN * PAGE).map(|at| (at * 7 >> 3) as u8).collect();
+        let mut bytes: Vec<u8> = (0..SHOWN * PAGE).map(|at| ((at * 7) >> 3) as u8).collect();
         bytes.extend(
             (SHOWN * PAGE / 8..PAGES * PAGE / 8)
                 .flat_map(|word| (SECRET ^ word.rotate_left(40)).to_le_bytes()),
@@ -191,7 +191,7 @@ impl Rig {
         let payload = [head, range.map(u64::to_ne_bytes).concat()].concat();
         if self.send(command::DMA_UNMAP, &payload, Vec::new()) == Some(0) {
             let end = address.saturating_add(size);
-            self.windows.retain(|window| !all && !(address <= window.2 && window.2 + window.1 * PAGE <= end));
+            self.windows.retain(|window| !all && (address > window.2 || window.2 + window.1 * PAGE > end));
         }
         assert_eq!(self.device.memory().traffic().windows, self.windows.len());
     }
@@ -222,7 +222,7 @@ impl Rig {
         let slot = u64::from(input.u8() % 64);
         let address = |input: &mut Input<'_>| {
             let place = input.u32();
-            PLACES[(place >> 31) as usize] + u64::from(place & 0x1_0FFF)
+            PLACES[(place >> 31) as usize] + u64::from(place & 0x1_FFFF)
         };
         let opcode = [0x00, 0x01, 0x87, 0x88][usize::from(input.u8() % 4)];
         let control = u64::from(input.u8()) | opcode << 24;
