@@ -10,7 +10,9 @@
  *                          └── gate: the policy halts or continues the channel
  *
  * A transfer ends when the engine no longer accesses its memory. If an engine hangs and its driver does not guarantee that
- * termination stops it, the channel is faulted and the regions of the transfer stay pinned permanently.
+ * termination stops it, a fence is sent: a small copy behind the batch. Channels work in order, so when the fence passes, the
+ * driver had dropped the batch without a word, and the transfer fails. If it does not pass, the channel is faulted, and the
+ * regions of the transfer stay pinned until it does, or until the driver lets go of the device.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -93,6 +95,10 @@ static void landed(void *parameter, const struct dmaengine_result *result)
 	bool last;
 
 	spin_lock_irqsave(&channel->lock, flags);
+	if (flight->batch != channel->batch) {
+		spin_unlock_irqrestore(&channel->lock, flags);
+		return;
+	}
 	if (result && result->result != DMA_TRANS_NOERROR)
 		channel->error = -EIO;
 	last = channel->flying && !--channel->flying && channel->state == MF_FLYING;
@@ -112,6 +118,7 @@ static bool hand_over(struct mf_channel *channel, const struct mf_transfer *tran
 	if (!descriptor)
 		return false;
 	flight->channel = channel;
+	flight->batch = channel->batch;
 	flight->piece = *piece;
 	descriptor->callback_result = landed;
 	descriptor->callback_param = flight;
@@ -175,6 +182,7 @@ static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
 /* Ends a batch: makes its bytes visible to the CPU, and counts them if done. */
 static void settle(struct mf_channel *channel, struct mf_transfer *transfer, bool done)
 {
+	unsigned long flags;
 	unsigned int i;
 
 	for (i = 0; i < channel->flights_count; i++) {
@@ -185,8 +193,71 @@ static void settle(struct mf_channel *channel, struct mf_transfer *transfer, boo
 			transfer->by_dma += piece->rows * piece->length;
 	}
 	channel->flights_count = 0;
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->batch++;
+	spin_unlock_irqrestore(&channel->lock, flags);
 	if (done)
 		transfer->landed = transfer->cursor.done;
+}
+
+/* ---- the fence behind a batch that hangs ---- */
+
+#define FENCE_BYTES	64
+/* Fences behind one batch, one in each watchdog_ms: a driver that resets its channel ends them with an error, or refuses them. */
+#define FENCES		16
+
+static void fence_passed(void *parameter, const struct dmaengine_result *result)
+{
+	struct mf_channel *channel = parameter;
+	unsigned long flags;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->fenced = false;
+	/* A fence that was aborted says nothing: the driver may be about to stop the engine. */
+	if (channel->fenced_batch == channel->batch && (!result || result->result == DMA_TRANS_NOERROR))
+		channel->passed = true;
+	queue_work(mf_works, &channel->work);
+	spin_unlock_irqrestore(&channel->lock, flags);
+}
+
+/*
+ * Sends a fence behind the batch, the first or one after another that the driver ended. Returns whether. Drivers call back in
+ * order, so after the fence's callback comes none of the batch.
+ */
+static bool send_fence(struct mf_channel *channel, bool first)
+{
+	struct dma_async_tx_descriptor *descriptor;
+	unsigned long flags;
+	bool sends;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	sends = channel->fence && !channel->fenced && first == (channel->fenced_batch != channel->batch);
+	if (first && sends) {
+		channel->fenced_batch = channel->batch;
+		channel->fences = 0;
+	}
+	sends = sends && channel->fences < FENCES;
+	channel->fences += sends;
+	channel->fenced |= sends;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (!sends)
+		return false;
+	channel->fence_due = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
+	descriptor = dmaengine_prep_dma_memcpy(channel->chan, channel->fence_address + PAGE_SIZE / 2,
+					       channel->fence_address, FENCE_BYTES, DMA_PREP_INTERRUPT | DMA_CTRL_ACK);
+	if (!descriptor)
+		goto refused;
+	descriptor->callback_result = fence_passed;
+	descriptor->callback_param = channel;
+	if (dma_submit_error(dmaengine_submit(descriptor)))
+		goto refused;
+	dma_async_issue_pending(channel->chan);
+	return true;
+refused:
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->fenced = false;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	return false;
 }
 
 /* ---- transfers one after the other, clients by turns ---- */
@@ -284,7 +355,7 @@ static struct mf_transfer *begin(struct mf_channel *channel)
 	unsigned long flags;
 
 	spin_lock_irqsave(&channel->lock, flags);
-	if (channel->state != MF_FAULTED && !channel->gated)
+	if (channel->state != MF_FAULTED && !channel->gated && !channel->leaving)
 		transfer = take_next(channel);
 	if (transfer) {
 		channel->current_transfer = transfer;
@@ -400,8 +471,42 @@ static void get_stuck(struct mf_channel *channel)
 	if (was_stuck)
 		return;
 	pr_err("%s: a transfer in kernel memory hangs and cannot be stopped; the channel is not used until it ends\n",
-	       dma_chan_name(channel->chan));
+	       channel->name);
 	abandon_queue(channel);
+}
+
+/* Keeps references on the regions of a transfer for the time in which a faulted engine may access them. */
+static void keep_regions(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	unsigned int i, side;
+
+	transfer->quarantined = true;
+	channel->kept = kvmalloc_array(2 * transfer->count, sizeof(*channel->kept), GFP_KERNEL);
+	for (i = 0; i < transfer->count; i++) {
+		struct mf_region *regions[] = { transfer->segments[i].source, transfer->segments[i].destination };
+
+		for (side = 0; side < ARRAY_SIZE(regions); side++) {
+			if (!regions[side])
+				continue;
+			atomic_inc(&regions[side]->quarantines);
+			/* Without memory for the list, these regions stay pinned for ever. */
+			if (channel->kept)
+				channel->kept[channel->kept_count++] = regions[side];
+		}
+	}
+}
+
+/* Drops these references: the engine does not access the regions any more. */
+static void release_kept(struct mf_channel *channel)
+{
+	while (channel->kept_count) {
+		struct mf_region *region = channel->kept[--channel->kept_count];
+
+		atomic_dec(&region->quarantines);
+		mf_region_put(region);
+	}
+	kvfree(channel->kept);
+	channel->kept = NULL;
 }
 
 /* Stops the engine in the current transfer. Returns whether the transfer has ended. */
@@ -418,23 +523,24 @@ static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int s
 	}
 	if (channel->can_stop) {
 		/* The driver cannot stop it after all: from now on only the watchdog limits a batch. */
-		pr_warn("%s: could not be stopped: error %d\n", dma_chan_name(channel->chan), error);
+		pr_warn("%s: could not be stopped: error %d\n", channel->name, error);
 		channel->can_stop = false;
 		return false;
 	}
-	pr_err("%s: a transfer hangs and cannot be stopped; its memory stays pinned and the channel is not used again\n",
-	       dma_chan_name(channel->chan));
+	pr_err("%s: a transfer hangs and cannot be stopped; its memory stays pinned, and the channel is not used, until the device is unbound\n",
+	       channel->name);
 	__module_get(THIS_MODULE);
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->state = MF_FAULTED;
 	channel->timeouts++;
 	spin_unlock_irqrestore(&channel->lock, flags);
-	transfer->quarantined = true;
+	keep_regions(channel, transfer);
 	/* The CPU's pieces between the engine's are missing. */
 	if (transfer->cpu_parts)
 		transfer->landed = 0;
 	finish(channel, transfer, -ENOTRECOVERABLE);
 	abandon_queue(channel);
+	mod_timer(&channel->timer, channel->fence_due + 1);
 	return true;
 }
 
@@ -452,6 +558,13 @@ static struct view look(struct mf_channel *channel, const struct mf_transfer *tr
 	struct view view;
 
 	spin_lock_irqsave(&channel->lock, flags);
+	if (channel->state == MF_FLYING && channel->flying && channel->passed) {
+		/* The driver dropped descriptors of this batch without calling back. */
+		channel->flying = 0;
+		channel->error = -EIO;
+		channel->batch++;
+	}
+	channel->passed = false;
 	view.flies = channel->state == MF_FLYING && channel->flying;
 	view.gated = channel->gated;
 	view.late = !view.gated && time_after(jiffies, transfer->deadline);
@@ -497,7 +610,8 @@ static void look_up_at(struct mf_channel *channel, unsigned long next)
 /*
  * Handles a transfer that the engine is moving. Returns whether it was stopped. An engine that can be stopped is stopped at
  * the transfer's deadline. Otherwise only the watchdog ends the wait, even after the program's death, because the memory and
- * the channel would be lost permanently. Kernel memory cannot be withheld from its owner, so the wait for it has no limit.
+ * the channel would be lost; it sends a fence first, and gives it the same time. Kernel memory cannot be withheld from its
+ * owner, so the wait for it has no limit.
  */
 static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, const struct view *view)
 {
@@ -508,9 +622,17 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	follow_gate(channel, view->gated);
 	/* A paused engine makes no progress. One that cannot be paused keeps running behind a closed gate. */
 	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
+	if (!channel->can_stop && hangs && send_fence(channel, true)) {
+		pr_warn("%s: a transfer hangs; whether the driver dropped it is shown by a copy behind it\n", channel->name);
+		channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
+		hangs = false;
+	}
 	if (!channel->can_stop && transfer->is_kernels) {
-		if (hangs)
+		if (hangs) {
 			get_stuck(channel);
+			if (time_after(jiffies, channel->fence_due))
+				send_fence(channel, false);
+		}
 	} else if (channel->can_stop ? !is_wanted : hangs) {
 		if (stop(channel, transfer, view->late ? -ETIMEDOUT : -ECANCELED))
 			return true;
@@ -541,7 +663,7 @@ static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
 			finish(channel, transfer, cancelled ? -ECANCELED : -ETIMEDOUT);
 			return true;
 		}
-		if (view.gated)
+		if (view.gated || READ_ONCE(channel->leaving))
 			return false;
 		if (give_way(channel, transfer))
 			return true;
@@ -556,10 +678,73 @@ static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
 	return true;
 }
 
+/* Ends what a channel has whose device is gone: the engine accesses nothing any more, and reports nothing. */
+static void leave(struct mf_channel *channel)
+{
+	struct mf_transfer *transfer = channel->current_transfer;
+	unsigned long flags;
+	struct view view;
+
+	if (transfer) {
+		view = look(channel, transfer);
+		settle(channel, transfer, !view.flies && !view.error);
+		/* The CPU moves the rest, unless the engine had a part of it, whose bytes are in doubt. */
+		if (view.flies || view.error)
+			transfer->status = -EIO;
+		else if (transfer->landed < transfer->total)
+			leave_to_cpu(transfer);
+	}
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->state = MF_FAULTED;
+	channel->flying = 0;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (transfer)
+		finish(channel, transfer, transfer->status);
+	abandon_queue(channel);
+}
+
+/* Puts a faulted channel back into use if a fence passed after all, or tries the next one. */
+static void recover(struct mf_channel *channel)
+{
+	bool recovers, waits;
+	unsigned long flags;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	recovers = channel->state == MF_FAULTED && channel->passed;
+	waits = channel->state == MF_FAULTED && !channel->passed && !channel->fenced &&
+		channel->fenced_batch == channel->batch && channel->fences < FENCES;
+	if (recovers) {
+		channel->state = MF_IDLE;
+		channel->passed = false;
+		channel->flying = 0;
+		channel->flights_count = 0;
+		channel->batch++;
+	}
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (waits) {
+		if (time_after(jiffies, channel->fence_due))
+			send_fence(channel, false);
+		mod_timer(&channel->timer, channel->fence_due + 1);
+	}
+	if (!recovers)
+		return;
+	pr_info("%s: the engine went on and is used again\n", channel->name);
+	release_kept(channel);
+	module_put(THIS_MODULE);
+}
+
 static void channel_work(struct work_struct *work)
 {
 	struct mf_channel *channel = container_of(work, struct mf_channel, work);
 
+	if (READ_ONCE(channel->gone)) {
+		leave(channel);
+		return;
+	}
+	/* All that ends meanwhile is looked at when the device is gone. */
+	if (READ_ONCE(channel->leaving))
+		return;
+	recover(channel);
 	end_late(channel);
 	do {
 		struct mf_transfer *transfer = channel->current_transfer;
@@ -653,11 +838,68 @@ void mf_channel_gate(struct mf_channel *channel, bool closed)
 /* The engine's operations beyond copying: MEMFERRY_CAN_*. */
 unsigned int mf_channel_can(const struct mf_channel *channel)
 {
-	struct dma_device *engine = channel->chan->device;
+	return channel->abilities;
+}
 
-	return (dma_has_cap(DMA_MEMSET, engine->cap_mask) ? MEMFERRY_CAN_FILL : 0) |
-	       (channel->plane ? MEMFERRY_CAN_PLANE : 0) |
-	       (engine->device_pause && engine->device_resume ? MEMFERRY_CAN_PAUSE : 0);
+/* ---- losing channels ---- */
+
+/* Gives back what a channel holds of its device. Afterwards the driver may free the channel. */
+static void give_back(struct mf_channel *channel)
+{
+	mf_timer_stop(&channel->timer);
+	flush_work(&channel->work);
+	mf_timer_stop(&channel->timer);
+	/* A driver that cannot tell when its last client leaves has freed its channels with the device. */
+	if (!channel->gone || channel->outlives)
+		dma_release_channel(channel->chan);
+	dma_unmap_page(channel->device, channel->pattern_address, PAGE_SIZE << channel->pattern_order, DMA_TO_DEVICE);
+	if (channel->fence)
+		dma_free_coherent(channel->device, PAGE_SIZE, channel->fence, channel->fence_address);
+}
+
+/* The driver let go of the device, which accesses no memory any more. It is not removed from its IOMMU before this returns. */
+static void depart(struct mf_channel *channel)
+{
+	unsigned long flags;
+	bool was_faulted;
+
+	pr_warn("%s: its device is gone; the CPU moves its transfers\n", channel->name);
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->gone = true;
+	was_faulted = channel->state == MF_FAULTED;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	queue_work(mf_works, &channel->work);
+	flush_work(&channel->work);
+	if (was_faulted) {
+		release_kept(channel);
+		module_put(THIS_MODULE);
+	}
+}
+
+static int device_event(struct notifier_block *notifier, unsigned long event, void *data)
+{
+	struct mf_channel *first = container_of(notifier, struct mf_channel, unbound);
+	unsigned int i;
+
+	if (data == first->owner && event == BUS_NOTIFY_UNBIND_DRIVER) {
+		/* From here on, the driver may not be called: it shuts the device down, and may unmap its registers. */
+		WRITE_ONCE(first->leaving, true);
+		flush_work(&first->work);
+		return NOTIFY_OK;
+	}
+	/* The first channel's notifier handles all of the device. */
+	if (event != BUS_NOTIFY_UNBOUND_DRIVER || data != first->owner || first->gone)
+		return NOTIFY_DONE;
+	for (i = first->number; i < mf_channel_count; i++)
+		if (mf_channels[i]->owner == first->owner)
+			depart(mf_channels[i]);
+	for (i = first->number; i < mf_channel_count; i++) {
+		if (mf_channels[i]->owner != first->owner)
+			continue;
+		mf_regions_unmap(mf_channels[i]->device);
+		give_back(mf_channels[i]);
+	}
+	return NOTIFY_OK;
 }
 
 /* ---- taking channels ---- */
@@ -697,6 +939,15 @@ static void take_plane(struct mf_channel *channel)
 	channel->plane = plane;
 }
 
+static unsigned int abilities_of(const struct mf_channel *channel)
+{
+	struct dma_device *engine = channel->chan->device;
+
+	return (dma_has_cap(DMA_MEMSET, engine->cap_mask) ? MEMFERRY_CAN_FILL : 0) |
+	       (channel->plane ? MEMFERRY_CAN_PLANE : 0) |
+	       (engine->device_pause && engine->device_resume ? MEMFERRY_CAN_PAUSE : 0);
+}
+
 static struct mf_channel *take(struct dma_chan *chan)
 {
 	struct mf_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL);
@@ -706,6 +957,10 @@ static struct mf_channel *take(struct dma_chan *chan)
 		return NULL;
 	channel->chan = chan;
 	channel->device = dmaengine_get_dma_device(chan);
+	channel->owner = chan->device->dev;
+	channel->outlives = chan->device->device_release;
+	strscpy(channel->name, dma_chan_name(chan), sizeof(channel->name));
+	strscpy(channel->driver, dev_driver_string(channel->owner), sizeof(channel->driver));
 	order = max(chan->device->copy_align, chan->device->fill_align);
 	channel->alignment = 1U << order;
 	/* Assume that termination stops the engine if the driver can also wait for its callbacks. */
@@ -727,7 +982,15 @@ static struct mf_channel *take(struct dma_chan *chan)
 		kfree(channel);
 		return NULL;
 	}
+	/* Without it, a batch that hangs faults the channel. */
+	channel->fence = dma_alloc_coherent(channel->device, PAGE_SIZE, &channel->fence_address, GFP_KERNEL);
+	channel->fenced_batch = ~0U;
 	take_plane(channel);
+	channel->abilities = abilities_of(channel);
+	/* Both outlive the device, to be recognized. */
+	get_device(channel->owner);
+	get_device(channel->device);
+	channel->unbound.notifier_call = device_event;
 	return channel;
 }
 
@@ -756,8 +1019,10 @@ int mf_channels_take(unsigned int limit, const char *driver)
 		}
 		channel->number = mf_channel_count;
 		mf_channels[mf_channel_count++] = channel;
-		pr_info("channel %u: %s of %s, %u byte alignment, %u byte lines\n", channel->number, dma_chan_name(chan),
-			dev_driver_string(chan->device->dev), channel->alignment, channel->line);
+		if (channel->owner->bus)
+			bus_register_notifier(channel->owner->bus, &channel->unbound);
+		pr_info("channel %u: %s of %s, %u byte alignment, %u byte lines\n", channel->number, channel->name,
+			channel->driver, channel->alignment, channel->line);
 	}
 	return 0;
 }
@@ -767,21 +1032,24 @@ void mf_channels_release(void)
 {
 	unsigned int i;
 
+	/* From here on no device leaves; one that would waits for this module. */
+	for (i = 0; i < mf_channel_count; i++)
+		if (mf_channels[i]->owner->bus)
+			bus_unregister_notifier(mf_channels[i]->owner->bus, &mf_channels[i]->unbound);
 	/* Regions being freed still use the devices, and late callbacks use the channels. */
 	for (i = 0; i < mf_channel_count; i++)
-		dmaengine_terminate_sync(mf_channels[i]->chan);
+		if (!mf_channels[i]->gone)
+			dmaengine_terminate_sync(mf_channels[i]->chan);
 	flush_workqueue(mf_copies);
 	flush_workqueue(mf_works);
 	while (mf_channel_count) {
 		struct mf_channel *channel = mf_channels[--mf_channel_count];
 
-		mf_timer_stop(&channel->timer);
-		flush_work(&channel->work);
-		mf_timer_stop(&channel->timer);
-		dma_unmap_page(channel->device, channel->pattern_address, PAGE_SIZE << channel->pattern_order,
-			       DMA_TO_DEVICE);
+		if (!channel->gone)
+			give_back(channel);
 		__free_pages(channel->pattern, channel->pattern_order);
-		dma_release_channel(channel->chan);
+		put_device(channel->device);
+		put_device(channel->owner);
 		kfree(channel->plane);
 		kfree(channel);
 		mf_channels[mf_channel_count] = NULL;

@@ -163,9 +163,9 @@ static long unregister_region(struct mf_client *client, unsigned long handle)
 	region->dying = true;
 	spin_unlock(&client->lock);
 	cancel(client, NULL, region);
-	/* If the caller is killed here, the last transfer frees the region. quarantined is read after users (acquire). */
+	/* If the caller is killed here, the last transfer frees the region. quarantines is read after users (acquire). */
 	error = wait_event_killable(region->unused, !atomic_read_acquire(&region->users));
-	if (error || READ_ONCE(region->quarantined)) {
+	if (error || atomic_read(&region->quarantines)) {
 		mf_region_put_now(region);
 		return error;
 	}

@@ -22,6 +22,7 @@
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/notifier.h>
 #include <linux/rbtree.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
@@ -47,6 +48,8 @@
 /* Limit on the bytes of one engine descriptor. */
 #define MF_PIECE_BYTES	(256UL << 10)
 
+struct mf_channel;
+
 /* ---- region.c: memory that transfers may access ---- */
 
 /* Bytes of a region that are contiguous for a device; end is the offset of the first byte after them. */
@@ -58,7 +61,8 @@ struct mf_run {
 /* A region as one device sees it. */
 struct mf_map {
 	struct list_head node;
-	struct device *device;
+	struct list_head of_all;
+	struct device *device;		/* NULL: it is gone, and nothing is mapped any more */
 	struct sg_table table;
 	enum dma_data_direction direction;
 	unsigned int count;
@@ -79,7 +83,7 @@ struct mf_region {
 	struct mutex lock;		/* protects maps */
 	struct list_head maps;
 	atomic_t users;			/* transfers that have not ended */
-	bool quarantined;		/* an engine that could not be stopped may still access it: never unpinned */
+	atomic_t quarantines;		/* engines that could not be stopped and may still access it */
 	wait_queue_head_t unused;
 	struct completion *freed;	/* completed when the pages are unpinned; may be NULL */
 	struct work_struct free;
@@ -90,7 +94,8 @@ struct mf_region *mf_region_of_pages(struct page **pages, unsigned long count, u
 				     u32 rights);
 void mf_region_put(struct mf_region *region);
 void mf_region_put_now(struct mf_region *region);
-struct mf_map *mf_region_map(struct mf_region *region, struct device *device);
+struct mf_map *mf_region_map(struct mf_region *region, const struct mf_channel *channel);
+void mf_regions_unmap(const struct device *device);
 unsigned int mf_region_runs(struct mf_region *region);
 const struct mf_run *mf_map_find(const struct mf_map *map, u64 offset, u64 *begin);
 
@@ -145,7 +150,7 @@ struct mf_transfer {
 	u64 cpu_from;			/* the engine refused the bytes from here on */
 	bool cancelled;
 	bool urgent;			/* its client is closing: wait neither for the engine nor for the CPU */
-	bool quarantined;
+	bool quarantined;		/* its regions keep a reference until the engine is known to have stopped */
 	bool cpu_parts;
 	bool is_kernels;		/* uses kernel memory: wait for the engine without a time limit */
 	int status;
@@ -182,18 +187,25 @@ enum mf_channel_state {
 	MF_IDLE,
 	MF_FLYING,			/* the engine holds descriptors */
 	MF_LANDED,			/* between batches */
-	MF_FAULTED,
+	MF_FAULTED,			/* out of use: its engine hangs, or its device is gone */
 };
 
 struct mf_flight {
 	struct mf_channel *channel;
+	unsigned int batch;
 	struct mf_piece piece;
 };
 
 struct mf_channel {
 	unsigned int number;
-	struct dma_chan *chan;
-	struct device *device;
+	char name[24];
+	char driver[32];
+	struct dma_chan *chan;		/* not to be used once the device is gone */
+	struct device *device;		/* that accesses memory for it */
+	struct device *owner;		/* that the driver is bound to */
+	struct notifier_block unbound;
+	bool outlives;			/* the driver keeps it until it is released, even without a device */
+	unsigned int abilities;		/* MEMFERRY_CAN_* */
 	unsigned int alignment;		/* required of addresses and lengths, in bytes; a power of two */
 	unsigned int line;		/* destination alignment that shares no cache line with the CPU; a power of two */
 	bool can_stop;			/* dmaengine_terminate_sync() really ends a transfer */
@@ -205,7 +217,14 @@ struct mf_channel {
 	struct mf_transfer *current_transfer;
 	enum mf_channel_state state;
 	bool stuck;			/* the current transfer uses kernel memory and hangs: queue nothing behind it */
+	bool leaving;			/* the driver is letting go of the device: do not call it any more */
+	bool gone;			/* it has: the channel is faulted for good, and accesses nothing */
+	unsigned int batch;		/* number of the present batch; callbacks of earlier ones are ignored */
 	unsigned int flying;		/* descriptors that the engine holds */
+	bool fenced;			/* the engine holds a fence behind a batch that hangs */
+	bool passed;			/* and has moved it, so that it is done with the batch */
+	unsigned int fenced_batch;
+	unsigned int fences;		/* tried behind that batch */
 	int error;
 	bool gated;			/* the policy allows no further batch */
 	unsigned long gated_since;
@@ -215,6 +234,11 @@ struct mf_channel {
 	bool paused;			/* the engine was halted in the batch */
 	unsigned long paused_since;	/* in jiffies */
 	unsigned long watchdog;		/* time, in jiffies, from which the batch counts as hanging */
+	struct mf_region **kept;	/* what a faulted engine may still access */
+	unsigned int kept_count;
+	unsigned long fence_due;	/* time, in jiffies, before which no further fence is tried */
+	u8 *fence;			/* bytes that a fence copies within */
+	dma_addr_t fence_address;
 	struct mf_flight flights[MF_BATCH_PIECES];
 	unsigned int flights_count;
 	struct dma_interleaved_template *plane;

@@ -18,6 +18,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/hugetlb.h>
 #include <linux/magic.h>
+#include <linux/rwsem.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
@@ -30,6 +31,11 @@
 #define BOUNCED_PAGES	((8UL << 20) >> PAGE_SHIFT)
 
 static atomic_long_t bounced_pages;
+
+/* Held for writing while a device leaves: then nothing is mapped for it, or unmapped. */
+static DECLARE_RWSEM(mapping);
+static DEFINE_SPINLOCK(maps_lock);
+static LIST_HEAD(maps);
 
 /* ---- accounting ---- */
 
@@ -216,7 +222,13 @@ struct mf_region *mf_region_of_pages(struct page **pages, unsigned long count, u
 
 static void map_delete(struct mf_map *map)
 {
-	dma_unmap_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+	down_read(&mapping);
+	if (map->device)
+		dma_unmap_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+	spin_lock(&maps_lock);
+	list_del(&map->of_all);
+	spin_unlock(&maps_lock);
+	up_read(&mapping);
 	atomic_long_sub(map->bounced, &bounced_pages);
 	sg_free_table(&map->table);
 	kvfree(map->runs);
@@ -273,9 +285,8 @@ void mf_region_put_now(struct mf_region *region)
  * Lists the runs of a mapped table, or only counts them. For a device that is not cache-coherent, each run is also
  * contiguous in physical memory, because the calls that write caches back take one address and a length.
  */
-static unsigned int list_runs(struct mf_map *map, struct mf_run *runs)
+static unsigned int list_runs(struct mf_map *map, bool coherent, struct mf_run *runs)
 {
-	bool coherent = dev_is_dma_coherent(map->device);
 	struct scatterlist *mapped, *physical = map->table.sgl;
 	unsigned int physical_left = physical->length, count = 0;
 	u64 end = 0;
@@ -328,8 +339,41 @@ static int reserve_bounced(struct mf_map *map, const struct mf_region *region)
 	return -ENOMEM;
 }
 
-static struct mf_map *map_new(struct mf_region *region, struct device *device)
+/* Unmaps all regions from a device that is leaving. What their transfers know of them stays, and is not used. */
+void mf_regions_unmap(const struct device *device)
 {
+	struct mf_map *map;
+
+	down_write(&mapping);
+	list_for_each_entry(map, &maps, of_all) {
+		if (map->device != device)
+			continue;
+		dma_unmap_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+		map->device = NULL;
+	}
+	up_write(&mapping);
+}
+
+/* Maps the table for the channel's device, unless that is gone. */
+static int map_table(struct mf_map *map, const struct mf_channel *channel)
+{
+	int error = -ENODEV;
+
+	down_read(&mapping);
+	if (!READ_ONCE(channel->gone))
+		error = dma_map_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+	if (!error) {
+		spin_lock(&maps_lock);
+		list_add(&map->of_all, &maps);
+		spin_unlock(&maps_lock);
+	}
+	up_read(&mapping);
+	return error;
+}
+
+static struct mf_map *map_new(struct mf_region *region, const struct mf_channel *channel)
+{
+	struct device *device = channel->device;
 	size_t longest = min_t(size_t, dma_max_mapping_size(device), dma_get_max_seg_size(device));
 	struct mf_map *map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
 	int error;
@@ -350,16 +394,16 @@ static struct mf_map *map_new(struct mf_region *region, struct device *device)
 	 * discarded cached stores to them, even the zeros of a new page, and stale bounce buffers would be copied back.
 	 */
 	map->direction = region->rights == MEMFERRY_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
-	error = dma_map_sgtable(device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+	error = map_table(map, channel);
 	if (error)
 		goto free;
-	map->count = list_runs(map, NULL);
+	map->count = list_runs(map, dev_is_dma_coherent(device), NULL);
 	map->runs = kvmalloc_array(map->count, sizeof(*map->runs), GFP_KERNEL_ACCOUNT);
 	if (!map->runs) {
 		map_delete(map);
 		return ERR_PTR(-ENOMEM);
 	}
-	list_runs(map, map->runs);
+	list_runs(map, dev_is_dma_coherent(device), map->runs);
 	return map;
 free:
 	sg_free_table(&map->table);
@@ -371,15 +415,15 @@ delete:
 }
 
 /* The region's mapping for the device, made at the first call. It lives as long as the region. */
-struct mf_map *mf_region_map(struct mf_region *region, struct device *device)
+struct mf_map *mf_region_map(struct mf_region *region, const struct mf_channel *channel)
 {
 	struct mf_map *map;
 
 	mutex_lock(&region->lock);
 	list_for_each_entry(map, &region->maps, node)
-		if (map->device == device)
+		if (map->device == channel->device)
 			goto found;
-	map = map_new(region, device);
+	map = map_new(region, channel);
 	if (!IS_ERR(map))
 		list_add(&map->node, &region->maps);
 found:

@@ -11,6 +11,8 @@ static struct dentry *folder;
 
 static const char *state_of(const struct mf_channel *channel)
 {
+	if (channel->gone)
+		return "gone";
 	if (channel->state == MF_FAULTED)
 		return "faulted";
 	if (channel->stuck)
@@ -27,10 +29,9 @@ static int channels_show(struct seq_file *to, void *unused)
 		struct mf_channel *channel = mf_channels[i];
 
 		spin_lock_irq(&channel->lock);
-		seq_printf(to, "%u %s %s %s %u %llu %llu %llu %llu %llu\n", i, dma_chan_name(channel->chan),
-			   dev_driver_string(channel->chan->device->dev),
-			   state_of(channel), channel->load, channel->transfers, channel->bytes, channel->timeouts,
-			   channel->errors, channel->gates);
+		seq_printf(to, "%u %s %s %s %u %llu %llu %llu %llu %llu\n", i, channel->name, channel->driver, state_of(channel),
+			   channel->load, channel->transfers, channel->bytes, channel->timeouts, channel->errors,
+			   channel->gates);
 		spin_unlock_irq(&channel->lock);
 	}
 	return 0;

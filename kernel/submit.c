@@ -29,7 +29,7 @@ struct mf_transfer *mf_transfer_new(unsigned int count)
 	return transfer;
 }
 
-/* Releases the regions. Those of a quarantined transfer keep a reference, so that they stay pinned. */
+/* Releases the regions. Those of a quarantined transfer keep a reference, which its channel drops when it may. */
 static void release_regions(struct mf_transfer *transfer)
 {
 	unsigned int i, side;
@@ -40,8 +40,6 @@ static void release_regions(struct mf_transfer *transfer)
 		for (side = 0; side < ARRAY_SIZE(regions); side++) {
 			if (!regions[side])
 				continue;
-			if (transfer->quarantined)
-				WRITE_ONCE(regions[side]->quarantined, true);
 			if (atomic_dec_and_test(&regions[side]->users))
 				wake_up(&regions[side]->unused);
 			if (!transfer->quarantined)
@@ -235,11 +233,11 @@ static int map_segments(struct mf_transfer *transfer, const struct mf_channel *c
 		struct mf_segment *segment = &transfer->segments[i];
 
 		if (segment->source) {
-			segment->source_map = mf_region_map(segment->source, channel->device);
+			segment->source_map = mf_region_map(segment->source, channel);
 			if (IS_ERR(segment->source_map))
 				return PTR_ERR(segment->source_map);
 		}
-		segment->destination_map = mf_region_map(segment->destination, channel->device);
+		segment->destination_map = mf_region_map(segment->destination, channel);
 		if (IS_ERR(segment->destination_map))
 			return PTR_ERR(segment->destination_map);
 	}

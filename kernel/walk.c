@@ -16,7 +16,7 @@
 bool mf_is_memset(const struct mf_transfer *transfer)
 {
 	return transfer->operation == MEMFERRY_FILL && transfer->pattern_bytes == 1 &&
-	       dma_has_cap(DMA_MEMSET, transfer->channel->chan->device->cap_mask);
+	       (transfer->channel->abilities & MEMFERRY_CAN_FILL);
 }
 
 /* Whether the segment is a memmove that must begin at its end. It is then one piece. */

@@ -10,7 +10,7 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
+#include <linux/rwsem.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 
@@ -43,7 +43,8 @@ MODULE_PARM_DESC(mode, "copy by cpu or dma (cpu)");
 
 static char *buffer;
 static size_t size;
-static DEFINE_MUTEX(using);
+/* Readers copy at the same time, on several channels. */
+static DECLARE_RWSEM(using);
 
 /* Returns the bytes copied before a fault, as a driver would; -EFAULT if there are none. */
 static ssize_t transfer(char __user *user, size_t length, loff_t *position, bool to_user)
@@ -55,13 +56,16 @@ static ssize_t transfer(char __user *user, size_t length, loff_t *position, bool
 		return to_user ? 0 : -ENOSPC;
 	length = min_t(size_t, length, size - *position);
 	kernel = buffer + *position;
-	if (mutex_lock_interruptible(&using))
+	if (to_user ? down_read_interruptible(&using) : down_write_killable(&using))
 		return -ERESTARTSYS;
 	if (READ_ONCE(by_dma))
 		left = to_user ? memferry_copy_to_user(user, kernel, length) : memferry_copy_from_user(kernel, user, length);
 	else
 		left = to_user ? copy_to_user(user, kernel, length) : copy_from_user(kernel, user, length);
-	mutex_unlock(&using);
+	if (to_user)
+		up_read(&using);
+	else
+		up_write(&using);
 	if (left && left == length)
 		return -EFAULT;
 	*position += length - left;

@@ -223,6 +223,21 @@ bool channel_is(unsigned int channel, const char *state)
 	return is;
 }
 
+uint64_t channel_bytes(unsigned int channel)
+{
+	FILE *file = fopen("/sys/kernel/debug/memferry/channels", "r");
+	unsigned long long bytes = 0, found;
+	unsigned int number;
+	char line[256];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "%u %*s %*s %*s %*u %*u %llu", &number, &found) == 2 && number == channel)
+			bytes = found;
+	if (file)
+		fclose(file);
+	return bytes;
+}
+
 static bool run(const char *part)
 {
 	static const struct {
@@ -232,6 +247,9 @@ static bool run(const char *part)
 		{ "transfers", test_transfers }, { "misuse", test_misuse }, { "memory", test_memory },
 		{ "processes", test_processes }, { "faults", test_faults }, { "policies", test_policies },
 		{ "faulted", test_faulted }, { "bounced", test_bounced }, { "demo", test_demo }, { "times", test_times },
+		{ "copies", test_copies }, { "removed", test_removed }, { "killed", test_killed },
+		{ "quarantine", test_quarantine }, { "late", test_late },
+		{ "device-faults", test_device_faults },
 	};
 	unsigned int seconds, seed;
 	size_t i;

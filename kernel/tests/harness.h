@@ -59,6 +59,8 @@ void milliseconds_pass(unsigned int count);
 void pin_to(unsigned int cpu);
 /* Whether debugfs shows the channel in this state. */
 bool channel_is(unsigned int channel, const char *state);
+/* Bytes that debugfs shows for the channel. */
+uint64_t channel_bytes(unsigned int channel);
 
 void test_transfers(void);
 void test_misuse(void);
@@ -71,5 +73,11 @@ void test_bounced(void);
 void test_demo(void);
 void test_fuzz(unsigned int seconds, unsigned int seed);
 void test_times(void);
+void test_copies(void);
+void test_removed(void);
+void test_killed(void);
+void test_quarantine(void);
+void test_late(void);
+void test_device_faults(void);
 
 #endif

@@ -160,6 +160,12 @@ pub(crate) enum Command {
     ///   zcu102-debug
     ///             the same on a kernel with KASAN, lockdep and DMA-API debugging, which is built from
     ///             Debian's source first
+    ///   ioat      serves the I/OAT model as a PCI device (memferry-device) to guests in which Linux's own
+    ///             driver takes it: the driver's self-tests, dmatest, the module's tests, policies and
+    ///             copy_to_user by DMA; then behind IOMMUs, on a newer kernel, with 5 GiB of memory, with
+    ///             injected faults, and when the device is lost under load. amd64 only; it runs QEMU 11.1
+    ///             of Debian's trixie-backports unpacked below target/. About five minutes; a part:
+    ///             MEMFERRY_IOAT_SCENES=ioat,ioat-faults (a wrong name lists all)
     ///   newer     no guest: builds the module for the newest kernel in Debian's backports
     ///
     /// Debian's packages of other architectures are downloaded and unpacked below target/, and not
@@ -255,7 +261,7 @@ pub(crate) struct Install {
 
 #[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// n810, v9fs, systemd, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
+    /// n810, v9fs, systemd, ioat, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
     #[arg(value_name = "MACHINE")]
     pub(crate) machine: String,
 }

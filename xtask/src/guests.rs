@@ -7,6 +7,8 @@
 //! Nothing of another architecture is installed, and the system's package state is not changed. The guest's output decides.
 
 pub(crate) mod archive;
+pub(crate) mod backport;
+pub(crate) mod ioat;
 pub(crate) mod machine;
 pub(crate) mod module;
 pub(crate) mod n810;
@@ -18,5 +20,5 @@ pub(crate) mod watch;
 /// The names of all guests, and of `newer`, in the order of the help.
 pub(crate) fn names() -> Vec<&'static str> {
     let machines = machine::MACHINES.iter().map(|machine| machine.name);
-    ["n810", "v9fs", "systemd"].into_iter().chain(machines).chain(["newer"]).collect()
+    ["n810", "v9fs", "systemd", "ioat"].into_iter().chain(machines).chain(["newer"]).collect()
 }

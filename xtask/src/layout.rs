@@ -74,6 +74,7 @@ pub(crate) mod package {
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
+    pub(crate) const DEVICE: &str = "memferry-pci";
     pub(crate) const XTASK: &str = "xtask";
 }
 
@@ -83,6 +84,7 @@ pub(crate) mod binary {
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
+    pub(crate) const DEVICE: &str = "memferry-device";
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
     pub(crate) const ENGINE_LIBRARY: &str = "libmemferry_engine_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
@@ -166,6 +168,8 @@ pub(crate) mod module {
         &["kernel", "kernel/demo", "kernel/softdma", "kernel/include", "kernel/include/uapi"];
     pub(crate) const INIT: &str = "kernel/guest/init";
     pub(crate) const DEVICE_TREE: &str = "kernel/guest/zcu102.dts";
+    /// Schedules of faults for the model of I/OAT.
+    pub(crate) const FAULTS: &str = "kernel/guest/ioat";
     pub(crate) const DEBUG_CONFIG: &str = "kernel/guest/debug.config";
 }
 
@@ -183,6 +187,7 @@ pub(crate) mod packaging {
     /// Unit and manual page of the CUDA engine.
     pub(crate) const CUDA: &str = "packaging/cuda";
     pub(crate) const CUDA_PAGE: &str = "packaging/cuda/memferry-engine-cuda.1";
+    pub(crate) const DEVICE_PAGE: &str = "research/pci/memferry-device.1";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";

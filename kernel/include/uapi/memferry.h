@@ -32,7 +32,7 @@
 struct memferry_query {
 	__u32 version;
 	__u32 channels;		/* number of DMA engine channels; 0: the CPU moves all transfers */
-	__u32 faulted_channels;	/* of these, out of use because their engine could not be stopped */
+	__u32 faulted_channels;	/* of these, out of use: their engine could not be stopped, or their device is gone */
 	__u32 abilities;	/* MEMFERRY_CAN_* of any channel */
 	__u32 alignment;	/* largest alignment that a channel requires, bytes; the CPU moves unaligned parts */
 	__u32 policy;		/* MEMFERRY_SHARED, ... */
@@ -131,7 +131,7 @@ struct memferry_submit {
 /* The completion of a transfer. read() returns whole records only. Nothing accesses the memory any more. */
 struct memferry_record {
 	__u64 tag;
-	__s32 status;		/* 0, -ECANCELED, -ETIMEDOUT, -EIO (the engine failed), or one of those below */
+	__s32 status;		/* 0, -ECANCELED, -ETIMEDOUT, -EIO (the engine failed, or was removed), or one of those below */
 	__u32 moved_by;		/* MEMFERRY_BY_* */
 	__u64 bytes_done;	/* from the beginning, in the transfer's order; after a failure more may be written */
 	__u64 bytes_by_dma;
@@ -142,10 +142,12 @@ struct memferry_record {
  * -ETIMEDOUT: also of a transfer that still waits for its turn. If the engine cannot be stopped, the record follows when
  * its batch has ended. If a policy halts the channel, the record may be later by that time.
  *
- * -ENODEV: only with MEMFERRY_DMA_ONLY: the engine refused the rest, or it hangs in another transfer and is out of use.
+ * -ENODEV: only with MEMFERRY_DMA_ONLY: the engine refused the rest, or it is gone, or hangs in another transfer and is out of
+ * use.
  *
  * -ENOTRECOVERABLE: the engine did not end a batch within watchdog_ms, and its driver does not guarantee that it was
- * stopped. It may still access the memory: the regions stay pinned permanently, and the channel is not used again.
+ * stopped. It may still access the memory: the regions stay pinned, and the channel is not used, until the engine goes on or its
+ * driver is unbound from the device.
  *
  * Some drivers report no errors (zynqmp-dma, pl330). Status 0 then means only that the engine reported completion.
  */
@@ -157,7 +159,7 @@ struct memferry_record {
 #define MEMFERRY_REGISTER	_IOWR(0xb7, 1, struct memferry_register)
 /*
  * Cancels the transfers that use the region, waits for them, and unpins its pages. The argument is the region. If a signal
- * kills the caller meanwhile, the pages are unpinned later; if an engine hangs in the region (-ENOTRECOVERABLE), never.
+ * kills the caller meanwhile, the pages are unpinned later, as they are if an engine hangs in the region (-ENOTRECOVERABLE).
  */
 #define MEMFERRY_UNREGISTER	_IO(0xb7, 2)
 #define MEMFERRY_SUBMIT		_IOWR(0xb7, 3, struct memferry_submit)

@@ -29,7 +29,7 @@ use memferry_lab::markatos::protocols::CATALOGUE;
 use memferry_lab::markatos::replay::{self, ReplayError, Request};
 use memferry_lab::markatos::{diagram, story::Story};
 use memferry_lab::parameters::ParametersError;
-use memferry_lab::report::{Machine, Page, Report, ReportError};
+use memferry_lab::report::{Emulated, Machine, Page, Report, ReportError};
 use memferry_lab::results::Results;
 use memferry_lab::sensitivity::{self, Sensitivity};
 use memferry_lab::table::Table;
@@ -169,6 +169,7 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
         failures,
         machine,
         sensitivity: Sensitivity::default(),
+        emulated: Emulated::read(&directory().with_file_name("guest-ioat").join("copies.txt")),
         only: &arguments.only,
     };
     let place = page_place(arguments);

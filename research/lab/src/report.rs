@@ -8,6 +8,7 @@
 //! Rows are in the order of the claims, not of the experiments. [`Page`] renders them with everything else.
 
 mod counterexamples;
+mod emulated;
 mod further;
 mod html;
 mod machine;
@@ -20,6 +21,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use emulated::Emulated;
 pub use machine::Machine;
 pub use page::Page;
 

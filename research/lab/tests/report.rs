@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
-use memferry_lab::report::{Machine, Page, Report};
+use memferry_lab::report::{Emulated, Machine, Page, Report};
 use memferry_lab::results::Results;
 use memferry_lab::sensitivity::{Change, Origin, Sensitivity, VerdictChange};
 use memferry_lab::verdict::{Basis, Figures, Status, Verdict};
@@ -53,6 +53,7 @@ impl Made {
             failures: self.outcomes.iter().flat_map(|outcome| &outcome.failures).collect(),
             machine: self.machine.clone(),
             sensitivity: self.sensitivity.clone(),
+            emulated: Emulated::default(),
             only: &[],
         };
         page.html()

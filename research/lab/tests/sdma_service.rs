@@ -32,7 +32,7 @@ struct Machine {
 
 impl Machine {
     fn new(channels: u32) -> Self {
-        let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]));
+        let device = Sdma::new(Config::default(), Ram::new(BASE.into(), vec![0; 1 << 20]));
         let options = SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() };
         Self { service: Service::new(device, channels, options).expect("the model resets"), used: 0 }
     }
@@ -156,7 +156,7 @@ fn a_reset_restores_a_failed_channel() {
     // Reads are so slow that a long transfer times out during one and cannot drain in time.
     let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
     let config = Config { timing, ..Config::default() };
-    let device = Sdma::new(config, Ram::new(BASE, vec![0; 1 << 20]));
+    let device = Sdma::new(config, Ram::new(BASE.into(), vec![0; 1 << 20]));
     let patience = Duration::from_micros(350);
     let drain = Duration::from_micros(1);
     let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };

@@ -39,18 +39,18 @@ pub enum AccessKind {
 /// An access as it arrives at memory, for its timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    pub address: u32,
+    pub address: u64,
     pub bytes: u32,
     pub kind: AccessKind,
 }
 
-/// Memory and peripherals as the device addresses them.
+/// Memory and peripherals as the device addresses them. A device of 32 address bits uses the lower half.
 pub trait Bus {
     /// Fills `bytes` from `address`. Reading a peripheral may change its state.
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError>;
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError>;
 
     /// Writes `bytes` to `address`. On an error nothing was written.
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError>;
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError>;
 
     /// Time at which an access that arrives at `arrival` is served: a read's first data leaves, a write is done, a posted
     /// write is accepted. Called once for each access, in the order in which they leave the device. Moves no bytes.
@@ -61,11 +61,11 @@ pub trait Bus {
 }
 
 impl<B: Bus + ?Sized> Bus for &mut B {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
         (**self).read(address, bytes)
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
         (**self).write(address, bytes)
     }
 
@@ -77,13 +77,13 @@ impl<B: Bus + ?Sized> Bus for &mut B {
 /// Plain memory at one address range; every other address is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ram {
-    base: u32,
+    base: u64,
     bytes: Vec<u8>,
 }
 
 impl Ram {
     /// Memory that holds `bytes` from address `base`.
-    pub const fn new(base: u32, bytes: Vec<u8>) -> Self {
+    pub const fn new(base: u64, bytes: Vec<u8>) -> Self {
         Self { base, bytes }
     }
 
@@ -95,20 +95,20 @@ impl Ram {
         &mut self.bytes
     }
 
-    fn slice(&mut self, address: u32, length: usize) -> Result<&mut [u8], BusError> {
-        let begin = address.checked_sub(self.base).ok_or(BusError)? as usize;
+    fn slice(&mut self, address: u64, length: usize) -> Result<&mut [u8], BusError> {
+        let begin = usize::try_from(address.checked_sub(self.base).ok_or(BusError)?).map_err(|_| BusError)?;
         let end = begin.checked_add(length).ok_or(BusError)?;
         self.bytes.get_mut(begin..end).ok_or(BusError)
     }
 }
 
 impl Bus for Ram {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
         bytes.copy_from_slice(self.slice(address, bytes.len())?);
         Ok(())
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
         self.slice(address, bytes.len())?.copy_from_slice(bytes);
         Ok(())
     }

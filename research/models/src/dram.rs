@@ -56,12 +56,12 @@ pub struct DramTiming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     bank: usize,
-    row: u32,
+    row: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bank {
-    open: Option<u32>,
+    open: Option<u64>,
     /// Time of the next command to the open row (`ready`), and of that row's closing (`closable`).
     ready: Instant,
     closable: Instant,
@@ -182,8 +182,10 @@ impl<B: Bus> Dram<B> {
     }
 
     /// The channel of an address, and its bank and row. Consecutive rows are in consecutive banks.
-    fn place(&self, address: u32) -> (usize, Place) {
+    fn place(&self, address: u64) -> (usize, Place) {
         let DramTiming { channels, interleave_bytes, banks, row_bytes, .. } = self.timing;
+        let [channels, interleave_bytes, banks, row_bytes] =
+            [channels, interleave_bytes, banks, row_bytes].map(u64::from);
         let stripe = address / interleave_bytes;
         let within = stripe / channels * interleave_bytes + address % interleave_bytes;
         let row = within / row_bytes;
@@ -192,11 +194,11 @@ impl<B: Bus> Dram<B> {
 }
 
 impl<B: Bus> Bus for Dram<B> {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
         self.bus.read(address, bytes)
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
         self.bus.write(address, bytes)
     }
 
@@ -257,17 +259,17 @@ mod tests {
     };
 
     /// Bytes between two rows of one bank.
-    const NEXT_ROW: u32 = 2 * 1024 * 4;
+    const NEXT_ROW: u64 = 2 * 1024 * 4;
 
     fn memory(timing: DramTiming) -> Dram<Ram> {
         Dram::new(timing, Ram::new(0, vec![0; 64]))
     }
 
-    fn serve(dram: &mut Dram<Ram>, at: u128, address: u32, bytes: u32, kind: AccessKind) -> u128 {
+    fn serve(dram: &mut Dram<Ram>, at: u128, address: u64, bytes: u32, kind: AccessKind) -> u128 {
         dram.serve(Instant::from_picoseconds(at), Access { address, bytes, kind }).picoseconds()
     }
 
-    fn read(dram: &mut Dram<Ram>, at: u128, address: u32) -> u128 {
+    fn read(dram: &mut Dram<Ram>, at: u128, address: u64) -> u128 {
         serve(dram, at, address, 64, AccessKind::Read)
     }
 
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn buffered_writes_are_sent_row_by_row() {
         let timing = DramTiming { held_writes: 4, ..TIMING };
-        let end = |addresses: [u32; 4]| {
+        let end = |addresses: [u64; 4]| {
             let mut dram = memory(timing);
             read(&mut dram, 0, 0);
             for address in addresses {

@@ -8,13 +8,13 @@
 //!
 //! Register behaviour follows the datasheets named in [`memferry_registers::ioat`]. Where they are silent, the model
 //! mostly takes the behaviour that is harder for a driver: a reset clears the completion address and the control bits;
-//! an interrupt is lost if the channel's interrupt is not armed; a resumed channel fetches again the descriptors it had
+//! an interrupt is lost if the channel's interrupt is not armed ([`Unarmed`] changes that); a resumed channel fetches again the descriptors it had
 //! not started; an error always halts unless CHANERR_MASK masks it; a fill's pattern starts at the destination's first
 //! byte; a suspend lets the started descriptors finish (at most the pipeline's depth). Register accesses happen at the
 //! time of the last step.
 //!
 //! Memory may add its own time ([`Bus::serve`]) between an access's transfer and its latency. Caches, snooping, address
-//! translation, message-signalled interrupts and PCI configuration space are not modelled. A source is read when its
+//! translation and PCI configuration space are not modelled; DCACTRL keeps what is written and has no effect. A source is read when its
 //! data arrives: without a fence, a descriptor may or may not see what the one before it writes.
 
 mod access;
@@ -25,8 +25,8 @@ mod registers;
 mod timing;
 
 pub use complaint::{Complaint, Reason};
-pub use faults::Faults;
-pub use timing::{Config, Timing};
+pub use faults::{Faults, Planned, PlannedFault, Until};
+pub use timing::{Config, Timing, Unarmed};
 
 use crate::complaint::Complaints;
 use crate::{Access, AccessKind, Bus};
@@ -62,8 +62,11 @@ enum Event {
     Completed {
         status: u64,
         interrupt: bool,
+        lost: bool,
     },
     Reset,
+    /// The time of a stuck channel is over.
+    Released,
 }
 
 /// An event of a channel.
@@ -86,6 +89,8 @@ pub struct Ioat<B> {
     genctrl: Genctrl,
     /// Channels with a pending interrupt, as a bit mask (ATTNSTATUS).
     attention: u32,
+    /// Channels whose own interrupt message was not taken yet.
+    messages: u32,
     complaints: Complaints<Complaint>,
     faults: Faults,
 }
@@ -103,6 +108,7 @@ impl<B: Bus> Ioat<B> {
             intrctrl: Intrctrl::new(),
             genctrl: Genctrl::new(),
             attention: 0,
+            messages: 0,
             complaints: Complaints::default(),
             faults: Faults::default(),
         }
@@ -134,20 +140,24 @@ impl<B: Bus> Ioat<B> {
         let is_current = self.channels[channel].epoch == epoch;
         match event {
             Event::Free => {}
+            Event::Released => self.faults.unstick(channel, Until::is_elapsed),
             _ if !is_current => {}
             Event::Fetched { address } => self.fetched(channel, address),
             Event::Read { serial, offset, source } => self.read_done(channel, serial, offset, source),
             Event::Written { serial, offset } => self.write_done(channel, serial, offset),
-            Event::Completed { status, interrupt } => self.completed(channel, status, interrupt),
+            Event::Completed { status, interrupt, lost } => self.completed(channel, status, interrupt, lost),
             Event::Reset => self.channels[channel].reset(),
         }
     }
 
     /// Schedules `event` of `channel` in `cycles` cycles.
     fn after(&mut self, cycles: u64, channel: usize, event: Event) {
-        let at = self.now.after_picoseconds(self.config.timing.picoseconds(cycles));
+        self.at(self.now.after_picoseconds(self.config.timing.picoseconds(cycles)), channel, event);
+    }
+
+    fn at(&mut self, instant: Instant, channel: usize, event: Event) {
         let epoch = self.channels[channel].epoch;
-        self.events.push(at, Due { channel, epoch, event });
+        self.events.push(instant, Due { channel, epoch, event });
     }
 
     /// Issues a memory access of `channel`: it leaves the device after `cycles`, memory serves it, and it ends `latency`
@@ -161,13 +171,9 @@ impl<B: Bus> Ioat<B> {
     ) {
         let timing = self.config.timing;
         let left = self.now.after_picoseconds(timing.picoseconds(cycles));
-        let served = match u32::try_from(address) {
-            Ok(address) => self.bus.serve(left, Access { address, bytes: bytes as u32, kind }),
-            Err(_) => left,
-        };
+        let served = self.bus.serve(left, Access { address, bytes: bytes as u32, kind });
         let at = served.after_picoseconds(timing.picoseconds(latency));
-        let epoch = self.channels[channel].epoch;
-        self.events.push(at, Due { channel, epoch, event });
+        self.at(at, channel, event);
     }
 
     /// The device's current time: that of the last step.
@@ -178,6 +184,12 @@ impl<B: Bus> Ioat<B> {
     /// Whether the interrupt line is high; false for any other line.
     pub const fn line(&self, line: usize) -> bool {
         line < LINES && self.intrctrl.master_enable() && self.attention != 0
+    }
+
+    /// Takes the channels, as a bit mask, that send an interrupt message of their own: those that interrupt while INTRCTRL gives each
+    /// channel a vector. They wait while INTRCTRL disables interrupts.
+    pub const fn take_messages(&mut self) -> u32 {
+        if self.intrctrl.master_enable() { core::mem::replace(&mut self.messages, 0) } else { 0 }
     }
 
     /// The bus behind the device.

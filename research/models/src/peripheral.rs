@@ -59,8 +59,8 @@ impl<B> WithRegister<B> {
 }
 
 impl<B: Bus> Bus for WithRegister<B> {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
-        if address != self.register {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
+        if address != u64::from(self.register) {
             return self.bus.read(address, bytes);
         }
         self.underflows += u32::from(self.received.len() < bytes.len());
@@ -68,8 +68,8 @@ impl<B: Bus> Bus for WithRegister<B> {
         Ok(())
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
-        if address != self.register {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
+        if address != u64::from(self.register) {
             return self.bus.write(address, bytes);
         }
         self.sent.extend(bytes);

@@ -1,4 +1,4 @@
-//! Intel's I/OAT DMA engine (QuickData, "Crystal Beach"), versions 2.0 to 3.2. Each channel follows a chain of descriptors.
+//! Intel's I/OAT DMA engine (QuickData, "Crystal Beach"), versions 2.0 to 3.3. Each channel follows a chain of descriptors.
 //!
 //! ```text
 //! offset ── offset::locate ──► Location ──► name, width, access, bits that exist
@@ -12,7 +12,7 @@
 //!
 //! The Intel 5000X of Papa's measurements (2014) has version 1.2: some of its registers have other offsets, commands start
 //! it instead of a count, and it can only copy. Fills and XOR, which Papa names as future work, came with version 3.x.
-//! Direct cache access, interrupt delay, CRC, P+Q and PCI configuration space are not covered.
+//! The registers of direct cache access beyond DCACTRL, interrupt delay, CRC, P+Q and PCI configuration space are not covered.
 
 pub mod descriptor;
 pub mod offset;
@@ -21,7 +21,7 @@ mod channel;
 mod describe;
 mod general;
 
-pub use channel::{Chancmd, Chanctrl, Chanerr, Chansts, DmaComp, TransferState};
+pub use channel::{Chancmd, Chanctrl, Chanerr, Chansts, Dcactrl, DmaComp, TransferState};
 pub use describe::{Description, describe};
 pub use general::{Cbver, Chancnt, DmaCapability, Genctrl, Intrctrl, Xfercap};
 pub use offset::{Access, General, Location, Register};
@@ -30,7 +30,8 @@ pub use offset::{Access, General, Location, Register};
 /// in CHANCNT.
 pub const CHANNELS: usize = 4;
 
-/// Interrupt lines: PCI's INTx. Message-signalled interrupts are not covered.
+/// Interrupt lines: PCI's INTx. Message-signalled interrupts belong to PCI, except for the bit in [`Intrctrl`] that gives each channel
+/// its own.
 pub const LINES: usize = 1;
 
 /// Size and alignment of a descriptor, in bytes.

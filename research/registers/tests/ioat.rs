@@ -160,6 +160,10 @@ fn encodes_descriptors_in_the_device_layout() {
     let words = descriptor.encode();
     assert_eq!(words, [0x8700_00A8_0000_1234, 0x1000, 0x9000, 0x8040, 0x2000, 0x3000, 0x4000, 0x5000]);
     assert_eq!(descriptor.encode_extension(0x8080), Some([0x6000, 0x7000, 0, 0x8080, 0, 0, 0, 0]));
+    let check = Body::XorCheck { sources: Sources::new(&sources).unwrap(), expected: 0x9000 };
+    let check = Descriptor { body: check, ..descriptor };
+    assert_eq!(check.encode()[..4], [0x8800_00A8_0000_1234, 0x1000, 0x9000, 0x8040]);
+    assert_eq!((check.slots(), check.encode_extension(0x8080)), (2, descriptor.encode_extension(0x8080)));
     let fill = Descriptor { body: Body::Fill { pattern: 7, destination: 9 }, ..descriptor };
     assert_eq!(fill.encode(), [0x0100_0008_0000_1234, 7, 9, 0x8040, 0, 0, 0, 0]);
     assert_eq!((fill.slots(), fill.encode_extension(0)), (1, None));
@@ -190,7 +194,7 @@ fn names_the_reason_of_a_decoding_failure() {
 
 proptest! {
     #[test]
-    fn prints_any_value_of_any_register(value: u64, at in 0usize..47) {
+    fn prints_any_value_of_any_register(value: u64, at in 0usize..51) {
         if let Some(location) = Location::all().nth(at) {
             prop_assert!(!describe(location, value).to_string().is_empty());
         }
@@ -198,14 +202,15 @@ proptest! {
 
     #[test]
     fn decodes_what_it_encodes(
-        size: u32, flags in 0u32..0x2000, next: u64, destination: u64, kind in 0..4,
+        size: u32, flags in 0u32..0x2000, next: u64, destination: u64, kind in 0..5,
         sources in prop::collection::vec(any::<u64>(), 2..=8),
     ) {
         let body = match kind {
             0 => Body::Null,
             1 => Body::Copy { source: sources[0], destination },
             2 => Body::Fill { pattern: sources[0], destination },
-            _ => Body::Xor { sources: Sources::new(&sources).unwrap(), destination },
+            3 => Body::Xor { sources: Sources::new(&sources).unwrap(), destination },
+            _ => Body::XorCheck { sources: Sources::new(&sources).unwrap(), expected: destination },
         };
         let control = Control::from_bits(flags & 0x71F);
         let descriptor = Descriptor { size, control, next, body };

@@ -4,26 +4,33 @@
 //! bytes ──► Input ──► request_slot   decoders of both slot kinds     decoded values survive another round trip
 //!                ├──► ring_reader    ServiceEnd over hostile memory  slots as written, each position once
 //!                ├──► engine_process  ExternalEngine over hostile memory  each job once, none before the engine let go
+//!                ├──► pci_device     PCI shell and I/OAT model         whole replies, no byte outside the windows
 //!                ├──► geometry       Plane::extent                   the bytes that a literal walk touches
+//! bytes ─────────┼──► fault_schedule   parser of faults             mistakes have a place in the text
 //! bytes ─────────┼──► control_message  decoders of the socket        decoded values survive another round trip
 //! bytes ─────────┴──► ninep_message    codec of the file server      decoded messages encode to the same bytes
 //! ```
 //!
 //! libFuzzer calls them through `fuzz_targets/`; `tests/corpus.rs` replays the committed seeds on stable Rust. A body accepts
-//! any input: missing bytes are zero. It uses no file, process or socket, except that engine_process takes its memory from memfds.
+//! any input: missing bytes are zero. It uses no file, process or socket, except that engine_process and pci_device take their memory from
+//! memfds.
 
 mod control_message;
 mod engine_process;
+mod fault_schedule;
 mod geometry;
 mod input;
 mod ninep_message;
+mod pci_device;
 mod request_slot;
 mod ring_reader;
 
 pub use control_message::control_message;
 pub use engine_process::engine_process;
+pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;
 pub use ninep_message::ninep_message;
+pub use pci_device::pci_device;
 pub use request_slot::request_slot;
 pub use ring_reader::ring_reader;
 

@@ -47,3 +47,13 @@ fn ninep_message_accepts_every_seed() {
 fn engine_process_accepts_every_seed() {
     replay("engine_process", memferry_fuzz::engine_process);
 }
+
+#[test]
+fn pci_device_accepts_every_seed() {
+    replay("pci_device", memferry_fuzz::pci_device);
+}
+
+#[test]
+fn fault_schedule_accepts_every_seed() {
+    replay("fault_schedule", memferry_fuzz::fault_schedule);
+}

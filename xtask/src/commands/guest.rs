@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
-use crate::guests::{self, module, n810, newer, v9fs};
+use crate::guests::{self, ioat, module, n810, newer, v9fs};
 use crate::packaging;
 use crate::work::Work;
 
@@ -14,6 +14,7 @@ pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
         "n810" => n810::run(work),
         "v9fs" => v9fs::run(work),
         "systemd" => packaging::guest::run(work),
+        "ioat" => ioat::run(work),
         "newer" => newer::run(work),
         _ => {
             let machine = Machine::named(name).ok_or_else(|| unknown(name))?;
@@ -37,7 +38,7 @@ mod tests {
     fn an_unknown_machine_is_wrong_use() {
         let failure = unknown("pdp11");
         assert_eq!(failure.exit_status(), 2);
-        for name in ["n810", "v9fs", "systemd", "zcu102-debug", "smdkc210", "newer"] {
+        for name in ["n810", "v9fs", "systemd", "ioat", "zcu102-debug", "smdkc210", "newer"] {
             assert!(failure.to_string().contains(name), "{failure}");
         }
     }

@@ -70,8 +70,10 @@ pub(crate) struct Machine {
     pub(crate) device_tree: DeviceTree,
     /// Words that select the tasks of the guest's init.
     pub(crate) words: &'static [&'static str],
-    /// A module to load before the others.
+    /// Modules to load before the others, in order, one a line.
     pub(crate) order: &'static str,
+    /// Those of them, and what they need, that come with Debian's kernel.
+    pub(crate) stock: &'static [&'static str],
     pub(crate) limit: Duration,
     /// Whether the kernel is built with debugging checks.
     pub(crate) is_debug: bool,
@@ -94,6 +96,7 @@ const ZCU102: Machine = Machine {
     device_tree: DeviceTree::Own,
     words: &["dmatest", "engine", "policies", "suite", "service", "fuzz", "times"],
     order: "zynqmp_dma",
+    stock: &[],
     limit: QUARTER_HOUR,
     is_debug: false,
 };
@@ -118,6 +121,7 @@ const X86: Machine = Machine {
     device_tree: DeviceTree::Default,
     words: &["none", "suite", "service", "softdma", "bounced"],
     order: "",
+    stock: &[],
     limit: QUARTER_HOUR,
     is_debug: false,
 };
@@ -143,6 +147,7 @@ const RASPI2B: Machine = Machine {
     device_tree: DeviceTree::Kernel("bcm2836-rpi-2-b.dtb"),
     words: &["dmatest-aligned", "engine", "policies", "times"],
     order: "",
+    stock: &[],
     limit: HALF_HOUR,
     is_debug: false,
 };
@@ -154,6 +159,24 @@ const SMDKC210: Machine = Machine {
     words: &["engine", "times"],
     limit: QUARTER_HOUR,
     ..RASPI2B
+};
+
+/// What `ioat` builds for the guests of the I/OAT model; the model and the command lines are its own.
+pub(super) const IOAT: Machine = Machine {
+    name: "ioat",
+    words: &["suite", "service"],
+    order: "dca\nioatdma",
+    stock: &[
+        "dca",
+        "ioatdma",
+        "virtio",
+        "virtio_ring",
+        "virtio_pci_legacy_dev",
+        "virtio_pci_modern_dev",
+        "virtio_pci",
+        "virtio-iommu",
+    ],
+    ..X86
 };
 
 pub(crate) const MACHINES: &[Machine] = &[ZCU102, ZCU102_DEBUG, X86, RASPI3B, RASPI2B, SMDKC210];

@@ -59,43 +59,53 @@ pub(crate) fn run(work: &Work, machine: &'static Machine, fuzz_seconds: u32) -> 
     work.stages.step(&format!("guest {name}"), &line, || watch.run(&line))
 }
 
-struct Guest<'a> {
+/// What a guest boots: a kernel, modules and programs built for it, and an initial RAM disk of them.
+pub(super) struct Guest<'a> {
     work: &'a Work<'a>,
     machine: &'static Machine,
     /// Debian's name of the host's architecture.
     host: String,
     packages: Packages,
+    /// The folder with the source of a kernel's DMA drivers, and the shell: what the release's own kernel came with.
+    common: PathBuf,
     /// The build folder of modules and programs.
     built: PathBuf,
 }
 
 impl<'a> Guest<'a> {
-    fn new(work: &'a Work<'a>, machine: &'static Machine) -> Result<Self, Failure> {
+    pub(super) fn new(work: &'a Work<'a>, machine: &'static Machine) -> Result<Self, Failure> {
         let debian = machine.architecture.debian;
         let folder = work.place.built(&format!("kernel/{debian}"));
         let built = if machine.is_debug { work.place.built("kernel/debug") } else { folder.clone() };
         let host = packages::host_architecture()?;
-        Ok(Self { work, machine, host, packages: Packages::new(folder, debian), built })
+        let packages = Packages::new(folder, debian);
+        Ok(Self { work, machine, host, common: packages.unpacked(), packages, built })
+    }
+
+    /// The same guest with another kernel, which was unpacked.
+    pub(super) fn with_kernel(&self, packages: Packages, built: PathBuf) -> Self {
+        let Self { work, machine, ref host, ref common, .. } = *self;
+        Self { work, machine, host: host.clone(), common: common.clone(), packages, built }
     }
 
     /// The full version of the unpacked kernel.
-    fn abi(&self) -> Result<String, Failure> {
+    pub(super) fn abi(&self) -> Result<String, Failure> {
         self.packages.finished().ok_or_else(|| Failure::setup("the kernel's packages are not unpacked"))
     }
 
     /// The folder of the kernel's source, which is unpacked in part.
     fn source(&self) -> Result<PathBuf, Failure> {
-        packages::beginning(&self.packages.unpacked(), "linux-source-")
+        packages::beginning(&self.common, "linux-source-")
             .ok_or_else(|| Failure::setup("the kernel's source is not unpacked"))
     }
 
     /// Downloads the kernel, its headers and their tools; of its source only the DMA drivers and the style checker.
-    fn need_kernel(&self) -> Result<(), Failure> {
+    pub(super) fn need_kernel(&self) -> Result<(), Failure> {
         let checker = |source: PathBuf| source.join("scripts/checkpatch.pl").exists();
         if self.packages.finished().is_some() && self.source().is_ok_and(checker) {
             return Ok(());
         }
-        self.packages.begin("")?;
+        self.packages.begin()?;
         let Architecture { debian, flavour, .. } = self.machine.architecture;
         let depends = self.packages.depends(&format!("linux-image-{flavour}:{debian}"));
         let image = packages::newest(&depends, "linux-image-").ok_or_else(|| {
@@ -178,10 +188,12 @@ impl<'a> Guest<'a> {
         let headers =
             if self.machine.is_debug { self.built.join("kernel") } else { self.headers(&self.abi()?) };
         let cross = if debian == self.host { String::new() } else { format!("{triple}-") };
-        Ok(kbuild(&headers, folder, kernel, &cross, options))
+        // Type information would need the kernel's, which its packages lack.
+        let options = [&["CONFIG_DEBUG_INFO_BTF_MODULES="], options].concat();
+        Ok(kbuild(&headers, folder, kernel, &cross, &options))
     }
 
-    fn build_modules(&self) -> u8 {
+    pub(super) fn build_modules(&self) -> u8 {
         let build = || -> Result<[Line; 2], Failure> {
             let modules = self.built.join("modules");
             copy_tree(&self.work.place.at(layout::module::FOLDER), &modules)?;
@@ -224,14 +236,14 @@ impl<'a> Guest<'a> {
         Ok(checkpatch(&self.source()?.join("scripts/checkpatch.pl"), &files))
     }
 
-    fn tests(&self) -> Line {
+    pub(super) fn tests(&self) -> Line {
         let compiler = format!("CC={}-gcc", self.machine.architecture.triple);
         let modules = self.built.join("modules");
         Line::new("make").args(["-s", "-C"]).arg(modules).arg(compiler).arg("memferry_test")
     }
 
     /// Builds the engine tests and the service, if the guest runs them.
-    fn build_programs(&self) -> u8 {
+    pub(super) fn build_programs(&self) -> u8 {
         let build = || -> Result<u8, Failure> {
             let (crate_of_suite, suite) = test::KERNEL_SUITE;
             let suite_line = ["test", "-p", crate_of_suite, "--test", suite, "--no-run"];
@@ -276,7 +288,7 @@ impl<'a> Guest<'a> {
         stages::run(&Line::new(strip).arg("-o").arg(program).arg(path))
     }
 
-    fn initramfs(&self) -> Result<Boot, Failure> {
+    pub(super) fn initramfs(&self) -> Result<Boot, Failure> {
         let root = self.built.join(self.machine.name);
         make_anew(&root)?;
         make(&root.join("bin"))?;
@@ -285,7 +297,7 @@ impl<'a> Guest<'a> {
         let executable = fs::Permissions::from_mode(0o755);
         fs::set_permissions(root.join("init"), executable).map_err(|error| broken(&root, &error))?;
         copy(&self.built.join("modules/memferry_test"), &root.join("test"))?;
-        copy(&packages::busybox(&self.packages.unpacked())?, &root.join("bin/busybox"))?;
+        copy(&packages::busybox(&self.common)?, &root.join("bin/busybox"))?;
         for folder in ["modules", "modules/softdma", "drivers", "drivers/xilinx"] {
             self.copy_modules(&self.built.join(folder), &root.join("modules"))?;
         }
@@ -294,6 +306,12 @@ impl<'a> Guest<'a> {
             if from.exists() {
                 copy(&from, &root.join(program))?;
             }
+        }
+        let unpacked = self.packages.unpacked();
+        let stock = |name: &&str| packages::copy_module(&unpacked, name, &root.join("modules"));
+        let lines: Vec<Line> = self.machine.stock.iter().flat_map(stock).collect();
+        if run_all(&lines) != 0 {
+            return Err(Failure::setup("could not copy the kernel's own modules"));
         }
         write(&root.join("modules/order"), format!("{}\n", self.machine.order))?;
         let initrd = self.built.join(format!("{}.initrd", self.machine.name));

@@ -7,9 +7,8 @@
 use std::path::Path;
 
 use super::module::{copy_tree, kbuild, relocate};
-use super::packages::{self, KEYRING, Packages};
+use super::packages::{self, Packages};
 use crate::failure::Failure;
-use crate::files::{make_anew, write};
 use crate::layout;
 use crate::line::Line;
 use crate::setup::debian;
@@ -24,12 +23,7 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     }
     work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
     let folder = work.place.built("kernel/newer");
-    let packages = Packages::new(folder.clone(), "amd64");
-    if packages.finished().is_none() {
-        download(&packages, &folder)?;
-    }
-    let version =
-        packages.finished().ok_or_else(|| Failure::setup("the newer kernel's headers are not unpacked"))?;
+    let (packages, version) = need(&folder, false)?;
     let headers = packages.unpacked().join(format!("usr/src/{HEADERS}{version}"));
     let modules = folder.join("modules");
     copy_tree(&work.place.at(layout::module::FOLDER), &modules)?;
@@ -41,19 +35,30 @@ fn build(headers: &Path, modules: &Path) -> Line {
     kbuild(headers, modules, "x86_64", "", &options)
 }
 
-fn download(packages: &Packages, folder: &Path) -> Result<(), Failure> {
-    let (codename, mirror) = packages::mirror()?;
-    let sources = folder.join("sources.list");
-    let settings =
-        format!("Dir::Etc::sourcelist \"{}\"; Dir::Etc::sourceparts \"/dev/null\";", sources.display());
-    make_anew(folder)?;
-    write(&sources, format!("deb [signed-by={KEYRING}] {mirror} {codename}-backports main\n"))?;
-    packages.begin(&settings)?;
+/// The unpacked headers, on request also the kernel, and its version.
+pub(super) fn need(folder: &Path, with_kernel: bool) -> Result<(Packages, String), Failure> {
+    let packages = Packages::new(folder.to_owned(), "amd64");
+    let has_kernel = || packages::beginning(&packages.unpacked().join("boot"), "vmlinuz-").is_some();
+    if packages.finished().is_none() || (with_kernel && !has_kernel()) {
+        download(&packages, with_kernel)?;
+    }
+    let version =
+        packages.finished().ok_or_else(|| Failure::setup("the newer kernel's headers are not unpacked"))?;
+    Ok((packages, version))
+}
+
+fn download(packages: &Packages, with_kernel: bool) -> Result<(), Failure> {
+    let (codename, _) = packages::mirror()?;
+    packages.begin_with(&[&format!("{codename}-backports")])?;
     let depends = packages.depends("linux-headers-amd64");
     let name = packages::newest(&depends, HEADERS)
         .ok_or_else(|| Failure::setup("the backports contain no newer kernel"))?;
     say(format_args!("downloading {name}"));
-    packages.download(&wanted(name, &packages.depends(name)))?;
+    let mut names = wanted(name, &packages.depends(name));
+    if with_kernel {
+        names.push(format!("linux-image-{}", &name[HEADERS.len()..]));
+    }
+    packages.download(&names)?;
     relocate(&packages.unpacked().join(format!("usr/src/{name}/Makefile")), &packages.unpacked())?;
     packages.finish(&name[HEADERS.len()..])
 }

@@ -41,10 +41,27 @@ impl Packages {
         write(&self.folder.join("unpacked"), format!("{note}\n"))
     }
 
-    /// Starts from nothing, with further settings for apt, and downloads the package lists.
-    pub(crate) fn begin(&self, settings: &str) -> Result<(), Failure> {
+    /// Starts from nothing and downloads the lists of the system's own sources.
+    pub(crate) fn begin(&self) -> Result<(), Failure> {
         make_anew(&self.folder)?;
-        self.make_state(settings)?;
+        self.make_state("")?;
+        self.update()
+    }
+
+    /// Starts from nothing and downloads the lists of these suites only, from the system's mirror.
+    pub(crate) fn begin_with(&self, suites: &[&str]) -> Result<(), Failure> {
+        let (_, mirror) = mirror()?;
+        make_anew(&self.folder)?;
+        let list = self.folder.join("sources.list");
+        write(&list, suites.iter().map(|suite| source(&mirror, suite)).collect::<String>())?;
+        self.make_state(&format!(
+            "Dir::Etc::sourcelist \"{}\"; Dir::Etc::sourceparts \"/dev/null\"; Acquire::Languages \"none\";",
+            list.display()
+        ))?;
+        self.update()
+    }
+
+    fn update(&self) -> Result<(), Failure> {
         // A mirror that is being updated may have invalid lists, which may not be needed.
         if stages::run(&self.apt("apt-get").arg("update")) != 0 {
             say(format_args!(
@@ -88,13 +105,41 @@ impl Packages {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .collect();
         files.sort();
+        self.unpack(&files)?;
+        fs::remove_dir_all(&folder).map_err(|error| broken(&folder, &error))
+    }
+
+    /// Downloads and unpacks a package of a suite with everything it depends on.
+    pub(crate) fn download_with_dependencies(&self, suite: &str, name: &str) -> Result<(), Failure> {
+        let line = self.apt("apt-get").args(["install", "--download-only", "--yes", "--quiet"]);
+        let line = line.args(["--no-install-recommends", "--target-release", suite, name]);
+        if stages::run(&line) != 0 {
+            return Err(Failure::setup(format!("could not download {name} of {suite}")));
+        }
+        let folder = self.folder.join("apt/cache/archives");
+        let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+            .map_err(|error| broken(&folder, &error))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .collect();
+        files.sort();
+        self.unpack(&files)?;
+        fs::remove_dir_all(&folder).map_err(|error| broken(&folder, &error))
+    }
+
+    fn unpack(&self, files: &[PathBuf]) -> Result<(), Failure> {
         for file in files {
-            if stages::run(&Line::new("dpkg").arg("-x").arg(&file).arg(self.unpacked())) != 0 {
+            if stages::run(&Line::new("dpkg").arg("-x").arg(file).arg(self.unpacked())) != 0 {
                 return Err(Failure::setup(format!("could not unpack {}", file.display())));
             }
         }
-        fs::remove_dir_all(&folder).map_err(|error| broken(&folder, &error))
+        Ok(())
     }
+}
+
+/// The line of a suite in a list of sources, signed by a key of Debian's.
+fn source(mirror: &str, suite: &str) -> String {
+    format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n")
 }
 
 /// The keys of all of Debian's releases.
@@ -138,6 +183,7 @@ fn configuration(folder: &Path, host: &str, debian: &str, settings: &str) -> Str
          Dir::State \"{folder}/apt/state\";\n\
          Dir::State::status \"{folder}/apt/status\";\n\
          Dir::Cache \"{folder}/apt/cache\";\n\
+         Debug::NoLocking \"1\";\n\
          {settings}\n"
     )
 }
@@ -179,6 +225,23 @@ pub(crate) fn busybox(unpacked: &Path) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::setup("the package busybox-static has no busybox"))
 }
 
+/// Copies a kernel module, uncompressed. If the kernel lacks it, the guest reports that.
+pub(crate) fn copy_module(unpacked: &Path, name: &str, to: &Path) -> Vec<Line> {
+    let found = [unpacked.join("lib/modules"), unpacked.join("usr/lib/modules")]
+        .into_iter()
+        .filter(|folder| folder.exists())
+        .filter_map(|folder| {
+            stages::output(&Line::new("find").arg(folder).args(["-name", &format!("{name}.ko*")]))
+        })
+        .find_map(|found| found.lines().next().map(PathBuf::from));
+    let Some(found) = found else { return Vec::new() };
+    let copied = to.join(found.file_name().unwrap_or_default());
+    let is_packed = copied.extension().is_some_and(|extension| extension == "xz");
+    let copy = Line::new("cp").arg(&found).arg(&copied);
+    let unpack = Line::new("xz").arg("-d").arg(&copied);
+    [copy].into_iter().chain(is_packed.then_some(unpack)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +281,14 @@ mod tests {
     fn codename_is_read_from_the_release() {
         assert_eq!(codename("ID=debian\nVERSION_CODENAME=trixie\n"), Some("trixie"));
         assert_eq!(codename("ID=other\n"), None);
+    }
+
+    #[test]
+    fn suites_are_verified_by_debians_keys() {
+        assert_eq!(
+            source("http://b/debian/", "trixie-backports"),
+            format!("deb [signed-by={KEYRING}] http://b/debian/ trixie-backports main\n")
+        );
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn need_packages(packages: &Packages) -> Result<(), Failure> {
     if packages.finished().is_some() {
         return Ok(());
     }
-    packages.begin("")?;
+    packages.begin()?;
     let depends = packages.depends("linux-image-amd64");
     let image = packages::newest(&depends, "linux-image-")
         .ok_or_else(|| Failure::setup("the package lists that could be downloaded have no kernel"))?;
@@ -122,7 +122,7 @@ fn fill_root(work: &Work, unpacked: &Path, folder: &Path) -> Result<(), Failure>
     make_tree(&tree)?;
     lines.push(Line::new("tar").arg("-C").arg(&tree).arg("-cf").arg(root.join("tree.tar")).arg("."));
     for name in MODULES {
-        lines.extend(copy_module(unpacked, name, &root.join("modules")));
+        lines.extend(packages::copy_module(unpacked, name, &root.join("modules")));
     }
     if run_all(&lines) != 0 {
         return Err(Failure::setup("could not copy the files of the guest"));
@@ -141,21 +141,6 @@ fn beginnings(folder: &Path, beginning: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(begins).collect();
     found.sort();
     found
-}
-
-/// Copies a kernel module, uncompressed. If the kernel lacks it, the guest reports that.
-fn copy_module(unpacked: &Path, name: &str, to: &Path) -> Vec<Line> {
-    let found = [unpacked.join("lib/modules"), unpacked.join("usr/lib/modules")]
-        .into_iter()
-        .filter(|folder| folder.exists())
-        .filter_map(|folder| output(&Line::new("find").arg(folder).args(["-name", &format!("{name}.ko*")])))
-        .find_map(|found| found.lines().next().map(PathBuf::from));
-    let Some(found) = found else { return Vec::new() };
-    let copied = to.join(found.file_name().unwrap_or_default());
-    let is_packed = copied.extension().is_some_and(|extension| extension == "xz");
-    let copy = Line::new("cp").arg(&found).arg(&copied);
-    let unpack = Line::new("xz").arg("-d").arg(&copied);
-    [copy].into_iter().chain(is_packed.then_some(unpack)).collect()
 }
 
 /// A small source tree: a header, a main program, and parts that each add their number.

@@ -46,7 +46,12 @@ pub(crate) struct Watch<'a> {
 impl Watch<'_> {
     /// Runs the guest and returns the exit status of its stage.
     pub(crate) fn run(&self, line: &Line) -> u8 {
-        match self.verdict(line) {
+        self.run_with(line, &mut |_| ())
+    }
+
+    /// The same, and calls the function with each line of output.
+    pub(crate) fn run_with(&self, line: &Line, on_line: &mut dyn FnMut(&str)) -> u8 {
+        match self.verdict(line, on_line) {
             Ok(Some(verdict)) => u8::from(verdict.failed != 0),
             Ok(None) => {
                 say(format_args!("the guest ended without a verdict; the end of {}:", self.log.display()));
@@ -60,24 +65,25 @@ impl Watch<'_> {
         }
     }
 
-    fn verdict(&self, line: &Line) -> io::Result<Option<Verdict>> {
+    fn verdict(&self, line: &Line, on_line: &mut dyn FnMut(&str)) -> io::Result<Option<Verdict>> {
         let log = File::create(self.log)?;
         let mut command = line.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
         let mut child = command.spawn()?;
         let lines = lines_of(child.stdout.take().expect("standard output is piped"), log);
-        let verdict = self.wait(&lines);
+        let verdict = self.wait(&lines, on_line);
         end(&mut child);
         Ok(verdict)
     }
 
-    fn wait(&self, lines: &Receiver<String>) -> Option<Verdict> {
+    fn wait(&self, lines: &Receiver<String>, on_line: &mut dyn FnMut(&str)) -> Option<Verdict> {
         let start = Instant::now();
         loop {
             let left = self.limit.saturating_sub(start.elapsed());
             let line = if left.is_zero() { Err(RecvTimeoutError::Timeout) } else { lines.recv_timeout(left) };
             match line {
                 Ok(line) => {
+                    on_line(&line);
                     if self.shown.iter().any(|beginning| line.starts_with(beginning)) {
                         print(&line);
                     }
@@ -135,7 +141,15 @@ mod tests {
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = std::env::temp_dir().join(format!("xtask-watch-{number}-{}", std::process::id()));
         let watch = Watch { log: &log, limit, mark: "guest: ", shown: &[] };
-        let verdict = watch.verdict(&Line::new("sh").args(["-c", script])).unwrap();
+        let mut lines = Vec::new();
+        let verdict = watch
+            .verdict(&Line::new("sh").args(["-c", script]), &mut |line| lines.push(line.to_owned()))
+            .unwrap();
+        assert_eq!(
+            lines.last().is_some_and(|line| line.starts_with("guest: ")),
+            verdict.is_some(),
+            "{lines:?}"
+        );
         let said = fs::read_to_string(&log).unwrap();
         fs::remove_file(&log).unwrap();
         (verdict, said)

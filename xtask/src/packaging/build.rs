@@ -1,7 +1,7 @@
 //! Builds what is packed: programs and libraries in release mode, manual pages, completions, the C library, and the Python wheel.
 //!
 //! ```text
-//! one cargo build for all of them, so that they share their crates ──► manual pages, completions, C library ──► Built
+//! a cargo build for each workspace, so that programs share their crates ──► manual pages, completions, C library ──► Built
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::tree::{Built, CLibrary};
 use super::wheel;
 use crate::failure::Failure;
 use crate::files::{make_anew, write};
-use crate::layout::{self, PRODUCT_WORKSPACE, binary, package};
+use crate::layout::{self, PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, binary, package};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
 use crate::stages::{output, say};
@@ -23,6 +23,7 @@ const CRATES: [&str; 6] =
 pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
     work.setup.rust(&[])?;
     work.stages.run("programs and libraries", &cargo())?;
+    work.stages.run("devices for virtual machines", &cargo_device())?;
     let programs = work.place.built("release");
     let built = Built {
         root: work.place.root.clone(),
@@ -52,6 +53,11 @@ pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
 fn cargo() -> Line {
     let options = CRATES.iter().flat_map(|name| ["-p", name]);
     PRODUCT_WORKSPACE.cargo(&["build", "--release"]).args(options)
+}
+
+/// The program of the laboratory's workspace that others use.
+fn cargo_device() -> Line {
+    RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE])
 }
 
 /// Installs the C library from a build directory.
@@ -106,12 +112,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_built_at_once() {
+    fn each_workspace_is_built_at_once() {
         assert_eq!(
             cargo().to_string(),
             "cargo build --release -p memferry-cli -p memferry-c -p memferry-engine-c -p memferry-engine-cuda -p \
              memferry-preload -p memferry-recorder"
         );
+        assert_eq!(cargo_device().to_string(), "cd research && cargo build --release -p memferry-pci");
     }
 
     #[test]

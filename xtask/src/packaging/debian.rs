@@ -14,7 +14,7 @@ use super::tree::{self, Prefix};
 use super::{build, licences};
 use crate::failure::Failure;
 use crate::files::{broken, make, make_anew, read, write};
-use crate::layout::{self, package};
+use crate::layout::{self, PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, package};
 use crate::line::Line;
 use crate::setup::{debian, toolchains};
 use crate::stages::{output, run_all, say};
@@ -25,15 +25,18 @@ const MAINTAINER: &str = "The memferry developers <memferry@packages.invalid>";
 const ENGINE_DEVELOPMENT: &str = "libmemferry-engine-dev";
 /// The engine process for NVIDIA GPUs.
 const ENGINE_CUDA: &str = "memferry-engine-cuda";
-/// Packages with crates of others, and the crate that each contains.
-const WITH_CRATES: [(&str, &str); 7] = [
-    ("memferry", package::CLI),
-    (ENGINE_CUDA, package::ENGINE_CUDA),
-    ("libmemferry0", package::C),
-    ("libmemferry-dev", package::C),
-    ("libmemferry-engine0", package::ENGINE_C),
-    (ENGINE_DEVELOPMENT, package::ENGINE_C),
-    ("python3-memferry", package::PYTHON),
+/// Devices for virtual machines.
+const DEVICE: &str = "memferry-device";
+/// Packages with crates of others, the crate that each contains, and its workspace.
+const WITH_CRATES: [(&str, &str, Workspace); 8] = [
+    ("memferry", package::CLI, PRODUCT_WORKSPACE),
+    (ENGINE_CUDA, package::ENGINE_CUDA, PRODUCT_WORKSPACE),
+    (DEVICE, package::DEVICE, RESEARCH_WORKSPACE),
+    ("libmemferry0", package::C, PRODUCT_WORKSPACE),
+    ("libmemferry-dev", package::C, PRODUCT_WORKSPACE),
+    ("libmemferry-engine0", package::ENGINE_C, PRODUCT_WORKSPACE),
+    (ENGINE_DEVELOPMENT, package::ENGINE_C, PRODUCT_WORKSPACE),
+    ("python3-memferry", package::PYTHON, PRODUCT_WORKSPACE),
 ];
 
 /// Checks each manual page below folders; pages of other packages need not be installed.
@@ -48,6 +51,7 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
         .args(["-c", MANDOC, "mandoc"])
         .arg(&built.manuals)
         .arg(work.place.at(layout::packaging::CUDA_PAGE))
+        .arg(work.place.at(layout::packaging::DEVICE_PAGE))
         .args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
     let wheel = build::wheel(work)?;
@@ -92,6 +96,7 @@ fn lay_out(
     };
     tree::command(built, &prefix("memferry"))?;
     tree::cuda(built, &prefix(ENGINE_CUDA))?;
+    tree::device(built, &prefix(DEVICE))?;
     tree::library(&built.c, &prefix("libmemferry0"))?;
     tree::development(&built.c, &prefix("libmemferry-dev"))?;
     tree::library(&built.engine, &prefix("libmemferry-engine0"))?;
@@ -101,10 +106,13 @@ fn lay_out(
     tree::module(built, &prefix("memferry-dkms"), version)?;
     let rustc = output(&Line::new("rustc").arg("-vV").within(&work.place.root)).unwrap_or_default();
     let host = toolchains::host(&rustc).ok_or_else(|| Failure::setup("rustc does not run"))?;
-    for (package, crate_name) in WITH_CRATES {
+    for (package, crate_name, workspace) in WITH_CRATES {
         let docs = stage.join(package).join("usr/share/doc").join(package);
         make(&docs)?;
-        write(&docs.join("third-party-licences"), licences::of(crate_name, host)?)?;
+        write(
+            &docs.join("third-party-licences"),
+            licences::of(crate_name, &work.place.at(workspace.folder), host)?,
+        )?;
     }
     Ok(())
 }

@@ -19,16 +19,17 @@ use crate::failure::Failure;
 const NAMES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
 const TITLE: &str = "Crates of others in this package, with their licences and notices.\n";
 
-/// The notices of one of the project's crates, for a host.
-pub(crate) fn of(crate_name: &str, host: &str) -> Result<String, Failure> {
-    let crates: Vec<Notice> = linked(&metadata(host)?, crate_name).into_iter().map(Notice::read).collect();
+/// The notices of one of the project's crates, in a workspace's folder, for a host.
+pub(crate) fn of(crate_name: &str, workspace: &Path, host: &str) -> Result<String, Failure> {
+    let crates: Vec<Notice> =
+        linked(&metadata(workspace, host)?, crate_name).into_iter().map(Notice::read).collect();
     Ok(text(&crates))
 }
 
 /// The crates for a host, which set-up has fetched. Those for other platforms need not be there.
-fn metadata(host: &str) -> Result<Metadata, Failure> {
+fn metadata(workspace: &Path, host: &str) -> Result<Metadata, Failure> {
     let options = ["--filter-platform", host, "--offline", "--locked"].map(str::to_owned);
-    let metadata = MetadataCommand::new().other_options(options).exec();
+    let metadata = MetadataCommand::new().current_dir(workspace).other_options(options).exec();
     metadata.map_err(|error| Failure::setup(format!("cannot read the crates: {error}")))
 }
 
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn only_linked_crates_of_others_are_named() {
         let rustc = output(&Line::new("rustc").arg("-vV")).unwrap();
-        let metadata = metadata(toolchains::host(&rustc).unwrap()).unwrap();
+        let metadata = metadata(Path::new("."), toolchains::host(&rustc).unwrap()).unwrap();
         let names: Vec<&str> =
             linked(&metadata, "xtask").iter().map(|package| package.name.as_str()).collect();
         assert!(names.contains(&"clap") && !names.contains(&"xtask"), "{names:?}");

@@ -1,7 +1,7 @@
 //! The files of each package: where they are built, and where they are installed.
 //!
 //! ```text
-//! Built ──► command, cuda, library, development, examples, python, module ──► files below Prefix::root
+//! Built ──► command, cuda, device, library, development, examples, python, module ──► files below Prefix::root
 //! ```
 //!
 //! `Prefix::seen` is the path that the installed programs know. It differs from `root` while a package is made.
@@ -103,6 +103,13 @@ pub(crate) fn cuda(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     let from = built.root.join(layout::packaging::CUDA);
     units(&from, prefix)?;
     copy_all(&from, &prefix.folder("share/man/man1")?, "1")
+}
+
+/// Devices for virtual machines, with the manual page.
+pub(crate) fn device(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    stripped(&built.programs.join(binary::DEVICE), &prefix.folder("bin")?)?;
+    let page = built.root.join(layout::packaging::DEVICE_PAGE);
+    copy(&page, &prefix.folder("share/man/man1")?.join("memferry-device.1"))
 }
 
 /// Each shell finds completions by the name of the file.

@@ -7,7 +7,8 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
-//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  lab uses any, nothing uses lab
+//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;
+//!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
 //!
 //! Normal and build dependencies must follow the table [`ALLOWED`]. Development dependencies may name any crate except the
@@ -32,8 +33,8 @@ const LAB: &str = "memferry-lab";
 const CLI: &str = "memferry-cli";
 const DAEMON: &str = "memferry-daemon";
 /// Crates of the laboratory's workspace. No crate of the product may name one, even in tests.
-const RESEARCH: [&str; 5] =
-    ["memferry-registers", "memferry-drivers", "memferry-models", "memferry-driven", LAB];
+const RESEARCH: [&str; 6] =
+    ["memferry-registers", "memferry-drivers", "memferry-models", "memferry-driven", "memferry-pci", LAB];
 
 /// Every crate of the workspaces, and its allowed dependencies.
 const ALLOWED: &[(&str, Arrows)] = &[
@@ -119,6 +120,10 @@ const ALLOWED: &[(&str, Arrows)] = &[
     (
         "memferry-driven",
         Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-registers", "memferry-drivers"]),
+    ),
+    (
+        "memferry-pci",
+        Arrows::Only(&["memferry-clock", "memferry-shm", "memferry-registers", "memferry-models"]),
     ),
     (LAB, Arrows::Any),
 ];

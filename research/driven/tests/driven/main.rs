@@ -62,7 +62,7 @@ impl Fixture {
     }
 
     fn over(config: Config, channels: u32, options: SdmaOptions) -> Self {
-        let ram = Ram::new(BASE, vec![0; RAM_BYTES + LIST_BYTES]);
+        let ram = Ram::new(BASE.into(), vec![0; RAM_BYTES + LIST_BYTES]);
         let device = Shared::new(Sdma::new(config, WithRegister::new(ram, REGISTER)));
         let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
         Self { engine, device, used: 0, now: Instant::ORIGIN }

@@ -43,7 +43,7 @@ impl DmaMemory for RamWords {
 }
 
 pub(crate) fn device() -> Shared<Modelled> {
-    Shared::new(Ioat::new(Config::default(), Ram::new(BASE, vec![0; RAM_BYTES + RING_BYTES])))
+    Shared::new(Ioat::new(Config::default(), Ram::new(BASE.into(), vec![0; RAM_BYTES + RING_BYTES])))
 }
 
 pub(crate) struct Fixture {

@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new() -> Self {
         let bytes = (0..SIZE).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect();
-        let device = model::Sdma::new(model::Config::default(), Ram::new(BASE as u32, bytes));
+        let device = model::Sdma::new(model::Config::default(), Ram::new(BASE, bytes));
         Self { device: RefCell::new(device) }
     }
 

@@ -102,7 +102,7 @@ pub struct Chipset {
 impl Chipset {
     /// Memory without any transfers so far.
     pub fn new(times: ChipsetTimes, caches: Caches) -> Self {
-        let rings = Ram::new(RINGS, vec![0; RING_BYTES as usize * CHANNELS]);
+        let rings = Ram::new(RINGS.into(), vec![0; RING_BYTES as usize * CHANNELS]);
         let written = [0; CALLERS + 1];
         let served = [0; CHANNELS];
         Self { rings, caches, times, bus_free: Instant::ORIGIN, written, served }
@@ -113,8 +113,8 @@ impl Chipset {
     }
 
     /// Inspects a descriptor that the engine reads.
-    fn inspect(&mut self, address: u32, bytes: &[u8]) {
-        let channel = u64::from(address - RINGS) / RING_BYTES;
+    fn inspect(&mut self, address: u64, bytes: &[u8]) {
+        let channel = (address - u64::from(RINGS)) / RING_BYTES;
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_le_bytes(*bytes);
@@ -128,8 +128,8 @@ impl Chipset {
 }
 
 impl Bus for Chipset {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
-        if address < RINGS {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
+        if address < RINGS.into() {
             return Ok(());
         }
         self.rings.read(address, bytes)?;
@@ -137,8 +137,8 @@ impl Bus for Chipset {
         Ok(())
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
-        if address < RINGS {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
+        if address < RINGS.into() {
             self.written[(address >> WINDOW_BITS) as usize] += bytes.len() as u64;
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl Bus for Chipset {
     fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
         let Access { address, bytes, kind } = access;
         let write = kind != AccessKind::Read;
-        let modified = self.caches.borrow_mut().snoop(address.into(), bytes.into(), write);
+        let modified = self.caches.borrow_mut().snoop(address, bytes.into(), write);
         if modified == 0 {
             return arrival;
         }
@@ -169,14 +169,14 @@ impl DmaMemory for RingWords {
     fn read(&mut self, address: u64) -> u64 {
         let mut bytes = [0; 8];
         // The driver stays inside its rings.
-        let read = self.0.with(|device| device.bus_mut().rings.read(address as u32, &mut bytes));
+        let read = self.0.with(|device| device.bus_mut().rings.read(address, &mut bytes));
         debug_assert!(read.is_ok(), "{address:#x}");
         u64::from_le_bytes(bytes)
     }
 
     fn write(&mut self, address: u64, word: u64) {
         let bytes = word.to_le_bytes();
-        let written = self.0.with(|device| device.bus_mut().rings.write(address as u32, &bytes));
+        let written = self.0.with(|device| device.bus_mut().rings.write(address, &bytes));
         debug_assert!(written.is_ok(), "{address:#x}");
     }
 }

@@ -20,11 +20,12 @@ use crate::table::Tables;
 use crate::verdict::Basis;
 
 /// Sections beside those of the papers, by id and title.
-const SECTIONS: [(&str, &str); 6] = [
+const SECTIONS: [(&str, &str); 7] = [
     ("machine", "The machine"),
     ("reading", "How to read this"),
     ("failed", "Failed claims"),
     ("claims", "All claims"),
+    ("emulated", "Emulated copies"),
     ("sensitivity", "Sensitivity"),
     ("parameters", "Parameters"),
 ];
@@ -49,6 +50,7 @@ impl Page<'_> {
                                                 section id="failed" { h2 { "Failed claims" } (verdicts::failed(self)) (self.failures()) }
                         section id="claims" { h2 { "All claims" } (verdicts::counts(self)) (verdicts::overview(self)) }
                         @for (name, title) in self.names() { (self.paper(&name, &title)) }
+                        (self.emulated.section())
                         (further::sensitivity(self))
                         (further::parameters(self))
                     }

@@ -1,6 +1,6 @@
 //! The data of the HTML page.
 
-use super::{Machine, Report};
+use super::{Emulated, Machine, Report};
 use crate::claims::Claims;
 use crate::experiments::{Prepared, RunError};
 use crate::sensitivity::Sensitivity;
@@ -20,6 +20,8 @@ pub struct Page<'a> {
     pub machine: Machine,
     /// The sensitivity table of this run, or the committed one.
     pub sensitivity: Sensitivity,
+    /// What `./x guest ioat` left.
+    pub emulated: Emulated,
     /// The claims and figures selected by `--only`; empty for all.
     pub only: &'a [String],
 }

@@ -57,7 +57,7 @@ pub(super) struct Simulated {
 
 impl Simulated {
     pub(super) fn new() -> Result<Self, BedError> {
-        let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 2 * MEMORY_BYTES]));
+        let device = Sdma::new(Config::default(), Ram::new(BASE.into(), vec![0; 2 * MEMORY_BYTES]));
         let mut service = Service::new(device, 4, SdmaOptions::default()).map_err(message)?;
         let mut window = |memory: usize| {
             let at = BASE + (memory * MEMORY_BYTES + WINDOW_AT) as u32;

@@ -37,11 +37,11 @@ const MAX_ELEMENTS: u64 = (1 << 24) - 1;
 pub struct Blank;
 
 impl Bus for Blank {
-    fn read(&mut self, _address: u32, _bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, _address: u64, _bytes: &mut [u8]) -> Result<(), BusError> {
         Ok(())
     }
 
-    fn write(&mut self, _address: u32, _bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, _address: u64, _bytes: &[u8]) -> Result<(), BusError> {
         Ok(())
     }
 }

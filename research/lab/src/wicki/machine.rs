@@ -66,20 +66,20 @@ impl Folded {
         &mut self.0
     }
 
-    fn place(address: u32, length: usize) -> Option<std::ops::Range<usize>> {
+    fn place(address: u64, length: usize) -> Option<std::ops::Range<usize>> {
         let begin = address as usize & (KEPT - 1);
         (begin + length <= KEPT).then_some(begin..begin + length)
     }
 }
 
 impl Bus for Folded {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
         let place = Self::place(address, bytes.len()).ok_or(BusError)?;
         bytes.copy_from_slice(self.0.get(place).ok_or(BusError)?);
         Ok(())
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
         let place = Self::place(address, bytes.len()).ok_or(BusError)?;
         self.0.get_mut(place).ok_or(BusError)?.copy_from_slice(bytes);
         Ok(())

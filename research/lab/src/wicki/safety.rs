@@ -243,7 +243,7 @@ fn crowd_simulated() -> Result<Crowd, BedError> {
     let client = SessionId(1);
     let base = 0x8000_0000u32;
     let memory = vec![0; REQUESTS as usize * SHIFTED];
-    let device = Sdma::new(Config::default(), Ram::new(base, memory));
+    let device = Sdma::new(Config::default(), Ram::new(base.into(), memory));
     let message = |error: super::service::ServiceError| error.to_string();
     let mut service = Service::new(device, CHANNELS, SdmaOptions::default()).map_err(message)?;
     let place = |tag: u64| tag as usize * SHIFTED..(tag as usize + 1) * SHIFTED;

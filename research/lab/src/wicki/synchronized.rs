@@ -46,7 +46,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Result<Self, ServiceError> {
-        let board = WithRegister::new(Ram::new(MEMORY, vec![0; MEMORY_BYTES]), REGISTER);
+        let board = WithRegister::new(Ram::new(MEMORY.into(), vec![0; MEMORY_BYTES]), REGISTER);
         let device = Sdma::new(Config::default(), board);
         let mut service = Service::new(device, 4, SdmaOptions::default())?;
         let lines = RequestLines { readable: Some(READABLE), writable: Some(WRITABLE) };

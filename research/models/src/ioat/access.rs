@@ -10,8 +10,9 @@
 //! its outstanding bursts, all together by the port, which serves channels in round robin. Descriptors of a channel
 //! complete in order.
 
-use super::channel::{Burst, Channel, Fetch, Work};
-use super::{Event, Ioat, words};
+use super::channel::{Burst, Channel, Fetch, Gate, Work};
+use super::faults::{PlannedFault, Until};
+use super::{Event, Ioat, Unarmed, words};
 use crate::{AccessKind, Bus, BusError};
 use alloc::vec;
 use memferry_clock::Instant;
@@ -33,6 +34,8 @@ enum Access {
     Write(usize, usize),
     /// Index of the descriptor in flight.
     Read(usize),
+    /// No access: the oldest descriptor in flight meets its injected fault.
+    Gate,
 }
 
 /// Length of the burst at `work.bytes_started`: it ends at the next multiple of `burst` of the destination's address.
@@ -60,6 +63,11 @@ impl Channel {
         }
         let under_way: usize = self.in_flight.iter().map(|work| work.bursts.len()).sum();
         for (index, work) in self.in_flight.iter().enumerate() {
+            match work.gate {
+                Some(Gate::Until(until)) if until > now => return None,
+                Some(_) => return (index == 0).then_some(Access::Gate),
+                None => {}
+            }
             let reads_more = work.sources_read < work.sources().len() && work.bytes_started > 0;
             let begins = work.bytes_started < work.length() && under_way < outstanding;
             if work.failure.is_none() && (reads_more || begins) {
@@ -96,6 +104,10 @@ impl<B: Bus> Ioat<B> {
                 Access::Fetch => self.fetch(channel),
                 Access::Write(work, burst) => self.write(channel, work, burst),
                 Access::Read(work) => self.read(channel, work),
+                Access::Gate => {
+                    self.meet_fault(channel);
+                    1
+                }
             };
             self.port = Port { free_at: self.occupied(cycles), turn: channel };
             self.after(cycles, channel, Event::Free);
@@ -170,7 +182,7 @@ impl<B: Bus> Ioat<B> {
             Body::Null => (true, false),
             Body::Copy { .. } => (true, true),
             Body::Fill { .. } => (capability.block_fill(), true),
-            Body::Xor { .. } => (capability.xor(), true),
+            Body::Xor { .. } | Body::XorCheck { .. } => (capability.xor(), true),
         };
         let size = u64::from(descriptor.size);
         if !possible {
@@ -189,19 +201,41 @@ impl<B: Bus> Ioat<B> {
         state.serial += 1;
         state.fetched = state.fetched.wrapping_add(descriptor.slots());
         state.next = descriptor.next;
-        // No read is issued yet: `sources_read` describes the burst that was started last.
-        let mut work = Work {
-            serial: state.serial,
-            address,
-            descriptor,
-            bytes_started: 0,
-            sources_read: 0,
-            bursts: [].into(),
-            failure: None,
-        };
-        work.sources_read = work.sources().len();
+        let mut work = Work::new(state.serial, address, descriptor);
+        state.ordinal += 1;
+        for planned in self.faults.planned(channel, state.ordinal) {
+            match planned.fault {
+                PlannedFault::LoseCompletion => work.loses_completion = true,
+                PlannedFault::LoseInterrupt => work.loses_interrupt = true,
+                _ => work.gate = Some(Gate::Fault(*planned)),
+            }
+        }
         state.in_flight.push_back(work);
         self.retire(channel);
+    }
+
+    /// The oldest descriptor in flight meets the fault that was injected for it, or has waited long enough.
+    fn meet_fault(&mut self, channel: usize) {
+        let Some(work) = self.channels[channel].in_flight.front_mut() else { return };
+        let Some(gate) = work.gate.take() else { return };
+        let Gate::Fault(planned) = gate else { return self.retire(channel) };
+        match planned.fault {
+            PlannedFault::Halt(error) => self.halt(channel, error),
+            PlannedFault::Slow(delay) => {
+                let until = self.now.after(delay);
+                work.gate = Some(Gate::Until(until));
+                self.at(until, channel, Event::Free);
+            }
+            PlannedFault::Stick(until) => {
+                // It begins when the channel continues.
+                work.gate = Some(Gate::Until(self.now));
+                self.faults.stick_until(channel, until);
+                if let Until::Elapsed(time) = until {
+                    self.at(self.now.after(time), channel, Event::Released);
+                }
+            }
+            PlannedFault::LoseCompletion | PlannedFault::LoseInterrupt => {}
+        }
     }
 
     /// Records a failed fetch: the channel halts once the descriptors before it have completed.
@@ -258,12 +292,24 @@ impl<B: Bus> Ioat<B> {
             Ok(()) => {
                 burst.data.iter_mut().zip(&bytes).for_each(|(to, byte)| *to ^= byte);
                 burst.awaited -= 1;
+                self.compare(channel, serial, offset);
             }
             Err(BusError) => {
                 work.failure = Some(Chanerr::new().with_read_data(true));
                 self.retire(channel);
             }
         }
+    }
+
+    /// Ends a burst of a check whose sources have all arrived; their XOR must be zero.
+    fn compare(&mut self, channel: usize, serial: u64, offset: u64) {
+        let Some(work) = self.channels[channel].work(serial).filter(|work| work.is_check()) else { return };
+        let arrived = |burst: &Burst| burst.offset == offset && burst.awaited == 0;
+        let Some(place) = work.bursts.iter().position(arrived) else { return };
+        if work.bursts.remove(place).is_some_and(|burst| burst.data.iter().any(|byte| *byte != 0)) {
+            work.failure = Some(Chanerr::new().with_xor_p_or_crc(true));
+        }
+        self.retire(channel);
     }
 
     fn write(&mut self, channel: usize, index: usize, burst: usize) -> u64 {
@@ -310,10 +356,11 @@ impl<B: Bus> Ioat<B> {
             let control = work.descriptor.control;
             // A suspending channel changes its state only after its last completion write.
             let suspending = state.suspending;
+            let interrupt = control.interrupt() && !work.loses_interrupt;
             if !suspending {
                 state.settle();
             }
-            self.complete(channel, control.completion_write(), control.interrupt());
+            self.complete(channel, (control.completion_write(), work.loses_completion), interrupt);
             if suspending {
                 self.channels[channel].settle();
             }
@@ -331,11 +378,11 @@ impl<B: Bus> Ioat<B> {
         state.state = TransferState::Halted;
         state.error = Chanerr::from_bits(state.error.into_bits() | error.into_bits());
         let control = state.control;
-        self.complete(channel, control.error_completion_enable(), control.error_interrupt_enable());
+        self.complete(channel, (control.error_completion_enable(), false), control.error_interrupt_enable());
     }
 
-    /// Writes the status, then raises the interrupt, each if requested.
-    fn complete(&mut self, channel: usize, write: bool, interrupt: bool) {
+    /// Writes the status, unless a fault loses it, then raises the interrupt, each if requested.
+    fn complete(&mut self, channel: usize, (write, lost): (bool, bool), interrupt: bool) {
         if !write {
             if interrupt {
                 self.interrupt(channel);
@@ -352,16 +399,18 @@ impl<B: Bus> Ioat<B> {
         self.events
             .push(wait, super::Due { channel, epoch: self.channels[channel].epoch, event: Event::Free });
         let place = (self.channels[channel].completion, 8, AccessKind::Write);
-        let event = Event::Completed { status, interrupt };
+        let event = Event::Completed { status, interrupt, lost };
         self.access_memory(place, (cycles, timing.write_latency), channel, event);
     }
 
-    pub(super) fn completed(&mut self, channel: usize, status: u64, interrupt: bool) {
+    pub(super) fn completed(&mut self, channel: usize, status: u64, interrupt: bool, lost: bool) {
         let state = &mut self.channels[channel];
         state.completing = state.completing.saturating_sub(1);
         state.settle();
         let address = state.completion;
-        if self.faults.completions_to_lose > 0 {
+        if lost {
+            // The fault of one descriptor.
+        } else if self.faults.completions_to_lose > 0 {
             self.faults.completions_to_lose -= 1;
         } else if address == 0 {
             self.no_completion_address(channel);
@@ -378,14 +427,17 @@ impl<B: Bus> Ioat<B> {
         }
     }
 
-    fn interrupt(&mut self, channel: usize) {
+    pub(super) fn interrupt(&mut self, channel: usize) {
         let control = self.channels[channel].control;
         if control.interrupt_disable() {
+            self.channels[channel].held = self.config.unarmed == Unarmed::Held;
             return;
         }
         self.channels[channel].control = control.with_interrupt_disable(true);
         if self.faults.interrupts_to_lose > 0 {
             self.faults.interrupts_to_lose -= 1;
+        } else if self.intrctrl.msix_vector_control() {
+            self.messages |= 1 << channel;
         } else {
             self.attention |= 1 << channel;
         }
@@ -395,14 +447,14 @@ impl<B: Bus> Ioat<B> {
         if self.faults.hits(address, bytes.len() as u64) {
             return Err(BusError);
         }
-        self.bus.read(u32::try_from(address).map_err(|_| BusError)?, bytes)
+        self.bus.read(address, bytes)
     }
 
     fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
         if self.faults.hits(address, bytes.len() as u64) {
             return Err(BusError);
         }
-        self.bus.write(u32::try_from(address).map_err(|_| BusError)?, bytes)
+        self.bus.write(address, bytes)
     }
 }
 

@@ -12,8 +12,10 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use memferry_clock::Instant;
-use memferry_registers::ioat::descriptor::{Body, Descriptor};
-use memferry_registers::ioat::{Chanctrl, Chanerr, Chansts, TransferState};
+use memferry_registers::ioat::descriptor::{Body, Descriptor, MAX_SOURCES};
+use memferry_registers::ioat::{Chanctrl, Chanerr, Chansts, Dcactrl, TransferState};
+
+use super::faults::Planned;
 
 /// Part of a descriptor's data on its way from the sources to the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +41,53 @@ pub(super) struct Work {
     pub(super) sources_read: usize,
     pub(super) bursts: VecDeque<Burst>,
     pub(super) failure: Option<Chanerr>,
+    /// What it reads: the operation's sources, and what a check compares them with.
+    reads: [u64; MAX_SOURCES + 1],
+    read_count: usize,
+    /// An injected fault that takes effect when the descriptors before it have completed.
+    pub(super) gate: Option<Gate>,
+    pub(super) loses_completion: bool,
+    pub(super) loses_interrupt: bool,
+}
+
+/// What keeps a descriptor from its execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    Fault(Planned),
+    Until(Instant),
 }
 
 impl Work {
+    /// A descriptor without any access so far. No read is issued yet: `sources_read` describes the burst that was started last.
+    pub(super) fn new(serial: u64, address: u64, descriptor: Descriptor) -> Self {
+        let mut reads = [0; MAX_SOURCES + 1];
+        let (operands, checked) = match &descriptor.body {
+            Body::Null | Body::Fill { .. } => (&[][..], None),
+            Body::Copy { source, .. } => (core::slice::from_ref(source), None),
+            Body::Xor { sources, .. } => (sources.addresses(), None),
+            Body::XorCheck { sources, expected } => (sources.addresses(), Some(expected)),
+        };
+        let mut read_count = 0;
+        for (read, operand) in reads.iter_mut().zip(operands.iter().chain(checked)) {
+            *read = *operand;
+            read_count += 1;
+        }
+        Self {
+            serial,
+            address,
+            descriptor,
+            bytes_started: 0,
+            sources_read: read_count,
+            bursts: VecDeque::new(),
+            failure: None,
+            reads,
+            read_count,
+            gate: None,
+            loses_completion: false,
+            loses_interrupt: false,
+        }
+    }
+
     pub(super) fn length(&self) -> u64 {
         match self.descriptor.body {
             Body::Null => 0,
@@ -50,11 +96,12 @@ impl Work {
     }
 
     pub(super) fn sources(&self) -> &[u64] {
-        match &self.descriptor.body {
-            Body::Null | Body::Fill { .. } => &[],
-            Body::Copy { source, .. } => core::slice::from_ref(source),
-            Body::Xor { sources, .. } => sources.addresses(),
-        }
+        &self.reads[..self.read_count]
+    }
+
+    /// Whether its data is compared rather than written.
+    pub(super) fn is_check(&self) -> bool {
+        matches!(self.descriptor.body, Body::XorCheck { .. })
     }
 
     pub(super) fn destination(&self) -> u64 {
@@ -62,7 +109,8 @@ impl Work {
             Body::Null => 0,
             Body::Copy { destination, .. }
             | Body::Fill { destination, .. }
-            | Body::Xor { destination, .. } => *destination,
+            | Body::Xor { destination, .. }
+            | Body::XorCheck { expected: destination, .. } => *destination,
         }
     }
 
@@ -73,11 +121,12 @@ impl Work {
 
     /// Whether all data is in memory, or the descriptor failed.
     pub(super) fn is_over(&self) -> bool {
-        self.failure.is_some() || (self.bytes_started == self.length() && self.bursts.is_empty())
+        let done = self.bytes_started == self.length() && self.bursts.is_empty();
+        self.failure.is_some() || (done && self.gate.is_none())
     }
 
     fn is_started(&self) -> bool {
-        self.bytes_started > 0 || self.length() == 0 || self.failure.is_some()
+        self.bytes_started > 0 || (self.length() == 0 && self.gate.is_none()) || self.failure.is_some()
     }
 }
 
@@ -116,6 +165,11 @@ pub(super) struct Channel {
     pub(super) fetch: Option<Fetch>,
     pub(super) fetch_failure: Option<Chanerr>,
     pub(super) in_flight: VecDeque<Work>,
+    pub(super) dca: Dcactrl,
+    /// An interrupt was requested while it was not armed, and the configuration holds such ones.
+    pub(super) held: bool,
+    /// Descriptors that were put in flight since power-up.
+    pub(super) ordinal: u64,
 }
 
 impl Channel {
@@ -142,6 +196,9 @@ impl Channel {
             fetch: None,
             fetch_failure: None,
             in_flight: VecDeque::new(),
+            dca: Dcactrl::new(),
+            held: false,
+            ordinal: 0,
         }
     }
 
@@ -165,7 +222,8 @@ impl Channel {
         let control = Chanctrl::new().with_in_use(self.control.in_use());
         let error = self.error;
         let mask = self.mask;
-        *self = Self { epoch, serial, control, error, mask, ..Self::new() };
+        let ordinal = self.ordinal;
+        *self = Self { epoch, serial, control, error, mask, ordinal, ..Self::new() };
     }
 
     /// Takes a new chain address.
@@ -184,6 +242,7 @@ impl Channel {
         if let Some(first) = self.in_flight.get(kept) {
             self.next = first.address;
         }
+        self.ordinal = self.ordinal.saturating_sub((self.in_flight.len() - kept) as u64);
         self.in_flight.truncate(kept);
         self.fetched =
             self.processed.wrapping_add(self.in_flight.iter().map(|work| work.descriptor.slots()).sum());

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! test ── faults() ──► bus errors, lost interrupts and completions, bad descriptors, stuck channels
+//! schedule ── plan() ──► a descriptor's number ──► halt, lost completion or interrupt, delay, stuck channel
 //! ```
 //!
-//! Faults survive a channel's reset; only the test removes them.
+//! Faults survive a channel's reset, except for a channel that sticks until then; only the test removes them.
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
-use memferry_registers::ioat::CHANNELS;
+use core::time::Duration;
+use memferry_registers::ioat::{CHANNELS, Chanerr};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -18,6 +20,65 @@ pub struct Faults {
     pub(super) descriptors_to_spoil: u32,
     stuck: u32,
     wedged: u32,
+    /// How long each channel that a planned fault has stuck stays so.
+    until: [Option<Until>; CHANNELS],
+    plan: Vec<Planned>,
+}
+
+/// A fault at certain descriptors of a channel. Descriptors are counted from 1, for each channel, in the order in which they execute;
+/// resets do not restart the count, and one that is fetched again after a reset or a new CHAINADDR counts again. A descriptor with an
+/// extension counts once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// `None` for every channel.
+    pub channel: Option<usize>,
+    pub first: u64,
+    pub last: u64,
+    /// Of `first` to `last`, each `step`th one. Zero counts as one.
+    pub step: u64,
+    pub fault: PlannedFault,
+}
+
+/// What happens to a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlannedFault {
+    /// It is not executed: the channel halts with this error.
+    Halt(Chanerr),
+    /// Its completion write does not reach memory.
+    LoseCompletion,
+    /// It raises no interrupt.
+    LoseInterrupt,
+    /// It waits for this time before it begins.
+    Slow(Duration),
+    /// The channel sticks before it executes it: it issues no access and ignores all commands but reset.
+    Stick(Until),
+}
+
+/// When a stuck channel continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Elapsed(Duration),
+    /// When a reset is requested.
+    Reset,
+    /// Never: its reset does not end either.
+    Never,
+}
+
+impl Until {
+    pub(super) const fn is_elapsed(self) -> bool {
+        matches!(self, Self::Elapsed(_))
+    }
+}
+
+impl Planned {
+    const fn is_at(&self, channel: usize, ordinal: u64) -> bool {
+        let step = if self.step == 0 { 1 } else { self.step };
+        let here = match self.channel {
+            Some(only) => only == channel,
+            None => true,
+        };
+        here && self.first <= ordinal && ordinal <= self.last && (ordinal - self.first).is_multiple_of(step)
+    }
 }
 
 impl Faults {
@@ -57,6 +118,34 @@ impl Faults {
     pub fn release(&mut self, channel: usize) {
         self.stuck &= !bit(channel);
         self.wedged &= !bit(channel);
+    }
+
+    /// Adds a fault at certain descriptors. Of several that halt, delay or stick the same descriptor, the last one counts.
+    pub fn plan(&mut self, planned: Planned) {
+        self.plan.push(planned);
+    }
+
+    pub(super) fn planned(&self, channel: usize, ordinal: u64) -> impl Iterator<Item = &Planned> {
+        self.plan.iter().filter(move |planned| planned.is_at(channel, ordinal))
+    }
+
+    pub(super) fn stick_until(&mut self, channel: usize, until: Until) {
+        match until {
+            Until::Never => self.wedge(channel),
+            Until::Elapsed(_) | Until::Reset => self.stick(channel),
+        }
+        if let Some(place) = self.until.get_mut(channel) {
+            *place = Some(until);
+        }
+    }
+
+    /// Releases a channel that a planned fault has stuck, if it waits for this.
+    pub(super) fn unstick(&mut self, channel: usize, event: impl Fn(Until) -> bool) {
+        if let Some(place) = self.until.get_mut(channel)
+            && place.take_if(|until| event(*until)).is_some()
+        {
+            self.release(channel);
+        }
     }
 
     pub fn clear(&mut self) {

@@ -9,11 +9,12 @@
 //! its offset and value.
 
 use super::complaint::{Complaint, Reason};
+use super::faults::Until;
 use super::{Event, Ioat};
 use crate::Bus;
 use memferry_registers::ioat::offset::{Access, General, Location, Register, locate};
 use memferry_registers::ioat::{
-    CHANNELS, Chancmd, Chancnt, Chanctrl, Chanerr, DmaComp, Genctrl, Intrctrl, TransferState, Xfercap,
+    Chancmd, Chancnt, Chanctrl, Chanerr, Dcactrl, DmaComp, Genctrl, Intrctrl, TransferState, Xfercap,
 };
 use memferry_registers::{NarrowIo, RegisterIo};
 
@@ -55,12 +56,18 @@ impl<B: Bus> Ioat<B> {
         self.complain(offset, 0, Reason::NoCompletionAddress);
     }
 
+    /// The register at an offset, if the device has it.
+    fn locate(&self, offset: u32) -> Option<(Location, u32)> {
+        let exists = |location| !matches!(location, Location::Channel(channel, _) if channel >= self.config.channels());
+        locate(offset).filter(|(location, _)| exists(*location))
+    }
+
     fn read_bytes(&mut self, offset: u32, width: u32) -> u32 {
         let mut value = 0;
         let mut byte = 0;
         let mut found = false;
         while byte < width {
-            let Some((location, within)) = offset.checked_add(byte).and_then(locate) else {
+            let Some((location, within)) = offset.checked_add(byte).and_then(|at| self.locate(at)) else {
                 byte += 1;
                 continue;
             };
@@ -86,7 +93,7 @@ impl<B: Bus> Ioat<B> {
 
     fn read_general(&mut self, register: General) -> u64 {
         match register {
-            General::Chancnt => Chancnt::new().with_channels(CHANNELS as u8).into_bits().into(),
+            General::Chancnt => Chancnt::new().with_channels(self.config.channels() as u8).into_bits().into(),
             General::Xfercap => {
                 let log2 = self.config.longest().trailing_zeros() as u8;
                 Xfercap::new().with_log2(log2).into_bits().into()
@@ -127,11 +134,12 @@ impl<B: Bus> Ioat<B> {
             Register::Cdar => state.in_flight.front().map_or(state.next, |work| work.address),
             Register::Chanerr => state.error.into_bits().into(),
             Register::ChanerrMask => state.mask.into_bits().into(),
+            Register::Dcactrl => state.dca.into_bits().into(),
         }
     }
 
     fn write_bytes(&mut self, offset: u32, width: u32, value: u32) {
-        let Some((location, within)) = locate(offset) else {
+        let Some((location, within)) = self.locate(offset) else {
             return self.complain(offset, value.into(), Reason::NoSuchRegister);
         };
         let half = location.bytes() == 8 && width == 4 && within.is_multiple_of(4);
@@ -171,6 +179,9 @@ impl<B: Bus> Ioat<B> {
                 let written = Chanctrl::from_bits(value as u16);
                 let raised = state.control.interrupt_disable() && !written.interrupt_disable();
                 state.control = written.with_interrupt_disable(raised);
+                if !raised && core::mem::take(&mut state.held) {
+                    self.interrupt(channel);
+                }
             }
             Register::Chancmd => self.command(channel, Chancmd::from_bits(value as u8)),
             Register::Dmacount => self.count(channel, value as u16),
@@ -186,6 +197,7 @@ impl<B: Bus> Ioat<B> {
                 state.error = Chanerr::from_bits(state.error.into_bits() & !value);
             }
             Register::ChanerrMask => state.mask = Chanerr::from_bits(value),
+            Register::Dcactrl => state.dca = Dcactrl::from_bits(value),
             Register::DmaComp | Register::Chansts | Register::Cdar => {}
         }
     }
@@ -263,6 +275,7 @@ impl<B: Bus> Ioat<B> {
         let state = &mut self.channels[channel];
         state.drop_all();
         state.resetting = true;
+        self.faults.unstick(channel, |until| until == Until::Reset);
         if !self.faults.is_wedged(channel) {
             self.after(self.config.timing.reset, channel, Event::Reset);
         }

@@ -10,7 +10,7 @@
 //! Zeros count as ones, so that time always passes. "Uncalibrated" marks a plausible value without measurement behind
 //! it; an experiment that calibrates a value states the source.
 
-use memferry_registers::ioat::{Cbver, DmaCapability};
+use memferry_registers::ioat::{CHANNELS, Cbver, DmaCapability};
 
 /// Timing of the engine and of memory as the engine sees it, in engine cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,21 @@ pub struct Config {
     pub transfer_capacity: u8,
     /// Supported operations. The model uses only the fill and XOR bits.
     pub capability: DmaCapability,
+    /// 1 to 4.
+    pub channels: u8,
+    pub unarmed: Unarmed,
+}
+
+/// What happens to an interrupt that a channel requests between two arms, when its handler has not written CHANCTRL yet. The rule of
+/// the hardware is not known: no document states it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unarmed {
+    /// It is lost: the harder case for a driver, which must look for completions again after it has armed the interrupt.
+    #[default]
+    Lost,
+    /// It waits for the next arm. Linux's driver cleans up first and then arms without another look; with lost interrupts it stalls
+    /// until a timer of two seconds ends, which is no plausible behaviour of machines that run it.
+    Held,
 }
 
 impl Default for Config {
@@ -93,11 +108,17 @@ impl Default for Config {
             version: Cbver::new().with_major(3).with_minor(2),
             transfer_capacity: 20,
             capability: DmaCapability::new().with_block_fill(true).with_xor(true),
+            channels: CHANNELS as u8,
+            unarmed: Unarmed::Lost,
         }
     }
 }
 
 impl Config {
+    pub(super) fn channels(&self) -> usize {
+        usize::from(self.channels).clamp(1, CHANNELS)
+    }
+
     /// Maximum bytes of a descriptor.
     pub(super) fn longest(&self) -> u64 {
         1 << self.transfer_capacity.clamp(6, 31)

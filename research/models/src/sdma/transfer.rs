@@ -105,7 +105,7 @@ impl<B: Bus> Sdma<B> {
         let sent = self.port_begin(Port::Read, new_turn).after_picoseconds(timing.transaction.into());
         self.ports[Port::Read as usize].free_at = sent;
         let there = u128::from(timing.read_latency / 2);
-        let access = Access { address, bytes, kind: AccessKind::Read };
+        let access = Access { address: address.into(), bytes, kind: AccessKind::Read };
         let served = self.bus.serve(sent.after_picoseconds(there), access);
         let back = served.after_picoseconds(u128::from(timing.read_latency) - there).max(self.read_data_free);
         self.read_data_free = back.after_picoseconds(timing.data(bytes));
@@ -120,7 +120,7 @@ impl<B: Bus> Sdma<B> {
         let there = u128::from(timing.write_latency / 2);
         let arrival = sent.after_picoseconds(there);
         let kind = if waited_for { AccessKind::Write } else { AccessKind::PostedWrite };
-        let served = self.bus.serve(arrival, Access { address, bytes, kind });
+        let served = self.bus.serve(arrival, Access { address: address.into(), bytes, kind });
         if waited_for {
             self.ports[Port::Write as usize].free_at = sent;
             return served.after_picoseconds(u128::from(timing.write_latency) - there);
@@ -404,11 +404,19 @@ impl<B: Bus> Sdma<B> {
     }
 
     pub(super) fn bus_read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
-        if self.faults.hits(address, bytes.len()) { Err(BusError) } else { self.bus.read(address, bytes) }
+        if self.faults.hits(address, bytes.len()) {
+            Err(BusError)
+        } else {
+            self.bus.read(address.into(), bytes)
+        }
     }
 
     fn bus_write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
-        if self.faults.hits(address, bytes.len()) { Err(BusError) } else { self.bus.write(address, bytes) }
+        if self.faults.hits(address, bytes.len()) {
+            Err(BusError)
+        } else {
+            self.bus.write(address.into(), bytes)
+        }
     }
 }
 

@@ -88,11 +88,11 @@ fn every_timing_parameter_has_an_effect() {
 struct Slow(Ram);
 
 impl Bus for Slow {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
         self.0.read(address, bytes)
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
         self.0.write(address, bytes)
     }
 

@@ -9,6 +9,7 @@
 mod bandwidth;
 mod chains;
 mod errors;
+mod linux;
 mod properties;
 mod registers;
 mod support;

@@ -39,7 +39,7 @@ fn oracle(size: u32, body: &Body, memory: &mut [u8]) {
     let at = |address: u64| (address - BASE) as usize;
     for index in 0..size as usize {
         let (byte, destination) = match body {
-            Body::Null => return,
+            Body::Null | Body::XorCheck { .. } => return,
             Body::Fill { pattern, destination } => (pattern.to_le_bytes()[index % 8], *destination),
             Body::Copy { source, destination } => (memory[at(*source) + index], *destination),
             Body::Xor { sources, destination } => {

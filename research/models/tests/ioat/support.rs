@@ -36,7 +36,7 @@ impl Board {
     }
 
     pub(crate) fn with(config: Config) -> Self {
-        Self { ioat: Ioat::new(config, Ram::new(BASE as u32, pattern())), written: [0; 4] }
+        Self { ioat: Ioat::new(config, Ram::new(BASE, pattern())), written: [0; 4] }
     }
 
     /// A board whose channels have a completion address and a chain.
@@ -100,7 +100,7 @@ impl Board {
 
     pub(crate) fn put(&mut self, address: u64, words: &[u64]) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.ioat.bus_mut().write(address as u32, &bytes).expect("on the board");
+        self.ioat.bus_mut().write(address, &bytes).expect("on the board");
     }
 
     /// Appends a descriptor to a channel's chain without updating DMACOUNT.

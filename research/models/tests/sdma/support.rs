@@ -27,13 +27,13 @@ pub(crate) struct Recorder {
 }
 
 impl Bus for Recorder {
-    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
-        self.log.push((address, bytes.len(), false));
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
+        self.log.push((address as u32, bytes.len(), false));
         self.ram.read(address, bytes)
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
-        self.log.push((address, bytes.len(), true));
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
+        self.log.push((address as u32, bytes.len(), true));
         self.ram.write(address, bytes)
     }
 }
@@ -53,7 +53,7 @@ impl Board {
     }
 
     pub(crate) fn with(config: Config) -> Self {
-        let ram = Ram::new(BASE, pattern());
+        let ram = Ram::new(BASE.into(), pattern());
         Self { sdma: Sdma::new(config, Recorder { ram, log: Vec::new() }) }
     }
 

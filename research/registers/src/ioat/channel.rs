@@ -281,6 +281,26 @@ impl fmt::Display for Chanerr {
     }
 }
 
+/// Direct cache access of the channel's completion writes (DCACTRL). Only Linux's definitions have this register.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Dcactrl {
+    /// The APIC id of the CPU whose cache gets completion writes.
+    pub target_cpu: u16,
+    pub completion_enable: bool,
+    #[bits(15)]
+    __: u16,
+}
+
+impl fmt::Display for Dcactrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.completion_enable() {
+            true => write!(f, "completions into the cache of CPU {}", self.target_cpu()),
+            false => f.write_str("completions into memory"),
+        }
+    }
+}
+
 /// Text of each error bit, from bit 0 up.
 const ERRORS: [&str; 19] = [
     "bad source address",

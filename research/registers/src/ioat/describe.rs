@@ -8,7 +8,8 @@
 
 use super::offset::{General, Location, Register};
 use super::{
-    Cbver, Chancmd, Chancnt, Chanctrl, Chanerr, Chansts, DmaCapability, DmaComp, Genctrl, Intrctrl, Xfercap,
+    Cbver, Chancmd, Chancnt, Chanctrl, Chanerr, Chansts, Dcactrl, DmaCapability, DmaComp, Genctrl, Intrctrl,
+    Xfercap,
 };
 use core::fmt;
 
@@ -66,6 +67,7 @@ fn describe_channel(f: &mut fmt::Formatter<'_>, register: Register, value: u64) 
         Register::Dmacount => write!(f, "{value} descriptors"),
         Register::Chansts => write!(f, "{}", Chansts::from_bits(value)),
         Register::Chanerr | Register::ChanerrMask => write!(f, "{}", Chanerr::from_bits(value as u32)),
+        Register::Dcactrl => write!(f, "{}", Dcactrl::from_bits(value as u32)),
         Register::Chainaddr | Register::Chancmp | Register::Cdar => write!(f, "address {value:#x}"),
     }
 }

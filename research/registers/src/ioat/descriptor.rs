@@ -82,6 +82,8 @@ pub mod opcode {
     pub const COPY: u8 = 0x00;
     pub const FILL: u8 = 0x01;
     pub const XOR: u8 = 0x87;
+    /// Compares an XOR with memory.
+    pub const XOR_VAL: u8 = 0x88;
 }
 
 /// Bit of the variant that makes a copy a null descriptor.
@@ -137,6 +139,12 @@ pub enum Body {
         sources: Sources,
         destination: u64,
     },
+    /// Compares the bitwise exclusive or of the sources with the bytes at `expected` and writes nothing. Where they differ, the
+    /// channel reports an error of XOR ([`Chanerr`](super::Chanerr)).
+    XorCheck {
+        sources: Sources,
+        expected: u64,
+    },
 }
 
 /// A descriptor with its decoded operation.
@@ -164,7 +172,7 @@ pub enum Undecodable {
 impl fmt::Display for Undecodable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Opcode(code) => write!(f, "opcode {code:#04x} is not a copy, fill or XOR"),
+            Self::Opcode(code) => write!(f, "opcode {code:#04x} is not a copy, fill, XOR or check of an XOR"),
             Self::PageBreak => f.write_str("page breaks are not supported"),
             Self::TooManySources => write!(f, "an XOR has at most {MAX_SOURCES} sources"),
         }
@@ -177,7 +185,7 @@ impl Descriptor {
     /// Descriptors that it occupies in the chain: one, or two with an extension.
     pub fn slots(&self) -> u16 {
         match &self.body {
-            Body::Xor { sources, .. } if sources.is_extended() => 2,
+            Body::Xor { sources, .. } | Body::XorCheck { sources, .. } if sources.is_extended() => 2,
             _ => 1,
         }
     }
@@ -189,6 +197,7 @@ impl Descriptor {
             Body::Copy { .. } => (opcode::COPY, 0),
             Body::Fill { .. } => (opcode::FILL, 0),
             Body::Xor { sources, .. } => (opcode::XOR, sources.count - MIN_SOURCES as u8),
+            Body::XorCheck { sources, .. } => (opcode::XOR_VAL, sources.count - MIN_SOURCES as u8),
         };
         let control = self.control.with_opcode(code).with_variant(variant);
         let mut words = [0; WORDS];
@@ -198,7 +207,7 @@ impl Descriptor {
             Body::Null => {}
             Body::Copy { source, destination } => (words[1], words[2]) = (*source, *destination),
             Body::Fill { pattern, destination } => (words[1], words[2]) = (*pattern, *destination),
-            Body::Xor { sources, destination } => {
+            Body::Xor { sources, destination } | Body::XorCheck { sources, expected: destination } => {
                 words[1] = sources.addresses[0];
                 words[2] = *destination;
                 words[4..].copy_from_slice(&sources.addresses[1..PLAIN_SOURCES]);
@@ -209,7 +218,7 @@ impl Descriptor {
 
     /// Encodes the extension, with the address `next` of the descriptor after it. `None` when there is no extension.
     pub fn encode_extension(&self, next: u64) -> Option<[u64; WORDS]> {
-        let Body::Xor { sources, .. } = &self.body else { return None };
+        let (Body::Xor { sources, .. } | Body::XorCheck { sources, .. }) = &self.body else { return None };
         let rest = &sources.addresses[PLAIN_SOURCES..];
         sources.is_extended().then(|| [rest[0], rest[1], rest[2], next, 0, 0, 0, 0])
     }
@@ -229,12 +238,15 @@ impl Descriptor {
             (opcode::COPY, _) => return Err(Undecodable::PageBreak),
             (opcode::FILL, 0) => Body::Fill { pattern: first, destination },
             (opcode::FILL, _) => return Err(Undecodable::PageBreak),
-            (opcode::XOR, variant) => {
+            (operation @ (opcode::XOR | opcode::XOR_VAL), variant) => {
                 let all = [first, words[4], words[5], words[6], words[7], 0, 0, 0];
                 let count = usize::from(variant) + MIN_SOURCES;
                 let addresses = all.get(..count).ok_or(Undecodable::TooManySources)?;
                 let sources = Sources::new(addresses).ok_or(Undecodable::TooManySources)?;
-                Body::Xor { sources, destination }
+                match operation {
+                    opcode::XOR => Body::Xor { sources, destination },
+                    _ => Body::XorCheck { sources, expected: destination },
+                }
             }
             (other, _) => return Err(Undecodable::Opcode(other)),
         };
@@ -243,7 +255,7 @@ impl Descriptor {
 
     /// Adds the sources of the extension and takes the next address from it. Does nothing for a descriptor without one.
     pub fn extend(&mut self, words: &[u64; WORDS]) {
-        if let Body::Xor { sources, .. } = &mut self.body
+        if let Body::Xor { sources, .. } | Body::XorCheck { sources, .. } = &mut self.body
             && sources.is_extended()
         {
             sources.addresses[PLAIN_SOURCES..].copy_from_slice(&words[..3]);
@@ -270,6 +282,10 @@ impl fmt::Display for Descriptor {
                 write!(f, "xor {size} bytes of")?;
                 sources.addresses().iter().try_for_each(|source| write!(f, " {source:#x}"))?;
                 write!(f, " to {destination:#x}")?;
+            }
+            Body::XorCheck { sources, expected } => {
+                write!(f, "check that {size} bytes at {expected:#x} are the xor of")?;
+                sources.addresses().iter().try_for_each(|source| write!(f, " {source:#x}"))?;
             }
         }
         let control = self.control;

@@ -109,6 +109,8 @@ registers! {
     Chanerr = "CHANERR", 0x28, 4, WriteOneToClear, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
     /// Errors that do not stop the channel; unsure whether CHANERR still shows them.
     ChanerrMask = "CHANERR_MASK", 0x2C, 4, ReadWrite, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
+    /// Linux writes ones to all bits to switch it off.
+    Dcactrl = "DCACTRL", 0x30, 4, ReadWrite, u32::MAX as u64;
 }
 
 /// A register of the device.

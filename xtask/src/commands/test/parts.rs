@@ -186,6 +186,14 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| guest::run(work, "n810"),
     },
     Part {
+        name: "guest-ioat",
+        about: "the module and the I/OAT model under Linux's own driver, behind IOMMUs, with faults, and without the device",
+        minutes: 7,
+        is_default: true,
+        rotation: Some(540),
+        run: |work, _| guest::run(work, "ioat"),
+    },
+    Part {
         name: "guest-v9fs",
         about: "the file server under Linux's own 9P client",
         minutes: 6,

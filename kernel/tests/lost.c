@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A device that is lost under load: removed, or dead while its driver does not know. Also one that fails now and then, by the
+ * schedule that its model follows. Every request ends exactly once, with success or a clear error; every copy that succeeded is
+ * right; the CPU serves on; and in the end nothing is pinned.
+ */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define THREADS	4
+#define DEPTH	8
+#define LENGTH	(64u << 10)
+#define MOST	4096
+#define SHARE	(1u << 20)
+#define MODE	"/sys/module/memferry_demo/parameters/mode"
+
+/* Statuses that this loss may cause, beyond success. */
+static bool may_time_out;
+/* The load goes on until this is set. */
+static volatile bool over;
+static volatile unsigned int succeeded, failed, refused, timed_out, quarantined, by_dma;
+
+struct load {
+	pthread_t thread;
+	unsigned int number;
+};
+
+static bool insists(uint64_t tag)
+{
+	return tag % 2;
+}
+
+static void count(struct memferry_record record, const uint8_t *source, const uint8_t *destination)
+{
+	switch (record.status) {
+	case 0:
+		__atomic_fetch_add(&succeeded, 1, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&by_dma, record.bytes_by_dma > 0, __ATOMIC_RELAXED);
+		CHECK(!memcmp(source, destination, LENGTH), "a copy that succeeded is right");
+		break;
+	case -EIO:
+		__atomic_fetch_add(&failed, 1, __ATOMIC_RELAXED);
+		break;
+	case -ENODEV:
+		CHECK(insists(record.tag), "only a transfer that insists on DMA is refused");
+		__atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
+		break;
+	case -ETIMEDOUT:
+		__atomic_fetch_add(&timed_out, 1, __ATOMIC_RELAXED);
+		CHECK(may_time_out);
+		break;
+	case -ENOTRECOVERABLE:
+		__atomic_fetch_add(&quarantined, 1, __ATOMIC_RELAXED);
+		CHECK(may_time_out);
+		break;
+	default:
+		EQUAL(record.status, 0);
+	}
+}
+
+/* Keeps some copies outstanding, each with a tag of its own, until the load is over. */
+static void *load(void *parameter)
+{
+	struct load *own = parameter;
+	uint8_t *source = memory_map(LENGTH), *destination = memory_map(DEPTH * LENGTH), seen[MOST] = {};
+	unsigned int submitted = 0, ended = 0, wrong = 0, i;
+	int device = device_open();
+	uint32_t from, to;
+
+	memory_noise(source, LENGTH, own->number);
+	from = region_new(device, source, LENGTH, MEMFERRY_READ);
+	to = region_new(device, destination, DEPTH * LENGTH, MEMFERRY_WRITE);
+	while (!(over && ended == submitted)) {
+		if (!over && submitted < MOST && submitted - ended < DEPTH) {
+			struct memferry_transfer copy = copy_of(from, 0, to, submitted % DEPTH * LENGTH, LENGTH);
+			long error;
+
+			copy.tag = submitted;
+			copy.flags = insists(submitted) ? MEMFERRY_DMA_ONLY : 0;
+			/* Of each place, one copy at a time. */
+			if (submitted >= DEPTH && !seen[submitted - DEPTH]) {
+				milliseconds_pass(0);
+			} else {
+				memset(destination + submitted % DEPTH * LENGTH, 0, LENGTH);
+				error = submit_one(device, &copy);
+				if (!error) {
+					submitted++;
+					continue;
+				}
+				/* Refused at once. */
+				if (!CHECK(error == -ENODEV && insists(submitted)))
+					break;
+				__atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
+				seen[submitted++] = 1;
+				ended++;
+				milliseconds_pass(1);
+				continue;
+			}
+		}
+		if (ended < submitted) {
+			struct memferry_record record = record_next(device);
+
+			if (!CHECK(record.tag < submitted && !seen[record.tag], "each request ends once"))
+				break;
+			seen[record.tag] = 1;
+			ended++;
+			count(record, source, destination + record.tag % DEPTH * LENGTH);
+		} else if (submitted == MOST) {
+			milliseconds_pass(1);
+		}
+	}
+	for (i = 0; i < submitted; i++)
+		wrong += seen[i] != 1;
+	EQUAL(wrong, 0);
+	close(device);
+	munmap(source, LENGTH);
+	munmap(destination, DEPTH * LENGTH);
+	return NULL;
+}
+
+/* Reads the kernel's memory by DMA until the load is over. */
+static void *load_kernel(void *parameter)
+{
+	uint8_t *memory = memory_map(SHARE), *expected = memory_map(SHARE);
+	int demo = open("/dev/memferry_demo", O_RDWR);
+	unsigned int *reads = parameter;
+
+	memory_noise(expected, SHARE, 99);
+	while (!over) {
+		memset(memory, 0, SHARE);
+		EQUAL(pread(demo, memory, SHARE, 0), SHARE);
+		CHECK(!memcmp(memory, expected, SHARE), "a read of the kernel's memory is right");
+		++*reads;
+	}
+	close(demo);
+	return NULL;
+}
+
+static bool fill_kernel(void)
+{
+	uint8_t *expected = memory_map(SHARE);
+	int demo = open("/dev/memferry_demo", O_RDWR);
+
+	if (!CHECK(demo >= 0, "memferry_demo is loaded"))
+		return false;
+	memory_noise(expected, SHARE, 99);
+	EQUAL(file_write(MODE, "dma"), true);
+	EQUAL(pwrite(demo, expected, SHARE, 0), SHARE);
+	close(demo);
+	munmap(expected, SHARE);
+	return true;
+}
+
+static unsigned int reads;
+static pthread_t kernel_thread;
+static struct load loads[THREADS];
+
+static bool begin(void)
+{
+	unsigned int i;
+
+	over = false;
+	succeeded = failed = refused = timed_out = quarantined = by_dma = reads = 0;
+	if (!fill_kernel())
+		return false;
+	for (i = 0; i < THREADS; i++) {
+		loads[i].number = i;
+		pthread_create(&loads[i].thread, NULL, load, &loads[i]);
+	}
+	pthread_create(&kernel_thread, NULL, load_kernel, &reads);
+	return true;
+}
+
+static void end(void)
+{
+	unsigned int i;
+
+	over = true;
+	for (i = 0; i < THREADS; i++)
+		pthread_join(loads[i].thread, NULL);
+	pthread_join(kernel_thread, NULL);
+	printf("memferry_test: %u copies succeeded, %u of them by DMA; %u failed, %u refused, %u timed out, %u quarantined; %u reads\n",
+	       succeeded, by_dma, failed, refused, timed_out, quarantined, reads);
+}
+
+/* Removes the device from its bus, as for hot unplugging. */
+static void remove_device(void)
+{
+	char path[256];
+	glob_t found;
+
+	if (!EQUAL(glob("/sys/bus/pci/drivers/ioatdma/0000:*", 0, NULL, &found), 0))
+		return;
+	snprintf(path, sizeof(path), "%s/remove", found.gl_pathv[0]);
+	globfree(&found);
+	EQUAL(file_write(path, "1"), true);
+}
+
+/* Without a device the CPU moves transfers, and those that insist on DMA are refused. */
+static void serves_by_cpu(void)
+{
+	int device = device_open();
+	uint8_t *source = memory_map(LENGTH), *destination = memory_map(LENGTH);
+	struct memferry_transfer copy = copy_of(region_new(device, source, LENGTH, MEMFERRY_READ), 0,
+						region_new(device, destination, LENGTH, MEMFERRY_WRITE), 0, LENGTH);
+	struct memferry_record record;
+	unsigned int i;
+
+	memory_noise(source, LENGTH, 5);
+	record = transfer_run(device, &copy);
+	EQUAL(record.status, 0);
+	EQUAL(record.bytes_by_dma, 0);
+	CHECK(!memcmp(source, destination, LENGTH));
+	copy.flags = MEMFERRY_DMA_ONLY;
+	EQUAL(transfer_run(device, &copy).status, -ENODEV);
+	for (i = 0; i < device_query(device).channels; i++)
+		CHECK(channel_is(i, "gone"));
+	EQUAL(device_query(device).faulted_channels, device_query(device).channels);
+	close(device);
+	munmap(source, LENGTH);
+	munmap(destination, LENGTH);
+}
+
+void test_removed(void)
+{
+	may_time_out = false;
+	if (!begin())
+		return;
+	while (by_dma < 100 || !reads)
+		milliseconds_pass(1);
+	remove_device();
+	milliseconds_pass(100);
+	end();
+	CHECK(refused > 0);
+	serves_by_cpu();
+	EQUAL(pinned_kilobytes(), 0);
+}
+
+/*
+ * An engine hangs. Its channel is given up, and its memory kept until the device is removed, before the driver resets it. (It is no
+ * dead engine: Linux's driver waits without a limit for one that it has reset, and hangs a CPU.)
+ */
+void test_quarantine(void)
+{
+	unsigned int i;
+	int device = device_open();
+
+	may_time_out = true;
+	if (!begin())
+		return;
+	for (i = 0; i < 30000 && !quarantined; i++)
+		milliseconds_pass(1);
+	CHECK(quarantined > 0, "a transfer of the engine that hangs ends");
+	close(device);
+	remove_device();
+	milliseconds_pass(100);
+	end();
+	serves_by_cpu();
+	EQUAL(pinned_kilobytes(), 0);
+}
+
+/*
+ * The device's process is gone while nothing moves, so that no register answers, and the device is removed. With descriptors in
+ * the device, Linux's driver would dereference NULL in its interrupt handler, or keep the CPUs busy with resets.
+ */
+void test_killed(void)
+{
+	int device = device_open(), i;
+	uint8_t *memory = memory_map(2 * LENGTH);
+	uint32_t region = region_new(device, memory, 2 * LENGTH, MEMFERRY_READ | MEMFERRY_WRITE);
+	struct memferry_transfer copy = copy_of(region, 0, region, LENGTH, LENGTH);
+
+	copy.flags = MEMFERRY_DMA_ONLY;
+	for (i = 0; i < 16; i++)
+		EQUAL(transfer_run(device, &copy).status, 0);
+	/* For who runs the guest. */
+	printf("guest: kill the device\n");
+	fflush(stdout);
+	milliseconds_pass(1000);
+	remove_device();
+	EQUAL(transfer_run(device, &copy).status, -ENODEV);
+	EQUAL(pinned_kilobytes(), 2 * LENGTH / 1024);
+	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)region), 0);
+	EQUAL(pinned_kilobytes(), 0);
+	close(device);
+	serves_by_cpu();
+}
+
+/* The driver resets a channel later than the module waits: memory in doubt stays pinned until then, and no longer. */
+void test_late(void)
+{
+	unsigned int i;
+	int device = device_open();
+
+	may_time_out = true;
+	if (!begin())
+		return;
+	for (i = 0; i < 30000 && !quarantined; i++)
+		milliseconds_pass(1);
+	CHECK(quarantined > 0, "a transfer of the engine that hangs ends");
+	for (i = 0; i < 30000 && (by_dma < 1000 || device_query(device).faulted_channels); i++)
+		milliseconds_pass(1);
+	EQUAL(device_query(device).faulted_channels, 0);
+	end();
+	for (i = 0; i < device_query(device).channels; i++)
+		CHECK(channel_is(i, "ready"));
+	EQUAL(pinned_kilobytes(), 0);
+	close(device);
+}
+
+void test_device_faults(void)
+{
+	unsigned int i;
+	int device = device_open();
+
+	may_time_out = false;
+	if (!begin())
+		return;
+	/* Longer than the schedule. */
+	while (by_dma < 3000)
+		milliseconds_pass(1);
+	end();
+	CHECK(failed > 0, "the engine's errors are reported");
+	/* Linux's driver recovered all channels, and the module uses them. */
+	EQUAL(device_query(device).faulted_channels, 0);
+	for (i = 0; i < device_query(device).channels; i++)
+		CHECK(channel_is(i, "ready"));
+	EQUAL(pinned_kilobytes(), 0);
+	close(device);
+}

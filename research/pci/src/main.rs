@@ -1,0 +1,127 @@
+//! `memferry-device`: models of DMA engines as PCI devices of virtual machines.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use memferry_pci::ioat::{Interrupting, IoatFunction, IoatOptions, Version};
+use memferry_pci::{Device, Memory, Planned, ServeOptions, schedule, serve};
+
+/// DMA engines as PCI devices of virtual machines, over vfio-user.
+#[derive(Debug, Parser)]
+#[command(name = "memferry-device", version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serves a device to one virtual machine, until that is gone.
+    Serve {
+        #[command(subcommand)]
+        device: Served,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Served {
+    /// Intel's I/OAT engine ("QuickData"), versions 3.0 to 3.3.
+    Ioat(IoatArguments),
+}
+
+#[derive(Debug, Args)]
+struct IoatArguments {
+    /// Where the virtual machine connects; made here, and removed at the end.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// DMA channels.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
+    channels: u8,
+    /// Version of the engine: 3.0, 3.2 or 3.3. Linux uses XOR on 3.0 and 3.3.
+    #[arg(long, default_value = "3.2")]
+    version: Version,
+    /// Another PCI device number than the version's, in hexadecimal.
+    #[arg(long, value_name = "HEX", value_parser = hexadecimal)]
+    id: Option<u16>,
+    /// The best way of interrupting that the device offers; all ways before it are there, too.
+    #[arg(long, value_enum, default_value_t = Interrupts::Msi)]
+    interrupts: Interrupts,
+    /// A schedule of faults: a file with a line for each, as "channel 1 descriptor 100 halt read-data" (see memferry-device(1)).
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// Waits for the next virtual machine when one has gone.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Interrupts {
+    Intx,
+    Msi,
+    Msix,
+}
+
+fn hexadecimal(text: &str) -> Result<u16, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u16::from_str_radix(digits, 16).map_err(|_| "a number of at most four hexadecimal digits".to_owned())
+}
+
+/// Bytes of a schedule at most.
+const LONGEST_SCHEDULE: u64 = 1 << 20;
+
+fn read_faults(path: &Path, channels: u8) -> Result<Vec<Planned>, String> {
+    let failed =
+        |error: std::io::Error| format!("{}: {error}; name a readable file with --faults", path.display());
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(LONGEST_SCHEDULE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST_SCHEDULE {
+        return Err(format!(
+            "{}: a schedule has at most {LONGEST_SCHEDULE} bytes; shorten it",
+            path.display()
+        ));
+    }
+    schedule::parse_bytes(&bytes, channels).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn run(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
+    let faults = match &arguments.faults {
+        Some(path) => read_faults(path, arguments.channels)?,
+        None => Vec::new(),
+    };
+    let memory = Memory::new();
+    let options = IoatOptions {
+        channels: arguments.channels,
+        version: arguments.version,
+        device: arguments.id,
+        signalling: match arguments.interrupts {
+            Interrupts::Intx => Interrupting::Intx,
+            Interrupts::Msi => Interrupting::Msi,
+            Interrupts::Msix => Interrupting::MsiX,
+        },
+        faults,
+    };
+    let mut device = Device::new(IoatFunction::new(options, memory.clone()), memory);
+    let served = serve(
+        &mut device,
+        &ServeOptions { socket: arguments.socket, keep: arguments.keep },
+        &mut std::io::stderr(),
+    )?;
+    Ok(format!(
+        "ended: {} commands, {} interrupts, {} bytes read and {} written by DMA, {} accesses refused",
+        served.commands, served.interrupts, served.bytes_read, served.bytes_written, served.refused_accesses
+    ))
+}
+
+fn main() -> ExitCode {
+    let Command::Serve { device: Served::Ioat(arguments) } = Options::parse().command;
+    let (code, text) = match run(arguments) {
+        Ok(text) => (ExitCode::SUCCESS, text),
+        Err(error) => (ExitCode::FAILURE, error.to_string()),
+    };
+    let _ = writeln!(std::io::stderr(), "memferry-device: {text}");
+    code
+}

@@ -1,0 +1,427 @@
+//! The I/OAT model as a PCI device under Linux's own driver: `memferry-device serve ioat`, plugged into QEMU guests.
+//!
+//! ```text
+//! memferry-device serve ioat ◄── vfio-user ── QEMU ── PCI ── Linux: ioatdma ── dmaengine ── dmatest, memferry.ko, its tests
+//!        └── one for each scene: another kernel, an IOMMU, faults, or the end of the device          └──► verdict
+//! ```
+//!
+//! The driver is Intel's, as Debian builds it. QEMU emulates the processor, so times say nothing about hardware.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use super::backport::{self, Qemu};
+use super::machine::{Boot, IOAT};
+use super::module::Guest;
+use super::newer;
+use super::watch::{self, Watch};
+use crate::failure::Failure;
+use crate::files::{broken, make, write};
+use crate::layout::{self, RESEARCH_WORKSPACE, binary, package};
+use crate::line::Line;
+use crate::setup::debian;
+use crate::stages::say;
+use crate::work::Work;
+
+/// Environment variable with the names of the scenes to run, with commas between them.
+const CHOICE: &str = "MEMFERRY_IOAT_SCENES";
+const LIMIT: Duration = Duration::from_secs(240);
+/// How long the device may take to listen, and to end after its guest.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The line with which a guest asks for the end of the device's process.
+const KILL: &str = "guest: kill the device";
+/// The beginning of a row of the table of copies.
+const ROW: &str = "memferry_test: emulated ";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// The one of this machine's release.
+    Own,
+    /// The newest in its backports.
+    Newer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Iommu {
+    None,
+    Intel,
+    Virtio,
+}
+
+/// A guest to boot with a device of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scene {
+    name: &'static str,
+    kernel: Kernel,
+    iommu: Iommu,
+    /// Of the engine. Linux uses its XOR in 3.0 and 3.3.
+    version: &'static str,
+    memory: &'static str,
+    /// Words that select the tasks of the guest's init.
+    words: &'static [&'static str],
+    /// The schedule of faults that the device follows.
+    faults: Option<&'static str>,
+}
+
+const DRIVER: Scene = Scene {
+    name: "ioat",
+    kernel: Kernel::Own,
+    iommu: Iommu::None,
+    version: "3.2",
+    memory: "1G",
+    words: &["ioat", "dmatest", "engine", "policies"],
+    faults: None,
+};
+/// The scenes, in order. The first one that fails ends the run.
+const SCENES: &[Scene] = &[
+    DRIVER,
+    Scene { name: "ioat-copies", words: &["ioat", "copies"], ..DRIVER },
+    Scene {
+        name: "ioat-5g",
+        version: "3.0",
+        memory: "5G",
+        words: &["ioat", "xor", "dmatest", "moves"],
+        ..DRIVER
+    },
+    Scene {
+        name: "ioat-intel-iommu",
+        iommu: Iommu::Intel,
+        words: &["ioat", "iommu", "dmatest", "moves"],
+        ..DRIVER
+    },
+    Scene { name: "ioat-faults", words: &["ioat", "device-faults"], faults: Some("faults"), ..DRIVER },
+    Scene { name: "ioat-late", words: &["ioat", "late"], faults: Some("late"), ..DRIVER },
+    Scene { name: "ioat-quarantine", words: &["ioat", "quarantine"], faults: Some("quarantine"), ..DRIVER },
+    Scene { name: "ioat-killed", words: &["ioat", "killed"], ..DRIVER },
+    Scene { name: "ioat-removed", words: &["ioat", "removed"], ..DRIVER },
+    Scene {
+        name: "ioat-newer",
+        kernel: Kernel::Newer,
+        version: "3.3",
+        words: &["ioat", "xor", "dmatest", "moves"],
+        ..DRIVER
+    },
+    Scene {
+        name: "ioat-newer-intel-iommu",
+        kernel: Kernel::Newer,
+        iommu: Iommu::Intel,
+        words: &["ioat", "iommu", "dmatest", "moves", "removed"],
+        ..DRIVER
+    },
+    Scene {
+        name: "ioat-newer-virtio-iommu",
+        kernel: Kernel::Newer,
+        iommu: Iommu::Virtio,
+        words: &["virtio-iommu", "ioat", "iommu", "dmatest", "moves"],
+        ..DRIVER
+    },
+];
+
+pub(crate) fn run(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
+    let folder = work.place.built("guest-ioat");
+    make(&folder)?;
+    let qemu = Qemu::need(&folder.join("qemu"))?;
+    let guest = Guest::new(work, &IOAT)?;
+    guest.need_kernel()?;
+    let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
+    let newer = guest.with_kernel(packages, folder.join("newer"));
+    make(&folder.join("newer"))?;
+    say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
+    let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
+    work.stages.run("device", &build)?;
+    let boots = [boot(work, &guest, "Debian's kernel")?, boot(work, &newer, "the newer kernel")?];
+    let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
+    let mut rows = Vec::new();
+    let chosen = chosen(std::env::var(CHOICE).ok().as_deref())?;
+    for scene in chosen {
+        run.scene(scene, &mut rows)?;
+    }
+    run.keep(&rows)
+}
+
+/// All scenes, or those of a list with commas.
+fn chosen(names: Option<&str>) -> Result<Vec<&'static Scene>, Failure> {
+    let Some(names) = names else { return Ok(SCENES.iter().collect()) };
+    let find = |name: &str| SCENES.iter().find(|scene| scene.name == name);
+    let unknown = |name: &str| {
+        let all: Vec<&str> = SCENES.iter().map(|scene| scene.name).collect();
+        Failure::WrongUse(format!("{CHOICE}: unknown scene '{name}'; the scenes are {}", all.join(", ")))
+    };
+    names.split(',').map(|name| find(name).ok_or_else(|| unknown(name))).collect()
+}
+
+fn boot(work: &Work, guest: &Guest, kernel: &str) -> Result<Boot, Failure> {
+    work.stages.step(&format!("modules for {kernel}"), "make modules", || guest.build_modules())?;
+    work.stages.run(&format!("tests for {kernel}"), &guest.tests())?;
+    guest.initramfs()
+}
+
+struct Run<'a> {
+    work: &'a Work<'a>,
+    qemu: Qemu,
+    device: PathBuf,
+    folder: PathBuf,
+    /// In the order of [`Kernel`].
+    boots: [Boot; 2],
+}
+
+impl Run<'_> {
+    /// Boots a scene, with a device of its own; collects the rows of its table.
+    fn scene(&self, scene: &Scene, rows: &mut Vec<String>) -> Result<(), Failure> {
+        let socket = Socket::new();
+        let faults = scene.faults.map(|name| self.work.place.at(layout::module::FAULTS).join(name));
+        let device = device(&self.device, scene.version, &socket.0, faults.as_deref());
+        let boot = &self.boots[scene.kernel as usize];
+        let line = machine(self.qemu.line(), scene, boot, &socket.0);
+        self.work.stages.step(scene.name, format_args!("{device} & {line}"), || {
+            let log = self.folder.join(format!("{}.device.txt", scene.name));
+            let mut device = match Device::start(&device, &socket.0, &log) {
+                Ok(device) => device,
+                Err(failure) => {
+                    say(failure);
+                    return 1;
+                }
+            };
+            let log = self.folder.join(format!("{}.txt", scene.name));
+            let shown = &["guest: ", "FAIL", "memferry_test: "];
+            let watch = Watch { log: &log, limit: LIMIT, mark: "guest: ", shown };
+            let status = watch.run_with(&line, &mut |line| {
+                if line == KILL {
+                    device.kill();
+                }
+                rows.extend(line.strip_prefix(ROW).map(str::to_owned));
+            });
+            // A guest that failed is the cause of what its device says, and is reported.
+            if status == 0 { device.end() } else { status }
+        })
+    }
+
+    /// Writes the table of copies.
+    fn keep(&self, rows: &[String]) -> Result<(), Failure> {
+        let path = self.folder.join("copies.txt");
+        let table = table(rows);
+        write(&path, &table)?;
+        say(format_args!("copies by the I/OAT model under Linux's driver ({}):\n{table}", path.display()));
+        Ok(())
+    }
+}
+
+/// The table of Papa's copies, with its warning.
+fn table(rows: &[String]) -> String {
+    let heading = "EMULATED: processor by QEMU, engine by the project's model. No figure of hardware, and no claim's verdict.\n\
+                   policy, channels, bytes, read by CPU, read by DMA, write by CPU, write by DMA (microseconds, best of two)\n";
+    format!("{heading}{}\n", rows.join("\n"))
+}
+
+/// A socket's path, which must be short; removed at the end.
+struct Socket(PathBuf);
+
+impl Socket {
+    fn new() -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("memferry-ioat-{}-{number}", std::process::id())))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The device removes it, if nobody killed the device.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The process of the device; it ends with this value.
+struct Device {
+    child: Child,
+    log: PathBuf,
+    was_killed: bool,
+}
+
+impl Device {
+    /// Starts it and waits until it listens.
+    fn start(line: &Line, socket: &Path, log: &Path) -> Result<Self, Failure> {
+        let file = fs::File::create(log).map_err(|error| broken(log, &error))?;
+        let errors = file.try_clone().map_err(|error| broken(log, &error))?;
+        let mut command = line.command();
+        command.stdin(Stdio::null()).stdout(file).stderr(errors);
+        let child =
+            command.spawn().map_err(|error| Failure::setup(format!("cannot start {line}: {error}")))?;
+        let mut device = Self { child, log: log.to_owned(), was_killed: false };
+        let start = Instant::now();
+        while !socket.exists() {
+            let has_ended = !matches!(device.child.try_wait(), Ok(None));
+            if has_ended || start.elapsed() > PATIENCE {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                return Err(Failure::setup(format!("the device does not listen; it said: {}", said.trim())));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(device)
+    }
+
+    fn kill(&mut self) {
+        self.was_killed = true;
+        watch::end(&mut self.child);
+    }
+
+    /// Waits until it ends because its guest is gone; the status of the stage.
+    fn end(mut self) -> u8 {
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() || self.was_killed => return 0,
+                Ok(Some(status)) => {
+                    let said = fs::read_to_string(&self.log).unwrap_or_default();
+                    say(format_args!("the device ended with {status}; it said: {}", said.trim()));
+                    return 1;
+                }
+                _ if start.elapsed() > PATIENCE => {
+                    say(format_args!("the device did not end within {} s of its guest", PATIENCE.as_secs()));
+                    return 1;
+                }
+                _ => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        watch::end(&mut self.child);
+    }
+}
+
+fn device(program: &Path, version: &str, socket: &Path, faults: Option<&Path>) -> Line {
+    // It ends with this program, however that ends, and removes its socket.
+    let line = Line::new("setpriv")
+        .args(["--pdeathsig", "TERM"])
+        .arg(program)
+        .args(["serve", "ioat", "--version", version, "--socket"])
+        .arg(socket);
+    match faults {
+        Some(file) => line.arg("--faults").arg(file),
+        None => line,
+    }
+}
+
+/// QEMU's command line: a machine with PCI Express, memory that the device's process shares, an IOMMU, the device.
+fn machine(qemu: Line, scene: &Scene, boot: &Boot, socket: &Path) -> Line {
+    let memory = scene.memory;
+    let words = scene.words.join(",");
+    let (machine, iommu, parameter): (_, &[&str], _) = match scene.iommu {
+        Iommu::None => ("q35,accel=tcg", &[], ""),
+        // The device's process learns of mappings only from an IOMMU that caches none on behalf of it.
+        Iommu::Intel => (
+            "q35,accel=tcg,kernel-irqchip=split",
+            &["-device", "intel-iommu,caching-mode=on"],
+            " intel_iommu=on",
+        ),
+        Iommu::Virtio => ("q35,accel=tcg", &["-device", "virtio-iommu-pci"], ""),
+    };
+    let device = format!(
+        "{{\"driver\":\"{}\",\"socket\":{{\"path\":\"{}\",\"type\":\"unix\"}}}}",
+        backport::DEVICE,
+        socket.display()
+    );
+    qemu.args(["-M", machine, "-m", memory, "-smp", "2", "-cpu", "max", "-nodefaults", "-nic", "none"])
+        .args(["-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-object"])
+        .arg(format!("memory-backend-memfd,id=memory,size={memory},share=on"))
+        .args(["-machine", "memory-backend=memory", "-kernel"])
+        .arg(&boot.kernel)
+        .arg("-initrd")
+        .arg(&boot.initrd)
+        .arg("-append")
+        .arg(format!("console=ttyS0 quiet panic=-1 log_buf_len=16M memferry={words}{parameter}"))
+        .args(iommu)
+        .arg("-device")
+        .arg(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(scene: &Scene) -> String {
+        let boot = Boot { kernel: "/k".into(), initrd: "/i".into(), device_tree: None };
+        machine(Line::new("qemu"), scene, &boot, Path::new("/s")).to_string()
+    }
+
+    #[test]
+    fn the_device_shares_the_guests_memory() {
+        let line = line(&DRIVER);
+        assert!(
+            line.contains("memory-backend-memfd,id=memory,size=1G,share=on -machine memory-backend=memory"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with(r#"{"driver":"vfio-user-pci","socket":{"path":"/s","type":"unix"}}'"#),
+            "{line}"
+        );
+        assert!(line.contains("memferry=ioat,dmatest,engine,policies'"), "{line}");
+    }
+
+    #[test]
+    fn an_iommu_comes_before_the_device() {
+        for scene in SCENES {
+            let line = line(scene);
+            let at = line.find("iommu").unwrap_or(0);
+            assert_eq!(at != 0, scene.iommu != Iommu::None, "{line}");
+            assert!(at < line.find("vfio-user").unwrap(), "{line}");
+        }
+    }
+
+    #[test]
+    fn scenes_have_names_of_their_own_and_their_schedules_exist() {
+        for scene in SCENES {
+            assert_eq!(SCENES.iter().filter(|other| other.name == scene.name).count(), 1, "{}", scene.name);
+            if let Some(name) = scene.faults {
+                let file = format!("{}/../{}/{name}", env!("CARGO_MANIFEST_DIR"), layout::module::FAULTS);
+                assert!(Path::new(&file).exists(), "{file}");
+            }
+        }
+    }
+
+    #[test]
+    fn scenes_are_chosen_by_name() {
+        assert_eq!(chosen(None).unwrap().len(), SCENES.len());
+        let two = chosen(Some("ioat-killed,ioat")).unwrap();
+        assert_eq!(two.iter().map(|scene| scene.name).collect::<Vec<_>>(), ["ioat-killed", "ioat"]);
+        let failure = chosen(Some("ioat,nonsense")).unwrap_err();
+        assert_eq!(failure.exit_status(), 2);
+        assert!(failure.to_string().contains("unknown scene 'nonsense'; the scenes are ioat, "), "{failure}");
+    }
+
+    #[test]
+    fn a_device_that_ends_before_it_listens_is_reported() {
+        let log = std::env::temp_dir().join(format!("xtask-device-{}", std::process::id()));
+        let line = Line::new("sh").args(["-c", "echo no such model >&2; exit 2"]);
+        let failure = Device::start(&line, Path::new("/nowhere"), &log).err().unwrap().to_string();
+        fs::remove_file(&log).unwrap();
+        assert!(failure.contains("does not listen") && failure.contains("no such model"), "{failure}");
+    }
+
+    #[test]
+    fn a_device_must_end_well_unless_it_was_killed() {
+        let socket = Socket::new();
+        fs::write(&socket.0, "").unwrap();
+        let log = std::env::temp_dir().join(format!("xtask-ended-{}", std::process::id()));
+        let start = |script| Device::start(&Line::new("sh").args(["-c", script]), &socket.0, &log).unwrap();
+        assert_eq!(start("exit 0").end(), 0);
+        assert_eq!(start("exit 3").end(), 1);
+        let mut killed = start("exec sleep 60");
+        killed.kill();
+        assert_eq!(killed.end(), 0);
+        fs::remove_file(&log).unwrap();
+    }
+
+    #[test]
+    fn the_table_says_that_it_is_emulated() {
+        let table = table(&["shared 4 4096 1 2 3 4".to_owned()]);
+        assert!(table.starts_with("EMULATED") && table.ends_with("\nshared 4 4096 1 2 3 4\n"), "{table}");
+    }
+}
