@@ -28,7 +28,8 @@ const MAX_PER_USER: usize = 3;
 const MAX_ATTENDANTS: usize = 4096;
 /// Time for which an attendant without clients is kept: a user's next program often follows soon.
 const KEPT: Duration = Duration::from_secs(5);
-/// Of the channel to an attendant, with the kernel's own bytes, about a thousand for each message: less than a tenth of its room.
+/// An attendant with fewer unread bytes in its channel keeps up. Linux counts about a thousand for a short message and has room for
+/// 200,000.
 const FEW_UNREAD_BYTES: u32 = 16 << 10;
 
 /// Tokens of epoll: the spawner, then users and processes of attendants.

@@ -173,7 +173,7 @@ fn raise_descriptor_limit() {
 
 /// Time for engine processes to map memory that a client registers. Far above what it takes.
 const MAPPING_LIMIT: Duration = Duration::from_millis(100);
-/// Interval at which the daemon checks whether it can accept again, and whether attendants keep up again.
+/// Interval at which the daemon checks whether it can accept again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 struct Connection {
@@ -288,7 +288,7 @@ impl Daemon {
         let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let pause = (self.paused || !self.releases.is_empty()).then_some(PAUSE);
+            let pause = self.paused.then_some(PAUSE).into_iter().chain(self.releases.pause()).min();
             let reports =
                 [self.refusal_lines.time_left(), self.session_lines.time_left()].into_iter().flatten().min();
             let engines = self.engines_time_left();

@@ -84,8 +84,9 @@ impl LogLimit {
         false
     }
 
-    /// Time until the end of the period.
+    /// Time until the end of the period, if lines were left out in it. An idle service has nothing to wake up for.
     pub(crate) fn time_left(&self) -> Option<Duration> {
+        self.users.values().any(|lines| lines.suppressed > 0).then_some(())?;
         Some((self.since? + PERIOD).saturating_duration_since(Instant::now()))
     }
 
@@ -126,13 +127,18 @@ mod tests {
     }
 
     #[test]
-    fn the_period_begins_with_the_first_line() {
+    fn only_lines_left_out_are_waited_for() {
         let mut limit = LogLimit::of_refusals();
+        (0..MAX_LINES).for_each(|_| assert!(limit.may_write(1)));
         assert_eq!(limit.time_left(), None);
         limit.may_write(1);
         assert!(limit.time_left().is_some_and(|left| left <= PERIOD));
         limit.since = Instant::now().checked_sub(PERIOD);
         limit.report_suppressed();
         assert!(limit.users.is_empty() && limit.time_left().is_none());
+        limit.may_write(1);
+        limit.since = Instant::now().checked_sub(PERIOD);
+        limit.report_suppressed();
+        assert!(limit.users.is_empty(), "a period without such lines ends at the next event");
     }
 }

@@ -10,28 +10,45 @@
 //! each queue number once.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::messages::ClientId;
 
-/// Queues of one message, which is then shorter than the longest.
+/// Maximum number of queues in a message. With the longest numbers they take 10 KiB, and a message may have 16.
 const MOST: usize = 2048;
+/// Pause before attendants are asked again whether they keep up; it doubles while none does.
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(1);
 
-/// Released queues by client. No entry is empty.
-#[derive(Default)]
-pub(crate) struct Releases(BTreeMap<ClientId, Vec<u32>>);
+pub(crate) struct Releases {
+    /// Released queues by client. No entry is empty.
+    by_client: BTreeMap<ClientId, Vec<u32>>,
+    pause: Duration,
+}
+
+impl Default for Releases {
+    fn default() -> Self {
+        Self { by_client: BTreeMap::new(), pause: SHORTEST }
+    }
+}
 
 impl Releases {
     pub(crate) fn add(&mut self, client: ClientId, queue: u32) {
-        self.0.entry(client).or_default().push(queue);
+        self.by_client.entry(client).or_default().push(queue);
     }
 
     /// The client is gone, and its attendant has let go of all its queues.
     pub(crate) fn forget(&mut self, client: ClientId) {
-        self.0.remove(&client);
+        self.by_client.remove(&client);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_client.is_empty()
+    }
+
+    /// Time until the next try; `None` if nothing waits.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        (!self.is_empty()).then_some(self.pause)
     }
 
     /// Takes the queues for the next message to a client for which `has_room` holds. `None` if there is none.
@@ -39,12 +56,16 @@ impl Releases {
         &mut self,
         mut has_room: impl FnMut(ClientId) -> bool,
     ) -> Option<(ClientId, Vec<u32>)> {
-        let client = *self.0.keys().find(|client| has_room(**client))?;
-        let queues = self.0.get_mut(&client)?;
+        let Some(client) = self.by_client.keys().copied().find(|client| has_room(*client)) else {
+            self.pause = (2 * self.pause).min(LONGEST);
+            return None;
+        };
+        self.pause = SHORTEST;
+        let queues = self.by_client.get_mut(&client)?;
         let rest = queues.split_off(MOST.min(queues.len()));
         let taken = std::mem::replace(queues, rest);
-        if self.0.get(&client).is_some_and(Vec::is_empty) {
-            self.0.remove(&client);
+        if queues.is_empty() {
+            self.by_client.remove(&client);
         }
         Some((client, taken))
     }
@@ -67,11 +88,13 @@ mod tests {
         releases.add(other, 7);
         releases.add(gone, 1);
         releases.forget(gone);
-        assert_eq!(releases.take(|_| false), None);
+        assert_eq!(releases.pause(), Some(SHORTEST));
+        (0..20).for_each(|_| assert_eq!(releases.take(|_| false), None));
+        assert_eq!(releases.pause(), Some(LONGEST));
         assert_eq!(releases.take(|client| client == other), Some((other, vec![7])));
-        assert!(!releases.is_empty());
+        assert_eq!(releases.pause(), Some(SHORTEST));
         assert_eq!(releases.take(|_| true), Some((one, vec![0, 1, 2])));
-        assert!(releases.is_empty());
+        assert_eq!(releases.pause(), None);
         assert_eq!(releases.take(|_| true), None);
     }
 

@@ -56,10 +56,8 @@ const SPIN: Duration = Duration::from_micros(50);
 /// The same while an engine process has a job: two wake-ups, of the worker and then of the client, would lengthen jobs of up to some
 /// milliseconds noticeably.
 const SPIN_FOR_EXTERNALS: Duration = Duration::from_millis(2);
-/// Polls of the rings between reads of the clock while spinning.
-const POLLS_PER_CLOCK_READ: u32 = 64;
-/// Looks at the awake queues between two pause instructions of a spinning worker. A request that comes during a pause waits for its end.
-const LOOKS_PER_PAUSE: u32 = 8;
+/// Polls of the rings between reads of the clock while spinning, with one awake queue.
+const POLLS_PER_CLOCK_READ: usize = 64;
 /// Turns between samples of the status counters.
 const TURNS_PER_SAMPLE: u32 = 64;
 /// How long a stopping worker waits for engine processes to end cancelled requests.
@@ -194,9 +192,8 @@ impl Worker {
                     self.idled(since);
                     self.shared.team.set_activity(self.number, Activity::Busy);
                 }
-                // Looking takes less time than a turn that finds nothing, which the client's next request would wait for.
                 if self.spins != Spins::No && self.path.idle() {
-                    self.spin();
+                    self.glance();
                 }
                 continue;
             }
@@ -234,6 +231,26 @@ impl Worker {
             }
             self.idled(since);
             idle_since = None;
+        }
+    }
+
+    /// Looks for work before a turn that would find nothing: that takes longer, and the client's next request would wait for it. The
+    /// time counts as idle.
+    fn glance(&mut self) {
+        let is_alone = self.meter.is_none();
+        let since = self.meter.as_mut().and_then(Meter::samples_glance);
+        if !is_alone {
+            self.idles(Activity::Looking);
+        }
+        let found = self.spin();
+        if let (Some(meter), Some(since)) = (&mut self.meter, since) {
+            meter.glanced(since);
+        }
+        if !is_alone {
+            self.shared.team.set_activity(self.number, Activity::Busy);
+        }
+        if let Spun::SharedCopy = found {
+            self.help();
         }
     }
 
@@ -295,7 +312,9 @@ impl Worker {
 
     /// Polls for work for a while. Checks less than a turn does, to notice work sooner.
     fn spin(&self) -> Spun {
-        for _ in 0..POLLS_PER_CLOCK_READ {
+        // With many awake queues a poll takes long.
+        let polls = POLLS_PER_CLOCK_READ / self.queues.awake().len().clamp(1, POLLS_PER_CLOCK_READ);
+        for _ in 0..polls {
             if self.has_work(LOOKS) {
                 return Spun::Work;
             }
@@ -304,9 +323,6 @@ impl Worker {
             }
             // Looks at dormant queues are a pause, too, and a round of them should be short.
             if self.queues.dormant() == 0 {
-                if (0..LOOKS_PER_PAUSE).any(|_| self.queues.awake_have_news(|user| self.rests(user))) {
-                    return Spun::Work;
-                }
                 std::hint::spin_loop();
             }
         }

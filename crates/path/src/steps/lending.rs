@@ -1,7 +1,7 @@
 //! Requests done at once: whether one may be, and the bytes that policies lend for them.
 //!
 //! ```text
-//! may_do_at_once ─┬─ closing, no room, behind a waiting request or an order ─► no     (allowed_at_once: once for several requests)
+//! may_do_at_once ─┬─ closing, no room, behind a waiting request or an order ─► no     (`allowed_at_once` answers this for a batch)
 //!                 ├─ nothing moves, or the policy does not pace ─────────────► yes
 //!                 ├─ enough is left of what the policy lent, or it lends more ► yes
 //!                 └─ it does not ─────────────────────────────────────────────► no: through a channel, which it paces

@@ -73,6 +73,17 @@ impl Meter {
         }
     }
 
+    /// The start of a glance, if this one is measured. The others do not read the clock.
+    pub(super) fn samples_glance(&mut self) -> Option<Stopwatch> {
+        self.idles = self.idles.wrapping_add(1);
+        self.idles.is_multiple_of(IDLES_PER_TIMED).then(Stopwatch::now)
+    }
+
+    /// The worker was idle during a glance that began then.
+    pub(super) fn glanced(&mut self, since: Stopwatch) {
+        self.idle += IDLES_PER_TIMED * since.elapsed();
+    }
+
     /// The worker was idle since then.
     pub(super) fn idled(&mut self, since: Stopwatch) {
         self.idle += since.elapsed();

@@ -40,7 +40,7 @@ impl Worker {
     ) -> Result<Option<wire::ShortSlot>, Violation> {
         let Some(queue) = self.queues.get_mut(index) else { return Ok(None) };
         let key = QueueKey(index as u32);
-        // It holds for all plain ones, so it is asked for once.
+        // Plain requests change none of this, so once is enough.
         let allowed = if self.stopping.is_some() { None } else { self.path.allowed_at_once(key, CLASS) };
         while let Some(slot) = batch.next(queue) {
             let Some(allowed) = &allowed else { return Ok(Some(slot)) };

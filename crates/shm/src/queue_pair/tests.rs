@@ -42,6 +42,27 @@ fn requests_and_completions_cross() {
 }
 
 #[test]
+fn what_is_put_looks_at_the_flags() {
+    let layout = Layout::new(4).unwrap();
+    let own = HeapWords::zeroed(layout.client_words());
+    let other = HeapWords::zeroed(layout.service_words());
+    let words = HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8);
+    let worker = ParkedWord::new(words.clone(), 0).unwrap();
+    let mut client = ClientEnd::new(layout, own.clone(), other.clone(), words, Fences::Full).unwrap();
+    let mut service = ServiceEnd::new(layout, own, other, Fences::Full).unwrap();
+    for sleeps in [false, true] {
+        worker.set(u64::from(sleeps));
+        client.parked().store(if sleeps { PARKED } else { 0 }, Ordering::Relaxed);
+        assert_eq!(client.put_short([completion(5), 0, 0, 0]), Ok(sleeps));
+        assert_eq!(service.pop(), Some(request(5)));
+        service.put_short(completion(5)).unwrap();
+        assert_eq!(client.pop(), Some([completion(5), 0, 0]), "visible before the flag is looked at");
+        assert_eq!(service.publish(), sleeps);
+        assert!(!service.publish(), "the flag is looked at once for each completion");
+    }
+}
+
+#[test]
 fn a_taken_completion_needs_no_signal() {
     let (mut client, mut service, ..) = pair();
     let arm =

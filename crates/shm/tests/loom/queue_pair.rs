@@ -153,6 +153,59 @@ fn each_request_wakes_a_parked_worker() {
     sleeps.assert_both_happened();
 }
 
+#[test]
+fn each_request_put_wakes_a_parked_worker() {
+    let sleeps = Arc::new(Sleeps::default());
+    let counted = sleeps.clone();
+    explore(3, move || {
+        let (mut client, mut service) = pair();
+        let token = Token::new();
+        let waker = token.clone();
+        let submitter = thread::spawn(move || {
+            for tag in 1..=2 {
+                if client.put_short(*request(tag).first_chunk().unwrap()).unwrap() {
+                    waker.wake();
+                }
+            }
+        });
+        for tag in 1..=2 {
+            assert_eq!(take_request(&mut service, &token, &counted), request(tag));
+        }
+        submitter.join().unwrap();
+    });
+    sleeps.assert_both_happened();
+}
+
+/// The service puts a completion and asks by `must_wake` whether the client sleeps.
+fn put_completion(must_wake: fn(&mut ServiceEnd<HeapWords>) -> bool, sleeps: &Sleeps) {
+    let (mut client, mut service) = pair();
+    let futex = Futex::new();
+    let waker = futex.clone();
+    let server = thread::spawn(move || {
+        service.put_short(completion(2)[0]).unwrap();
+        if must_wake(&mut service) {
+            service.change_wake_word();
+            waker.wake();
+        }
+    });
+    assert_eq!(take_completion(&mut client, &futex, sleeps), Some(completion(2)));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_completion_put_wakes_a_parked_client() {
+    let sleeps = Arc::new(Sleeps::default());
+    let counted = sleeps.clone();
+    explore(3, move || put_completion(ServiceEnd::publish, &counted));
+    sleeps.assert_both_happened();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_put_without_a_look_at_the_flag() {
+    explore(2, || put_completion(|_| false, &Sleeps::default()));
+}
+
 /// Clients of two queues publish one request each; the worker of both parks by `ready`, to which it gives the watches.
 fn two_queues(ready: fn(&[Watch<HeapWords>; 2]) -> bool, sleeps: &Sleeps) {
     let word = parked_words();
