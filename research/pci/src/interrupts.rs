@@ -195,6 +195,8 @@ impl Interrupts {
             return;
         };
         if !route.bus_master {
+            // A line that falls meanwhile can rise again, which is then sent once the device may send.
+            self.was_high &= route.level;
             return;
         }
         let rise = u64::from(route.level && !self.was_high);
@@ -235,6 +237,9 @@ fn prepare(descriptor: &OwnedFd) -> Result<(), Refusal> {
 }
 
 /// Adds one to an eventfd. A full one has been signalled anyway.
+///
+/// A client that makes its eventfd blocking again, and fills it between the poll and the write, stops its own device until it reads it.
+/// Linux has no write to an eventfd that ignores its flags (RWF_NOWAIT is refused).
 fn signal(descriptor: &OwnedFd) -> bool {
     let mut ready = [PollFd::new(descriptor, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -79,6 +79,27 @@ fn messages_need_a_bus_master() {
 }
 
 #[test]
+fn a_line_that_falls_and_rises_without_a_bus_master_is_a_message() {
+    let (mut rig, mut guest) = armed(Interrupting::Msi);
+    let eventfd = rig.eventfd(1, 0);
+    rig.enable_interrupts(false);
+    copy_once(&mut rig, &mut guest, 0);
+    assert_eq!(signals(&eventfd), 1);
+    copy_once(&mut rig, &mut guest, 0);
+    rig.write(CONFIG, 4, &[2, 0]);
+    handle(&mut rig);
+    assert_eq!(rig.config16(6) & 8, 0, "the line is low");
+    // The second copy's interrupt waited for this.
+    rig.rearm(0);
+    assert_eq!((signals(&eventfd), rig.config16(6) & 8), (0, 8), "high, and nothing may be sent");
+    rig.enable();
+    assert_eq!(signals(&eventfd), 1);
+    rig.write(CONFIG, 4, &[2, 0]);
+    rig.enable();
+    assert_eq!(signals(&eventfd), 0, "the line has stayed high");
+}
+
+#[test]
 fn each_channel_has_its_vector() {
     let (mut rig, mut guest) = armed(Interrupting::MsiX);
     let eventfds: Vec<_> = (0..4).map(|at| rig.eventfd(2, at)).collect();
