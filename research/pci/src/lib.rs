@@ -31,7 +31,6 @@ mod pace;
 pub mod schedule;
 mod serve;
 
-pub use config::{ConfigSpace, Written};
 pub use connection::ConnectionError;
 pub use device::{Device, Fatal};
 pub use function::{Bar, ConfigRegister, Description, Function, Signalling, pieces};

@@ -34,7 +34,6 @@ pub mod command {
     pub const DMA_UNMAP: u16 = 3;
     pub const DEVICE_INFO: u16 = 4;
     pub const REGION_INFO: u16 = 5;
-    pub const REGION_IO_FDS: u16 = 6;
     pub const IRQ_INFO: u16 = 7;
     pub const SET_IRQS: u16 = 8;
     pub const REGION_READ: u16 = 9;
@@ -178,11 +177,21 @@ pub struct SetIrqs<'a> {
     pub action: IrqAction,
 }
 
+/// A window of guest memory: `size` bytes of a file, from `offset`, at `address`; and what the device may do there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaMap {
+    pub read: bool,
+    pub write: bool,
+    pub offset: u64,
+    pub address: u64,
+    pub size: u64,
+}
+
 /// A command with its operands, as a client sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     Version { major: u16, minor: u16, data: &'a [u8] },
-    Map { read: bool, write: bool, offset: u64, address: u64, size: u64 },
+    Map(DmaMap),
     Unmap { all: bool, address: u64, size: u64 },
     DeviceInfo,
     RegionInfo { index: u32 },
@@ -267,13 +276,13 @@ impl<'a> Request<'a> {
     fn decode_map(payload: &'a [u8]) -> Result<Self, Refusal> {
         exactly(payload, 32, "DMA_MAP")?;
         match u32_at(payload, 4) {
-            flags @ 1..=3 => Ok(Self::Map {
+            flags @ 1..=3 => Ok(Self::Map(DmaMap {
                 read: flags & 1 != 0,
                 write: flags & 2 != 0,
                 offset: u64_at(payload, 8),
                 address: u64_at(payload, 16),
                 size: u64_at(payload, 24),
-            }),
+            })),
             flags => Err(Refusal::invalid(format!("DMA_MAP with flags {flags:#x}; 1 is read, 2 is write"))),
         }
     }

@@ -96,3 +96,25 @@ fn accesses_stay_in_configuration_space() {
         assert_eq!(rig.bad(command::REGION_READ, &access, vec![]), Errno::INVAL, "{offset:#x} {count}");
     }
 }
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_description_with_impossible_bars_is_a_mistake() {
+    use memferry_pci::Bar;
+    let bar = |index, bytes| Bar { index, bytes };
+    let makes = |bars: &[Bar]| {
+        let function = super::support::Shape { bars: bars.to_vec() };
+        std::panic::catch_unwind(|| memferry_pci::Device::new(function, memferry_pci::Memory::new())).is_ok()
+    };
+    assert!(makes(&[bar(0, 4096), bar(2, 1 << 20), bar(4, 1 << 33)]));
+    for bars in [
+        vec![bar(5, 4096)],
+        vec![bar(0, 0)],
+        vec![bar(0, 2048)],
+        vec![bar(0, 5000)],
+        vec![bar(0, 4096), bar(1, 4096)],
+        vec![bar(2, 4096), bar(0, 4096)],
+    ] {
+        assert!(!makes(&bars), "{bars:?}");
+    }
+}
