@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Message ── handle ──► reply        bytes in, bytes out; no socket, no clock
-//! time    ── advance ─► next event   the function runs; its interrupts are delivered
+//! time    ── advance ─► next event   runs the function and delivers its interrupts
 //! ```
 //!
 //! Each message of a client ends in a reply, a refusal with an errno, or a [`Fatal`] that ends the connection. Nothing here panics.
@@ -170,7 +170,7 @@ impl<F: Function> Device<F> {
         self.has_version = false;
     }
 
-    /// Takes what there is to say: refused commands, and the function's report.
+    /// Takes lines for a person to read: refused commands, and the function's report.
     pub fn take_report(&mut self) -> Vec<String> {
         let mut report = std::mem::take(&mut self.refusals);
         report.extend(self.function.take_report());

@@ -95,7 +95,7 @@ impl WindowError {
     }
 }
 
-/// What a device did with memory.
+/// A device's accesses to memory so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub bytes_read: u64,
@@ -378,5 +378,22 @@ impl Bus for Memory {
         self.0.borrow_mut().each(address, bytes.len(), true, |mapping, offset, place| {
             guarded([mapping], || mapping.write(offset, &bytes[place])).is_ok_and(|copied| copied.is_ok())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+
+    #[test]
+    fn only_huge_pages_are_larger_than_the_systems() {
+        let made = |flags| rustix::fs::memfd_create("page", MemfdFlags::CLOEXEC | flags);
+        assert_eq!(page_bytes(&made(MemfdFlags::empty()).unwrap()), Ok(rustix::param::page_size()));
+        // A kernel without huge pages makes none.
+        if let Ok(huge) = made(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
+            assert_eq!(page_bytes(&huge), Ok(2 << 20));
+        }
     }
 }

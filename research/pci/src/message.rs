@@ -19,7 +19,7 @@ pub const HEADER: usize = 16;
 pub const MAXIMUM_DATA: usize = 1 << 20;
 /// Bytes of the longest message that is accepted.
 pub const MAXIMUM: usize = HEADER + 16 + MAXIMUM_DATA;
-/// Descriptors of one message at most.
+/// Limit of descriptors in one message.
 pub const MAXIMUM_DESCRIPTORS: usize = 16;
 
 const REPLY: u32 = 1;
@@ -46,7 +46,7 @@ pub mod command {
 pub enum StreamError {
     #[error("a message of {size} bytes; a header alone has {HEADER}")]
     TooShort { size: u32 },
-    #[error("a message of {size} bytes; {MAXIMUM} are the most")]
+    #[error("a message of {size} bytes; {MAXIMUM} is the limit")]
     TooLong { size: u32 },
     #[error("message {id} has type {kind}; clients send commands, type 0")]
     NoCommand { id: u16, kind: u32 },

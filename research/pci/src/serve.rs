@@ -54,7 +54,7 @@ pub struct ServeOptions {
     pub keep: bool,
 }
 
-/// What was done for clients, when serving ends well.
+/// Totals of all clients, when serving ends well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     pub clients: u64,
@@ -288,7 +288,7 @@ impl<F: Function> Server<'_, F> {
         after_send(client.connection.send(reply))
     }
 
-    /// Prints what the device has to say, the first lines of it.
+    /// Prints the first lines of the device's report.
     fn report(&mut self) {
         for line in self.device.take_report() {
             self.printed += 1;
@@ -315,5 +315,52 @@ fn after_send(sent: Result<(), ConnectionError>) -> Result<Option<Stop>, ServeEr
     match sent {
         Err(ConnectionError::System(Errno::PIPE | Errno::CONNRESET)) => Ok(Some(Stop::ClientGone)),
         sent => Ok(sent.map(|()| None)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::ioat::{IoatFunction, IoatOptions};
+    use crate::memory::Memory;
+    use crate::message::{HEADER, command};
+
+    fn message(number: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(1_u16.to_ne_bytes());
+        bytes.extend(number.to_ne_bytes());
+        bytes.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn unread_replies_are_no_error() {
+        let memory = Memory::new();
+        let mut device = Device::new(IoatFunction::new(IoatOptions::default(), memory.clone()), memory);
+        let (mut socket, served) = UnixStream::pair().unwrap();
+        let pace = Pace::new(&device);
+        let mut server = Server {
+            device: &mut device,
+            log: &mut Vec::new(),
+            served: Served::default(),
+            client: Some(Client { connection: Connection::new(served).unwrap(), pace }),
+            printed: 0,
+            has_refused: false,
+        };
+        socket.write_all(&message(command::VERSION, &[0, 0, 1, 0])).unwrap();
+        assert!(matches!(server.command(), Ok(None)));
+        // All of configuration space.
+        let read = [&[0; 8][..], &7_u32.to_ne_bytes(), &4096_u32.to_ne_bytes()].concat();
+        let read = message(command::REGION_READ, &read);
+        while !server.client.as_ref().unwrap().connection.is_sending() {
+            socket.write_all(&read).unwrap();
+            assert!(matches!(server.command(), Ok(None)));
+        }
+        drop(socket);
+        assert!(matches!(server.command(), Ok(Some(Stop::ClientGone))));
     }
 }

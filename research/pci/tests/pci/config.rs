@@ -99,7 +99,7 @@ fn accesses_stay_in_configuration_space() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn a_description_with_impossible_bars_is_a_mistake() {
+fn impossible_bars_are_a_mistake() {
     use memferry_pci::Bar;
     let bar = |index, bytes| Bar { index, bytes };
     let makes = |bars: &[Bar]| {

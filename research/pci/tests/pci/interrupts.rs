@@ -79,7 +79,7 @@ fn messages_need_a_bus_master() {
 }
 
 #[test]
-fn a_line_that_falls_and_rises_without_a_bus_master_is_a_message() {
+fn a_rise_without_a_bus_master_is_sent_later() {
     let (mut rig, mut guest) = armed(Interrupting::Msi);
     let eventfd = rig.eventfd(1, 0);
     rig.enable_interrupts(false);

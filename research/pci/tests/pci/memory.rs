@@ -281,10 +281,10 @@ fn mappings_have_a_limit() {
 #[test]
 fn mapped_bytes_have_a_limit() {
     let mut rig = Rig::new();
-    let most = 1 << 44;
-    let too_large = vec![memfd(most + PAGE)];
+    let limit = 1 << 44;
+    let too_large = vec![memfd(limit + PAGE)];
     assert_eq!(rig.bad(command::DMA_MAP, &map_payload(3, 0, 0, PAGE), too_large), Errno::NOSPC);
-    rig.map(&memfd(most), 0, 0, PAGE);
+    rig.map(&memfd(limit), 0, 0, PAGE);
     let refused = rig.bad(command::DMA_MAP, &map_payload(3, 0, PAGE, PAGE), vec![memfd(PAGE)]);
     assert_eq!(refused, Errno::NOSPC);
     assert!(rig.device.take_report().concat().contains("0x100000000000 is the limit"));
@@ -293,7 +293,7 @@ fn mapped_bytes_have_a_limit() {
 }
 
 #[test]
-fn a_file_mapped_again_counts_once_for_each_mapping() {
+fn old_mappings_end_with_their_windows() {
     let mut rig = Rig::new();
     let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:again").count();
     let file = rustix::fs::memfd_create("again", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

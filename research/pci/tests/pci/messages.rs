@@ -176,8 +176,8 @@ fn accesses_are_no_longer_than_was_announced() {
         device.handle(&header, payload, vec![]).unwrap().unwrap()
     };
     send(command::VERSION, &[0, 0, 1, 0]);
-    let most = MAXIMUM_DATA as u32;
-    for (count, length) in [(most, HEADER + 16 + MAXIMUM_DATA), (most + 1, HEADER), (1 << 24, HEADER)] {
+    let limit = MAXIMUM_DATA as u32;
+    for (count, length) in [(limit, HEADER + 16 + MAXIMUM_DATA), (limit + 1, HEADER), (1 << 24, HEADER)] {
         let reply = send(command::REGION_READ, &[u64s(&[0]), u32s(&[BAR0, count])].concat());
         assert_eq!(reply.len(), length, "{count}");
     }
