@@ -96,7 +96,7 @@ impl Connection {
             }
             reads += 1;
             match self.fill() {
-                // What the client had sent before it went was read.
+                // All that the client had sent before it went was read.
                 Ok(0) | Err(ConnectionError::System(Errno::CONNRESET)) => {
                     let between = self.filled == 0 && self.header.is_none();
                     return if between { Ok(Received::End) } else { Err(ConnectionError::Cut) };
@@ -156,7 +156,7 @@ impl Connection {
         self.flush()
     }
 
-    /// Sends what is left of replies.
+    /// Sends the rest of replies.
     ///
     /// # Errors
     /// [`ConnectionError::System`].

@@ -34,7 +34,7 @@ use crate::message::DmaMap;
 /// The type of hugetlbfs, of `linux/magic.h`.
 const HUGETLBFS: FsWord = 0x9584_58f6;
 
-/// Windows at the same time: what vfio-user assumes of a server that names no number.
+/// Windows at the same time: vfio-user's default.
 pub(crate) const MAXIMUM_WINDOWS: usize = 65_535;
 
 /// Mappings at the same time. A file has one, or several when it was mapped again after damage or with other rights. Each may fall into

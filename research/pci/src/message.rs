@@ -52,7 +52,7 @@ pub enum StreamError {
     NoCommand { id: u16, kind: u32 },
 }
 
-/// What each message begins with.
+/// The first bytes of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub id: u16,
@@ -122,7 +122,7 @@ impl Header {
     }
 }
 
-/// A command that is not carried out: the reply's errno, and what was wrong.
+/// A command that is not carried out: the reply's errno, and the mistake.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{why} ({errno})")]
 pub struct Refusal {
@@ -140,7 +140,7 @@ impl Refusal {
     }
 }
 
-/// What data comes with a command about interrupts.
+/// The data of a command about interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqData<'a> {
     None,
@@ -177,7 +177,7 @@ pub struct SetIrqs<'a> {
     pub action: IrqAction,
 }
 
-/// A window of guest memory: `size` bytes of a file, from `offset`, at `address`; and what the device may do there.
+/// A window of guest memory: `size` bytes of a file, from `offset`, at `address`; and the device's rights there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaMap {
     pub read: bool,

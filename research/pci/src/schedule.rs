@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 const FAULTS: &str = "halt ERROR, lose completion, lose interrupt, slow TIME, stick for TIME, stick until reset or stick forever";
 
-/// A mistake in a schedule, with its place and what belongs there.
+/// A mistake in a schedule, with its place and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("line {line}, column {column}: {found}; {remedy}")]
 pub struct ScheduleError {

@@ -106,8 +106,8 @@ fn listen(path: &Path) -> Result<Listening, ServeError> {
     Ok(listening)
 }
 
-/// Serves a device until its client goes, or a signal asks to end. Writes to `log` what a person should know, beginning with a line once
-/// clients can connect. A connection that ends before it has negotiated a version was no client.
+/// Serves a device until its client goes, or a signal asks to end. Writes lines for a person to `log`, the first once clients can
+/// connect. A connection that ends before it has negotiated a version was no client.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -267,7 +267,7 @@ impl<F: Function> Server<'_, F> {
         Ok(())
     }
 
-    /// Sends what waits, else carries out a command that has arrived.
+    /// Sends replies that wait, else carries out a command that has arrived.
     fn command(&mut self) -> Result<Option<Stop>, ServeError> {
         let Some(client) = &mut self.client else { return Ok(None) };
         if client.connection.is_sending() {

@@ -41,7 +41,7 @@ pub struct Planned {
     pub fault: PlannedFault,
 }
 
-/// What happens to a descriptor.
+/// The effect on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlannedFault {
     /// It is not executed: the channel halts with this error.

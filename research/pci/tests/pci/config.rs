@@ -1,4 +1,4 @@
-//! Configuration space against what a guest's kernel expects of it.
+//! Configuration space as a guest's kernel expects it.
 
 use memferry_pci::ioat::{Interrupting, IoatOptions, Version};
 use memferry_pci::message::command;

@@ -25,7 +25,7 @@ fn armed(signalling: Interrupting) -> (Rig, Guest) {
     (rig, guest)
 }
 
-/// What Linux's handler does: INTRCTRL, ATTNSTATUS, INTRCTRL.
+/// The accesses of Linux's handler: INTRCTRL, ATTNSTATUS, INTRCTRL.
 fn handle(rig: &mut Rig) -> u32 {
     let control = rig.read(BAR0, 3, 1);
     let attention = rig.get32(4);

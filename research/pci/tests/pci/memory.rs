@@ -1,4 +1,4 @@
-//! Windows of guest memory: what may overlap, what a device reaches, and files that change under it.
+//! Windows of guest memory: overlaps, limits, accesses, and files that change under them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Messages, good and bad: what a broken or hostile client gets.
+//! Messages, good and bad, and the answers to a broken or hostile client.
 
 use memferry_pci::Fatal;
 use memferry_pci::ioat::{IoatFunction, IoatOptions};

@@ -60,7 +60,7 @@ fn signal(child: &Child, signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Waits for the program's end; its exit code and what it said.
+/// Waits for the program's end; its exit code and its lines.
 fn end(child: Child) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = child.wait_with_output().unwrap();
     (status.code(), String::from_utf8(stderr).unwrap())

@@ -26,7 +26,7 @@ pub(crate) const PAGES: u64 = 64;
 /// Above 4 GiB.
 pub(crate) const BASE: u64 = 0x1_4000_0000;
 
-/// What a device answered.
+/// The errno of a reply, zero for success, and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) errno: i32,
