@@ -170,4 +170,20 @@ mod tests {
         assert!(mapping.damaged() && !sound.damaged());
         assert_eq!(touch(0), Err(MemoryFault), "a damaged mapping served another access");
     }
+
+    #[test]
+    fn what_is_replaced_ends_with_the_mapping() {
+        let page = rustix::param::page_size();
+        let (descriptor, _) = crate::frame::allocate(2 * page as u64, Default::default()).unwrap();
+        let map = |bytes| Mapping::shared(descriptor.as_fd(), 2 * page, Access::ReadWrite, bytes).unwrap();
+        let mapping = map(1 << 40);
+        let start = mapping.pointer().addr();
+        for address in [start, start + page, start + 2 * page - 1] {
+            assert_eq!(mapping.inner().replaceable_page(address), Some((start, 2 * page)));
+        }
+        assert_eq!(mapping.inner().replaceable_page(start + 2 * page), None);
+        let mapping = map(page);
+        let second = mapping.pointer().addr() + page;
+        assert_eq!(mapping.inner().replaceable_page(second + 8), Some((second, page)));
+    }
 }

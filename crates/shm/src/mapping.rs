@@ -150,11 +150,15 @@ impl Inner {
     }
 
     /// The page that has this address, as start and length, if the SIGBUS handler may replace it: a page is replaced only where no
-    /// other object can lie in it. Async-signal-safe.
+    /// other object can lie in it. So what is replaced ends with the mapping, even if that was made with too large a page.
+    /// Async-signal-safe.
     pub(crate) fn replaceable_page(&self, address: usize) -> Option<(usize, usize)> {
         let start = self.base.as_ptr().addr();
-        let hit = matches!(self.backing, Backing::Mapped) && (start..start + self.length).contains(&address);
-        hit.then_some((address & !(self.page_bytes - 1), self.page_bytes))
+        let end = start + self.length;
+        let hit = matches!(self.backing, Backing::Mapped) && (start..end).contains(&address);
+        let page = address & !(self.page_bytes - 1);
+        let first = page.max(start);
+        hit.then(|| (first, page.saturating_add(self.page_bytes).min(end) - first))
     }
 }
 

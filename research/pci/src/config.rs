@@ -31,15 +31,15 @@ const INTERRUPT_STATUS: u8 = 1 << 3;
 /// Bit 7 of the upper byte of device control.
 const START_RESET: u8 = 1 << 7;
 
-/// What a write asked for.
+/// The effects of a write that reach beyond configuration space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub(crate) struct Written {
     /// A function-level reset, which the device control register starts.
-    pub reset: bool,
+    pub(crate) reset: bool,
 }
 
 /// Configuration space of one function.
-pub struct ConfigSpace {
+pub(crate) struct ConfigSpace {
     bytes: Box<[u8]>,
     initial: Box<[u8]>,
     writable: Box<[u8]>,
@@ -57,7 +57,7 @@ fn zeroed() -> Box<[u8]> {
 }
 
 impl ConfigSpace {
-    pub fn new(description: &Description) -> Self {
+    pub(crate) fn new(description: &Description) -> Self {
         let mut space = Self { bytes: zeroed(), initial: zeroed(), writable: zeroed(), clears: zeroed() };
         space.header(description);
         let last = match description.signalling {
@@ -101,11 +101,16 @@ impl ConfigSpace {
         self.allow(COMMAND, &COMMAND_BITS.to_le_bytes());
         self.allow(0x0C, &[0xFF]);
         self.allow(INTERRUPT_LINE, &[0xFF]);
+        let mut free = 0;
         for bar in &description.bars {
+            let fits =
+                free <= bar.index && bar.index <= 4 && bar.bytes.is_power_of_two() && bar.bytes >= 4096;
+            debug_assert!(fits, "{bar:?} of {}", description.name);
+            free = bar.index + 2;
             let at = 0x10 + 4 * bar.index;
             // Memory of 64 bits, not prefetchable.
             self.set(at, &[4]);
-            self.allow(at, &(!(bar.bytes - 1)).to_le_bytes());
+            self.allow(at, &bar.bytes.wrapping_neg().to_le_bytes());
         }
     }
 
@@ -144,14 +149,14 @@ impl ConfigSpace {
     }
 
     /// Reads bytes; those beyond the end are zeros.
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = offset.checked_add(at).and_then(|at| self.bytes.get(at)).copied().unwrap_or(0);
         }
     }
 
     /// Writes bytes where bits exist.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Written {
+    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) -> Written {
         let mut written = Written::default();
         for (at, byte) in bytes.iter().enumerate() {
             let Some(at) = offset.checked_add(at).filter(|at| *at < BYTES) else { break };
@@ -163,7 +168,7 @@ impl ConfigSpace {
     }
 
     /// Returns to the state after power-up.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.bytes.copy_from_slice(&self.initial);
     }
 
@@ -172,16 +177,16 @@ impl ConfigSpace {
     }
 
     /// Whether the device may access memory and send messages.
-    pub fn is_bus_master(&self) -> bool {
+    pub(crate) fn is_bus_master(&self) -> bool {
         self.command() & BUS_MASTER != 0
     }
 
-    pub fn is_intx_disabled(&self) -> bool {
+    pub(crate) fn is_intx_disabled(&self) -> bool {
         self.command() & INTX_DISABLED != 0
     }
 
     /// Shows the level of the interrupt line.
-    pub fn set_interrupt_status(&mut self, high: bool) {
+    pub(crate) fn set_interrupt_status(&mut self, high: bool) {
         let status = self.bytes[STATUS] & !INTERRUPT_STATUS;
         self.bytes[STATUS] = if high { status | INTERRUPT_STATUS } else { status };
     }

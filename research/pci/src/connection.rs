@@ -13,6 +13,9 @@ use thiserror::Error;
 
 use crate::message::{HEADER, Header, MAXIMUM_DESCRIPTORS, StreamError};
 
+/// Reads of one call of [`Connection::receive`], so that a client that sends without end leaves time for everything else.
+const READS: u32 = 64;
+
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConnectionError {
@@ -34,7 +37,7 @@ pub(crate) struct Message {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// What a look at the socket found.
+/// The result of reading the socket.
 #[derive(Debug)]
 pub(crate) enum Received {
     Message(Message),
@@ -48,7 +51,10 @@ pub(crate) enum Received {
 pub(crate) struct Connection {
     socket: UnixStream,
     header: Option<Header>,
+    /// Room for all of the header, or of the payload after it.
     bytes: Vec<u8>,
+    /// Bytes that have arrived there.
+    filled: usize,
     descriptors: Vec<OwnedFd>,
     /// Bytes of replies that the client has not read.
     unsent: Vec<u8>,
@@ -59,7 +65,8 @@ impl Connection {
     /// Those of `fcntl`.
     pub(crate) fn new(socket: UnixStream) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, header: None, bytes: Vec::new(), descriptors: Vec::new(), unsent: Vec::new() })
+        let bytes = vec![0; HEADER];
+        Ok(Self { socket, header: None, bytes, filled: 0, descriptors: Vec::new(), unsent: Vec::new() })
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -76,44 +83,55 @@ impl Connection {
     /// # Errors
     /// [`ConnectionError`]: the connection is of no more use.
     pub(crate) fn receive(&mut self) -> Result<Received, ConnectionError> {
+        let mut reads = 0;
         loop {
-            let wanted = self.header.map_or(HEADER, |header| header.size as usize - HEADER);
-            if self.bytes.len() == wanted {
-                let bytes = std::mem::take(&mut self.bytes);
-                if let Some(header) = self.header.take() {
-                    let descriptors = std::mem::take(&mut self.descriptors);
-                    return Ok(Received::Message(Message { header, payload: bytes, descriptors }));
+            if self.filled == self.bytes.len() {
+                match self.whole()? {
+                    Some(message) => return Ok(Received::Message(message)),
+                    None => continue,
                 }
-                let bytes: [u8; HEADER] = bytes.try_into().unwrap_or([0; HEADER]);
-                self.header = Some(Header::decode(&bytes)?);
-                continue;
             }
-            match self.fill(wanted) {
-                Ok(0) if self.bytes.is_empty() && self.header.is_none() => return Ok(Received::End),
-                Ok(0) => return Err(ConnectionError::Cut),
-                Ok(_) => {}
-                Err(ConnectionError::System(Errno::AGAIN)) => return Ok(Received::Nothing),
-                Err(ConnectionError::System(Errno::INTR)) => {}
-                Err(ConnectionError::System(Errno::CONNRESET)) if self.header.is_none() => {
-                    return Ok(Received::End);
+            if reads == READS {
+                return Ok(Received::Nothing);
+            }
+            reads += 1;
+            match self.fill() {
+                // All that the client had sent before it went was read.
+                Ok(0) | Err(ConnectionError::System(Errno::CONNRESET)) => {
+                    let between = self.filled == 0 && self.header.is_none();
+                    return if between { Ok(Received::End) } else { Err(ConnectionError::Cut) };
                 }
+                Ok(_) | Err(ConnectionError::System(Errno::INTR)) => {}
+                Err(ConnectionError::System(Errno::AGAIN)) => return Ok(Received::Nothing),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Reads up to `wanted` bytes in total; the number of new ones.
-    fn fill(&mut self, wanted: usize) -> Result<usize, ConnectionError> {
-        let before = self.bytes.len();
+    /// All bytes of a header have arrived, or of a payload: the message, if it is whole.
+    fn whole(&mut self) -> Result<Option<Message>, ConnectionError> {
+        self.filled = 0;
+        if let Some(header) = self.header.take() {
+            let payload = std::mem::replace(&mut self.bytes, vec![0; HEADER]);
+            let descriptors = std::mem::take(&mut self.descriptors);
+            return Ok(Some(Message { header, payload, descriptors }));
+        }
+        let bytes: [u8; HEADER] = std::mem::take(&mut self.bytes).try_into().unwrap_or([0; HEADER]);
+        let header = Header::decode(&bytes)?;
+        self.bytes = vec![0; (header.size as usize).saturating_sub(HEADER)];
+        self.header = Some(header);
+        Ok(None)
+    }
+
+    /// Reads bytes that are missing; the number of new ones.
+    fn fill(&mut self) -> Result<usize, ConnectionError> {
         let mut space =
             [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAXIMUM_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        self.bytes.resize(wanted, 0);
-        let mut parts = [IoSliceMut::new(&mut self.bytes[before..])];
+        let mut parts = [IoSliceMut::new(self.bytes.get_mut(self.filled..).unwrap_or_default())];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let got = rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags);
-        self.bytes.truncate(before + got.as_ref().map_or(0, |got| got.bytes));
-        let got = got?;
+        let got = rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags)?;
+        self.filled += got.bytes;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 self.descriptors.extend(descriptors);
@@ -138,7 +156,7 @@ impl Connection {
         self.flush()
     }
 
-    /// Sends what is left of replies.
+    /// Sends the rest of replies.
     ///
     /// # Errors
     /// [`ConnectionError::System`].

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! Message ── handle ──► reply        bytes in, bytes out; no socket, no clock
-//! time    ── advance ─► next event   the function runs; its interrupts are delivered
+//! time    ── advance ─► next event   runs the function and delivers its interrupts
 //! ```
 //!
-//! Whatever a client sends ends in a reply, a refusal with an errno, or a [`Fatal`] that ends the connection. Nothing here panics.
+//! Each message of a client ends in a reply, a refusal with an errno, or a [`Fatal`] that ends the connection. Nothing here panics.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ use crate::config::{self, ConfigSpace};
 use crate::function::{Bar, Description, Function, Signalling};
 use crate::interrupts::{self, Interrupts, Route};
 use crate::memory::{MAXIMUM_WINDOWS, Memory};
-use crate::message::{Header, MAXIMUM_DATA, MAXIMUM_DESCRIPTORS, Refusal, Request, command};
+use crate::message::{DmaMap, Header, MAXIMUM_DATA, MAXIMUM_DESCRIPTORS, Refusal, Request, command};
 
 /// VFIO's number of regions: six BARs, the ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
@@ -105,6 +105,11 @@ impl<F: Function> Device<F> {
         &mut self.function
     }
 
+    /// Whether the client has negotiated a version.
+    pub(crate) fn has_version(&self) -> bool {
+        self.has_version
+    }
+
     pub fn name(&self) -> &'static str {
         self.description.name
     }
@@ -136,7 +141,7 @@ impl<F: Function> Device<F> {
     fn deliver(&mut self) {
         let bus_master = self.config.is_bus_master();
         let level = self.function.level();
-        // Vectors that cannot be sent stay with the device.
+        // Vectors stay with the device while none can be sent. Once one can, those without an eventfd lose their messages.
         let vectors = match self.interrupts.takes_messages(bus_master) {
             true => self.function.take_messages(),
             false => 0,
@@ -165,7 +170,7 @@ impl<F: Function> Device<F> {
         self.has_version = false;
     }
 
-    /// Takes what there is to say: refused commands, and the function's report.
+    /// Takes lines for a person to read: refused commands, and the function's report.
     pub fn take_report(&mut self) -> Vec<String> {
         let mut report = std::mem::take(&mut self.refusals);
         report.extend(self.function.take_report());
@@ -204,16 +209,14 @@ impl<F: Function> Device<F> {
     }
 
     fn execute(&mut self, request: Request<'_>, descriptors: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
-        let takes_descriptors = matches!(request, Request::Map { .. } | Request::SetIrqs(_));
+        let takes_descriptors = matches!(request, Request::Map(_) | Request::SetIrqs(_));
         if !takes_descriptors && !descriptors.is_empty() {
             let why = format!("{} descriptors with a command that takes none", descriptors.len());
             return Err(Refusal::invalid(why));
         }
         match request {
             Request::Version { minor, data, .. } => self.version(minor, data),
-            Request::Map { read, write, offset, address, size } => {
-                self.map((read, write), offset, (address, size), &descriptors)
-            }
+            Request::Map(request) => self.map(&request, &descriptors),
             Request::Unmap { all, address, size } => self.unmap(all, address, size),
             Request::DeviceInfo => Ok(words(&[16, DEVICE_FLAGS, REGIONS, interrupts::KINDS])),
             Request::RegionInfo { index } => self.region_info(index),
@@ -257,19 +260,13 @@ impl<F: Function> Device<F> {
         Ok(reply)
     }
 
-    fn map(
-        &mut self,
-        access: (bool, bool),
-        offset: u64,
-        range: (u64, u64),
-        descriptors: &[OwnedFd],
-    ) -> Result<Vec<u8>, Refusal> {
+    fn map(&mut self, request: &DmaMap, descriptors: &[OwnedFd]) -> Result<Vec<u8>, Refusal> {
         match descriptors {
             // Memory that only the client reaches, as a ROM or another device's: no device here uses it.
             [] => Ok(Vec::new()),
             [descriptor] => self
                 .memory
-                .map(descriptor, offset, range, access)
+                .map(descriptor, request)
                 .map(|()| Vec::new())
                 .map_err(|error| Refusal::new(error.errno(), format!("DMA_MAP: {error}"))),
             several => {
@@ -281,10 +278,7 @@ impl<F: Function> Device<F> {
     fn unmap(&mut self, all: bool, address: u64, size: u64) -> Result<Vec<u8>, Refusal> {
         let flags = if all { 2 } else { 0 };
         let unmapped = match all {
-            true => {
-                self.memory.clear();
-                0
-            }
+            true => self.memory.clear(),
             false => self
                 .memory
                 .unmap(address, size)
@@ -318,6 +312,10 @@ impl<F: Function> Device<F> {
 
     fn check_access(&self, region: u32, offset: u64, count: u64) -> Result<(), Refusal> {
         let bytes = self.region_bytes(region);
+        if count > MAXIMUM_DATA as u64 {
+            let why = format!("{count} bytes of region {region}; {MAXIMUM_DATA} at once is the limit");
+            return Err(Refusal::invalid(why));
+        }
         let end = offset.checked_add(count).filter(|end| *end <= bytes && count > 0);
         end.map(|_| ()).ok_or_else(|| {
             Refusal::invalid(format!("{count} bytes at {offset:#x} of region {region}, which has {bytes:#x}"))

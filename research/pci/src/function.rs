@@ -1,4 +1,4 @@
-//! What a device is, behind the PCI shell.
+//! The device behind the PCI shell: its description, and the calls that the shell makes.
 //!
 //! ```text
 //! shell ── read, write of a BAR ──► Function ── Memory ──► guest
@@ -10,7 +10,7 @@ use memferry_clock::Instant;
 /// A memory region of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// 0 to 5. It has 64 bits and takes the next number, too.
+    /// 0 to 4. It has 64 bits and takes the next number, too.
     pub index: usize,
     /// A power of two from 4096.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub enum Signalling {
     },
 }
 
-/// What software finds in configuration space.
+/// The identity and abilities that configuration space shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     pub name: &'static str,
@@ -50,12 +50,13 @@ pub struct Description {
     pub revision: u8,
     /// Class, subclass and programming interface.
     pub class: [u8; 3],
+    /// By rising index. None takes the number of another.
     pub bars: Vec<Bar>,
     pub signalling: Signalling,
     pub registers: Vec<ConfigRegister>,
 }
 
-/// A device behind the shell. No call may panic, whatever its arguments: they are a guest's.
+/// A device behind the shell. No call may panic: all arguments are a guest's.
 pub trait Function {
     fn describe(&self) -> Description;
 
@@ -82,7 +83,7 @@ pub trait Function {
     /// Returns to the state after power-up.
     fn reset(&mut self);
 
-    /// Takes what the device has to say to a person, one line each: rules that software broke.
+    /// Takes lines for a person to read: rules that software broke.
     fn take_report(&mut self) -> Vec<String>;
 }
 

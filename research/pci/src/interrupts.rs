@@ -32,7 +32,7 @@ const CAN_MASK: u32 = 1 << 1;
 const MASKS_ITSELF: u32 = 1 << 2;
 const NO_RESIZE: u32 = 1 << 3;
 
-/// What a client has set up.
+/// The eventfds and masks that a client has set.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     intx: [Option<OwnedFd>; 1],
@@ -173,7 +173,7 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Sends what the device's state asks for.
+    /// Sends the interrupts that the device's state asks for.
     pub(crate) fn deliver(&mut self, route: Route) {
         let is_set = |lines: &[Option<OwnedFd>]| lines.iter().any(Option::is_some);
         let messages = match (is_set(&self.msi_x), is_set(&self.msi)) {
@@ -195,6 +195,8 @@ impl Interrupts {
             return;
         };
         if !route.bus_master {
+            // A line that falls meanwhile can rise again, which is then sent once the device may send.
+            self.was_high &= route.level;
             return;
         }
         let rise = u64::from(route.level && !self.was_high);
@@ -222,10 +224,10 @@ fn kind(index: u32) -> Option<Kind> {
     }
 }
 
-/// Checks that it is an eventfd and makes writes to it return at once: a client must not stop the device with a full one.
+/// Checks that it is an eventfd and makes writes to it return at once, so that a full one does not stop the device.
 fn prepare(descriptor: &OwnedFd) -> Result<(), Refusal> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
-    // Without /proc, what it is remains unknown; a write then fails or returns at once all the same.
+    // Without /proc its kind remains unknown; a write then fails or returns at once all the same.
     if link.is_ok_and(|link| link.as_os_str() != "anon_inode:[eventfd]") {
         return Err(Refusal::invalid("an interrupt's descriptor that is no eventfd".to_owned()));
     }
@@ -235,6 +237,9 @@ fn prepare(descriptor: &OwnedFd) -> Result<(), Refusal> {
 }
 
 /// Adds one to an eventfd. A full one has been signalled anyway.
+///
+/// A client that makes its eventfd blocking again, and fills it between the poll and the write, stops its own device until it reads it.
+/// Linux has no write to an eventfd that ignores its flags (RWF_NOWAIT is refused).
 fn signal(descriptor: &OwnedFd) -> bool {
     let mut ready = [PollFd::new(descriptor, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

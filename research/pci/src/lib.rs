@@ -4,7 +4,7 @@
 //! QEMU ── socket ──► connection ──► message ──► device ─┬─ config      configuration space
 //!                                                       ├─ interrupts  INTx, MSI, MSI-X: eventfds of the client
 //!                                                       ├─ memory      the guest's memory, in windows of the client's files
-//!                                                       └─ Function    what the device does: ioat
+//!                                                       └─ Function    the device itself: ioat
 //! serve: one thread; waits for the socket and for the model's next event (pace)
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! Version 0.1.7 numbers the flags of an unmap one bit too low, so a QEMU that unmaps everything is misread; most failed commands are
 //! answered without an errno; it maps each window by itself, and a guest with an IOMMU has a window for each page; it reads blocking, so
 //! a client that sends half a message stops the device; and nothing keeps SIGBUS from a file that its owner truncates. The protocol's
-//! ten messages are shorter than what had to go around it. All code here is safe: guest memory is mapped and accessed by
+//! ten messages need less code than the ways around all this. All code here is safe: guest memory is mapped and accessed by
 //! `memferry-shm`.
 
 mod config;
@@ -31,7 +31,6 @@ mod pace;
 pub mod schedule;
 mod serve;
 
-pub use config::{ConfigSpace, Written};
 pub use connection::ConnectionError;
 pub use device::{Device, Fatal};
 pub use function::{Bar, ConfigRegister, Description, Function, Signalling, pieces};

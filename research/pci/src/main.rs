@@ -37,7 +37,7 @@ struct IoatArguments {
     /// Where the virtual machine connects; made here, and removed at the end.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// DMA channels.
+    /// Engine channels: each executes its own chain of descriptors.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
     channels: u8,
     /// Version of the engine: 3.0, 3.2 or 3.3. Linux uses XOR on 3.0 and 3.3.
@@ -49,7 +49,7 @@ struct IoatArguments {
     /// The best way of interrupting that the device offers; all ways before it are there, too.
     #[arg(long, value_enum, default_value_t = Interrupts::Msi)]
     interrupts: Interrupts,
-    /// A schedule of faults: a file with a line for each, as "channel 1 descriptor 100 halt read-data" (see memferry-device(1)).
+    /// A schedule of faults: a file with a line for each, as "channel 1 descriptor 100 halt read-data", for an engine channel and a descriptor (see memferry-device(1)).
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
     /// Waits for the next virtual machine when one has gone.
@@ -69,7 +69,7 @@ fn hexadecimal(text: &str) -> Result<u16, String> {
     u16::from_str_radix(digits, 16).map_err(|_| "a number of at most four hexadecimal digits".to_owned())
 }
 
-/// Bytes of a schedule at most.
+/// Limit of a schedule's bytes.
 const LONGEST_SCHEDULE: u64 = 1 << 20;
 
 fn read_faults(path: &Path, channels: u8) -> Result<Vec<Planned>, String> {

@@ -11,6 +11,10 @@
 //!
 //! The file is another process's: it may write the bytes at any time, and it may truncate the file. The copies are `memferry-shm`'s, raw
 //! and guarded against SIGBUS. After a fault the file counts as damaged: accesses to its windows fail until it is mapped again.
+//!
+//! Only files in memory are mapped: memfds and files of tmpfs and hugetlbfs. A page of any other may come from a file system that a
+//! client runs, and a load from it would then stop the device's only thread for as long as the client likes. Mappings and their bytes
+//! have limits of their own, because a client can have a mapping made for each window.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,12 +25,23 @@ use std::sync::atomic::{Ordering, fence};
 use memferry_models::{Bus, BusError};
 use memferry_shm::bus_error::guarded;
 use memferry_shm::mapping::{Access, Mapping};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, FsWord, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Windows at the same time: what vfio-user assumes of a server that names no number.
+use crate::message::DmaMap;
+
+/// The type of hugetlbfs, of `linux/magic.h`.
+const HUGETLBFS: FsWord = 0x9584_58f6;
+
+/// Windows at the same time: vfio-user's default.
 pub(crate) const MAXIMUM_WINDOWS: usize = 65_535;
+
+/// Mappings at the same time. A file has one, or several when it was mapped again after damage or with other rights. Each may fall into
+/// a few parts where pages failed, and Linux allows a process 65530 by default.
+const MAXIMUM_MAPPINGS: usize = 1024;
+/// Bytes of all mappings: more than a machine has, and an eighth of a process's addresses.
+const MAXIMUM_BYTES: u64 = 1 << 44;
 
 /// Why a window was not made or removed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -41,8 +56,14 @@ pub enum WindowError {
     Overlap { address: u64, size: u64, existing: u64 },
     #[error("{MAXIMUM_WINDOWS} windows are mapped; unmap some first")]
     TooMany,
+    #[error("{MAXIMUM_MAPPINGS} files are mapped; unmap all windows of some first")]
+    TooManyFiles,
     #[error(
-        "the descriptor is no regular file or memfd; back the guest's memory with memory-backend-memfd or -file, share=on"
+        "a file of {length:#x} bytes beside {mapped:#x} that are mapped; {MAXIMUM_BYTES:#x} is the limit, so unmap some first"
+    )]
+    TooManyBytes { length: u64, mapped: u64 },
+    #[error(
+        "the descriptor is no memfd and no file of tmpfs or hugetlbfs; back the guest's memory with memory-backend-memfd, share=on"
     )]
     NoFile,
     #[error(
@@ -64,7 +85,7 @@ impl WindowError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Overlap { .. } => Errno::EXIST,
-            Self::TooMany => Errno::NOSPC,
+            Self::TooMany | Self::TooManyFiles | Self::TooManyBytes { .. } => Errno::NOSPC,
             Self::NotPermitted => Errno::ACCESS,
             Self::System { source, .. } => *source,
             Self::NoRange { .. } | Self::NoFile | Self::BeyondFile { .. } | Self::Parts { .. } => {
@@ -74,15 +95,13 @@ impl WindowError {
     }
 }
 
-/// What a device did with memory.
+/// A device's accesses to memory so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub bytes_read: u64,
     pub bytes_written: u64,
     /// Accesses that were refused.
     pub refused: u64,
-    /// The address of the last refused access.
-    pub last_refused: u64,
     /// Windows that are mapped at present.
     pub windows: usize,
 }
@@ -102,18 +121,16 @@ struct Window {
 /// Identifies an open file: device and inode.
 type FileId = (u64, u64);
 
-#[derive(Debug)]
-struct File {
-    mapping: Mapping,
-    windows: usize,
-}
-
 #[derive(Debug, Default)]
 struct Windows {
     /// By first address. They do not overlap.
     windows: BTreeMap<u64, Window>,
-    /// The newest mapping of each file that has windows.
-    files: BTreeMap<FileId, File>,
+    /// The newest mapping of each file.
+    files: BTreeMap<FileId, Mapping>,
+    /// The windows of each mapping, by its key. There is none without windows.
+    uses: BTreeMap<usize, usize>,
+    /// Bytes of all mappings.
+    mapped: u64,
     is_bus_master: bool,
     traffic: Traffic,
 }
@@ -137,17 +154,12 @@ impl Memory {
         Traffic { windows: windows.windows.len(), ..windows.traffic }
     }
 
-    /// Maps `size` bytes of a file, from `offset`, at `address`.
+    /// Maps a window of a file.
     ///
     /// # Errors
     /// [`WindowError`]; nothing is mapped then.
-    pub fn map(
-        &self,
-        descriptor: &OwnedFd,
-        offset: u64,
-        (address, size): (u64, u64),
-        (read, write): (bool, bool),
-    ) -> Result<(), WindowError> {
+    pub fn map(&self, descriptor: &OwnedFd, request: &DmaMap) -> Result<(), WindowError> {
+        let DmaMap { read, write, offset, address, size } = *request;
         let last = last_address(address, size)?;
         let mut windows = self.0.borrow_mut();
         if let Some(existing) = windows.overlapping(address, last) {
@@ -156,27 +168,10 @@ impl Memory {
         if windows.windows.len() >= MAXIMUM_WINDOWS {
             return Err(WindowError::TooMany);
         }
-        let (file, mapping) = windows.file(descriptor, offset, size, write)?;
+        let (file, mapping) = windows.file(descriptor, request)?;
+        *windows.uses.entry(mapping.key()).or_default() += 1;
         windows.windows.insert(address, Window { last, offset, mapping, file, read, write });
         Ok(())
-    }
-
-    /// Maps memory that is not another process's, for tests of devices.
-    ///
-    /// # Errors
-    /// As [`map`](Self::map).
-    pub fn map_owned(&self, address: u64, bytes: Vec<u8>) -> Result<Mapping, WindowError> {
-        let size = bytes.len() as u64;
-        let last = last_address(address, size)?;
-        let mut windows = self.0.borrow_mut();
-        if let Some(existing) = windows.overlapping(address, last) {
-            return Err(WindowError::Overlap { address, size, existing });
-        }
-        let mapping = Mapping::owned(bytes);
-        let window =
-            Window { last, offset: 0, mapping: mapping.clone(), file: (0, 0), read: true, write: true };
-        windows.windows.insert(address, window);
-        Ok(mapping)
     }
 
     /// Removes the windows that lie in the range, and returns their bytes.
@@ -197,19 +192,19 @@ impl Memory {
         if let Some((existing, _)) = inside.iter().find(|(_, end)| *end > last) {
             return cut(*existing);
         }
-        let mut bytes: u64 = 0;
-        for (first, end) in inside {
-            bytes = bytes.saturating_add(end - first).saturating_add(1);
-            windows.remove(first);
-        }
-        Ok(bytes)
+        inside.iter().for_each(|(first, _)| windows.remove(*first));
+        Ok(total(inside.into_iter()))
     }
 
-    /// Removes all windows, and lets go of the files behind them.
-    pub fn clear(&self) {
+    /// Removes all windows, lets go of the files behind them, and returns the windows' bytes.
+    pub fn clear(&self) -> u64 {
         let mut windows = self.0.borrow_mut();
+        let bytes = total(windows.windows.iter().map(|(first, window)| (*first, window.last)));
         windows.windows.clear();
         windows.files.clear();
+        windows.uses.clear();
+        windows.mapped = 0;
+        bytes
     }
 }
 
@@ -218,65 +213,86 @@ fn last_address(address: u64, size: u64) -> Result<u64, WindowError> {
     last.ok_or(WindowError::NoRange { address, size })
 }
 
+/// Bytes of windows, from their first and last addresses.
+fn total(windows: impl Iterator<Item = (u64, u64)>) -> u64 {
+    windows.fold(0, |bytes: u64, (first, last)| bytes.saturating_add(last - first).saturating_add(1))
+}
+
+/// The size of the pages that fail as one, for a file of tmpfs or hugetlbfs. A tmpfs may name any size as its blocks'.
+fn page_bytes(descriptor: &OwnedFd) -> Result<usize, Errno> {
+    let system = rustix::fs::fstatfs(descriptor)?;
+    let page = rustix::param::page_size();
+    match usize::try_from(system.f_bsize) {
+        Ok(huge) if system.f_type == HUGETLBFS && huge.is_power_of_two() => Ok(huge.max(page)),
+        _ => Ok(page),
+    }
+}
+
 impl Windows {
     fn overlapping(&self, first: u64, last: u64) -> Option<u64> {
         let (begin, window) = self.windows.range(..=last).next_back()?;
         (window.last >= first).then_some(*begin)
     }
 
-    /// The mapping of a file, of at least `offset + size` bytes. Counts a window.
-    fn file(
-        &mut self,
-        descriptor: &OwnedFd,
-        offset: u64,
-        size: u64,
-        write: bool,
-    ) -> Result<(FileId, Mapping), WindowError> {
+    /// The mapping of a file, of at least `offset + size` bytes.
+    fn file(&mut self, descriptor: &OwnedFd, request: &DmaMap) -> Result<(FileId, Mapping), WindowError> {
         let failed = |step| move |source| WindowError::System { step, source };
+        // Files in memory have seals, others do not. This asks Linux alone: fstat and fstatfs of another file may wait for the process
+        // that is its file system.
+        rustix::fs::fcntl_get_seals(descriptor).map_err(|_| WindowError::NoFile)?;
         let stat = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(WindowError::NoFile);
         }
         let length = u64::try_from(stat.st_size).unwrap_or(0);
-        let end = offset.saturating_add(size);
+        let offset = request.offset;
+        let end = offset.saturating_add(request.size);
         if end > length {
             return Err(WindowError::BeyondFile { offset, end, length });
         }
         let mode = rustix::fs::fcntl_getfl(descriptor).map_err(failed("fcntl"))? & OFlags::RWMODE;
         let access = match mode {
             OFlags::RDWR => Access::ReadWrite,
-            OFlags::RDONLY if !write => Access::ReadOnly,
+            OFlags::RDONLY if !request.write => Access::ReadOnly,
             _ => return Err(WindowError::NotPermitted),
         };
         let id = (stat.st_dev, stat.st_ino);
-        if let Some(file) = self.files.get_mut(&id) {
-            let known = &file.mapping;
+        if let Some(known) = self.files.get(&id) {
             let suits = known.access() == access || access == Access::ReadOnly;
             if suits && !known.damaged() && known.length_bytes() as u64 >= end {
-                file.windows += 1;
-                return Ok((id, file.mapping.clone()));
+                return Ok((id, known.clone()));
             }
         }
-        let page = rustix::fs::fstatfs(descriptor).map_err(failed("fstatfs"))?.f_bsize as usize;
-        let page = if page.is_power_of_two() { page.max(4096) } else { 4096 };
+        if self.uses.len() >= MAXIMUM_MAPPINGS {
+            return Err(WindowError::TooManyFiles);
+        }
+        if self.mapped.saturating_add(length) > MAXIMUM_BYTES {
+            return Err(WindowError::TooManyBytes { length, mapped: self.mapped });
+        }
+        let page = page_bytes(descriptor).map_err(failed("fstatfs"))?;
         let mapped = usize::try_from(length)
             .map_err(|_| WindowError::System { step: "mmap", source: Errno::NOMEM })?;
         let mapping = Mapping::shared(descriptor.as_fd(), mapped, access, page).map_err(|error| {
             let source = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             WindowError::System { step: "mmap", source }
         })?;
-        let windows = self.files.get(&id).map_or(1, |file| file.windows + 1);
-        self.files.insert(id, File { mapping: mapping.clone(), windows });
+        self.mapped += length;
+        self.files.insert(id, mapping.clone());
         Ok((id, mapping))
     }
 
     fn remove(&mut self, first: u64) {
-        let Some(window) = self.windows.remove(&first) else { return };
-        if let Some(file) = self.files.get_mut(&window.file) {
-            file.windows -= 1;
-            if file.windows == 0 {
-                self.files.remove(&window.file);
-            }
+        let Some(Window { mapping, file, .. }) = self.windows.remove(&first) else { return };
+        let key = mapping.key();
+        let Some(uses) = self.uses.get_mut(&key) else { return };
+        *uses -= 1;
+        if *uses > 0 {
+            return;
+        }
+        self.uses.remove(&key);
+        self.mapped = self.mapped.saturating_sub(mapping.length_bytes() as u64);
+        if self.files.get(&file).is_some_and(|newest| newest.key() == key) {
+            self.files.remove(&file);
         }
     }
 
@@ -312,7 +328,6 @@ impl Windows {
             return Ok(());
         }
         self.traffic.refused += 1;
-        self.traffic.last_refused = address;
         Err(BusError)
     }
 
@@ -363,5 +378,22 @@ impl Bus for Memory {
         self.0.borrow_mut().each(address, bytes.len(), true, |mapping, offset, place| {
             guarded([mapping], || mapping.write(offset, &bytes[place])).is_ok_and(|copied| copied.is_ok())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+
+    #[test]
+    fn only_huge_pages_are_larger_than_the_systems() {
+        let made = |flags| rustix::fs::memfd_create("page", MemfdFlags::CLOEXEC | flags);
+        assert_eq!(page_bytes(&made(MemfdFlags::empty()).unwrap()), Ok(rustix::param::page_size()));
+        // A kernel without huge pages makes none.
+        if let Ok(huge) = made(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
+            assert_eq!(page_bytes(&huge), Ok(2 << 20));
+        }
     }
 }

@@ -19,7 +19,7 @@ pub const HEADER: usize = 16;
 pub const MAXIMUM_DATA: usize = 1 << 20;
 /// Bytes of the longest message that is accepted.
 pub const MAXIMUM: usize = HEADER + 16 + MAXIMUM_DATA;
-/// Descriptors of one message at most.
+/// Limit of descriptors in one message.
 pub const MAXIMUM_DESCRIPTORS: usize = 16;
 
 const REPLY: u32 = 1;
@@ -34,7 +34,6 @@ pub mod command {
     pub const DMA_UNMAP: u16 = 3;
     pub const DEVICE_INFO: u16 = 4;
     pub const REGION_INFO: u16 = 5;
-    pub const REGION_IO_FDS: u16 = 6;
     pub const IRQ_INFO: u16 = 7;
     pub const SET_IRQS: u16 = 8;
     pub const REGION_READ: u16 = 9;
@@ -47,13 +46,13 @@ pub mod command {
 pub enum StreamError {
     #[error("a message of {size} bytes; a header alone has {HEADER}")]
     TooShort { size: u32 },
-    #[error("a message of {size} bytes; {MAXIMUM} are the most")]
+    #[error("a message of {size} bytes; {MAXIMUM} is the limit")]
     TooLong { size: u32 },
     #[error("message {id} has type {kind}; clients send commands, type 0")]
     NoCommand { id: u16, kind: u32 },
 }
 
-/// What each message begins with.
+/// The first bytes of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub id: u16,
@@ -123,7 +122,7 @@ impl Header {
     }
 }
 
-/// A command that is not carried out: the reply's errno, and what was wrong.
+/// A command that is not carried out: the reply's errno, and the mistake.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{why} ({errno})")]
 pub struct Refusal {
@@ -141,7 +140,7 @@ impl Refusal {
     }
 }
 
-/// What data comes with a command about interrupts.
+/// The data of a command about interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqData<'a> {
     None,
@@ -178,11 +177,21 @@ pub struct SetIrqs<'a> {
     pub action: IrqAction,
 }
 
+/// A window of guest memory: `size` bytes of a file, from `offset`, at `address`; and the device's rights there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaMap {
+    pub read: bool,
+    pub write: bool,
+    pub offset: u64,
+    pub address: u64,
+    pub size: u64,
+}
+
 /// A command with its operands, as a client sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     Version { major: u16, minor: u16, data: &'a [u8] },
-    Map { read: bool, write: bool, offset: u64, address: u64, size: u64 },
+    Map(DmaMap),
     Unmap { all: bool, address: u64, size: u64 },
     DeviceInfo,
     RegionInfo { index: u32 },
@@ -267,13 +276,13 @@ impl<'a> Request<'a> {
     fn decode_map(payload: &'a [u8]) -> Result<Self, Refusal> {
         exactly(payload, 32, "DMA_MAP")?;
         match u32_at(payload, 4) {
-            flags @ 1..=3 => Ok(Self::Map {
+            flags @ 1..=3 => Ok(Self::Map(DmaMap {
                 read: flags & 1 != 0,
                 write: flags & 2 != 0,
                 offset: u64_at(payload, 8),
                 address: u64_at(payload, 16),
                 size: u64_at(payload, 24),
-            }),
+            })),
             flags => Err(Refusal::invalid(format!("DMA_MAP with flags {flags:#x}; 1 is read, 2 is write"))),
         }
     }

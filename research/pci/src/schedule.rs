@@ -1,15 +1,15 @@
 //! Schedules of faults: a text, one fault a line.
 //!
 //! ```text
-//! # a channel, one or several of its descriptors, what happens there
+//! # an engine channel, one or several of its descriptors, a fault
 //! channel 1   descriptor 100           halt read-data
 //! channel any descriptor 5..20         slow 2ms
 //! channel 0   descriptor 50.. every 10 lose completion
 //! channel 2   descriptor 7             stick until reset
 //! ```
 //!
-//! Descriptors are counted from 1 for each channel, in the order of execution, since the device was last reset as a whole (see
-//! [`Planned`]). Faults: `halt` with the name of an error; `lose completion`, `lose interrupt`; `slow` with a time; `stick for` a
+//! Descriptors are counted from 1 for each engine channel, in the order in which it fetches them, since the device was last reset as a
+//! whole (see [`Planned`]: one that is fetched twice counts twice). Faults: `halt` with the name of an error; `lose completion`, `lose interrupt`; `slow` with a time; `stick for` a
 //! time, `stick until reset`, `stick forever`. Times have a unit: `us`, `ms` or `s`.
 
 use std::time::Duration;
@@ -18,14 +18,14 @@ use memferry_models::ioat::{Planned, PlannedFault, Until};
 use memferry_registers::ioat::Chanerr;
 use thiserror::Error;
 
-/// Faults of a schedule at most.
+/// Limit of a schedule's faults.
 pub const MAXIMUM: usize = 1000;
 
 const LONGEST: Duration = Duration::from_secs(3600);
 
 const FAULTS: &str = "halt ERROR, lose completion, lose interrupt, slow TIME, stick for TIME, stick until reset or stick forever";
 
-/// A mistake in a schedule, with its place and what belongs there.
+/// A mistake in a schedule, with its place and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("line {line}, column {column}: {found}; {remedy}")]
 pub struct ScheduleError {
@@ -33,7 +33,7 @@ pub struct ScheduleError {
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
-    /// What is at this place.
+    /// The text at this place.
     pub found: String,
     pub remedy: String,
 }
@@ -197,9 +197,9 @@ impl<'a> Words<'a> {
         self.word(&[word], remedy).map(|_| ())
     }
 
-    fn number(&mut self, least: u64, most: u64, remedy: &str) -> Result<u64, ScheduleError> {
+    fn number(&mut self, minimum: u64, maximum: u64, remedy: &str) -> Result<u64, ScheduleError> {
         let number = self.next_text().and_then(|word| word.parse().ok());
-        let number = number.filter(|number| (least..=most).contains(number));
+        let number = number.filter(|number| (minimum..=maximum).contains(number));
         let number = number.ok_or_else(|| self.error(remedy))?;
         self.advance();
         Ok(number)

@@ -1,19 +1,20 @@
 //! The loop: one thread that waits for clients, commands, signals and the device's next event.
 //!
 //! ```text
-//! poll: signals, listener, client, timeout ──► refuse a second client ──► a command ──► the device's time
+//! poll: signals, listener, client, timeout ──► accept or refuse a client ──► a command ──► the device's time
 //! ```
 
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use crate::connection::{Connection, ConnectionError, Received};
@@ -29,6 +30,8 @@ const PRINTED: u64 = 50;
 pub enum ServeError {
     #[error("{}: another process listens there; choose another --socket, or end that process", socket.display())]
     InUse { socket: PathBuf },
+    #[error("{}: exists, and whether a process listens there cannot be found out: {source}; remove it, or choose another --socket", socket.display())]
+    Unknown { socket: PathBuf, source: Errno },
     #[error("{}: exists and is no socket; choose another --socket, or remove it", socket.display())]
     NoSocket { socket: PathBuf },
     #[error("{}: cannot listen: {source}; the folder must exist and be writable, and the path have at most 107 bytes", socket.display())]
@@ -51,7 +54,7 @@ pub struct ServeOptions {
     pub keep: bool,
 }
 
-/// What was done for clients, when serving ends well.
+/// Totals of all clients, when serving ends well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     pub clients: u64,
@@ -74,6 +77,13 @@ impl Drop for Listening {
     }
 }
 
+/// Connects to a socket, without waiting, and closes the connection. A server does not take that for a client.
+fn probe(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
 fn listen(path: &Path) -> Result<Listening, ServeError> {
     let failed = |source| ServeError::Listen { socket: path.to_owned(), source };
     if let Ok(found) = fs::symlink_metadata(path) {
@@ -81,11 +91,14 @@ fn listen(path: &Path) -> Result<Listening, ServeError> {
         if !found.file_type().is_socket() {
             return Err(ServeError::NoSocket { socket: path.to_owned() });
         }
-        if UnixStream::connect(path).is_ok() {
-            return Err(ServeError::InUse { socket: path.to_owned() });
+        match probe(path) {
+            // A full queue of connections has a listener, too.
+            Ok(()) | Err(Errno::AGAIN) => return Err(ServeError::InUse { socket: path.to_owned() }),
+            // A socket without a listener was left by a process that was killed.
+            Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
+            Err(Errno::NOENT) => {}
+            Err(source) => return Err(ServeError::Unknown { socket: path.to_owned(), source }),
         }
-        // A socket that nobody listens to was left by a process that was killed.
-        fs::remove_file(path).map_err(failed)?;
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
     let listening = Listening { listener, path: path.to_owned() };
@@ -93,7 +106,8 @@ fn listen(path: &Path) -> Result<Listening, ServeError> {
     Ok(listening)
 }
 
-/// Serves a device until its client goes, or a signal asks to end. Calls `ready` once clients can connect.
+/// Serves a device until its client goes, or a signal asks to end. Writes lines for a person to `log`, the first once clients can
+/// connect. A connection that ends before it has negotiated a version was no client.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -140,6 +154,15 @@ enum Stop {
     ClientGone,
 }
 
+/// Which of the loop's descriptors can be used.
+struct Ready {
+    signals: bool,
+    listener: bool,
+    client: bool,
+    /// The present client has closed its socket. It may have sent commands before.
+    has_hung_up: bool,
+}
+
 impl<F: Function> Server<'_, F> {
     fn say(&mut self, text: &str) {
         let _ = writeln!(self.log, "memferry-device: {text}");
@@ -155,9 +178,13 @@ impl<F: Function> Server<'_, F> {
                 Err(ServeError::Wait(errno)) => return Err(errno.into()),
                 Err(error) => Err(error),
             };
+            let was_client = self.device.has_version();
             self.client = None;
             self.count();
             self.device.disconnect();
+            if gone.is_ok() && !was_client {
+                continue;
+            }
             if !keep {
                 return gone;
             }
@@ -168,7 +195,7 @@ impl<F: Function> Server<'_, F> {
         }
     }
 
-    /// One wait and what it brought.
+    /// Runs the device, waits once, and does one thing for the client.
     fn turn(&mut self, listener: &UnixListener, signals: &SignalFd) -> Result<Option<Stop>, ServeError> {
         let next = match &mut self.client {
             Some(client) => client.pace.run(self.device),
@@ -183,23 +210,24 @@ impl<F: Function> Server<'_, F> {
                 tv_nsec: time.subsec_nanos().into(),
             }),
         };
-        let (stopped, knocked, ready) = self.wait(listener, signals, timeout.as_ref())?;
-        if stopped {
+        let ready = self.wait(listener, signals, timeout.as_ref())?;
+        if ready.signals {
             return Ok(Some(Stop::Signal));
         }
-        if knocked {
+        // The next client waits until the last commands of one that has gone are carried out, which ends with its own end.
+        if ready.listener && !ready.has_hung_up {
             self.accept(listener)?;
         }
-        if ready { self.command() } else { Ok(None) }
+        if ready.client { self.command() } else { Ok(None) }
     }
 
-    /// Waits; whether a signal came, a client knocked, and the present client's socket can be used.
+    /// Waits until a descriptor can be used.
     fn wait(
         &self,
         listener: &UnixListener,
         signals: &SignalFd,
         timeout: Option<&Timespec>,
-    ) -> Result<(bool, bool, bool), Errno> {
+    ) -> Result<Ready, Errno> {
         let mut events = vec![
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
@@ -213,8 +241,14 @@ impl<F: Function> Server<'_, F> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        let came = |at: usize| events.get(at).is_some_and(|event| !event.revents().is_empty());
-        Ok((came(0), came(1), came(2)))
+        let events = |at: usize| events.get(at).map_or(PollFlags::empty(), PollFd::revents);
+        let can_use = |at| !events(at).is_empty();
+        Ok(Ready {
+            signals: can_use(0),
+            listener: can_use(1),
+            client: can_use(2),
+            has_hung_up: events(2).contains(PollFlags::HUP),
+        })
     }
 
     fn accept(&mut self, listener: &UnixListener) -> Result<(), ServeError> {
@@ -229,17 +263,15 @@ impl<F: Function> Server<'_, F> {
             .map_err(|error| ConnectionError::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         self.printed = 0;
         self.has_refused = false;
-        self.served.clients += 1;
         self.client = Some(Client { connection, pace: Pace::new(self.device) });
         Ok(())
     }
 
-    /// Sends what waits, else carries out a command that has arrived.
+    /// Sends replies that wait, else carries out a command that has arrived.
     fn command(&mut self) -> Result<Option<Stop>, ServeError> {
         let Some(client) = &mut self.client else { return Ok(None) };
         if client.connection.is_sending() {
-            client.connection.flush()?;
-            return Ok(None);
+            return after_send(client.connection.flush());
         }
         let message = match client.connection.receive()? {
             Received::Nothing => return Ok(None),
@@ -249,15 +281,14 @@ impl<F: Function> Server<'_, F> {
         self.served.commands += 1;
         // The device's time is that of the command.
         client.pace.run(self.device);
+        let was_client = self.device.has_version();
         let reply = self.device.handle(&message.header, &message.payload, message.descriptors)?;
+        self.served.clients += u64::from(!was_client && self.device.has_version());
         let Some(reply) = reply else { return Ok(None) };
-        match client.connection.send(reply) {
-            Err(ConnectionError::System(Errno::PIPE | Errno::CONNRESET)) => Ok(Some(Stop::ClientGone)),
-            sent => Ok(sent.map(|()| None)?),
-        }
+        after_send(client.connection.send(reply))
     }
 
-    /// Prints what the device has to say, the first lines of it.
+    /// Prints the first lines of the device's report.
     fn report(&mut self) {
         for line in self.device.take_report() {
             self.printed += 1;
@@ -276,5 +307,60 @@ impl<F: Function> Server<'_, F> {
         self.served.bytes_read = traffic.bytes_read;
         self.served.bytes_written = traffic.bytes_written;
         self.served.refused_accesses = traffic.refused;
+    }
+}
+
+/// Whether the loop stops after replies were sent. A client may go without reading them.
+fn after_send(sent: Result<(), ConnectionError>) -> Result<Option<Stop>, ServeError> {
+    match sent {
+        Err(ConnectionError::System(Errno::PIPE | Errno::CONNRESET)) => Ok(Some(Stop::ClientGone)),
+        sent => Ok(sent.map(|()| None)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::ioat::{IoatFunction, IoatOptions};
+    use crate::memory::Memory;
+    use crate::message::{HEADER, command};
+
+    fn message(number: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(1_u16.to_ne_bytes());
+        bytes.extend(number.to_ne_bytes());
+        bytes.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn unread_replies_are_no_error() {
+        let memory = Memory::new();
+        let mut device = Device::new(IoatFunction::new(IoatOptions::default(), memory.clone()), memory);
+        let (mut socket, served) = UnixStream::pair().unwrap();
+        let pace = Pace::new(&device);
+        let mut server = Server {
+            device: &mut device,
+            log: &mut Vec::new(),
+            served: Served::default(),
+            client: Some(Client { connection: Connection::new(served).unwrap(), pace }),
+            printed: 0,
+            has_refused: false,
+        };
+        socket.write_all(&message(command::VERSION, &[0, 0, 1, 0])).unwrap();
+        assert!(matches!(server.command(), Ok(None)));
+        // All of configuration space.
+        let read = [&[0; 8][..], &7_u32.to_ne_bytes(), &4096_u32.to_ne_bytes()].concat();
+        let read = message(command::REGION_READ, &read);
+        while !server.client.as_ref().unwrap().connection.is_sending() {
+            socket.write_all(&read).unwrap();
+            assert!(matches!(server.command(), Ok(None)));
+        }
+        drop(socket);
+        assert!(matches!(server.command(), Ok(Some(Stop::ClientGone))));
     }
 }

@@ -5,8 +5,9 @@
 //!       ──► messages, windows, truncations, resets, time ─┘                      └─► no byte outside the windows changes or is copied
 //! ```
 //!
-//! The guest's memory is one memfd of a few pages; windows show some of them. The pages that no writable window shows keep their bytes.
-//! Those that no window ever shows hold a secret, which no other page may hold at the end.
+//! The guest's memory is one memfd of a few pages; windows show some of them, and some of another file. The pages that no writable window
+//! shows keep their bytes. Those that no window ever shows hold a secret, and no eight bytes of it may be in any other page. Each signal
+//! counts in one of the client's eventfds, and each refused command is one line for a person.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -38,17 +39,41 @@ pub fn pci_device(data: &[u8]) {
     }
     rig.device.disconnect();
     rig.check_bytes();
-    rig.check_secret();
+    rig.check_signals();
+}
+
+/// A window that the client has mapped.
+struct Window {
+    /// The first page in the guest's file; `None` in the other file.
+    first: Option<u64>,
+    pages: u64,
+    address: u64,
+    writable: bool,
+}
+
+impl Window {
+    fn end(&self) -> u64 {
+        self.address + self.pages * PAGE
+    }
+
+    /// Whether the device may write this page of the guest's file.
+    fn may_change(&self, page: u64) -> bool {
+        self.writable && self.first.is_some_and(|first| (first..first + self.pages).contains(&page))
+    }
 }
 
 struct Rig {
     device: Device<IoatFunction>,
     file: OwnedFd,
+    other: OwnedFd,
     /// The file as it was when the pages without a writable window lost it.
     kept: Vec<u8>,
-    /// Windows: first page, pages, address, writable.
-    windows: Vec<(u64, u64, u64, bool)>,
+    windows: Vec<Window>,
+    /// The client's eventfds, which it passes again and again.
     eventfds: Vec<OwnedFd>,
+    passed: usize,
+    /// Signals read from them.
+    signals: u64,
 }
 
 fn faults(byte: u8) -> Vec<Planned> {
@@ -79,33 +104,70 @@ impl Rig {
         };
         let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
         let mut bytes: Vec<u8> = (0..SHOWN * PAGE).map(|at| ((at * 7) >> 3) as u8).collect();
-        bytes.extend(
-            (SHOWN * PAGE / 8..PAGES * PAGE / 8)
-                .flat_map(|word| (SECRET ^ word.rotate_left(40)).to_le_bytes()),
-        );
+        bytes.extend(secret_words().flat_map(u64::to_le_bytes));
+        assert!(bytes[(SHOWN * PAGE) as usize..].chunks_exact(8).all(is_secret));
         write_all(&file, &bytes, 0);
         let memory = Memory::new();
         let device = Device::new(IoatFunction::new(options, memory.clone()), memory);
-        let mut rig = Self { device, file, kept: bytes, windows: Vec::new(), eventfds: Vec::new() };
-        rig.send(command::VERSION, &[0, 0, 1, 0], Vec::new());
-        rig.config(4, &[6, 0]);
+        let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).expect("a memfd");
+        rustix::fs::ftruncate(&other, SHOWN * PAGE).expect("a length");
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfds = (0..8).map(|_| rustix::event::eventfd(0, flags).expect("an eventfd")).collect();
+        let windows = Vec::new();
+        let mut rig = Self { device, file, other, kept: bytes, windows, eventfds, passed: 0, signals: 0 };
+        rig.greet();
         rig
     }
 
-    /// Sends a command and checks the form of the reply; its errno.
+    /// Negotiates a version and lets the device be bus master.
+    fn greet(&mut self) {
+        assert_eq!(self.send(command::VERSION, &[0, 0, 1, 0], Vec::new()), Some(0));
+        self.config(4, &[6, 0]);
+    }
+
+    /// Ends the connection and begins another.
+    fn reconnect(&mut self) {
+        self.check_bytes();
+        self.device.disconnect();
+        self.windows.clear();
+        assert_eq!(self.device.memory().traffic().windows, 0);
+        self.greet();
+    }
+
+    /// Sends a command and checks the form of the reply; its errno, or `None` if the device ended the connection.
     fn send(&mut self, number: u16, payload: &[u8], descriptors: Vec<OwnedFd>) -> Option<u32> {
         let mut header = [0; HEADER];
         header[..2].copy_from_slice(&77_u16.to_ne_bytes());
         header[2..4].copy_from_slice(&number.to_ne_bytes());
         header[4..8].copy_from_slice(&((HEADER + payload.len()) as u32).to_ne_bytes());
         let header = Header::decode(&header).expect("a header");
-        let reply = self.device.handle(&header, payload, descriptors).ok()?.expect("a reply is wanted");
+        let Ok(reply) = self.device.handle(&header, payload, descriptors) else {
+            self.reconnect();
+            return None;
+        };
+        let reply = reply.expect("a reply is wanted");
         let word = |at: usize| u32::from_ne_bytes(reply[at..at + 4].try_into().expect("four bytes"));
         assert_eq!(reply[..2], 77_u16.to_ne_bytes());
         assert_eq!(reply[2..4], number.to_ne_bytes());
         assert_eq!(word(4) as usize, reply.len());
         assert!(word(8) == 1 && word(12) == 0 || word(8) == 0x21 && word(12) != 0 && reply.len() == HEADER);
+        let refused = self.report();
+        assert_eq!(refused, usize::from(word(12) != 0), "a line for each refused command");
         Some(word(12))
+    }
+
+    /// Checks the lines for a person; the number of refused commands among them.
+    fn report(&mut self) -> usize {
+        let report = self.device.take_report();
+        let known = |line: &String| {
+            line.starts_with("refused: ")
+                || line.starts_with("complaint: ")
+                || line.ends_with(" further complaints")
+        };
+        for line in &report {
+            assert!(known(line) && line.len() < 2000 && !line.contains(char::is_control), "{line:?}");
+        }
+        report.iter().filter(|line| line.starts_with("refused: ")).count()
     }
 
     fn access(&mut self, number: u16, region: u32, offset: u64, count: u32, data: &[u8]) {
@@ -150,8 +212,19 @@ impl Rig {
             11 => self.truncate(input),
             _ => self.reset(input.u8()),
         }
-        // What a person would read.
-        assert!(self.device.take_report().iter().all(|line| !line.is_empty()));
+        assert_eq!(self.report(), 0, "a refusal without a command");
+        self.check_signals();
+    }
+
+    /// Each signal is in one of the client's eventfds.
+    fn check_signals(&mut self) {
+        for eventfd in &self.eventfds {
+            let mut count = [0; 8];
+            if rustix::io::read(eventfd, &mut count).is_ok() {
+                self.signals += u64::from_ne_bytes(count);
+            }
+        }
+        assert_eq!(self.signals, self.device.interrupts_sent());
     }
 
     fn advance(&mut self, time: Duration) {
@@ -169,14 +242,16 @@ impl Rig {
         let flags = u32::from(1 + input.u8() % 3);
         let head = [32_u32.to_ne_bytes(), flags.to_ne_bytes()].concat();
         let range = [first * PAGE, address, pages * PAGE].map(u64::to_ne_bytes).concat();
-        let file = self.file.try_clone().expect("a descriptor");
+        let is_own = place & 0x70 != 0x70;
+        let file = if is_own { &self.file } else { &self.other };
+        let file = file.try_clone().expect("a descriptor");
         self.check_bytes();
         if self.send(command::DMA_MAP, &[head, range].concat(), vec![file]) == Some(0) {
-            let overlaps = |window: &(u64, u64, u64, bool)| {
-                window.2 < address + pages * PAGE && address < window.2 + window.1 * PAGE
-            };
+            let first = is_own.then_some(first);
+            let new = Window { first, pages, address, writable: flags & 2 != 0 };
+            let overlaps = |window: &Window| window.address < new.end() && address < window.end();
             assert!(!self.windows.iter().any(overlaps), "a window over another");
-            self.windows.push((first, pages, address, flags & 2 != 0));
+            self.windows.push(new);
         }
     }
 
@@ -187,11 +262,11 @@ impl Rig {
         let all = place & 0x70 == 0x70;
         let range = if all { [0, 0] } else { [address, size] };
         let head = [24_u32.to_ne_bytes(), u32::from(all).wrapping_mul(2).to_ne_bytes()].concat();
-        self.keep();
+        self.check_bytes();
         let payload = [head, range.map(u64::to_ne_bytes).concat()].concat();
         if self.send(command::DMA_UNMAP, &payload, Vec::new()) == Some(0) {
             let end = address.saturating_add(size);
-            self.windows.retain(|window| !all && (address > window.2 || window.2 + window.1 * PAGE > end));
+            self.windows.retain(|window| !all && (address > window.address || window.end() > end));
         }
         assert_eq!(self.device.memory().traffic().windows, self.windows.len());
     }
@@ -201,12 +276,11 @@ impl Rig {
         let length = usize::from(input.u8() % 48);
         let payload: Vec<u8> = (0..length).map(|_| input.u8()).collect();
         let count = input.u8() % 4;
-        // A descriptor of a file that the guest does not use.
-        let other = || rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).expect("a memfd");
-        self.keep();
-        self.send(number, &payload, (0..count / 2).map(|_| other()).collect());
+        self.check_bytes();
+        let descriptors = (0..count / 2).map(|_| self.other.try_clone().expect("a descriptor")).collect();
+        self.send(number, &payload, descriptors);
         if self.device.memory().traffic().windows != self.windows.len() {
-            // It happened to be an unmap.
+            // It happened to be an unmap or a map.
             self.send(
                 command::DMA_UNMAP,
                 &[24_u32.to_ne_bytes(), 2_u32.to_ne_bytes(), [0; 4], [0; 4], [0; 4], [0; 4]].concat(),
@@ -231,7 +305,7 @@ impl Rig {
             *word = address(input);
         }
         words[3] &= !0x3F;
-        self.keep();
+        self.check_bytes();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         write_all(&self.file, &bytes, page * PAGE + slot * 64);
         self.kept = self.bytes();
@@ -258,11 +332,9 @@ impl Rig {
         let kind = u32::from(input.u8() % 4);
         let start = u32::from(input.u8() % 5);
         let count = u32::from(input.u8() % 3);
-        let eventfd =
-            || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-        let given: Vec<OwnedFd> = (0..count).map(|_| eventfd()).collect();
-        self.eventfds.extend(given.iter().map(|fd| fd.try_clone().expect("a descriptor")));
-        self.eventfds.drain(..self.eventfds.len().saturating_sub(8));
+        let next = self.eventfds.iter().cycle().skip(self.passed % self.eventfds.len());
+        let given = next.take(count as usize).map(|fd| fd.try_clone().expect("a descriptor")).collect();
+        self.passed += count as usize;
         let payload = [20, 1 << 2 | 1 << 5, kind, start, count].map(u32::to_ne_bytes).concat();
         self.send(command::SET_IRQS, &payload, given);
     }
@@ -286,12 +358,7 @@ impl Rig {
                 self.send(command::RESET, &[], Vec::new());
             }
             1 => self.config(0x68, &[0, 0x80]),
-            _ => {
-                self.keep();
-                self.device.disconnect();
-                self.windows.clear();
-                self.send(command::VERSION, &[0, 0, 1, 0], Vec::new());
-            }
+            _ => self.reconnect(),
         }
         self.config(4, &[6, 0]);
     }
@@ -302,31 +369,29 @@ impl Rig {
         bytes
     }
 
-    /// Pages without a writable window must have kept their bytes.
+    /// Pages without a writable window must have kept their bytes, and none may hold a part of the secret.
     fn check_bytes(&mut self) {
         let bytes = self.bytes();
         for page in 0..PAGES {
-            let shows =
-                |window: &&(u64, u64, u64, bool)| window.3 && (window.0..window.0 + window.1).contains(&page);
             let range = (page * PAGE) as usize..((page + 1) * PAGE) as usize;
-            let may_change = self.windows.iter().find(shows).is_some();
+            let may_change = self.windows.iter().any(|window| window.may_change(page));
             assert!(may_change || bytes[range.clone()] == self.kept[range], "page {page} was written");
         }
+        let shown = &bytes[..(SHOWN * PAGE) as usize];
+        assert!(!shown.windows(8).any(is_secret), "a page outside all windows was copied");
         self.kept = bytes;
     }
+}
 
-    fn keep(&mut self) {
-        self.check_bytes();
-    }
+/// The words of the pages that are never shown.
+fn secret_words() -> impl Iterator<Item = u64> {
+    (SHOWN * PAGE / 8..PAGES * PAGE / 8).map(|word| SECRET ^ word.rotate_left(40))
+}
 
-    /// No page that a window may show holds a part of the secret.
-    fn check_secret(&self) {
-        let bytes = self.bytes();
-        let (shown, secret) = bytes.split_at((SHOWN * PAGE) as usize);
-        for part in secret.chunks_exact(PAGE as usize).map(|page| &page[..32]) {
-            assert!(!shown.windows(32).any(|window| window == part), "a page outside all windows was copied");
-        }
-    }
+/// Whether eight bytes are a word of the secret. All its words differ from [`SECRET`] in the same 13 bits.
+fn is_secret(bytes: &[u8]) -> bool {
+    let word = bytes.try_into().map_or(0, u64::from_le_bytes);
+    (word ^ SECRET) & !(0x1FFF << 40) == 0
 }
 
 /// An offset in BAR 0, most often of a register.

@@ -34,8 +34,18 @@ enum Access {
     Write(usize, usize),
     /// Index of the descriptor in flight.
     Read(usize),
-    /// No access: the oldest descriptor in flight meets its injected fault.
+    /// No access: a planned fault of the oldest descriptor in flight takes effect, or has delayed it for long enough.
     Gate,
+}
+
+/// The write of a channel's status at its completion address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatusWrite {
+    /// It was not requested.
+    Skipped,
+    /// A fault keeps it from memory.
+    Lost,
+    Sent,
 }
 
 /// Length of the burst at `work.bytes_started`: it ends at the next multiple of `burst` of the destination's address.
@@ -105,7 +115,7 @@ impl<B: Bus> Ioat<B> {
                 Access::Write(work, burst) => self.write(channel, work, burst),
                 Access::Read(work) => self.read(channel, work),
                 Access::Gate => {
-                    self.meet_fault(channel);
+                    self.apply_fault(channel);
                     1
                 }
             };
@@ -214,8 +224,8 @@ impl<B: Bus> Ioat<B> {
         self.retire(channel);
     }
 
-    /// The oldest descriptor in flight meets the fault that was injected for it, or has waited long enough.
-    fn meet_fault(&mut self, channel: usize) {
+    /// Applies the fault that was planned for the oldest descriptor in flight, or ends its delay.
+    fn apply_fault(&mut self, channel: usize) {
         let Some(work) = self.channels[channel].in_flight.front_mut() else { return };
         let Some(gate) = work.gate.take() else { return };
         let Gate::Fault(planned) = gate else { return self.retire(channel) };
@@ -360,7 +370,12 @@ impl<B: Bus> Ioat<B> {
             if !suspending {
                 state.settle();
             }
-            self.complete(channel, (control.completion_write(), work.loses_completion), interrupt);
+            let write = match (control.completion_write(), work.loses_completion) {
+                (false, _) => StatusWrite::Skipped,
+                (true, true) => StatusWrite::Lost,
+                (true, false) => StatusWrite::Sent,
+            };
+            self.complete(channel, write, interrupt);
             if suspending {
                 self.channels[channel].settle();
             }
@@ -378,12 +393,13 @@ impl<B: Bus> Ioat<B> {
         state.state = TransferState::Halted;
         state.error = Chanerr::from_bits(state.error.into_bits() | error.into_bits());
         let control = state.control;
-        self.complete(channel, (control.error_completion_enable(), false), control.error_interrupt_enable());
+        let write = if control.error_completion_enable() { StatusWrite::Sent } else { StatusWrite::Skipped };
+        self.complete(channel, write, control.error_interrupt_enable());
     }
 
-    /// Writes the status, unless a fault loses it, then raises the interrupt, each if requested.
-    fn complete(&mut self, channel: usize, (write, lost): (bool, bool), interrupt: bool) {
-        if !write {
+    /// Writes the status, then raises the interrupt if it is requested.
+    fn complete(&mut self, channel: usize, write: StatusWrite, interrupt: bool) {
+        if write == StatusWrite::Skipped {
             if interrupt {
                 self.interrupt(channel);
             }
@@ -399,6 +415,7 @@ impl<B: Bus> Ioat<B> {
         self.events
             .push(wait, super::Due { channel, epoch: self.channels[channel].epoch, event: Event::Free });
         let place = (self.channels[channel].completion, 8, AccessKind::Write);
+        let lost = write == StatusWrite::Lost;
         let event = Event::Completed { status, interrupt, lost };
         self.access_memory(place, (cycles, timing.write_latency), channel, event);
     }

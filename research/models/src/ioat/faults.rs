@@ -5,7 +5,7 @@
 //! schedule ── plan() ──► a descriptor's number ──► halt, lost completion or interrupt, delay, stuck channel
 //! ```
 //!
-//! Faults survive a channel's reset, except for a channel that sticks until then; only the test removes them.
+//! Faults survive a channel's reset. A channel stuck until reset is released by it; one stuck for a time, when the time is over.
 
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -25,9 +25,11 @@ pub struct Faults {
     plan: Vec<Planned>,
 }
 
-/// A fault at certain descriptors of a channel. Descriptors are counted from 1, for each channel, in the order in which they execute;
-/// resets do not restart the count, and one that is fetched again after a reset or a new CHAINADDR counts again. A descriptor with an
-/// extension counts once.
+/// A fault at certain descriptors of a channel.
+///
+/// A descriptor gets its number when the channel fetches it: from 1, in the order of the chain. The channel fetches ahead, and a halt, a
+/// reset or a new CHAINADDR drops descriptors that have a number and were not executed; fetched again, they get new ones. Suspending
+/// gives the numbers of those it drops back. Resets of the channel do not restart the count. A descriptor with an extension counts once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// `None` for every channel.
@@ -39,7 +41,7 @@ pub struct Planned {
     pub fault: PlannedFault,
 }
 
-/// What happens to a descriptor.
+/// The effect on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlannedFault {
     /// It is not executed: the channel halts with this error.

@@ -1,4 +1,4 @@
-//! Configuration space against what a guest's kernel expects of it.
+//! Configuration space as a guest's kernel expects it.
 
 use memferry_pci::ioat::{Interrupting, IoatOptions, Version};
 use memferry_pci::message::command;
@@ -94,5 +94,27 @@ fn accesses_stay_in_configuration_space() {
     for (offset, count) in [(4096, 1), (4095, 2), (0, 4097), (u64::MAX, 4), (0, 0)] {
         let access = [u64s(&[offset]), u32s(&[CONFIG, count])].concat();
         assert_eq!(rig.bad(command::REGION_READ, &access, vec![]), Errno::INVAL, "{offset:#x} {count}");
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn impossible_bars_are_a_mistake() {
+    use memferry_pci::Bar;
+    let bar = |index, bytes| Bar { index, bytes };
+    let makes = |bars: &[Bar]| {
+        let function = super::support::Shape { bars: bars.to_vec() };
+        std::panic::catch_unwind(|| memferry_pci::Device::new(function, memferry_pci::Memory::new())).is_ok()
+    };
+    assert!(makes(&[bar(0, 4096), bar(2, 1 << 20), bar(4, 1 << 33)]));
+    for bars in [
+        vec![bar(5, 4096)],
+        vec![bar(0, 0)],
+        vec![bar(0, 2048)],
+        vec![bar(0, 5000)],
+        vec![bar(0, 4096), bar(1, 4096)],
+        vec![bar(2, 4096), bar(0, 4096)],
+    ] {
+        assert!(!makes(&bars), "{bars:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Each fault of a schedule, as a guest meets it.
+//! The effects of each fault of a schedule on a guest.
 
 use std::time::Duration;
 
@@ -139,7 +139,7 @@ fn a_channel_stuck_for_ever_does_not_reset() {
 }
 
 #[test]
-fn other_channels_do_not_meet_a_channels_fault() {
+fn a_channels_fault_is_no_others() {
     let (mut rig, mut guest, count) = rig("channel 1 descriptor 2.. every 2 halt read-data");
     rig.arm(1, &guest);
     for part in 0..4 {
@@ -153,7 +153,7 @@ fn other_channels_do_not_meet_a_channels_fault() {
 }
 
 #[test]
-fn null_descriptors_meet_faults_too() {
+fn null_descriptors_have_faults_too() {
     use memferry_registers::ioat::descriptor::Body;
     for (text, at) in [("slow 1ms", 1_000_000), ("stick for 1ms", 1_000_000)] {
         let faults = schedule::parse(&format!("channel 0 descriptor 1 {text}"), 4).unwrap();

@@ -25,7 +25,7 @@ fn armed(signalling: Interrupting) -> (Rig, Guest) {
     (rig, guest)
 }
 
-/// What Linux's handler does: INTRCTRL, ATTNSTATUS, INTRCTRL.
+/// The accesses of Linux's handler: INTRCTRL, ATTNSTATUS, INTRCTRL.
 fn handle(rig: &mut Rig) -> u32 {
     let control = rig.read(BAR0, 3, 1);
     let attention = rig.get32(4);
@@ -76,6 +76,27 @@ fn messages_need_a_bus_master() {
     assert_eq!(signals(&eventfd), 0);
     rig.enable();
     assert_eq!(signals(&eventfd), 1);
+}
+
+#[test]
+fn a_rise_without_a_bus_master_is_sent_later() {
+    let (mut rig, mut guest) = armed(Interrupting::Msi);
+    let eventfd = rig.eventfd(1, 0);
+    rig.enable_interrupts(false);
+    copy_once(&mut rig, &mut guest, 0);
+    assert_eq!(signals(&eventfd), 1);
+    copy_once(&mut rig, &mut guest, 0);
+    rig.write(CONFIG, 4, &[2, 0]);
+    handle(&mut rig);
+    assert_eq!(rig.config16(6) & 8, 0, "the line is low");
+    // The second copy's interrupt waited for this.
+    rig.rearm(0);
+    assert_eq!((signals(&eventfd), rig.config16(6) & 8), (0, 8), "high, and nothing may be sent");
+    rig.enable();
+    assert_eq!(signals(&eventfd), 1);
+    rig.write(CONFIG, 4, &[2, 0]);
+    rig.enable();
+    assert_eq!(signals(&eventfd), 0, "the line has stayed high");
 }
 
 #[test]

@@ -1,17 +1,18 @@
-//! Windows of guest memory: what may overlap, what a device reaches, and files that change under it.
+//! Windows of guest memory: overlaps, limits, accesses, and files that change under them.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use memferry_models::{Bus, BusError};
 use memferry_pci::Memory;
-use memferry_pci::message::command;
+use memferry_pci::message::{DmaMap, command};
 use memferry_registers::ioat::{Chanerr, TransferState};
-use memferry_shm::mapping::Mapping;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::support::{BASE, COMPLETING, CONFIG, Guest, PAGE, Rig, copy, map_payload, memfd, u32s, u64s};
+use super::support::{
+    BASE, COMPLETING, CONFIG, Guest, PAGE, PAGES, Rig, copy, map_payload, memfd, u32s, u64s,
+};
 
 fn unmap_payload(address: u64, size: u64) -> Vec<u8> {
     [u32s(&[24, 0]), u64s(&[address, size])].concat()
@@ -54,7 +55,8 @@ fn unmapping_takes_whole_windows() {
     assert_eq!(reply, [u32s(&[24, 0]), u64s(&[0x8000, 2 * PAGE])].concat());
     let reply = rig.good(command::DMA_UNMAP, &unmap_payload(0x8000, 0x0A000), vec![]);
     assert_eq!(reply[16..], u64s(&[0]), "nothing is left there");
-    rig.good(command::DMA_UNMAP, &[u32s(&[24, 2]), u64s(&[0, 0])].concat(), vec![]);
+    let reply = rig.good(command::DMA_UNMAP, &[u32s(&[24, 2]), u64s(&[0, 0])].concat(), vec![]);
+    assert_eq!(reply, [u32s(&[24, 2]), u64s(&[0, 2 * PAGE])].concat(), "the bytes of what was left");
     assert_eq!(rig.device.memory().traffic().windows, 0, "all");
 }
 
@@ -74,12 +76,10 @@ fn files_must_hold_their_windows() {
     assert_eq!(refused(3, 0, PAGE, &read_only), Errno::ACCESS);
     let folder = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     assert_eq!(refused(1, 0, PAGE, &folder), Errno::INVAL);
-    let huge = memfd(1 << 62);
-    assert_eq!(refused(3, 0, 1 << 62, &huge), Errno::NOMEM);
     rig.good(command::DMA_MAP, &map_payload(1, 0, 0x1000, PAGE), vec![read_only]);
 }
 
-/// Starts copies of 1 MiB in parts on channels 0 and 1; channel 0 uses pages 0 to 15, channel 1 others.
+/// Starts a copy of 32 KiB on each of channels 0 and 1: within pages 0 to 16, and within pages 32 to 48.
 fn two_copies(rig: &mut Rig) -> Guest {
     let mut guest = Guest::new(rig);
     for channel in 0..2 {
@@ -121,13 +121,13 @@ fn unmapping_everything_under_a_copy_is_no_crash() {
     let guest = two_copies(&mut rig);
     rig.run_for(Duration::from_micros(3));
     rig.good(command::DMA_UNMAP, &[u32s(&[24, 2]), u64s(&[0, 0])].concat(), vec![]);
-    let before = guest.read(BASE, 40 * PAGE as usize);
+    let before = guest.read(BASE, (PAGES * PAGE) as usize);
     rig.run();
     for channel in 0..2 {
         assert_eq!(rig.state(channel), TransferState::Halted);
         assert!(rig.errors(channel).completion_address(), "{}", rig.errors(channel));
     }
-    assert!(guest.read(BASE, 40 * PAGE as usize) == before, "nothing is written after the unmap");
+    assert!(guest.read(BASE, (PAGES * PAGE) as usize) == before, "nothing is written after the unmap");
 }
 
 #[test]
@@ -207,15 +207,23 @@ fn a_file_is_mapped_once() {
 #[test]
 fn an_access_that_leaves_its_windows_moves_nothing() {
     let mut memory = Memory::new();
-    let first = memory.map_owned(0x1000, vec![1; 100]).unwrap();
-    let second = memory.map_owned(0x1064, vec![2; 28]).unwrap();
-    let third = memory.map_owned(u64::MAX - 15, vec![3; 16]).unwrap();
-    assert!(memory.map_owned(0x1010, vec![0; 1]).is_err() && memory.map_owned(0x2000, vec![]).is_err());
+    let map = |address, bytes: &[u8]| {
+        let file = memfd(bytes.len() as u64);
+        rustix::io::pwrite(&file, bytes, 0).unwrap();
+        let size = bytes.len() as u64;
+        let mapped = memory.map(&file, &DmaMap { read: true, write: true, offset: 0, address, size });
+        mapped.map(|()| file)
+    };
+    let first = map(0x1000, &[1; 100]).unwrap();
+    let second = map(0x1064, &[2; 28]).unwrap();
+    let third = map(u64::MAX - 15, &[3; 16]).unwrap();
+    assert!(map(0x1010, &[0; 1]).is_err() && map(0x2000, &[]).is_err());
     assert_eq!(memory.write(0x1000, &[9]), Err(BusError), "no bus master");
     memory.set_bus_master(true);
-    let bytes = |mapping: &Mapping| {
-        let mut bytes = vec![0; mapping.length_bytes()];
-        mapping.read(0, &mut bytes).unwrap();
+    let bytes = |file: &OwnedFd| {
+        let mut bytes = vec![0; PAGE as usize];
+        let length = rustix::io::pread(file, &mut bytes, 0).unwrap();
+        bytes.truncate(length);
         bytes
     };
     for (address, length) in [(0x1000, 129), (0x0FFF, 2), (0x107F, 2), (u64::MAX, 2), (0x1000, 0), (0, 1)] {
@@ -231,4 +239,73 @@ fn an_access_that_leaves_its_windows_moves_nothing() {
     assert_eq!(bytes(&third)[15], 8);
     let traffic = memory.traffic();
     assert_eq!((traffic.refused, traffic.bytes_written, traffic.bytes_read), (13, 9, 12));
+}
+
+#[test]
+fn only_files_in_memory_are_mapped() {
+    let mut rig = Rig::new();
+    // The first is no tmpfs wherever the tests run; the second could be mapped.
+    for path in ["/proc/version", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        if rustix::fs::fcntl_get_seals(&file).is_ok() {
+            continue;
+        }
+        let refused = rig.bad(command::DMA_MAP, &map_payload(1, 0, 0x1000, 8), vec![file]);
+        let report = rig.device.take_report().concat();
+        assert_eq!(refused, Errno::INVAL, "{path}");
+        assert!(report.contains("no memfd and no file of tmpfs or hugetlbfs; back"), "{path}: {report}");
+    }
+}
+
+#[test]
+fn mappings_have_a_limit() {
+    let mut rig = Rig::new();
+    let map = |at: u64| (map_payload(3, 0, at * PAGE, PAGE), vec![memfd(PAGE)]);
+    for at in 0..1024 {
+        let (payload, file) = map(at);
+        rig.good(command::DMA_MAP, &payload, file);
+    }
+    let (payload, file) = map(1024);
+    assert_eq!(rig.bad(command::DMA_MAP, &payload, file), Errno::NOSPC);
+    assert!(rig.device.take_report().concat().contains("1024 files are mapped; unmap"));
+    // One that was unmapped makes room for another.
+    rig.unmap(0, PAGE);
+    let (payload, file) = map(0);
+    rig.good(command::DMA_MAP, &payload, file);
+    rig.device.disconnect();
+    rig.good(command::VERSION, &[0, 0, 1, 0], vec![]);
+    let (payload, file) = map(0);
+    rig.good(command::DMA_MAP, &payload, file);
+}
+
+#[test]
+fn mapped_bytes_have_a_limit() {
+    let mut rig = Rig::new();
+    let limit = 1 << 44;
+    let too_large = vec![memfd(limit + PAGE)];
+    assert_eq!(rig.bad(command::DMA_MAP, &map_payload(3, 0, 0, PAGE), too_large), Errno::NOSPC);
+    rig.map(&memfd(limit), 0, 0, PAGE);
+    let refused = rig.bad(command::DMA_MAP, &map_payload(3, 0, PAGE, PAGE), vec![memfd(PAGE)]);
+    assert_eq!(refused, Errno::NOSPC);
+    assert!(rig.device.take_report().concat().contains("0x100000000000 is the limit"));
+    rig.unmap(0, PAGE);
+    rig.map(&memfd(PAGE), 0, PAGE, PAGE);
+}
+
+#[test]
+fn old_mappings_end_with_their_windows() {
+    let mut rig = Rig::new();
+    let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:again").count();
+    let file = rustix::fs::memfd_create("again", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, PAGE).unwrap();
+    rig.map(&file, 0, 0, PAGE);
+    rustix::fs::ftruncate(&file, 2 * PAGE).unwrap();
+    rig.map(&file, PAGE, PAGE, PAGE);
+    assert_eq!(mappings(), 2, "the first is too short for the second window");
+    rig.unmap(0, PAGE);
+    assert_eq!(mappings(), 1);
+    rig.map(&file, 0, 0, PAGE);
+    assert_eq!(mappings(), 1, "the second suits");
+    rig.unmap(0, 2 * PAGE);
+    assert_eq!(mappings(), 0);
 }

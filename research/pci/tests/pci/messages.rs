@@ -1,13 +1,13 @@
-//! Messages, good and bad: what a broken or hostile client gets.
+//! Messages, good and bad, and the answers to a broken or hostile client.
 
 use memferry_pci::Fatal;
 use memferry_pci::ioat::{IoatFunction, IoatOptions};
-use memferry_pci::message::{HEADER, Header, MAXIMUM, StreamError, command};
-use memferry_pci::{Device, Memory};
+use memferry_pci::message::{HEADER, Header, MAXIMUM, MAXIMUM_DATA, StreamError, command};
+use memferry_pci::{Bar, Device, Memory};
 use rustix::io::Errno;
 
 use super::support::{
-    BAR0, BOOL, CONFIG, EVENTFD, MASK, NO_DATA, PAGE, Rig, TRIGGER, UNMASK, header, irqs_payload,
+    BAR0, BOOL, CONFIG, EVENTFD, MASK, NO_DATA, PAGE, Rig, Shape, TRIGGER, UNMASK, header, irqs_payload,
     map_payload, memfd, u32s, u64s,
 };
 
@@ -166,4 +166,19 @@ fn a_command_may_want_no_reply() {
     sent(&mut device, command::VERSION, &[0, 0, 1, 0]).unwrap();
     let silent = Header::decode(&header(1, command::RESET, HEADER, 1 << 4)).unwrap();
     assert_eq!(device.handle(&silent, &[], vec![]), Ok(None));
+}
+
+#[test]
+fn accesses_are_no_longer_than_was_announced() {
+    let mut device = Device::new(Shape { bars: vec![Bar { index: 0, bytes: 1 << 24 }] }, Memory::new());
+    let mut send = |number, payload: &[u8]| {
+        let header = Header::decode(&header(1, number, HEADER + payload.len(), 0)).unwrap();
+        device.handle(&header, payload, vec![]).unwrap().unwrap()
+    };
+    send(command::VERSION, &[0, 0, 1, 0]);
+    let limit = MAXIMUM_DATA as u32;
+    for (count, length) in [(limit, HEADER + 16 + MAXIMUM_DATA), (limit + 1, HEADER), (1 << 24, HEADER)] {
+        let reply = send(command::REGION_READ, &[u64s(&[0]), u32s(&[BAR0, count])].concat());
+        assert_eq!(reply.len(), length, "{count}");
+    }
 }

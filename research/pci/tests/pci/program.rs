@@ -1,13 +1,14 @@
 //! The program: its socket, its ends, its messages to a person.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use memferry_pci::message::{HEADER, MAXIMUM, command};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::Signal;
 
 use super::support::{CONFIG, header, map_payload, memfd, u32s, u64s};
 
@@ -54,10 +55,26 @@ fn start(arguments: &[&str], socket: &Path) -> Child {
     child
 }
 
-/// Waits for the program's end; its exit code and what it said.
+fn signal(child: &Child, signal: Signal) {
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Waits for the program's end; its exit code and its lines.
 fn end(child: Child) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = child.wait_with_output().unwrap();
     (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+/// Starts the program on a socket that it should not serve.
+fn refused(socket: &Path) -> (Option<i32>, String) {
+    let mut child = program(&[], socket).spawn().unwrap();
+    let mut text = String::new();
+    std::io::BufReader::new(child.stderr.take().unwrap()).read_line(&mut text).unwrap();
+    if text.contains("serving") {
+        child.kill().unwrap();
+    }
+    (child.wait().unwrap().code(), text)
 }
 
 fn send(socket: &mut UnixStream, number: u16, payload: &[u8]) {
@@ -177,23 +194,16 @@ fn a_second_client_is_refused() {
     // The next client finds a device that was reset.
     send(&mut first, command::REGION_WRITE, &[u64s(&[4]), u32s(&[CONFIG, 2]), vec![6, 0]].concat());
     assert_eq!(reply(&mut first).0, 0);
+    // Even if the program sees the end of the first one and the next one at once.
+    signal(&child, Signal::STOP);
     drop(first);
-    let mut next = loop {
-        // The program notices the end of the first one in its own time.
-        let mut socket = UnixStream::connect(folder.socket()).unwrap();
-        let _ = socket.write_all(&header(1, command::VERSION, HEADER + 4, 0));
-        let _ = socket.write_all(&[0, 0, 1, 0]);
-        let mut answer = [0; HEADER];
-        if socket.read_exact(&mut answer).is_ok() {
-            let size = u32::from_ne_bytes(answer[4..8].try_into().unwrap()) as usize;
-            socket.read_exact(&mut vec![0; size - HEADER]).unwrap();
-            break socket;
-        }
-    };
+    let mut next = UnixStream::connect(folder.socket()).unwrap();
+    signal(&child, Signal::CONT);
+    send(&mut next, command::VERSION, &[0, 0, 1, 0]);
+    assert_eq!(reply(&mut next).0, 0);
     send(&mut next, command::REGION_READ, &[u64s(&[4]), u32s(&[CONFIG, 2])].concat());
     assert_eq!(reply(&mut next).1[16..], [0, 0], "the command register is reset");
-    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    signal(&child, Signal::TERM);
     let (code, text) = end(child);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("refused a second client") && text.contains("waiting for the next one"), "{text}");
@@ -210,8 +220,7 @@ fn a_client_that_does_not_read_does_not_stop_the_device() {
     let ask = [&header(1, command::REGION_READ, HEADER + 16, 0)[..], &payload].concat();
     // Until neither side takes more.
     while socket.write(&ask).is_ok_and(|sent| sent == ask.len()) {}
-    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    signal(&child, Signal::INT);
     assert_eq!(end(child).0, Some(0));
 }
 
@@ -247,14 +256,56 @@ fn bad_options_say_what_to_do() {
 #[test]
 fn a_socket_in_use_is_left_alone() {
     let folder = Folder::new("use");
-    let mut child = start(&["--keep"], &folder.socket());
-    let (code, text) = end(program(&[], &folder.socket()).spawn().unwrap());
-    assert_eq!(code, Some(1));
-    assert!(text.contains("another process listens there"), "{text}");
+    let mut child = start(&[], &folder.socket());
+    for _ in 0..2 {
+        let (code, text) = refused(&folder.socket());
+        assert_eq!(code, Some(1));
+        assert!(text.contains("another process listens there"), "{text}");
+    }
+    let mut socket = connect(&folder.socket());
+    assert_eq!(vendor(&mut socket), [0x86, 0x80, 0x10, 0x37], "a second start is no client whose end counts");
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(folder.socket().exists(), "a killed program leaves its socket");
     let child = start(&[], &folder.socket());
     drop(connect(&folder.socket()));
     assert_eq!(end(child).0, Some(0), "the next one replaces it");
+}
+
+#[test]
+fn a_connection_without_a_version_is_no_client() {
+    let folder = Folder::new("probe");
+    let child = start(&[], &folder.socket());
+    drop(UnixStream::connect(folder.socket()).unwrap());
+    drop(connect(&folder.socket()));
+    let (code, text) = end(child);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("ended: 1 commands") && !text.contains("gone"), "{text}");
+}
+
+#[test]
+fn only_a_socket_without_a_listener_is_replaced() {
+    let folder = Folder::new("other");
+    let path = folder.socket();
+    let datagrams = UnixDatagram::bind(&path).unwrap();
+    let (code, text) = refused(&path);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("whether a process listens there cannot be found out"), "{text}");
+    assert!(path.exists());
+    drop(datagrams);
+    std::fs::remove_file(&path).unwrap();
+    // A listener that accepts nothing, and whose queue is full.
+    let listener =
+        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let waiting = UnixStream::connect(&path).unwrap();
+    let (code, text) = refused(&path);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("another process listens there"), "{text}");
+    assert!(path.exists());
+    drop((waiting, listener));
+    let child = start(&[], &path);
+    drop(connect(&path));
+    assert_eq!(end(child).0, Some(0));
 }

@@ -8,9 +8,10 @@
 
 use std::os::fd::OwnedFd;
 
+use memferry_clock::Instant;
 use memferry_pci::ioat::{IoatFunction, IoatOptions};
 use memferry_pci::message::{HEADER, Header, command};
-use memferry_pci::{Device, Fatal, Memory};
+use memferry_pci::{Bar, Description, Device, Fatal, Function, Memory, Signalling};
 use memferry_registers::ioat::descriptor::{Body, Control, Descriptor, Sources};
 use memferry_registers::ioat::offset::channel as register;
 use memferry_registers::ioat::{Chancmd, Chanctrl, Chanerr, Chansts, Intrctrl, Register, TransferState};
@@ -25,7 +26,7 @@ pub(crate) const PAGES: u64 = 64;
 /// Above 4 GiB.
 pub(crate) const BASE: u64 = 0x1_4000_0000;
 
-/// What a device answered.
+/// The errno of a reply, zero for success, and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) errno: i32,
@@ -341,4 +342,54 @@ pub(crate) fn copy(from: u64, to: u64) -> Body {
 pub(crate) fn sources(from: &[u64]) -> Sources {
     let addresses: Vec<u64> = from.iter().map(|at| BASE + at).collect();
     Sources::new(&addresses).expect("2 to 8")
+}
+
+/// A device that has these BARs and does nothing.
+pub(crate) struct Shape {
+    pub(crate) bars: Vec<Bar>,
+}
+
+impl Function for Shape {
+    fn describe(&self) -> Description {
+        Description {
+            name: "shape",
+            vendor: 0,
+            device: 0,
+            revision: 0,
+            class: [0; 3],
+            bars: self.bars.clone(),
+            signalling: Signalling::Intx,
+            registers: vec![],
+        }
+    }
+
+    fn read(&mut self, _bar: usize, _offset: u64, _bytes: &mut [u8]) {}
+
+    fn write(&mut self, _bar: usize, _offset: u64, _bytes: &[u8]) {}
+
+    fn advance(&mut self, _now: Instant) -> Option<Instant> {
+        None
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ORIGIN
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
+
+    fn level(&self) -> bool {
+        false
+    }
+
+    fn take_messages(&mut self) -> u64 {
+        0
+    }
+
+    fn reset(&mut self) {}
+
+    fn take_report(&mut self) -> Vec<String> {
+        vec![]
+    }
 }
