@@ -10,35 +10,16 @@
  *                          └── gate: the policy halts or continues the channel
  *
  * A transfer ends when the engine no longer accesses its memory. If an engine hangs and its driver does not guarantee that
- * termination stops it, a fence is sent: a small copy behind the batch. Channels work in order, so when the fence passes, the
- * driver had dropped the batch without a word, and the transfer fails. If it does not pass, the channel is faulted, and the
- * regions of the transfer stay pinned until it does, or until the driver lets go of the device.
+ * termination stops it, a fence is sent: a small copy behind the batch (fence.c). When the fence passes, the driver had dropped the
+ * batch without a word, and the transfer fails. If it does not pass, the channel is faulted, and the regions of the transfer stay
+ * pinned until it does, or until the driver lets go of a PCI device.
  */
-#include <linux/dma-map-ops.h>
+#include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 #include <linux/slab.h>
 
 #include "memferry.h"
-
-struct mf_channel *mf_channels[MF_MAX_CHANNELS];
-unsigned int mf_channel_count;
-
-/*
- * Properties that drivers do not report.
- *
- * bcm2835-dma: QEMU's model never ends a transfer whose length is not a multiple of four.
- * xilinx-zynqmp-dma: its terminate_all masks the interrupts and frees the descriptors, and does not stop the engine
- * (drivers/dma/xilinx/zynqmp_dma.c).
- */
-static const struct {
-	const char *driver;
-	unsigned int alignment;
-	bool can_stop;
-} quirks[] = {
-	{ "bcm2835-dma", 4, true },
-	{ "xilinx-zynqmp-dma", 1, false },
-};
 
 /* ---- one batch ---- */
 
@@ -198,66 +179,6 @@ static void settle(struct mf_channel *channel, struct mf_transfer *transfer, boo
 	spin_unlock_irqrestore(&channel->lock, flags);
 	if (done)
 		transfer->landed = transfer->cursor.done;
-}
-
-/* ---- the fence behind a batch that hangs ---- */
-
-#define FENCE_BYTES	64
-/* Fences behind one batch, one in each watchdog_ms: a driver that resets its channel ends them with an error, or refuses them. */
-#define FENCES		16
-
-static void fence_passed(void *parameter, const struct dmaengine_result *result)
-{
-	struct mf_channel *channel = parameter;
-	unsigned long flags;
-
-	spin_lock_irqsave(&channel->lock, flags);
-	channel->fenced = false;
-	/* A fence that was aborted says nothing: the driver may be about to stop the engine. */
-	if (channel->fenced_batch == channel->batch && (!result || result->result == DMA_TRANS_NOERROR))
-		channel->passed = true;
-	queue_work(mf_works, &channel->work);
-	spin_unlock_irqrestore(&channel->lock, flags);
-}
-
-/*
- * Sends a fence behind the batch, the first or one after another that the driver ended. Returns whether. Drivers call back in
- * order, so after the fence's callback comes none of the batch.
- */
-static bool send_fence(struct mf_channel *channel, bool first)
-{
-	struct dma_async_tx_descriptor *descriptor;
-	unsigned long flags;
-	bool sends;
-
-	spin_lock_irqsave(&channel->lock, flags);
-	sends = channel->fence && !channel->fenced && first == (channel->fenced_batch != channel->batch);
-	if (first && sends) {
-		channel->fenced_batch = channel->batch;
-		channel->fences = 0;
-	}
-	sends = sends && channel->fences < FENCES;
-	channel->fences += sends;
-	channel->fenced |= sends;
-	spin_unlock_irqrestore(&channel->lock, flags);
-	if (!sends)
-		return false;
-	channel->fence_due = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
-	descriptor = dmaengine_prep_dma_memcpy(channel->chan, channel->fence_address + PAGE_SIZE / 2,
-					       channel->fence_address, FENCE_BYTES, DMA_PREP_INTERRUPT | DMA_CTRL_ACK);
-	if (!descriptor)
-		goto refused;
-	descriptor->callback_result = fence_passed;
-	descriptor->callback_param = channel;
-	if (dma_submit_error(dmaengine_submit(descriptor)))
-		goto refused;
-	dma_async_issue_pending(channel->chan);
-	return true;
-refused:
-	spin_lock_irqsave(&channel->lock, flags);
-	channel->fenced = false;
-	spin_unlock_irqrestore(&channel->lock, flags);
-	return false;
 }
 
 /* ---- transfers one after the other, clients by turns ---- */
@@ -509,13 +430,34 @@ static void release_kept(struct mf_channel *channel)
 	channel->kept = NULL;
 }
 
+/* Faults the channel, whose engine may still access the memory of the transfer, if there is one. */
+static void give_up(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	unsigned long flags;
+
+	__module_get(THIS_MODULE);
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->state = MF_FAULTED;
+	channel->timeouts += !!transfer;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (transfer) {
+		keep_regions(channel, transfer);
+		/* The CPU's pieces between the engine's are missing. */
+		if (transfer->cpu_parts)
+			transfer->landed = 0;
+		finish(channel, transfer, -ENOTRECOVERABLE);
+	}
+	abandon_queue(channel);
+}
+
 /* Stops the engine in the current transfer. Returns whether the transfer has ended. */
 static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int status)
 {
 	int error = dmaengine_terminate_sync(channel->chan);
-	unsigned long flags;
 
 	channel->paused = false;
+	if (channel->chan->device->device_terminate_all)
+		mf_fences_end(channel);
 	if (channel->can_stop && !error) {
 		settle(channel, transfer, false);
 		finish(channel, transfer, status);
@@ -527,19 +469,9 @@ static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int s
 		channel->can_stop = false;
 		return false;
 	}
-	pr_err("%s: a transfer hangs and cannot be stopped; its memory stays pinned, and the channel is not used, until the device is unbound\n",
+	pr_err("%s: a transfer hangs and cannot be stopped; its memory stays pinned, and the channel is not used\n",
 	       channel->name);
-	__module_get(THIS_MODULE);
-	spin_lock_irqsave(&channel->lock, flags);
-	channel->state = MF_FAULTED;
-	channel->timeouts++;
-	spin_unlock_irqrestore(&channel->lock, flags);
-	keep_regions(channel, transfer);
-	/* The CPU's pieces between the engine's are missing. */
-	if (transfer->cpu_parts)
-		transfer->landed = 0;
-	finish(channel, transfer, -ENOTRECOVERABLE);
-	abandon_queue(channel);
+	give_up(channel, transfer);
 	mod_timer(&channel->timer, channel->fence_due + 1);
 	return true;
 }
@@ -622,7 +554,7 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	follow_gate(channel, view->gated);
 	/* A paused engine makes no progress. One that cannot be paused keeps running behind a closed gate. */
 	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
-	if (!channel->can_stop && hangs && send_fence(channel, true)) {
+	if (!channel->can_stop && hangs && mf_fence_send(channel, true)) {
 		pr_warn("%s: a transfer hangs; whether the driver dropped it is shown by a copy behind it\n", channel->name);
 		channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
 		hangs = false;
@@ -631,7 +563,7 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 		if (hangs) {
 			get_stuck(channel);
 			if (time_after(jiffies, channel->fence_due))
-				send_fence(channel, false);
+				mf_fence_send(channel, false);
 		}
 	} else if (channel->can_stop ? !is_wanted : hangs) {
 		if (stop(channel, transfer, view->late ? -ETIMEDOUT : -ECANCELED))
@@ -678,7 +610,7 @@ static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
 	return true;
 }
 
-/* Ends what a channel has whose device is gone: the engine accesses nothing any more, and reports nothing. */
+/* Ends what a channel has whose device leaves: the engine accesses nothing any more, and reports nothing. */
 static void leave(struct mf_channel *channel)
 {
 	struct mf_transfer *transfer = channel->current_transfer;
@@ -711,8 +643,7 @@ static void recover(struct mf_channel *channel)
 
 	spin_lock_irqsave(&channel->lock, flags);
 	recovers = channel->state == MF_FAULTED && channel->passed;
-	waits = channel->state == MF_FAULTED && !channel->passed && !channel->fenced &&
-		channel->fenced_batch == channel->batch && channel->fences < FENCES;
+	waits = channel->state == MF_FAULTED && mf_fence_may_follow(channel);
 	if (recovers) {
 		channel->state = MF_IDLE;
 		channel->passed = false;
@@ -723,7 +654,7 @@ static void recover(struct mf_channel *channel)
 	spin_unlock_irqrestore(&channel->lock, flags);
 	if (waits) {
 		if (time_after(jiffies, channel->fence_due))
-			send_fence(channel, false);
+			mf_fence_send(channel, false);
 		mod_timer(&channel->timer, channel->fence_due + 1);
 	}
 	if (!recovers)
@@ -741,7 +672,7 @@ static void channel_work(struct work_struct *work)
 		leave(channel);
 		return;
 	}
-	/* All that ends meanwhile is looked at when the device is gone. */
+	/* All that ends meanwhile is looked at by who lets go of the device. */
 	if (READ_ONCE(channel->leaving))
 		return;
 	recover(channel);
@@ -763,6 +694,19 @@ static void channel_late(struct timer_list *timer)
 }
 
 /* ---- functions for the other parts of the module ---- */
+
+/* Prepares the parts of a new channel that this file uses. */
+void mf_channel_init(struct mf_channel *channel)
+{
+	spin_lock_init(&channel->lock);
+	INIT_LIST_HEAD(&channel->lines);
+	INIT_LIST_HEAD(&channel->fences_sent);
+	channel->waiting = RB_ROOT_CACHED;
+	mf_line_init(&channel->kernels);
+	INIT_WORK(&channel->work, channel_work);
+	timer_setup(&channel->timer, channel_late, 0);
+	channel->fenced_batch = ~0U;
+}
 
 /* Queues a transfer. False if the channel is faulted or stuck, or if the transfer was cancelled meanwhile. */
 bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
@@ -841,24 +785,10 @@ unsigned int mf_channel_can(const struct mf_channel *channel)
 	return channel->abilities;
 }
 
-/* ---- losing channels ---- */
+/* ---- losing channels: for device.c, once the work item does nothing any more ---- */
 
-/* Gives back what a channel holds of its device. Afterwards the driver may free the channel. */
-static void give_back(struct mf_channel *channel)
-{
-	mf_timer_stop(&channel->timer);
-	flush_work(&channel->work);
-	mf_timer_stop(&channel->timer);
-	/* A driver that cannot tell when its last client leaves has freed its channels with the device. */
-	if (!channel->gone || channel->outlives)
-		dma_release_channel(channel->chan);
-	dma_unmap_page(channel->device, channel->pattern_address, PAGE_SIZE << channel->pattern_order, DMA_TO_DEVICE);
-	if (channel->fence)
-		dma_free_coherent(channel->device, PAGE_SIZE, channel->fence, channel->fence_address);
-}
-
-/* The driver let go of the device, which accesses no memory any more. It is not removed from its IOMMU before this returns. */
-static void depart(struct mf_channel *channel)
+/* Ends the transfers of a channel whose engine accesses no memory any more. */
+void mf_channel_depart(struct mf_channel *channel)
 {
 	unsigned long flags;
 	bool was_faulted;
@@ -876,182 +806,34 @@ static void depart(struct mf_channel *channel)
 	}
 }
 
-static int device_event(struct notifier_block *notifier, unsigned long event, void *data)
+/* Waits until the engine of a channel that begins nothing more accesses no memory, as long as a batch may take. Returns whether. */
+bool mf_channel_falls_silent(struct mf_channel *channel)
 {
-	struct mf_channel *first = container_of(notifier, struct mf_channel, unbound);
-	unsigned int i;
+	unsigned long until = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
+	struct mf_transfer *transfer = channel->current_transfer;
 
-	if (data == first->owner && event == BUS_NOTIFY_UNBIND_DRIVER) {
-		/* From here on, the driver may not be called: it shuts the device down, and may unmap its registers. */
-		WRITE_ONCE(first->leaving, true);
-		flush_work(&first->work);
-		return NOTIFY_OK;
+	if (channel->state == MF_FAULTED && !channel->passed)
+		return false;
+	if (channel->can_stop && !dmaengine_terminate_sync(channel->chan))
+		return true;
+	follow_gate(channel, false);
+	while (transfer && look(channel, transfer).flies) {
+		if (time_after(jiffies, until))
+			return false;
+		usleep_range(1000, 2000);
 	}
-	/* The first channel's notifier handles all of the device. */
-	if (event != BUS_NOTIFY_UNBOUND_DRIVER || data != first->owner || first->gone)
-		return NOTIFY_DONE;
-	for (i = first->number; i < mf_channel_count; i++)
-		if (mf_channels[i]->owner == first->owner)
-			depart(mf_channels[i]);
-	for (i = first->number; i < mf_channel_count; i++) {
-		if (mf_channels[i]->owner != first->owner)
-			continue;
-		mf_regions_unmap(mf_channels[i]->device);
-		give_back(mf_channels[i]);
-	}
-	return NOTIFY_OK;
+	return list_empty(&channel->fences_sent);
 }
 
-/* ---- taking channels ---- */
-
-static int take_pattern(struct mf_channel *channel)
+/* The engine of a channel may go on without its driver: what it may access stays, and copies of the kernel in it do not end. */
+void mf_channel_lose(struct mf_channel *channel)
 {
-	/* 16 pages allow longer pieces; one page is enough if memory is short. */
-	for (channel->pattern_order = 4;; channel->pattern_order = 0) {
-		channel->pattern = alloc_pages(GFP_KERNEL | GFP_DMA32 | __GFP_NOWARN, channel->pattern_order);
-		if (channel->pattern || !channel->pattern_order)
-			break;
-	}
-	if (!channel->pattern)
-		return -ENOMEM;
-	channel->pattern_address = dma_map_page(channel->device, channel->pattern, 0,
-						PAGE_SIZE << channel->pattern_order, DMA_TO_DEVICE);
-	if (dma_mapping_error(channel->device, channel->pattern_address)) {
-		__free_pages(channel->pattern, channel->pattern_order);
-		return -EIO;
-	}
-	return 0;
-}
+	struct mf_transfer *transfer = channel->current_transfer;
 
-static void take_plane(struct mf_channel *channel)
-{
-	struct dma_interleaved_template *plane;
-
-	if (!dma_has_cap(DMA_INTERLEAVE, channel->chan->device->cap_mask))
-		return;
-	plane = kzalloc(struct_size(plane, sgl, 1), GFP_KERNEL);
-	if (!plane)
-		return;
-	plane->dir = DMA_MEM_TO_MEM;
-	plane->src_inc = plane->dst_inc = true;
-	plane->src_sgl = plane->dst_sgl = true;
-	plane->frame_size = 1;
-	channel->plane = plane;
-}
-
-static unsigned int abilities_of(const struct mf_channel *channel)
-{
-	struct dma_device *engine = channel->chan->device;
-
-	return (dma_has_cap(DMA_MEMSET, engine->cap_mask) ? MEMFERRY_CAN_FILL : 0) |
-	       (channel->plane ? MEMFERRY_CAN_PLANE : 0) |
-	       (engine->device_pause && engine->device_resume ? MEMFERRY_CAN_PAUSE : 0);
-}
-
-static struct mf_channel *take(struct dma_chan *chan)
-{
-	struct mf_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL);
-	unsigned int i, order;
-
-	if (!channel)
-		return NULL;
-	channel->chan = chan;
-	channel->device = dmaengine_get_dma_device(chan);
-	channel->owner = chan->device->dev;
-	channel->outlives = chan->device->device_release;
-	strscpy(channel->name, dma_chan_name(chan), sizeof(channel->name));
-	strscpy(channel->driver, dev_driver_string(channel->owner), sizeof(channel->driver));
-	order = max(chan->device->copy_align, chan->device->fill_align);
-	channel->alignment = 1U << order;
-	/* Assume that termination stops the engine if the driver can also wait for its callbacks. */
-	channel->can_stop = chan->device->device_terminate_all && chan->device->device_synchronize;
-	for (i = 0; i < ARRAY_SIZE(quirks); i++) {
-		if (strcmp(dev_driver_string(chan->device->dev), quirks[i].driver))
-			continue;
-		channel->alignment = max(channel->alignment, quirks[i].alignment);
-		channel->can_stop &= quirks[i].can_stop;
-	}
-	channel->line = dev_is_dma_coherent(channel->device) ? 1 : dma_get_cache_alignment();
-	spin_lock_init(&channel->lock);
-	INIT_LIST_HEAD(&channel->lines);
-	channel->waiting = RB_ROOT_CACHED;
-	mf_line_init(&channel->kernels);
-	INIT_WORK(&channel->work, channel_work);
-	timer_setup(&channel->timer, channel_late, 0);
-	if (take_pattern(channel)) {
-		kfree(channel);
-		return NULL;
-	}
-	/* Without it, a batch that hangs faults the channel. */
-	channel->fence = dma_alloc_coherent(channel->device, PAGE_SIZE, &channel->fence_address, GFP_KERNEL);
-	channel->fenced_batch = ~0U;
-	take_plane(channel);
-	channel->abilities = abilities_of(channel);
-	/* Both outlive the device, to be recognized. */
-	get_device(channel->owner);
-	get_device(channel->device);
-	channel->unbound.notifier_call = device_event;
-	return channel;
-}
-
-static bool is_of_driver(struct dma_chan *chan, void *driver)
-{
-	return !*(const char *)driver || !strcmp(dev_driver_string(chan->device->dev), driver);
-}
-
-/* Takes up to limit free channels that copy memory, until the module is unloaded. An empty name matches any driver. */
-int mf_channels_take(unsigned int limit, const char *driver)
-{
-	dma_cap_mask_t mask;
-
-	dma_cap_zero(mask);
-	dma_cap_set(DMA_MEMCPY, mask);
-	while (mf_channel_count < min_t(unsigned int, limit, MF_MAX_CHANNELS)) {
-		struct dma_chan *chan = dma_request_channel(mask, is_of_driver, (void *)driver);
-		struct mf_channel *channel;
-
-		if (!chan)
-			break;
-		channel = take(chan);
-		if (!channel) {
-			dma_release_channel(chan);
-			return -ENOMEM;
-		}
-		channel->number = mf_channel_count;
-		mf_channels[mf_channel_count++] = channel;
-		if (channel->owner->bus)
-			bus_register_notifier(channel->owner->bus, &channel->unbound);
-		pr_info("channel %u: %s of %s, %u byte alignment, %u byte lines\n", channel->number, channel->name,
-			channel->driver, channel->alignment, channel->line);
-	}
-	return 0;
-}
-
-/* Releases all channels. The caller ensures that nothing is queued. */
-void mf_channels_release(void)
-{
-	unsigned int i;
-
-	/* From here on no device leaves; one that would waits for this module. */
-	for (i = 0; i < mf_channel_count; i++)
-		if (mf_channels[i]->owner->bus)
-			bus_unregister_notifier(mf_channels[i]->owner->bus, &mf_channels[i]->unbound);
-	/* Regions being freed still use the devices, and late callbacks use the channels. */
-	for (i = 0; i < mf_channel_count; i++)
-		if (!mf_channels[i]->gone)
-			dmaengine_terminate_sync(mf_channels[i]->chan);
-	flush_workqueue(mf_copies);
-	flush_workqueue(mf_works);
-	while (mf_channel_count) {
-		struct mf_channel *channel = mf_channels[--mf_channel_count];
-
-		if (!channel->gone)
-			give_back(channel);
-		__free_pages(channel->pattern, channel->pattern_order);
-		put_device(channel->device);
-		put_device(channel->owner);
-		kfree(channel->plane);
-		kfree(channel);
-		mf_channels[mf_channel_count] = NULL;
-	}
+	channel->lost = true;
+	pr_err("%s: its device leaves and may still access memory, which stays pinned\n", channel->name);
+	if (transfer && transfer->is_kernels)
+		get_stuck(channel);
+	else if (channel->state != MF_FAULTED)
+		give_up(channel, transfer);
 }

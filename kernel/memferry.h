@@ -95,7 +95,7 @@ struct mf_region *mf_region_of_pages(struct page **pages, unsigned long count, u
 void mf_region_put(struct mf_region *region);
 void mf_region_put_now(struct mf_region *region);
 struct mf_map *mf_region_map(struct mf_region *region, const struct mf_channel *channel);
-void mf_regions_unmap(const struct device *device);
+void mf_regions_unmap(const struct device *device, bool silent);
 unsigned int mf_region_runs(struct mf_region *region);
 const struct mf_run *mf_map_find(const struct mf_map *map, u64 offset, u64 *begin);
 
@@ -181,6 +181,13 @@ bool mf_walk(const struct mf_transfer *transfer, struct mf_cursor *cursor, struc
 void mf_cpu_work(struct work_struct *work);
 void mf_cpu_perform(struct mf_transfer *transfer);
 
+/* ---- fence.c: what shows that an engine is done with a batch ---- */
+
+bool mf_fence_send(struct mf_channel *channel, bool first);
+bool mf_fence_may_follow(const struct mf_channel *channel);
+void mf_fences_end(struct mf_channel *channel);
+void mf_fences_free(struct mf_channel *channel);
+
 /* ---- channel.c: the engines ---- */
 
 enum mf_channel_state {
@@ -200,7 +207,7 @@ struct mf_channel {
 	unsigned int number;
 	char name[24];
 	char driver[32];
-	struct dma_chan *chan;		/* not to be used once the device is gone */
+	struct dma_chan *chan;		/* not to be used once the device is leaving */
 	struct device *device;		/* that accesses memory for it */
 	struct device *owner;		/* that the driver is bound to */
 	struct notifier_block unbound;
@@ -218,11 +225,13 @@ struct mf_channel {
 	enum mf_channel_state state;
 	bool stuck;			/* the current transfer uses kernel memory and hangs: queue nothing behind it */
 	bool leaving;			/* the driver is letting go of the device: do not call it any more */
-	bool gone;			/* it has: the channel is faulted for good, and accesses nothing */
+	bool silenced;			/* and when it has, the device accesses nothing */
+	bool lost;			/* it left with an engine that may go on: the channel is kept for ever */
+	bool gone;			/* the channel accesses nothing, was given back, and is faulted for good */
 	unsigned int batch;		/* number of the present batch; callbacks of earlier ones are ignored */
 	unsigned int flying;		/* descriptors that the engine holds */
-	bool fenced;			/* the engine holds a fence behind a batch that hangs */
-	bool passed;			/* and has moved it, so that it is done with the batch */
+	struct list_head fences_sent;	/* fences that the engine holds, or that its driver forgot */
+	bool passed;			/* one has passed, so that the engine is done with the batch */
 	unsigned int fenced_batch;
 	unsigned int fences;		/* tried behind that batch */
 	int error;
@@ -253,20 +262,28 @@ struct mf_channel {
 	u64 gates;
 };
 
-extern struct mf_channel *mf_channels[MF_MAX_CHANNELS];
-extern unsigned int mf_channel_count;
+void mf_channel_init(struct mf_channel *channel);
+void mf_channel_depart(struct mf_channel *channel);
+bool mf_channel_falls_silent(struct mf_channel *channel);
+void mf_channel_lose(struct mf_channel *channel);
 /* Work queues of the channels and of copies by the CPU. */
 extern struct workqueue_struct *mf_works;
 extern struct workqueue_struct *mf_copies;
 
-int mf_channels_take(unsigned int limit, const char *driver);
-void mf_channels_release(void);
 void mf_line_init(struct mf_line *line);
 bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer);
 void mf_channel_cancel(struct mf_channel *channel, struct mf_transfer *transfer);
 void mf_channel_gate(struct mf_channel *channel, bool closed);
 unsigned int mf_channel_can(const struct mf_channel *channel);
 void mf_transfer_end(struct mf_transfer *transfer);
+
+/* ---- device.c: what has the channels ---- */
+
+extern struct mf_channel *mf_channels[MF_MAX_CHANNELS];
+extern unsigned int mf_channel_count;
+
+int mf_channels_take(unsigned int limit, const char *driver);
+void mf_channels_release(void);
 
 /* ---- submit.c ---- */
 

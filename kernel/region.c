@@ -339,8 +339,11 @@ static int reserve_bounced(struct mf_map *map, const struct mf_region *region)
 	return -ENOMEM;
 }
 
-/* Unmaps all regions from a device that is leaving. What their transfers know of them stays, and is not used. */
-void mf_regions_unmap(const struct device *device)
+/*
+ * Unmaps all regions from a device that is leaving. What their transfers know of them stays, and is not used. Mappings that the
+ * device may still use stay for ever.
+ */
+void mf_regions_unmap(const struct device *device, bool silent)
 {
 	struct mf_map *map;
 
@@ -348,19 +351,23 @@ void mf_regions_unmap(const struct device *device)
 	list_for_each_entry(map, &maps, of_all) {
 		if (map->device != device)
 			continue;
-		dma_unmap_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+		if (silent)
+			dma_unmap_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+		else
+			/* Their bounce buffers are lost too, and go on counting. */
+			map->bounced = 0;
 		map->device = NULL;
 	}
 	up_write(&mapping);
 }
 
-/* Maps the table for the channel's device, unless that is gone. */
+/* Maps the table for the channel's device, unless that is leaving. */
 static int map_table(struct mf_map *map, const struct mf_channel *channel)
 {
 	int error = -ENODEV;
 
 	down_read(&mapping);
-	if (!READ_ONCE(channel->gone))
+	if (!READ_ONCE(channel->leaving))
 		error = dma_map_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
 	if (!error) {
 		spin_lock(&maps_lock);

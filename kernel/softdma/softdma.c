@@ -7,7 +7,7 @@
  *                                   hang below 0: hanging descriptors continue
  *
  * It copies, fills and moves planes, and can be paused, resumed and stopped. It moves bytes through the kernel's mapping,
- * so it does not test cache handling. It does not support an IOMMU.
+ * so it does not test cache handling. It does not support an IOMMU. Its driver can be unbound.
  */
 #include <linux/delay.h>
 #include <linux/dma-direct.h>
@@ -331,6 +331,11 @@ static enum dma_status soft_status(struct dma_chan *chan, dma_cookie_t cookie, s
 	return dma_async_is_complete(cookie, chan->completed_cookie, chan->cookie);
 }
 
+/* Clients may keep channels of a device that has lost its driver: all of it is static. */
+static void soft_release(struct dma_device *device)
+{
+}
+
 static void describe(void)
 {
 	dma_cap_set(DMA_MEMCPY, engine.cap_mask);
@@ -350,6 +355,7 @@ static void describe(void)
 	if (synchronizes)
 		engine.device_synchronize = soft_synchronize;
 	engine.device_free_chan_resources = soft_free;
+	engine.device_release = soft_release;
 }
 
 static int soft_probe(struct platform_device *device)
@@ -368,7 +374,7 @@ static int soft_probe(struct platform_device *device)
 		soft[i].chan.cookie = soft[i].chan.completed_cookie = DMA_MIN_COOKIE;
 		list_add_tail(&soft[i].chan.device_node, &engine.channels);
 	}
-	return dma_async_device_register(&engine);
+	return dmaenginem_async_device_register(&engine);
 }
 
 static struct platform_driver driver = { .probe = soft_probe, .driver.name = "softdma" };
@@ -390,7 +396,6 @@ static int __init soft_init(void)
 
 static void __exit soft_exit(void)
 {
-	dma_async_device_unregister(&engine);
 	platform_device_unregister(platform);
 	platform_driver_unregister(&driver);
 }

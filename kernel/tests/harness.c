@@ -223,19 +223,36 @@ bool channel_is(unsigned int channel, const char *state)
 	return is;
 }
 
-uint64_t channel_bytes(unsigned int channel)
+/* A counter of a channel: the number of its column in /sys/kernel/debug/memferry/channels. */
+static uint64_t channel_counter(unsigned int channel, unsigned int column)
 {
 	FILE *file = fopen("/sys/kernel/debug/memferry/channels", "r");
-	unsigned long long bytes = 0, found;
+	unsigned long long found[6], value = 0;
 	unsigned int number;
 	char line[256];
 
 	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "%u %*s %*s %*s %*u %*u %llu", &number, &found) == 2 && number == channel)
-			bytes = found;
+		if (sscanf(line, "%u %*s %*s %*s %llu %llu %llu %llu %llu %llu", &number, &found[0], &found[1], &found[2],
+			   &found[3], &found[4], &found[5]) == 7 && number == channel)
+			value = found[column - 4];
 	if (file)
 		fclose(file);
-	return bytes;
+	return value;
+}
+
+uint64_t channel_transfers(unsigned int channel)
+{
+	return channel_counter(channel, 5);
+}
+
+uint64_t channel_bytes(unsigned int channel)
+{
+	return channel_counter(channel, 6);
+}
+
+uint64_t channel_errors(unsigned int channel)
+{
+	return channel_counter(channel, 8);
 }
 
 static bool run(const char *part)
@@ -247,8 +264,8 @@ static bool run(const char *part)
 		{ "transfers", test_transfers }, { "misuse", test_misuse }, { "memory", test_memory },
 		{ "processes", test_processes }, { "faults", test_faults }, { "policies", test_policies },
 		{ "faulted", test_faulted }, { "bounced", test_bounced }, { "demo", test_demo }, { "times", test_times },
-		{ "copies", test_copies }, { "removed", test_removed }, { "killed", test_killed },
-		{ "quarantine", test_quarantine }, { "late", test_late },
+		{ "copies", test_copies }, { "removed", test_removed }, { "unbound", test_unbound },
+		{ "kept", test_kept }, { "killed", test_killed }, { "quarantine", test_quarantine }, { "late", test_late },
 		{ "device-faults", test_device_faults },
 	};
 	unsigned int seconds, seed;

@@ -60,7 +60,9 @@ void pin_to(unsigned int cpu);
 /* Whether debugfs shows the channel in this state. */
 bool channel_is(unsigned int channel, const char *state);
 /* Bytes that debugfs shows for the channel. */
+uint64_t channel_transfers(unsigned int channel);
 uint64_t channel_bytes(unsigned int channel);
+uint64_t channel_errors(unsigned int channel);
 
 void test_transfers(void);
 void test_misuse(void);
@@ -75,6 +77,8 @@ void test_fuzz(unsigned int seconds, unsigned int seed);
 void test_times(void);
 void test_copies(void);
 void test_removed(void);
+void test_unbound(void);
+void test_kept(void);
 void test_killed(void);
 void test_quarantine(void);
 void test_late(void);

@@ -146,8 +146,9 @@ struct memferry_record {
  * use.
  *
  * -ENOTRECOVERABLE: the engine did not end a batch within watchdog_ms, and its driver does not guarantee that it was
- * stopped. It may still access the memory: the regions stay pinned, and the channel is not used, until the engine goes on or its
- * driver is unbound from the device.
+ * stopped. It may still access the memory: the regions stay pinned, and the channel is not used, until the engine goes on, which is
+ * looked for at least 16 seconds, or the driver of a PCI device is unbound from it. Without a driver other devices may go on to
+ * access memory: what they hang in when they lose it stays pinned for ever.
  *
  * Some drivers report no errors (zynqmp-dma, pl330). Status 0 then means only that the engine reported completion.
  */

@@ -24,7 +24,7 @@ pub(crate) struct Qemu {
 }
 
 impl Qemu {
-    /// Downloads it into the folder, once: 38 MB, 172 MB unpacked.
+    /// Downloads it into the folder, once: 38 MB and lists of packages, 172 MB unpacked.
     pub(crate) fn need(folder: &Path) -> Result<Self, Failure> {
         if packages::host_architecture()? != "amd64" {
             return Err(Failure::setup("QEMU with devices over vfio-user is looked for on amd64 only"));
@@ -35,7 +35,7 @@ impl Qemu {
             return Ok(qemu);
         }
         let backports = format!("{RELEASE}-backports");
-        say(format_args!("downloading {PACKAGE} of {backports} with its libraries: 48 MB, once"));
+        say(format_args!("downloading {PACKAGE} of {backports} with its libraries: 38 MB, once"));
         packages.begin_with(&[RELEASE, &backports])?;
         packages.download_with_dependencies(&backports, PACKAGE)?;
         let version = qemu.version()?;

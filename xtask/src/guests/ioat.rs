@@ -7,7 +7,8 @@
 //!
 //! The driver is Intel's, as Debian builds it. QEMU emulates the processor, so times say nothing about hardware.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -32,8 +33,15 @@ const LIMIT: Duration = Duration::from_secs(240);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The line with which a guest asks for the end of the device's process.
 const KILL: &str = "guest: kill the device";
+/// What the device says once it listens.
+const LISTENS: &str = "memferry-device: serving ";
 /// The beginning of a row of the table of copies.
 const ROW: &str = "memferry_test: emulated ";
+/// The scene that prints the rows: of each number of channels, under each of these, the lengths from 4 KiB to 4 MiB by fours.
+const COPIES: &str = "ioat-copies";
+const CHANNELS: u32 = 4;
+const POLICIES: [&str; 4] = ["shared", "exclusive", "priority-normal", "priority-high"];
+const LENGTHS: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
@@ -65,6 +73,13 @@ struct Scene {
     faults: Option<&'static str>,
 }
 
+impl Scene {
+    /// Whether the guest asks for the end of the device's process.
+    fn kills(&self) -> bool {
+        self.words.contains(&"killed")
+    }
+}
+
 const DRIVER: Scene = Scene {
     name: "ioat",
     kernel: Kernel::Own,
@@ -77,7 +92,7 @@ const DRIVER: Scene = Scene {
 /// The scenes, in order. The first one that fails ends the run.
 const SCENES: &[Scene] = &[
     DRIVER,
-    Scene { name: "ioat-copies", words: &["ioat", "copies"], ..DRIVER },
+    Scene { name: COPIES, words: &["ioat", "copies"], ..DRIVER },
     Scene {
         name: "ioat-5g",
         version: "3.0",
@@ -137,10 +152,10 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
     let mut rows = Vec::new();
     let chosen = chosen(std::env::var(CHOICE).ok().as_deref())?;
-    for scene in chosen {
+    for scene in &chosen {
         run.scene(scene, &mut rows)?;
     }
-    run.keep(&rows)
+    if chosen.iter().any(|scene| scene.name == COPIES) { run.keep(&rows) } else { Ok(()) }
 }
 
 /// All scenes, or those of a list with commas.
@@ -172,14 +187,15 @@ struct Run<'a> {
 impl Run<'_> {
     /// Boots a scene, with a device of its own; collects the rows of its table.
     fn scene(&self, scene: &Scene, rows: &mut Vec<String>) -> Result<(), Failure> {
-        let socket = Socket::new();
+        let folder = SocketFolder::new()?;
+        let socket = folder.socket();
         let faults = scene.faults.map(|name| self.work.place.at(layout::module::FAULTS).join(name));
-        let device = device(&self.device, scene.version, &socket.0, faults.as_deref());
+        let device = device(&self.device, scene.version, &socket, faults.as_deref());
         let boot = &self.boots[scene.kernel as usize];
-        let line = machine(self.qemu.line(), scene, boot, &socket.0);
+        let line = machine(self.qemu.line(), scene, boot, &socket);
         self.work.stages.step(scene.name, format_args!("{device} & {line}"), || {
             let log = self.folder.join(format!("{}.device.txt", scene.name));
-            let mut device = match Device::start(&device, &socket.0, &log) {
+            let mut device = match Device::start(&device, &log) {
                 Ok(device) => device,
                 Err(failure) => {
                     say(failure);
@@ -196,18 +212,33 @@ impl Run<'_> {
                 rows.extend(line.strip_prefix(ROW).map(str::to_owned));
             });
             // A guest that failed is the cause of what its device says, and is reported.
-            if status == 0 { device.end() } else { status }
+            if status == 0 { device.end(scene.kills()) } else { status }
         })
     }
 
-    /// Writes the table of copies.
+    /// Writes the table of copies, which must be complete.
     fn keep(&self, rows: &[String]) -> Result<(), Failure> {
+        if let Some(missing) = missing(rows) {
+            return Err(Failure::setup(format!(
+                "the guest printed no row '{missing}' of the table of copies"
+            )));
+        }
         let path = self.folder.join("copies.txt");
         let table = table(rows);
         write(&path, &table)?;
         say(format_args!("copies by the I/OAT model under Linux's driver ({}):\n{table}", path.display()));
         Ok(())
     }
+}
+
+/// The beginning of the first row that the table lacks.
+fn missing(rows: &[String]) -> Option<String> {
+    let beginnings = (1..=CHANNELS).flat_map(|channels| {
+        POLICIES.iter().flat_map(move |policy| {
+            LENGTHS.iter().map(move |length| format!("{policy} {channels} {length} "))
+        })
+    });
+    beginnings.into_iter().find(|beginning| !rows.iter().any(|row| row.starts_with(beginning)))
 }
 
 /// The table of Papa's copies, with its warning.
@@ -217,21 +248,33 @@ fn table(rows: &[String]) -> String {
     format!("{heading}{}\n", rows.join("\n"))
 }
 
-/// A socket's path, which must be short; removed at the end.
-struct Socket(PathBuf);
+/// A new folder of this user's own for a socket, whose path must be short; removed at the end.
+struct SocketFolder(PathBuf);
 
-impl Socket {
-    fn new() -> Self {
+impl SocketFolder {
+    fn new() -> Result<Self, Failure> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("memferry-ioat-{}-{number}", std::process::id())))
+        loop {
+            let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("memferry-ioat-{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // Somebody else's, or left by a process that was killed.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(broken(&path, &error)),
+            }
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
     }
 }
 
-impl Drop for Socket {
+impl Drop for SocketFolder {
     fn drop(&mut self) {
-        // The device removes it, if nobody killed the device.
-        let _ = fs::remove_file(&self.0);
+        // A device that was killed has left its socket.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -243,8 +286,8 @@ struct Device {
 }
 
 impl Device {
-    /// Starts it and waits until it listens.
-    fn start(line: &Line, socket: &Path, log: &Path) -> Result<Self, Failure> {
+    /// Starts it and waits until it says that it listens. (To connect would be to be its client.)
+    fn start(line: &Line, log: &Path) -> Result<Self, Failure> {
         let file = fs::File::create(log).map_err(|error| broken(log, &error))?;
         let errors = file.try_clone().map_err(|error| broken(log, &error))?;
         let mut command = line.command();
@@ -253,15 +296,18 @@ impl Device {
             command.spawn().map_err(|error| Failure::setup(format!("cannot start {line}: {error}")))?;
         let mut device = Self { child, log: log.to_owned(), was_killed: false };
         let start = Instant::now();
-        while !socket.exists() {
+        loop {
+            // Before the log is read, so that the last words of one that has ended are there.
             let has_ended = !matches!(device.child.try_wait(), Ok(None));
+            let said = fs::read_to_string(log).unwrap_or_default();
+            if said.contains(LISTENS) {
+                return Ok(device);
+            }
             if has_ended || start.elapsed() > PATIENCE {
-                let said = fs::read_to_string(log).unwrap_or_default();
                 return Err(Failure::setup(format!("the device does not listen; it said: {}", said.trim())));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(device)
     }
 
     fn kill(&mut self) {
@@ -269,8 +315,16 @@ impl Device {
         watch::end(&mut self.child);
     }
 
-    /// Waits until it ends because its guest is gone; the status of the stage.
-    fn end(mut self) -> u8 {
+    /// Waits until it ends because its guest is gone, or sees that it was killed if it should be; the status of the stage.
+    fn end(mut self, should_be_killed: bool) -> u8 {
+        if self.was_killed != should_be_killed {
+            say(if should_be_killed {
+                "the guest did not ask to kill its device"
+            } else {
+                "the device was killed"
+            });
+            return 1;
+        }
         let start = Instant::now();
         loop {
             match self.child.try_wait() {
@@ -365,13 +419,23 @@ mod tests {
         assert!(line.contains("memferry=ioat,dmatest,engine,policies'"), "{line}");
     }
 
+    /// The devices of QEMU's command line, in order.
+    fn devices(line: &str) -> Vec<&str> {
+        line.split(" -device ").skip(1).filter_map(|rest| rest.split([' ', ',']).next()).collect()
+    }
+
     #[test]
     fn an_iommu_comes_before_the_device() {
         for scene in SCENES {
             let line = line(scene);
-            let at = line.find("iommu").unwrap_or(0);
-            assert_eq!(at != 0, scene.iommu != Iommu::None, "{line}");
-            assert!(at < line.find("vfio-user").unwrap(), "{line}");
+            let devices = devices(&line);
+            let iommu: &[&str] = match scene.iommu {
+                Iommu::None => &[],
+                Iommu::Intel => &["intel-iommu"],
+                Iommu::Virtio => &["virtio-iommu-pci"],
+            };
+            assert_eq!(devices[..devices.len() - 1], *iommu, "{line}");
+            assert!(devices.last().unwrap().contains(r#""driver":"vfio-user-pci""#), "{line}");
         }
     }
 
@@ -400,23 +464,54 @@ mod tests {
     fn a_device_that_ends_before_it_listens_is_reported() {
         let log = std::env::temp_dir().join(format!("xtask-device-{}", std::process::id()));
         let line = Line::new("sh").args(["-c", "echo no such model >&2; exit 2"]);
-        let failure = Device::start(&line, Path::new("/nowhere"), &log).err().unwrap().to_string();
+        let failure = Device::start(&line, &log).err().unwrap().to_string();
         fs::remove_file(&log).unwrap();
         assert!(failure.contains("does not listen") && failure.contains("no such model"), "{failure}");
     }
 
     #[test]
-    fn a_device_must_end_well_unless_it_was_killed() {
-        let socket = Socket::new();
-        fs::write(&socket.0, "").unwrap();
+    fn a_device_must_end_well_or_be_killed_as_its_scene_says() {
         let log = std::env::temp_dir().join(format!("xtask-ended-{}", std::process::id()));
-        let start = |script| Device::start(&Line::new("sh").args(["-c", script]), &socket.0, &log).unwrap();
-        assert_eq!(start("exit 0").end(), 0);
-        assert_eq!(start("exit 3").end(), 1);
-        let mut killed = start("exec sleep 60");
-        killed.kill();
-        assert_eq!(killed.end(), 0);
+        let start = |script: &str| {
+            let script = format!("echo '{LISTENS}a model' >&2; {script}");
+            Device::start(&Line::new("sh").args(["-c", &script]), &log).unwrap()
+        };
+        assert_eq!(start("exit 0").end(false), 0);
+        assert_eq!(start("exit 3").end(false), 1);
+        assert_eq!(start("exit 0").end(true), 1);
+        for (should_be_killed, status) in [(true, 0), (false, 1)] {
+            let mut killed = start("exec sleep 60");
+            killed.kill();
+            assert_eq!(killed.end(should_be_killed), status);
+        }
         fs::remove_file(&log).unwrap();
+    }
+
+    #[test]
+    fn a_socket_has_a_folder_of_its_own() {
+        use std::os::unix::fs::PermissionsExt;
+        let [one, two] = [SocketFolder::new().unwrap(), SocketFolder::new().unwrap()];
+        assert_ne!(one.socket(), two.socket());
+        let folder = one.0.clone();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(one.socket(), "").unwrap();
+        drop(one);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_table_of_copies_must_be_complete() {
+        let mut rows: Vec<String> = Vec::new();
+        for channels in 1..=4 {
+            for policy in POLICIES {
+                rows.extend(LENGTHS.iter().map(|length| format!("{policy} {channels} {length} 1 2 3 -")));
+            }
+        }
+        assert_eq!(rows.len(), 96);
+        assert_eq!(missing(&rows), None);
+        let left = rows.remove(40);
+        assert!(left.starts_with(&missing(&rows).unwrap()), "{left}");
+        assert_eq!(missing(&[]).as_deref(), Some("shared 1 4096 "));
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub(crate) struct Machine {
     console: &'static str,
     pub(crate) device_tree: DeviceTree,
     /// Words that select the tasks of the guest's init.
-    pub(crate) words: &'static [&'static str],
+    words: &'static [&'static str],
     /// Modules to load before the others, in order, one a line.
     pub(crate) order: &'static str,
     /// Those of them, and what they need, that come with Debian's kernel.
@@ -164,7 +164,7 @@ const SMDKC210: Machine = Machine {
 /// What `ioat` builds for the guests of the I/OAT model; the model and the command lines are its own.
 pub(super) const IOAT: Machine = Machine {
     name: "ioat",
-    words: &["suite", "service"],
+    words: &[],
     order: "dca\nioatdma",
     stock: &[
         "dca",

@@ -25,6 +25,9 @@ use crate::work::Work;
 /// Environment variable with the seed of the guest's fuzzer.
 const SEED: &str = "MEMFERRY_FUZZ_SEED";
 
+/// The words that want a program in the guest, and the programs.
+const PROGRAMS: [(&str, &str); 2] = [("suite", "suite"), ("service", "memferry")];
+
 /// Runs a machine; its fuzzer, if it has one, runs for `fuzz_seconds`.
 pub(crate) fn run(work: &Work, machine: &'static Machine, fuzz_seconds: u32) -> Result<(), Failure> {
     let guest = Guest::new(work, machine)?;
@@ -243,13 +246,12 @@ impl<'a> Guest<'a> {
     }
 
     /// Builds the engine tests and the service, if the guest runs them.
-    pub(super) fn build_programs(&self) -> u8 {
+    fn build_programs(&self) -> u8 {
         let build = || -> Result<u8, Failure> {
             let (crate_of_suite, suite) = test::KERNEL_SUITE;
             let suite_line = ["test", "-p", crate_of_suite, "--test", suite, "--no-run"];
             let service_line = ["build", "-p", package::CLI];
-            for (word, program, arguments) in
-                [("suite", "suite", &suite_line[..]), ("service", "memferry", &service_line[..])]
+            for ((word, program), arguments) in PROGRAMS.into_iter().zip([&suite_line[..], &service_line[..]])
             {
                 let program = self.built.join(program);
                 if program.exists() {
@@ -301,11 +303,9 @@ impl<'a> Guest<'a> {
         for folder in ["modules", "modules/softdma", "drivers", "drivers/xilinx"] {
             self.copy_modules(&self.built.join(folder), &root.join("modules"))?;
         }
-        for program in ["suite", "memferry"] {
-            let from = self.built.join(program);
-            if from.exists() {
-                copy(&from, &root.join(program))?;
-            }
+        // Other guests of this architecture may have left theirs.
+        for (_, program) in PROGRAMS.into_iter().filter(|(word, _)| self.machine.wants(word)) {
+            copy(&self.built.join(program), &root.join(program))?;
         }
         let unpacked = self.packages.unpacked();
         let stock = |name: &&str| packages::copy_module(&unpacked, name, &root.join("modules"));

@@ -183,7 +183,6 @@ fn configuration(folder: &Path, host: &str, debian: &str, settings: &str) -> Str
          Dir::State \"{folder}/apt/state\";\n\
          Dir::State::status \"{folder}/apt/status\";\n\
          Dir::Cache \"{folder}/apt/cache\";\n\
-         Debug::NoLocking \"1\";\n\
          {settings}\n"
     )
 }
