@@ -333,7 +333,8 @@ typedef struct mf_completion {
   enum mf_engine engine;
   // Not 0: an earlier transfer that this one is linked to failed, with this error.
   uint32_t inherited;
-  // Bytes visited, also by a transfer that failed; in a loop the sum of all rounds.
+  // Bytes visited, also by a transfer that failed; in a loop the sum of all rounds. An engine process that failed may have visited
+  // more.
   uint64_t bytes_done;
   // The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 if
   // the transfer failed.

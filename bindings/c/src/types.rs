@@ -293,7 +293,8 @@ pub struct mf_completion {
     pub engine: mf_engine,
     /// Not 0: an earlier transfer that this one is linked to failed, with this error.
     pub inherited: u32,
-    /// Bytes visited, also by a transfer that failed; in a loop the sum of all rounds.
+    /// Bytes visited, also by a transfer that failed; in a loop the sum of all rounds. An engine process that failed may have visited
+    /// more.
     pub bytes_done: u64,
     /// The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 if
     /// the transfer failed.

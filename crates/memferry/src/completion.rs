@@ -166,7 +166,7 @@ pub struct TransferError {
     pub id: TicketId,
     /// Why the transfer failed.
     pub failure: Failure,
-    /// Bytes visited before the failure, in the order of the operation.
+    /// Bytes visited before the failure, in the order of the operation. An engine process that failed may have visited more.
     pub bytes_done: u64,
     /// Whether the failure is that of an earlier transfer that this one was linked to.
     pub inherited: bool,
