@@ -257,9 +257,13 @@ static void measure(const char *policy, const char *name)
 			EQUAL(file_write(MODE, mode ? "dma" : "cpu"), true);
 			times[mode][0] = best_of(memory, length, false, mode);
 			times[mode][1] = best_of(memory, length, true, mode);
-			/* Longer than any threshold, so that the engine's columns are not empty. */
-			if (mode && length == LONGEST)
-				CHECK(times[1][0] >= 0 && times[1][1] >= 0, "channels move the longest copies");
+			/* Longer than any threshold. Of one channel, urgent copies have all. */
+			if (mode && length == LONGEST) {
+				bool has_channel = channels > 1 || strcmp(name, "priority-normal");
+
+				EQUAL(times[1][0] >= 0, has_channel);
+				EQUAL(times[1][1] >= 0, has_channel);
+			}
 		}
 		printf("memferry_test: emulated %s %u %zu", name, channels, length);
 		for (mode = 0; mode < 4; mode++)

@@ -244,7 +244,7 @@ fn missing(rows: &[String]) -> Option<String> {
 /// The table of Papa's copies, with its warning.
 fn table(rows: &[String]) -> String {
     let heading = "EMULATED: processor by QEMU, engine by the project's model. No figure of hardware, and no claim's verdict.\n\
-                   policy, channels, bytes, read by CPU, read by DMA, write by CPU, write by DMA (microseconds, best of two)\n";
+                   policy, channels, bytes, read by CPU, read by DMA, write by CPU, write by DMA (microseconds, best of two; \"-\": no channel)\n";
     format!("{heading}{}\n", rows.join("\n"))
 }
 
