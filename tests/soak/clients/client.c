@@ -232,8 +232,9 @@ static int ended(const mf_completion *done) {
         if (early && done->engine == MF_ENGINE_EXTERNAL && frame == (cell->work != MOVE))
             take_over(cell, found);
         if (memcmp(found, cell->model[frame], BYTES) != 0)
-            finding("frame %d differs after work %d of %u bytes from %u to %u, %llu done", frame, (int)cell->work,
-                    cell->length, cell->from, cell->to, (unsigned long long)done->bytes_done);
+            finding("frame %d differs after work %d of %u bytes from %u to %u, %llu done by engine %d", frame,
+                    (int)cell->work, cell->length, cell->from, cell->to, (unsigned long long)done->bytes_done,
+                    (int)done->engine);
     }
     report(0);
     return 0;
