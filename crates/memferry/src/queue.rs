@@ -202,8 +202,8 @@ pub struct Queue {
     /// Completions taken from the ring during a wait for another one.
     finished: Finished,
     empty_polls: u32,
-    /// The first line that the transfer of the last [`submit`](Self::submit) writes, if that is a short copy. A poll without success asks for it, so that
-    /// it arrives with the completion, not after it.
+    /// The first line that the transfer of the last [`submit`](Self::submit) writes, if that is a short copy. A poll without success
+    /// asks for it, so that it arrives with the completion, not after it.
     awaited: Option<Line>,
     /// Number of empty polls after which the clock is read.
     polls_per_clock_read: u32,

@@ -185,13 +185,11 @@ static uint64_t expected(struct cell *cell, unsigned done) {
     }
 }
 
-/* An engine process that was killed may have written more than it reported: the model takes over what it may write. */
+/* An engine process that was killed may have written more than it reported: the model of frame 1 takes over what it may write. */
 static void take_over(struct cell *cell, const unsigned char *found) {
-    if (cell->work == CRC || cell->work == COMPARE || cell->work == NOTHING)
+    if (cell->work == CRC || cell->work == COMPARE || cell->work == NOTHING || cell->work == MOVE)
         return;
-    if (cell->work == MOVE) {
-        memcpy(cell->model[0] + cell->to, found + cell->to, cell->length);
-    } else if (cell->work == DUAL) {
+    if (cell->work == DUAL) {
         memcpy(cell->model[1], found, cell->length);
         memcpy(cell->model[1] + BYTES / 2, found + BYTES / 2, cell->length);
     } else {
@@ -229,7 +227,7 @@ static int ended(const mf_completion *done) {
         /* The engine chooses which half of a move within one frame comes first. */
         if (early && cell->work == MOVE)
             memcpy(cell->model[frame], found, BYTES);
-        if (early && done->engine == MF_ENGINE_EXTERNAL && frame == (cell->work != MOVE))
+        if (early && done->engine == MF_ENGINE_EXTERNAL && frame == 1)
             take_over(cell, found);
         if (memcmp(found, cell->model[frame], BYTES) != 0)
             finding("frame %d differs after work %d of %u bytes from %u to %u, %llu done by engine %d", frame,

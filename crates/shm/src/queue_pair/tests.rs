@@ -5,11 +5,18 @@ mod golden;
 use super::*;
 use crate::storage::HeapWords;
 
+fn parked_words() -> HeapWords {
+    HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8)
+}
+
 fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords) {
+    pair_with(parked_words())
+}
+
+fn pair_with(worker: HeapWords) -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords) {
     let layout = Layout::new(4).unwrap();
     let client = HeapWords::zeroed(layout.client_words());
     let service = HeapWords::zeroed(layout.service_words());
-    let worker = HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8);
     let near = ClientEnd::new(layout, client.clone(), service.clone(), worker, Fences::Full).unwrap();
     let far = ServiceEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
     (near, far, client, service)
@@ -43,13 +50,9 @@ fn requests_and_completions_cross() {
 
 #[test]
 fn what_is_put_looks_at_the_flags() {
-    let layout = Layout::new(4).unwrap();
-    let own = HeapWords::zeroed(layout.client_words());
-    let other = HeapWords::zeroed(layout.service_words());
-    let words = HeapWords::zeroed(ParkedWord::<HeapWords>::BYTES / 8);
+    let words = parked_words();
     let worker = ParkedWord::new(words.clone(), 0).unwrap();
-    let mut client = ClientEnd::new(layout, own.clone(), other.clone(), words, Fences::Full).unwrap();
-    let mut service = ServiceEnd::new(layout, own, other, Fences::Full).unwrap();
+    let (mut client, mut service, ..) = pair_with(words);
     for sleeps in [false, true] {
         worker.set(u64::from(sleeps));
         client.parked().store(if sleeps { PARKED } else { 0 }, Ordering::Relaxed);
