@@ -109,7 +109,7 @@ fn unmapping_under_a_copy_halts_its_channel() {
         rig.unmap(BASE + page * PAGE, PAGE);
         rig.run();
         assert_eq!((rig.state(0), rig.errors(0)), (TransferState::Halted, expected));
-        assert_eq!(guest.completed(0).state(), TransferState::Halted, "the guest is told");
+        assert_eq!(guest.completed(0).state(), TransferState::Halted, "the channel did not halt");
         assert_second_is_whole(&mut rig, &guest);
         assert!(rig.device.memory().traffic().refused > 0);
     }
