@@ -107,8 +107,10 @@ fn machine(root: &Path) -> Result<Machine, CommandError> {
 
 fn diagnosed(machine: &Machine, socket: &Path) -> Diagnosis {
     let host = Host::of(machine, |vendor, device, class| {
-        vendor == INTEL && (dsa::platform(device).is_some() || dsa::is_analytics(device))
-            || vendor == INTEL && channels::ioat_version(device).is_some()
+        let is_intel = dsa::platform(device).is_some()
+            || dsa::is_analytics(device)
+            || channels::ioat_version(device).is_some();
+        vendor == INTEL && is_intel
             || vendor == AMD && channels::amd_driver(device).is_some()
             || gpu::is_gpu(vendor, class)
     });

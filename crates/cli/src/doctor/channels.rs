@@ -24,6 +24,12 @@ const BRIDGE: u32 = 0x06;
 /// Of locked memory that a VFIO engine needs for the frames of clients.
 const LOCKED: &str = "LimitMEMLOCK=4G";
 
+/// Drivers whose channels copy memory, by their sources.
+const COPYING: [&str; 7] =
+    ["idxd", "ioatdma", "ptdma", "ae4dma", "xilinx-zynqmp-dma", "bcm2835-dma", "dma-pl330"];
+/// How the service uses a channel.
+const BY_MODULE: &str = "by module-device = \"/dev/memferry\" below [service]";
+
 /// The version of an I/OAT function.
 pub(super) fn ioat_version(device: u32) -> Option<&'static str> {
     match device {
@@ -46,6 +52,13 @@ pub(super) fn amd_driver(device: u32) -> Option<&'static str> {
     }
 }
 
+/// Whether a name is a channel's, such as `dma0chan3`.
+fn is_channel(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix("dma").and_then(|rest| rest.split_once("chan"));
+    numbers.is_some_and(|(device, channel)| is_number(device) && is_number(channel))
+}
+
 /// Channels by driver: names, and the PCI functions or other devices that they belong to.
 #[derive(Default)]
 pub(super) struct Channels {
@@ -61,7 +74,6 @@ struct Channel {
 impl Channels {
     pub(super) fn of(host: &Host<'_>) -> Self {
         let machine = host.machine;
-        let is_channel = |name: &str| name.starts_with("dma") && name.contains("chan");
         let mut by_driver: BTreeMap<String, Vec<Channel>> = BTreeMap::new();
         for name in machine.names(CHANNELS, is_channel) {
             let device = machine.link(&format!("{CHANNELS}/{name}/device")).unwrap_or_default();
@@ -90,11 +102,14 @@ impl Channels {
             (!channels.is_empty()).then(|| {
                 let mut finding = Finding::new("dmaengine", format!("DMA channels of {driver}"));
                 finding.details.push(counted(&channels));
+                finding.steps.extend(module_steps(host));
+                if COPYING.contains(&driver.as_str()) {
+                    return finding.judged(BY_MODULE);
+                }
                 finding.details.push(
                     "sysfs does not say whether these copy memory; the module takes those that do".to_owned(),
                 );
-                finding.steps.extend(module_steps(host));
-                finding.judged("through the Linux module")
+                finding.doubted("through the Linux module, if it copies memory")
             })
         };
         others.filter_map(finding).collect()
@@ -104,7 +119,8 @@ impl Channels {
 fn counted(channels: &[&Channel]) -> String {
     let names: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
     let used = channels.iter().filter(|channel| channel.in_use).count();
-    format!("{} channels, {used} in use: {}", names.len(), shortened(&names))
+    let plural = if names.len() == 1 { "" } else { "s" };
+    format!("{} channel{plural}, {used} in use: {}", names.len(), shortened(&names))
 }
 
 /// The first and last of a longer list.
@@ -158,7 +174,7 @@ fn ioat_group(
                 finding.steps.push(Step::new("no-channel", why).run("sudo dmesg | grep ioatdma"));
             }
             finding.steps.extend(module_steps(host));
-            finding.judged("by Linux's driver and the module")
+            finding.judged(BY_MODULE)
         }
         Some("vfio-pci") => {
             finding.steps.extend(functions.iter().find_map(|pci| vfio_step(host, pci)));
@@ -204,13 +220,12 @@ fn vfio_step(host: &Host<'_>, pci: &PciDevice) -> Option<Step> {
     let machine = host.machine;
     let address = &pci.address;
     let Some(group) = machine.link(&format!("/sys/bus/pci/devices/{address}/iommu_group")) else {
-        let parameter = if host.cpu.model.contains("AMD") { "amd_iommu=on" } else { "intel_iommu=on" };
         let why = format!(
             "No IOMMU protects the rest of memory from {address}, and VFIO gives it to nobody without. It also has to \
              be on in the firmware's settings (VT-d)."
         );
         let step = Step::new("no-iommu", why);
-        return Some(host.boot_commands(parameter).into_iter().fold(step, Step::run));
+        return Some(host.boot_commands("intel_iommu=on").into_iter().fold(step, Step::run));
     };
     if let Some(step) = shared_group(host, address, &group) {
         return Some(step);
@@ -295,7 +310,7 @@ pub(super) fn examine_amd(host: &Host<'_>, functions: &[&PciDevice], channels: &
                 finding.steps.push(Step::new("not-loaded", why).run(format!("sudo modprobe {expected}")));
             }
         }
-        findings.push(finding.judged("by Linux's driver and the module"));
+        findings.push(finding.judged(BY_MODULE));
     }
     findings
 }

@@ -50,17 +50,21 @@ pub(super) fn examine(host: &Host<'_>, pci: &PciDevice, platform: &str) -> Findi
     finding.details.push(format!("PCI id 8086:{:04x}: {platform}", pci.device));
     finding.details.push(format!("driver {}", pci.driver.as_deref().unwrap_or("none")));
     let device = name.map(|name| Device::of(host, name));
+    let mut usable = "a work queue is ready";
     match (pci.driver.as_deref(), device) {
         (Some("idxd"), Some(device)) => {
             finding.details.extend(device.details());
             finding.steps.extend(device.steps(host));
+            if finding.steps.iter().any(|step| step.optional) {
+                usable = "a work queue is ready, by write()";
+            }
         }
         (Some("idxd"), None) => finding.steps.push(unseen(address)),
         (Some(other), _) => finding.steps.push(other_driver(pci, other)),
         (None, _) => finding.steps.push(no_driver(host, address)),
     }
     finding.steps.extend(program_step(host, &DSA));
-    finding.judged("a work queue for engine processes is ready")
+    finding.judged(usable)
 }
 
 /// The device of a PCI function: the one whose link leads through its folder.
@@ -172,7 +176,7 @@ impl Device {
         let pasid = if self.has_pasid { "on" } else { "off" };
         let major = self.version >> 8;
         let mut lines = vec![format!(
-            "version {major}.{}, {}, shared virtual memory (pasid_enabled) {pasid}, {groups} groups, \
+            "version {major}.{}, state {}, shared virtual memory (pasid_enabled) {pasid}, {groups} groups, \
              {engines} engines, {queues} work queues, {} entries",
             self.version & 0xff,
             self.state,
@@ -181,7 +185,7 @@ impl Device {
         lines.extend(
             self.queues.iter().filter(|queue| queue.kind != "none" || queue.size > 0).map(Queue::detail),
         );
-        if !matches!(self.status.as_str(), "" | "0" | "0x0") {
+        if !matches!(self.status.as_str(), "" | "0" | "0x0" | "?") {
             lines.push(format!("last command's status: {}", self.status));
         }
         lines
@@ -224,29 +228,38 @@ impl Device {
             .iter()
             .find(|queue| queue.kind == "none" && queue.size == 0 && queue.state == "disabled");
         let configured = self.queues.iter().find(|queue| queue.kind == "user" && queue.state == "disabled");
-        if let (Some(queue), "enabled") = (configured, self.state.as_str()) {
+        if let Some(queue) = configured {
             let why = format!("The work queue {} of type user is not enabled.", queue.name);
-            return Step::new("enable-queue", why)
-                .run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/user/bind", queue.name));
+            let mut step = Step::new("enable-queue", why);
+            if self.state != "enabled" {
+                step = step.run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/idxd/bind", self.name));
+            }
+            return step.run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/user/bind", queue.name));
         }
         let Some(queue) = unused.filter(|_| left > 0) else {
             let why = "No work queue of type user is enabled, and all entries or queues are taken by others. \
-                       Take a queue from its present use first: accel-config list --idle shows them.";
+                       Take a queue from its present use first: accel-config list -i shows them.";
             return Step::new("no-queue", why);
         };
         let mut why = "No work queue of type user is enabled. A dedicated one belongs to the one process that opens it. \
-                       The commands' effect ends with a restart; accel-config save-config keeps it for load-config --enable."
+                       The commands' effect ends with a restart; accel-config save-config -s FILE keeps it for load-config -c FILE -e."
             .to_owned();
         let mut commands = Vec::new();
+        let has_tool = host.machine.exists("/usr/bin/accel-config");
         if self.state == "enabled" {
             why.push_str(
-                " The device has to be disabled meanwhile, which takes its other queues from their users.",
+                " The device has to be disabled meanwhile, which takes its other queues from their users and forgets \
+                 their settings: save these before.",
             );
-            commands.push(format!("echo {} | sudo tee /sys/bus/dsa/drivers/idxd/unbind", self.name));
+            commands.push(if has_tool {
+                format!("sudo accel-config disable-device {}", self.name)
+            } else {
+                format!("echo {} | sudo tee /sys/bus/dsa/drivers/idxd/unbind", self.name)
+            });
         }
         let entries = left.min(QUEUE_ENTRIES);
         let engine = self.engine_to_use();
-        commands.extend(if host.machine.exists("/usr/bin/accel-config") {
+        commands.extend(if has_tool {
             self.by_accel_config(queue, entries, engine)
         } else {
             self.by_sysfs(queue, entries, engine)
@@ -255,8 +268,11 @@ impl Device {
         commands.into_iter().fold(step, Step::run)
     }
 
-    /// An engine that no group has, and none if group 0 already has one.
+    /// An engine for group 0, and none if that group has one that it keeps. Disabling the device takes all engines from groups.
     fn engine_to_use(&self) -> Option<&str> {
+        if self.state == "enabled" {
+            return self.engines.first().map(|(name, _)| name.as_str());
+        }
         if self.engines.iter().any(|(_, group)| group == "0") {
             return None;
         }
@@ -307,10 +323,9 @@ impl Device {
     fn portal(&self, host: &Host<'_>) -> Option<Step> {
         let lists_batches = self.operations.is_some_and(|mask| mask & BATCH != 0);
         if self.version <= UNSAFE_VERSION && lists_batches {
-            let why = "This kernel lets every user who may open a queue map its portal, which is unsafe on this \
-                       device (INTEL-SA-01084, CVE-2024-21823). Kernels with the mend, such as Linux 6.8.10, 6.9.1 \
-                       and later ones, leave batches out of op_cap here. Update the kernel before anyone but root \
-                       gets a queue.";
+            let why = "Unsafe with this kernel: every user who may open a queue can map its portal and harm the machine \
+                       (INTEL-SA-01084, CVE-2024-21823). Kernels with the fix, such as Linux 6.8.10, 6.9.1 and later \
+                       ones, leave batches out of op_cap here. Update the kernel before anyone but root gets a queue.";
             return Some(Step::new("unsafe-kernel", why));
         }
         if self.operations.is_none() || host.asker.raw_io && !host.asker.is_root() || has_drop_in(host) {
@@ -324,7 +339,7 @@ impl Device {
              that unit is not final."
         );
         Some(
-            Step::new("raw-io", why)
+            Step::optional("raw-io", why)
                 .run(format!("sudo mkdir -p {DROP_IN}"))
                 .run(format!(
                     "printf '[Service]\\nCapabilityBoundingSet=CAP_SYS_RAWIO\\nAmbientCapabilities=CAP_SYS_RAWIO\\n\
@@ -346,13 +361,13 @@ fn has_drop_in(host: &Host<'_>) -> bool {
     })
 }
 
-/// A value that is one word, as the attributes are; else a question mark.
+/// A value that is one word, as the attributes are. A question mark for another one, and for none.
 fn word(text: Option<String>) -> String {
     let is_word = |text: &String| {
         let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "_-.,".contains(letter);
         text.len() <= 256 && text.chars().all(is_safe)
     };
-    text.map(|text| if is_word(&text) { text } else { "?".to_owned() }).unwrap_or_default()
+    text.filter(is_word).unwrap_or_else(|| "?".to_owned())
 }
 
 fn hexadecimal(text: &str) -> Option<u64> {
@@ -416,7 +431,7 @@ fn no_shared_memory(host: &Host<'_>) -> Step {
         let capabilities = machine.text(&path).as_deref().and_then(hexadecimal);
         capabilities.is_none_or(|mask| mask >> SCALABLE_MODE & 1 == 1)
     };
-    let begin = "Shared virtual memory is off, and without it no work queue of type user can be enabled.";
+    let begin = "Shared virtual memory is off: no work queue of type user can be enabled.";
     if sva.as_deref() == Some("N") {
         return Step::new("sva-off", format!("{begin} The module's parameter sva=N switches it off."))
             .run("grep -rs 'sva' /etc/modprobe.d /proc/cmdline")
@@ -480,7 +495,7 @@ fn missing_user(host: &Host<'_>) -> String {
     match host.engine_user {
         Some(_) => String::new(),
         None => {
-            format!(" That user does not exist here: the package memferry makes it, or systemd-sysusers.")
+            " That user does not exist here: the package memferry makes it, or systemd-sysusers.".to_owned()
         }
     }
 }

@@ -10,6 +10,8 @@ pub(super) enum State {
     Usable,
     /// The steps make it usable.
     NeedsSteps,
+    /// Whether it can be used does not show from outside.
+    Unclear,
     /// The hardware is here, and memferry has no engine for it.
     NoEngine,
 }
@@ -19,6 +21,7 @@ impl State {
         match self {
             Self::Usable => "usable",
             Self::NeedsSteps => "needs steps",
+            Self::Unclear => "unclear",
             Self::NoEngine => "no engine",
         }
     }
@@ -31,13 +34,25 @@ pub(super) struct Step {
     pub(super) kind: &'static str,
     /// What is missing, and what else to know.
     pub(super) why: String,
+    /// Whether the engine works without it, only slower.
+    pub(super) optional: bool,
     /// Commands for a shell, in order.
     pub(super) commands: Vec<String>,
 }
 
 impl Step {
     pub(super) fn new(kind: &'static str, why: impl Into<String>) -> Self {
-        Self { kind, why: why.into(), commands: Vec::new() }
+        Self { kind, why: why.into(), optional: false, commands: Vec::new() }
+    }
+
+    /// A step that makes an engine better that works without.
+    pub(super) fn optional(kind: &'static str, why: impl Into<String>) -> Self {
+        Self { optional: true, ..Self::new(kind, why) }
+    }
+
+    /// The first sentence of what is missing, without its full stop.
+    pub(super) fn title(&self) -> &str {
+        first_sentence(&self.why)
     }
 
     /// With one more command.
@@ -63,7 +78,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// A finding that is usable if it needs no steps.
+    /// A finding without details and steps yet.
     pub(super) fn new(engine: &'static str, name: impl Into<String>) -> Self {
         Self {
             engine,
@@ -75,14 +90,21 @@ impl Finding {
         }
     }
 
-    /// The finding with its state and summary: the first step's reason, or what makes it usable.
+    /// The finding with its state and summary: the first necessary step's reason, or what makes it usable.
     pub(super) fn judged(mut self, usable: impl Into<String>) -> Self {
-        self.state = if self.steps.is_empty() { State::Usable } else { State::NeedsSteps };
-        self.summary = match self.steps.first() {
-            Some(step) => first_sentence(&step.why).to_owned(),
+        let necessary = self.steps.iter().find(|step| !step.optional);
+        self.state = if necessary.is_none() { State::Usable } else { State::NeedsSteps };
+        self.summary = match necessary {
+            Some(step) => step.title().to_owned(),
             None => usable.into(),
         };
         self
+    }
+
+    /// The same, for an engine that may lack what memferry needs.
+    pub(super) fn doubted(self, doubt: impl Into<String>) -> Self {
+        let judged = self.judged(doubt);
+        if judged.state == State::Usable { Self { state: State::Unclear, ..judged } } else { judged }
     }
 
     /// The finding of hardware that memferry has no engine for.

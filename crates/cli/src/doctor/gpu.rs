@@ -65,7 +65,15 @@ fn examine_group(host: &Host<'_>, vendor: u32, driver: Option<&str>, group: &[&P
     }
     finding.steps.extend(library_step(host));
     finding.steps.extend(program_step(host, &CUDA));
-    finding.judged("by memferry-engine-cuda@NUMBER")
+    if finding.steps.is_empty() {
+        finding.details.push(
+            "start the engine of the first one: sudo systemctl enable --now memferry-engine-cuda@0"
+                .to_owned(),
+        );
+        finding.details.push("and name it in /etc/memferry.toml, below [engines]:".to_owned());
+        finding.details.push("processes = [\"cuda-0 user=memferry-engine frames=all\"]".to_owned());
+    }
+    finding.judged("by memferry-engine-cuda")
 }
 
 /// For Debian; other distributions have other names.
@@ -101,11 +109,12 @@ fn library_step(host: &Host<'_>) -> Option<Step> {
     {
         return None;
     }
-    let why =
-        format!("{LIBRARY}, the driver's library, is where the dynamic loader does not find it, or missing.");
-    Some(
-        Step::new("no-library", why)
-            .run("sudo apt install libcuda1    # Debian, from non-free")
-            .run("sudo ldconfig"),
-    )
+    if host.in_container {
+        let why =
+            format!("{LIBRARY}, the driver's library, is not found. The NVIDIA container toolkit brings it.");
+        return Some(Step::new("no-library", why));
+    }
+    let why = format!("{LIBRARY}, the driver's library, is not where the dynamic loader looks.");
+    let install = "sudo apt install libcuda1    # Debian, from non-free";
+    Some(Step::new("no-library", why).run(install).run("sudo ldconfig"))
 }

@@ -54,10 +54,12 @@ impl Identity {
     /// Whether the permission bits let this user read and write, without capabilities.
     fn may_open(&self, node: &Node) -> bool {
         let bits = node.bits();
-        let shift = match () {
-            () if node.uid == self.uid => 6,
-            () if self.groups.contains(&node.gid) => 3,
-            () => 0,
+        let shift = if node.uid == self.uid {
+            6
+        } else if self.groups.contains(&node.gid) {
+            3
+        } else {
+            0
         };
         bits >> shift & 0o6 == 0o6
     }

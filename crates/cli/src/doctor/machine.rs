@@ -253,21 +253,32 @@ pub(super) fn is_plain(name: &str) -> bool {
 
 /// Orders `wq0.2` before `wq0.10`.
 fn by_numbers(name: &str) -> Vec<(String, u64)> {
-    let mut key = vec![(String::new(), 0_u64)];
+    let mut key = Vec::new();
+    let mut word = String::new();
+    let mut number: Option<u64> = None;
     for letter in name.chars() {
-        let Some(last) = key.last_mut() else { break };
-        match letter.to_digit(10) {
-            Some(digit) => last.1 = last.1.saturating_mul(10).saturating_add(u64::from(digit)),
-            None if last.1 == 0 => last.0.push(letter),
-            None => key.push((letter.to_string(), 0)),
+        match (letter.to_digit(10), number) {
+            (Some(digit), _) => {
+                number = Some(number.unwrap_or(0).saturating_mul(10).saturating_add(u64::from(digit)));
+            }
+            (None, Some(value)) => {
+                key.push((std::mem::take(&mut word), value));
+                number = None;
+                word.push(letter);
+            }
+            (None, None) => word.push(letter),
         }
     }
+    key.push((word, number.unwrap_or(0)));
     key
 }
 
 /// Opens a path inside the root: links, also absolute ones, cannot leave it.
 fn open(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // The kernel refuses flags of reading beside `PATH`.
+    let reading =
+        if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK | OFlags::NOCTTY };
+    let flags = flags | reading | OFlags::CLOEXEC;
     let path = path.trim_start_matches('/');
     rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
 }

@@ -25,11 +25,14 @@ pub(super) fn cpu(host: &Host<'_>) -> Finding {
 
 fn kernels(cpu: &Cpu) -> &'static str {
     let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"];
-    match () {
-        () if wide.iter().all(|flag| cpu.has(flag)) => "avx512",
-        () if cpu.has("avx2") => "avx2",
-        () if cpu.has("asimd") => "neon",
-        () => "portable",
+    if wide.iter().all(|flag| cpu.has(flag)) {
+        "avx512"
+    } else if cpu.has("avx2") {
+        "avx2"
+    } else if cpu.has("asimd") {
+        "neon"
+    } else {
+        "portable"
     }
 }
 
@@ -55,7 +58,7 @@ pub(super) fn surroundings(host: &Host<'_>, socket: &Path) -> Surroundings {
 
 fn ask(socket: &Path) -> (Option<bool>, String) {
     let path = socket.display();
-    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
+    let options = ConnectOptions { timeout: PATIENCE };
     let status = Client::connect_with(socket, options).map_err(|error| error.to_string());
     match status.and_then(|client| client.status().map_err(|error| error.to_string())) {
         Ok(status) => {
@@ -65,7 +68,7 @@ fn ask(socket: &Path) -> (Option<bool>, String) {
             let text = format!("answers at {path}; engine processes: {engines}; Linux module: {module}");
             (Some(true), printable(&text))
         }
-        Err(error) => (Some(false), printable(&format!("{path}: {error}"))),
+        Err(error) => (Some(false), printable(&error)),
     }
 }
 

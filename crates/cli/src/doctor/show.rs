@@ -73,7 +73,7 @@ impl Diagnosis {
 
 /// A finding with its details and steps. Of steps that one before it has, too, only that is said.
 fn explained(finding: &Finding, before: &[Finding], colors: bool) -> Vec<String> {
-    if finding.state == State::Usable && finding.details.is_empty() {
+    if finding.details.is_empty() && finding.steps.is_empty() {
         return Vec::new();
     }
     let heading = format!("{}: {}", finding.name, finding.state.name());
@@ -82,16 +82,15 @@ fn explained(finding: &Finding, before: &[Finding], colors: bool) -> Vec<String>
         lines.extend(wrapped(detail, "  "));
     }
     for step in &finding.steps {
-        let same = before.iter().find(|other| {
-            other.engine == finding.engine && other.steps.iter().any(|known| known.kind == step.kind)
-        });
-        let same_commands = before.iter().flat_map(|other| &other.steps).any(|known| known == step);
-        lines.extend(wrapped(&step.why, "  - ").into_iter().take(if same_commands { 1 } else { usize::MAX }));
-        match same {
-            Some(other) if same_commands => lines.push(format!("      The same step as for {}.", other.name)),
-            _ if same_commands => lines.push("      The same step as above.".to_owned()),
-            _ => lines.extend(step.commands.iter().map(|command| format!("      {command}"))),
+        let begin = if step.optional { "  + " } else { "  - " };
+        let known = before.iter().find(|other| other.steps.contains(step));
+        if let Some(other) = known {
+            let text = format!("{}: the same step as for {}", step.title(), other.name);
+            lines.extend(wrapped(&text, begin));
+            continue;
         }
+        lines.extend(wrapped(&step.why, begin));
+        lines.extend(step.commands.iter().map(|command| format!("      {command}")));
     }
     lines
 }

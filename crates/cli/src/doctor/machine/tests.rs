@@ -78,7 +78,18 @@ fn odd_files_are_not_read() {
 #[test]
 fn names_and_links_are_plain() {
     let tree = Tree::new();
-    for name in ["dsa10", "dsa2", "$(reboot)", "a b", "-rf", "\u{1b}[2J", "dsa!wq0.0"] {
+    for name in [
+        "dsa10",
+        "dsa2",
+        "dma1chan0",
+        "dma0chan10",
+        "dma0chan9",
+        "$(reboot)",
+        "a b",
+        "-rf",
+        "\u{1b}[2J",
+        "dsa!wq0.0",
+    ] {
         fs::write(tree.0.join(name), "").unwrap();
     }
     symlink("../drivers/id$xd", tree.0.join("driver")).unwrap();
@@ -86,7 +97,9 @@ fn names_and_links_are_plain() {
     let machine = tree.machine();
     let names = machine.names("/", |name| name.starts_with("dsa"));
     assert_eq!(names, ["dsa2", "dsa10", "dsa!wq0.0"]);
-    assert_eq!(machine.names("/", |_| true).len(), 4, "with the link that has a plain name");
+    let channels = machine.names("/", |name| name.starts_with("dma"));
+    assert_eq!(channels, ["dma0chan9", "dma0chan10", "dma1chan0"]);
+    assert_eq!(machine.names("/", |_| true).len(), 8, "with the links that have plain names");
     assert_eq!(machine.link("/driver"), None);
     assert_eq!(machine.link("/good").as_deref(), Some("idxd"));
 }
