@@ -123,7 +123,8 @@ fn laid_out(report: &Path) -> Place {
     };
     for line in text.lines().filter(|line| !line.starts_with('#')).skip(1) {
         let mut parts = line.splitn(3, ' ');
-        let (kind, path) = (parts.next().unwrap(), parts.next().unwrap());
+        let kind = parts.next().unwrap();
+        let path = parts.next().unwrap();
         let value: Value = serde_json::from_str(parts.next().unwrap()).unwrap();
         match (kind, &value) {
             ("text", Value::String(content)) => fs::write(path_of(path), format!("{content}\n")).unwrap(),

@@ -299,7 +299,7 @@ pub(super) fn examine_amd(host: &Host<'_>, functions: &[&PciDevice], channels: &
             Some(other) => {
                 finding.steps.push(Step::new("other-driver", format!("The driver {other} has it.")));
             }
-            None if host.offers(expected) == Some(false) => {
+            None if host.comes_with(expected) == Some(false) => {
                 let why = format!(
                     "The driver {expected} is not loaded, and this kernel has no module of that name."
                 );
@@ -320,7 +320,7 @@ fn module_steps(host: &Host<'_>) -> Vec<Step> {
     let Some(node) = host.machine.node(MODULE_NODE) else {
         let why = "Memferry's Linux module is not loaded: /dev/memferry is missing.";
         let step = Step::new("no-module-device", why);
-        let step = if host.offers("memferry") == Some(true) {
+        let step = if host.comes_with("memferry") == Some(true) {
             step
         } else {
             step.run("sudo apt install ./memferry-dkms_*.deb")

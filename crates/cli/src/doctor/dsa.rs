@@ -172,7 +172,9 @@ impl Device {
     }
 
     fn details(&self) -> Vec<String> {
-        let (groups, engines, queues) = (self.groups, self.engines.len(), self.queues.len());
+        let groups = self.groups;
+        let engines = self.engines.len();
+        let queues = self.queues.len();
         let pasid = if self.has_pasid { "on" } else { "off" };
         let major = self.version >> 8;
         let mut lines = vec![format!(
@@ -280,7 +282,8 @@ impl Device {
     }
 
     fn by_accel_config(&self, queue: &Queue, entries: u64, engine: Option<&str>) -> Vec<String> {
-        let (device, name) = (&self.name, &queue.name);
+        let device = &self.name;
+        let name = &queue.name;
         let mut commands = Vec::new();
         commands.extend(
             engine.map(|engine| format!("sudo accel-config config-engine {device}/{engine} --group-id=0")),
@@ -296,7 +299,8 @@ impl Device {
     }
 
     fn by_sysfs(&self, queue: &Queue, entries: u64, engine: Option<&str>) -> Vec<String> {
-        let (device, name) = (&self.name, &queue.name);
+        let device = &self.name;
+        let name = &queue.name;
         let set = |file: &str, value: &str| format!("echo {value} | sudo tee {BUS}/{device}/{file}");
         let mut commands = Vec::new();
         commands.extend(engine.map(|engine| set(&format!("{engine}/group_id"), "0")));
@@ -411,7 +415,7 @@ fn no_driver(host: &Host<'_>, address: &str) -> Step {
                    virtual machine, give it a CPU model that does.";
         return Step::new("no-movdir64b", why);
     }
-    if host.offers("idxd") == Some(false) {
+    if host.comes_with("idxd") == Some(false) {
         let why = "The driver idxd is not loaded, and this kernel has no module of that name (CONFIG_INTEL_IDXD). \
                    Install another kernel.";
         return Step::new("no-module", why);

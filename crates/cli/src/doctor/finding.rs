@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum State {
-    /// Nothing is missing.
+    /// Nothing that it needs is missing.
     Usable,
     /// The steps make it usable.
     NeedsSteps,

@@ -43,7 +43,8 @@ fn examine_group(host: &Host<'_>, vendor: u32, driver: Option<&str>, group: &[&P
         _ => "Intel",
     };
     let addresses: Vec<&str> = group.iter().map(|pci| pci.address.as_str()).collect();
-    let (count, plural) = (addresses.len(), if addresses.len() == 1 { "" } else { "s" });
+    let count = addresses.len();
+    let plural = if count == 1 { "" } else { "s" };
     let mut finding =
         Finding::new("gpu", format!("{count} {vendor_name} GPU{plural} ({})", addresses.join(", ")));
     finding.details.push(format!("driver {}", driver.unwrap_or("none")));
@@ -59,7 +60,7 @@ fn examine_group(host: &Host<'_>, vendor: u32, driver: Option<&str>, group: &[&P
         None => {
             let why = "NVIDIA's driver is not loaded.";
             let step = Step::new("not-loaded", why);
-            let step = if host.offers("nvidia") == Some(true) { step } else { install_driver(step) };
+            let step = if host.comes_with("nvidia") == Some(true) { step } else { install_driver(step) };
             finding.steps.push(step.run("sudo modprobe nvidia"));
         }
     }

@@ -26,7 +26,7 @@ const RAW_IO: u32 = 17;
 /// The user that the units of engine processes run as.
 pub(super) const ENGINE_USER: &str = "memferry-engine";
 
-/// A PCI function.
+/// A PCI function with its driver.
 #[derive(Clone, Debug)]
 pub(super) struct PciDevice {
     /// Such as `0000:6a:01.0`.
@@ -74,7 +74,7 @@ pub(super) enum Reach {
     Closed,
 }
 
-/// The machine's common facts.
+/// The facts that several engines depend on.
 pub(super) struct Host<'a> {
     pub(super) machine: &'a Machine,
     pub(super) release: String,
@@ -88,7 +88,7 @@ pub(super) struct Host<'a> {
     pub(super) in_container: bool,
 }
 
-/// The first CPU.
+/// What the kernel says of the first CPU.
 #[derive(Default)]
 pub(super) struct Cpu {
     pub(super) model: String,
@@ -133,7 +133,7 @@ impl<'a> Host<'a> {
     }
 
     /// Whether the running kernel comes with a module, by its file. None if its list cannot be read.
-    pub(super) fn offers(&self, module: &str) -> Option<bool> {
+    pub(super) fn comes_with(&self, module: &str) -> Option<bool> {
         if self.release.is_empty() {
             return None;
         }
@@ -263,8 +263,9 @@ fn devices(machine: &Machine, wanted: impl Fn(u32, u32, u32) -> bool) -> Vec<Pci
 pub(super) fn is_address(name: &str) -> bool {
     let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut parts = name.splitn(3, ':');
-    let (domain, bus, rest) = (parts.next(), parts.next(), parts.next());
-    let rest = rest.and_then(|rest| rest.split_once('.'));
+    let domain = parts.next();
+    let bus = parts.next();
+    let rest = parts.next().and_then(|rest| rest.split_once('.'));
     domain.is_some_and(|text| is_hex(text) && text.len() >= 4)
         && bus.is_some_and(|text| is_hex(text) && text.len() == 2)
         && rest.is_some_and(|(slot, function)| {

@@ -40,7 +40,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The permission bits.
+    /// The permission bits; none if they are no octal number.
     pub(super) fn bits(&self) -> u32 {
         u32::from_str_radix(&self.mode, 8).unwrap_or(0)
     }
@@ -279,7 +279,7 @@ fn open(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let reading =
         if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK | OFlags::NOCTTY };
     let flags = flags | reading | OFlags::CLOEXEC;
-    let path = path.trim_start_matches('/');
+    let path = Some(path.trim_start_matches('/')).filter(|path| !path.is_empty()).unwrap_or(".");
     rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
 }
 

@@ -26,9 +26,10 @@ pub(super) struct Diagnosis {
 impl Diagnosis {
     pub(super) fn new(engines: Vec<Finding>, service: Surroundings, unread: Vec<String>) -> Self {
         let count = |state| engines.iter().filter(|finding| finding.state == state).count();
-        let (usable, need_steps) = (count(State::Usable), count(State::NeedsSteps));
-        let (engine, needs) =
-            (if usable == 1 { "engine" } else { "engines" }, if need_steps == 1 { "needs" } else { "need" });
+        let usable = count(State::Usable);
+        let need_steps = count(State::NeedsSteps);
+        let engine = if usable == 1 { "engine" } else { "engines" };
+        let needs = if need_steps == 1 { "needs" } else { "need" };
         let verdict = format!("{usable} {engine} usable now; {need_steps} {needs} steps");
         Self { version: 1, verdict, usable, need_steps, engines, service, unread }
     }

@@ -129,6 +129,7 @@ fn a_recording_answers_as_the_files_did() {
     let live = tree.machine();
     let seen = look(&live);
     assert_eq!(seen.0.as_deref(), Some("word"));
+    assert_eq!(seen.2, ["file"]);
     let facts = live.facts();
     assert!(!format!("{facts:?}").contains("secret"));
     let recorded = Machine::recorded(facts);
