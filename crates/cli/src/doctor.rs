@@ -61,11 +61,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let machine = machine(&arguments.root)?;
     let diagnosis = diagnosed(&machine, &arguments.socket);
-    if arguments.json {
-        say!("{}", serde_json::to_string_pretty(&diagnosis)?);
-    } else {
-        say!("{}", diagnosis.lines(output::has_colors()).join("\n"));
-    }
+    // First, so that a reader of standard output who goes does not cost the report.
     if let Some(path) = &arguments.report {
         let text = report::written(&machine.facts(), &diagnosis.summary());
         let written = OpenOptions::new().write(true).create_new(true).open(path);
@@ -76,6 +72,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
             "memferry: the report is in {}. Read it, and attach it to an issue of the project.",
             printable(&path.display().to_string())
         );
+    }
+    if arguments.json {
+        say!("{}", serde_json::to_string_pretty(&diagnosis)?);
+    } else {
+        say!("{}", diagnosis.lines(output::has_colors()).join("\n"));
     }
     Ok(())
 }
