@@ -52,7 +52,8 @@ pub(super) fn surroundings(host: &Host<'_>, socket: &Path) -> Surroundings {
     if answers == Some(false) {
         commands.push("sudo systemctl enable --now memferry.socket    # or: memferry serve".to_owned());
     }
-    let lines = [Some(format!("service: {line}")), Some(kernel(host)), Some(memory(host)), container(host)];
+    // The commands are for its last line.
+    let lines = [Some(kernel(host)), Some(memory(host)), container(host), Some(format!("service: {line}"))];
     Surroundings { answers, lines: lines.into_iter().flatten().collect(), commands }
 }
 
@@ -108,7 +109,11 @@ fn memory(host: &Host<'_>) -> String {
             |text: &String| text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         text.filter(is_word).unwrap_or_else(|| "unknown".to_owned())
     };
-    format!("locked memory, here: {} bytes; huge pages of 2 MiB: {}", number(locked), number(huge))
+    let locked = match number(locked).as_str() {
+        "unlimited" => "unlimited".to_owned(),
+        bytes => format!("{bytes} bytes"),
+    };
+    format!("locked memory, here: {locked}; huge pages of 2 MiB: {}", number(huge))
 }
 
 fn container(host: &Host<'_>) -> Option<String> {
