@@ -10,7 +10,9 @@
 //! Each channel has a ring of linked descriptors in memory that the channel's owner provides. DMACOUNT gives the device
 //! the number of valid descriptors. The driver does not queue or split requests, and it does not assign channels to
 //! clients. It ignores positions in the completion word and in the registers that are impossible. The sources of the
-//! rules are those of [`memferry_registers::ioat`].
+//! rules are those of [`memferry_ioat_registers`].
+
+#![no_std]
 
 mod channels;
 mod device;

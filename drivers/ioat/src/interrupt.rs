@@ -8,8 +8,8 @@
 //! names channels; their progress is in the completion word.
 
 use memferry_clock::Clock;
-use memferry_registers::NarrowIo;
-use memferry_registers::ioat::{CHANNELS, General, Intrctrl, Register};
+use memferry_ioat_registers::NarrowIo;
+use memferry_ioat_registers::{CHANNELS, General, Intrctrl, Register};
 
 use super::channels::Channel;
 use super::device::{Ioat, at};

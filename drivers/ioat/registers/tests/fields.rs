@@ -6,8 +6,8 @@
 //!
 //! The unit tests of `ioat::offset` cover the offsets.
 
-use memferry_registers::ioat::descriptor::{Body, Control, Descriptor, Sources, Undecodable, WORDS, opcode};
-use memferry_registers::ioat::{
+use memferry_ioat_registers::descriptor::{Body, Control, Descriptor, Sources, Undecodable, WORDS, opcode};
+use memferry_ioat_registers::{
     Cbver, Chancmd, Chancnt, Chanctrl, Chanerr, Chansts, DmaCapability, DmaComp, Genctrl, General, Intrctrl,
     Location, Register, TransferState, Xfercap, describe,
 };

@@ -15,24 +15,23 @@
 mod plan;
 mod slot;
 
+use core::marker::PhantomData;
 use core::time::Duration;
 
 use memferry_clock::Instant;
-use memferry_drivers::ioat::{
-    self, DmaMemory, InitError, Ioat, Notice, OpenError, Progress, Request, RingConfig, StopError, TakeError,
+use memferry_driver_ioat::{
+    DmaMemory, InitError, Ioat, Notice, OpenError, Progress, Request, RingConfig, StopError, TakeError,
 };
-use memferry_registers::ioat::descriptor::PLAIN_SOURCES;
-use memferry_registers::ioat::{CHANNELS, Chanerr, DESCRIPTOR_BYTES, TransferState};
-use memferry_registers::{Device, NarrowIo};
+use memferry_ioat_registers::descriptor::PLAIN_SOURCES;
+use memferry_ioat_registers::{CHANNELS, Chanerr, DESCRIPTOR_BYTES, Device, NarrowIo, TransferState};
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Memory, Operations,
-    Refused, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, Failure, Operations, Refused, Ticket,
 };
 use thiserror::Error;
 
-use super::device::Shared;
-use super::memory::BusMemory;
-use super::{admit, completion};
+use crate::admission::{admit, completion};
+use crate::device::Shared;
+use crate::memory::DeviceMemory;
 use plan::{Plan, Step, Work};
 use slot::{Job, Phase, Slot, Submitted};
 
@@ -87,15 +86,13 @@ pub enum IoatInitError {
     Open(#[from] OpenError),
 }
 
-/// Longest transfer in bytes: the address range of a [`BusMemory`].
-const LONGEST_BYTES: u64 = 1 << 32;
 const LINE: usize = 0;
 /// Maximum descriptors of a ring; more would bring no gain.
 const MAX_SLOTS: u64 = 256;
 
-/// The engine. `M` gives the processor access to the rings' memory.
+/// The engine over memory `B`. `M` gives the processor access to the rings' memory.
 #[derive(Debug)]
-pub struct IoatEngine<D: Device + NarrowIo, M: DmaMemory> {
+pub struct IoatEngine<D: Device + NarrowIo, M: DmaMemory, B: DeviceMemory> {
     device: Shared<D>,
     driver: Ioat<Shared<D>, M, Shared<D>>,
     slots: Vec<Slot>,
@@ -108,9 +105,10 @@ pub struct IoatEngine<D: Device + NarrowIo, M: DmaMemory> {
     changed: bool,
     /// Time of the next poll of the completion words.
     next_poll: Option<Instant>,
+    memory: PhantomData<fn() -> B>,
 }
 
-impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
+impl<D: Device + NarrowIo, M: DmaMemory, B: DeviceMemory> IoatEngine<D, M, B> {
     /// Initializes the device and sets up `channels` channels, or as many as it has. `rings` is the memory of all rings;
     /// `memory` gives the processor access to it.
     ///
@@ -118,7 +116,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
     /// [`IoatInitError`].
     pub fn new(
         device: Shared<D>,
-        (memory, rings): (M, BusMemory),
+        (memory, rings): (M, B),
         channels: u32,
         options: IoatOptions,
     ) -> Result<Self, IoatInitError> {
@@ -126,8 +124,8 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         driver.initialize()?;
         let count = u64::from(channels).min(u64::from(driver.channels()).min(CHANNELS as u64)).max(1);
         // Each channel's share starts with its completion word, in the room of one descriptor.
-        let first = u64::from(rings.address()).next_multiple_of(DESCRIPTOR_BYTES);
-        let room = (u64::from(rings.address()) + rings.length()).saturating_sub(first);
+        let first = rings.device_address().next_multiple_of(DESCRIPTOR_BYTES);
+        let room = (rings.device_address() + rings.length()).saturating_sub(first);
         let share = room / count / DESCRIPTOR_BYTES;
         let ring_slots = share.saturating_sub(1).min(MAX_SLOTS);
         let mut slots = Vec::new();
@@ -137,7 +135,14 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
                 RingConfig { ring: completion + DESCRIPTOR_BYTES, slots: ring_slots as u16, completion };
             let channel = driver.take(index as u8)?;
             driver.open(&channel, ring, options.reset)?;
-            slots.push(Slot { channel, serial: 0, job: None, phase: Phase::Running, held: false });
+            slots.push(Slot {
+                channel,
+                serial: 0,
+                job: None,
+                phase: Phase::Running,
+                held: false,
+                errors: Chanerr::new(),
+            });
         }
         let batch = (ring_slots.saturating_sub(1) / 2).max(2);
         Ok(Self {
@@ -149,6 +154,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             batch,
             changed: false,
             next_poll: None,
+            memory: PhantomData,
         })
     }
 
@@ -174,10 +180,20 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         first
     }
 
+    /// Whether the reset of a channel failed, so that the device may still access the memory of its last job.
+    pub fn is_quarantined(&self, channel: u32) -> bool {
+        self.slots.get(channel as usize).is_some_and(|slot| self.driver.is_quarantined(&slot.channel))
+    }
+
+    /// The errors with which a channel halted last, for people to read.
+    pub fn last_errors(&self, channel: u32) -> Chanerr {
+        self.slots.get(channel as usize).map_or(Chanerr::new(), |slot| slot.errors)
+    }
+
     fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            completions.push(completion((index as u32, slot.serial), result, job.done));
+            completions.push(completion((index as u32, slot.serial), result, job.done, B::KIND));
         }
     }
 
@@ -337,6 +353,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             .with_write_data(true)
             .with_source_address(true)
             .with_destination_address(true);
+        self.slots[index].errors = errors.unwrap_or_default();
         let is_memory = |errors: Chanerr| errors.into_bits() & of_memory.into_bits() != 0;
         let failure =
             if errors.is_some_and(is_memory) { Failure::MemoryFault } else { Failure::ChannelFaulted };
@@ -399,22 +416,26 @@ fn slots_of(work: &Work) -> u64 {
 /// The driver's request for a step.
 fn request(step: &Step, notice: Notice) -> Request<'_> {
     let operation = match &step.work {
-        Work::Null => ioat::Operation::Null,
-        Work::Copy { source, destination, bytes } => {
-            ioat::Operation::Copy { source: *source, destination: *destination, bytes: *bytes }
-        }
-        Work::Fill { pattern, destination, bytes } => {
-            ioat::Operation::Fill { pattern: *pattern, destination: *destination, bytes: *bytes }
-        }
+        Work::Null => memferry_driver_ioat::Operation::Null,
+        Work::Copy { source, destination, bytes } => memferry_driver_ioat::Operation::Copy {
+            source: *source,
+            destination: *destination,
+            bytes: *bytes,
+        },
+        Work::Fill { pattern, destination, bytes } => memferry_driver_ioat::Operation::Fill {
+            pattern: *pattern,
+            destination: *destination,
+            bytes: *bytes,
+        },
         Work::Xor { sources, destination, bytes } => {
-            ioat::Operation::Xor { sources, destination: *destination, bytes: *bytes }
+            memferry_driver_ioat::Operation::Xor { sources, destination: *destination, bytes: *bytes }
         }
     };
     Request { operation, notice, fence: step.fence }
 }
 
-impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
-    type Memory = BusMemory;
+impl<D: Device + NarrowIo, M: DmaMemory, B: DeviceMemory> Engine for IoatEngine<D, M, B> {
+    type Memory = B;
 
     fn capabilities(&self) -> EngineCapabilities {
         let limits = self.driver.limits();
@@ -422,9 +443,9 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         operations.set(Operations::FILL, limits.fills);
         operations.set(Operations::XOR, limits.xor);
         EngineCapabilities {
-            kind: EngineKind::Simulated,
+            kind: B::KIND,
             channels: self.slots.len() as u32,
-            longest_bytes: LONGEST_BYTES,
+            longest_bytes: B::LONGEST_BYTES,
             preemption_bytes: Some(self.options.chunk_bytes.max(8)),
             overlapping_copy: true,
             aligned_pixels: false,
@@ -433,7 +454,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         }
     }
 
-    fn post(&mut self, descriptor: Descriptor<BusMemory>) -> Result<Ticket, Refused<Descriptor<BusMemory>>> {
+    fn post(&mut self, descriptor: Descriptor<B>) -> Result<Ticket, Refused<Descriptor<B>>> {
         let number = descriptor.channel();
         let limit = self.options.chunk_bytes.clamp(1, self.driver.limits().longest);
         let plan = Plan::of(descriptor.operation(), limit);

@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use memferry_registers::ioat::CHANNELS;
+use memferry_ioat_registers::CHANNELS;
 use thiserror::Error;
 
 use super::request::RingConfig;

@@ -13,8 +13,8 @@
 use core::time::Duration;
 
 use memferry_clock::Clock;
-use memferry_registers::NarrowIo;
-use memferry_registers::ioat::{Chancmd, Chanerr, Register, TransferState};
+use memferry_ioat_registers::NarrowIo;
+use memferry_ioat_registers::{Chancmd, Chanerr, Register, TransferState};
 use thiserror::Error;
 
 use super::channels::{Channel, StopError};

@@ -10,11 +10,11 @@
 //! Each step counts the bytes of the operation that it completes, so that the sum over finished steps is the progress.
 //! Steps that belong together count with the last of them. No register is accessed here.
 
-use memferry_registers::ioat::descriptor::MAX_SOURCES;
+use memferry_ioat_registers::descriptor::MAX_SOURCES;
 use memferry_transfer::{Lists, Operation, Pattern, Region};
 
-use super::super::copies::{Chunks, Cuts, Part};
-use super::super::memory::{BusMemory, Unplannable, address};
+use crate::copies::{Chunks, Cuts, Part};
+use crate::memory::{DeviceMemory, Unplannable, address};
 
 /// Work of one descriptor (an XOR may need an extension).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +52,10 @@ impl Plan {
     ///
     /// # Errors
     /// If device memory is involved, or an XOR's destination partly overlaps a source.
-    pub(super) fn of(operation: &Operation<Region<BusMemory>>, limit: u64) -> Result<Self, Unplannable> {
+    pub(super) fn of<M: DeviceMemory>(
+        operation: &Operation<Region<M>>,
+        limit: u64,
+    ) -> Result<Self, Unplannable> {
         operation
             .visit(|_, region, _| if region.memory().is_device() { Err(Unplannable) } else { Ok(()) })?;
         Ok(match operation {
@@ -203,7 +206,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    fn new(lists: &Lists<Region<BusMemory>>, limit: u64) -> Self {
+    fn new<M: DeviceMemory>(lists: &Lists<Region<M>>, limit: u64) -> Self {
         let cuts = Cuts::new(lists);
         let ordered = has_dependent_segments(cuts.left());
         Self { cuts, limit, ordered, current: None }

@@ -9,9 +9,9 @@ use std::vec::Vec;
 use core::time::Duration;
 
 use memferry_clock::{Clock, Instant};
-use memferry_registers::ioat::offset::channel as offset;
-use memferry_registers::ioat::{Chansts, Register, TransferState};
-use memferry_registers::{NarrowIo, RegisterIo};
+use memferry_ioat_registers::offset::channel as offset;
+use memferry_ioat_registers::{Chansts, Register, TransferState};
+use memferry_ioat_registers::{NarrowIo, RegisterIo};
 use proptest::prelude::*;
 
 use super::*;

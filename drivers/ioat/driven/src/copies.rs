@@ -9,19 +9,19 @@
 
 use memferry_transfer::{Lists, Region, Segment};
 
-use super::memory::{BusMemory, address};
+use crate::memory::{DeviceMemory, address};
 
 /// A copy of bytes between two bus addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Part {
-    pub(super) source: u64,
-    pub(super) destination: u64,
-    pub(super) bytes: u64,
+pub struct Part {
+    pub source: u64,
+    pub destination: u64,
+    pub bytes: u64,
 }
 
 /// A contiguous copy, split into chunks.
 #[derive(Clone, Debug)]
-pub(super) struct Chunks {
+pub struct Chunks {
     whole: Part,
     done: u64,
     chunk: u64,
@@ -30,7 +30,7 @@ pub(super) struct Chunks {
 
 impl Chunks {
     /// Chunks of at most `limit` bytes, or `downward` bytes if the copy runs downward.
-    pub(super) fn new(whole: Part, limit: u64, downward: u64) -> Self {
+    pub fn new(whole: Part, limit: u64, downward: u64) -> Self {
         let Part { source, destination, bytes } = whole;
         let distance = source.abs_diff(destination);
         let down = source < destination && distance < bytes;
@@ -41,27 +41,27 @@ impl Chunks {
     }
 
     /// Whether source and destination overlap without being equal.
-    pub(super) fn overlaps(&self) -> bool {
+    pub fn overlaps(&self) -> bool {
         let distance = self.whole.source.abs_diff(self.whole.destination);
         distance > 0 && distance < self.whole.bytes
     }
 
     /// Whether the copy runs from the end to the start.
-    pub(super) fn is_down(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         self.down
     }
 
     /// Whether all bytes were handed out.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.done == self.whole.bytes
     }
 
-    pub(super) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         self.whole.bytes
     }
 
     /// The next chunk; it stays the same until [`moved`](Self::moved) is called.
-    pub(super) fn next(&self) -> Option<Part> {
+    pub fn next(&self) -> Option<Part> {
         let left = self.whole.bytes - self.done;
         let bytes = left.min(self.chunk);
         let at = if self.down { left - bytes } else { self.done };
@@ -70,21 +70,21 @@ impl Chunks {
     }
 
     /// Marks `bytes` of the chunk as handed out; in a downward copy it must be the whole chunk.
-    pub(super) fn moved(&mut self, bytes: u64) {
+    pub fn moved(&mut self, bytes: u64) {
         self.done += bytes;
     }
 }
 
 /// The parts of a scatter-gather list, split at the segment ends of both sides.
 #[derive(Debug)]
-pub(super) struct Cuts {
+pub struct Cuts {
     /// Addresses and lengths of the remaining sources and destinations, the next one last.
     lists: [Vec<(u64, u64)>; 2],
 }
 
 impl Cuts {
-    pub(super) fn new(lists: &Lists<Region<BusMemory>>) -> Self {
-        let segments = |list: &[Segment<Region<BusMemory>>]| {
+    pub fn new<M: DeviceMemory>(lists: &Lists<Region<M>>) -> Self {
+        let segments = |list: &[Segment<Region<M>>]| {
             let kept = list.iter().filter(|segment| segment.length > 0);
             kept.map(|segment| (address(&segment.place), segment.length)).rev().collect()
         };
@@ -92,18 +92,18 @@ impl Cuts {
     }
 
     /// Addresses and lengths of the remaining sources and destinations.
-    pub(super) fn left(&self) -> &[Vec<(u64, u64)>; 2] {
+    pub fn left(&self) -> &[Vec<(u64, u64)>; 2] {
         &self.lists
     }
 
-    pub(super) fn peek(&self) -> Option<Part> {
+    pub fn peek(&self) -> Option<Part> {
         let [from, to] = &self.lists;
         let ((source, source_left), (destination, destination_left)) = (*from.last()?, *to.last()?);
         Some(Part { source, destination, bytes: source_left.min(destination_left) })
     }
 
     /// Removes and returns the next part.
-    pub(super) fn take(&mut self) -> Option<Part> {
+    pub fn take(&mut self) -> Option<Part> {
         let part = self.peek()?;
         for list in &mut self.lists {
             if let Some((start, left)) = list.pop()

@@ -4,7 +4,10 @@
 //! offset ── offset::locate ──► Location ──► name, width, access, bits that exist
 //! value ── Chansts, Chanerr, ... ──► typed fields ──► Display
 //! memory ── descriptor::Descriptor ──► 64 bytes of a chain
+//! driver, model ── RegisterIo, NarrowIo ──► registers
 //! ```
+//!
+//! The driver and a model of the device share this crate and nothing else. It holds no state and accesses no device.
 //!
 //! Sources: the register chapters of the Xeon E5 v2 and E7 v2 datasheets (volume 2: "Crystal Beach DMA", "Quick Data
 //! DMA"), the C5500/C3500 datasheet (volume 1, features), and the definitions in Linux's driver of the device. Intel's
@@ -14,16 +17,21 @@
 //! it instead of a count, and it can only copy. Fills and XOR, which Papa names as future work, came with version 3.x.
 //! The registers of direct cache access beyond DCACTRL, interrupt delay, CRC, P+Q and PCI configuration space are not covered.
 
+#![no_std]
+
 pub mod descriptor;
+pub mod flags;
 pub mod offset;
 
 mod channel;
 mod describe;
 mod general;
+mod io;
 
 pub use channel::{Chancmd, Chanctrl, Chanerr, Chansts, Dcactrl, DmaComp, TransferState};
 pub use describe::{Description, describe};
 pub use general::{Cbver, Chancnt, DmaCapability, Genctrl, Intrctrl, Xfercap};
+pub use io::{Device, NarrowIo, RegisterIo};
 pub use offset::{Access, General, Location, Register};
 
 /// Channels of the 5000X and of the model (paper, "Intel's I/O Acceleration Technology"). A device reports its own number

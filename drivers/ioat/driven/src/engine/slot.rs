@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 
 use memferry_clock::Instant;
-use memferry_drivers::ioat::Channel;
+use memferry_driver_ioat::Channel;
+use memferry_ioat_registers::Chanerr;
 use memferry_transfer::Failure;
 
 use super::plan::{Plan, Step};
@@ -35,6 +36,8 @@ pub(super) struct Slot {
     pub(super) phase: Phase,
     /// Whether the caller suspended the channel.
     pub(super) held: bool,
+    /// Errors with which the channel halted last.
+    pub(super) errors: Chanerr,
 }
 
 impl Slot {

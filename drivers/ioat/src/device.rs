@@ -10,10 +10,10 @@
 use core::time::Duration;
 
 use memferry_clock::Clock;
-use memferry_registers::NarrowIo;
-use memferry_registers::ioat::descriptor::WORDS;
-use memferry_registers::ioat::offset::channel as offset_of;
-use memferry_registers::ioat::{
+use memferry_ioat_registers::NarrowIo;
+use memferry_ioat_registers::descriptor::WORDS;
+use memferry_ioat_registers::offset::channel as offset_of;
+use memferry_ioat_registers::{
     CHANNELS, Cbver, Chancmd, Chancnt, Chanctrl, Chansts, DmaCapability, General, Intrctrl, Register,
     TransferState, Xfercap,
 };

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use memferry_clock::{Clock, Instant};
-use memferry_registers::{Device, NarrowIo, RegisterIo};
+use memferry_ioat_registers::{Device, NarrowIo, RegisterIo};
 
 /// A reference-counted device for engine, driver and clock.
 #[derive(Debug)]

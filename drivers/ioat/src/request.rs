@@ -21,7 +21,7 @@ pub struct RingConfig {
 impl RingConfig {
     /// Address of the descriptor at `position`, counted since CHAINADDR was written.
     pub(super) fn slot(&self, position: u64) -> u64 {
-        self.ring + position % u64::from(self.slots.max(1)) * memferry_registers::ioat::DESCRIPTOR_BYTES
+        self.ring + position % u64::from(self.slots.max(1)) * memferry_ioat_registers::DESCRIPTOR_BYTES
     }
 }
 

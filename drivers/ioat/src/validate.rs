@@ -6,8 +6,8 @@
 //!
 //! Validation reports the first broken rule. It does not check the client's rights to the memory.
 
-use memferry_registers::ioat::descriptor::{MAX_SOURCES, MIN_SOURCES};
-use memferry_registers::ioat::{COMPLETION_ALIGNMENT, DESCRIPTOR_BYTES};
+use memferry_ioat_registers::descriptor::{MAX_SOURCES, MIN_SOURCES};
+use memferry_ioat_registers::{COMPLETION_ALIGNMENT, DESCRIPTOR_BYTES};
 use thiserror::Error;
 
 use super::request::{Operation, Request, RingConfig};

@@ -12,9 +12,9 @@
 //! name its first descriptor, so the extension is done only when a later descriptor is.
 
 use memferry_clock::Clock;
-use memferry_registers::NarrowIo;
-use memferry_registers::ioat::descriptor::{Body, Control, Descriptor, Sources};
-use memferry_registers::ioat::{Chanerr, Chansts, DESCRIPTOR_BYTES, Register, TransferState};
+use memferry_ioat_registers::NarrowIo;
+use memferry_ioat_registers::descriptor::{Body, Control, Descriptor, Sources};
+use memferry_ioat_registers::{Chanerr, Chansts, DESCRIPTOR_BYTES, Register, TransferState};
 use thiserror::Error;
 
 use super::channels::{Channel, State};
