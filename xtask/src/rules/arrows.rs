@@ -7,7 +7,8 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
-//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;
+//! ioat-registers ◄── driver-ioat ◄── driven-ioat ◄── engine-ioat, which also uses engine
+//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  each uses its ioat crate
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
 //!
@@ -105,6 +106,29 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
     ("memferry-engine-cuda", Arrows::Only(&["memferry-engine", "memferry-shm", "memferry-transfer"])),
+    ("memferry-ioat-registers", Arrows::Only(&["memferry-clock"])),
+    ("memferry-driver-ioat", Arrows::Only(&["memferry-clock", "memferry-ioat-registers"])),
+    (
+        "memferry-driven-ioat",
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-driver-ioat",
+            "memferry-ioat-registers",
+            "memferry-transfer",
+        ]),
+    ),
+    (
+        "memferry-engine-ioat",
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-driven-ioat",
+            "memferry-driver-ioat",
+            "memferry-engine",
+            "memferry-ioat-registers",
+            "memferry-shm",
+            "memferry-transfer",
+        ]),
+    ),
     ("memferry-fake-cuda", Arrows::Only(&[])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
     (
@@ -114,12 +138,18 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-soak", Arrows::Product),
     ("memferry-bench", Arrows::Product),
     ("xtask", Arrows::Only(&[])),
-    ("memferry-registers", Arrows::Only(&["memferry-clock"])),
-    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
+    ("memferry-registers", Arrows::Only(&["memferry-clock", "memferry-ioat-registers"])),
+    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock", "memferry-driver-ioat"])),
     ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
     (
         "memferry-driven",
-        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-registers", "memferry-drivers"]),
+        Arrows::Only(&[
+            "memferry-transfer",
+            "memferry-clock",
+            "memferry-registers",
+            "memferry-drivers",
+            "memferry-driven-ioat",
+        ]),
     ),
     (
         "memferry-pci",
