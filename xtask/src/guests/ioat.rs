@@ -5,7 +5,7 @@
 //!        └── one for each scene: another kernel, an IOMMU, faults, or the end of the device          └──► verdict
 //! ```
 //!
-//! The driver is Intel's, as Debian builds it. QEMU emulates the processor, so times say nothing about hardware.
+//! The driver is Intel's, as Debian builds it; in one scene, the product's own at user level (`engines/ioat`), through VFIO. QEMU emulates the processor, so times say nothing about hardware.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use super::backport::{self, Qemu};
-use super::machine::{Boot, IOAT};
+use super::machine::{Boot, IOAT, IOAT_VFIO};
 use super::module::Guest;
 use super::newer;
 use super::watch::{self, Watch};
@@ -49,6 +49,8 @@ enum Kernel {
     Own,
     /// The newest in its backports.
     Newer,
+    /// The first one, with VFIO and the product's programs.
+    OwnWithPrograms,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,14 @@ const SCENES: &[Scene] = &[
         words: &["ioat", "iommu", "dmatest", "moves"],
         ..DRIVER
     },
+    Scene {
+        name: "ioat-vfio",
+        kernel: Kernel::OwnWithPrograms,
+        iommu: Iommu::Intel,
+        version: "3.0",
+        words: &["ioat", "iommu", "vfio", "dmatest"],
+        ..DRIVER
+    },
     Scene { name: "ioat-faults", words: &["ioat", "device-faults"], faults: Some("faults"), ..DRIVER },
     Scene { name: "ioat-late", words: &["ioat", "late"], faults: Some("late"), ..DRIVER },
     Scene { name: "ioat-quarantine", words: &["ioat", "quarantine"], faults: Some("quarantine"), ..DRIVER },
@@ -137,6 +147,9 @@ const SCENES: &[Scene] = &[
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
+    if let Some(target) = IOAT_VFIO.architecture.rust {
+        work.setup.target(target)?;
+    }
     let folder = work.place.built("guest-ioat");
     make(&folder)?;
     let qemu = Qemu::need(&folder.join("qemu"))?;
@@ -148,7 +161,12 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
     let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
     work.stages.run("device", &build)?;
-    let boots = [boot(work, &guest, "Debian's kernel")?, boot(work, &newer, "the newer kernel")?];
+    let with_programs = Guest::new(work, &IOAT_VFIO)?;
+    let boots = [
+        boot(work, &guest, "Debian's kernel")?,
+        boot(work, &newer, "the newer kernel")?,
+        boot_with_programs(work, &with_programs)?,
+    ];
     let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
     let mut rows = Vec::new();
     let chosen = chosen(std::env::var(CHOICE).ok().as_deref())?;
@@ -175,13 +193,19 @@ fn boot(work: &Work, guest: &Guest, kernel: &str) -> Result<Boot, Failure> {
     guest.initramfs()
 }
 
+/// The modules are built already.
+fn boot_with_programs(work: &Work, guest: &Guest) -> Result<Boot, Failure> {
+    work.stages.step("programs for the guest", "cargo, strip", || guest.build_programs())?;
+    guest.initramfs()
+}
+
 struct Run<'a> {
     work: &'a Work<'a>,
     qemu: Qemu,
     device: PathBuf,
     folder: PathBuf,
     /// In the order of [`Kernel`].
-    boots: [Boot; 2],
+    boots: [Boot; 3],
 }
 
 impl Run<'_> {
@@ -447,6 +471,15 @@ mod tests {
                 let file = format!("{}/../{}/{name}", env!("CARGO_MANIFEST_DIR"), layout::module::FAULTS);
                 assert!(Path::new(&file).exists(), "{file}");
             }
+        }
+    }
+
+    #[test]
+    fn a_user_level_driver_has_an_iommu_and_its_programs() {
+        for scene in SCENES {
+            let is_ours = scene.words.contains(&"vfio");
+            assert_eq!(is_ours, scene.kernel == Kernel::OwnWithPrograms, "{}", scene.name);
+            assert!(!is_ours || scene.iommu != Iommu::None, "{}", scene.name);
         }
     }
 
