@@ -29,7 +29,7 @@ const SEED: &str = "MEMFERRY_FUZZ_SEED";
 struct Program {
     /// The words that want it.
     words: &'static [&'static str],
-    /// Its name there.
+    /// What the init of the guest calls it.
     name: &'static str,
     /// What cargo builds: a program of a package, or a test of it.
     package: &'static str,
