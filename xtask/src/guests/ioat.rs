@@ -80,6 +80,11 @@ impl Scene {
     fn kills(&self) -> bool {
         self.words.contains(&"killed")
     }
+
+    /// Whether the product's engine process drives the device, not the kernel.
+    fn is_at_user_level(&self) -> bool {
+        self.kernel == Kernel::OwnWithPrograms
+    }
 }
 
 const DRIVER: Scene = Scene {
@@ -144,36 +149,68 @@ const SCENES: &[Scene] = &[
     },
 ];
 
+/// All scenes, or those that the environment names.
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
+    run_scenes(work, &chosen(std::env::var(CHOICE).ok().as_deref())?)
+}
+
+/// The scenes in which a driver of the kernel has the device.
+pub(crate) fn run_of_linux(work: &Work) -> Result<(), Failure> {
+    run_scenes(work, &SCENES.iter().filter(|scene| !scene.is_at_user_level()).collect::<Vec<_>>())
+}
+
+/// Those in which the product's engine process has it.
+pub(crate) fn run_at_user_level(work: &Work) -> Result<(), Failure> {
+    run_scenes(work, &SCENES.iter().filter(|scene| scene.is_at_user_level()).collect::<Vec<_>>())
+}
+
+fn run_scenes(work: &Work, scenes: &[&'static Scene]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
-    if let Some(target) = IOAT_VFIO.architecture.rust {
-        work.setup.target(target)?;
-    }
     let folder = work.place.built("guest-ioat");
     make(&folder)?;
     let qemu = Qemu::need(&folder.join("qemu"))?;
     let guest = Guest::new(work, &IOAT)?;
     guest.need_kernel()?;
-    let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
-    let newer = guest.with_kernel(packages, folder.join("newer"));
-    make(&folder.join("newer"))?;
-    say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
+    say(format_args!("{}; Debian's kernel {}", qemu.version()?, guest.abi()?));
     let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
     work.stages.run("device", &build)?;
-    let with_programs = Guest::new(work, &IOAT_VFIO)?;
-    let boots = [
-        boot(work, &guest, "Debian's kernel")?,
-        boot(work, &newer, "the newer kernel")?,
-        boot_with_programs(work, &with_programs)?,
-    ];
+    let boots = boots(work, &guest, &folder, scenes)?;
     let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
     let mut rows = Vec::new();
-    let chosen = chosen(std::env::var(CHOICE).ok().as_deref())?;
-    for scene in &chosen {
+    for scene in scenes {
         run.scene(scene, &mut rows)?;
     }
-    if chosen.iter().any(|scene| scene.name == COPIES) { run.keep(&rows) } else { Ok(()) }
+    if scenes.iter().any(|scene| scene.name == COPIES) { run.keep(&rows) } else { Ok(()) }
+}
+
+/// What the scenes boot, in the order of [`Kernel`].
+fn boots(
+    work: &Work,
+    guest: &Guest,
+    folder: &Path,
+    scenes: &[&'static Scene],
+) -> Result<[Option<Boot>; 3], Failure> {
+    let wants = |kernel| scenes.iter().any(|scene| scene.kernel == kernel);
+    // The guest with programs has the same modules.
+    let own = Some(boot(work, guest, "Debian's kernel")?);
+    let newer = match wants(Kernel::Newer) {
+        true => {
+            let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
+            make(&folder.join("newer"))?;
+            Some(boot(
+                work,
+                &guest.with_kernel(packages, folder.join("newer")),
+                &format!("kernel {version}"),
+            )?)
+        }
+        false => None,
+    };
+    let with_programs = match wants(Kernel::OwnWithPrograms) {
+        true => Some(boot_with_programs(work)?),
+        false => None,
+    };
+    Ok([own, newer, with_programs])
 }
 
 /// All scenes, or those of a list with commas.
@@ -194,7 +231,11 @@ fn boot(work: &Work, guest: &Guest, kernel: &str) -> Result<Boot, Failure> {
 }
 
 /// The modules are built already.
-fn boot_with_programs(work: &Work, guest: &Guest) -> Result<Boot, Failure> {
+fn boot_with_programs(work: &Work) -> Result<Boot, Failure> {
+    if let Some(target) = IOAT_VFIO.architecture.rust {
+        work.setup.target(target)?;
+    }
+    let guest = Guest::new(work, &IOAT_VFIO)?;
     work.stages.step("programs for the guest", "cargo, strip", || guest.build_programs())?;
     guest.initramfs()
 }
@@ -205,7 +246,7 @@ struct Run<'a> {
     device: PathBuf,
     folder: PathBuf,
     /// In the order of [`Kernel`].
-    boots: [Boot; 3],
+    boots: [Option<Boot>; 3],
 }
 
 impl Run<'_> {
@@ -215,7 +256,8 @@ impl Run<'_> {
         let socket = folder.socket();
         let faults = scene.faults.map(|name| self.work.place.at(layout::module::FAULTS).join(name));
         let device = device(&self.device, scene.version, &socket, faults.as_deref());
-        let boot = &self.boots[scene.kernel as usize];
+        let boot = self.boots[scene.kernel as usize].as_ref();
+        let boot = boot.ok_or_else(|| Failure::setup(format!("nothing was built for {}", scene.name)))?;
         let line = machine(self.qemu.line(), scene, boot, &socket);
         self.work.stages.step(scene.name, format_args!("{device} & {line}"), || {
             let log = self.folder.join(format!("{}.device.txt", scene.name));
@@ -478,7 +520,7 @@ mod tests {
     fn a_user_level_driver_has_an_iommu_and_its_programs() {
         for scene in SCENES {
             let is_ours = scene.words.contains(&"vfio");
-            assert_eq!(is_ours, scene.kernel == Kernel::OwnWithPrograms, "{}", scene.name);
+            assert_eq!(is_ours, scene.is_at_user_level(), "{}", scene.name);
             assert!(!is_ours || scene.iommu != Iommu::None, "{}", scene.name);
         }
     }
