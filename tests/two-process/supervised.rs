@@ -183,7 +183,7 @@ fn systemd_activates_the_service() {
 #[test]
 fn the_unit_files_pass_systemd_analyze() {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let units = ["systemd", "cuda"].map(|folder| std::fs::read_dir(packaging.join(folder)).unwrap());
+    let units = ["systemd", "cuda", "ioat"].map(|folder| std::fs::read_dir(packaging.join(folder)).unwrap());
     let place = Place::new();
     let mut verify = Command::new("systemd-analyze");
     verify.arg("verify").arg("--man=no");
@@ -197,12 +197,13 @@ fn the_unit_files_pass_systemd_analyze() {
         let copy = place.path(unit.file_name().unwrap().to_str().unwrap());
         let text = text
             .replace("/usr/bin/memferry-engine-cuda", BINARY)
+            .replace("/usr/bin/memferry-engine-ioat", BINARY)
             .replace("/usr/bin/memferry", BINARY)
             .replace("/usr/lib/memferry/engines/%i", BINARY);
         std::fs::write(&copy, text).unwrap();
         verify.arg(copy);
     }
-    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 7);
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 8);
     // Without systemd there is no systemd-analyze to run.
     let Ok(output) = verify.output() else { return };
     assert!(

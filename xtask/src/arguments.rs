@@ -163,8 +163,9 @@ pub(crate) enum Command {
     ///   ioat      serves the I/OAT model as a PCI device (memferry-device) to guests in which Linux's own
     ///             driver takes it: the driver's self-tests, dmatest, the module's tests, policies and
     ///             copy_to_user by DMA; then behind IOMMUs, on a newer kernel, with 5 GiB of memory, with
-    ///             injected faults, and when the device is lost under load. amd64 only; it runs QEMU 11.1
-    ///             of Debian's trixie-backports unpacked below target/. About five minutes; a part:
+    ///             injected faults, and when the device is lost under load; and by the engine process
+    ///             memferry-engine-ioat through VFIO. amd64 only; it runs QEMU 11.1 of Debian's
+    ///             trixie-backports unpacked below target/. About five minutes; a part:
     ///             MEMFERRY_IOAT_SCENES=ioat,ioat-faults (a wrong name lists all)
     ///   newer     no guest: builds the module for the newest kernel in Debian's backports
     ///

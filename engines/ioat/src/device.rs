@@ -31,7 +31,6 @@ pub struct Abilities {
     pub operations: Operations,
 }
 
-/// An open device.
 #[derive(Debug)]
 pub struct Opened<V: Vfio> {
     pub(crate) vfio: V,
@@ -90,7 +89,6 @@ impl<V: Vfio> Opened<V> {
     }
 }
 
-/// What serves requests.
 pub(crate) struct Parts<V: Vfio> {
     pub(crate) vfio: V,
     pub(crate) registers: Shared<V::Registers>,

@@ -2,7 +2,7 @@
 //!
 //! Source: the tables of Linux's driver of the device (`drivers/dma/ioat`), which also say where XOR must not be used.
 
-/// Intel's vendor number.
+/// The vendor number of all I/OAT engines: Intel's.
 pub(crate) const INTEL: u16 = 0x8086;
 
 /// What becomes of a device with such a number.
@@ -37,7 +37,7 @@ pub fn generation(device: u16) -> Option<Generation> {
         0x0C52 | 0x0C53 => Generation::WithoutXor,
         // Xeon D-1500.
         0x6F50..=0x6F53 => Generation::WithoutXor,
-        // Ice Lake.
+        // Ice Lake has one more generation of the engine.
         0x0B00 => Generation::TooNew,
         // Chipsets of 2006 to 2008.
         0x1A38 | 0x360B | 0x65FF | 0x402F => Generation::TooOld,
@@ -61,7 +61,7 @@ mod tests {
             (0x0B00, Some(Generation::TooNew)),
             (0x1A38, Some(Generation::TooOld)),
             (0x0E28, None),
-            // DSA.
+            // DSA, the successor of I/OAT, is another engine.
             (0x0B25, None),
         ] {
             assert_eq!(generation(device), expected, "{device:#x}");

@@ -158,7 +158,7 @@ impl Vfio for Linux {
         let (ranges, page_sizes) = calls::iommu(container.as_fd())?;
         let processor = rustix::param::page_size() as u64;
         let large_enough = page_sizes & !(processor - 1);
-        // The smallest one.
+        // Of those sizes, mappings are made of the smallest one.
         let page_bytes = large_enough & large_enough.wrapping_neg();
         if page_bytes == 0 {
             return Err(io::Error::new(

@@ -53,12 +53,7 @@ pub enum ServeError {
         "channel {channel} of {device} does not end its reset. The end of this process takes memory from the device; the keeper starts \
          another one, which resets the device"
     )]
-    Stuck {
-        /// The device.
-        device: PciAddress,
-        /// Its number.
-        channel: u32,
-    },
+    Stuck { device: PciAddress, channel: u32 },
     /// The device is removed, or gets another driver.
     #[error("{0} is wanted back by the kernel: it is removed, or given to another driver")]
     WantedBack(PciAddress),
@@ -71,7 +66,7 @@ pub(crate) struct Server<V: Vfio> {
     registers: Shared<V::Registers>,
     device: IoatEngine<V::Registers, RingWords, Reached>,
     frames: Frames<V::Domain>,
-    /// By channel.
+    /// The request of each channel.
     running: Vec<Option<Running>>,
     waiting: VecDeque<Waiting>,
     completions: Vec<EngineCompletion>,

@@ -35,7 +35,7 @@ fn client() -> Client {
 #[test]
 #[ignore = "needs a service with an I/OAT engine"]
 fn the_conformance_suite_passes() {
-    scenes::conformance(&client, 120);
+    scenes::conformance(&client, 80);
 }
 
 #[test]

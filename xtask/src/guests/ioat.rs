@@ -5,7 +5,7 @@
 //!        └── one for each scene: another kernel, an IOMMU, faults, or the end of the device          └──► verdict
 //! ```
 //!
-//! The driver is Intel's, as Debian builds it. QEMU emulates the processor, so times say nothing about hardware.
+//! The driver is Intel's, as Debian builds it; in one scene, the product's own at user level (`engines/ioat`), through VFIO. QEMU emulates the processor, so times say nothing about hardware.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use super::backport::{self, Qemu};
-use super::machine::{Boot, IOAT};
+use super::machine::{Boot, IOAT, IOAT_VFIO};
 use super::module::Guest;
 use super::newer;
 use super::watch::{self, Watch};
@@ -49,6 +49,8 @@ enum Kernel {
     Own,
     /// The newest in its backports.
     Newer,
+    /// The first one, with VFIO and the product's programs.
+    OwnWithPrograms,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,11 @@ impl Scene {
     fn kills(&self) -> bool {
         self.words.contains(&"killed")
     }
+
+    /// Whether the product's engine process drives the device, not the kernel.
+    fn is_at_user_level(&self) -> bool {
+        self.kernel == Kernel::OwnWithPrograms
+    }
 }
 
 const DRIVER: Scene = Scene {
@@ -104,6 +111,14 @@ const SCENES: &[Scene] = &[
         name: "ioat-intel-iommu",
         iommu: Iommu::Intel,
         words: &["ioat", "iommu", "dmatest", "moves"],
+        ..DRIVER
+    },
+    Scene {
+        name: "ioat-vfio",
+        kernel: Kernel::OwnWithPrograms,
+        iommu: Iommu::Intel,
+        version: "3.0",
+        words: &["ioat", "iommu", "vfio", "dmatest"],
         ..DRIVER
     },
     Scene { name: "ioat-faults", words: &["ioat", "device-faults"], faults: Some("faults"), ..DRIVER },
@@ -134,7 +149,22 @@ const SCENES: &[Scene] = &[
     },
 ];
 
+/// All scenes, or those that the environment names.
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
+    run_scenes(work, &chosen(std::env::var(CHOICE).ok().as_deref())?)
+}
+
+/// The scenes in which a driver of the kernel has the device.
+pub(crate) fn run_of_linux(work: &Work) -> Result<(), Failure> {
+    run_scenes(work, &SCENES.iter().filter(|scene| !scene.is_at_user_level()).collect::<Vec<_>>())
+}
+
+/// Those in which the product's engine process has it.
+pub(crate) fn run_at_user_level(work: &Work) -> Result<(), Failure> {
+    run_scenes(work, &SCENES.iter().filter(|scene| scene.is_at_user_level()).collect::<Vec<_>>())
+}
+
+fn run_scenes(work: &Work, scenes: &[&'static Scene]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
     let folder = work.place.built("guest-ioat");
@@ -142,20 +172,45 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     let qemu = Qemu::need(&folder.join("qemu"))?;
     let guest = Guest::new(work, &IOAT)?;
     guest.need_kernel()?;
-    let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
-    let newer = guest.with_kernel(packages, folder.join("newer"));
-    make(&folder.join("newer"))?;
-    say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
+    say(format_args!("{}; Debian's kernel {}", qemu.version()?, guest.abi()?));
     let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
     work.stages.run("device", &build)?;
-    let boots = [boot(work, &guest, "Debian's kernel")?, boot(work, &newer, "the newer kernel")?];
+    let boots = boots(work, &guest, &folder, scenes)?;
     let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
     let mut rows = Vec::new();
-    let chosen = chosen(std::env::var(CHOICE).ok().as_deref())?;
-    for scene in &chosen {
+    for scene in scenes {
         run.scene(scene, &mut rows)?;
     }
-    if chosen.iter().any(|scene| scene.name == COPIES) { run.keep(&rows) } else { Ok(()) }
+    if scenes.iter().any(|scene| scene.name == COPIES) { run.keep(&rows) } else { Ok(()) }
+}
+
+/// What the scenes boot, in the order of [`Kernel`].
+fn boots(
+    work: &Work,
+    guest: &Guest,
+    folder: &Path,
+    scenes: &[&'static Scene],
+) -> Result<[Option<Boot>; 3], Failure> {
+    let wants = |kernel| scenes.iter().any(|scene| scene.kernel == kernel);
+    // The guest with programs has the same modules.
+    let own = Some(boot(work, guest, "Debian's kernel")?);
+    let newer = match wants(Kernel::Newer) {
+        true => {
+            let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
+            make(&folder.join("newer"))?;
+            Some(boot(
+                work,
+                &guest.with_kernel(packages, folder.join("newer")),
+                &format!("kernel {version}"),
+            )?)
+        }
+        false => None,
+    };
+    let with_programs = match wants(Kernel::OwnWithPrograms) {
+        true => Some(boot_with_programs(work)?),
+        false => None,
+    };
+    Ok([own, newer, with_programs])
 }
 
 /// All scenes, or those of a list with commas.
@@ -175,13 +230,23 @@ fn boot(work: &Work, guest: &Guest, kernel: &str) -> Result<Boot, Failure> {
     guest.initramfs()
 }
 
+/// The modules are built already.
+fn boot_with_programs(work: &Work) -> Result<Boot, Failure> {
+    if let Some(target) = IOAT_VFIO.architecture.rust {
+        work.setup.target(target)?;
+    }
+    let guest = Guest::new(work, &IOAT_VFIO)?;
+    work.stages.step("programs for the guest", "cargo, strip", || guest.build_programs())?;
+    guest.initramfs()
+}
+
 struct Run<'a> {
     work: &'a Work<'a>,
     qemu: Qemu,
     device: PathBuf,
     folder: PathBuf,
     /// In the order of [`Kernel`].
-    boots: [Boot; 2],
+    boots: [Option<Boot>; 3],
 }
 
 impl Run<'_> {
@@ -191,7 +256,8 @@ impl Run<'_> {
         let socket = folder.socket();
         let faults = scene.faults.map(|name| self.work.place.at(layout::module::FAULTS).join(name));
         let device = device(&self.device, scene.version, &socket, faults.as_deref());
-        let boot = &self.boots[scene.kernel as usize];
+        let boot = self.boots[scene.kernel as usize].as_ref();
+        let boot = boot.ok_or_else(|| Failure::setup(format!("nothing was built for {}", scene.name)))?;
         let line = machine(self.qemu.line(), scene, boot, &socket);
         self.work.stages.step(scene.name, format_args!("{device} & {line}"), || {
             let log = self.folder.join(format!("{}.device.txt", scene.name));
@@ -447,6 +513,15 @@ mod tests {
                 let file = format!("{}/../{}/{name}", env!("CARGO_MANIFEST_DIR"), layout::module::FAULTS);
                 assert!(Path::new(&file).exists(), "{file}");
             }
+        }
+    }
+
+    #[test]
+    fn a_user_level_driver_has_an_iommu_and_its_programs() {
+        for scene in SCENES {
+            let is_ours = scene.words.contains(&"vfio");
+            assert_eq!(is_ours, scene.is_at_user_level(), "{}", scene.name);
+            assert!(!is_ours || scene.iommu != Iommu::None, "{}", scene.name);
         }
     }
 

@@ -178,6 +178,22 @@ pub(super) const IOAT: Machine = Machine {
     ],
     ..X86
 };
+/// The same with VFIO and the product's programs, which would slow down the start of the other guests.
+pub(super) const IOAT_VFIO: Machine = Machine {
+    name: "ioat-vfio",
+    words: &["vfio"],
+    stock: &[
+        "dca",
+        "ioatdma",
+        "irqbypass",
+        "vfio_virqfd",
+        "vfio",
+        "vfio_iommu_type1",
+        "vfio-pci-core",
+        "vfio-pci",
+    ],
+    ..IOAT
+};
 
 pub(crate) const MACHINES: &[Machine] = &[ZCU102, ZCU102_DEBUG, X86, RASPI3B, RASPI2B, SMDKC210];
 

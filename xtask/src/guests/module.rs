@@ -16,7 +16,7 @@ use super::packages::{self, Packages};
 use super::watch::Watch;
 use crate::failure::Failure;
 use crate::files::{broken, copy, make, make_anew, write};
-use crate::layout::{self, package, test};
+use crate::layout::{self, binary, package, test};
 use crate::line::Line;
 use crate::setup::debian;
 use crate::stages::{self, output, run_all, say};
@@ -25,8 +25,42 @@ use crate::work::Work;
 /// Environment variable with the seed of the guest's fuzzer.
 const SEED: &str = "MEMFERRY_FUZZ_SEED";
 
-/// The words that want a program in the guest, and the programs.
-const PROGRAMS: [(&str, &str); 2] = [("suite", "suite"), ("service", "memferry")];
+/// A program in the guest.
+struct Program {
+    /// The words that want it.
+    words: &'static [&'static str],
+    /// What the init of the guest calls it.
+    name: &'static str,
+    /// What cargo builds: a program of a package, or a test of it.
+    package: &'static str,
+    test: Option<&'static str>,
+}
+
+const PROGRAMS: &[Program] = &[
+    Program {
+        words: &["suite"],
+        name: "suite",
+        package: test::KERNEL_SUITE.0,
+        test: Some(test::KERNEL_SUITE.1),
+    },
+    Program { words: &["service", "vfio"], name: binary::CLI, package: package::CLI, test: None },
+    Program { words: &["vfio"], name: binary::ENGINE_IOAT, package: package::ENGINE_IOAT, test: None },
+    Program { words: &["vfio"], name: "brokered", package: package::ENGINE_IOAT, test: Some("brokered") },
+    Program { words: &["vfio"], name: "straying", package: package::ENGINE_IOAT, test: Some("straying") },
+];
+
+impl Program {
+    fn is_for(&self, machine: &Machine) -> bool {
+        self.words.iter().any(|word| machine.wants(word))
+    }
+
+    fn arguments(&self) -> Vec<&'static str> {
+        match self.test {
+            Some(test) => vec!["test", "-p", self.package, "--test", test, "--no-run"],
+            None => vec!["build", "-p", self.package],
+        }
+    }
+}
 
 /// Runs a machine; its fuzzer, if it has one, runs for `fuzz_seconds`.
 pub(crate) fn run(work: &Work, machine: &'static Machine, fuzz_seconds: u32) -> Result<(), Failure> {
@@ -245,20 +279,16 @@ impl<'a> Guest<'a> {
         Line::new("make").args(["-s", "-C"]).arg(modules).arg(compiler).arg("memferry_test")
     }
 
-    /// Builds the engine tests and the service, if the guest runs them.
-    fn build_programs(&self) -> u8 {
+    /// Builds the programs that the guest runs.
+    pub(super) fn build_programs(&self) -> u8 {
         let build = || -> Result<u8, Failure> {
-            let (crate_of_suite, suite) = test::KERNEL_SUITE;
-            let suite_line = ["test", "-p", crate_of_suite, "--test", suite, "--no-run"];
-            let service_line = ["build", "-p", package::CLI];
-            for ((word, program), arguments) in PROGRAMS.into_iter().zip([&suite_line[..], &service_line[..]])
-            {
-                let program = self.built.join(program);
-                if program.exists() {
-                    fs::remove_file(&program).map_err(|error| broken(&program, &error))?;
+            for program in PROGRAMS {
+                let path = self.built.join(program.name);
+                if path.exists() {
+                    fs::remove_file(&path).map_err(|error| broken(&path, &error))?;
                 }
-                if self.machine.wants(word) {
-                    let status = self.build_program(&program, arguments);
+                if program.is_for(self.machine) {
+                    let status = self.build_program(&path, program);
                     if status != 0 {
                         return Ok(status);
                     }
@@ -270,9 +300,9 @@ impl<'a> Guest<'a> {
     }
 
     /// Builds a static program with cargo, and strips it.
-    fn build_program(&self, program: &Path, arguments: &[&str]) -> u8 {
+    fn build_program(&self, path: &Path, program: &Program) -> u8 {
         let target = self.machine.architecture.rust.expect("machines that want programs have a target");
-        let line = guest_cargo(target, arguments);
+        let line = guest_cargo(target, &program.arguments());
         let messages = line.command().stderr(std::process::Stdio::inherit()).output();
         let messages = match messages {
             Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -282,12 +312,12 @@ impl<'a> Guest<'a> {
                 return 127;
             }
         };
-        let Some(path) = executable(&messages) else {
+        let Some(built) = executable(&messages, program.test.unwrap_or(program.name)) else {
             say(format_args!("cargo built no program: {line}"));
             return 1;
         };
         let strip = format!("{}-strip", self.machine.architecture.triple);
-        stages::run(&Line::new(strip).arg("-o").arg(program).arg(path))
+        stages::run(&Line::new(strip).arg("-o").arg(path).arg(built))
     }
 
     pub(super) fn initramfs(&self) -> Result<Boot, Failure> {
@@ -304,8 +334,8 @@ impl<'a> Guest<'a> {
             self.copy_modules(&self.built.join(folder), &root.join("modules"))?;
         }
         // Other guests of this architecture may have left theirs.
-        for (_, program) in PROGRAMS.into_iter().filter(|(word, _)| self.machine.wants(word)) {
-            copy(&self.built.join(program), &root.join(program))?;
+        for program in PROGRAMS.iter().filter(|program| program.is_for(self.machine)) {
+            copy(&self.built.join(program.name), &root.join(program.name))?;
         }
         let unpacked = self.packages.unpacked();
         let stock = |name: &&str| packages::copy_module(&unpacked, name, &root.join("modules"));
@@ -397,12 +427,13 @@ fn guest_cargo(target: &str, arguments: &[&str]) -> Line {
     line.args(["--target", target, "--message-format=json-render-diagnostics"])
 }
 
-/// The last program that cargo's messages name.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// The program of a target that cargo's messages name. With a test, cargo also builds the programs of its package.
+fn executable(messages: &str, target: &str) -> Option<PathBuf> {
     messages
         .lines()
         .rev()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == target)
         .find_map(|message| message.get("executable")?.as_str().map(PathBuf::from))
 }
 
@@ -483,12 +514,26 @@ mod tests {
     }
 
     #[test]
-    fn executable_is_the_one_that_cargo_names_last() {
-        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
-                        {\"reason\":\"compiler-artifact\",\"executable\":\"/t/build\"}\n\
-                        {\"reason\":\"compiler-artifact\",\"executable\":\"/t/suite\"}\nno JSON\n\
-                        {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(messages), Some("/t/suite".into()));
-        assert_eq!(executable(""), None);
+    fn programs_are_those_that_the_machine_wants() {
+        let names = |machine: &Machine| -> Vec<&str> {
+            PROGRAMS.iter().filter(|program| program.is_for(machine)).map(|program| program.name).collect()
+        };
+        assert_eq!(names(&machine::IOAT_VFIO), ["memferry", "memferry-engine-ioat", "brokered", "straying"]);
+        assert_eq!(names(Machine::named("x86").unwrap()), ["suite", "memferry"]);
+        assert_eq!(names(Machine::named("raspi2b").unwrap()), [""; 0]);
+        let brokered = PROGRAMS.iter().find(|program| program.name == "brokered").unwrap();
+        let line = brokered.arguments().join(" ");
+        assert_eq!(line, "test -p memferry-engine-ioat --test brokered --no-run");
+    }
+
+    #[test]
+    fn executable_is_that_of_the_target() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"suite\"},\"executable\":null}\n\
+                        {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"suite\"},\"executable\":\"/t/suite\"}\n\
+                        {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"memferry\"},\"executable\":\"/t/other\"}\n\
+                        no JSON\n{\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(messages, "suite"), Some("/t/suite".into()));
+        assert_eq!(executable(messages, "build"), None);
+        assert_eq!(executable("", "suite"), None);
     }
 }

@@ -36,7 +36,6 @@ struct NoIommu;
 
 impl RegisterIo for Registers {
     fn read(&mut self, offset: u32) -> u32 {
-        // Fills and XOR.
         if offset == 0x10 { 0x140 } else { 0 }
     }
     fn write(&mut self, _: u32, _: u32) {}

@@ -12,7 +12,7 @@ use super::{PATIENCE, contents, frame};
 
 /// Frames of this length are missing in the IOMMU of an engine that strays (`straying.rs`).
 pub(crate) const STRAY_BYTES: u64 = 3 << 12;
-/// Of other frames.
+/// The length of all other frames, which the engine has.
 const BYTES: u64 = 64 << 10;
 
 pub(crate) fn state(client: &Client) -> ExternalStatus {
@@ -132,7 +132,9 @@ fn fastrand() -> u32 {
 pub(crate) fn load_until(client: &Client, mut is_over: impl FnMut(&Client) -> bool) {
     let pairs = [pair(client, 11), pair(client, 13), pair(client, 15)];
     let mut all = (0, 0);
+    let started = Instant::now();
     while !is_over(client) {
+        assert!(started.elapsed() < PATIENCE, "what the load waits for does not happen");
         let (engine, others) = load(client, &pairs, 60);
         all = (all.0 + engine, all.1 + others);
     }

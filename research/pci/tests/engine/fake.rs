@@ -29,7 +29,7 @@ pub(crate) struct Behaviour {
     pub(crate) strays: bool,
     /// This file says that the kernel wants the device back.
     pub(crate) wanted_back: Option<std::path::PathBuf>,
-    /// Mappings that succeed.
+    /// So many mappings succeed, those of the rings included.
     pub(crate) mappings: Option<usize>,
 }
 

@@ -27,7 +27,7 @@ use scenes::{state, wait_until};
 use shared::*;
 use stage::Stage;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
 
 thread_local! {

@@ -12,7 +12,7 @@ use crate::commands::programs::lab_builds;
 use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
-use crate::guests::module;
+use crate::guests::{ioat, module};
 use crate::layout::{PRODUCT_WORKSPACE, package, test};
 use crate::line::Line;
 use crate::packaging::chroot;
@@ -187,11 +187,22 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "guest-ioat",
-        about: "the module and the I/OAT model under Linux's own driver, behind IOMMUs, with faults, and without the device",
+        about: "the module and the I/OAT model under Linux's own driver, behind IOMMUs, with faults, without the device, and under the engine process",
         minutes: 7,
         is_default: true,
         rotation: Some(540),
-        run: |work, _| guest::run(work, "ioat"),
+        // Continuous integration runs the rest by the next part.
+        run: |work, limit| if limit.is_some() { ioat::run_of_linux(work) } else { ioat::run(work) },
+    },
+    Part {
+        name: "guest-ioat-vfio",
+        about: "the I/OAT engine process on the model, through VFIO behind an IOMMU",
+        minutes: 4,
+        // The one before includes it.
+        is_default: false,
+        // Most of it builds the product for the guest.
+        rotation: Some(480),
+        run: |work, _| ioat::run_at_user_level(work),
     },
     Part {
         name: "guest-v9fs",
