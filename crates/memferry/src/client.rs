@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memferry_service::embedded::Embedded;
 use memferry_service::protocol::{
@@ -201,14 +202,55 @@ impl Client {
     /// # Errors
     /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena: [derive](Self::derive) a frame and grant that.
     pub fn grant(&self, region: impl Into<Region>, rights: Rights, to: Grantee) -> Result<Grant, CallError> {
-        let region = region.into();
+        self.grant_until(&region.into(), rights, to, None)
+    }
+
+    /// Grants as [`grant`](Self::grant), for a limited time, counted by the service's `CLOCK_MONOTONIC` from this call on. Afterwards the
+    /// grant cannot be accepted or passed on, and requests under it fail with [`Failure::Expired`](crate::Failure::Expired), also those
+    /// that waited to start. A request that runs is not interrupted: [revoke](Grant::revoke) the grant before you reuse the memory.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use memferry::{Client, Grantee, Rights};
+    ///
+    /// let (owner, peer) = (Client::embedded()?, Client::embedded()?);
+    /// let frame = owner.frame(1 << 16).alloc()?;
+    /// let to = Grantee::Session(peer.session());
+    /// let hour = owner.grant_for(&frame, Rights::READ, to, Duration::from_secs(3600))?;
+    /// peer.accept(hour.token())?;
+    /// let over = owner.grant_for(&frame, Rights::READ, to, Duration::ZERO)?;
+    /// assert!(peer.accept(over.token()).is_err());
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`grant`](Self::grant).
+    pub fn grant_for(
+        &self,
+        region: impl Into<Region>,
+        rights: Rights,
+        to: Grantee,
+        lasts: Duration,
+    ) -> Result<Grant, CallError> {
+        self.grant_until(&region.into(), rights, to, Some(lasts))
+    }
+
+    fn grant_until(
+        &self,
+        region: &Region,
+        rights: Rights,
+        to: Grantee,
+        lasts: Option<Duration>,
+    ) -> Result<Grant, CallError> {
         self.check_owns(region.frame())?;
         // A block cannot wait for a grant to end. A derived frame keeps the block until the frame is dropped.
         if region.frame().is_window() {
             return Err(CallError::PartOfArena);
         }
-        let (offset, length) = offset_and_length(&region)?;
-        let command = Command::Grant { handle: region.frame().handle(), offset, length, rights, to };
+        let (offset, length) = offset_and_length(region)?;
+        let handle = region.frame().handle();
+        let command = Command::Grant { handle, offset, length, rights, to, lasts };
         let granted = expect_handle(self.session.call(command, Vec::new())?.0)?;
         Ok(Grant { token: GrantToken::from_handle(granted), client: self.clone() })
     }
@@ -375,7 +417,8 @@ fn offset_and_length(region: &Region) -> Result<(u64, u64), CallError> {
     Ok((region.offset(), region.length()))
 }
 
-/// Rights on memory that were granted to another client. The grant ends when it is revoked or the frame's memory is given back.
+/// Rights on memory that were granted to another client. The grant ends when it is revoked, its time is over or the frame's memory is given
+/// back.
 /// Dropping this value does not revoke it: [`Client::revoke`] takes the token.
 ///
 /// ```

@@ -15,6 +15,8 @@
 //! order of their numbers, and a number is never reused. `tests::golden` pins the bytes of every message; `docs/protocol.md`
 //! describes them for clients in other languages.
 
+use std::time::Duration;
+
 use memferry_external::layout::EngineLayout;
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
@@ -152,6 +154,8 @@ pub enum Command {
         length: u64,
         rights: Rights,
         to: Grantee,
+        /// For how long the grant gives access; `None` until it is revoked.
+        lasts: Option<Duration>,
     } = 2,
     Accept {
         token: GrantToken,

@@ -332,8 +332,9 @@ impl Service {
             Command::Grant { to: Grantee::User(user), .. } if self.overflow.refuses(user) => {
                 Err(refusal(RefusalKind::Argument, OverflowUser::reason(user)))
             }
-            Command::Grant { handle, offset, length, rights, to } => {
-                let granted = self.capabilities().grant(session, handle, (offset, length), rights, to);
+            Command::Grant { handle, offset, length, rights, to, lasts } => {
+                let range = (offset, length);
+                let granted = self.capabilities().grant_for(session, handle, range, rights, to, lasts);
                 granted
                     .map(|token| Answer::Handle(token.handle()))
                     .map_err(|error| refused_capability(&error))

@@ -91,6 +91,14 @@ pub enum Failure {
         /// The handle in the request.
         handle: Handle,
     },
+    /// The capability comes from a grant for a limited time, which is over.
+    #[error("{side} handle {handle} has expired: it was granted for a limited time; ask for a new grant")]
+    Expired {
+        /// The operand that names the handle.
+        side: Side,
+        /// The handle in the request.
+        handle: Handle,
+    },
     /// The capability lacks the right that the operation needs.
     #[error(
         "{side} handle {handle} lacks the right that a {side} needs: READ for a source, WRITE for a destination"

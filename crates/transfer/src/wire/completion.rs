@@ -102,6 +102,7 @@ fn encode_failure(failure: Failure) -> (u64, Side, u64) {
         Failure::EngineReset => (23, none, 0),
         Failure::DeadlineUnreachable => (24, none, 0),
         Failure::Overlap { operand } => (25, none, operand),
+        Failure::Expired { side, handle } => (26, side, handle.bits()),
     }
 }
 
@@ -203,6 +204,7 @@ fn decode_failure(status: u8, side: Side, detail: u64) -> Result<Failure, SlotEr
         23 => Failure::EngineReset,
         24 => Failure::DeadlineUnreachable,
         25 => Failure::Overlap { operand: detail },
+        26 => Failure::Expired { side, handle },
         other => return Err(SlotError::Status(u16::from(other))),
     })
 }

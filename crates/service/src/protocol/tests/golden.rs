@@ -115,8 +115,11 @@ fn command_bytes() {
     for (to, grantee) in
         [(Grantee::Session(SessionId(5)), &[0, 5][..]), (Grantee::User(1000), &[1, 0xe8, 0x07])]
     {
-        let grant = Command::Grant { handle, offset: 1, length: 4096, rights: Rights::GRANT, to };
-        pin_variant(grant, &join(&[&[2], h, &[1, 0x80, 0x20, 4], grantee]));
+        for (lasts, end) in [(None, &[0][..]), (Some(Duration::new(300, 5)), &[1, 0xac, 0x02, 5])] {
+            let rights = Rights::GRANT;
+            let grant = Command::Grant { handle, offset: 1, length: 4096, rights, to, lasts };
+            pin_variant(grant, &join(&[&[2], h, &[1, 0x80, 0x20, 4], grantee, end]));
+        }
         pin_variant(to, grantee);
     }
     pin_variant(Command::Accept { token: GrantToken::from_handle(handle) }, &join(&[&[3], h]));

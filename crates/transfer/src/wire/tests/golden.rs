@@ -279,6 +279,7 @@ fn statuses_with_their_details() {
         (23, source, Failure::EngineReset, 0),
         (24, source, Failure::DeadlineUnreachable, 0),
         (25, source, Failure::Overlap { operand: 7 }, 7),
+        (26, destination, Failure::Expired { side: destination, handle }, A),
     ];
     for (status, side, failure, detail) in failures {
         let side = u64::from(side == Side::Destination) << 28;
@@ -290,7 +291,7 @@ fn statuses_with_their_details() {
         completion.outcome.engine = EngineKind::Cpu;
         pin_completion(completion, status << 16 | side | 1 << 29 | 1 << 24, 0x55, detail);
     }
-    assert_eq!(decode_completion(&[26 << 16 | LONG, 0, 0], 0), Err(SlotError::Status(26)));
+    assert_eq!(decode_completion(&[27 << 16 | LONG, 0, 0], 0), Err(SlotError::Status(27)));
     for short in [11 << 16, 1 << 28, 1 << 29] {
         assert_eq!(decode_completion(&[short, 0, 0], 0), Err(SlotError::Length));
     }
