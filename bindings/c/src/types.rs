@@ -371,6 +371,7 @@ fn detail_of(failure: Failure) -> u64 {
         Failure::SegmentTotals { source_bytes } => source_bytes,
         Failure::Overlap { operand } => operand,
         Failure::ChannelsBusy { channels } => channels,
+        Failure::PeerRefused { reason } => reason.code(),
         _ => 0,
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use memferry_service::protocol::{ExportKind, FrameDone, FrameEvent, FrameResult};
 use memferry_shm::mapping::{Access, Mapping};
-use memferry_transfer::Handle;
+use memferry_transfer::{GrantToken, Handle, NodeName};
 
 use crate::connection::ConnectionError;
 
@@ -69,6 +69,12 @@ pub trait FrameWatcher: Send {
         None
     }
 
+    /// A client accepts memory of another node. Returns an address by which requests name it, which no other frame has within its length;
+    /// `None` refuses. Only the engine process called `link` is asked.
+    fn attach(&mut self, _frame: Handle, _remote: &Remote) -> Option<usize> {
+        None
+    }
+
     /// The owner of a frame in the engine's own memory wants to reach it from its own process. Returns a descriptor, which cannot be
     /// taken back: the owner keeps the memory for as long as it likes, also after [`unmapping`](Self::unmapping). So memory that was
     /// exported must not be given to another frame. Requests for the frame go on.
@@ -78,6 +84,19 @@ pub trait FrameWatcher: Send {
     fn export(&mut self, _frame: Handle, _memory: &Mapping) -> Result<Exported, NotExported> {
         Err(NotExported::Unsupported)
     }
+}
+
+/// Memory that another node granted to a user of this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// The node that has it.
+    pub node: NodeName,
+    /// The grant there.
+    pub token: GrantToken,
+    /// The user of this node who accepts it.
+    pub user: u32,
+    /// Bytes that the user expects; the other node knows how many there are.
+    pub length: u64,
 }
 
 /// Memory of a frame, for the process of its owner.
@@ -189,6 +208,18 @@ pub(crate) fn process(
             frames.insert(frame, mapping);
             answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }, &[])
         }
+        (FrameEvent::Attach { frame, length, node, token, user }, None) => {
+            let mut watcher = watcher.lock_set();
+            let remote = Remote { node, token, user, length };
+            let address = watcher.as_mut().and_then(|watcher| watcher.attach(frame, &remote));
+            let named = address.zip(usize::try_from(length).ok());
+            let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
+            let Some(mapping) = mapping else {
+                return answer(FrameDone { frame, result: FrameResult::Failed }, &[]);
+            };
+            frames.insert(frame, mapping);
+            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }, &[])
+        }
         (FrameEvent::Unmap { frame }, None) => {
             let mut watcher = watcher.lock();
             if let (Some(watcher), Some(mapping)) = (watcher.as_mut(), frames.get(frame)) {
@@ -211,6 +242,7 @@ pub(crate) fn process(
         (
             FrameEvent::Map { .. }
             | FrameEvent::Allocate { .. }
+            | FrameEvent::Attach { .. }
             | FrameEvent::Unmap { .. }
             | FrameEvent::Export { .. },
             _,

@@ -14,7 +14,7 @@ use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Lent, Mapping};
 use memferry_shm::queue_pair::Layout;
-use memferry_transfer::{GrantToken, Rights, SessionId};
+use memferry_transfer::{GrantToken, NodeName, Rights, SessionId};
 
 use crate::arena::{ArenaOptions, FrameArena};
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
@@ -22,6 +22,7 @@ use crate::frame::{Frame, FrameBuilder, Region};
 use crate::future::AsyncQueue;
 use crate::link::{self, ConnectOptions, Link, Opened};
 use crate::queue::Queue;
+use crate::remote::RemoteToken;
 use crate::session::{Session, expect_handle};
 
 /// A session with a service. Clones share the session; it ends when the last clone, frame and queue is dropped.
@@ -275,6 +276,32 @@ impl Client {
     /// [`CallError::Refused`] if the token is unknown, revoked or made for another grantee; other [`CallError`]s.
     pub fn accept(&self, token: GrantToken) -> Result<Frame, CallError> {
         match self.session.call(Command::Accept { token }, Vec::new())?.0 {
+            Answer::Accepted { handle, length, rights, grantor } => {
+                Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
+            }
+            _ => Err(CallError::UNEXPECTED),
+        }
+    }
+
+    /// Takes up a grant that another node made to this user, through the [link](crate::RemoteToken) of this node. Nothing is asked of the
+    /// other node yet: it checks each transfer, which fails with [`Failure::PeerRefused`](crate::Failure::PeerRefused) if it does not
+    /// allow it, and with [`Failure::PeerLost`](crate::Failure::PeerLost) while it cannot be reached.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if this node has no link, or this user may not use it; other [`CallError`]s.
+    pub fn accept_remote(&self, remote: RemoteToken) -> Result<Frame, CallError> {
+        let RemoteToken { node, token, length, rights } = remote;
+        let command = Command::AcceptRemote { node, token, length, rights };
+        let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
+    }
+
+    /// Takes up a grant to `user` of another `node`. For the link of this node: the service refuses all other clients.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_for(&self, node: NodeName, user: u32, token: GrantToken) -> Result<Frame, CallError> {
+        match self.session.call(Command::AcceptFor { node, user, token }, Vec::new())?.0 {
             Answer::Accepted { handle, length, rights, grantor } => {
                 Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
             }

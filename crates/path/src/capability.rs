@@ -23,8 +23,8 @@ use std::time::Duration;
 use memferry_clock::{Clock, Instant};
 use memferry_transfer::wire;
 use memferry_transfer::{
-    Count2d, Failure, GrantToken, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side,
-    Span, Terms,
+    Count2d, Failure, GrantToken, Handle, Memory, NodeName, Operation, Plane, Reach, Region, Rights,
+    SessionId, Side, Span, Terms,
 };
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -47,6 +47,11 @@ pub enum Grantee {
     Session(SessionId) = 0,
     /// Every session of a user.
     User(u32) = 1,
+    /// A user of another node, for whom the link of this node accepts it.
+    Remote {
+        node: NodeName,
+        user: u32,
+    } = 2,
 }
 
 /// Names one revocation until it is finished.
@@ -585,17 +590,40 @@ impl<M: Memory> Capabilities<M> {
         user: u32,
         token: GrantToken,
     ) -> Result<Accepted, CapabilityError> {
-        let granted = token.handle();
-        let grant = self.table.get(granted).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let grant = self.table.get(token.handle()).ok_or(CapabilityError::NoSuchGrant(token))?;
         let meant = match grant.grantee {
             Some(Grantee::Session(grantee)) => grantee == session,
             Some(Grantee::User(grantee)) => grantee == user,
-            None => false,
+            Some(Grantee::Remote { .. }) | None => false,
         };
-        let memory = grant.memory().ok_or(CapabilityError::NoSuchGrant(token))?;
         if !meant {
             return Err(CapabilityError::NoSuchGrant(token));
         }
+        self.take_up(session, token)
+    }
+
+    /// Accepts a grant made to a `user` of another `node`, as `session`, which is that of the link to it.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_for(
+        &mut self,
+        session: SessionId,
+        (node, user): (NodeName, u32),
+        token: GrantToken,
+    ) -> Result<Accepted, CapabilityError> {
+        let grant = self.table.get(token.handle()).ok_or(CapabilityError::NoSuchGrant(token))?;
+        if grant.grantee != Some(Grantee::Remote { node, user }) {
+            return Err(CapabilityError::NoSuchGrant(token));
+        }
+        self.take_up(session, token)
+    }
+
+    /// A capability of `session` below a grant to it.
+    fn take_up(&mut self, session: SessionId, token: GrantToken) -> Result<Accepted, CapabilityError> {
+        let granted = token.handle();
+        let grant = self.table.get(granted).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let memory = grant.memory().ok_or(CapabilityError::NoSuchGrant(token))?;
         if self.is_over(grant.expires) {
             return Err(CapabilityError::ExpiredGrant(token));
         }

@@ -310,6 +310,10 @@ impl Service {
             Command::NextFrame { done } => return self.next_frame(session, done),
             Command::Allocate { home, length } => return self.allocate(session, &home, length),
             Command::Export { handle } => return self.export(session, handle),
+            Command::AcceptRemote { node, token, length, rights } => {
+                return self.accept_remote(session, (node, token), length, rights);
+            }
+            Command::AcceptFor { node, user, token } => self.accept_for(session, (node, user), token),
             Command::AttachEngine { name, role } => self.attach_engine(session, &name, &role),
             Command::OpenEngine { workers, capacity } => {
                 match self.open_engine(session, (workers, capacity), memory) {
@@ -331,6 +335,9 @@ impl Service {
                 .map_err(|error| refused_capability(&error)),
             Command::Grant { to: Grantee::User(user), .. } if self.overflow.refuses(user) => {
                 Err(refusal(RefusalKind::Argument, OverflowUser::reason(user)))
+            }
+            Command::Grant { to: Grantee::Remote { node, .. }, .. } if !node.is_valid() => {
+                engine_processes::check_node(node).map(|()| Answer::Closed)
             }
             Command::Grant { handle, offset, length, rights, to, lasts } => {
                 let range = (offset, length);

@@ -20,6 +20,10 @@ fn user_of(session: SessionId) -> u32 {
     if session == A { ALICE } else { BOB }
 }
 
+fn node() -> NodeName {
+    "far".parse().unwrap()
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Register {
@@ -41,9 +45,11 @@ enum Step {
         to: Grantee,
         lasts: Option<u64>,
     },
+    /// For a user of another node, if one is named.
     Accept {
         session: usize,
         token: Index,
+        far: Option<u32>,
     },
     Revoke {
         session: usize,
@@ -74,6 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
     let to = prop_oneof![
         (0..3_usize).prop_map(|session| Grantee::Session(SESSIONS[session])),
         prop_oneof![Just(ALICE), Just(BOB)].prop_map(Grantee::User),
+        prop_oneof![Just(ALICE), Just(BOB)].prop_map(|user| Grantee::Remote { node: node(), user }),
     ];
     let any = any::<Index>;
     prop_oneof![
@@ -84,7 +91,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (session.clone(), any(), range.clone(), rights, to, proptest::option::of(0..30_u64)).prop_map(
             |(session, of, range, rights, to, lasts)| Step::Grant { session, of, range, rights, to, lasts },
         ),
-        6 => (session.clone(), any()).prop_map(|(session, token)| Step::Accept { session, token }),
+        6 => (session.clone(), any(), proptest::option::weighted(0.3, prop_oneof![Just(ALICE), Just(BOB)]))
+            .prop_map(|(session, token, far)| Step::Accept { session, token, far }),
         3 => (session.clone(), any()).prop_map(|(session, of)| Step::Revoke { session, of }),
         1 => session.clone().prop_map(|session| Step::Close { session }),
         6 => (session, any(), any(), range).prop_map(|(session, source, destination, range)| {
@@ -190,7 +198,7 @@ impl Model {
             Step::Grant { session, of, range, rights, to, lasts } => {
                 self.narrow(SESSIONS[session], of, range, rights, Some(to), lasts);
             }
-            Step::Accept { session, token } => self.accept(SESSIONS[session], token),
+            Step::Accept { session, token, far } => self.accept(SESSIONS[session], token, far),
             Step::Revoke { session, of } => self.revoke(SESSIONS[session], of),
             Step::Close { session } => self.close(SESSIONS[session]),
             Step::Admit { session, source, destination, range } => {
@@ -301,13 +309,14 @@ impl Model {
         }
     }
 
-    fn accept(&mut self, session: SessionId, token: Index) {
+    fn accept(&mut self, session: SessionId, token: Index, far: Option<u32>) {
         let Some(token) = self.pick(token) else { return };
         let grant = &self.records[token];
         let is_grantee = match grant.grantee {
             None => false,
-            Some(Grantee::Session(to)) => to == session,
-            Some(Grantee::User(to)) => to == user_of(session),
+            Some(Grantee::Session(to)) => far.is_none() && to == session,
+            Some(Grantee::User(to)) => far.is_none() && to == user_of(session),
+            Some(Grantee::Remote { user, .. }) => far == Some(user),
         };
         let expected = if grant.revoked || !is_grantee {
             Some(CapabilityError::NoSuchGrant(GrantToken::from_handle(grant.handle)))
@@ -321,7 +330,11 @@ impl Model {
         let range = (grant.offset, grant.length);
         let fresh = fresh(session, Some(token), grant.memory, range, grant.rights);
         let record = Record { expires: grant.expires, ..fresh };
-        let answer = self.table.accept(session, user_of(session), GrantToken::from_handle(grant.handle));
+        let token = GrantToken::from_handle(grant.handle);
+        let answer = match far {
+            None => self.table.accept(session, user_of(session), token),
+            Some(user) => self.table.accept_for(session, (node(), user), token),
+        };
         assert_eq!(answer.err(), expected);
         if let Ok(accepted) = answer {
             assert_eq!((accepted.length, accepted.rights), (record.length, record.rights));
