@@ -33,7 +33,7 @@ const MIB: u64 = 1 << 20;
 const TIMEOUT_MS: u64 = 3000;
 const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
-/// Runs a link.
+/// The role of a node's link.
 #[test]
 fn link_engine() {
     let Some(socket) = role_socket() else { return };
@@ -47,7 +47,7 @@ fn link_engine() {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Encrypted,
-    /// UCX, over TCP.
+    /// UCX by TCP through the loopback interface.
     Tcp,
     /// UCX, over TCP, through the interfaces of a network of its own.
     Network,
@@ -62,7 +62,7 @@ impl Way {
             Self::Encrypted => vec![],
             Self::Tcp => vec![("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
             Self::Network => vec![("UCX_TLS", "tcp")],
-            Self::SharedMemory => vec![("UCX_TLS", "posix,tcp"), ("UCX_NET_DEVICES", "lo")],
+            Self::SharedMemory => vec![("UCX_TLS", "posix"), ("UCX_NET_DEVICES", "lo")],
         }
     }
 
@@ -270,7 +270,9 @@ fn bytes_go_both_ways_between_two_nodes() {
         // The other way, and nothing beside it.
         let before = contents(&theirs);
         own.write(0, &noise(8 << 20, 2)).unwrap();
-        let (length, at, to) = (3 * MIB + 11, 13, MIB + 17);
+        let length = 3 * MIB + 11;
+        let at = 13;
+        let to = MIB + 17;
         queue.run(copy(own.slice(at..at + length), remote.slice(to..to + length))).unwrap();
         let mut expected = before;
         let [from, to] = [at, to].map(|at| at as usize);
@@ -457,7 +459,8 @@ impl Hostile {
     /// Waits for the node to connect.
     fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
         let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
-        let (mut reader, mut writer) = (secured.reader, secured.writer);
+        let mut reader = secured.reader;
+        let mut writer = secured.writer;
         let greeting = memferry_link::Greeting { ucx: None, require_encryption: true };
         writer.send(&postcard::to_allocvec(&greeting).unwrap()).unwrap();
         reader.receive().unwrap();

@@ -110,7 +110,6 @@ impl Client {
     /// Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
     /// for other memory, other letters, more or fewer than one grantee, or a closed client.
     #[pyo3(signature = (memory, rights="r", *, session=None, user=None, lasts=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn grant(
         &self,
         py: Python<'_>,

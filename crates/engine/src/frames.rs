@@ -91,7 +91,7 @@ pub trait FrameWatcher: Send {
 pub struct Remote {
     /// The node that has it.
     pub node: NodeName,
-    /// The grant there.
+    /// Names the grant in that node's service.
     pub token: GrantToken,
     /// The user of this node who accepts it.
     pub user: u32,
@@ -197,28 +197,13 @@ pub(crate) fn process(
             Ok(())
         }
         (FrameEvent::Allocate { frame, length }, None) => {
-            let mut watcher = watcher.lock_set();
-            let address = watcher.as_mut().and_then(|watcher| watcher.allocate(frame, length));
-            let named = address.zip(usize::try_from(length).ok());
-            let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
-            let Some(mapping) = mapping else {
-                return answer(FrameDone { frame, result: FrameResult::Failed }, &[]);
-            };
-            // Before the answer, because the next request may name it.
-            frames.insert(frame, mapping);
-            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }, &[])
+            let address = watcher.lock_set().as_mut().and_then(|watcher| watcher.allocate(frame, length));
+            answer(name_memory(frame, length, address, frames), &[])
         }
         (FrameEvent::Attach { frame, length, node, token, user }, None) => {
-            let mut watcher = watcher.lock_set();
             let remote = Remote { node, token, user, length };
-            let address = watcher.as_mut().and_then(|watcher| watcher.attach(frame, &remote));
-            let named = address.zip(usize::try_from(length).ok());
-            let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
-            let Some(mapping) = mapping else {
-                return answer(FrameDone { frame, result: FrameResult::Failed }, &[]);
-            };
-            frames.insert(frame, mapping);
-            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }, &[])
+            let address = watcher.lock_set().as_mut().and_then(|watcher| watcher.attach(frame, &remote));
+            answer(name_memory(frame, length, address, frames), &[])
         }
         (FrameEvent::Unmap { frame }, None) => {
             let mut watcher = watcher.lock();
@@ -249,6 +234,16 @@ pub(crate) fn process(
         ) => Err(ConnectionError::Protocol("an event has a wrong number of descriptors")),
         (FrameEvent::Restart, _) => Err(ConnectionError::Protocol("only a keeper can start an engine again")),
     }
+}
+
+/// Keeps the name of memory elsewhere, if the watcher gave an address, and reports it. This comes before the answer, because the next request
+/// may name it.
+fn name_memory(frame: Handle, length: u64, address: Option<usize>, frames: &Frames) -> FrameDone {
+    let named = address.zip(usize::try_from(length).ok());
+    let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
+    let Some(mapping) = mapping else { return FrameDone { frame, result: FrameResult::Failed } };
+    frames.insert(frame, mapping);
+    FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }
 }
 
 /// A descriptor of a frame in the watcher's own memory.

@@ -21,7 +21,7 @@ use thiserror::Error;
 pub struct RemoteToken {
     /// The node that made the grant, as the configuration of the links names it.
     pub node: NodeName,
-    /// The grant there.
+    /// Names the grant in that node's service.
     pub token: GrantToken,
     /// Bytes that were granted.
     pub length: u64,
@@ -30,6 +30,12 @@ pub struct RemoteToken {
 }
 
 /// The text is no token of another node.
+///
+/// ```
+/// use memferry::{BadRemoteToken, RemoteToken};
+///
+/// assert_eq!("alpha/1/4096/".parse::<RemoteToken>(), Err(BadRemoteToken));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("a token of another node has the form NODE/NUMBER/BYTES/RIGHTS, with rights of r, w and g")]
 pub struct BadRemoteToken;

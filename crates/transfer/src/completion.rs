@@ -99,7 +99,7 @@ impl PeerReason {
         Self::Failed,
     ];
 
-    /// Its number.
+    /// The number in completions and messages.
     pub const fn code(self) -> u64 {
         self as u64
     }
@@ -268,7 +268,7 @@ pub enum Failure {
     /// The node that has the memory refused; its rights are checked there. A part may have been done before.
     #[error("the node that has this memory refused: {reason}")]
     PeerRefused {
-        /// Why it refused.
+        /// What its service said.
         reason: PeerReason,
     },
     /// The service is shutting down and did not start the request.

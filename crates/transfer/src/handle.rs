@@ -157,6 +157,12 @@ impl core::str::FromStr for GrantToken {
 pub struct NodeName([u8; NodeName::BYTES]);
 
 /// The text is no node's name.
+///
+/// ```
+/// use memferry_transfer::{BadNodeName, NodeName};
+///
+/// assert_eq!("a name that is too long".parse::<NodeName>(), Err(BadNodeName));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a node's name has 1 to 16 lower-case letters, digits and hyphens")]
 pub struct BadNodeName;

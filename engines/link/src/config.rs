@@ -22,6 +22,9 @@ use memferry::NodeName;
 use serde::Deserialize;
 use thiserror::Error;
 
+/// The handshake between links, which says what a key is.
+pub(crate) const PATTERN: &str = "Noise_KK_25519_ChaChaPoly_BLAKE2s";
+
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
 /// Longest file that is read.
@@ -75,7 +78,7 @@ impl KeyPair {
     /// # Errors
     /// [`ConfigError::Make`].
     pub fn generate() -> Result<Self, ConfigError> {
-        let parameters = crate::secure::PATTERN.parse().map_err(ConfigError::Make)?;
+        let parameters = PATTERN.parse().map_err(ConfigError::Make)?;
         let pair = snow::Builder::new(parameters).generate_keypair().map_err(ConfigError::Make)?;
         let bytes = |bytes: Vec<u8>| bytes.try_into().map_err(|_| ConfigError::Make(snow::Error::Input));
         Ok(Self { private: bytes(pair.private)?, public: bytes(pair.public)? })
@@ -113,7 +116,7 @@ impl KeyPair {
     }
 }
 
-/// Another node.
+/// A node that this one talks to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
     pub key: [u8; KEY_BYTES],

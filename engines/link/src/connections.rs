@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backlog::Unsent;
 use crate::config::{Config, connects};
-use crate::engine::tell;
+use crate::report::tell;
 use crate::secure::{self, HandshakeError, Secured};
 
 /// Handshakes of strangers at a time.
@@ -53,7 +53,7 @@ pub(crate) enum Event {
     Down { connection: u64, why: String },
 }
 
-/// A new connection.
+/// A connection whose peer is proved, and how to reach it.
 pub(crate) struct Up {
     pub(crate) connection: u64,
     pub(crate) node: NodeName,

@@ -165,7 +165,8 @@ mod tests {
     fn what_a_link_cannot_do_is_unsupported() {
         let other = Mapping::elsewhere(1 << 50, 4096).unwrap();
         for (source, destination) in [(near(), near()), (far(), far()), (far(), other.clone())] {
-            let (source, destination) = (region(&source, 0, 8), region(&destination, 8, 8));
+            let source = region(&source, 0, 8);
+            let destination = region(&destination, 8, 8);
             assert!(divide(&Operation::Copy { source, destination, length: 8 }).is_none());
         }
         let local = near();
@@ -175,12 +176,12 @@ mod tests {
             ([segment(&far()), segment(&other)], [segment(&local), segment(&local)]),
             ([segment(&far()), segment(&local)], [segment(&local), segment(&far())]),
         ] {
-            let lists = memferry_transfer_lists(source.into(), destination.into());
-            assert!(divide(&lists).is_none());
+            let both = lists(source.into(), destination.into());
+            assert!(divide(&both).is_none());
         }
     }
 
-    fn memferry_transfer_lists(
+    fn lists(
         source: Vec<Segment<Region<Mapping>>>,
         destination: Vec<Segment<Region<Mapping>>>,
     ) -> Operation<Region<Mapping>> {
@@ -208,7 +209,8 @@ mod tests {
                 left -= length;
             }
             other.push(left);
-            let (far, near) = (far(), near());
+            let far = far();
+            let near = near();
             // Gaps of varying length between segments.
             let list = |memory: &Mapping, lengths: &[u64]| {
                 let mut at = 0;
@@ -219,12 +221,13 @@ mod tests {
                     segment
                 }).collect::<Vec<_>>()
             };
-            let (one, two) = (list(&far, &lengths), list(&near, &other));
+            let one = list(&far, &lengths);
+            let two = list(&near, &other);
             let places = |list: &[Segment<Region<Mapping>>]| -> Vec<u64> {
                 list.iter().flat_map(|part| (0..part.length).map(|at| part.place.offset() + at)).collect()
             };
             let expected: Vec<_> = places(&one).into_iter().zip(places(&two)).collect();
-            let operation = if write { memferry_transfer_lists(two, one) } else { memferry_transfer_lists(one, two) };
+            let operation = if write { lists(two, one) } else { lists(one, two) };
             let Some((_, Work::Transfer { write: writes, mut pieces })) = divide(&operation) else {
                 panic!("no transfer")
             };

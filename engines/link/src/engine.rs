@@ -18,6 +18,7 @@ use crate::connections;
 use crate::frames::RemoteFrames;
 use crate::node::Node;
 use crate::owner::{Owner, OwnerError};
+use crate::report::tell;
 use crate::ucx::{self, LIBRARY, Ucx};
 
 /// The name of the engine in the service's configuration.
@@ -187,9 +188,4 @@ fn pause(node: &Node, news: Instant) -> Duration {
         return NAPS.0;
     }
     if quiet < RESTING { NAPS.1 } else { LONG_NAP }
-}
-
-/// Writes a line for the administrator to standard error, as far as that is open.
-pub(crate) fn tell(what: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "memferry link: {what}");
 }

@@ -23,6 +23,7 @@ mod frames;
 pub mod message;
 mod node;
 mod owner;
+mod report;
 mod requests;
 mod secure;
 mod ucx;

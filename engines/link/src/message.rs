@@ -27,11 +27,11 @@ pub const WINDOW: usize = 32;
 /// A message to another link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// This link lives.
+    /// The sender lives and has nothing else to say.
     Ping,
     /// A user of the sender's node takes up a grant of the receiver's.
     Attach { id: u32, token: GrantToken, user: u32 },
-    /// The answer to `Attach`.
+    /// What became of an `Attach`, by its number.
     Attached { id: u32, outcome: Result<Attachment, PeerReason> },
     /// The sender uses an attachment no more.
     Detach { attachment: u32 },
@@ -48,9 +48,9 @@ pub enum Message {
 pub struct Attachment {
     /// Names it on this connection.
     pub number: u32,
-    /// What was granted.
+    /// Bytes that the grant covers.
     pub length: u64,
-    /// What was granted.
+    /// What the grant allows.
     pub rights: Rights,
 }
 

@@ -17,10 +17,10 @@ use crate::backlog::Backlog;
 use crate::config::Config;
 use crate::connections::{Event, Up};
 use crate::divide::divide;
-use crate::engine::tell;
 use crate::frames::RemoteFrames;
 use crate::message::{Attachment, BadMessage, Message, WINDOW};
 use crate::owner::{Answer, Owner, OwnerError, Served};
+use crate::report::tell;
 use crate::requests::Request;
 use crate::ucx::{KEY_BYTES, Ucx};
 
@@ -344,7 +344,7 @@ impl Node {
         match outcome {
             Ok(attachment) => {
                 link.attached.insert(frame, Attached::As(attachment.number));
-                // It ended meanwhile.
+                // The frame may have ended before this answer came.
                 if self.frames.find(frame).is_none() {
                     self.detach(frame);
                 }

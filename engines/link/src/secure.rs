@@ -18,13 +18,11 @@ use memferry::NodeName;
 use snow::{Builder, HandshakeState, StatelessTransportState};
 use thiserror::Error;
 
-use crate::config::Config;
+use crate::config::{Config, PATTERN};
 use crate::message::MAX_MESSAGE;
 
 /// Version of the protocol between links.
 pub const PROTOCOL: u16 = 1;
-
-pub(crate) const PATTERN: &str = "Noise_KK_25519_ChaChaPoly_BLAKE2s";
 
 const MAGIC: [u8; 8] = *b"MFLINK\r\n";
 const PREAMBLE_BYTES: usize = 8 + 2 + 2 * NodeName::BYTES;
@@ -313,7 +311,8 @@ mod tests {
         let alpha = config("alpha", &keys[0], "beta", keys[1].public);
         let beta = config("beta", &keys[1], "alpha", keys[0].public);
         let (opened, taken) = meet(&alpha, "beta", &beta);
-        let (mut one, mut other) = (opened.unwrap(), taken.unwrap());
+        let mut one = opened.unwrap();
+        let mut other = taken.unwrap();
         assert_eq!((one.node, other.node), ("beta".parse().unwrap(), "alpha".parse().unwrap()));
         let lengths = [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, MAX_MESSAGE];
         std::thread::scope(|scope| {
@@ -327,12 +326,14 @@ mod tests {
         one.writer.send(b"replayed").unwrap();
         assert!(other.reader.receive().is_err());
         let (opened, taken) = meet(&alpha, "beta", &beta);
-        let (mut one, mut other) = (opened.unwrap(), taken.unwrap());
+        let mut one = opened.unwrap();
+        let mut other = taken.unwrap();
         one.writer.stream.write_all(&[20, 0]).unwrap();
         one.writer.stream.write_all(&[9; 20]).unwrap();
         assert!(other.reader.receive().is_err());
         let (opened, taken) = meet(&alpha, "beta", &beta);
-        let (mut one, mut other) = (opened.unwrap(), taken.unwrap());
+        let mut one = opened.unwrap();
+        let mut other = taken.unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let _ = one.writer.send(&vec![7; MAX_MESSAGE + 1]);

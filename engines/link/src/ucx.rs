@@ -41,8 +41,10 @@ pub(crate) const KEY_BYTES: usize = 16;
 
 const FIELD_FEATURES: u64 = 1;
 const FEATURE_MESSAGES: u64 = 1 << 6;
-const ENDPOINT_FIELDS: u64 = 1 | 1 << 1 | 1 << 2;
-const ERROR_MODE_PEER: i32 = 1;
+const FIELD_ERROR_HANDLER: u64 = 1 << 2;
+const ENDPOINT_FIELDS: u64 = 1 | 1 << 1 | FIELD_ERROR_HANDLER;
+/// Peers that fail are reported, which transports over shared memory cannot. Without, the link notices it by the encrypted connection.
+const ERROR_MODES: [i32; 2] = [1, 0];
 const HANDLER_FIELDS: u64 = 1 | 1 << 2 | 1 << 3;
 const ATTRIBUTE_CALLBACK: u32 = 1 << 1;
 const ATTRIBUTE_USER_DATA: u32 = 1 << 2;
@@ -51,15 +53,15 @@ const ATTRIBUTE_MEMORY_TYPE: u32 = 1 << 6;
 const CLOSE_BY_FORCE: u32 = 1;
 const ARRIVED_RENDEZVOUS: u64 = 1 << 17;
 
-/// An endpoint, by the connection that it belongs to.
+/// Names an endpoint by the connection that it belongs to.
 type Connection = u64;
 
-/// What callbacks write.
+/// Where callbacks put what came and what failed.
 struct Inbox {
     table: Table,
     worker: *mut c_void,
     arrived: Vec<Vec<u8>>,
-    /// Endpoints that failed.
+    /// Endpoints of which UCX reported an error, some perhaps closed.
     failed: Vec<*mut c_void>,
 }
 
@@ -77,7 +79,14 @@ pub(crate) struct Ucx {
     worker: *mut c_void,
     inbox: *mut Inbox,
     address: Vec<u8>,
-    endpoints: BTreeMap<Connection, *mut c_void>,
+    endpoints: BTreeMap<Connection, Endpoint>,
+}
+
+#[derive(Clone, Copy)]
+struct Endpoint {
+    endpoint: *mut c_void,
+    /// What is under way can be given up.
+    reports_errors: bool,
 }
 
 /// Settings of UCX for a process that is an engine: it must not replace the handlers of signals, nor functions of the C library. Call it while
@@ -154,25 +163,31 @@ impl Ucx {
     pub(crate) fn connect(&mut self, connection: Connection, address: &[u8]) -> Result<(), UcxError> {
         let mut padded = address.to_vec();
         padded.resize(address.len() + (64 << 10), 0);
-        let parameters = EndpointParameters {
-            mask: ENDPOINT_FIELDS,
-            address: padded.as_ptr(),
-            error_mode: ERROR_MODE_PEER,
-            on_error: Some(on_error),
-            on_error_argument: self.inbox.cast(),
-            rest: [0; 32],
-        };
-        let mut endpoint = std::ptr::null_mut();
-        // SAFETY: X: the structure has the fields of its mask; the address and the place for the endpoint live during the call.
-        let status = unsafe { (self.table.create_endpoint)(self.worker, &parameters, &mut endpoint) };
-        check("ucp_ep_create", status)?;
-        self.endpoints.insert(connection, endpoint);
-        Ok(())
+        let mut last = OK;
+        for error_mode in ERROR_MODES {
+            let reports_errors = error_mode == ERROR_MODES[0];
+            let parameters = EndpointParameters {
+                mask: if reports_errors { ENDPOINT_FIELDS } else { ENDPOINT_FIELDS & !FIELD_ERROR_HANDLER },
+                address: padded.as_ptr(),
+                error_mode,
+                on_error: Some(on_error),
+                on_error_argument: self.inbox.cast(),
+                rest: [0; 32],
+            };
+            let mut endpoint = std::ptr::null_mut();
+            // SAFETY: X: the structure has the fields of its mask; the address and the place for the endpoint live during the call.
+            last = unsafe { (self.table.create_endpoint)(self.worker, &parameters, &mut endpoint) };
+            if last == OK {
+                self.endpoints.insert(connection, Endpoint { endpoint, reports_errors });
+                return Ok(());
+            }
+        }
+        check("ucp_ep_create", last)
     }
 
     /// Sends a message. A failure is reported by [`poll`](Self::poll), if the connection is not closed before.
     pub(crate) fn send(&mut self, connection: Connection, bytes: Vec<u8>, unsent: Unsent) {
-        let Some(endpoint) = self.endpoints.get(&connection).copied() else { return };
+        let Some(Endpoint { endpoint, .. }) = self.endpoints.get(&connection).copied() else { return };
         let lent = Box::into_raw(Box::new(Lent { inbox: self.inbox, bytes, _unsent: Some(unsent) }));
         let mut parameters = RequestParameters::new();
         parameters.attributes = ATTRIBUTE_CALLBACK | ATTRIBUTE_USER_DATA | ATTRIBUTE_MEMORY_TYPE;
@@ -181,7 +196,8 @@ impl Ucx {
         // SAFETY: X: the buffer lives in its box until `on_sent`, or until it is taken back here because UCX is done with it.
         unsafe {
             let bytes = &(*lent).bytes;
-            let (start, length) = (bytes.as_ptr(), bytes.len());
+            let start = bytes.as_ptr();
+            let length = bytes.len();
             let request = (self.table.send)(
                 endpoint,
                 MESSAGE_ID,
@@ -202,12 +218,13 @@ impl Ucx {
         }
     }
 
-    /// Closes the endpoint of a connection. What was sent and has not gone is given up.
+    /// Closes the endpoint of a connection. What was sent and has not gone is given up, or, by shared memory with a process that has ended,
+    /// kept.
     pub(crate) fn close(&mut self, connection: Connection) {
-        let Some(endpoint) = self.endpoints.remove(&connection) else { return };
+        let Some(Endpoint { endpoint, reports_errors }) = self.endpoints.remove(&connection) else { return };
         let mut parameters = RequestParameters::new();
         parameters.attributes = ATTRIBUTE_CALLBACK | ATTRIBUTE_USER_DATA | ATTRIBUTE_FLAGS;
-        parameters.flags = CLOSE_BY_FORCE;
+        parameters.flags = if reports_errors { CLOSE_BY_FORCE } else { 0 };
         parameters.callback = on_closed as *const c_void;
         parameters.user_data = self.inbox.cast();
         // SAFETY: X: the endpoint is closed once, and not used again. Callbacks of its requests run before or from `poll`.
@@ -234,7 +251,9 @@ impl Ucx {
         any |= !inbox.arrived.is_empty();
         messages.append(&mut inbox.arrived);
         for endpoint in inbox.failed.drain(..) {
-            failed.extend(self.endpoints.iter().find(|(_, one)| **one == endpoint).map(|(name, _)| *name));
+            failed.extend(
+                self.endpoints.iter().find(|(_, one)| one.endpoint == endpoint).map(|(name, _)| *name),
+            );
         }
         any
     }
@@ -305,7 +324,8 @@ unsafe extern "C" fn on_message(
         inbox.arrived.push(bytes);
         return OK;
     }
-    let (table, worker) = (inbox.table, inbox.worker);
+    let table = inbox.table;
+    let worker = inbox.worker;
     let lent = Box::into_raw(Box::new(Lent { inbox, bytes: vec![0; length], _unsent: None }));
     let mut parameters = RequestParameters::new();
     parameters.attributes = ATTRIBUTE_CALLBACK | ATTRIBUTE_USER_DATA | ATTRIBUTE_MEMORY_TYPE;

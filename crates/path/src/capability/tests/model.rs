@@ -67,7 +67,7 @@ enum Step {
     Release {
         which: Index,
     },
-    /// Time passes.
+    /// Grants may end by it.
     Pass {
         nanoseconds: u64,
     },
