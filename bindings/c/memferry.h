@@ -169,6 +169,10 @@ typedef enum mf_error {
   MF_ERROR_OVERLAP = 124,
   // The frame comes from a grant for a limited time, which is over.
   MF_ERROR_EXPIRED = 125,
+  // The link to the node that has the memory is broken.
+  MF_ERROR_PEER_LOST = 126,
+  // The node that has the memory refused; mf_last_message says why.
+  MF_ERROR_PEER_REFUSED = 127,
 } mf_error;
 
 // The operand at fault.
