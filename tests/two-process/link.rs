@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Role, Service, in_child, role_socket, wait_until};
 use memferry::{
-    Client, Failure, Frame, Grant, GrantToken, Grantee, NodeName, PeerReason, Queue, RemoteToken, Rights,
-    RunError, copy, crc32c, fill, scatter_gather,
+    Client, Copy2d, Count2d, Failure, Frame, Grant, GrantToken, Grantee, NodeName, PeerReason, PixelSize,
+    Plane, Queue, RemoteToken, Rights, RunError, copy, copy_2d, crc32c, fill, scatter_gather,
 };
 use memferry_conformance::noise;
 use memferry_link::message::Message;
@@ -317,10 +317,75 @@ fn lists_and_crcs(queue: &mut Queue, remote: &Frame, theirs: &Frame, own: &Frame
         from += length;
     }
     assert!(contents(theirs) == expected);
+    overlapping_lists(queue, remote, theirs, own);
+    pictures(queue, remote, theirs, own);
+    let expected = contents(theirs);
     let crc = queue.run(crc32c(remote.slice(5..)).seed(77)).unwrap().output;
     own.write(0, &expected).unwrap();
     let local = queue.run(crc32c(own.slice(5..)).seed(77)).unwrap().output;
     assert_eq!(crc, local);
+}
+
+/// Segments that are written one over the other: the later one stays, whatever message it was in.
+fn overlapping_lists(queue: &mut Queue, remote: &Frame, theirs: &Frame, own: &Frame) {
+    let count = 400_u64;
+    let length = 3000;
+    let step = 1000;
+    let apart = |number: u64| number * length..(number + 1) * length;
+    let over = |number: u64| number * step..number * step + length;
+    let numbers = || 0..count;
+    for write in [false, true] {
+        let (from, to) = if write { (own, theirs) } else { (theirs, own) };
+        from.write(0, &noise(4 << 20, 8 + u64::from(write))).unwrap();
+        let mut expected = contents(to);
+        let bytes = contents(from);
+        for number in numbers() {
+            let [source, destination] = [apart(number).start, over(number).start].map(|at| at as usize);
+            let end = destination + length as usize;
+            expected[destination..end].copy_from_slice(&bytes[source..source + length as usize]);
+        }
+        let (source, destination) = if write { (own, remote) } else { (remote, own) };
+        let sources: Vec<_> = numbers().map(|number| source.piece(apart(number))).collect();
+        let destinations: Vec<_> = numbers().map(|number| destination.piece(over(number))).collect();
+        queue.run(scatter_gather(sources, destinations)).unwrap();
+        assert!(contents(to) == expected, "write: {write}");
+    }
+}
+
+/// A picture of rows, one turned upside down, and one whose pixels are apart, in both directions.
+fn pictures(queue: &mut Queue, remote: &Frame, theirs: &Frame, own: &Frame) {
+    let plane = |start, x_step, y_step| Plane { start, x_step, y_step };
+    let wide = Count2d { pixel: PixelSize::Bits32, x_count: 500, y_count: 300 };
+    let small = Count2d { pixel: PixelSize::Bits16, x_count: 90, y_count: 70 };
+    for (count, source, destination) in [
+        (wide, plane(7, 4, 1004), plane(3, 4, 4)),
+        (wide, plane(7, 4, 1004), plane(299 * 2000, 4, -3996)),
+        (small, plane(5, 6, 100), plane(4, 2, 10)),
+        (small, plane(5, 2, 2), plane(70 * 90 * 2, -2, -2)),
+    ] {
+        let shape = Copy2d { count, source, destination, transparent: None };
+        for write in [false, true] {
+            let (from, to) = if write { (own, theirs) } else { (theirs, own) };
+            from.write(0, &noise(2 << 20, 11 + u64::from(write))).unwrap();
+            let mut expected = contents(to);
+            let bytes = contents(from);
+            let pixel = count.pixel.bytes() as usize;
+            let mut at = [source.start as i64, destination.start as i64];
+            for _ in 0..count.y_count {
+                for column in 0..count.x_count {
+                    let [read, written] = at.map(|at| at as usize);
+                    expected[written..written + pixel].copy_from_slice(&bytes[read..read + pixel]);
+                    if column + 1 < count.x_count {
+                        at = [at[0] + source.x_step, at[1] + destination.x_step];
+                    }
+                }
+                at = [at[0] + source.y_step, at[1] + destination.y_step];
+            }
+            let (from, to_frame) = if write { (own, remote) } else { (remote, own) };
+            queue.run(copy_2d(from, to_frame, shape)).unwrap();
+            assert!(contents(to) == expected, "{shape:?}, write: {write}");
+        }
+    }
 }
 
 fn refused(reason: PeerReason) -> Option<Failure> {

@@ -7,9 +7,13 @@
 
 use std::collections::VecDeque;
 
+use memferry::{Copy2d, Plane};
 use memferry_engine::{Mapping, Operation, Region};
 
 use crate::message::{CHUNK_BYTES, MAX_PIECES};
+
+/// Rows or pixels of a 2-D copy at most: each becomes a piece.
+const MAX_PARTS: u64 = 1 << 16;
 
 /// Bytes of a frame of another node, and their place here.
 #[derive(Clone, Debug)]
@@ -23,8 +27,17 @@ pub(crate) struct Piece {
 /// What a request asks of another node.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Transfer { write: bool, pieces: VecDeque<Piece> },
-    Crc { offset: u64, length: u64, seed: u32 },
+    /// If `in_order`, what is written comes twice somewhere: a message is sent when the one before was answered.
+    Transfer {
+        write: bool,
+        pieces: VecDeque<Piece>,
+        in_order: bool,
+    },
+    Crc {
+        offset: u64,
+        length: u64,
+        seed: u32,
+    },
 }
 
 /// The frame of another node that an operation is about, by its address, and what it asks; `None` for what a link cannot do.
@@ -37,6 +50,14 @@ pub(crate) fn divide(operation: &Operation<Region<Mapping>>) -> Option<(usize, W
             let source = lists.source.iter().map(|segment| (&segment.place, segment.length));
             let destination = lists.destination.iter().map(|segment| (&segment.place, segment.length));
             pair(source, destination)
+        }
+        Operation::Copy2d { source, destination, shape } if shape.transparent.is_none() => {
+            let parts = parts_of(shape)?;
+            let place = |region: &Region<Mapping>, plane: &Plane| {
+                let first = i128::from(region.offset()) + i128::from(plane.start);
+                (region.memory().clone(), first)
+            };
+            walk(place(source, &shape.source), place(destination, &shape.destination), parts)
         }
         Operation::Crc { source, length, seed } if source.memory().is_elsewhere() => {
             let work = Work::Crc { offset: source.offset(), length: *length, seed: *seed };
@@ -82,7 +103,74 @@ fn pair<'a>(
         }
     }
     let (frame, write) = found?;
-    Some((frame, Work::Transfer { write, pieces }))
+    Some((frame, transfer(write, pieces)))
+}
+
+fn transfer(write: bool, pieces: VecDeque<Piece>) -> Work {
+    let in_order = writes_twice(write, &pieces);
+    Work::Transfer { write, pieces, in_order }
+}
+
+/// Whether any byte is written twice.
+fn writes_twice(write: bool, pieces: &VecDeque<Piece>) -> bool {
+    let written = |piece: &Piece| if write { (0, piece.remote) } else { (piece.local.key(), piece.offset) };
+    let mut ranges: Vec<_> = pieces.iter().map(|piece| (written(piece), piece.length)).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| {
+        let ((memory, begin), length) = pair[0];
+        memory == pair[1].0.0 && begin + length > pair[1].0.1
+    })
+}
+
+/// Consecutive bytes of a 2-D copy: where they begin on both sides, from its first pixels, and how many. In the order of the pixels.
+struct Parts {
+    length: u64,
+    /// Steps of both sides from one to the next in a line, and from the last of a line to the first of the next.
+    steps: [(i128, i128); 2],
+    columns: u32,
+    rows: u32,
+}
+
+/// The parts of a picture: rows, if their pixels are consecutive on both sides, else pixels. `None` if there are too many.
+fn parts_of(shape: &Copy2d) -> Option<Parts> {
+    let count = &shape.count;
+    let pixel = u64::from(count.pixel.bytes());
+    let planes = [&shape.source, &shape.destination];
+    let is_row =
+        count.x_count == 1 || planes.iter().all(|plane| i128::from(plane.x_step) == i128::from(pixel));
+    let across = |plane: &Plane| i128::from(plane.x_step) * (i128::from(count.x_count) - 1);
+    let (columns, length) =
+        if is_row { (1, pixel * u64::from(count.x_count)) } else { (count.x_count, pixel) };
+    let steps = planes.map(|plane| {
+        let next = across(plane) + i128::from(plane.y_step);
+        if is_row { (0, next) } else { (i128::from(plane.x_step), next - across(plane)) }
+    });
+    let rows = if count.x_count == 0 { 0 } else { count.y_count };
+    let fits = u64::from(columns) * u64::from(rows) <= MAX_PARTS;
+    fits.then_some(Parts { length, steps, columns, rows })
+}
+
+/// The pieces of a 2-D copy from one place to another: memory, and offset of the first pixel. Admission checked that all lie there.
+fn walk(from: (Mapping, i128), to: (Mapping, i128), parts: Parts) -> Option<(usize, Work)> {
+    let write = to.0.is_elsewhere();
+    let (far, near) = if write { (&to.0, &from.0) } else { (&from.0, &to.0) };
+    if !far.is_elsewhere() || near.is_elsewhere() {
+        return None;
+    }
+    let mut pieces = VecDeque::new();
+    let mut at = [from.1, to.1];
+    for _ in 0..parts.rows {
+        for column in 0..parts.columns {
+            let [source, destination] = [u64::try_from(at[0]).ok()?, u64::try_from(at[1]).ok()?];
+            let (remote, offset) = if write { (destination, source) } else { (source, destination) };
+            push(&mut pieces, Piece { remote, local: near.clone(), offset, length: parts.length });
+            let is_last = column + 1 == parts.columns;
+            for (place, (across, down)) in at.iter_mut().zip(parts.steps) {
+                *place += if is_last { down } else { across };
+            }
+        }
+    }
+    Some((far.pointer().addr(), transfer(write, pieces)))
 }
 
 /// Adds a piece, to the last one if it continues that.
@@ -147,7 +235,7 @@ mod tests {
         let source = region(&far(), 5, 1 << 20);
         let destination = region(&near(), 0, 1 << 20);
         let operation = Operation::Copy { source, destination, length: CHUNK_BYTES * 2 + 7 };
-        let (frame, Work::Transfer { write: false, mut pieces }) = divide(&operation).unwrap() else {
+        let (frame, Work::Transfer { write: false, mut pieces, .. }) = divide(&operation).unwrap() else {
             panic!("a write")
         };
         assert_eq!(frame, 1 << 48);
@@ -228,7 +316,7 @@ mod tests {
             };
             let expected: Vec<_> = places(&one).into_iter().zip(places(&two)).collect();
             let operation = if write { lists(two, one) } else { lists(one, two) };
-            let Some((_, Work::Transfer { write: writes, mut pieces })) = divide(&operation) else {
+            let Some((_, Work::Transfer { write: writes, mut pieces, .. })) = divide(&operation) else {
                 panic!("no transfer")
             };
             prop_assert_eq!(writes, write);

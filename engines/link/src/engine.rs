@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
     ucx::prepare();
     let any = EngineDescription::default();
     let description = EngineDescription {
-        operations: Operations::COPY | Operations::SCATTER_GATHER | Operations::CRC,
+        operations: Operations::COPY | Operations::SCATTER_GATHER | Operations::COPY_2D | Operations::CRC,
         // Nothing between frames of the host.
         shortest_bytes: any.longest_bytes,
         channels: CHANNELS,

@@ -61,11 +61,12 @@ impl Request {
 
     /// The next access to send, under the number `operation`; `None` if there is none now.
     pub(crate) fn next(&mut self, operation: u32, attachment: u32) -> Option<Vec<u8>> {
-        if self.failure.is_some() || self.flight.len() >= AHEAD {
+        let ahead = if matches!(self.work, Work::Transfer { in_order: true, .. }) { 1 } else { AHEAD };
+        if self.failure.is_some() || self.flight.len() >= ahead {
             return None;
         }
         match &mut self.work {
-            Work::Transfer { write, pieces } => {
+            Work::Transfer { write, pieces, .. } => {
                 let write = *write;
                 let chunk = take_chunk(pieces);
                 if chunk.is_empty() {
