@@ -134,7 +134,7 @@ struct Parts {
 /// The parts of a picture: rows, if their pixels are consecutive on both sides, else pixels. `None` if there are too many.
 fn parts_of(shape: &Copy2d) -> Option<Parts> {
     let count = &shape.count;
-    let pixel = u64::from(count.pixel.bytes());
+    let pixel = count.pixel.bytes();
     let planes = [&shape.source, &shape.destination];
     let is_row =
         count.x_count == 1 || planes.iter().all(|plane| i128::from(plane.x_step) == i128::from(pixel));

@@ -205,3 +205,43 @@ fn access<E>(memory: &Mapping, access: impl FnOnce() -> Result<(), E>) -> Result
         Ok(Err(_)) | Err(_) => Err(Failure::MemoryFault),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memferry_engine::{Descriptor, Lists, Operation, Region, Segment};
+
+    use super::*;
+    use crate::divide::divide;
+
+    /// A list that reads four parts of 200 KiB of another node, each written `step` bytes after the one before.
+    fn request(step: u64) -> Request {
+        let far = Mapping::elsewhere(1 << 48, 1 << 30).unwrap();
+        let near = Mapping::owned(vec![0; 1 << 20]);
+        let length = 200 << 10;
+        let list = |memory: &Mapping, step: u64| {
+            let part = |number: u64| Segment {
+                place: Region::new(memory.clone(), number * step, length).unwrap(),
+                length,
+            };
+            (0..4).map(part).collect()
+        };
+        let lists = Lists { source: list(&far, 1 << 20), destination: list(&near, step) };
+        let operation = Operation::ScatterGather { lists: std::sync::Arc::new(lists) };
+        let (frame, work) = divide(&operation).unwrap();
+        let id = WorkId { worker: 0, tag: 0 };
+        Request::new(Job::new(id, Descriptor::new(0, operation).unwrap()), frame, work)
+    }
+
+    fn under_way(request: &mut Request) -> usize {
+        (0..).map_while(|operation| request.next(operation, 1)).count()
+    }
+
+    #[test]
+    fn bytes_that_are_written_twice_wait_for_each_other() {
+        assert_eq!(under_way(&mut request(200 << 10)), 4, "800 KiB in messages of 256");
+        assert_eq!(under_way(&mut request((200 << 10) - 1)), 1);
+        let mut failed = request(200 << 10);
+        failed.fail(Failure::Cancelled);
+        assert_eq!((under_way(&mut failed), failed.is_over()), (0, true));
+    }
+}
