@@ -14,6 +14,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Role, Service, in_child, role_socket, wait_until};
@@ -140,14 +141,18 @@ fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// An address of the loopback interface that no other test has.
+fn own_address() -> String {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let process = std::process::id();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("127.{}.{}.{number}", 1 + (process >> 8) % 250, process % 256)
 }
 
 /// Nodes that know each other, each with an address and a command to be run by.
 fn nodes(way: Way, places: &[(&str, &str, Vec<String>)]) -> Vec<Node> {
     let keys: Vec<_> = places.iter().map(|_| KeyPair::generate().unwrap()).collect();
-    let ports: Vec<_> = places.iter().map(|_| free_port()).collect();
+    let ports: Vec<_> = (0..places.len()).map(|index| 17_471 + index).collect();
     let hex = |keys: &KeyPair| keys.public.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let start = |index: usize| {
         let (name, address, before) = &places[index];
@@ -178,7 +183,8 @@ fn nodes(way: Way, places: &[(&str, &str, Vec<String>)]) -> Vec<Node> {
 }
 
 fn two_nodes(way: Way) -> (Node, Node) {
-    let mut nodes = nodes(way, &[("alpha", "127.0.0.1", vec![]), ("beta", "127.0.0.1", vec![])]);
+    let address = own_address();
+    let mut nodes = nodes(way, &[("alpha", &address, vec![]), ("beta", &address, vec![])]);
     let beta = nodes.pop().unwrap();
     (nodes.pop().unwrap(), beta)
 }
@@ -206,12 +212,20 @@ fn accept(client: &Client, token: RemoteToken) -> Frame {
 
 /// A frame of this node that the link has, too: it may be late for one on a busy machine.
 fn host(client: &Client, length: u64) -> Frame {
+    // It has a frame of its own, which must not be taken for the client's.
+    wait_until("the link to be ready", || {
+        let status = client.status().unwrap();
+        let process = status.engines[0].process;
+        status.sessions.iter().any(|session| Some(session.process) == process && session.frames > 0)
+    });
     let mut frame = None;
     let frames = || client.status().unwrap().engines[0].frames;
     wait_until("the link to have a frame", || {
         let before = frames();
         frame = Some(client.frame(length).alloc().unwrap());
-        frames() > before
+        // One that was late is counted until the link has unmapped it, which it does before it maps the next one.
+        let _next = client.frame(4096).alloc().unwrap();
+        frames() >= before + 2
     });
     frame.unwrap()
 }

@@ -143,6 +143,14 @@ fn run(queue: &mut Queue, from: &Frame, to: &Frame) -> Result<Option<Failure>, C
 
 /// A frame of beta that its link has, too.
 fn near(stage: &Stage, client: &Client, length: u64) -> Result<Frame, CommandError> {
+    // The link has a frame of its own, which must not be taken for the client's.
+    patiently(stage, "starting the link", || {
+        let status = client.status().ok()?;
+        let process = status.engines.first()?.process;
+        let is_link =
+            |session: &memferry::SessionStatus| Some(session.process) == process && session.frames > 0;
+        status.sessions.iter().any(is_link).then_some(())
+    })?;
     let frames = || client.status().map_or(0, |status| status.engines.first().map_or(0, |one| one.frames));
     patiently(stage, "registering a frame", || {
         let before = frames();
