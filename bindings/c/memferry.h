@@ -167,6 +167,12 @@ typedef enum mf_error {
   MF_ERROR_DEADLINE_UNREACHABLE = 123,
   // Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place.
   MF_ERROR_OVERLAP = 124,
+  // The frame comes from a grant for a limited time, which is over.
+  MF_ERROR_EXPIRED = 125,
+  // The link to the node that has the memory is broken.
+  MF_ERROR_PEER_LOST = 126,
+  // The node that has the memory refused; mf_last_message says why.
+  MF_ERROR_PEER_REFUSED = 127,
 } mf_error;
 
 // The operand at fault.
@@ -643,6 +649,27 @@ enum mf_error mf_grant_session(struct mf_range range,
                                uint32_t rights,
                                uint64_t session,
                                struct mf_grant_token *token);
+
+// Grants as mf_grant_user, for lasts_ns nanoseconds by the service's CLOCK_MONOTONIC. Afterwards the grant cannot be accepted, and
+// transfers under it end with MF_ERROR_EXPIRED. One that runs is not interrupted: mf_revoke the grant before the memory is reused.
+//
+// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+MF_MUST_USE
+enum mf_error mf_grant_user_for(struct mf_range range,
+                                uint32_t rights,
+                                uint32_t user,
+                                uint64_t lasts_ns,
+                                struct mf_grant_token *token);
+
+// Grants as mf_grant_session, for lasts_ns nanoseconds, as mf_grant_user_for.
+//
+// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+MF_MUST_USE
+enum mf_error mf_grant_session_for(struct mf_range range,
+                                   uint32_t rights,
+                                   uint64_t session,
+                                   uint64_t lasts_ns,
+                                   struct mf_grant_token *token);
 
 // Accepts a grant. The frame is not mapped in this process: transfers move bytes there, within the rights granted.
 //

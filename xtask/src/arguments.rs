@@ -33,7 +33,8 @@ pub(crate) enum Command {
     /// clients, as different unprivileged users if possible; a file, a picture, and refused requests.
     /// `target/release/memferry demo --help` lists ARGS. With --engines, it builds engine processes
     /// and shows those instead: memory of an accelerator (over a fake of its driver) is granted,
-    /// copied, revoked in mid-flight, and lost when its engine is killed.
+    /// copied, revoked in mid-flight, and lost when its engine is killed. With --nodes 2, a file goes
+    /// between two nodes, each with a service and a link, in networks of their own if possible.
     #[command(verbatim_doc_comment)]
     Demo(Passed),
     /// Measure whether a program gains by handing its copies over on this machine, and from which size.

@@ -68,6 +68,7 @@ pub(crate) mod package {
     pub(crate) const ENGINE_C: &str = "memferry-engine-c";
     pub(crate) const ENGINE_CUDA: &str = "memferry-engine-cuda";
     pub(crate) const ENGINE_IOAT: &str = "memferry-engine-ioat";
+    pub(crate) const LINK: &str = "memferry-link";
     pub(crate) const FAKE_CUDA: &str = "memferry-fake-cuda";
     pub(crate) const PRELOAD: &str = "memferry-preload";
     pub(crate) const RECORDER: &str = "memferry-recorder";
@@ -83,6 +84,7 @@ pub(crate) mod package {
 pub(crate) mod binary {
     pub(crate) const CLI: &str = "memferry";
     pub(crate) const SOAK: &str = "memferry-soak";
+    pub(crate) const LINK: &str = "memferry-link";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
     pub(crate) const DEVICE: &str = "memferry-device";
@@ -192,6 +194,9 @@ pub(crate) mod packaging {
     /// Unit and manual page of the I/OAT engine.
     pub(crate) const IOAT: &str = "packaging/ioat";
     pub(crate) const IOAT_PAGE: &str = "packaging/ioat/memferry-engine-ioat.1";
+    /// Unit and manual page of the link.
+    pub(crate) const LINK: &str = "packaging/link";
+    pub(crate) const LINK_PAGE: &str = "packaging/link/memferry-link.1";
     pub(crate) const DEVICE_PAGE: &str = "research/pci/memferry-device.1";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";

@@ -136,6 +136,12 @@ pub enum mf_error {
     DeadlineUnreachable = 123,
     /// Two operands of an xor or dual copy overlap in part, or a picture would be turned in its own place.
     Overlap = 124,
+    /// The frame comes from a grant for a limited time, which is over.
+    Expired = 125,
+    /// The link to the node that has the memory is broken.
+    PeerLost = 126,
+    /// The node that has the memory refused; mf_last_message says why.
+    PeerRefused = 127,
 }
 
 const TEXTS: &[(mf_error, &CStr)] = &[
@@ -205,6 +211,9 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::ServiceStopping, c"the service was stopping and did not start the transfer"),
     (mf_error::OutcomeUnknown, c"the service was lost; the outcome is unknown"),
     (mf_error::DeadlineUnreachable, c"the deadline conflicts with earlier promises to other transfers"),
+    (mf_error::PeerLost, c"the link to the node that has the memory is broken; submit the transfer again"),
+    (mf_error::PeerRefused, c"the node that has the memory refused"),
+    (mf_error::Expired, c"the frame's grant was for a limited time, which is over"),
     (mf_error::Overlap, c"two operands overlap in part; use ranges that are equal or apart, and turn a picture to another place"),
 ];
 
@@ -258,6 +267,9 @@ impl From<Failure> for mf_error {
             Failure::UnknownHandle { .. } => Self::UnknownHandle,
             Failure::StaleHandle { .. } => Self::StaleHandle,
             Failure::Revoked { .. } => Self::Revoked,
+            Failure::Expired { .. } => Self::Expired,
+            Failure::PeerLost => Self::PeerLost,
+            Failure::PeerRefused { .. } => Self::PeerRefused,
             Failure::MissingRight { .. } => Self::MissingRight,
             Failure::OutOfBounds { .. } => Self::OutOfBounds,
             Failure::TooLong { .. } => Self::TooLong,

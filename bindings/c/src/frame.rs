@@ -8,6 +8,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::time::Duration;
 
 use memferry::{
     Access, AccessError, Client, ExportKind, Exported, Frame, GrantToken, Grantee, Lent, Rights, SessionId,
@@ -306,12 +307,21 @@ pub unsafe extern "C" fn mf_frame_write(
     })
 }
 
-fn grant(range: mf_range, bits: u32, to: Grantee, token: *mut mf_grant_token) -> mf_error {
+fn grant(
+    range: mf_range,
+    bits: u32,
+    to: Grantee,
+    lasts: Option<Duration>,
+    token: *mut mf_grant_token,
+) -> mf_error {
     call(|| {
         let token = Out::new("token", token)?;
         let rights = rights(bits)?;
         let (entry, region) = table::resolve(range)?;
-        let grant = entry.client.grant(region, rights, to)?;
+        let grant = match lasts {
+            None => entry.client.grant(region, rights, to)?,
+            Some(lasts) => entry.client.grant_for(region, rights, to, lasts)?,
+        };
         token.store(mf_grant_token { value: grant.token().to_raw() });
         Ok(())
     })
@@ -329,7 +339,7 @@ pub unsafe extern "C" fn mf_grant_user(
     user: u32,
     token: *mut mf_grant_token,
 ) -> mf_error {
-    grant(range, rights, Grantee::User(user), token)
+    grant(range, rights, Grantee::User(user), None, token)
 }
 
 /// Grants rights on a range to one session, as mf_grant_user.
@@ -343,7 +353,39 @@ pub unsafe extern "C" fn mf_grant_session(
     session: u64,
     token: *mut mf_grant_token,
 ) -> mf_error {
-    grant(range, rights, Grantee::Session(SessionId(session)), token)
+    grant(range, rights, Grantee::Session(SessionId(session)), None, token)
+}
+
+/// Grants as mf_grant_user, for lasts_ns nanoseconds by the service's CLOCK_MONOTONIC. Afterwards the grant cannot be accepted, and
+/// transfers under it end with MF_ERROR_EXPIRED. One that runs is not interrupted: mf_revoke the grant before the memory is reused.
+///
+/// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_grant_user_for(
+    range: mf_range,
+    rights: u32,
+    user: u32,
+    lasts_ns: u64,
+    token: *mut mf_grant_token,
+) -> mf_error {
+    grant(range, rights, Grantee::User(user), Some(Duration::from_nanos(lasts_ns)), token)
+}
+
+/// Grants as mf_grant_session, for lasts_ns nanoseconds, as mf_grant_user_for.
+///
+/// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_grant_session_for(
+    range: mf_range,
+    rights: u32,
+    session: u64,
+    lasts_ns: u64,
+    token: *mut mf_grant_token,
+) -> mf_error {
+    let to = Grantee::Session(SessionId(session));
+    grant(range, rights, to, Some(Duration::from_nanos(lasts_ns)), token)
 }
 
 /// Accepts a grant. The frame is not mapped in this process: transfers move bytes there, within the rights granted.

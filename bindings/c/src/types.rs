@@ -348,6 +348,7 @@ fn side_of(failure: Failure) -> mf_side {
         Failure::UnknownHandle { side, .. }
         | Failure::StaleHandle { side, .. }
         | Failure::Revoked { side, .. }
+        | Failure::Expired { side, .. }
         | Failure::MissingRight { side, .. }
         | Failure::OutOfBounds { side, .. } => match side {
             Side::Source => mf_side::Source,
@@ -362,6 +363,7 @@ fn detail_of(failure: Failure) -> u64 {
         Failure::UnknownHandle { handle, .. }
         | Failure::StaleHandle { handle, .. }
         | Failure::Revoked { handle, .. }
+        | Failure::Expired { handle, .. }
         | Failure::MissingRight { handle, .. } => handle.bits(),
         Failure::OutOfBounds { available, .. } => available,
         Failure::TooLong { limit } | Failure::WaitingQuota { limit } => limit,
@@ -369,6 +371,7 @@ fn detail_of(failure: Failure) -> u64 {
         Failure::SegmentTotals { source_bytes } => source_bytes,
         Failure::Overlap { operand } => operand,
         Failure::ChannelsBusy { channels } => channels,
+        Failure::PeerRefused { reason } => reason.code(),
         _ => 0,
     }
 }

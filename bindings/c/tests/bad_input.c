@@ -93,6 +93,7 @@ static void values(void) {
     mf_image image = {0, 4, 4, 4, 1, 0}, wide = {0, 8, 8, 4, 1, 0};
     mf_range many[65];
     mf_grant_token token;
+    uint64_t session;
     EXPECT(MF_ERROR_VERSION, mf_check_version(MF_MAKE_VERSION(9, 0)));
     EXPECT(MF_ERROR_VERSION, mf_check_version(MF_VERSION + 1));
     OK(mf_check_version(MF_VERSION));
@@ -127,6 +128,11 @@ static void values(void) {
            mf_submit_turn(queue, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
     EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_queue_open(client, 0, &queue));
     EXPECT(MF_ERROR_ARGUMENT, mf_grant_user(mf_all(frame), 8, 0, &token));
+    EXPECT(MF_ERROR_ARGUMENT, mf_grant_user_for(mf_all(frame), 8, 0, 1, &token));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_grant_session_for(mf_all(frame), MF_RIGHTS_READ, 1, 1, NULL));
+    OK(mf_session(client, &session));
+    OK(mf_grant_session_for(mf_all(frame), MF_RIGHTS_READ, session, 0, &token));
+    EXPECT(MF_ERROR_REFUSED_CAPABILITY, mf_accept(client, token, &frame_of_none)); /* it has expired */
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, -1, 4096, &other));
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, 987654, 4096, &other));
     EXPECT(MF_ERROR_ARGUMENT, mf_wait_range(queue, never, 9, 8, 0, NULL));

@@ -104,11 +104,12 @@ impl Client {
     }
 
     /// Grants rights on a frame or a region to one session, or to every session of a user (a user id). `rights` are letters
-    /// of "rwg", to read, to write, to grant.
+    /// of "rwg", to read, to write, to grant. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
+    /// interrupted, so revoke the grant before the memory is reused.
     ///
     /// Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
     /// for other memory, other letters, more or fewer than one grantee, or a closed client.
-    #[pyo3(signature = (memory, rights="r", *, session=None, user=None))]
+    #[pyo3(signature = (memory, rights="r", *, session=None, user=None, lasts=None))]
     fn grant(
         &self,
         py: Python<'_>,
@@ -116,6 +117,7 @@ impl Client {
         rights: &str,
         session: Option<Number<u64>>,
         user: Option<Number<u32>>,
+        lasts: Option<f64>,
     ) -> PyResult<Grant> {
         let region = match (memory.cast::<Frame>(), memory.cast::<Region>()) {
             (Ok(frame), _) => memferry::Region::from(&*frame.get().frame),
@@ -129,7 +131,12 @@ impl Client {
         };
         let client = self.session.client()?;
         let rights = arguments::rights(rights)?;
-        let token = py.detach(|| client.grant(region, rights, to).map(|grant| grant.token()));
+        let lasts = lasts.map(arguments::seconds).transpose()?;
+        let granted = py.detach(|| match lasts {
+            None => client.grant(region, rights, to),
+            Some(lasts) => client.grant_for(region, rights, to, lasts),
+        });
+        let token = granted.map(|grant| grant.token());
         Ok(Grant::new(Arc::clone(&self.session), token.map_err(errors::of_call)?))
     }
 

@@ -497,6 +497,8 @@ class BadInput(Bounded):
             lambda: self.client.grant(frame, "r"),
             lambda: self.client.grant(b"bytes", "r", user=0),
             lambda: self.client.grant(frame, "r", user=0, session=0),
+            lambda: self.client.grant(frame, "r", user=0, lasts=-1.0),
+            lambda: self.client.grant(frame, "r", user=0, lasts=float("nan")),
             lambda: memferry.GrantToken("no number"),
             lambda: memferry.GrantToken("-1"),
             lambda: memferry.GrantToken(str(1 << 64)),
@@ -642,6 +644,17 @@ class BadInput(Bounded):
             with self.assertRaises(memferry.TransferError) as caught:
                 move(queue, memferry.copy(granted, own))
             self.assertEqual(caught.exception.failure, "Revoked")
+
+    def test_a_grant_for_a_time_ends(self):
+        with memferry.connect() as other:
+            frame = self.client.frame(4096)
+            over = self.client.grant(frame, "r", session=other.session, lasts=0)
+            with self.assertRaisesRegex(memferry.RefusedError, "expired"):
+                other.accept(over.token)
+            over.revoke()
+            hour = self.client.grant(frame, "r", session=other.session, lasts=3600.0)
+            move(other.queue(4), memferry.copy(other.accept(hour.token), other.frame(4096)))
+            hour.revoke()
 
     def test_a_forked_child_opens_its_own_client(self):
         frame, copies = self.client.frame(4096), [self.queue.submit(memferry.copy(bytes(5 << 20), bytearray(5 << 20)))]

@@ -6,13 +6,14 @@
 //! 1 a file from A to B   2 pictures   3 refusals   4 revocation   5 status and the end
 //! ```
 //!
-//! `--engines` tells another story, about [engine processes](far). A step with an unexpected result ends the demo with an error. Processes and files are removed in any case. The demo checks
+//! `--engines` tells another story, about [engine processes](far), and `--nodes 2` one about [two nodes](nodes). A step with an unexpected result ends the demo with an error. Processes and files are removed in any case. The demo checks
 //! the clients' reports against its own computation where possible.
 
 mod client;
 mod expected;
 mod far;
 mod lines;
+mod nodes;
 mod stage;
 mod story;
 
@@ -56,6 +57,13 @@ pub(crate) struct Arguments {
     /// accelerator's memory is granted, copied, revoked in mid-flight and lost with its engine.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["image", "out"])]
     engines: Option<PathBuf>,
+    /// Show two nodes instead (`./x demo --nodes 2` builds what it needs): a file goes from one to the other by a grant that is checked at
+    /// its owner's, with a refusal, a link that is killed, and a revocation.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..=2), requires = "link", conflicts_with_all = ["image", "out", "engines"])]
+    nodes: Option<u32>,
+    /// The program memferry-link, for --nodes.
+    #[arg(long, value_name = "PROGRAM", requires = "nodes")]
+    link: Option<PathBuf>,
 }
 
 /// The inputs and the output of the demo.
@@ -105,6 +113,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let (file, _) = file(arguments)?;
         let stage = Stage::build()?;
         far::Story::open(&stage, &file, programs)?.tell()?;
+        say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
+        return Ok(());
+    }
+    if let (Some(_), Some(link)) = (arguments.nodes, &arguments.link) {
+        let (file, _) = file(arguments)?;
+        let stage = Stage::build()?;
+        nodes::tell(&stage, file, link)?;
         say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
         return Ok(());
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use memferry_service::protocol::{ExportKind, FrameDone, FrameEvent, FrameResult};
 use memferry_shm::mapping::{Access, Mapping};
-use memferry_transfer::Handle;
+use memferry_transfer::{GrantToken, Handle, NodeName};
 
 use crate::connection::ConnectionError;
 
@@ -69,6 +69,12 @@ pub trait FrameWatcher: Send {
         None
     }
 
+    /// A client accepts memory of another node. Returns an address by which requests name it, which no other frame has within its length;
+    /// `None` refuses. Only the engine process called `link` is asked.
+    fn attach(&mut self, _frame: Handle, _remote: &Remote) -> Option<usize> {
+        None
+    }
+
     /// The owner of a frame in the engine's own memory wants to reach it from its own process. Returns a descriptor, which cannot be
     /// taken back: the owner keeps the memory for as long as it likes, also after [`unmapping`](Self::unmapping). So memory that was
     /// exported must not be given to another frame. Requests for the frame go on.
@@ -78,6 +84,19 @@ pub trait FrameWatcher: Send {
     fn export(&mut self, _frame: Handle, _memory: &Mapping) -> Result<Exported, NotExported> {
         Err(NotExported::Unsupported)
     }
+}
+
+/// Memory that another node granted to a user of this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// The node that has it.
+    pub node: NodeName,
+    /// Names the grant in that node's service.
+    pub token: GrantToken,
+    /// The user of this node who accepts it.
+    pub user: u32,
+    /// Bytes that the user expects; the other node knows how many there are.
+    pub length: u64,
 }
 
 /// Memory of a frame, for the process of its owner.
@@ -178,16 +197,13 @@ pub(crate) fn process(
             Ok(())
         }
         (FrameEvent::Allocate { frame, length }, None) => {
-            let mut watcher = watcher.lock_set();
-            let address = watcher.as_mut().and_then(|watcher| watcher.allocate(frame, length));
-            let named = address.zip(usize::try_from(length).ok());
-            let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
-            let Some(mapping) = mapping else {
-                return answer(FrameDone { frame, result: FrameResult::Failed }, &[]);
-            };
-            // Before the answer, because the next request may name it.
-            frames.insert(frame, mapping);
-            answer(FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }, &[])
+            let address = watcher.lock_set().as_mut().and_then(|watcher| watcher.allocate(frame, length));
+            answer(name_memory(frame, length, address, frames), &[])
+        }
+        (FrameEvent::Attach { frame, length, node, token, user }, None) => {
+            let remote = Remote { node, token, user, length };
+            let address = watcher.lock_set().as_mut().and_then(|watcher| watcher.attach(frame, &remote));
+            answer(name_memory(frame, length, address, frames), &[])
         }
         (FrameEvent::Unmap { frame }, None) => {
             let mut watcher = watcher.lock();
@@ -211,12 +227,23 @@ pub(crate) fn process(
         (
             FrameEvent::Map { .. }
             | FrameEvent::Allocate { .. }
+            | FrameEvent::Attach { .. }
             | FrameEvent::Unmap { .. }
             | FrameEvent::Export { .. },
             _,
         ) => Err(ConnectionError::Protocol("an event has a wrong number of descriptors")),
         (FrameEvent::Restart, _) => Err(ConnectionError::Protocol("only a keeper can start an engine again")),
     }
+}
+
+/// Keeps the name of memory elsewhere, if the watcher gave an address, and reports it. This comes before the answer, because the next request
+/// may name it.
+fn name_memory(frame: Handle, length: u64, address: Option<usize>, frames: &Frames) -> FrameDone {
+    let named = address.zip(usize::try_from(length).ok());
+    let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
+    let Some(mapping) = mapping else { return FrameDone { frame, result: FrameResult::Failed } };
+    frames.insert(frame, mapping);
+    FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }
 }
 
 /// A descriptor of a frame in the watcher's own memory.

@@ -51,13 +51,14 @@ mod process;
 
 pub use connection::ConnectionError;
 pub use engine::{Engine, Job};
-pub use frames::{Exported, FrameWatcher, Frames, NotExported};
+pub use frames::{Exported, FrameWatcher, Frames, NotExported, Remote};
 pub use keeper::{RunError, run};
 pub use memferry_external::{DescriptionError, EngineDescription, WorkId};
 pub use memferry_service::protocol::ExportKind;
 pub use memferry_shm::bus_error::{MemoryFault, guarded};
 pub use memferry_shm::mapping::{Access, Mapping};
 pub use memferry_transfer::{
-    CacheHint, Descriptor, Failure, Handle, Operation, Operations, Outcome, Pattern, Region, Segment, Side,
+    CacheHint, Descriptor, Failure, GrantToken, Handle, Lists, NodeName, Operation, Operations, Outcome,
+    Pattern, PeerReason, Region, Segment, Side,
 };
 pub use options::EngineOptions;

@@ -495,7 +495,9 @@ fn check(outcome: &Outcome, operation: &Operation<Region<ExternalFrame>>, total:
             | Failure::Unsupported
             | Failure::EngineTimedOut
             | Failure::RequestDropped
-            | Failure::EngineReset,
+            | Failure::EngineReset
+            | Failure::PeerLost
+            | Failure::PeerRefused { .. },
         ) => {
             if done > total {
                 return Err(Fault::Bytes { done, total });

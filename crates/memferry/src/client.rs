@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memferry_service::embedded::Embedded;
 use memferry_service::protocol::{
@@ -13,7 +14,7 @@ use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Lent, Mapping};
 use memferry_shm::queue_pair::Layout;
-use memferry_transfer::{GrantToken, Rights, SessionId};
+use memferry_transfer::{GrantToken, NodeName, Rights, SessionId};
 
 use crate::arena::{ArenaOptions, FrameArena};
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
@@ -21,6 +22,7 @@ use crate::frame::{Frame, FrameBuilder, Region};
 use crate::future::AsyncQueue;
 use crate::link::{self, ConnectOptions, Link, Opened};
 use crate::queue::Queue;
+use crate::remote::RemoteToken;
 use crate::session::{Session, expect_handle};
 
 /// A session with a service. Clones share the session; it ends when the last clone, frame and queue is dropped.
@@ -201,14 +203,55 @@ impl Client {
     /// # Errors
     /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena: [derive](Self::derive) a frame and grant that.
     pub fn grant(&self, region: impl Into<Region>, rights: Rights, to: Grantee) -> Result<Grant, CallError> {
-        let region = region.into();
+        self.grant_until(&region.into(), rights, to, None)
+    }
+
+    /// Grants as [`grant`](Self::grant), for a limited time, counted by the service's `CLOCK_MONOTONIC` from this call on. Afterwards the
+    /// grant cannot be accepted or passed on, and requests under it fail with [`Failure::Expired`](crate::Failure::Expired), also those
+    /// that waited to start. A request that runs is not interrupted: [revoke](Grant::revoke) the grant before you reuse the memory.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use memferry::{Client, Grantee, Rights};
+    ///
+    /// let (owner, peer) = (Client::embedded()?, Client::embedded()?);
+    /// let frame = owner.frame(1 << 16).alloc()?;
+    /// let to = Grantee::Session(peer.session());
+    /// let hour = owner.grant_for(&frame, Rights::READ, to, Duration::from_secs(3600))?;
+    /// peer.accept(hour.token())?;
+    /// let over = owner.grant_for(&frame, Rights::READ, to, Duration::ZERO)?;
+    /// assert!(peer.accept(over.token()).is_err());
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`grant`](Self::grant).
+    pub fn grant_for(
+        &self,
+        region: impl Into<Region>,
+        rights: Rights,
+        to: Grantee,
+        lasts: Duration,
+    ) -> Result<Grant, CallError> {
+        self.grant_until(&region.into(), rights, to, Some(lasts))
+    }
+
+    fn grant_until(
+        &self,
+        region: &Region,
+        rights: Rights,
+        to: Grantee,
+        lasts: Option<Duration>,
+    ) -> Result<Grant, CallError> {
         self.check_owns(region.frame())?;
         // A block cannot wait for a grant to end. A derived frame keeps the block until the frame is dropped.
         if region.frame().is_window() {
             return Err(CallError::PartOfArena);
         }
-        let (offset, length) = offset_and_length(&region)?;
-        let command = Command::Grant { handle: region.frame().handle(), offset, length, rights, to };
+        let (offset, length) = offset_and_length(region)?;
+        let handle = region.frame().handle();
+        let command = Command::Grant { handle, offset, length, rights, to, lasts };
         let granted = expect_handle(self.session.call(command, Vec::new())?.0)?;
         Ok(Grant { token: GrantToken::from_handle(granted), client: self.clone() })
     }
@@ -233,6 +276,32 @@ impl Client {
     /// [`CallError::Refused`] if the token is unknown, revoked or made for another grantee; other [`CallError`]s.
     pub fn accept(&self, token: GrantToken) -> Result<Frame, CallError> {
         match self.session.call(Command::Accept { token }, Vec::new())?.0 {
+            Answer::Accepted { handle, length, rights, grantor } => {
+                Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
+            }
+            _ => Err(CallError::UNEXPECTED),
+        }
+    }
+
+    /// Takes up a grant that another node made to this user, through the [link](crate::RemoteToken) of this node. Nothing is asked of the
+    /// other node yet: it checks each transfer, which fails with [`Failure::PeerRefused`](crate::Failure::PeerRefused) if it does not
+    /// allow it, and with [`Failure::PeerLost`](crate::Failure::PeerLost) while it cannot be reached.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if this node has no link, or this user may not use it; other [`CallError`]s.
+    pub fn accept_remote(&self, remote: RemoteToken) -> Result<Frame, CallError> {
+        let RemoteToken { node, token, length, rights } = remote;
+        let command = Command::AcceptRemote { node, token, length, rights };
+        let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
+    }
+
+    /// Takes up a grant to `user` of another `node`. For the link of this node: the service refuses all other clients.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_for(&self, node: NodeName, user: u32, token: GrantToken) -> Result<Frame, CallError> {
+        match self.session.call(Command::AcceptFor { node, user, token }, Vec::new())?.0 {
             Answer::Accepted { handle, length, rights, grantor } => {
                 Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
             }
@@ -375,7 +444,8 @@ fn offset_and_length(region: &Region) -> Result<(u64, u64), CallError> {
     Ok((region.offset(), region.length()))
 }
 
-/// Rights on memory that were granted to another client. The grant ends when it is revoked or the frame's memory is given back.
+/// Rights on memory that were granted to another client. The grant ends when it is revoked, its time is over or the frame's memory is given
+/// back.
 /// Dropping this value does not revoke it: [`Client::revoke`] takes the token.
 ///
 /// ```

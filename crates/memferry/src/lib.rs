@@ -43,6 +43,7 @@ mod frame;
 mod future;
 mod link;
 mod queue;
+mod remote;
 mod session;
 mod transfer;
 mod zeroing;
@@ -78,12 +79,13 @@ pub use memferry_transfer::geometry::{Addr2d, GeometryError};
 pub use memferry_transfer::image::{Image, ImageError, Turn, turned_copy};
 pub use memferry_transfer::wire::SlotError;
 pub use memferry_transfer::{
-    CacheHint, Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, GrantToken, Handle, Operations,
-    Pattern, PixelSize, Plane, PriorityClass, Rights, SessionId, Side,
+    BadNodeName, CacheHint, Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, GrantToken, Handle,
+    NodeName, Operations, Pattern, PeerReason, PixelSize, Plane, PriorityClass, Rights, SessionId, Side,
 };
 pub use queue::{
     Armed, Arrival, BatchError, Completions, Progress, Queue, RunError, SubmitError, SubmitReason,
 };
+pub use remote::{BadRemoteToken, RemoteToken};
 pub use transfer::{
     InvalidTransfer, Transfer, compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill, fill_2d, nop,
     repeat, scatter_gather, xor, zero,

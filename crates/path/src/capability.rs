@@ -8,6 +8,7 @@
 //! Mirror            hears what handles give access to, for a table that is read without the lock of this one
 //! ```
 //!
+//! A grant may be for a limited time: afterwards it and everything below it give no access, but requests that run go on.
 //! The table is one tree for all sessions; a handle is valid only in the session that holds it. A grantee keeps a revoked
 //! capability as a tombstone, so that using it reports "revoked" and not "unknown". The service maps memory and keeps the quotas
 //! of bytes and frames.
@@ -17,11 +18,13 @@ mod pictures;
 mod revocation;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
+use memferry_clock::{Clock, Instant};
 use memferry_transfer::wire;
 use memferry_transfer::{
-    Count2d, Failure, GrantToken, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side,
-    Span, Terms,
+    Count2d, Failure, GrantToken, Handle, Memory, NodeName, Operation, Plane, Reach, Region, Rights,
+    SessionId, Side, Span, Terms,
 };
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -44,6 +47,11 @@ pub enum Grantee {
     Session(SessionId) = 0,
     /// Every session of a user.
     User(u32) = 1,
+    /// A user of another node, for whom the link of this node accepts it.
+    Remote {
+        node: NodeName,
+        user: u32,
+    } = 2,
 }
 
 /// Names one revocation until it is finished.
@@ -58,6 +66,9 @@ pub enum CapabilityError {
     Unknown(Handle),
     #[error("handle {0} was revoked")]
     Revoked(Handle),
+    /// The grant that the capability comes from was for a limited time.
+    #[error("handle {0} has expired: it was granted for a limited time; ask its grantor for a new grant")]
+    Expired(Handle),
     /// The range leaves the range of the capability.
     #[error("{length} bytes at offset {offset} leave the {available} bytes of handle {handle}")]
     OutOfRange {
@@ -84,6 +95,9 @@ pub enum CapabilityError {
     /// The token names no grant to this session or user.
     #[error("token {0} names no grant to this client")]
     NoSuchGrant(GrantToken),
+    /// The grant was for a limited time.
+    #[error("the grant of token {0} has expired; ask its grantor for a new one")]
+    ExpiredGrant(GrantToken),
     /// The session holds as many capabilities as its quota allows.
     #[error("this client holds {limit} capabilities, its quota; revoke some")]
     Quota { limit: usize },
@@ -111,10 +125,29 @@ impl Claims {
     }
 }
 
+/// When the first capability of a request expires, and which one that is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limit {
+    expires: u64,
+    side: Side,
+    handle: Handle,
+}
+
+impl Limit {
+    pub(crate) fn failure(&self) -> Failure {
+        Failure::Expired { side: self.side, handle: self.handle }
+    }
+}
+
+/// The end of a capability that does not expire, in nanoseconds of the table's clock.
+const NEVER: u64 = u64::MAX;
+
 /// A checked operation without claims: valid until the table changes.
 pub(crate) struct Resolved<M> {
     pub(crate) operation: Operation<Region<M>>,
     nodes: SmallVec<[u32; 3]>,
+    /// Boxed, because nearly all requests have none.
+    limit: Option<Box<Limit>>,
 }
 
 /// Segments of a list that count as one more request in the user's quota, because a waiting list is kept whole.
@@ -128,6 +161,7 @@ pub struct Admitted<M> {
     claims: Claims,
     session: SessionId,
     terms: Terms,
+    limit: Option<Box<Limit>>,
 }
 
 impl<M> Admitted<M> {
@@ -156,6 +190,11 @@ impl<M> Admitted<M> {
         1 + self.operation.segments() / SEGMENTS_PER_PLACE
     }
 
+    /// When it may not start any more, if one of its capabilities expires.
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        self.limit.as_deref().copied()
+    }
+
     pub(crate) fn into_parts(self) -> (Operation<Region<M>>, Claims) {
         (self.operation, self.claims)
     }
@@ -173,7 +212,8 @@ impl<M: Clone> Admitted<M> {
         let operation = self.operation.clone();
         let session = self.session;
         let terms = self.terms;
-        Self { operation, claims: Claims::none(), session, terms }
+        let limit = self.limit.clone();
+        Self { operation, claims: Claims::none(), session, terms, limit }
     }
 }
 
@@ -195,6 +235,8 @@ struct Node<M> {
     /// Something was below it once.
     shared: bool,
     grantee: Option<Grantee>,
+    /// When it stops giving access, in nanoseconds of the table's clock; [`NEVER`] for nearly all. Never later than above it.
+    expires: u64,
     in_flight: u32,
     /// How many of these have ended, but a failed channel may still touch the memory.
     quarantined: u32,
@@ -225,11 +267,17 @@ impl<M> Node<M> {
             children: BTreeSet::new(),
             shared: false,
             grantee,
+            expires: NEVER,
             in_flight: 0,
             quarantined: 0,
             forgotten: false,
             waiters: Vec::new(),
         }
+    }
+
+    fn expiring(mut self, expires: u64) -> Self {
+        self.expires = expires;
+        self
     }
 
     /// Whether only failed channels keep requests in flight on it.
@@ -406,6 +454,8 @@ pub struct Capabilities<M> {
     /// Revocations whose trees are not marked completely.
     markings: VecDeque<Marking>,
     mirror: Option<Box<dyn Mirror<M> + Send>>,
+    /// Read only for capabilities that expire.
+    clock: Option<Box<dyn Clock + Send>>,
 }
 
 impl<M: Memory> Capabilities<M> {
@@ -426,7 +476,29 @@ impl<M: Memory> Capabilities<M> {
             freed: Vec::new(),
             markings: VecDeque::new(),
             mirror: None,
+            clock: None,
         }
+    }
+
+    /// Ends grants for a limited time by `clock`. Without one, no time passes.
+    pub fn with_clock(mut self, clock: impl Clock + Send + 'static) -> Self {
+        self.clock = Some(Box::new(clock));
+        self
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.as_ref().map_or(Instant::ORIGIN, |clock| clock.now()).nanoseconds()
+    }
+
+    /// Whether a capability with this end gives access no more.
+    #[inline]
+    fn is_over(&self, expires: u64) -> bool {
+        expires != NEVER && expires <= self.now()
+    }
+
+    /// Whether a request with this limit may not start any more.
+    pub(crate) fn has_passed(&self, limit: &Limit) -> bool {
+        self.is_over(limit.expires)
     }
 
     /// Reports from now on to `mirror`.
@@ -452,7 +524,7 @@ impl<M: Memory> Capabilities<M> {
     /// A capability of the same session with a narrower range or fewer rights.
     ///
     /// # Errors
-    /// [`CapabilityError`], except `NotGrantable` and `NoSuchGrant`.
+    /// [`CapabilityError`], except `NotGrantable`, `NoSuchGrant` and `ExpiredGrant`.
     pub fn derive(
         &mut self,
         session: SessionId,
@@ -468,7 +540,7 @@ impl<M: Memory> Capabilities<M> {
     /// accepted under it.
     ///
     /// # Errors
-    /// [`CapabilityError`], except `NoSuchGrant`.
+    /// [`CapabilityError`], except `NoSuchGrant` and `ExpiredGrant`.
     pub fn grant(
         &mut self,
         session: SessionId,
@@ -477,40 +549,90 @@ impl<M: Memory> Capabilities<M> {
         rights: Rights,
         grantee: Grantee,
     ) -> Result<GrantToken, CapabilityError> {
+        self.grant_for(session, handle, range, rights, grantee, None)
+    }
+
+    /// Grants as [`grant`](Self::grant), for a limited time if `lasts` is given. Then nothing below the grant gives access: no request
+    /// is admitted or started. A request that runs goes on to its end, so the grantor still revokes before it reuses the memory.
+    ///
+    /// # Errors
+    /// As [`grant`](Self::grant).
+    pub fn grant_for(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        range: (u64, u64),
+        rights: Rights,
+        grantee: Grantee,
+        lasts: Option<Duration>,
+    ) -> Result<GrantToken, CapabilityError> {
         let node = self.narrowed(session, handle, range, rights, Some(grantee))?;
         let (_, parent) = self.live(session, handle)?;
         if !parent.rights.contains(Rights::GRANT) {
             return Err(CapabilityError::NotGrantable(handle));
         }
+        let end = |lasts: Duration| {
+            let lasts = u64::try_from(lasts.as_nanos()).unwrap_or(NEVER);
+            self.now().saturating_add(lasts)
+        };
+        let expires = node.expires.min(lasts.map_or(NEVER, end));
+        let node = node.expiring(expires);
         self.hold(node).map(GrantToken::from_handle)
     }
 
     /// Accepts a grant made to `session` or to its `user`.
     ///
     /// # Errors
-    /// [`CapabilityError::NoSuchGrant`], [`CapabilityError::Quota`].
+    /// [`CapabilityError::NoSuchGrant`], [`CapabilityError::ExpiredGrant`], [`CapabilityError::Quota`].
     pub fn accept(
         &mut self,
         session: SessionId,
         user: u32,
         token: GrantToken,
     ) -> Result<Accepted, CapabilityError> {
-        let granted = token.handle();
-        let grant = self.table.get(granted).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let grant = self.table.get(token.handle()).ok_or(CapabilityError::NoSuchGrant(token))?;
         let meant = match grant.grantee {
             Some(Grantee::Session(grantee)) => grantee == session,
             Some(Grantee::User(grantee)) => grantee == user,
-            None => false,
+            Some(Grantee::Remote { .. }) | None => false,
         };
-        let memory = grant.memory().ok_or(CapabilityError::NoSuchGrant(token))?;
         if !meant {
             return Err(CapabilityError::NoSuchGrant(token));
+        }
+        self.take_up(session, token)
+    }
+
+    /// Accepts a grant made to a `user` of another `node`, as `session`, which is that of the link to it.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_for(
+        &mut self,
+        session: SessionId,
+        (node, user): (NodeName, u32),
+        token: GrantToken,
+    ) -> Result<Accepted, CapabilityError> {
+        let grant = self.table.get(token.handle()).ok_or(CapabilityError::NoSuchGrant(token))?;
+        if grant.grantee != Some(Grantee::Remote { node, user }) {
+            return Err(CapabilityError::NoSuchGrant(token));
+        }
+        self.take_up(session, token)
+    }
+
+    /// A capability of `session` below a grant to it.
+    fn take_up(&mut self, session: SessionId, token: GrantToken) -> Result<Accepted, CapabilityError> {
+        let granted = token.handle();
+        let grant = self.table.get(granted).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let memory = grant.memory().ok_or(CapabilityError::NoSuchGrant(token))?;
+        if self.is_over(grant.expires) {
+            return Err(CapabilityError::ExpiredGrant(token));
         }
         let range = (grant.offset, grant.length);
         let rights = grant.rights;
         let grantor = grant.session;
-        let handle =
-            self.hold(Node::new(session, memory.clone(), range, rights, Some(granted.index()), None))?;
+        let expires = grant.expires;
+        let node = Node::new(session, memory.clone(), range, rights, Some(granted.index()), None);
+        let handle = self.hold(node.expiring(expires))?;
         Ok(Accepted { handle, length: range.1, rights, grantor })
     }
 
@@ -579,13 +701,19 @@ impl<M: Memory> Capabilities<M> {
         longest_bytes: u64,
     ) -> Result<Resolved<M>, Failure> {
         let mut nodes = SmallVec::new();
-        let note = |index| {
+        let mut limit: Option<Box<Limit>> = None;
+        let note = |side, handle: Handle, node: &Node<M>| {
+            let index = handle.index();
             if nodes.last() != Some(&index) {
                 nodes.push(index);
             }
+            let expires = node.expires;
+            if expires != NEVER && limit.as_ref().is_none_or(|limit| expires < limit.expires) {
+                limit = Some(Box::new(Limit { expires, side, handle }));
+            }
         };
         let operation = self.checked(session, operation, longest_bytes, M::clone, note)?;
-        Ok(Resolved { operation, nodes })
+        Ok(Resolved { operation, nodes, limit })
     }
 
     /// Checks an operation that will be over before the table changes: its memory is borrowed, and nothing is claimed.
@@ -599,7 +727,7 @@ impl<M: Memory> Capabilities<M> {
         operation: &Operation<Span>,
         longest_bytes: u64,
     ) -> Result<Operation<Region<&'a M>>, Failure> {
-        self.checked(session, operation, longest_bytes, |memory| memory, |_| ())
+        self.checked(session, operation, longest_bytes, |memory| memory, |_, _, _| ())
     }
 
     /// The region of one operand of a copy or fill, which will be over before the table changes. `None` leaves it to
@@ -619,7 +747,7 @@ impl<M: Memory> Capabilities<M> {
         operation: &Operation<Span>,
         longest_bytes: u64,
         keep: impl Fn(&'a M) -> Q,
-        mut note: impl FnMut(u32),
+        mut note: impl FnMut(Side, Handle, &Node<M>),
     ) -> Result<Operation<Region<Q>>, Failure> {
         let part = |side, span: &Span, length, (node, memory): (&Node<M>, &'a M)| {
             let outside = Failure::OutOfBounds { side, available: node.length };
@@ -629,8 +757,9 @@ impl<M: Memory> Capabilities<M> {
             Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
         };
         let mut plain = |side, span: &Span, length| {
-            let region = part(side, span, length, self.usable(session, side, span.handle)?)?;
-            note(span.handle.index());
+            let (node, memory) = self.usable(session, side, span.handle)?;
+            let region = part(side, span, length, (node, memory))?;
+            note(side, span.handle, node);
             Ok(region)
         };
         // A fast path for the most common kinds: this is most of the cost of small requests.
@@ -653,8 +782,9 @@ impl<M: Memory> Capabilities<M> {
             let usable = match last {
                 Some((known, usable)) if known == (side, span.handle) => usable,
                 _ => {
-                    note(span.handle.index());
-                    last.insert(((side, span.handle), self.usable(session, side, span.handle)?)).1
+                    let usable = self.usable(session, side, span.handle)?;
+                    note(side, span.handle, usable.0);
+                    last.insert(((side, span.handle), usable)).1
                 }
             };
             part(side, span, length, usable)
@@ -734,7 +864,8 @@ impl<M: Memory> Capabilities<M> {
         for index in &resolved.nodes {
             self.table.count_in_flight(*index, 1);
         }
-        Admitted { operation: resolved.operation, claims: Claims(resolved.nodes), session, terms }
+        let claims = Claims(resolved.nodes);
+        Admitted { operation: resolved.operation, claims, session, terms, limit: resolved.limit }
     }
 
     /// The live node of a handle, which has the right that a side needs.
@@ -754,6 +885,9 @@ impl<M: Memory> Capabilities<M> {
         };
         if node.grantee.is_some() || !node.rights.contains(needed) {
             return Err(Failure::MissingRight { side, handle });
+        }
+        if self.is_over(node.expires) {
+            return Err(Failure::Expired { side, handle });
         }
         Ok((node, memory))
     }
@@ -782,8 +916,13 @@ impl<M: Memory> Capabilities<M> {
         if rights.is_empty() || !parent.rights.contains(rights) {
             return Err(CapabilityError::Rights { handle, held: parent.rights, wanted: rights });
         }
+        if self.is_over(parent.expires) {
+            return Err(CapabilityError::Expired(handle));
+        }
         let range = (parent.offset + offset, length);
-        Ok(Node::new(session, memory.clone(), range, rights, Some(handle.index()), grantee))
+        let expires = parent.expires;
+        let node = Node::new(session, memory.clone(), range, rights, Some(handle.index()), grantee);
+        Ok(node.expiring(expires))
     }
 
     /// Puts a node into the table and under its parent.
@@ -800,6 +939,8 @@ impl<M: Memory> Capabilities<M> {
         }
         if let (Some(mirror), Some(node)) = (&mut self.mirror, self.table.at(handle.index()))
             && let (Some(memory), None) = (node.memory(), node.grantee)
+            // Readers of the mirror look at no clock.
+            && node.expires == NEVER
         {
             mirror.appeared(handle, node.session, memory, (node.offset, node.length), node.rights);
         }

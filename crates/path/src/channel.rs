@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use memferry_clock::Instant;
 use memferry_transfer::{Descriptor, Failure, PriorityClass, WhenBusy};
 
-use crate::capability::{Admitted, Claims};
+use crate::capability::{Admitted, Claims, Limit};
 use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding, Policy};
 use crate::request::{Origin, QueueKey, Retired};
 
@@ -39,6 +39,7 @@ pub(crate) struct Unfolded<M> {
     pub(crate) origin: Origin,
     pub(crate) channel: u32,
     pub(crate) ask: Ask,
+    pub(crate) limit: Option<Limit>,
 }
 
 impl<M> Placed<M> {
@@ -48,12 +49,13 @@ impl<M> Placed<M> {
         let origin = self.origin;
         let terms = *self.admitted.terms();
         let ask = ask(&self.admitted, origin.user);
+        let limit = self.admitted.limit();
         let (operation, claims) = self.admitted.into_parts();
         // Admission checked the same bounds; should the two ever disagree, the request fails and nothing moves.
         let descriptor = Descriptor::new(channel, operation)
             .map(|descriptor| descriptor.with_hint(terms.hint))
             .map_err(|error| Failure::OutOfBounds { side: error.side, available: 0 });
-        Unfolded { descriptor, claims, origin, channel, ask }
+        Unfolded { descriptor, claims, origin, channel, ask, limit }
     }
 }
 

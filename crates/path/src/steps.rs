@@ -663,7 +663,10 @@ impl<E: Engine> Path<E> {
         let by_device =
             |descriptor: &Descriptor<E::Memory>| descriptor.operation().kind() == Operations::SYNCHRONIZED;
         let is_paced = !unfolded.descriptor.as_ref().is_ok_and(by_device);
-        let posted = unfolded.descriptor.and_then(|descriptor| {
+        // It may have waited, or be a round of a loop.
+        let expired = unfolded.limit.filter(|limit| capabilities.has_passed(limit));
+        let descriptor = expired.map_or(unfolded.descriptor, |limit| Err(limit.failure()));
+        let posted = descriptor.and_then(|descriptor| {
             self.engine.post(descriptor).map_err(|refused| match refused.reason {
                 RefusalReason::Unsupported => Failure::Unsupported,
                 RefusalReason::Busy(_) | RefusalReason::NoSuchChannel(_) => Failure::ChannelFaulted,

@@ -15,6 +15,9 @@ mod policies;
 mod queues;
 mod simulation;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use memferry_clock::{Clock, Instant, VirtualClock};
 use memferry_conformance::{FakeEngine, Fault, SimMemory, Timing};
 use memferry_transfer::{
@@ -31,6 +34,26 @@ const TIMING: Timing = Timing { latency_ps: 1000, ps_per_byte: 10, preemption_by
 const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
 const C: SessionId = SessionId(3);
+
+/// A clock that tests move on, in nanoseconds.
+#[derive(Clone, Default)]
+pub(crate) struct Ticks(Arc<AtomicU64>);
+
+impl Ticks {
+    pub(crate) fn pass(&self, nanoseconds: u64) {
+        self.0.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ticks(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Clock for Ticks {
+    fn now(&self) -> Instant {
+        Instant::from_nanoseconds(self.ticks())
+    }
+}
 
 /// A path with a clock, a capability table and a log of completions.
 struct Bed {

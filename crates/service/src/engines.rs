@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use memferry_external::{EngineDescription, ExternalFrame};
 use memferry_shm::mapping::Mapping;
-use memferry_transfer::{Handle, SessionId};
+use memferry_transfer::{Handle, Rights, SessionId};
 
 use crate::config::{EngineConfig, FramesOf};
 use crate::engine_id::EngineId;
@@ -42,6 +42,8 @@ const LINGERING: Duration = Duration::from_secs(5);
 pub struct FrameProposal {
     index: usize,
     frame: Handle,
+    /// What its owner may do with it.
+    pub(crate) rights: Rights,
 }
 
 /// An event that a session waits for.
@@ -295,13 +297,25 @@ impl Engines {
                     place.has[side as usize] = Has::Asked;
                 }
             }
-            proposals.push(FrameProposal { index, frame });
+            proposals.push(FrameProposal { index, frame, rights: Rights::all() });
         }
         proposals
     }
 
     /// Asks an engine for a frame in its own memory.
     pub(crate) fn allocate(&mut self, user: u32, home: &str, length: u64) -> Result<FrameProposal, Refusal> {
+        let event = |frame| FrameEvent::Allocate { frame, length };
+        self.ask_for_frame(user, home, (length, Rights::all()), event)
+    }
+
+    /// Asks an engine for a frame in its own memory, or for a name of memory that it reaches, by `event`.
+    pub(crate) fn ask_for_frame(
+        &mut self,
+        user: u32,
+        home: &str,
+        (length, rights): (u64, Rights),
+        event: impl FnOnce(Handle) -> FrameEvent,
+    ) -> Result<FrameProposal, Refusal> {
         let none = || {
             let why =
                 format!("no engine process {home:?} gives memory to user {user}; see `memferry status`");
@@ -333,9 +347,9 @@ impl Engines {
         place.own_bytes = length;
         place.has[Side::Engine as usize] = Has::Asked;
         if let Some(engine) = &mut entry.engine {
-            engine.peer.events.push_back((FrameEvent::Allocate { frame, length }, None));
+            engine.peer.events.push_back((event(frame), None));
         }
-        Ok(FrameProposal { index, frame })
+        Ok(FrameProposal { index, frame, rights })
     }
 
     /// Whether an engine has allocated a frame that it was asked for, with its length; `None` while it has not answered. If it is late,
@@ -436,6 +450,7 @@ impl Engines {
                 Some(
                     FrameEvent::Map { frame, .. }
                     | FrameEvent::Allocate { frame, .. }
+                    | FrameEvent::Attach { frame, .. }
                     | FrameEvent::Unmap { frame },
                 ),
                 Some(FrameDone { frame: named, result }),
@@ -685,7 +700,9 @@ impl Entry {
                 continue;
             }
             let is_it = |(event, _): &(FrameEvent, _)| match event {
-                FrameEvent::Map { frame: of, .. } | FrameEvent::Allocate { frame: of, .. } => *of == frame,
+                FrameEvent::Map { frame: of, .. }
+                | FrameEvent::Allocate { frame: of, .. }
+                | FrameEvent::Attach { frame: of, .. } => *of == frame,
                 FrameEvent::Unmap { .. } | FrameEvent::Restart | FrameEvent::Export { .. } => false,
             };
             let mut has = Has::Late;

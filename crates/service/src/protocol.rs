@@ -15,11 +15,13 @@
 //! order of their numbers, and a number is never reused. `tests::golden` pins the bytes of every message; `docs/protocol.md`
 //! describes them for clients in other languages.
 
+use std::time::Duration;
+
 use memferry_external::layout::EngineLayout;
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
 use memferry_shm::queue_pair::Layout;
-use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
+use memferry_transfer::{GrantToken, Handle, NodeName, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
@@ -152,6 +154,8 @@ pub enum Command {
         length: u64,
         rights: Rights,
         to: Grantee,
+        /// For how long the grant gives access; `None` until it is revoked.
+        lasts: Option<Duration>,
     } = 2,
     Accept {
         token: GrantToken,
@@ -213,7 +217,24 @@ pub enum Command {
     Export {
         handle: Handle,
     } = 16,
+    /// Make a frame of memory that another node granted to this user, through the engine process called [`LINK`]. Length and rights are
+    /// those that the grantor named; the other node checks each access. The answer is a handle.
+    AcceptRemote {
+        node: NodeName,
+        token: GrantToken,
+        length: u64,
+        rights: Rights,
+    } = 17,
+    /// Take up a grant to a user of another node. For sessions of the user of the engine process called [`LINK`].
+    AcceptFor {
+        node: NodeName,
+        user: u32,
+        token: GrantToken,
+    } = 18,
 }
+
+/// The name, in the service's configuration, of the engine process that is the link to other nodes.
+pub const LINK: &str = "link";
 
 /// The way a client is signalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -466,9 +487,10 @@ pub fn decode_command(bytes: &[u8], expected: u32, descriptors: usize) -> Result
         return Err(Violation::Descriptors { expected: u32::from(required), got });
     }
     let rights = match &envelope.body {
-        Command::Register { rights, .. } | Command::Derive { rights, .. } | Command::Grant { rights, .. } => {
-            *rights
-        }
+        Command::Register { rights, .. }
+        | Command::Derive { rights, .. }
+        | Command::Grant { rights, .. }
+        | Command::AcceptRemote { rights, .. } => *rights,
         _ => Rights::empty(),
     };
     if Rights::from_bits(rights.bits()).is_none() {

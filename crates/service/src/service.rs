@@ -310,6 +310,10 @@ impl Service {
             Command::NextFrame { done } => return self.next_frame(session, done),
             Command::Allocate { home, length } => return self.allocate(session, &home, length),
             Command::Export { handle } => return self.export(session, handle),
+            Command::AcceptRemote { node, token, length, rights } => {
+                return self.accept_remote(session, (node, token), length, rights);
+            }
+            Command::AcceptFor { node, user, token } => self.accept_for(session, (node, user), token),
             Command::AttachEngine { name, role } => self.attach_engine(session, &name, &role),
             Command::OpenEngine { workers, capacity } => {
                 match self.open_engine(session, (workers, capacity), memory) {
@@ -332,8 +336,12 @@ impl Service {
             Command::Grant { to: Grantee::User(user), .. } if self.overflow.refuses(user) => {
                 Err(refusal(RefusalKind::Argument, OverflowUser::reason(user)))
             }
-            Command::Grant { handle, offset, length, rights, to } => {
-                let granted = self.capabilities().grant(session, handle, (offset, length), rights, to);
+            Command::Grant { to: Grantee::Remote { node, .. }, .. } if !node.is_valid() => {
+                engine_processes::check_node(node).map(|()| Answer::Closed)
+            }
+            Command::Grant { handle, offset, length, rights, to, lasts } => {
+                let range = (offset, length);
+                let granted = self.capabilities().grant_for(session, handle, range, rights, to, lasts);
                 granted
                     .map(|token| Answer::Handle(token.handle()))
                     .map_err(|error| refused_capability(&error))

@@ -27,6 +27,7 @@ use memferry_transfer::{Handle, PriorityClass, Rights, SessionId};
 
 use rustix::event::EventfdFlags;
 
+use crate::MonotonicClock;
 use crate::balancing::Balancing;
 use crate::bells::{Bell, QueueBells};
 use crate::counters::{ExternalCounters, QueueCounters, WorkerCounters};
@@ -85,7 +86,7 @@ impl Shared {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let view = Arc::new(View::new(workers.len(), fences));
         let capabilities = Capabilities::new(capabilities).with_mirror(Mirrored(Arc::clone(&view)));
-        let capabilities = Mutex::new(capabilities);
+        let capabilities = Mutex::new(capabilities.with_clock(MonotonicClock));
         let waiting = AtomicU32::new(0);
         let worker_waits = AtomicU32::new(0);
         let notices = Mutex::default();

@@ -7,7 +7,7 @@
 //!
 //! A failure at admission moved nothing. A failure after admission ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
 //! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`], [`Failure::EngineTimedOut`], [`Failure::RequestDropped`],
-//! [`Failure::EngineReset`]) may have moved a part; `bytes_done` says how much. The engine no longer touches the memory, with one
+//! [`Failure::EngineReset`], [`Failure::PeerLost`], [`Failure::PeerRefused`]) may have moved a part; `bytes_done` says how much. The engine no longer touches the memory, with one
 //! exception: after [`Failure::ChannelFaulted`] of a started request, the failed channel may write to it until the channel is
 //! reset, which may never happen. The service then keeps the memory, and its owner must not use it for anything else.
 //! Three failures leave the outcome unknown: [`Failure::ServiceLost`], [`Failure::UnknownTicket`] and [`Failure::Forked`]. Only
@@ -54,6 +54,62 @@ impl core::fmt::Display for EngineKind {
     }
 }
 
+/// Why another node refused access to its memory. The numbers are those of completions and of messages between links.
+///
+/// ```
+/// use memferry_transfer::PeerReason;
+///
+/// assert_eq!(PeerReason::from_code(PeerReason::Expired.code()), Some(PeerReason::Expired));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, Error)]
+#[repr(u8)]
+pub enum PeerReason {
+    /// There is no such grant to this user of this node.
+    #[error("it granted nothing under this token to this user of this node")]
+    NoSuchGrant = 0,
+    /// The grant was revoked.
+    #[error("the grant was revoked by its grantor")]
+    Revoked = 1,
+    /// The grant was for a limited time.
+    #[error("the grant has expired; ask its grantor for a new one")]
+    Expired = 2,
+    /// The grant lacks the right.
+    #[error("the grant lacks the right to read or to write")]
+    MissingRight = 3,
+    /// The request leaves the granted range.
+    #[error("the request leaves the granted range")]
+    OutOfBounds = 4,
+    /// A quota of its link is used up.
+    #[error("a quota of its link is used up; try again later")]
+    Busy = 5,
+    /// Its service could not do the request.
+    #[error("its service failed to do the request")]
+    Failed = 6,
+}
+
+impl PeerReason {
+    /// All reasons, by number.
+    pub const ALL: [Self; 7] = [
+        Self::NoSuchGrant,
+        Self::Revoked,
+        Self::Expired,
+        Self::MissingRight,
+        Self::OutOfBounds,
+        Self::Busy,
+        Self::Failed,
+    ];
+
+    /// The number in completions and messages.
+    pub const fn code(self) -> u64 {
+        self as u64
+    }
+
+    /// The reason with this number.
+    pub fn from_code(code: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(code).ok()?).copied()
+    }
+}
+
 /// Why a request failed.
 ///
 /// ```
@@ -86,6 +142,14 @@ pub enum Failure {
     /// The capability was revoked.
     #[error("{side} handle {handle} was revoked by its grantor")]
     Revoked {
+        /// The operand that names the handle.
+        side: Side,
+        /// The handle in the request.
+        handle: Handle,
+    },
+    /// The capability comes from a grant for a limited time, which is over.
+    #[error("{side} handle {handle} has expired: it was granted for a limited time; ask for a new grant")]
+    Expired {
         /// The operand that names the handle.
         side: Side,
         /// The handle in the request.
@@ -196,6 +260,17 @@ pub enum Failure {
     /// The engine was reset to recover a failed channel. It no longer touches the memory.
     #[error("the engine was reset; a part may have been done, submit it again")]
     EngineReset,
+    /// The node that has the memory cannot be reached, or the link to it broke: a part may have been done.
+    #[error(
+        "the link to the node that has this memory is broken; a part may have been done, submit it again"
+    )]
+    PeerLost,
+    /// The node that has the memory refused; its rights are checked there. A part may have been done before.
+    #[error("the node that has this memory refused: {reason}")]
+    PeerRefused {
+        /// What its service said.
+        reason: PeerReason,
+    },
     /// The service is shutting down and did not start the request.
     #[error("the service is stopping and did not start this request")]
     ServiceStopping,

@@ -143,6 +143,81 @@ impl core::str::FromStr for GrantToken {
     }
 }
 
+/// The name of a machine that grants memory to users of others: 1 to 16 lower-case letters, digits and hyphens.
+///
+/// ```
+/// use memferry_transfer::NodeName;
+///
+/// let node: NodeName = "alpha-1".parse().unwrap();
+/// assert_eq!(node.to_string(), "alpha-1");
+/// assert!("Alpha".parse::<NodeName>().is_err() && "".parse::<NodeName>().is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeName([u8; NodeName::BYTES]);
+
+/// The text is no node's name.
+///
+/// ```
+/// use memferry_transfer::{BadNodeName, NodeName};
+///
+/// assert_eq!("a name that is too long".parse::<NodeName>(), Err(BadNodeName));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a node's name has 1 to 16 lower-case letters, digits and hyphens")]
+pub struct BadNodeName;
+
+impl NodeName {
+    /// Bytes of a name, with zeros behind the text.
+    pub const BYTES: usize = 16;
+
+    /// The name with these bytes from another process, which may not be [valid](Self::is_valid).
+    pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes: the text, then zeros.
+    pub const fn to_bytes(self) -> [u8; Self::BYTES] {
+        self.0
+    }
+
+    fn text(&self) -> &[u8] {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(Self::BYTES);
+        &self.0[..end]
+    }
+
+    /// Whether a node can have this name.
+    pub fn is_valid(&self) -> bool {
+        let text = self.text();
+        let is_allowed = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+        !text.is_empty() && text.iter().all(is_allowed) && self.0[text.len()..].iter().all(|byte| *byte == 0)
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeName({self})")
+    }
+}
+
+/// The text; `?` for a name that is not valid.
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = core::str::from_utf8(self.text()).ok().filter(|_| self.is_valid());
+        f.write_str(text.unwrap_or("?"))
+    }
+}
+
+impl core::str::FromStr for NodeName {
+    type Err = BadNodeName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; Self::BYTES];
+        bytes.get_mut(..text.len()).ok_or(BadNodeName)?.copy_from_slice(text.as_bytes());
+        Some(Self(bytes)).filter(Self::is_valid).ok_or(BadNodeName)
+    }
+}
+
 /// One client's connection to the service. Ids are not reused while the service runs.
 ///
 /// ```

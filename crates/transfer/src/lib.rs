@@ -28,13 +28,13 @@ mod slot_error;
 pub mod synchronized;
 pub mod wire;
 
-pub use completion::{Completion, EngineKind, Failure, Outcome};
+pub use completion::{Completion, EngineKind, Failure, Outcome, PeerReason};
 pub use engine::{
     Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, IMMEDIATE_OPERANDS, Memory,
     RefusalReason, Refused, Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
-pub use handle::{GrantToken, Handle, Rights, SessionId};
+pub use handle::{BadNodeName, GrantToken, Handle, NodeName, Rights, SessionId};
 pub use operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations, Pattern, Reach, Segment};
 pub use request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
 pub use rows::Rows;

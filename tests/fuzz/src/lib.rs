@@ -9,7 +9,8 @@
 //!                ├──► geometry       Plane::extent                   the bytes that a literal walk touches
 //! bytes ─────────┼──► fault_schedule   parser of faults             mistakes have a place in the text
 //! bytes ─────────┼──► control_message  decoders of the socket        decoded values survive another round trip
-//! bytes ─────────┴──► ninep_message    codec of the file server      decoded messages encode to the same bytes
+//! bytes ─────────┼──► ninep_message    codec of the file server      decoded messages encode to the same bytes
+//! bytes ─────────┴──► link_message     messages of another node      within the limits, and another round trip
 //! ```
 //!
 //! libFuzzer calls them through `fuzz_targets/`; `tests/corpus.rs` replays the committed seeds on stable Rust. A body accepts
@@ -21,6 +22,7 @@ mod engine_process;
 mod fault_schedule;
 mod geometry;
 mod input;
+mod link_message;
 mod ninep_message;
 mod pci_device;
 mod pci_socket;
@@ -31,6 +33,7 @@ pub use control_message::control_message;
 pub use engine_process::engine_process;
 pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;
+pub use link_message::link_message;
 pub use ninep_message::ninep_message;
 pub use pci_device::pci_device;
 pub use pci_socket::pci_socket;

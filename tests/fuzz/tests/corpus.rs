@@ -39,6 +39,11 @@ fn control_message_accepts_every_seed() {
 }
 
 #[test]
+fn link_message_accepts_every_seed() {
+    replay("link_message", memferry_fuzz::link_message);
+}
+
+#[test]
 fn ninep_message_accepts_every_seed() {
     replay("ninep_message", memferry_fuzz::ninep_message);
 }

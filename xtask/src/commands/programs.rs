@@ -14,12 +14,22 @@ use crate::work::Work;
 
 /// The demo's argument that the engines' folder follows.
 const ENGINES: &str = "--engines";
+/// The demo's argument for which the link is built.
+const NODES: &str = "--nodes";
 /// Environment variable with the Python that has OpenCV.
 const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
 /// Groups and their parts that compare with UCX.
 const WITH_UCX: [(&str, &str); 2] = [("service", "ucx"), ("bulk", "messages")];
 
 pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
+    if arguments.iter().any(|argument| argument == NODES) {
+        work.setup.rust(&[])?;
+        build(&release(&PRODUCT_WORKSPACE, package::LINK))?;
+        let mut with_link = arguments.to_vec();
+        with_link.push("--link".into());
+        with_link.push(work.place.built("release").join(binary::LINK).into_os_string());
+        return command_line(work, "demo", &with_link);
+    }
     let is_wanted = |argument: &OsString| argument == ENGINES;
     if !arguments.iter().any(is_wanted) {
         return command_line(work, "demo", arguments);

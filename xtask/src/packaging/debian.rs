@@ -27,13 +27,16 @@ const ENGINE_DEVELOPMENT: &str = "libmemferry-engine-dev";
 const ENGINE_CUDA: &str = "memferry-engine-cuda";
 /// The engine process for I/OAT devices.
 const ENGINE_IOAT: &str = "memferry-engine-ioat";
+/// The link to other nodes.
+const LINK: &str = "memferry-link";
 /// Devices for virtual machines.
 const DEVICE: &str = "memferry-device";
 /// Packages with crates of others, the crate that each contains, and its workspace.
-const WITH_CRATES: [(&str, &str, Workspace); 9] = [
+const WITH_CRATES: [(&str, &str, Workspace); 10] = [
     ("memferry", package::CLI, PRODUCT_WORKSPACE),
     (ENGINE_CUDA, package::ENGINE_CUDA, PRODUCT_WORKSPACE),
     (ENGINE_IOAT, package::ENGINE_IOAT, PRODUCT_WORKSPACE),
+    (LINK, package::LINK, PRODUCT_WORKSPACE),
     (DEVICE, package::DEVICE, RESEARCH_WORKSPACE),
     ("libmemferry0", package::C, PRODUCT_WORKSPACE),
     ("libmemferry-dev", package::C, PRODUCT_WORKSPACE),
@@ -55,6 +58,7 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
         .arg(&built.manuals)
         .arg(work.place.at(layout::packaging::CUDA_PAGE))
         .arg(work.place.at(layout::packaging::IOAT_PAGE))
+        .arg(work.place.at(layout::packaging::LINK_PAGE))
         .arg(work.place.at(layout::packaging::DEVICE_PAGE))
         .args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
@@ -101,6 +105,7 @@ fn lay_out(
     tree::command(built, &prefix("memferry"))?;
     tree::cuda(built, &prefix(ENGINE_CUDA))?;
     tree::ioat(built, &prefix(ENGINE_IOAT))?;
+    tree::node_link(built, &prefix(LINK))?;
     tree::device(built, &prefix(DEVICE))?;
     tree::library(&built.c, &prefix("libmemferry0"))?;
     tree::development(&built.c, &prefix("libmemferry-dev"))?;

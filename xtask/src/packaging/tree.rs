@@ -1,7 +1,7 @@
 //! The files of each package: where they are built, and where they are installed.
 //!
 //! ```text
-//! Built ──► command, cuda, ioat, device, library, development, examples, python, module ──► files below Prefix::root
+//! Built ──► command, cuda, ioat, link, device, library, development, examples, python, module ──► files below Prefix::root
 //! ```
 //!
 //! `Prefix::seen` is the path that the installed programs know. It differs from `root` while a package is made.
@@ -113,6 +113,14 @@ pub(crate) fn cuda(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
 pub(crate) fn ioat(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     stripped(&built.programs.join(binary::ENGINE_IOAT), &prefix.folder("bin")?)?;
     let from = built.root.join(layout::packaging::IOAT);
+    units(&from, prefix)?;
+    copy_all(&from, &prefix.folder("share/man/man1")?, "1")
+}
+
+/// The link to other nodes, with its unit and manual page.
+pub(crate) fn node_link(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    stripped(&built.programs.join(layout::binary::LINK), &prefix.folder("bin")?)?;
+    let from = built.root.join(layout::packaging::LINK);
     units(&from, prefix)?;
     copy_all(&from, &prefix.folder("share/man/man1")?, "1")
 }

@@ -4,7 +4,7 @@
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
 //!                      └─ shm ◄── cpu, kmod ◄─┴─ service ◄─┬─ memferry ◄── c, python, bulk, cli
 //!                          ▲      ▲                        ├─ daemon ◄──── cli
-//!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
+//!                          │      │                        └─ engine ◄──── engine-c, engine-cuda, link (and memferry)   external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
 //! ioat-registers ◄── driver-ioat ◄── driven-ioat ◄── engine-ioat, which also uses engine
@@ -129,6 +129,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-transfer",
         ]),
     ),
+    // An engine of its service and a client of it at once.
+    ("memferry-link", Arrows::Only(&["memferry", "memferry-engine"])),
     ("memferry-fake-cuda", Arrows::Only(&[])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
     (

@@ -378,10 +378,17 @@ class Client:
         """
 
     def grant(
-        self, memory: Frame | Region, rights: str = "r", *, session: int | None = None, user: int | None = None
+        self,
+        memory: Frame | Region,
+        rights: str = "r",
+        *,
+        session: int | None = None,
+        user: int | None = None,
+        lasts: float | None = None,
     ) -> Grant:
         """Grants rights on a frame or a region to one session, or to every session of a user (a user id). `rights` are letters
-        of "rwg", to read, to write, to grant.
+        of "rwg", to read, to write, to grant. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
+        interrupted, so revoke the grant before the memory is reused.
 
         Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
         for other memory, other letters, more or fewer than one grantee, or a closed client.

@@ -249,7 +249,12 @@ pub(crate) struct Service {
 impl Service {
     /// Starts the service with further arguments and waits until clients can connect.
     pub(crate) fn start(stage: &Stage, arguments: &[&str]) -> Result<Self, CommandError> {
-        let socket = stage.path_of(Part::Service, "memferry.sock");
+        Self::start_at(stage, "memferry.sock", arguments)
+    }
+
+    /// As [`start`](Self::start), with a socket of another name: there may be several services.
+    pub(crate) fn start_at(stage: &Stage, socket: &str, arguments: &[&str]) -> Result<Self, CommandError> {
+        let socket = stage.path_of(Part::Service, socket);
         let mut command = stage.command(Part::Service);
         command
             .args(["serve", "--no-config", "--mode", "666", "--stop-with-parent", "--socket"])
@@ -312,6 +317,51 @@ impl Drop for Engine {
         if rustix::process::kill_process(process, rustix::process::Signal::TERM).is_ok() {
             let _ = self.0.end();
         }
+    }
+}
+
+/// The link of a node. Killed when dropped, and its engine with it.
+pub(crate) struct Link(#[expect(dead_code, reason = "dropping it ends the process")] Player);
+
+impl Link {
+    /// Starts a link by the words of a command. It runs as the engines' user, unless the command enters a network first, for which only
+    /// root has the right.
+    pub(crate) fn start(stage: &Stage, words: &[PathBuf]) -> Result<Self, CommandError> {
+        let (program, arguments) = words.split_first().ok_or("the link has no command")?;
+        let mut command = match (stage.user_of(Part::Engines), program.as_os_str() == "ip") {
+            (Some(user), true) => {
+                let (network, link) = arguments.split_at(3);
+                let mut command = Command::new(program);
+                command.args(network).args(["setpriv", "--clear-groups"]);
+                command.args([format!("--reuid={user}"), format!("--regid={user}")]).args(link);
+                command
+            }
+            (user, _) => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                if let Some(user) = user {
+                    command.uid(user).gid(user);
+                }
+                command
+            }
+        };
+        command.current_dir("/").stdin(Stdio::null());
+        Player::start(command, stage).map(Self)
+    }
+}
+
+impl Stage {
+    /// Makes a link's key, and returns what the program prints: its public half.
+    pub(crate) fn keygen(&self, program: &Path, file: &Path) -> Result<String, CommandError> {
+        let mut command = Command::new(program);
+        if let Some(user) = self.user_of(Part::Engines) {
+            command.uid(user).gid(user);
+        }
+        let made = command.current_dir("/").arg("keygen").arg(file).stdin(Stdio::null()).output()?;
+        if !made.status.success() {
+            return Err(String::from_utf8_lossy(&made.stderr).trim().to_owned().into());
+        }
+        Ok(String::from_utf8_lossy(&made.stdout).trim().to_owned())
     }
 }
 

@@ -44,6 +44,8 @@ impl Owed {
             | Command::Derive { .. }
             | Command::Grant { .. }
             | Command::Accept { .. }
+            | Command::AcceptRemote { .. }
+            | Command::AcceptFor { .. }
             | Command::OpenQueue { .. } => Self::Released,
             _ => Self::Ignored,
         }
@@ -210,7 +212,8 @@ pub(super) fn timed_out(command: &Command, deadline: &Deadline) -> CallError {
         Command::Register { .. } => "register memory",
         Command::Derive { .. } => "derive a frame",
         Command::Grant { .. } => "grant memory",
-        Command::Accept { .. } => "accept a grant",
+        Command::Accept { .. } | Command::AcceptFor { .. } => "accept a grant",
+        Command::AcceptRemote { .. } => "accept a grant of another node",
         Command::OpenQueue { .. } => "open a queue",
         Command::CloseQueue { .. } => "close a queue",
         Command::Notify { .. } => "signal completions",

@@ -45,6 +45,41 @@ fn a_grant_is_bounded_until_revoked() {
 }
 
 #[test]
+fn a_grant_for_a_time_ends_by_itself() {
+    let owner = Client::embedded().expect("a client");
+    let peer = Client::embedded().expect("another client");
+    let shared = frame(&owner);
+    let private = frame(&peer);
+    shared.write(0, &[5; FRAME_BYTES as usize]).expect("access to the frame");
+    let to = Grantee::Session(peer.session());
+    // On a busy machine it may expire before it is accepted.
+    let granted = loop {
+        let lasts = std::time::Duration::from_millis(30);
+        let grant = owner.grant_for(&shared, Rights::all(), to, lasts).expect("granted");
+        if let Ok(granted) = peer.accept(grant.token()) {
+            break granted;
+        }
+    };
+    let mut queue = peer.queue(4).expect("a queue");
+    let expired = Failure::Expired { side: Side::Source, handle: granted.handle() };
+    let ended = loop {
+        let ticket = queue.submit(copy(&granted, &private)).expect("room");
+        match outcome(end_of(&mut queue, ticket)) {
+            Ok(bytes) => assert_eq!(bytes, FRAME_BYTES),
+            Err(failure) => break failure,
+        }
+    };
+    assert_eq!(ended, expired);
+    let derived = peer.derive(&granted, Rights::READ);
+    let Err(CallError::Refused(refused)) = derived else { panic!("derived from an expired grant") };
+    assert!(refused.message.contains("expired"), "{refused}");
+    let over = owner.grant_for(&shared, Rights::READ, to, std::time::Duration::ZERO).expect("granted");
+    let refused = peer.accept(over.token()).expect_err("it has expired");
+    assert!(refused.to_string().contains("expired"), "{refused}");
+    over.revoke().expect("an expired grant can be revoked");
+}
+
+#[test]
 fn revoke_returns_after_the_peers_transfers_end() {
     let owner = Client::embedded().expect("a client");
     let peer = Client::embedded().expect("another client");

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A mirror only repeats: the table decides, and a request that a mirror does not know is checked against the table. Grants are not
-//! reported, because they give no access.
+//! reported, because they give no access, and neither is what expires, because only the table looks at a clock.
 
 use memferry_transfer::{Handle, Rights, SessionId};
 

@@ -5,10 +5,12 @@
 //! grants       grant, accept, grantees         revocation  waiting for requests, dropping memory
 //! handles      foreign, forged and stale ones  model       random histories against a naive table
 //! operands     the right of each operand of each operation
+//! expiry       grants for a limited time
 //! parts        revocations that the table's other users interrupt
 //! ```
 
 mod admission;
+mod expiry;
 mod grants;
 mod handles;
 mod model;
@@ -22,6 +24,7 @@ use std::rc::Rc;
 use memferry_transfer::{Pattern, PixelSize, Request};
 
 use super::*;
+use crate::tests::Ticks;
 
 const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);

@@ -158,6 +158,51 @@ fn a_loop_repeats_in_order_and_counts_rounds() {
     assert_eq!((bed.ended_at(1), bed.ended_at(4)), (3 * (1100 + 1200), 3 * (1100 + 1200) + 1000));
 }
 
+/// A frame of A that B may use for a time.
+fn granted_for(bed: &mut Bed, nanoseconds: u64) -> Handle {
+    let (owned, _) = bed.frame(A, 64);
+    let lasts = Some(std::time::Duration::from_nanos(nanoseconds));
+    let to = Grantee::Session(B);
+    let token = bed.capabilities.grant_for(A, owned, (0, 64), Rights::all(), to, lasts).unwrap();
+    bed.capabilities.accept(B, 1, token).unwrap().handle
+}
+
+#[test]
+fn an_expired_grant_ends_an_endless_loop() {
+    let (mut bed, _, _) = bed(4);
+    let clock = Ticks::default();
+    bed.capabilities = Capabilities::new(64).with_clock(clock.clone());
+    let handle = granted_for(&mut bed, 10);
+    let queue = bed.path.open_queue(B, 1);
+    bed.submit(queue, 1, &Request::repeat(0));
+    bed.submit(queue, 2, &fill(handle, 10));
+    bed.turns(20);
+    assert!(bed.log.is_empty());
+    clock.pass(10);
+    bed.drain();
+    let expired = Failure::Expired { side: memferry_transfer::Side::Destination, handle };
+    assert_eq!(bed.completion(2).outcome.result, Err(expired));
+    assert_eq!(bed.completion(1).outcome.result, Err(expired));
+    assert!(bed.completion(2).outcome.bytes_done > 0, "rounds before the end were done");
+}
+
+#[test]
+fn a_waiting_request_does_not_outlast_its_grant() {
+    let (mut bed, _, _) = bed(1);
+    let clock = Ticks::default();
+    bed.capabilities = Capabilities::new(64).with_clock(clock.clone());
+    let handle = granted_for(&mut bed, 10);
+    let queue = bed.path.open_queue(B, 1);
+    bed.submit(queue, 1, &fill(handle, 10));
+    bed.submit(queue, 2, &fill(handle, 10));
+    clock.pass(10);
+    bed.drain();
+    // The first one ran already.
+    assert_eq!(bed.completion(1).outcome.result, OK);
+    let expired = Failure::Expired { side: memferry_transfer::Side::Destination, handle };
+    assert_eq!(bed.completion(2), refused(2, expired));
+}
+
 #[test]
 fn a_stopped_loop_completes_its_round() {
     let (mut bed, queue, frame) = bed(4);

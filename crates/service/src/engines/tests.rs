@@ -3,7 +3,7 @@
 mod exports;
 
 use super::*;
-use memferry_transfer::Operations;
+use memferry_transfer::{GrantToken, Operations};
 
 const USER: u32 = 998;
 const CLIENT: u32 = 1000;
@@ -60,6 +60,14 @@ impl Bed {
 
     fn allocate(&mut self, length: u64) -> Result<FrameProposal, Refusal> {
         self.engines.allocate(CLIENT, "example", length)
+    }
+
+    /// Asks for a name of memory of another node.
+    fn attach_remote(&mut self, length: u64) -> Result<FrameProposal, Refusal> {
+        let node = "far".parse().unwrap();
+        let token = GrantToken::from_raw(1);
+        let event = |frame| FrameEvent::Attach { frame, length, node, token, user: CLIENT };
+        self.engines.ask_for_frame(CLIENT, "example", (length, Rights::READ), event)
     }
 
     /// A frame of the engine's own memory that it has allocated.
@@ -379,11 +387,11 @@ fn played(
             (frame, FrameResult::Mapped { is_writable: true })
         }
         FrameEvent::Map { frame, .. } => (frame, FrameResult::Failed),
-        FrameEvent::Allocate { frame, .. } if random.bool() => {
+        FrameEvent::Allocate { frame, .. } | FrameEvent::Attach { frame, .. } if random.bool() => {
             has.insert(frame);
             (frame, FrameResult::Mapped { is_writable: true })
         }
-        FrameEvent::Allocate { frame, .. } => (frame, FrameResult::Failed),
+        FrameEvent::Allocate { frame, .. } | FrameEvent::Attach { frame, .. } => (frame, FrameResult::Failed),
         FrameEvent::Unmap { frame } => {
             has.remove(&frame);
             (frame, FrameResult::Unmapped)
@@ -427,7 +435,10 @@ fn random_orders_keep_the_books() {
                     let mapping = registered.swap_remove(random.usize(..registered.len()));
                     assert!(bed.engines.release(&[mapping]), "seed {seed}");
                 }
-                4 if allocating.len() + registered.len() < 8 => allocating.push(bed.allocate(4096).unwrap()),
+                4 if allocating.len() + registered.len() < 8 => {
+                    let asked = if random.bool() { bed.allocate(4096) } else { bed.attach_remote(4096) };
+                    allocating.push(asked.unwrap());
+                }
                 5 if !allocating.is_empty() => {
                     let index = random.usize(..allocating.len());
                     match bed.engines.allocated(&allocating[index], random.bool()) {

@@ -6,7 +6,7 @@
 //! ```
 
 use memferry_external::EngineDescription;
-use memferry_transfer::Handle;
+use memferry_transfer::{GrantToken, Handle, NodeName};
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of an engine's name.
@@ -65,6 +65,9 @@ pub enum FrameEvent {
     Allocate { frame: Handle, length: u64 } = 3,
     /// For an engine: report a descriptor of a frame in its own memory, for the frame's owner. The frame stays, and requests go on.
     Export { frame: Handle } = 4,
+    /// For the link: a frame names memory that another node granted to a user of this one. Report it as mapped. [`Unmap`](Self::Unmap)
+    /// ends it.
+    Attach { frame: Handle, length: u64, node: NodeName, token: GrantToken, user: u32 } = 5,
 }
 
 /// What a descriptor of an engine's memory is.

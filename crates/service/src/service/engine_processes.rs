@@ -18,20 +18,31 @@ use std::time::{Duration, Instant as Stopwatch};
 use memferry_cpu::IMMEDIATE_BYTES;
 use memferry_external::layout::EngineLayout;
 use memferry_external::{ExternalEngine, Fault, Lost};
+use memferry_path::Accepted;
 use memferry_shm::frame;
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::ClientEnd;
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Handle, Rights, SessionId};
+use memferry_transfer::{GrantToken, Handle, NodeName, Rights, SessionId};
 
 use super::{Executed, Service, no_memory, no_resources, refused_capability};
 use crate::bells::Bell;
 use crate::engine_id::EngineId;
 use crate::engines::{Engines, ExportRequest, ExportState, FrameDelivery, FrameProposal};
-use crate::protocol::{Answer, EngineRole, ExternalStatus, FrameDone, Refusal, RefusalKind};
+use crate::protocol::{
+    Answer, EngineRole, ExternalStatus, FrameDone, FrameEvent, LINK, Refusal, RefusalKind,
+};
 use crate::session::{Introduced, refusal, session_closed};
 use crate::shared::{Notice, WorkerCommand};
+
+/// Refuses what is no node's name.
+pub(super) fn check_node(node: NodeName) -> Result<(), Refusal> {
+    if node.is_valid() {
+        return Ok(());
+    }
+    Err(refusal(RefusalKind::Argument, memferry_transfer::BadNodeName))
+}
 
 impl Service {
     fn engine_processes(&self) -> MutexGuard<'_, Engines> {
@@ -136,19 +147,62 @@ impl Service {
     }
 
     pub(super) fn allocate(&self, session: SessionId, home: &str, length: u64) -> Executed {
-        let user = || {
-            if length == 0 || isize::try_from(length).is_err() {
-                let why = format!("{length} bytes are no length of a frame");
-                return Err(refusal(RefusalKind::Argument, why));
-            }
-            let sessions = self.sessions();
-            sessions.room_for_frame(session, length, &self.config.quotas)?;
-            Ok(sessions.get(session).ok_or_else(session_closed)?.client.user)
-        };
-        match user().and_then(|user| self.engine_processes().allocate(user, home, length)) {
+        let proposed = self
+            .room_at_engine(session, length)
+            .and_then(|user| self.engine_processes().allocate(user, home, length));
+        match proposed {
             Ok(proposal) => Executed::Allocates(proposal),
             Err(refused) => Executed::Done(Err(refused), Vec::new()),
         }
+    }
+
+    /// Makes a frame that names memory of another node. What its owner granted is checked there at each access.
+    pub(super) fn accept_remote(
+        &self,
+        session: SessionId,
+        (node, token): (NodeName, GrantToken),
+        length: u64,
+        rights: Rights,
+    ) -> Executed {
+        let propose = || {
+            check_node(node)?;
+            let user = self.room_at_engine(session, length)?;
+            let attach = |frame| FrameEvent::Attach { frame, length, node, token, user };
+            self.engine_processes().ask_for_frame(user, LINK, (length, rights), attach)
+        };
+        match propose() {
+            Ok(proposal) => Executed::Allocates(proposal),
+            Err(refused) => Executed::Done(Err(refused), Vec::new()),
+        }
+    }
+
+    /// Takes up a grant to a user of another node, for the link.
+    pub(super) fn accept_for(
+        &self,
+        session: SessionId,
+        to: (NodeName, u32),
+        token: GrantToken,
+    ) -> Result<Answer, Refusal> {
+        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
+        if !self.config.engines.iter().any(|engine| engine.name == LINK && engine.user == user) {
+            let why = format!("only the user of the engine process {LINK:?} accepts grants for other nodes");
+            return Err(refusal(RefusalKind::Argument, why));
+        }
+        let accepted = self.capabilities().accept_for(session, to, token);
+        let Accepted { handle, length, rights, grantor } =
+            accepted.map_err(|error| refused_capability(&error))?;
+        Ok(Answer::Accepted { handle, length, rights, grantor })
+    }
+
+    /// The user of a session that may have one more frame of so many bytes at an engine.
+    fn room_at_engine(&self, session: SessionId, length: u64) -> Result<u32, Refusal> {
+        if length == 0 || isize::try_from(length).is_err() {
+            let why = format!("{length} bytes are no length of a frame");
+            return Err(refusal(RefusalKind::Argument, why));
+        }
+        let sessions = self.sessions();
+        sessions.room_for_frame(session, length, &self.config.quotas)?;
+        Ok(sessions.get(session).ok_or_else(session_closed)?.client.user)
     }
 
     /// The answer to a session that waits for an engine to allocate a frame; `None` while the engine has not answered. If it `is_late`, it
@@ -163,7 +217,7 @@ impl Service {
         let proposals = std::slice::from_ref(proposal);
         let register = |length: u64| {
             let mapping = Mapping::reserved(length as usize).map_err(|error| no_resources(&error))?;
-            let answer = self.register_mapping(session, mapping.clone(), Rights::all())?;
+            let answer = self.register_mapping(session, mapping.clone(), proposal.rights)?;
             self.frame_registered(proposals, &mapping);
             Ok(answer)
         };

@@ -10,7 +10,7 @@
 //!
 //! Eight short slots fill a cache line. Slots may be hostile, as those of requests.
 
-use crate::completion::{Completion, EngineKind, Failure, Outcome};
+use crate::completion::{Completion, EngineKind, Failure, Outcome, PeerReason};
 use crate::handle::Handle;
 use crate::request::PriorityClass;
 use crate::side::Side;
@@ -102,6 +102,9 @@ fn encode_failure(failure: Failure) -> (u64, Side, u64) {
         Failure::EngineReset => (23, none, 0),
         Failure::DeadlineUnreachable => (24, none, 0),
         Failure::Overlap { operand } => (25, none, operand),
+        Failure::Expired { side, handle } => (26, side, handle.bits()),
+        Failure::PeerLost => (27, none, 0),
+        Failure::PeerRefused { reason } => (28, none, reason.code()),
     }
 }
 
@@ -203,6 +206,9 @@ fn decode_failure(status: u8, side: Side, detail: u64) -> Result<Failure, SlotEr
         23 => Failure::EngineReset,
         24 => Failure::DeadlineUnreachable,
         25 => Failure::Overlap { operand: detail },
+        26 => Failure::Expired { side, handle },
+        27 => Failure::PeerLost,
+        28 => Failure::PeerRefused { reason: PeerReason::from_code(detail).ok_or(SlotError::Value)? },
         other => return Err(SlotError::Status(u16::from(other))),
     })
 }

@@ -38,7 +38,8 @@ pub(super) fn grant_trees(stage: &Stage) -> Result<(), Failed> {
             for _ in 0..depth / BURST {
                 for index in 0..BURST {
                     let rights = Rights::READ;
-                    let grant = Command::Grant { handle: deepest, offset: 0, length: 64, rights, to };
+                    let grant =
+                        Command::Grant { handle: deepest, offset: 0, length: 64, rights, to, lasts: None };
                     connection.send(if index % 2 == 0 { grant } else { derive(deepest) }, &[])?;
                 }
                 for _ in 0..BURST {

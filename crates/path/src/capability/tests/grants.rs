@@ -102,3 +102,22 @@ fn only_the_holder_may_grant_derive_or_revoke() {
     assert_eq!(table.revoke(B, root), Err(unknown));
     assert_eq!(filled(&mut table, A, root, (0, 100)), Ok((0, 100)));
 }
+
+#[test]
+fn only_a_link_accepts_for_users_of_other_nodes() {
+    let (mut table, root, _) = with_root();
+    let [near, far]: [NodeName; 2] = ["near", "far"].map(|name| name.parse().unwrap());
+    let to = Grantee::Remote { node: far, user: BOB };
+    let token = table.grant(A, root, (4, 8), Rights::READ, to).unwrap();
+    let none = Err(CapabilityError::NoSuchGrant(token));
+    assert_eq!(table.accept(B, BOB, token), none, "not as a user of this node");
+    for (node, user) in [(near, BOB), (far, ALICE), (NodeName::from_bytes([0; 16]), BOB)] {
+        assert_eq!(table.accept_for(C, (node, user), token), none);
+    }
+    let local = table.grant(A, root, (0, 8), Rights::READ, Grantee::User(BOB)).unwrap();
+    assert_eq!(table.accept_for(C, (far, BOB), local), Err(CapabilityError::NoSuchGrant(local)));
+    let accepted = table.accept_for(C, (far, BOB), token).unwrap();
+    assert_eq!((accepted.length, accepted.rights, accepted.grantor), (8, Rights::READ, A));
+    table.revoke(A, token.handle()).unwrap();
+    assert_eq!(table.accept_for(C, (far, BOB), token), none);
+}

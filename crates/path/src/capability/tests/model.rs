@@ -20,16 +20,57 @@ fn user_of(session: SessionId) -> u32 {
     if session == A { ALICE } else { BOB }
 }
 
+fn node() -> NodeName {
+    "far".parse().unwrap()
+}
+
 #[derive(Clone, Debug)]
 enum Step {
-    Register { session: usize, length: u64, rights: u8 },
-    Derive { session: usize, of: Index, range: (u64, u64), rights: u8 },
-    Grant { session: usize, of: Index, range: (u64, u64), rights: u8, to: Grantee },
-    Accept { session: usize, token: Index },
-    Revoke { session: usize, of: Index },
-    Close { session: usize },
-    Admit { session: usize, source: Index, destination: Index, range: (u64, u64) },
-    Release { which: Index },
+    Register {
+        session: usize,
+        length: u64,
+        rights: u8,
+    },
+    Derive {
+        session: usize,
+        of: Index,
+        range: (u64, u64),
+        rights: u8,
+    },
+    Grant {
+        session: usize,
+        of: Index,
+        range: (u64, u64),
+        rights: u8,
+        to: Grantee,
+        lasts: Option<u64>,
+    },
+    /// For a user of another node, if one is named.
+    Accept {
+        session: usize,
+        token: Index,
+        far: Option<u32>,
+    },
+    Revoke {
+        session: usize,
+        of: Index,
+    },
+    Close {
+        session: usize,
+    },
+    Admit {
+        session: usize,
+        source: Index,
+        destination: Index,
+        range: (u64, u64),
+    },
+    Release {
+        which: Index,
+    },
+    /// Grants may end by it.
+    Pass {
+        nanoseconds: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -39,6 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
     let to = prop_oneof![
         (0..3_usize).prop_map(|session| Grantee::Session(SESSIONS[session])),
         prop_oneof![Just(ALICE), Just(BOB)].prop_map(Grantee::User),
+        prop_oneof![Just(ALICE), Just(BOB)].prop_map(|user| Grantee::Remote { node: node(), user }),
     ];
     let any = any::<Index>;
     prop_oneof![
@@ -46,15 +88,18 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(session, length, rights)| Step::Register { session, length, rights }),
         4 => (session.clone(), any(), range.clone(), rights.clone())
             .prop_map(|(session, of, range, rights)| Step::Derive { session, of, range, rights }),
-        4 => (session.clone(), any(), range.clone(), rights, to)
-            .prop_map(|(session, of, range, rights, to)| Step::Grant { session, of, range, rights, to }),
-        6 => (session.clone(), any()).prop_map(|(session, token)| Step::Accept { session, token }),
+        4 => (session.clone(), any(), range.clone(), rights, to, proptest::option::of(0..30_u64)).prop_map(
+            |(session, of, range, rights, to, lasts)| Step::Grant { session, of, range, rights, to, lasts },
+        ),
+        6 => (session.clone(), any(), proptest::option::weighted(0.3, prop_oneof![Just(ALICE), Just(BOB)]))
+            .prop_map(|(session, token, far)| Step::Accept { session, token, far }),
         3 => (session.clone(), any()).prop_map(|(session, of)| Step::Revoke { session, of }),
         1 => session.clone().prop_map(|session| Step::Close { session }),
         6 => (session, any(), any(), range).prop_map(|(session, source, destination, range)| {
             Step::Admit { session, source, destination, range }
         }),
         4 => any().prop_map(|which| Step::Release { which }),
+        2 => (0..20_u64).prop_map(|nanoseconds| Step::Pass { nanoseconds }),
     ]
 }
 
@@ -72,6 +117,8 @@ struct Record {
     length: u64,
     rights: Rights,
     grantee: Option<Grantee>,
+    /// The moment from which it gives no access.
+    expires: Option<u64>,
     in_flight: usize,
     revoked: bool,
     /// Its holder gets no tombstone.
@@ -119,6 +166,7 @@ impl Heard {
 
 struct Model {
     table: Capabilities<Counted>,
+    clock: Ticks,
     heard: Heard,
     /// Revocations are done one node at a time.
     in_parts: bool,
@@ -132,36 +180,43 @@ struct Model {
 impl Model {
     fn new(in_parts: bool) -> Self {
         let heard = Heard::default();
-        let table = Capabilities::new(QUOTA).with_mirror(heard.clone());
+        let clock = Ticks::default();
+        let table = Capabilities::new(QUOTA).with_mirror(heard.clone()).with_clock(clock.clone());
         let memories = vec![];
         let records = vec![];
         let running = vec![];
         let revocations = vec![];
-        Self { table, heard, in_parts, memories, records, running, revocations }
+        Self { table, clock, heard, in_parts, memories, records, running, revocations }
     }
 
     fn do_step(&mut self, step: Step) {
         match step {
             Step::Register { session, length, rights } => self.register(SESSIONS[session], length, rights),
             Step::Derive { session, of, range, rights } => {
-                self.narrow(SESSIONS[session], of, range, rights, None);
+                self.narrow(SESSIONS[session], of, range, rights, None, None);
             }
-            Step::Grant { session, of, range, rights, to } => {
-                self.narrow(SESSIONS[session], of, range, rights, Some(to));
+            Step::Grant { session, of, range, rights, to, lasts } => {
+                self.narrow(SESSIONS[session], of, range, rights, Some(to), lasts);
             }
-            Step::Accept { session, token } => self.accept(SESSIONS[session], token),
+            Step::Accept { session, token, far } => self.accept(SESSIONS[session], token, far),
             Step::Revoke { session, of } => self.revoke(SESSIONS[session], of),
             Step::Close { session } => self.close(SESSIONS[session]),
             Step::Admit { session, source, destination, range } => {
                 self.admit(SESSIONS[session], [source, destination], range);
             }
             Step::Release { which } => self.release(which),
+            Step::Pass { nanoseconds } => self.clock.pass(nanoseconds),
         }
         self.check();
     }
 
     fn pick(&self, index: Index) -> Option<usize> {
         (!self.records.is_empty()).then(|| index.index(self.records.len()))
+    }
+
+    /// Whether it has expired.
+    fn is_over(&self, record: &Record) -> bool {
+        record.expires.is_some_and(|end| end <= self.clock.ticks())
     }
 
     /// The records from one up to its root.
@@ -210,6 +265,7 @@ impl Model {
         (offset, length): (u64, u64),
         rights: u8,
         to: Option<Grantee>,
+        lasts: Option<u64>,
     ) {
         let Some(of) = self.pick(of) else { return };
         let wanted = Rights::from_bits_truncate(rights);
@@ -225,6 +281,8 @@ impl Model {
             Some(CapabilityError::OutOfRange { handle, offset, length, available })
         } else if wanted.is_empty() || !(wanted - held).is_empty() {
             Some(CapabilityError::Rights { handle, held, wanted })
+        } else if self.is_over(parent) {
+            Some(CapabilityError::Expired(handle))
         } else if to.is_some() && !held.contains(Rights::GRANT) {
             Some(CapabilityError::NotGrantable(handle))
         } else if self.held_by(session) >= QUOTA {
@@ -233,11 +291,16 @@ impl Model {
             None
         };
         let range = (parent.offset + offset, length);
-        let record = Record { grantee: to, ..fresh(session, Some(of), parent.memory, range, wanted) };
+        let own_end = lasts.map(|lasts| self.clock.ticks() + lasts);
+        let expires = own_end.into_iter().chain(parent.expires).min();
+        let record =
+            Record { grantee: to, expires, ..fresh(session, Some(of), parent.memory, range, wanted) };
         let answer = match to {
             None => self.table.derive(session, handle, (offset, length), wanted),
             Some(to) => {
-                self.table.grant(session, handle, (offset, length), wanted, to).map(GrantToken::handle)
+                let lasts = lasts.map(Duration::from_nanos);
+                let granted = self.table.grant_for(session, handle, (offset, length), wanted, to, lasts);
+                granted.map(GrantToken::handle)
             }
         };
         assert_eq!(answer.err(), expected);
@@ -246,23 +309,32 @@ impl Model {
         }
     }
 
-    fn accept(&mut self, session: SessionId, token: Index) {
+    fn accept(&mut self, session: SessionId, token: Index, far: Option<u32>) {
         let Some(token) = self.pick(token) else { return };
         let grant = &self.records[token];
         let is_grantee = match grant.grantee {
             None => false,
-            Some(Grantee::Session(to)) => to == session,
-            Some(Grantee::User(to)) => to == user_of(session),
+            Some(Grantee::Session(to)) => far.is_none() && to == session,
+            Some(Grantee::User(to)) => far.is_none() && to == user_of(session),
+            Some(Grantee::Remote { user, .. }) => far == Some(user),
         };
         let expected = if grant.revoked || !is_grantee {
             Some(CapabilityError::NoSuchGrant(GrantToken::from_handle(grant.handle)))
+        } else if self.is_over(grant) {
+            Some(CapabilityError::ExpiredGrant(GrantToken::from_handle(grant.handle)))
         } else if self.held_by(session) >= QUOTA {
             Some(CapabilityError::Quota { limit: QUOTA })
         } else {
             None
         };
-        let record = fresh(session, Some(token), grant.memory, (grant.offset, grant.length), grant.rights);
-        let answer = self.table.accept(session, user_of(session), GrantToken::from_handle(grant.handle));
+        let range = (grant.offset, grant.length);
+        let fresh = fresh(session, Some(token), grant.memory, range, grant.rights);
+        let record = Record { expires: grant.expires, ..fresh };
+        let token = GrantToken::from_handle(grant.handle);
+        let answer = match far {
+            None => self.table.accept(session, user_of(session), token),
+            Some(user) => self.table.accept_for(session, (node(), user), token),
+        };
         assert_eq!(answer.err(), expected);
         if let Ok(accepted) = answer {
             assert_eq!((accepted.length, accepted.rights), (record.length, record.rights));
@@ -396,6 +468,8 @@ impl Model {
             Err(Failure::Revoked { side, handle })
         } else if record.grantee.is_some() || !record.rights.contains(needed) {
             Err(Failure::MissingRight { side, handle })
+        } else if self.is_over(record) {
+            Err(Failure::Expired { side, handle })
         } else if offset + length > record.length {
             Err(Failure::OutOfBounds { side, available: record.length })
         } else {
@@ -413,7 +487,9 @@ impl Model {
                 let expected = self.expected(session, Side::Destination, index, (0, record.length));
                 let admitted = filled(&mut self.table, session, handle, (0, place.1));
                 assert_eq!(admitted, expected.map(|()| place));
-                assert_eq!(self.heard.writable(session, handle), expected.ok().map(|()| place));
+                // A mirror is not told of what expires.
+                let mirrored = expected.ok().filter(|()| record.expires.is_none()).map(|()| place);
+                assert_eq!(self.heard.writable(session, handle), mirrored);
             }
         }
         let mut over = Vec::new();
@@ -473,6 +549,7 @@ fn fresh(
         length,
         rights,
         grantee: None,
+        expires: None,
         in_flight: 0,
         revoked: false,
         forgotten: false,

@@ -112,14 +112,27 @@ fn command_bytes() {
     pin_variant(Command::Register { length: 300, rights }, &[0, 0xac, 0x02, 3]);
     let derive = Command::Derive { handle, offset: 128, length: 1, rights: Rights::WRITE };
     pin_variant(derive, &join(&[&[1], h, &[0x80, 0x01, 1, 2]]));
-    for (to, grantee) in
-        [(Grantee::Session(SessionId(5)), &[0, 5][..]), (Grantee::User(1000), &[1, 0xe8, 0x07])]
-    {
-        let grant = Command::Grant { handle, offset: 1, length: 4096, rights: Rights::GRANT, to };
-        pin_variant(grant, &join(&[&[2], h, &[1, 0x80, 0x20, 4], grantee]));
+    let node: NodeName = "beta".parse().unwrap();
+    let n = b"beta\0\0\0\0\0\0\0\0\0\0\0\0";
+    let remote = Grantee::Remote { node, user: 7 };
+    let there = join(&[&[2], n, &[7]]);
+    for (to, grantee) in [
+        (Grantee::Session(SessionId(5)), &[0, 5][..]),
+        (Grantee::User(1000), &[1, 0xe8, 0x07]),
+        (remote, &there),
+    ] {
+        for (lasts, end) in [(None, &[0][..]), (Some(Duration::new(300, 5)), &[1, 0xac, 0x02, 5])] {
+            let rights = Rights::GRANT;
+            let grant = Command::Grant { handle, offset: 1, length: 4096, rights, to, lasts };
+            pin_variant(grant, &join(&[&[2], h, &[1, 0x80, 0x20, 4], grantee, end]));
+        }
         pin_variant(to, grantee);
     }
     pin_variant(Command::Accept { token: GrantToken::from_handle(handle) }, &join(&[&[3], h]));
+    let token = GrantToken::from_handle(handle);
+    let remote = Command::AcceptRemote { node, token, length: 4096, rights };
+    pin_variant(remote, &join(&[&[17], n, h, &[0x80, 0x20, 3]]));
+    pin_variant(Command::AcceptFor { node, user: 7, token }, &join(&[&[18], n, &[7], h]));
     pin_variant(Command::Revoke { handle }, &join(&[&[4], h]));
     pin_variant(Command::OpenQueue { capacity: 64 }, &[5, 64]);
     pin_variant(Command::CloseQueue { queue: 300 }, &[6, 0xac, 0x02]);
@@ -186,11 +199,14 @@ fn engine_bytes() {
     );
     pin_variant(Answer::EngineAttached { workers: 2, capacity: 32 }, &[10, 2, 32]);
     pin_variant(Answer::EngineOpened, &[11]);
+    let token = GrantToken::from_handle(HANDLE);
+    let attach = FrameEvent::Attach { frame, length: 4096, node: "beta".parse().unwrap(), token, user: 7 };
     for (event, bytes) in [
         (FrameEvent::Map { frame, length: 4096 }, join(&[&[0], h, &[0x80, 0x20]])),
         (FrameEvent::Unmap { frame }, join(&[&[1], h])),
         (FrameEvent::Restart, vec![2]),
         (FrameEvent::Allocate { frame, length: 4096 }, join(&[&[3], h, &[0x80, 0x20]])),
+        (attach, join(&[&[5], h, &[0x80, 0x20], b"beta\0\0\0\0\0\0\0\0\0\0\0\0", h, &[7]])),
         (FrameEvent::Export { frame }, join(&[&[4], h])),
     ] {
         pin_variant(event, &bytes);

@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 
 use super::super::*;
-use crate::completion::{Completion, EngineKind, Failure, Outcome};
+use crate::completion::{Completion, EngineKind, Failure, Outcome, PeerReason};
 
 /// Index 7 in generation 1, and its neighbours.
 const A: u64 = 0x1_0000_0007;
@@ -279,6 +279,9 @@ fn statuses_with_their_details() {
         (23, source, Failure::EngineReset, 0),
         (24, source, Failure::DeadlineUnreachable, 0),
         (25, source, Failure::Overlap { operand: 7 }, 7),
+        (26, destination, Failure::Expired { side: destination, handle }, A),
+        (27, source, Failure::PeerLost, 0),
+        (28, source, Failure::PeerRefused { reason: PeerReason::Expired }, 2),
     ];
     for (status, side, failure, detail) in failures {
         let side = u64::from(side == Side::Destination) << 28;
@@ -290,7 +293,8 @@ fn statuses_with_their_details() {
         completion.outcome.engine = EngineKind::Cpu;
         pin_completion(completion, status << 16 | side | 1 << 29 | 1 << 24, 0x55, detail);
     }
-    assert_eq!(decode_completion(&[26 << 16 | LONG, 0, 0], 0), Err(SlotError::Status(26)));
+    assert_eq!(decode_completion(&[29 << 16 | LONG, 0, 0], 0), Err(SlotError::Status(29)));
+    assert_eq!(decode_completion(&[28 << 16 | LONG, 0, 7], 0), Err(SlotError::Value));
     for short in [11 << 16, 1 << 28, 1 << 29] {
         assert_eq!(decode_completion(&[short, 0, 0], 0), Err(SlotError::Length));
     }

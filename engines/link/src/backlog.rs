@@ -1,0 +1,56 @@
+//! Bytes for one peer that were not sent yet: a peer that does not read must not take the memory of the link.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::message::{MAX_MESSAGE, WINDOW};
+
+/// What may wait: the accesses of both sides, and room for what is short.
+const MAX_BYTES: usize = 3 * WINDOW * MAX_MESSAGE;
+/// Counted for each message besides its bytes.
+const EACH: usize = 256;
+
+/// The bytes that wait for one peer.
+#[derive(Clone, Default)]
+pub(crate) struct Backlog(Arc<AtomicUsize>);
+
+/// A message that counts until this is dropped.
+pub(crate) struct Unsent {
+    backlog: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Counts a message; `None` if too many wait.
+    pub(crate) fn add(&self, message: usize) -> Option<Unsent> {
+        let bytes = message + EACH;
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        // Dropped, it counts no more.
+        let unsent = Unsent { backlog: Arc::clone(&self.0), bytes };
+        (before + bytes <= MAX_BYTES).then_some(unsent)
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.backlog.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_is_bounded_and_shrinks() {
+        let backlog = Backlog::default();
+        let mut unsent: Vec<_> = (0..).map_while(|_| backlog.add(MAX_MESSAGE)).collect();
+        assert!(unsent.len() >= 2 * WINDOW && unsent.len() <= 3 * WINDOW);
+        assert!(backlog.add(MAX_MESSAGE).is_none());
+        unsent.pop();
+        unsent.extend(backlog.add(MAX_MESSAGE));
+        assert!(backlog.add(MAX_MESSAGE).is_none());
+        drop(unsent);
+        assert_eq!(backlog.0.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,37 @@
+//! The link of a node to others: its users' grants reach users there, and theirs reach users here.
+//!
+//! ```text
+//! here                                                          there
+//! client ─ request ─► service ─► engine: Requests ─ Access ─►  Owner: a client of its service, which checks and moves the bytes
+//!                                  local frames   ◄─ Done ──    into memory of the link
+//!        Config: peers, keys ─► Connections: Noise over TCP ─► messages, and bytes where encryption is asked for
+//!                                                   Ucx ─────► bytes, in clear text
+//! ```
+//!
+//! The process is an engine of its service and a client of it at once. As an engine it has the frames of users that its service shows it; as a
+//! client it has what was granted to users of other nodes, and nothing else. A link believes nothing that another sends, but which of
+//! that node's users asks.
+//!
+//! All work is done by one thread, without waiting. Other threads open connections, encrypt and decrypt.
+
+mod backlog;
+mod config;
+mod connections;
+mod divide;
+mod engine;
+mod frames;
+pub mod message;
+mod node;
+mod owner;
+mod report;
+mod requests;
+mod secure;
+mod ucx;
+
+// A peer, for tests that play a hostile one.
+
+pub use config::{Config, ConfigError, KeyPair, Peer};
+pub use connections::{Greeting, UcxPeer};
+pub use engine::{Arguments, Error, Options, Task, execute, run};
+pub use secure::{HandshakeError, PROTOCOL, Reader, Secured, Writer, accept, open};
+pub use ucx::LIBRARY;

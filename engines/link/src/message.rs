@@ -1,0 +1,203 @@
+//! Messages between links. All that comes from another node is hostile: decoded by postcard, copied once, and checked here.
+//!
+//! ```text
+//! Attach ─► Attached       a grant of the other node, for a user of this one
+//! Access ─► Done           pieces of what was attached: their bytes follow the message that brings them
+//! Crc    ─► Done           of a range, computed there
+//! Detach, Ping
+//! ```
+//!
+//! A message is the postcard encoding of [`Message`], and then its bytes.
+
+use memferry::{GrantToken, PeerReason, Rights};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Bytes of one access at most.
+pub const CHUNK_BYTES: u64 = 256 << 10;
+/// Bytes of one CRC at most.
+pub const CRC_BYTES: u64 = 16 << 20;
+/// Pieces of one access at most.
+pub const MAX_PIECES: usize = 64;
+/// Bytes of a message at most.
+pub const MAX_MESSAGE: usize = CHUNK_BYTES as usize + (4 << 10);
+/// Accesses of one link that may be under way at a time: as many as it has of these and of attachments not answered.
+pub const WINDOW: usize = 32;
+
+/// A message to another link.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Message {
+    /// The sender lives and has nothing else to say.
+    Ping,
+    /// A user of the sender's node takes up a grant of the receiver's.
+    Attach { id: u32, token: GrantToken, user: u32 },
+    /// What became of an `Attach`, by its number.
+    Attached { id: u32, outcome: Result<Attachment, PeerReason> },
+    /// The sender uses an attachment no more.
+    Detach { attachment: u32 },
+    /// Reads the pieces, offset and length each, or writes them if `write`: then their bytes follow.
+    Access { operation: u32, attachment: u32, write: bool, pieces: Vec<(u64, u32)> },
+    /// Computes the CRC-32C of a range, after bytes that had the CRC `seed`.
+    Crc { operation: u32, attachment: u32, offset: u64, length: u64, seed: u32 },
+    /// The answer to `Access` and `Crc`: the CRC, else 0. The bytes that were read follow.
+    Done { operation: u32, outcome: Result<u32, PeerReason> },
+}
+
+/// A grant that was taken up at its owner's link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Names it on this connection.
+    pub number: u32,
+    /// Bytes that the grant covers.
+    pub length: u64,
+    /// What the grant allows.
+    pub rights: Rights,
+}
+
+/// What another link sent is no message, or breaks a limit. The connection ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BadMessage {
+    #[error("it cannot be decoded")]
+    Malformed,
+    #[error("it has {0} bytes, more than a message can have")]
+    TooLong(usize),
+    #[error("it names {0} pieces, not 1 to {MAX_PIECES}")]
+    Pieces(usize),
+    #[error("it names {0} bytes, not up to {CHUNK_BYTES}")]
+    Bytes(u64),
+    #[error("it brings {got} bytes, not {expected}")]
+    Payload { expected: u64, got: u64 },
+    #[error("it answers nothing that was asked")]
+    Unasked,
+    #[error("it is one more than may be under way")]
+    Window,
+}
+
+impl Message {
+    /// The message, with room for so many bytes behind it.
+    pub fn encode(&self, payload: usize) -> Vec<u8> {
+        // Serializing our own message into a growing buffer cannot fail.
+        let mut bytes = postcard::to_allocvec(self).unwrap_or_default();
+        bytes.reserve_exact(payload);
+        bytes
+    }
+
+    /// Decodes a message and returns the bytes behind it. Whether an answer was asked for is not known here.
+    ///
+    /// # Errors
+    /// [`BadMessage`].
+    pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), BadMessage> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(BadMessage::TooLong(bytes.len()));
+        }
+        let (message, payload): (Self, &[u8]) =
+            postcard::take_from_bytes(bytes).map_err(|_| BadMessage::Malformed)?;
+        let expected = message.check()?;
+        let got = payload.len() as u64;
+        // How many bytes were asked for is known to the asker.
+        if expected.is_some_and(|expected| expected != got) {
+            return Err(BadMessage::Payload { expected: expected.unwrap_or(0), got });
+        }
+        Ok((message, payload))
+    }
+
+    /// Checks the limits; how many bytes follow, if that is known.
+    fn check(&self) -> Result<Option<u64>, BadMessage> {
+        match self {
+            Self::Access { write, pieces, .. } => {
+                if !(1..=MAX_PIECES).contains(&pieces.len()) {
+                    return Err(BadMessage::Pieces(pieces.len()));
+                }
+                let bytes = pieces.iter().map(|(_, length)| u64::from(*length)).sum();
+                if bytes > CHUNK_BYTES {
+                    return Err(BadMessage::Bytes(bytes));
+                }
+                Ok(Some(if *write { bytes } else { 0 }))
+            }
+            Self::Crc { length, .. } if *length > CRC_BYTES => Err(BadMessage::Bytes(*length)),
+            Self::Attached { outcome: Ok(attachment), .. }
+                if Rights::from_bits(attachment.rights.bits()).is_none() =>
+            {
+                Err(BadMessage::Malformed)
+            }
+            Self::Done { outcome: Ok(_), .. } => Ok(None),
+            _ => Ok(Some(0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn access(write: bool, pieces: Vec<(u64, u32)>) -> Message {
+        Message::Access { operation: 1, attachment: 2, write, pieces }
+    }
+
+    #[test]
+    fn messages_come_back_as_they_were_sent() {
+        let reason = PeerReason::Expired;
+        let attachment = Attachment { number: 300, length: 1 << 40, rights: Rights::READ };
+        for (message, payload) in [
+            (Message::Ping, 0),
+            (Message::Attach { id: 3, token: GrantToken::from_raw(1 << 32 | 7), user: 1000 }, 0),
+            (Message::Attached { id: 3, outcome: Ok(attachment) }, 0),
+            (Message::Attached { id: 3, outcome: Err(reason) }, 0),
+            (Message::Detach { attachment: 9 }, 0),
+            (access(false, vec![(u64::MAX, 5), (0, 0)]), 0),
+            (access(true, vec![(7, 5), (1, 2)]), 7),
+            (Message::Crc { operation: 1, attachment: 2, offset: 3, length: CRC_BYTES, seed: 4 }, 0),
+            (Message::Done { operation: 1, outcome: Ok(77) }, 99),
+            (Message::Done { operation: 1, outcome: Err(reason) }, 0),
+        ] {
+            let mut bytes = message.encode(payload);
+            bytes.extend(vec![0xa5; payload]);
+            let (decoded, rest) = Message::decode(&bytes).unwrap();
+            assert_eq!((decoded, rest.len()), (message, payload));
+        }
+    }
+
+    #[test]
+    fn limits_are_checked() {
+        let decode = |message: &Message, payload: usize| {
+            let mut bytes = message.encode(payload);
+            bytes.extend(vec![0; payload]);
+            Message::decode(&bytes).map(drop)
+        };
+        assert_eq!(decode(&access(false, vec![]), 0), Err(BadMessage::Pieces(0)));
+        assert_eq!(decode(&access(false, vec![(0, 1); MAX_PIECES]), 0), Ok(()));
+        assert_eq!(decode(&access(false, vec![(0, 1); MAX_PIECES + 1]), 0), Err(BadMessage::Pieces(65)));
+        let most = CHUNK_BYTES as u32;
+        assert_eq!(decode(&access(false, vec![(0, most)]), 0), Ok(()));
+        assert_eq!(
+            decode(&access(false, vec![(0, most), (0, 1)]), 0),
+            Err(BadMessage::Bytes(CHUNK_BYTES + 1))
+        );
+        assert_eq!(
+            decode(&access(false, vec![(0, u32::MAX); MAX_PIECES]), 0),
+            Err(BadMessage::Bytes(64 * u64::from(u32::MAX)))
+        );
+        let missing = BadMessage::Payload { expected: 5, got: 4 };
+        assert_eq!(decode(&access(true, vec![(0, 5)]), 4), Err(missing));
+        assert_eq!(decode(&Message::Ping, 1), Err(BadMessage::Payload { expected: 0, got: 1 }));
+        let crc = Message::Crc { operation: 1, attachment: 2, offset: 3, length: CRC_BYTES + 1, seed: 4 };
+        assert_eq!(decode(&crc, 0), Err(BadMessage::Bytes(CRC_BYTES + 1)));
+        let long = decode(&access(true, vec![(0, most)]), MAX_MESSAGE);
+        assert!(matches!(long, Err(BadMessage::TooLong(_))));
+        let rights = Rights::from_bits_retain(8);
+        let outcome = Ok(Attachment { number: 0, length: 1, rights });
+        assert_eq!(decode(&Message::Attached { id: 0, outcome }, 0), Err(BadMessage::Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok((message, payload)) = Message::decode(&bytes) {
+                let mut again = message.encode(payload.len());
+                again.extend(payload);
+                prop_assert_eq!(Message::decode(&again), Ok((message, payload)));
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! One node's links: messages of all connections, the requests that use them, and the memory that is served over them.
+//!
+//! ```text
+//! jobs ─► accept ─► Request ─ attach? ─► advance ─► accesses ─┐
+//! Owner ─► answers ───────────────────────────────────────────┴─► send: encrypted connection, or UCX
+//! events, UCX ─► handle: the peer's messages                 tick: pings, peers that are silent
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use memferry::{NodeName, PeerReason};
+use memferry_engine::{Engine, Failure, Job};
+
+use crate::backlog::Backlog;
+use crate::config::Config;
+use crate::connections::{Event, Up};
+use crate::divide::divide;
+use crate::frames::RemoteFrames;
+use crate::message::{Attachment, BadMessage, Message, WINDOW};
+use crate::owner::{Answer, Owner, OwnerError, Served};
+use crate::report::tell;
+use crate::requests::Request;
+use crate::ucx::{KEY_BYTES, Ucx};
+
+/// Part of the timeout after which a link without traffic is pinged.
+const PING_PART: u32 = 5;
+/// Events that are handled before requests and answers get their turn.
+const EVENTS: usize = 64;
+
+/// What the peer knows of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attached {
+    /// It was asked, by this number and at this time.
+    Asked(u32, Instant),
+    As(u32),
+}
+
+/// A connection to a peer.
+struct Link {
+    up: Box<Up>,
+    /// The key to put before messages over UCX; `None`: bytes go over the encrypted connection.
+    ucx_key: Option<u128>,
+    heard: Instant,
+    sent: Instant,
+    /// By the address of a frame.
+    attached: BTreeMap<usize, Attached>,
+    /// Accesses and attachments that were not answered.
+    outstanding: usize,
+    backlog: Backlog,
+    /// The peer does not read what is sent to it.
+    is_full: bool,
+    served: Served,
+}
+
+/// All links of a node.
+pub(crate) struct Node {
+    config: Config,
+    events: Receiver<Event>,
+    ucx: Option<Ucx>,
+    frames: RemoteFrames,
+    links: BTreeMap<NodeName, Link>,
+    owner: Owner,
+    requests: BTreeMap<u64, (NodeName, Request)>,
+    next_request: u64,
+    /// The request that an access belongs to.
+    accesses: BTreeMap<u32, u64>,
+    next_number: u32,
+    answers: Vec<Answer>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        config: Config,
+        (events, ucx): (Receiver<Event>, Option<Ucx>),
+        frames: RemoteFrames,
+        owner: Owner,
+    ) -> Self {
+        Self {
+            config,
+            events,
+            ucx,
+            frames,
+            links: BTreeMap::new(),
+            owner,
+            requests: BTreeMap::new(),
+            next_request: 0,
+            accesses: BTreeMap::new(),
+            next_number: 0,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Whether something is under way that does not wait for a message of the service.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.requests.is_empty() || self.owner.is_busy()
+    }
+
+    /// Takes a request of the own service.
+    pub(crate) fn accept(&mut self, engine: &mut Engine, job: Job) {
+        let divided = divide(job.operation());
+        let Some((frame, work)) = divided else {
+            return engine.complete(job.id(), job.failed(Failure::Unsupported, 0));
+        };
+        let Some(remote) = self.frames.find(frame) else {
+            return engine.complete(job.id(), job.failed(Failure::Cancelled, 0));
+        };
+        if !self.links.contains_key(&remote.node) {
+            return engine.complete(job.id(), job.failed(Failure::PeerLost, 0));
+        }
+        let number = self.next_request;
+        self.next_request += 1;
+        self.requests.insert(number, (remote.node, Request::new(job, frame, work)));
+        self.advance(engine, number);
+    }
+
+    /// Ends requests early that the service no longer wants, once nothing of them is under way.
+    pub(crate) fn cancel(&mut self, engine: &mut Engine) {
+        let cancelled = |(_, request): &(NodeName, Request)| engine.is_cancelled(request.id());
+        let numbers: Vec<_> =
+            self.requests.iter().filter(|(_, one)| cancelled(one)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some((_, request)) = self.requests.get_mut(&number) {
+                request.fail(Failure::Cancelled);
+            }
+            self.advance(engine, number);
+        }
+    }
+
+    /// Sends what can be sent of a request, and completes it if it is over.
+    fn advance(&mut self, engine: &mut Engine, number: u64) {
+        let Some((node, request)) = self.requests.get_mut(&number) else { return };
+        let node = *node;
+        let mut to_send = Vec::new();
+        if let Some(link) = self.links.get_mut(&node) {
+            match link.attached.get(&request.frame) {
+                Some(Attached::As(attachment)) => {
+                    while link.outstanding < WINDOW
+                        && let Some(message) = request.next(self.next_number, *attachment)
+                    {
+                        self.accesses.insert(self.next_number, number);
+                        self.next_number = self.next_number.wrapping_add(1);
+                        link.outstanding += 1;
+                        to_send.push((message, true));
+                    }
+                }
+                Some(Attached::Asked(..)) => {}
+                None if link.outstanding < WINDOW && !request.is_over() => {
+                    if let Some(remote) = self.frames.find(request.frame) {
+                        let id = self.next_number;
+                        self.next_number = self.next_number.wrapping_add(1);
+                        let attach = Message::Attach { id, token: remote.token, user: remote.user };
+                        link.attached.insert(request.frame, Attached::Asked(id, Instant::now()));
+                        link.outstanding += 1;
+                        to_send.push((attach.encode(0), false));
+                    } else {
+                        request.fail(Failure::Cancelled);
+                    }
+                }
+                None => {}
+            }
+        }
+        if request.is_over()
+            && let Some((_, request)) = self.requests.remove(&number)
+        {
+            request.complete(engine);
+        }
+        for (message, is_data) in to_send {
+            self.send(node, message, is_data);
+        }
+    }
+
+    /// Advances all requests of a node.
+    fn advance_all(&mut self, engine: &mut Engine, node: NodeName) {
+        let of_node = self.requests.iter().filter(|(_, (of, _))| *of == node);
+        for number in of_node.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.advance(engine, number);
+        }
+    }
+
+    /// Sends a message to a peer: `is_data` over UCX if that may be.
+    fn send(&mut self, node: NodeName, message: Vec<u8>, is_data: bool) {
+        let Some(link) = self.links.get_mut(&node) else { return };
+        link.sent = Instant::now();
+        let Some(unsent) = link.backlog.add(message.len()) else {
+            link.is_full = true;
+            return;
+        };
+        match (is_data, link.ucx_key, &mut self.ucx) {
+            (true, Some(key), Some(ucx)) => {
+                let mut bytes = Vec::with_capacity(KEY_BYTES + message.len());
+                bytes.extend_from_slice(&key.to_le_bytes());
+                bytes.extend_from_slice(&message);
+                ucx.send(link.up.connection, bytes, unsent);
+            }
+            // It fails if the connection has ended, of which an event tells.
+            _ => drop(link.up.sender.send((message, unsent))),
+        }
+    }
+
+    /// Handles what came from peers. Returns whether anything did.
+    pub(crate) fn receive(&mut self, engine: &mut Engine) -> bool {
+        let mut any = false;
+        for _ in 0..EVENTS {
+            let Ok(event) = self.events.try_recv() else { break };
+            any = true;
+            match event {
+                Event::Up(up) => self.connected(engine, up),
+                Event::Bytes { connection, bytes } => {
+                    if let Some(node) = self.node_of(connection) {
+                        self.message(engine, node, &bytes);
+                    }
+                }
+                Event::Down { connection, why } => {
+                    if let Some(node) = self.node_of(connection) {
+                        self.lose(engine, node, &why);
+                    }
+                }
+            }
+        }
+        let mut messages = Vec::new();
+        let mut failed = Vec::new();
+        if let Some(ucx) = &mut self.ucx {
+            any |= ucx.poll(&mut messages, &mut failed);
+        }
+        for bytes in messages {
+            // Anybody can send here. Only a peer knows the key of its connection.
+            let Some((key, message)) = bytes.split_first_chunk() else { continue };
+            let key = u128::from_le_bytes(*key);
+            let is_it = |link: &Link| link.ucx_key.is_some() && link.up.own_key == key;
+            if let Some(node) = self.links.iter().find(|(_, link)| is_it(link)).map(|(node, _)| *node) {
+                self.message(engine, node, message);
+            }
+        }
+        for connection in failed {
+            if let Some(node) = self.node_of(connection) {
+                self.lose(engine, node, "UCX lost its endpoint");
+            }
+        }
+        any
+    }
+
+    fn node_of(&self, connection: u64) -> Option<NodeName> {
+        self.links.iter().find(|(_, link)| link.up.connection == connection).map(|(node, _)| *node)
+    }
+
+    fn connected(&mut self, engine: &mut Engine, up: Box<Up>) {
+        let node = up.node;
+        // The peer's process was started again, or noticed the end of the last connection before this one did.
+        if self.links.contains_key(&node) {
+            self.lose(engine, node, "the peer has connected again");
+        }
+        let peer = self.config.peers.get(&node);
+        let is_encrypted = up.greeting.require_encryption || peer.is_none_or(|peer| peer.require_encryption);
+        let mut ucx_key = None;
+        if let (false, Some(ucx), Some(theirs)) = (is_encrypted, &mut self.ucx, &up.greeting.ucx) {
+            match ucx.connect(up.connection, &theirs.address) {
+                Ok(()) => ucx_key = Some(theirs.key),
+                Err(error) => tell(format_args!("UCX does not reach {node}: {error}")),
+            }
+        }
+        // Both sides decide alike but for an endpoint that cannot be made: then each direction goes its own way.
+        let way = if ucx_key.is_some() { "over UCX, in clear text" } else { "encrypted" };
+        tell(format_args!("{node} is connected; bytes go {way}"));
+        let now = Instant::now();
+        let served = Served::default();
+        let link = Link {
+            up,
+            ucx_key,
+            heard: now,
+            sent: now,
+            attached: BTreeMap::new(),
+            outstanding: 0,
+            backlog: Backlog::default(),
+            is_full: false,
+            served,
+        };
+        self.links.insert(node, link);
+    }
+
+    /// A connection has ended: each request that uses it fails, once.
+    fn lose(&mut self, engine: &mut Engine, node: NodeName, why: &str) {
+        let Some(link) = self.links.remove(&node) else { return };
+        tell(format_args!("the link to {node} is lost: {why}"));
+        link.up.close();
+        if let Some(ucx) = &mut self.ucx {
+            ucx.close(link.up.connection);
+        }
+        let numbers: Vec<_> =
+            self.requests.iter().filter(|(_, (of, _))| *of == node).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let Some((_, mut request)) = self.requests.remove(&number) else { continue };
+            request.fail(Failure::PeerLost);
+            for operation in request.operations() {
+                self.accesses.remove(&operation);
+            }
+            request.complete(engine);
+        }
+    }
+
+    /// Handles a message of a peer.
+    fn message(&mut self, engine: &mut Engine, node: NodeName, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(&node) else { return };
+        link.heard = Instant::now();
+        let served = &mut link.served;
+        let handled = match Message::decode(bytes) {
+            Ok((Message::Ping, _)) => Ok(()),
+            Ok((Message::Attach { id, token, user }, _)) => {
+                let outcome = self.owner.attach(served, node, user, token);
+                self.send(node, Message::Attached { id, outcome }.encode(0), false);
+                Ok(())
+            }
+            Ok((Message::Detach { attachment }, _)) => {
+                Owner::detach(served, attachment);
+                Ok(())
+            }
+            Ok((message @ (Message::Access { .. } | Message::Crc { .. }), payload)) => {
+                Owner::ask(served, message, payload)
+            }
+            Ok((Message::Attached { id, outcome }, _)) => self.attached(engine, node, id, outcome),
+            Ok((Message::Done { operation, outcome }, payload)) => {
+                self.done(engine, node, operation, outcome, payload)
+            }
+            Err(bad) => Err(bad),
+        };
+        if let Err(bad) = handled {
+            self.lose(engine, node, &format!("it broke the protocol: {bad}"));
+        }
+    }
+
+    fn attached(
+        &mut self,
+        engine: &mut Engine,
+        node: NodeName,
+        id: u32,
+        outcome: Result<Attachment, PeerReason>,
+    ) -> Result<(), BadMessage> {
+        let link = self.links.get_mut(&node).ok_or(BadMessage::Unasked)?;
+        let is_it = |state: &Attached| matches!(state, Attached::Asked(asked, _) if *asked == id);
+        let asked = link.attached.iter().find(|(_, state)| is_it(state));
+        let frame = asked.map(|(frame, _)| *frame).ok_or(BadMessage::Unasked)?;
+        link.outstanding -= 1;
+        match outcome {
+            Ok(attachment) => {
+                link.attached.insert(frame, Attached::As(attachment.number));
+                // The frame may have ended before this answer came.
+                if self.frames.find(frame).is_none() {
+                    self.detach(frame);
+                }
+            }
+            Err(reason) => {
+                link.attached.remove(&frame);
+                let of_frame = |request: &Request| request.frame == frame;
+                let refused = self.requests.values_mut().filter(|(of, one)| *of == node && of_frame(one));
+                refused.for_each(|(_, request)| request.fail(Failure::PeerRefused { reason }));
+            }
+        }
+        self.advance_all(engine, node);
+        Ok(())
+    }
+
+    fn done(
+        &mut self,
+        engine: &mut Engine,
+        node: NodeName,
+        operation: u32,
+        outcome: Result<u32, PeerReason>,
+        payload: &[u8],
+    ) -> Result<(), BadMessage> {
+        let number = self.accesses.get(&operation).copied().ok_or(BadMessage::Unasked)?;
+        let of_node = self.requests.get_mut(&number).filter(|(of, _)| *of == node);
+        let (_, request) = of_node.ok_or(BadMessage::Unasked)?;
+        if !request.answered(engine, operation, outcome, payload) {
+            return Err(BadMessage::Unasked);
+        }
+        let frame = request.frame;
+        self.accesses.remove(&operation);
+        if let Some(link) = self.links.get_mut(&node) {
+            link.outstanding -= 1;
+            // What was revoked may be granted again under another token only, but the peer keeps it until it is told.
+            let is_gone =
+                matches!(outcome, Err(PeerReason::NoSuchGrant | PeerReason::Revoked | PeerReason::Expired));
+            if is_gone && let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
+                link.attached.remove(&frame);
+                self.send(node, Message::Detach { attachment }.encode(0), false);
+            }
+        }
+        self.advance_all(engine, node);
+        Ok(())
+    }
+
+    /// Tells the peer that a frame is not used any more.
+    fn detach(&mut self, frame: usize) {
+        let mut told = Vec::new();
+        for (node, link) in &mut self.links {
+            // One that was asked for is given back when the answer comes.
+            if let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
+                link.attached.remove(&frame);
+                told.push((*node, attachment));
+            }
+        }
+        for (node, attachment) in told {
+            self.send(node, Message::Detach { attachment }.encode(0), false);
+        }
+    }
+
+    /// Lets the own service go on with what peers asked, and answers them. Returns whether anything happened.
+    ///
+    /// # Errors
+    /// [`OwnerError::Lost`].
+    pub(crate) fn serve(&mut self) -> Result<bool, OwnerError> {
+        let mut any = false;
+        let mut starts = true;
+        while std::mem::take(&mut starts) {
+            for link in self.links.values_mut() {
+                starts |= self.owner.start(link.up.connection, &mut link.served, &mut self.answers);
+            }
+            any |= starts;
+        }
+        any |= self.owner.poll(&mut self.links, &mut self.answers)?;
+        for Answer { connection, message, payload } in std::mem::take(&mut self.answers) {
+            let Some(node) = self.node_of(connection) else { continue };
+            let mut bytes = message.encode(payload.len());
+            bytes.extend_from_slice(&payload);
+            self.send(node, bytes, true);
+        }
+        Ok(any)
+    }
+
+    /// What has to be done from time to time: pings, silent peers, frames that ended.
+    pub(crate) fn tick(&mut self, engine: &mut Engine) {
+        for frame in self.frames.take_gone() {
+            self.detach(frame);
+        }
+        let timeout = self.config.timeout;
+        let is_silent = |link: &Link| link.heard.elapsed() > timeout;
+        let silent: BTreeSet<_> =
+            self.links.iter().filter(|(_, link)| is_silent(link)).map(|(node, _)| *node).collect();
+        for node in silent {
+            self.lose(engine, node, &format!("it said nothing for {} ms", timeout.as_millis()));
+        }
+        let mut late: BTreeSet<_> =
+            self.requests.values().filter(|(_, one)| one.is_late(timeout)).map(|(node, _)| *node).collect();
+        let asks = |state: &Attached| matches!(state, Attached::Asked(_, since) if since.elapsed() > timeout);
+        late.extend(
+            self.links.iter().filter(|(_, link)| link.attached.values().any(asks)).map(|(node, _)| *node),
+        );
+        for node in late {
+            self.lose(engine, node, &format!("it did not answer for {} ms", timeout.as_millis()));
+        }
+        let full: Vec<_> =
+            self.links.iter().filter(|(_, link)| link.is_full).map(|(node, _)| *node).collect();
+        for node in full {
+            self.lose(engine, node, "it does not read what is sent to it");
+        }
+        let quiet = timeout / PING_PART;
+        let due = |link: &Link| link.sent.elapsed() > quiet;
+        let due: Vec<_> = self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
+        for node in due {
+            self.send(node, Message::Ping.encode(0), false);
+        }
+    }
+
+    /// How often [`tick`](Self::tick) has to be called.
+    pub(crate) fn tick_interval(&self) -> Duration {
+        self.config.timeout / (2 * PING_PART)
+    }
+}
+
+impl crate::owner::Connections for BTreeMap<NodeName, Link> {
+    fn served(&mut self, connection: u64) -> Option<&mut Served> {
+        self.values_mut().find(|link| link.up.connection == connection).map(|link| &mut link.served)
+    }
+}

@@ -1,0 +1,247 @@
+//! The side that uses memory of other nodes: requests of the own service, divided into accesses.
+//!
+//! ```text
+//! Job ─ divide ─► Request ─► accesses under way, in order ─► answers: bytes into local frames, progress
+//!                                                         └─► all answered ─► completed, once
+//! ```
+//!
+//! What is sent and what comes lies in buffers of the link. So a request whose peer is lost ends at once: nothing touches its memory.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use memferry_engine::{Engine, Failure, Job, Mapping, PeerReason, WorkId, guarded};
+
+use crate::divide::{Piece, Work, take_chunk};
+use crate::message::{CRC_BYTES, Message};
+
+/// Accesses of one request that are under way at a time: enough to keep both services and the wire busy.
+const AHEAD: usize = 8;
+
+/// An access under way, or one that is done while an earlier one is not.
+#[derive(Debug)]
+struct Flight {
+    operation: u32,
+    bytes: u64,
+    /// Where the bytes go that are read.
+    pieces: Vec<Piece>,
+    since: Instant,
+    is_done: bool,
+}
+
+/// A request of the own service.
+#[derive(Debug)]
+pub(crate) struct Request {
+    job: Job,
+    /// The frame of the other node, by its address here.
+    pub(crate) frame: usize,
+    work: Work,
+    flight: VecDeque<Flight>,
+    /// The bytes of the first accesses, all of them done.
+    done_bytes: u64,
+    /// The CRC of these bytes.
+    value: u32,
+    failure: Option<Failure>,
+}
+
+impl Request {
+    pub(crate) fn new(job: Job, frame: usize, work: Work) -> Self {
+        let value = if let Work::Crc { seed, .. } = work { seed } else { 0 };
+        Self { job, frame, work, flight: VecDeque::new(), done_bytes: 0, value, failure: None }
+    }
+
+    pub(crate) fn id(&self) -> WorkId {
+        self.job.id()
+    }
+
+    /// Ends it as failed, once nothing of it is under way.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// The next access to send, under the number `operation`; `None` if there is none now.
+    pub(crate) fn next(&mut self, operation: u32, attachment: u32) -> Option<Vec<u8>> {
+        let ahead = if matches!(self.work, Work::Transfer { in_order: true, .. }) { 1 } else { AHEAD };
+        if self.failure.is_some() || self.flight.len() >= ahead {
+            return None;
+        }
+        match &mut self.work {
+            Work::Transfer { write, pieces, .. } => {
+                let write = *write;
+                let chunk = take_chunk(pieces);
+                if chunk.is_empty() {
+                    return None;
+                }
+                let bytes: u64 = chunk.iter().map(|piece| piece.length).sum();
+                let named = chunk.iter().map(|piece| (piece.remote, piece.length as u32)).collect();
+                let access = Message::Access { operation, attachment, write, pieces: named };
+                let mut message = access.encode(if write { bytes as usize } else { 0 });
+                if write && gather(&chunk, &mut message).is_err() {
+                    self.fail(Failure::MemoryFault);
+                    return None;
+                }
+                let pieces = if write { Vec::new() } else { chunk };
+                self.fly(operation, bytes, pieces);
+                Some(message)
+            }
+            Work::Crc { offset, length, .. } => {
+                // One after the other: each begins with the value of the one before.
+                if *length == 0 || !self.flight.is_empty() {
+                    return None;
+                }
+                let bytes = (*length).min(CRC_BYTES);
+                let message =
+                    Message::Crc { operation, attachment, offset: *offset, length: bytes, seed: self.value };
+                *offset += bytes;
+                *length -= bytes;
+                self.fly(operation, bytes, Vec::new());
+                Some(message.encode(0))
+            }
+        }
+    }
+
+    fn fly(&mut self, operation: u32, bytes: u64, pieces: Vec<Piece>) {
+        self.flight.push_back(Flight { operation, bytes, pieces, since: Instant::now(), is_done: false });
+    }
+
+    /// Whether an access was not answered for longer than `limit`. The own service would cut off a link that waits for ever.
+    pub(crate) fn is_late(&self, limit: Duration) -> bool {
+        self.flight.iter().any(|flight| !flight.is_done && flight.since.elapsed() > limit)
+    }
+
+    /// Takes the answer to an access. Returns false if it is no answer to what was asked.
+    pub(crate) fn answered(
+        &mut self,
+        engine: &Engine,
+        operation: u32,
+        outcome: Result<u32, PeerReason>,
+        payload: &[u8],
+    ) -> bool {
+        let is_it = |flight: &&mut Flight| flight.operation == operation && !flight.is_done;
+        let Some(flight) = self.flight.iter_mut().find(is_it) else { return false };
+        let reads = !flight.pieces.is_empty();
+        let expected = if reads && outcome.is_ok() { flight.bytes } else { 0 };
+        if payload.len() as u64 != expected {
+            return false;
+        }
+        flight.is_done = true;
+        let scattered = if reads && outcome.is_ok() && self.failure.is_none() {
+            scatter(&flight.pieces, payload)
+        } else {
+            Ok(())
+        };
+        match (outcome, scattered) {
+            (Err(reason), _) => self.fail(Failure::PeerRefused { reason }),
+            (_, Err(failure)) => self.fail(failure),
+            (Ok(value), Ok(())) => {
+                if matches!(self.work, Work::Crc { .. }) {
+                    self.value = value;
+                }
+            }
+        }
+        let before = self.done_bytes;
+        while self.flight.front().is_some_and(|first| first.is_done) {
+            let first = self.flight.pop_front();
+            // What was done behind a failure does not count.
+            if self.failure.is_none() {
+                self.done_bytes += first.map_or(0, |first| first.bytes);
+            }
+        }
+        if self.done_bytes > before {
+            engine.progress(self.id(), self.done_bytes, false);
+        }
+        true
+    }
+
+    /// Whether nothing of it is under way and nothing is left to send.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_sent = match &self.work {
+            Work::Transfer { pieces, .. } => pieces.is_empty(),
+            Work::Crc { length, .. } => *length == 0,
+        };
+        self.flight.is_empty() && (is_sent || self.failure.is_some())
+    }
+
+    /// Completes it. Its memory is not touched any more.
+    pub(crate) fn complete(self, engine: &mut Engine) {
+        let outcome = match self.failure {
+            Some(failure) => self.job.failed(failure, self.done_bytes),
+            None => self.job.succeeded_with(u64::from(self.value)),
+        };
+        engine.complete(self.job.id(), outcome);
+    }
+
+    /// The accesses under way.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = u32> {
+        self.flight.iter().filter(|flight| !flight.is_done).map(|flight| flight.operation)
+    }
+}
+
+/// Adds the bytes of local frames to a message.
+fn gather(pieces: &[Piece], message: &mut Vec<u8>) -> Result<(), Failure> {
+    for piece in pieces {
+        let begin = message.len();
+        message.resize(begin + piece.length as usize, 0);
+        let bytes = &mut message[begin..];
+        access(&piece.local, || piece.local.read(piece.offset, bytes))?;
+    }
+    Ok(())
+}
+
+/// Writes bytes that came to local frames.
+fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> Result<(), Failure> {
+    for piece in pieces {
+        let (part, rest) = bytes.split_at(piece.length as usize);
+        access(&piece.local, || piece.local.write(piece.offset, part))?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// Reads or writes a frame, whose pages may fail. Admission checked range and rights.
+fn access<E>(memory: &Mapping, access: impl FnOnce() -> Result<(), E>) -> Result<(), Failure> {
+    match guarded([memory], access) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(Failure::MemoryFault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_engine::{Descriptor, Lists, Operation, Region, Segment};
+
+    use super::*;
+    use crate::divide::divide;
+
+    /// A list that reads four parts of 200 KiB of another node, each written `step` bytes after the one before.
+    fn request(step: u64) -> Request {
+        let far = Mapping::elsewhere(1 << 48, 1 << 30).unwrap();
+        let near = Mapping::owned(vec![0; 1 << 20]);
+        let length = 200 << 10;
+        let list = |memory: &Mapping, step: u64| {
+            let part = |number: u64| Segment {
+                place: Region::new(memory.clone(), number * step, length).unwrap(),
+                length,
+            };
+            (0..4).map(part).collect()
+        };
+        let lists = Lists { source: list(&far, 1 << 20), destination: list(&near, step) };
+        let operation = Operation::ScatterGather { lists: std::sync::Arc::new(lists) };
+        let (frame, work) = divide(&operation).unwrap();
+        let id = WorkId { worker: 0, tag: 0 };
+        Request::new(Job::new(id, Descriptor::new(0, operation).unwrap()), frame, work)
+    }
+
+    fn under_way(request: &mut Request) -> usize {
+        (0..).map_while(|operation| request.next(operation, 1)).count()
+    }
+
+    #[test]
+    fn bytes_that_are_written_twice_wait_for_each_other() {
+        assert_eq!(under_way(&mut request(200 << 10)), 4, "800 KiB in messages of 256");
+        assert_eq!(under_way(&mut request((200 << 10) - 1)), 1);
+        let mut failed = request(200 << 10);
+        failed.fail(Failure::Cancelled);
+        assert_eq!((under_way(&mut failed), failed.is_over()), (0, true));
+    }
+}

@@ -1,0 +1,392 @@
+//! The encrypted connection of two links: a handshake in which both prove their keys, then messages.
+//!
+//! ```text
+//! opener  Preamble { magic, version, own name, peer's name } ─►
+//!         ◄─ verdict { 0 go on, 1 other version, 2 unknown names; version }             in clear text, and bound to the handshake
+//!         Noise KK: both know the other's key ─► ◄─
+//!         messages ─► ◄─                      records of up to 65,535 bytes; a record says whether its message goes on
+//! ```
+//!
+//! A replayed handshake fails, because both sides bring fresh keys; a replayed record, because records are counted.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memferry::NodeName;
+use snow::{Builder, HandshakeState, StatelessTransportState};
+use thiserror::Error;
+
+use crate::config::{Config, PATTERN};
+use crate::message::MAX_MESSAGE;
+
+/// Version of the protocol between links.
+pub const PROTOCOL: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"MFLINK\r\n";
+const PREAMBLE_BYTES: usize = 8 + 2 + 2 * NodeName::BYTES;
+/// Longest record with its tag.
+const RECORD_BYTES: usize = 65_535;
+const TAG_BYTES: usize = 16;
+/// Bytes of a message in one record: a byte says whether it is the last one.
+const PART_BYTES: usize = RECORD_BYTES - TAG_BYTES - 1;
+/// How long a handshake may take at each step.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+const GO_ON: u8 = 0;
+const OTHER_VERSION: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+/// Why two links do not come together.
+#[derive(Debug, Error)]
+pub enum HandshakeError {
+    #[error("{0}")]
+    System(#[from] io::Error),
+    #[error("the other side is no memferry link")]
+    NotLink,
+    #[error(
+        "the other link speaks version {theirs} of the protocol, this one {PROTOCOL}; update the older one"
+    )]
+    Version { theirs: u16 },
+    #[error(
+        "a node that calls itself {from} asks for {to}; this is {own}, and {from} has to be one of its peers"
+    )]
+    Names { from: NodeName, to: NodeName, own: NodeName },
+    #[error(
+        "the other link does not know this node: name it below [peers] there, and check the address here"
+    )]
+    Unknown,
+    #[error(
+        "the keys do not match: each node has to know the key that `memferry-link keygen` printed on the other ({0})"
+    )]
+    Key(snow::Error),
+    #[error("node {0} connects by itself, or has to be told to: its name comes first")]
+    Direction(NodeName),
+}
+
+/// The two ends of a connection whose peer is proved.
+pub struct Secured {
+    pub node: NodeName,
+    pub reader: Reader,
+    pub writer: Writer,
+}
+
+fn preamble(version: u16, from: NodeName, to: NodeName) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..10].copy_from_slice(&version.to_le_bytes());
+    bytes[10..26].copy_from_slice(&from.to_bytes());
+    bytes[26..].copy_from_slice(&to.to_bytes());
+    bytes
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+fn builder<'a>(
+    config: &'a Config,
+    peer: NodeName,
+    prologue: &'a [u8],
+) -> Result<Builder<'a>, HandshakeError> {
+    let known = config.peers.get(&peer).ok_or(HandshakeError::Unknown)?;
+    let parameters = PATTERN.parse().map_err(HandshakeError::Key)?;
+    Builder::new(parameters)
+        .local_private_key(&config.keys.private)
+        .and_then(|builder| builder.remote_public_key(&known.key))
+        .and_then(|builder| builder.prologue(prologue))
+        .map_err(HandshakeError::Key)
+}
+
+/// Opens the connection to a peer.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub fn open(mut stream: TcpStream, config: &Config, peer: NodeName) -> Result<Secured, HandshakeError> {
+    prepare(&stream)?;
+    let prologue = preamble(PROTOCOL, config.name, peer);
+    stream.write_all(&prologue)?;
+    let mut verdict = [0; 3];
+    stream.read_exact(&mut verdict)?;
+    let theirs = u16::from_le_bytes([verdict[1], verdict[2]]);
+    match verdict[0] {
+        GO_ON if theirs == PROTOCOL => {}
+        OTHER_VERSION => return Err(HandshakeError::Version { theirs }),
+        UNKNOWN => return Err(HandshakeError::Unknown),
+        _ => return Err(HandshakeError::NotLink),
+    }
+    let mut state = builder(config, peer, &prologue)?.build_initiator().map_err(HandshakeError::Key)?;
+    send_step(&mut stream, &mut state)?;
+    receive_step(&mut stream, &mut state)?;
+    finish(stream, state, peer)
+}
+
+/// Takes a connection that a peer has opened.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub fn accept(mut stream: TcpStream, config: &Config) -> Result<Secured, HandshakeError> {
+    prepare(&stream)?;
+    let mut prologue = [0; PREAMBLE_BYTES];
+    stream.read_exact(&mut prologue)?;
+    if prologue[..8] != MAGIC {
+        return Err(HandshakeError::NotLink);
+    }
+    let theirs = u16::from_le_bytes([prologue[8], prologue[9]]);
+    let name = |at: usize| {
+        let mut bytes = [0; NodeName::BYTES];
+        bytes.copy_from_slice(&prologue[at..at + NodeName::BYTES]);
+        NodeName::from_bytes(bytes)
+    };
+    let from = name(10);
+    let to = name(26);
+    let verdict = |code: u8| [code, PROTOCOL.to_le_bytes()[0], PROTOCOL.to_le_bytes()[1]];
+    if theirs != PROTOCOL {
+        stream.write_all(&verdict(OTHER_VERSION))?;
+        return Err(HandshakeError::Version { theirs });
+    }
+    if to != config.name || !config.peers.contains_key(&from) {
+        stream.write_all(&verdict(UNKNOWN))?;
+        return Err(HandshakeError::Names { from, to, own: config.name });
+    }
+    if crate::config::connects(config.name, from) {
+        stream.write_all(&verdict(UNKNOWN))?;
+        return Err(HandshakeError::Direction(from));
+    }
+    stream.write_all(&verdict(GO_ON))?;
+    let mut state = builder(config, from, &prologue)?.build_responder().map_err(HandshakeError::Key)?;
+    receive_step(&mut stream, &mut state)?;
+    send_step(&mut stream, &mut state)?;
+    finish(stream, state, from)
+}
+
+fn send_step(stream: &mut TcpStream, state: &mut HandshakeState) -> Result<(), HandshakeError> {
+    let mut record = [0; 256];
+    let length = state.write_message(&[], &mut record).map_err(HandshakeError::Key)?;
+    stream.write_all(&(length as u16).to_le_bytes())?;
+    stream.write_all(&record[..length])?;
+    Ok(())
+}
+
+fn receive_step(stream: &mut TcpStream, state: &mut HandshakeState) -> Result<(), HandshakeError> {
+    let mut length = [0; 2];
+    // A peer to which this side's key is wrong closes the connection here.
+    stream.read_exact(&mut length).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            HandshakeError::Key(snow::Error::Decrypt)
+        }
+        _ => HandshakeError::System(error),
+    })?;
+    let mut record = [0; 256];
+    let length = usize::from(u16::from_le_bytes(length));
+    let record = record.get_mut(..length).ok_or(HandshakeError::NotLink)?;
+    stream.read_exact(record)?;
+    let mut nothing = [0; 256];
+    state.read_message(record, &mut nothing).map(drop).map_err(HandshakeError::Key)
+}
+
+fn finish(stream: TcpStream, state: HandshakeState, node: NodeName) -> Result<Secured, HandshakeError> {
+    let state = Arc::new(state.into_stateless_transport_mode().map_err(HandshakeError::Key)?);
+    // From here on the thread that reads waits as long as it takes: the other one notices a silent peer.
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    let writer = Writer { stream: stream.try_clone()?, state: Arc::clone(&state), count: 0 };
+    let reader = Reader { stream, state, count: 0, record: vec![0; RECORD_BYTES] };
+    Ok(Secured { node, reader, writer })
+}
+
+/// Encrypts and sends messages.
+pub struct Writer {
+    stream: TcpStream,
+    state: Arc<StatelessTransportState>,
+    count: u64,
+}
+
+impl Writer {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        let mut record = vec![0; 2 + RECORD_BYTES];
+        let mut part = Vec::with_capacity(1 + PART_BYTES);
+        let mut left = message;
+        loop {
+            let (bytes, rest) = left.split_at(left.len().min(PART_BYTES));
+            part.clear();
+            part.push(u8::from(rest.is_empty()));
+            part.extend_from_slice(bytes);
+            let written = self.state.write_message(self.count, &part, &mut record[2..]);
+            let written = written.map_err(io::Error::other)?;
+            self.count += 1;
+            record[..2].copy_from_slice(&(written as u16).to_le_bytes());
+            self.stream.write_all(&record[..2 + written])?;
+            left = rest;
+            if left.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Receives and decrypts messages.
+pub struct Reader {
+    stream: TcpStream,
+    state: Arc<StatelessTransportState>,
+    count: u64,
+    record: Vec<u8>,
+}
+
+impl Reader {
+    /// The connection, to end it from another thread.
+    ///
+    /// # Errors
+    /// Those of `dup`.
+    pub fn stream(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
+    }
+
+    /// The next message.
+    ///
+    /// # Errors
+    /// Those of the connection, and records that the peer did not send, or that are too long. The connection is of no use then.
+    pub fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut message = Vec::new();
+        let mut part = vec![0; RECORD_BYTES];
+        let malformed = |what: &'static str| io::Error::new(io::ErrorKind::InvalidData, what);
+        loop {
+            let mut length = [0; 2];
+            self.stream.read_exact(&mut length)?;
+            let record = &mut self.record[..usize::from(u16::from_le_bytes(length))];
+            self.stream.read_exact(record)?;
+            let read = self.state.read_message(self.count, record, &mut part);
+            let read = read.map_err(|_| malformed("a record that the peer did not send, or not now"))?;
+            self.count += 1;
+            let (is_last, bytes) = part[..read].split_first().ok_or(malformed("an empty record"))?;
+            if message.len() + bytes.len() > MAX_MESSAGE {
+                return Err(malformed("a message that is too long"));
+            }
+            message.extend_from_slice(bytes);
+            if *is_last == 1 {
+                return Ok(message);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::{KeyPair, Peer};
+
+    fn config(name: &str, keys: &KeyPair, peer: &str, key: [u8; 32]) -> Config {
+        let peer = peer.parse().unwrap();
+        let entry = Peer { key, address: None, require_encryption: false };
+        let peers = BTreeMap::from([(peer, entry)]);
+        Config { name: name.parse().unwrap(), keys: keys.clone(), listen: None, peers, timeout: PATIENCE }
+    }
+
+    type Outcome = Result<Secured, HandshakeError>;
+
+    /// What both sides of a handshake say.
+    fn meet(opener: &Config, to: &str, taker: &Config) -> (Outcome, Outcome) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| accept(listener.accept().unwrap().0, taker));
+            let opened = open(TcpStream::connect(address).unwrap(), opener, to.parse().unwrap());
+            (opened, taken.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn two_links_prove_their_keys_and_exchange_messages() {
+        let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
+        let alpha = config("alpha", &keys[0], "beta", keys[1].public);
+        let beta = config("beta", &keys[1], "alpha", keys[0].public);
+        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let mut one = opened.unwrap();
+        let mut other = taken.unwrap();
+        assert_eq!((one.node, other.node), ("beta".parse().unwrap(), "alpha".parse().unwrap()));
+        let lengths = [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, MAX_MESSAGE];
+        std::thread::scope(|scope| {
+            scope.spawn(|| lengths.iter().for_each(|length| one.writer.send(&vec![7; *length]).unwrap()));
+            for length in lengths {
+                assert_eq!(other.reader.receive().unwrap(), vec![7; length]);
+            }
+        });
+        // A record that was sent before, one that was changed, and one that is too long.
+        one.writer.count = 0;
+        one.writer.send(b"replayed").unwrap();
+        assert!(other.reader.receive().is_err());
+        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let mut one = opened.unwrap();
+        let mut other = taken.unwrap();
+        one.writer.stream.write_all(&[20, 0]).unwrap();
+        one.writer.stream.write_all(&[9; 20]).unwrap();
+        assert!(other.reader.receive().is_err());
+        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let mut one = opened.unwrap();
+        let mut other = taken.unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = one.writer.send(&vec![7; MAX_MESSAGE + 1]);
+            });
+            assert!(other.reader.receive().is_err());
+        });
+    }
+
+    #[test]
+    fn strangers_are_refused_with_a_reason() {
+        let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
+        let wrong = KeyPair::generate().unwrap();
+        let alpha = config("alpha", &keys[0], "beta", keys[1].public);
+        let beta = config("beta", &keys[1], "alpha", keys[0].public);
+        let text = |outcome: &Outcome| outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        // Another key than the peer's, on either side.
+        for (one, other) in [
+            (&config("alpha", &wrong, "beta", keys[1].public), &beta),
+            (&alpha, &config("beta", &wrong, "alpha", keys[0].public)),
+        ] {
+            let (opened, taken) = meet(one, "beta", other);
+            assert!(text(&opened).contains("keys do not match"), "{}", text(&opened));
+            assert!(text(&taken).contains("keys do not match"), "{}", text(&taken));
+        }
+        // Another name, on either side.
+        let (opened, taken) = meet(&config("delta", &keys[0], "beta", keys[1].public), "beta", &beta);
+        assert!(text(&opened).contains("does not know this node"), "{}", text(&opened));
+        assert!(text(&taken).contains("calls itself delta"), "{}", text(&taken));
+        let gamma = config("gamma", &keys[1], "alpha", keys[0].public);
+        let (opened, _) = meet(&alpha, "beta", &gamma);
+        assert!(text(&opened).contains("does not know this node"), "{}", text(&opened));
+        // The wrong one connects.
+        let (_, taken) = meet(&beta, "alpha", &alpha);
+        assert!(text(&taken).contains("its name comes first"), "{}", text(&taken));
+    }
+
+    #[test]
+    fn other_versions_and_other_protocols_are_told_apart() {
+        let keys = KeyPair::generate().unwrap();
+        let beta = config("beta", &keys, "alpha", keys.public);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let newer = preamble(PROTOCOL + 1, "alpha".parse().unwrap(), beta.name);
+        for (sent, verdict, said) in [
+            (&newer[..], Some(OTHER_VERSION), "speaks version 2"),
+            (&[b'G'; PREAMBLE_BYTES][..], None, "no memferry link"),
+        ] {
+            let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            stream.write_all(sent).unwrap();
+            let refused = accept(listener.accept().unwrap().0, &beta).err().unwrap().to_string();
+            assert!(refused.contains(said), "{refused}");
+            let mut answer = [0; 3];
+            let answered = stream.read_exact(&mut answer).is_ok();
+            assert_eq!(answered.then_some(answer[0]), verdict);
+        }
+    }
+}

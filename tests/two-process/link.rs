@@ -1,0 +1,867 @@
+//! Links of two and three nodes on this machine: grants that reach users of other nodes, over UCX and over encrypted connections.
+//!
+//! ```text
+//! service alpha ◄─ Role: link ─ Noise, UCX ─ Role: link ─► service beta         the nodes share nothing else
+//!     ▲ owner: grants                              requester: accepts ▲
+//! ```
+//!
+//! Every byte that is moved is compared with what the owner or the requester wrote.
+
+mod harness;
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{Role, Service, in_child, role_socket, wait_until};
+use memferry::{
+    Client, Copy2d, Count2d, Failure, Frame, Grant, GrantToken, Grantee, NodeName, PeerReason, PixelSize,
+    Plane, Queue, RemoteToken, Rights, RunError, copy, copy_2d, crc32c, fill, scatter_gather,
+};
+use memferry_conformance::noise;
+use memferry_link::message::Message;
+use memferry_link::{KeyPair, LIBRARY, Options};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The configuration of the role's link.
+const CONFIG: &str = "MEMFERRY_TEST_LINK";
+const MIB: u64 = 1 << 20;
+/// A peer that is silent for so long is lost: more than a busy machine takes.
+const TIMEOUT_MS: u64 = 3000;
+const BOTH: Rights = Rights::READ.union(Rights::WRITE);
+
+/// The role of a node's link.
+#[test]
+fn link_engine() {
+    let Some(socket) = role_socket() else { return };
+    let config = PathBuf::from(std::env::var(CONFIG).unwrap());
+    let library = PathBuf::from(std::env::var("MEMFERRY_TEST_UCX").unwrap_or_else(|_| LIBRARY.to_owned()));
+    let options = Options { socket, config, library };
+    in_child(|| memferry_link::run(&options).is_ok());
+}
+
+/// How bytes go between the nodes of a test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Encrypted,
+    /// UCX by TCP through the loopback interface.
+    Tcp,
+    /// UCX, over TCP, through the interfaces of a network of its own.
+    Network,
+    /// UCX, over memory that the processes share.
+    SharedMemory,
+}
+
+impl Way {
+    /// The settings of UCX.
+    fn environment(self) -> Vec<(&'static str, &'static str)> {
+        match self {
+            Self::Encrypted => vec![],
+            Self::Tcp => vec![("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
+            Self::Network => vec![("UCX_TLS", "tcp")],
+            Self::SharedMemory => vec![("UCX_TLS", "posix"), ("UCX_NET_DEVICES", "lo")],
+        }
+    }
+
+    /// Those that this machine has.
+    fn all() -> Vec<Self> {
+        static HAS_UCX: OnceLock<bool> = OnceLock::new();
+        let has_ucx = *HAS_UCX.get_or_init(|| {
+            let places = ["/usr/lib", "/usr/lib64", "/lib"].map(PathBuf::from);
+            let directories = places.iter().flat_map(|place| {
+                std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path())
+            });
+            directories.chain(places.iter().cloned()).any(|place| place.join(LIBRARY).exists())
+        });
+        if !has_ucx {
+            eprintln!("skipped over UCX: this machine has no {LIBRARY} (package libucx0)");
+            return vec![Self::Encrypted];
+        }
+        vec![Self::Encrypted, Self::Tcp, Self::SharedMemory]
+    }
+}
+
+/// A node: a service and its link.
+struct Node {
+    // In the order in which they end.
+    link: Option<Role>,
+    service: Service,
+    name: NodeName,
+    way: Way,
+    /// A command before that of the link, for instance to enter a network.
+    before: Vec<String>,
+    lines: PathBuf,
+}
+
+impl Node {
+    fn client(&self) -> Client {
+        self.service.client()
+    }
+
+    fn start_link(&mut self) {
+        let program = std::env::current_exe().unwrap();
+        let mut command = match self.before.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let lines = File::options().create(true).append(true).open(&self.lines).unwrap();
+        command
+            .env(CONFIG, self.service.socket.with_file_name("link.toml"))
+            .envs(self.way.environment())
+            .stderr(lines);
+        self.link = Some(Role::start_by(&mut command, "link_engine", &self.service.socket));
+    }
+
+    /// The process that does the link's work.
+    fn engine(&self) -> Pid {
+        let mut process = None;
+        wait_until("the link to be attached", || {
+            let status = self.client().status().unwrap();
+            process = status.engines.iter().find(|engine| engine.is_connected).and_then(|one| one.process);
+            process.is_some()
+        });
+        Pid::from_raw(process.unwrap().cast_signed()).unwrap()
+    }
+
+    /// What the link wrote for the administrator.
+    fn told(&self) -> String {
+        std::fs::read_to_string(&self.lines).unwrap_or_default()
+    }
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// An address of the loopback interface that no other test has.
+fn own_address() -> String {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let process = std::process::id();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("127.{}.{}.{number}", 1 + (process >> 8) % 250, process % 256)
+}
+
+/// Nodes that know each other, each with an address and a command to be run by.
+fn nodes(way: Way, places: &[(&str, &str, Vec<String>)]) -> Vec<Node> {
+    let keys: Vec<_> = places.iter().map(|_| KeyPair::generate().unwrap()).collect();
+    let ports: Vec<_> = (0..places.len()).map(|index| 17_471 + index).collect();
+    let hex = |keys: &KeyPair| keys.public.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let start = |index: usize| {
+        let (name, address, before) = &places[index];
+        let engine = format!("link user={} frames=all stall-ms=10000", user());
+        let service = Service::start(&["--workers=1", "--mode=666", "--engine", &engine]);
+        let beside = |file| service.socket.with_file_name(file);
+        keys[index].save(&beside("key")).unwrap();
+        let mut text = format!(
+            "name = \"{name}\"\nkey = \"key\"\nlisten = \"{address}:{}\"\ntimeout-ms = {TIMEOUT_MS}\n",
+            ports[index]
+        );
+        for (other, (peer, address, _)) in places.iter().enumerate().filter(|(other, _)| *other != index) {
+            let encryption = way == Way::Encrypted;
+            text += &format!(
+                "[peers.{peer}]\nkey = \"{}\"\naddress = \"{address}:{}\"\nrequire-encryption = {encryption}\n",
+                hex(&keys[other]),
+                ports[other]
+            );
+        }
+        std::fs::write(beside("link.toml"), text).unwrap();
+        let lines = beside("lines");
+        let name = name.parse().unwrap();
+        let mut node = Node { link: None, service, name, way, before: before.clone(), lines };
+        node.start_link();
+        node
+    };
+    (0..places.len()).map(start).collect()
+}
+
+fn two_nodes(way: Way) -> (Node, Node) {
+    let address = own_address();
+    let mut nodes = nodes(way, &[("alpha", &address, vec![]), ("beta", &address, vec![])]);
+    let beta = nodes.pop().unwrap();
+    (nodes.pop().unwrap(), beta)
+}
+
+/// What the other node's user needs to accept a grant.
+fn token(owner: &Node, grant: &Grant, length: u64, rights: Rights) -> RemoteToken {
+    RemoteToken { node: owner.name, token: grant.token(), length, rights }
+}
+
+fn grant(owner: &Node, frame: &Frame, client: &Client, rights: Rights, to: &Node) -> (Grant, RemoteToken) {
+    let remote = Grantee::Remote { node: to.name, user: user() };
+    let grant = client.grant(frame, rights, remote).unwrap();
+    let token = token(owner, &grant, frame.length(), rights);
+    (grant, token)
+}
+
+fn accept(client: &Client, token: RemoteToken) -> Frame {
+    let mut frame = None;
+    wait_until("the own link", || {
+        frame = client.accept_remote(token).ok();
+        frame.is_some()
+    });
+    frame.unwrap()
+}
+
+/// A frame of this node that the link has, too: it may be late for one on a busy machine.
+fn host(client: &Client, length: u64) -> Frame {
+    // It has a frame of its own, which must not be taken for the client's.
+    wait_until("the link to be ready", || {
+        let status = client.status().unwrap();
+        let process = status.engines[0].process;
+        status.sessions.iter().any(|session| Some(session.process) == process && session.frames > 0)
+    });
+    let mut frame = None;
+    let frames = || client.status().unwrap().engines[0].frames;
+    wait_until("the link to have a frame", || {
+        let before = frames();
+        frame = Some(client.frame(length).alloc().unwrap());
+        // One that was late is counted until the link has unmapped it, which it does before it maps the next one.
+        let _next = client.frame(4096).alloc().unwrap();
+        frames() >= before + 2
+    });
+    frame.unwrap()
+}
+
+fn failure(outcome: Result<impl Sized, RunError<impl Sized>>) -> Option<Failure> {
+    match outcome {
+        Ok(_) => None,
+        Err(RunError::Transfer(error)) => Some(error.failure),
+        Err(_) => panic!("not submitted"),
+    }
+}
+
+/// Waits until the nodes are connected and the frame can be read.
+fn connected(queue: &mut Queue, frame: &Frame, to: &Frame, nodes: [&Node; 2]) {
+    let since = Instant::now();
+    loop {
+        match failure(queue.run(copy(frame.slice(..1), to.slice(..1)))) {
+            None => return,
+            Some(Failure::PeerLost) if since.elapsed() < 4 * harness::SOON => std::thread::yield_now(),
+            Some(other) => panic!("{other}: {}\n{}", nodes[0].told(), nodes[1].told()),
+        }
+    }
+}
+
+fn contents(frame: &Frame) -> Vec<u8> {
+    let mut bytes = vec![0; frame.length() as usize];
+    frame.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn bytes_go_both_ways_between_two_nodes() {
+    for way in Way::all() {
+        let (alpha, beta) = two_nodes(way);
+        let owner = alpha.client();
+        let theirs = owner.frame(8 * MIB).alloc().unwrap();
+        theirs.write(0, &noise(8 << 20, 1)).unwrap();
+        let (_grant, token) = grant(&alpha, &theirs, &owner, BOTH, &beta);
+        let client = beta.client();
+        let text: RemoteToken = token.to_string().parse().unwrap();
+        let remote = accept(&client, text);
+        let own = host(&client, 8 * MIB);
+        let mut queue = client.queue(16).unwrap();
+        connected(&mut queue, &remote, &own, [&alpha, &beta]);
+        let expected_way = if way == Way::Encrypted { "bytes go encrypted" } else { "over UCX" };
+        assert!(beta.told().contains(expected_way), "{way:?}: {}", beta.told());
+        for (length, at, to) in
+            [(1, 7, 0), (4095, 4097, 3), (256 << 10, 0, 4096), ((256 << 10) + 1, 5, 1), (5 * MIB + 7, 9, MIB)]
+        {
+            let done = queue.run(copy(remote.slice(at..at + length), own.slice(to..to + length)));
+            assert_eq!(failure(done), None, "{way:?}, {length} bytes: {}{}", alpha.told(), beta.told());
+            let [from, to] = [at, to].map(|at| at as usize);
+            let length = length as usize;
+            assert!(contents(&own)[to..to + length] == contents(&theirs)[from..from + length], "{way:?}");
+        }
+        // The other way, and nothing beside it.
+        let before = contents(&theirs);
+        own.write(0, &noise(8 << 20, 2)).unwrap();
+        let length = 3 * MIB + 11;
+        let at = 13;
+        let to = MIB + 17;
+        queue.run(copy(own.slice(at..at + length), remote.slice(to..to + length))).unwrap();
+        let mut expected = before;
+        let [from, to] = [at, to].map(|at| at as usize);
+        let length = length as usize;
+        expected[to..to + length].copy_from_slice(&contents(&own)[from..from + length]);
+        assert!(contents(&theirs) == expected, "{way:?}");
+        lists_and_crcs(&mut queue, &remote, &theirs, &own);
+        // What a link does not do.
+        assert_eq!(failure(queue.run(fill(&remote, memferry::Pattern::Byte(1)))), Some(Failure::Unsupported));
+        let within = copy(remote.slice(..8), remote.slice(8..16));
+        assert_eq!(failure(queue.run(within)), Some(Failure::Unsupported));
+    }
+}
+
+/// Lists of many pieces in both directions, and CRCs.
+fn lists_and_crcs(queue: &mut Queue, remote: &Frame, theirs: &Frame, own: &Frame) {
+    let lengths: Vec<u64> = (0..300).map(|number| number * 37 % 911 + 1).collect();
+    let total: u64 = lengths.iter().sum();
+    let places = |step: u64| {
+        let mut at = 3;
+        lengths.iter().map(move |length| {
+            let place = at..at + length;
+            at += length + step;
+            place
+        })
+    };
+    let scattered: Vec<_> = places(1000).map(|place| remote.piece(place)).collect();
+    queue.run(scatter_gather(scattered, [own.piece(..total)])).unwrap();
+    let whole = contents(theirs);
+    let part = |place: std::ops::Range<u64>| whole[place.start as usize..place.end as usize].to_vec();
+    let gathered: Vec<u8> = places(1000).flat_map(part).collect();
+    assert!(contents(own)[..total as usize] == gathered);
+    own.write(0, &noise(total as usize, 3)).unwrap();
+    let scattered: Vec<_> = places(700).map(|place| remote.piece(place)).collect();
+    queue.run(scatter_gather([own.piece(..total)], scattered)).unwrap();
+    let mut expected = whole;
+    let mut from = 0;
+    for place in places(700) {
+        let length = (place.end - place.start) as usize;
+        expected[place.start as usize..place.end as usize]
+            .copy_from_slice(&contents(own)[from..from + length]);
+        from += length;
+    }
+    assert!(contents(theirs) == expected);
+    overlapping_lists(queue, remote, theirs, own);
+    pictures(queue, remote, theirs, own);
+    let expected = contents(theirs);
+    let crc = queue.run(crc32c(remote.slice(5..)).seed(77)).unwrap().output;
+    own.write(0, &expected).unwrap();
+    let local = queue.run(crc32c(own.slice(5..)).seed(77)).unwrap().output;
+    assert_eq!(crc, local);
+}
+
+/// Segments that are written one over the other: the later one stays, whatever message it was in.
+fn overlapping_lists(queue: &mut Queue, remote: &Frame, theirs: &Frame, own: &Frame) {
+    let count = 400_u64;
+    let length = 3000;
+    let step = 1000;
+    let apart = |number: u64| number * length..(number + 1) * length;
+    let over = |number: u64| number * step..number * step + length;
+    let numbers = || 0..count;
+    for write in [false, true] {
+        let (from, to) = if write { (own, theirs) } else { (theirs, own) };
+        from.write(0, &noise(4 << 20, 8 + u64::from(write))).unwrap();
+        let mut expected = contents(to);
+        let bytes = contents(from);
+        for number in numbers() {
+            let [source, destination] = [apart(number).start, over(number).start].map(|at| at as usize);
+            let end = destination + length as usize;
+            expected[destination..end].copy_from_slice(&bytes[source..source + length as usize]);
+        }
+        let (source, destination) = if write { (own, remote) } else { (remote, own) };
+        let sources: Vec<_> = numbers().map(|number| source.piece(apart(number))).collect();
+        let destinations: Vec<_> = numbers().map(|number| destination.piece(over(number))).collect();
+        queue.run(scatter_gather(sources, destinations)).unwrap();
+        assert!(contents(to) == expected, "write: {write}");
+    }
+}
+
+/// A picture of rows, one turned upside down, and one whose pixels are apart, in both directions.
+fn pictures(queue: &mut Queue, remote: &Frame, theirs: &Frame, own: &Frame) {
+    let plane = |start, x_step, y_step| Plane { start, x_step, y_step };
+    let wide = Count2d { pixel: PixelSize::Bits32, x_count: 500, y_count: 300 };
+    let small = Count2d { pixel: PixelSize::Bits16, x_count: 90, y_count: 70 };
+    for (count, source, destination) in [
+        (wide, plane(7, 4, 1004), plane(3, 4, 4)),
+        (wide, plane(7, 4, 1004), plane(299 * 2000, 4, -3996)),
+        (small, plane(5, 6, 100), plane(4, 2, 10)),
+        (small, plane(5, 2, 2), plane(70 * 90 * 2, -2, -2)),
+    ] {
+        let shape = Copy2d { count, source, destination, transparent: None };
+        for write in [false, true] {
+            let (from, to) = if write { (own, theirs) } else { (theirs, own) };
+            from.write(0, &noise(2 << 20, 11 + u64::from(write))).unwrap();
+            let mut expected = contents(to);
+            let bytes = contents(from);
+            let pixel = count.pixel.bytes() as usize;
+            let mut at = [source.start as i64, destination.start as i64];
+            for _ in 0..count.y_count {
+                for column in 0..count.x_count {
+                    let [read, written] = at.map(|at| at as usize);
+                    expected[written..written + pixel].copy_from_slice(&bytes[read..read + pixel]);
+                    if column + 1 < count.x_count {
+                        at = [at[0] + source.x_step, at[1] + destination.x_step];
+                    }
+                }
+                at = [at[0] + source.y_step, at[1] + destination.y_step];
+            }
+            let (from, to_frame) = if write { (own, remote) } else { (remote, own) };
+            queue.run(copy_2d(from, to_frame, shape)).unwrap();
+            assert!(contents(to) == expected, "{shape:?}, write: {write}");
+        }
+    }
+}
+
+fn refused(reason: PeerReason) -> Option<Failure> {
+    Some(Failure::PeerRefused { reason })
+}
+
+#[test]
+fn the_owners_node_checks_each_access() {
+    let (alpha, beta) = two_nodes(Way::Encrypted);
+    let owner = alpha.client();
+    let theirs = owner.frame(MIB).alloc().unwrap();
+    theirs.write(0, &noise(1 << 20, 1)).unwrap();
+    let before = contents(&theirs);
+    let (first, token) = grant(&alpha, &theirs, &owner, Rights::READ, &beta);
+    let client = beta.client();
+    let own = host(&client, MIB);
+    let mut queue = client.queue(16).unwrap();
+    let remote = accept(&client, token);
+    connected(&mut queue, &remote, &own, [&alpha, &beta]);
+    let mut read = |token: RemoteToken, range: std::ops::Range<u64>| {
+        let remote = accept(&client, token);
+        let length = range.end - range.start;
+        failure(queue.run(copy(remote.slice(range), own.slice(..length))))
+    };
+    // Tokens that were guessed, or made for others.
+    let to = |node: &str, user| Grantee::Remote { node: node.parse().unwrap(), user };
+    let other = |to| {
+        let grant = owner.grant(&theirs, Rights::READ, to).unwrap();
+        RemoteToken { token: grant.token(), ..token }
+    };
+    let local = other(Grantee::User(user()));
+    let to_session = other(Grantee::Session(owner.session()));
+    let guessed = GrantToken::from_raw(token.token.to_raw() + 1);
+    for foreign in [
+        RemoteToken { token: guessed, ..token },
+        RemoteToken { token: GrantToken::from_raw(0), ..token },
+        RemoteToken { token: GrantToken::from_raw(u64::MAX), ..token },
+        RemoteToken { token: GrantToken::from_handle(theirs.handle()), ..token },
+        other(to("beta", 60_001)),
+        other(to("gamma", user())),
+        local,
+        to_session,
+    ] {
+        assert_eq!(read(foreign, 0..8), refused(PeerReason::NoSuchGrant), "{foreign}");
+    }
+    // More than was granted, claimed by the one who accepts.
+    let longer = RemoteToken { length: 4 * MIB, rights: BOTH, ..token };
+    assert_eq!(read(longer, MIB - 8..MIB), None);
+    assert_eq!(read(longer, MIB - 8..MIB + 1), refused(PeerReason::OutOfBounds));
+    assert_eq!(read(longer, 3 * MIB..3 * MIB + 8), refused(PeerReason::OutOfBounds));
+    let writable = accept(&client, longer);
+    let mut queue = client.queue(4).unwrap();
+    let write = copy(own.slice(..8), writable.slice(..8));
+    assert_eq!(failure(queue.run(write)), refused(PeerReason::MissingRight));
+    // The own service refuses what the token does not say.
+    let kept = copy(own.slice(..8), remote.slice(..8));
+    assert!(matches!(failure(queue.run(kept)), Some(Failure::MissingRight { .. })));
+    // A grant for a time.
+    let remote_user = to("beta", user());
+    let short = owner.grant_for(&theirs, Rights::READ, remote_user, Duration::from_millis(300)).unwrap();
+    let short = accept(&client, RemoteToken { token: short.token(), ..token });
+    let ended = loop {
+        if let Some(failure) = failure(queue.run(copy(short.slice(..8), own.slice(..8)))) {
+            break failure;
+        }
+    };
+    let is_over = [PeerReason::Expired, PeerReason::NoSuchGrant].map(refused).contains(&Some(ended));
+    assert!(is_over, "{ended}");
+    first.revoke().unwrap();
+    let late = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
+    assert_eq!(late, refused(PeerReason::Revoked));
+    let later = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
+    assert_eq!(later, refused(PeerReason::NoSuchGrant), "it was given back");
+    assert!(contents(&theirs) == before);
+    // Names that are none, and clients that are no link.
+    let none = RemoteToken { node: NodeName::from_bytes([b'A'; 16]), ..token };
+    assert!(client.accept_remote(none).is_err());
+    assert!(owner.grant(&theirs, Rights::READ, Grantee::Remote { node: none.node, user: 0 }).is_err());
+    let unknown = accept(&client, RemoteToken { node: "nobody".parse().unwrap(), ..token });
+    assert_eq!(failure(queue.run(copy(unknown.slice(..8), own.slice(..8)))), Some(Failure::PeerLost));
+}
+
+#[test]
+fn nothing_is_written_after_the_answer_to_a_revocation() {
+    for way in Way::all() {
+        let (alpha, beta) = two_nodes(way);
+        let owner = alpha.client();
+        let theirs = owner.frame(4 * MIB).alloc().unwrap();
+        let client = beta.client();
+        let own = host(&client, 4 * MIB);
+        let mut queue = client.queue(16).unwrap();
+        let mut ends = [0; 2];
+        for round in 0..40_u64 {
+            let (grant, token) = grant(&alpha, &theirs, &owner, BOTH, &beta);
+            let remote = accept(&client, token);
+            connected(&mut queue, &remote, &own, [&alpha, &beta]);
+            own.write(0, &noise(4 << 20, round)).unwrap();
+            let writes = round % 2 == 0;
+            let transfer = if writes { copy(&own, &remote) } else { copy(&remote, &own) };
+            let ticket = queue.submit(transfer).unwrap();
+            // At another moment each time: after so many bytes.
+            let wanted = round * 97 * 1024;
+            while queue.progress(ticket).is_some_and(|progress| progress.bytes < wanted)
+                && queue.outstanding() > 0
+                && queue.progress(ticket).is_some()
+            {
+                std::hint::spin_loop();
+                if wanted > 3 * MIB {
+                    break;
+                }
+            }
+            grant.revoke().unwrap();
+            let after = contents(&theirs);
+            let ended = queue.wait(ticket);
+            match ended {
+                Ok(_) => ends[0] += 1,
+                Err(error) => {
+                    let reasons = [PeerReason::Revoked, PeerReason::NoSuchGrant].map(refused);
+                    assert!(reasons.contains(&Some(error.failure)), "{way:?}: {error}");
+                    ends[1] += 1;
+                }
+            }
+            assert!(contents(&theirs) == after, "{way:?}: written after the answer");
+        }
+        assert!(ends[1] > 0, "{way:?}: no revocation was in mid-flight: {ends:?}");
+    }
+}
+
+/// A peer that knows a node's key, and what the links say.
+struct Hostile {
+    reader: memferry_link::Reader,
+    writer: memferry_link::Writer,
+}
+
+impl Hostile {
+    /// Waits for the node to connect.
+    fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
+        let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
+        let mut reader = secured.reader;
+        let mut writer = secured.writer;
+        let greeting = memferry_link::Greeting { ucx: None, require_encryption: true };
+        writer.send(&postcard::to_allocvec(&greeting).unwrap()).unwrap();
+        reader.receive().unwrap();
+        Self { reader, writer }
+    }
+
+    fn send(&mut self, message: &Message, payload: &[u8]) {
+        let mut bytes = message.encode(payload.len());
+        bytes.extend_from_slice(payload);
+        // It may have ended the connection.
+        let _ = self.writer.send(&bytes);
+    }
+
+    /// The next answer; `None` when the node has ended the connection.
+    fn receive(&mut self) -> Option<(Message, Vec<u8>)> {
+        loop {
+            let bytes = self.reader.receive().ok()?;
+            let (message, payload) = Message::decode(&bytes).unwrap();
+            if message != Message::Ping {
+                return Some((message, payload.to_vec()));
+            }
+        }
+    }
+
+    fn attach(&mut self, token: GrantToken, user: u32) -> Result<u32, PeerReason> {
+        self.send(&Message::Attach { id: 5, token, user }, &[]);
+        match self.receive() {
+            Some((Message::Attached { id: 5, outcome }, _)) => outcome.map(|attached| attached.number),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn access(
+        &mut self,
+        attachment: u32,
+        piece: (u64, u32),
+        payload: Option<&[u8]>,
+    ) -> Result<Vec<u8>, PeerReason> {
+        let write = payload.is_some();
+        let access = Message::Access { operation: 9, attachment, write, pieces: vec![piece] };
+        self.send(&access, payload.unwrap_or_default());
+        match self.receive() {
+            Some((Message::Done { operation: 9, outcome }, read)) => outcome.map(|_| read),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_hostile_peer_gets_what_was_granted_to_its_node() {
+    let (alpha, mut beta) = two_nodes(Way::Encrypted);
+    drop(beta.link.take());
+    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
+    let address = config.listen.clone().unwrap();
+    let mut listener = None;
+    wait_until("the address", || {
+        listener = TcpListener::bind(&address).ok();
+        listener.is_some()
+    });
+    let listener = listener.unwrap();
+    let owner = alpha.client();
+    let theirs = owner.frame(MIB).alloc().unwrap();
+    theirs.write(0, &noise(1 << 20, 4)).unwrap();
+    let before = contents(&theirs);
+    let process = alpha.engine();
+    let (granted, _) = grant(&alpha, &theirs, &owner, Rights::READ, &beta);
+    let token = granted.token();
+    let mut peer = Hostile::meet(&listener, &config);
+    // Its users are its own word: one that nothing was granted to gets nothing.
+    for user in [user() + 1, u32::MAX] {
+        assert_eq!(peer.attach(token, user), Err(PeerReason::NoSuchGrant));
+    }
+    for raw in (0..300).map(|number| token.to_raw() ^ number).filter(|raw| *raw != token.to_raw()) {
+        assert_eq!(peer.attach(GrantToken::from_raw(raw), user()), Err(PeerReason::NoSuchGrant));
+    }
+    let number = peer.attach(token, user()).unwrap();
+    assert_eq!(peer.access(number, (8, 100), None).unwrap(), before[8..108]);
+    // The same number once more is another access.
+    assert_eq!(peer.access(number, (8, 100), None).unwrap(), before[8..108]);
+    for piece in [(MIB - 1, 2), (MIB, 1), (u64::MAX, 1), (u64::MAX - 3, 4)] {
+        assert_eq!(peer.access(number, piece, None), Err(PeerReason::OutOfBounds), "{piece:?}");
+    }
+    assert_eq!(peer.access(number, (MIB, 0), None).unwrap(), []);
+    assert_eq!(peer.access(number, (0, 4), Some(b"evil")), Err(PeerReason::MissingRight));
+    for unknown in [0, number + 1, u32::MAX] {
+        assert_eq!(peer.access(unknown, (0, 1), None), Err(PeerReason::NoSuchGrant));
+    }
+    granted.revoke().unwrap();
+    assert_eq!(peer.access(number, (0, 1), None), Err(PeerReason::Revoked));
+    peer.send(&Message::Detach { attachment: number }, &[]);
+    assert_eq!(peer.access(number, (0, 1), None), Err(PeerReason::NoSuchGrant));
+    // What breaks the protocol ends the connection, and the node connects again.
+    let access = |pieces| Message::Access { operation: 1, attachment: 1, write: false, pieces };
+    let done = Message::Done { operation: 1, outcome: Ok(0) };
+    let attached = Message::Attached { id: 1, outcome: Err(PeerReason::Busy) };
+    let flood = vec![access(vec![(0, 1)]); 40_000];
+    for bad in [vec![done], vec![attached], vec![access(vec![])], vec![access(vec![(0, u32::MAX)])]] {
+        bad.iter().for_each(|message| peer.send(message, &[]));
+        while peer.receive().is_some() {}
+        peer = Hostile::meet(&listener, &config);
+    }
+    for bytes in [&[][..], &[255; 40], &[3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]] {
+        peer.writer.send(bytes).unwrap();
+        assert!(peer.receive().is_none());
+        peer = Hostile::meet(&listener, &config);
+    }
+    // More than may be under way at a time: refused one by one, or the connection ends.
+    flood.iter().for_each(|message| peer.send(message, &[]));
+    drop(peer);
+    assert_eq!(alpha.engine(), process, "the link did not go down");
+    assert!(contents(&theirs) == before);
+    assert!(alpha.told().contains("it broke the protocol"), "{}", alpha.told());
+}
+
+#[test]
+fn a_hostile_owner_harms_its_own_requests_only() {
+    let (alpha, mut beta) = two_nodes(Way::Encrypted);
+    drop(beta.link.take());
+    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
+    let mut listener = None;
+    wait_until("the address", || {
+        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
+        listener.is_some()
+    });
+    let listener = listener.unwrap();
+    let client = alpha.client();
+    let process = alpha.engine();
+    let own = host(&client, 4096);
+    own.write(0, &[7; 4096]).unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let token = GrantToken::from_raw(1 << 32);
+    let remote = accept(&client, RemoteToken { node: beta.name, token, length: MIB, rights: BOTH });
+    // No answer, one that is too short or too long, one to another access, and one that is none.
+    for answer in [None, Some((0, 100)), Some((0, 101 + 100)), Some((1, 101)), Some((u32::MAX, 0))] {
+        let mut peer = Hostile::meet(&listener, &config);
+        let mut ticket = None;
+        wait_until("the link to be up", || {
+            let submitted = queue.submit(copy(remote.slice(..101), own.slice(..101))).unwrap();
+            // Without a connection it fails at once.
+            let early = queue.wait_for(submitted, Duration::from_millis(50));
+            assert!(!matches!(early, Ok(Some(_))), "nobody answered");
+            ticket = early.is_ok().then_some(submitted);
+            ticket.is_some()
+        });
+        let Some((Message::Attach { id, user: of, .. }, _)) = peer.receive() else { panic!("no attachment") };
+        assert_eq!(of, user());
+        let attachment = memferry_link::message::Attachment { number: 1, length: MIB, rights: BOTH };
+        peer.send(&Message::Attached { id, outcome: Ok(attachment) }, &[]);
+        let Some((Message::Access { operation, .. }, _)) = peer.receive() else { panic!("no access") };
+        if let Some((other, bytes)) = answer {
+            let operation = operation.wrapping_add(other);
+            peer.send(&Message::Done { operation, outcome: Ok(0) }, &vec![9; bytes]);
+        }
+        // It stays there and answers nothing more.
+        let ended = loop {
+            let _ = peer.writer.send(&Message::Ping.encode(0));
+            if let Some(ended) = queue.wait_for(ticket.unwrap(), Duration::from_millis(100)).transpose() {
+                break ended;
+            }
+        };
+        assert_eq!(ended.map(drop).unwrap_err().failure, Failure::PeerLost, "{answer:?}");
+        assert_eq!(contents(&own), [7; 4096]);
+    }
+    assert_eq!(alpha.engine(), process, "the link did not go down");
+}
+
+/// Three networks that are joined by a fourth, which ends with this value.
+struct Networks(Vec<String>);
+
+impl Networks {
+    /// None if this user may not make them.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let prefix = format!("mf{}", std::process::id());
+        let networks = Self((0..4).map(|number| format!("{prefix}n{number}")).collect());
+        let script = "set -e; for n in 0 1 2 3; do ip netns add $P'n'$n; ip -n $P'n'$n link set lo up; done
+            ip -n $P'n3' link add name switch type bridge; ip -n $P'n3' link set switch up
+            for n in 0 1 2; do
+                ip -n $P'n3' link add name port$n type veth peer name $P'v'$n netns $P'n'$n
+                ip -n $P'n3' link set port$n master switch up
+                ip -n $P'n'$n addr add 10.77.0.1$n/24 dev $P'v'$n; ip -n $P'n'$n link set $P'v'$n up
+            done";
+        let made = Command::new("sh").args(["-c", script]).env("P", &prefix).output().ok()?;
+        if !made.status.success() {
+            eprintln!("no networks: {}", String::from_utf8_lossy(&made.stderr));
+            return None;
+        }
+        Some(networks)
+    }
+
+    fn command(&self, number: usize) -> Vec<String> {
+        ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
+    }
+
+    /// Cuts a node off, or joins it again.
+    fn set(&self, number: usize, state: &str) {
+        let port = format!("port{number}");
+        let done = Command::new("ip").args(["-n", &self.0[3], "link", "set", &port, state]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+#[test]
+fn three_nodes_in_networks_of_their_own() {
+    let Some(networks) = Networks::new() else {
+        println!("skipped three_nodes_in_networks_of_their_own: this user cannot make networks");
+        return;
+    };
+    let ways = Way::all().into_iter().filter(|way| *way != Way::SharedMemory);
+    for way in ways.map(|way| if way == Way::Tcp { Way::Network } else { way }) {
+        let addresses = ["10.77.0.10", "10.77.0.11", "10.77.0.12"];
+        let names = ["alpha", "beta", "gamma"];
+        let place = |number: usize| (names[number], addresses[number], networks.command(number));
+        let all = nodes(way, &[place(0), place(1), place(2)]);
+        // Each grants to the next one, which reads and writes there.
+        let clients: Vec<_> = all.iter().map(Node::client).collect();
+        let mut parts = Vec::new();
+        for (number, owner) in all.iter().enumerate() {
+            let next = (number + 1) % all.len();
+            let theirs = clients[number].frame(2 * MIB).alloc().unwrap();
+            theirs.write(0, &noise(2 << 20, number as u64)).unwrap();
+            let (grant, token) = grant(owner, &theirs, &clients[number], BOTH, &all[next]);
+            let remote = accept(&clients[next], token);
+            let own = host(&clients[next], 2 * MIB);
+            let mut queue = clients[next].queue(16).unwrap();
+            connected(&mut queue, &remote, &own, [owner, &all[next]]);
+            queue.run(copy(&remote, &own)).unwrap();
+            assert!(contents(&own) == contents(&theirs), "{way:?}: from {number}");
+            // The third one holds nothing of it.
+            let third = (number + 2) % all.len();
+            let stolen = accept(&clients[third], token);
+            let place = host(&clients[third], 4096);
+            let mut stealing = clients[third].queue(4).unwrap();
+            let since = Instant::now();
+            let refusal = loop {
+                match failure(stealing.run(copy(stolen.slice(..8), place.slice(..8)))) {
+                    Some(Failure::PeerLost) if since.elapsed() < 2 * harness::SOON => {
+                        std::thread::yield_now()
+                    }
+                    other => break other,
+                }
+            };
+            assert_eq!(refusal, refused(PeerReason::NoSuchGrant), "{way:?}");
+            parts.push((theirs, grant, remote, own, queue));
+        }
+        // A node that is cut off is lost to both others, and comes back. They keep each other.
+        networks.set(0, "down");
+        let [from_alpha, from_beta, from_gamma] = [0, 1, 2];
+        for lost in [from_alpha, from_gamma] {
+            let (_, _, remote, own, queue) = &mut parts[lost];
+            let failed = fails(queue, remote, own, || ());
+            assert!(!failed.is_empty() && failed.iter().all(|one| *one == Failure::PeerLost), "{failed:?}");
+        }
+        let (_, _, remote, own, queue) = &mut parts[from_beta];
+        queue.run(copy(&*remote, &*own)).unwrap();
+        networks.set(0, "up");
+        for (number, (theirs, grant, remote, own, mut queue)) in parts.into_iter().enumerate() {
+            connected(&mut queue, &remote, &own, [&all[number], &all[(number + 1) % 3]]);
+            own.write(0, &noise(2 << 20, 99)).unwrap();
+            queue.run(copy(&own, &remote)).unwrap();
+            assert!(contents(&own) == contents(&theirs), "{way:?}: to {number}");
+            grant.revoke().unwrap();
+            let late = failure(queue.run(copy(&remote, &own)));
+            assert_eq!(late, refused(PeerReason::Revoked));
+        }
+    }
+}
+
+/// Submits reads until they fail, and returns how the first ones of them failed.
+fn fails(queue: &mut Queue, remote: &Frame, own: &Frame, mut harm: impl FnMut()) -> Vec<Failure> {
+    let tickets: Vec<_> = (0..12).map(|_| queue.submit(copy(remote, own)).unwrap()).collect();
+    harm();
+    tickets.into_iter().filter_map(|ticket| queue.wait(ticket).err()).map(|error| error.failure).collect()
+}
+
+#[test]
+fn a_lost_peer_fails_each_request_once_and_comes_back() {
+    for way in Way::all() {
+        let (mut alpha, beta) = two_nodes(way);
+        let owner = alpha.client();
+        let theirs = owner.frame(8 * MIB).alloc().unwrap();
+        theirs.write(0, &noise(8 << 20, 5)).unwrap();
+        let (_grant, token) = grant(&alpha, &theirs, &owner, Rights::READ, &beta);
+        let client = beta.client();
+        let remote = accept(&client, token);
+        let own = host(&client, 8 * MIB);
+        let mut queue = client.queue(16).unwrap();
+        connected(&mut queue, &remote, &own, [&alpha, &beta]);
+        // Stopped: the other side notices that it is silent.
+        let engine = alpha.engine();
+        let failed = fails(&mut queue, &remote, &own, || kill_process(engine, Signal::STOP).unwrap());
+        assert!(
+            !failed.is_empty() && failed.iter().all(|one| *one == Failure::PeerLost),
+            "{way:?}: {failed:?}"
+        );
+        kill_process(engine, Signal::CONT).unwrap();
+        connected(&mut queue, &remote, &own, [&alpha, &beta]);
+        // Killed: its keeper starts another one, and the frame is good again.
+        let failed = fails(&mut queue, &remote, &own, || kill_process(engine, Signal::KILL).unwrap());
+        assert!(
+            !failed.is_empty() && failed.iter().all(|one| *one == Failure::PeerLost),
+            "{way:?}: {failed:?}"
+        );
+        connected(&mut queue, &remote, &own, [&alpha, &beta]);
+        queue.run(copy(&remote, &own)).unwrap();
+        assert!(contents(&own) == contents(&theirs), "{way:?}");
+        // Gone, keeper and all, and started again by the administrator.
+        drop(alpha.link.take());
+        wait_until("the link to be missed", || {
+            failure(queue.run(copy(remote.slice(..8), own.slice(..8)))) == Some(Failure::PeerLost)
+        });
+        alpha.start_link();
+        connected(&mut queue, &remote, &own, [&alpha, &beta]);
+    }
+}
