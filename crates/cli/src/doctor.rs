@@ -17,6 +17,8 @@ mod program;
 mod report;
 mod service;
 mod show;
+mod unit;
+mod vfio;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -112,6 +112,77 @@ fn hostile_values_reach_no_command() {
     }
 }
 
+/// A mode is printed: a report whose mode is anything else than digits is refused.
+#[test]
+fn hostile_modes_are_refused() {
+    let place = Place::new();
+    let report = place.0.join("report");
+    let text = fs::read_to_string(recording("dsa-closed")).unwrap();
+    let hostile = text.replace("\"mode\":\"0600\"", "\"mode\":\"0600\\u001b[2J\"");
+    assert_ne!(hostile, text);
+    fs::write(&report, hostile).unwrap();
+    let output = doctor(&report).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("line ") && !said.contains('\u{1b}'), "{output:?}");
+}
+
+/// Commands go to the shell of root on machines that nobody here has seen: what takes something says from whom, they overwrite
+/// no file but the doctor's own, and where a machine is unsafe or a device is somebody else's there are none.
+#[test]
+fn commands_take_nothing_from_others() {
+    let own = [
+        "70-memferry-vfio.rules",
+        "70-memferry-module.rules",
+        "70-memferry-wq",
+        "doctor.conf",
+        "grub.d/memferry.cfg",
+    ];
+    for report in recordings() {
+        let engines = json(&report)["engines"].as_array().unwrap().clone();
+        for engine in &engines {
+            for step in engine["steps"].as_array().unwrap() {
+                let commands: Vec<&str> = step["commands"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|command| command.as_str().unwrap())
+                    .collect();
+                for command in &commands {
+                    let is_etc = command.contains("tee /etc/");
+                    assert!(
+                        !is_etc || own.iter().any(|name| command.contains(name)),
+                        "{}: {command}",
+                        report.display()
+                    );
+                    assert!(
+                        !command.contains('*') || command.ends_with(".deb"),
+                        "{}: {command}",
+                        report.display()
+                    );
+                    // The sentence that says who loses what.
+                    let takes = command.ends_with("unbind") || command.contains("disable-device");
+                    let why = step["why"].as_str().unwrap();
+                    assert!(
+                        !takes || why.contains("loses") || why.contains("forgets"),
+                        "{}: {command}",
+                        report.display()
+                    );
+                }
+                let kind = step["kind"].as_str().unwrap();
+                if ["unsafe-kernel", "halted", "others-node", "others-queue", "vfio"].contains(&kind) {
+                    let is_harmless = |command: &&str| command.starts_with("sudo dmesg");
+                    assert!(commands.iter().all(is_harmless), "{}: {commands:?}", report.display());
+                }
+                if kind == "unsafe-kernel" {
+                    let others = engine["steps"].as_array().unwrap();
+                    let opens = others.iter().any(|step| step["commands"].to_string().contains("dsa"));
+                    assert!(!opens, "{}: {engine}", report.display());
+                }
+            }
+        }
+    }
+}
+
 /// Makes the files that a report describes. Nodes become ordinary files.
 fn laid_out(report: &Path) -> Place {
     let place = Place::new();
@@ -172,6 +243,32 @@ fn reports_can_be_examined_again_and_are_not_overwritten() {
     assert!(!again.status.success());
     assert!(String::from_utf8_lossy(&again.stderr).contains("cannot write the report"), "{again:?}");
     assert!(fs::read_to_string(&report).unwrap().contains("dsa0"));
+}
+
+/// A comment about a line is not the line, and the rest of an administrator's file stays out of reports.
+#[test]
+fn drop_ins_are_read_by_their_lines() {
+    let folder = "etc/systemd/system/memferry-engine@dsa.service.d";
+    for (text, has_it) in [
+        ("[Service]\n# not AmbientCapabilities=CAP_SYS_RAWIO\nEnvironment=KEY=s3cret\n", false),
+        ("[Service]\nAmbientCapabilities=CAP_SYS_RAWIO\nEnvironment=KEY=s3cret\n", true),
+    ] {
+        let place = laid_out(&recording("dsa-no-rawio"));
+        // The link that the layout cannot make, because a folder has its place.
+        let pci = place.0.join("sys/devices/pci0000:6a/0000:6a:01.0");
+        fs::create_dir_all(&pci).unwrap();
+        fs::rename(place.0.join("sys/bus/dsa/devices/dsa0"), pci.join("dsa0")).unwrap();
+        symlink("../../../devices/pci0000:6a/0000:6a:01.0/dsa0", place.0.join("sys/bus/dsa/devices/dsa0"))
+            .unwrap();
+        fs::create_dir_all(place.0.join(folder)).unwrap();
+        fs::write(place.0.join(folder).join("local.conf"), text).unwrap();
+        let report = place.0.join("report");
+        let found = doctor(&place.0).arg("--json").arg("--report").arg(&report).output().unwrap();
+        let found = self::text(found);
+        assert!(found.contains("idxd") && found.contains("wq0.0"), "{found}");
+        assert_eq!(found.contains("\"raw-io\""), !has_it, "{found}");
+        assert!(!fs::read_to_string(report).unwrap().contains("s3cret"));
+    }
 }
 
 #[test]

@@ -11,18 +11,20 @@
 use std::collections::BTreeMap;
 
 use crate::doctor::finding::{Finding, Step};
-use crate::doctor::host::{ENGINE_USER, Host, PciDevice, Reach, is_address};
+use crate::doctor::host::{Host, PciDevice};
 use crate::doctor::program::{IOAT, program_step};
+use crate::doctor::unit::{DROP_IN, drop_ins_set};
+use crate::doctor::vfio::{bind_commands, vfio_steps};
 
 const CHANNELS: &str = "/sys/class/dma";
 const MODULE_NODE: &str = "/dev/memferry";
 /// The group that a rule gives the module's node to. The service's dynamic user is called memferry: a group of that name
 /// without such a user would keep systemd from making it.
 const MODULE_GROUP: &str = "memferry-dma";
-/// Devices of a group that VFIO does not mind: bridges.
-const BRIDGE: u32 = 0x06;
-/// Of locked memory that a VFIO engine needs for the frames of clients.
-const LOCKED: &str = "LimitMEMLOCK=4G";
+/// Drop-ins of the service's unit.
+const FOLDER: &str = "/etc/systemd/system/memferry.service.d";
+/// Of locked memory that the service with its module and a VFIO engine need for the frames of clients.
+pub(super) const LOCKED: &str = "LimitMEMLOCK=4G";
 
 /// Drivers whose channels copy memory, by their sources.
 const COPYING: [&str; 7] =
@@ -124,7 +126,7 @@ fn counted(channels: &[&Channel]) -> String {
 }
 
 /// The first and last of a longer list.
-fn shortened(names: &[&str]) -> String {
+pub(super) fn shortened(names: &[&str]) -> String {
     match names {
         [first, .., last] if names.len() > 4 => format!("{first} to {last}"),
         _ => names.join(", "),
@@ -177,7 +179,7 @@ fn ioat_group(
             finding.judged(BY_MODULE)
         }
         Some("vfio-pci") => {
-            finding.steps.extend(functions.iter().find_map(|pci| vfio_step(host, pci)));
+            finding.steps.extend(vfio_steps(host, functions));
             finding.steps.extend(program_step(host, &IOAT));
             finding.judged("by VFIO, for the engine process")
         }
@@ -204,84 +206,6 @@ fn unbound_ioat(host: &Host<'_>, functions: &[&PciDevice]) -> Step {
     bind_commands(&pci.address)
         .into_iter()
         .fold(step.run("# or, for the engine process, and each function:"), Step::run)
-}
-
-/// Gives a function to VFIO.
-fn bind_commands(address: &str) -> [String; 3] {
-    [
-        "sudo modprobe vfio-pci".to_owned(),
-        format!("echo vfio-pci | sudo tee /sys/bus/pci/devices/{address}/driver_override"),
-        format!("echo {address} | sudo tee /sys/bus/pci/drivers_probe"),
-    ]
-}
-
-/// What keeps an engine process from a function that VFIO has.
-fn vfio_step(host: &Host<'_>, pci: &PciDevice) -> Option<Step> {
-    let machine = host.machine;
-    let address = &pci.address;
-    let Some(group) = machine.link(&format!("/sys/bus/pci/devices/{address}/iommu_group")) else {
-        let why = format!(
-            "No IOMMU protects the rest of memory from {address}, and VFIO gives it to nobody without. It also has to \
-             be on in the firmware's settings (VT-d)."
-        );
-        let step = Step::new("no-iommu", why);
-        return Some(host.boot_commands("intel_iommu=on").into_iter().fold(step, Step::run));
-    };
-    if let Some(step) = shared_group(host, address, &group) {
-        return Some(step);
-    }
-    let path = format!("/dev/vfio/{group}");
-    let Some(node) = machine.node(&path) else {
-        let why =
-            format!("{path} is missing. In a container, pass it in with /dev/vfio/vfio (--device {path}).");
-        return Some(Step::new("no-node", why).run("sudo modprobe vfio-pci"));
-    };
-    if host.reach(&node) == Reach::Open {
-        return None;
-    }
-    let why = format!(
-        "Only user {} and group {} may open {path} (mode {}). A rule gives this group of devices to {ENGINE_USER}. The \
-         engine's unit also needs memory to pin and the devices.",
-        node.uid, node.gid, node.mode
-    );
-    let rule = format!("SUBSYSTEM==\"vfio\", KERNEL==\"{group}\", GROUP=\"{ENGINE_USER}\", MODE=\"0660\"");
-    let folder = "/etc/systemd/system/memferry-engine@ioat.service.d";
-    Some(
-        Step::new("closed-node", why)
-            .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry-vfio.rules"))
-            .run("sudo udevadm control --reload && sudo udevadm trigger --subsystem-match=vfio")
-            .run(format!("sudo mkdir -p {folder}"))
-            .run(format!(
-                "printf '[Service]\\nPrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=/dev/vfio/vfio rw\\n\
-                 DeviceAllow={path} rw\\n{LOCKED}\\n' | sudo tee {folder}/vfio.conf"
-            ))
-            .run("sudo systemctl daemon-reload"),
-    )
-}
-
-/// VFIO opens a group only if it has all of its devices, but for bridges.
-fn shared_group(host: &Host<'_>, address: &str, group: &str) -> Option<Step> {
-    let machine = host.machine;
-    let others = machine.names(&format!("/sys/kernel/iommu_groups/{group}/devices"), |name| name != address);
-    let is_foreign = |name: &&String| {
-        let folder = format!("/sys/bus/pci/devices/{name}");
-        let class = machine.text(&format!("{folder}/class"));
-        let class = class.and_then(|text| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok());
-        let driver = machine.link(&format!("{folder}/driver"));
-        class.is_none_or(|class| class >> 16 != BRIDGE)
-            && driver.is_some_and(|driver| driver != "vfio-pci" && driver != "pci-stub")
-    };
-    let foreign: Vec<&String> = others.iter().filter(|name| is_address(name)).filter(is_foreign).collect();
-    let first = foreign.first()?;
-    let names: Vec<&str> = foreign.iter().map(|name| name.as_str()).collect();
-    let why = format!(
-        "The IOMMU does not tell {address} from {}, which another driver has. VFIO opens the group {group} only when it \
-         has all of them.",
-        shortened(&names)
-    );
-    let step = Step::new("shared-group", why)
-        .run(format!("echo {first} | sudo tee /sys/bus/pci/devices/{first}/driver/unbind"));
-    Some(bind_commands(first).into_iter().fold(step, Step::run))
 }
 
 /// A finding for each driver of AMD's engines.
@@ -327,27 +251,41 @@ fn module_steps(host: &Host<'_>) -> Vec<Step> {
         };
         return vec![step.run("sudo modprobe memferry")];
     };
-    let is_grouped = node.bits() & 0o060 == 0o060 && node.gid != 0;
-    if is_grouped || node.bits() & 0o006 == 0o006 || host.reach(&node) == Reach::Open {
+    let is_grouped = node.gid != 0 && node.mode & 0o060 == 0o060;
+    let is_for_all = node.mode & 0o006 == 0o006;
+    let is_allowed = drop_ins_set(host, FOLDER, "DeviceAllow", MODULE_NODE);
+    // Who may open it can run a service, too.
+    if (is_grouped || is_for_all) && is_allowed || host.asker_opens(&node) {
         return Vec::new();
     }
+    if is_grouped || is_for_all {
+        let why = format!(
+            "No drop-in gives {MODULE_NODE} to the service, whose unit keeps it from devices. Its option module-device = \
+             \"{MODULE_NODE}\" makes it use it."
+        );
+        let group = is_grouped.then(|| node.gid.to_string());
+        return vec![drop_in(Step::new("no-drop-in", why), group.as_deref())];
+    }
     let why = format!(
-        "Only root may open {MODULE_NODE} (mode {}). A rule gives it to a group, and a drop-in gives the group and \
+        "Only root may open {MODULE_NODE} (mode {:04o}). A rule gives it to a group, and a drop-in gives the group and \
          the device to the service. Its option module-device = \"{MODULE_NODE}\" makes it use it.",
         node.mode
     );
-    let folder = "/etc/systemd/system/memferry.service.d";
     let rule = format!("KERNEL==\"memferry\", GROUP=\"{MODULE_GROUP}\", MODE=\"0660\"");
-    vec![
-        Step::new("closed-module-device", why)
-            .run(format!("sudo groupadd --system --force {MODULE_GROUP}"))
-            .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry.rules"))
-            .run("sudo udevadm control --reload && sudo udevadm trigger --name-match=memferry")
-            .run(format!("sudo mkdir -p {folder}"))
-            .run(format!(
-                "printf '[Service]\\nPrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow={MODULE_NODE} rw\\n\
-                 SupplementaryGroups={MODULE_GROUP}\\n{LOCKED}\\n' | sudo tee {folder}/module.conf"
-            ))
-            .run("sudo systemctl daemon-reload && sudo systemctl restart memferry"),
-    ]
+    let step = Step::new("closed-module-device", why)
+        .run(format!("sudo groupadd --system --force {MODULE_GROUP}"))
+        .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry-module.rules"))
+        .run("sudo udevadm control --reload && sudo udevadm trigger --name-match=memferry");
+    vec![drop_in(step, Some(MODULE_GROUP))]
+}
+
+/// Gives the module's node, and the group that may open it, to the service.
+fn drop_in(step: Step, group: Option<&str>) -> Step {
+    let group = group.map_or(String::new(), |group| format!("SupplementaryGroups={group}\\n"));
+    step.run(format!("sudo mkdir -p {FOLDER}"))
+        .run(format!(
+            "printf '[Service]\\nPrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow={MODULE_NODE} rw\\n{group}{LOCKED}\\n' \
+             | sudo tee {FOLDER}/{DROP_IN}"
+        ))
+        .run("sudo systemctl daemon-reload && sudo systemctl restart memferry")
 }

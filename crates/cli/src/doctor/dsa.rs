@@ -10,7 +10,9 @@
 
 use crate::doctor::finding::{Finding, Step};
 use crate::doctor::host::{ENGINE_USER, Host, PciDevice, Reach};
+use crate::doctor::machine::Node;
 use crate::doctor::program::{DSA, program_step};
+use crate::doctor::unit::{DROP_IN, drop_ins_set};
 
 /// A file of `/sys/bus/dsa/devices` for each device, group, engine and work queue.
 const BUS: &str = "/sys/bus/dsa/devices";
@@ -22,6 +24,10 @@ const SCALABLE_MODE: u32 = 43;
 const BATCH: u64 = 1 << 1;
 /// The version whose portals are unsafe for users who are not trusted.
 const UNSAFE_VERSION: u64 = 0x100;
+/// The name that memferry's commands give a work queue.
+const QUEUE_NAME: &str = "memferry";
+/// Drop-ins of the unit that runs the engine.
+const FOLDER: &str = "/etc/systemd/system/memferry-engine@dsa.service.d";
 
 /// The name of the machines that a PCI id belongs to.
 pub(super) fn platform(device: u32) -> Option<&'static str> {
@@ -90,7 +96,9 @@ struct Queue {
     size: u64,
     /// The driver it is for; kernels before 6.7 have no such attribute.
     driver: Option<String>,
-    has_name: bool,
+    group: String,
+    /// `memferry`, `set` for another one, or nothing.
+    label: String,
 }
 
 impl Queue {
@@ -98,11 +106,33 @@ impl Queue {
         self.kind == "user" && self.state == "enabled"
     }
 
+    fn is_ours(&self) -> bool {
+        self.label == QUEUE_NAME
+    }
+
+    fn path(&self) -> String {
+        format!("/dev/dsa/{}", self.name)
+    }
+
+    /// What Linux needs before it enables the queue for programs, and the queue before it works.
+    fn missing(&self, engines: &[(String, String)]) -> Vec<&'static str> {
+        let has_driver = self.driver.as_deref().is_none_or(|driver| driver == "user");
+        let has_group = self.group.parse::<u32>().is_ok();
+        let needs = [
+            (has_group, "a group"),
+            (!has_group || engines.iter().any(|(_, group)| *group == self.group), "an engine in its group"),
+            (self.size > 0, "a size"),
+            (!self.label.is_empty(), "a name"),
+            (has_driver, "the driver_name user"),
+        ];
+        needs.into_iter().filter(|(has, _)| !has).map(|(_, what)| what).collect()
+    }
+
     fn detail(&self) -> String {
         let Self { name, kind, mode, state, size, .. } = self;
         let driver = self.driver.as_deref().filter(|driver| !driver.is_empty());
         let driver = driver.map_or(String::new(), |driver| format!(", driver {driver}"));
-        let unnamed = if self.has_name || kind == "none" { "" } else { ", without a name" };
+        let unnamed = if !self.label.is_empty() || kind == "none" { "" } else { ", without a name" };
         format!("{name}: type {kind}, {mode}, {size} entries, {state}{driver}{unnamed}")
     }
 }
@@ -113,6 +143,8 @@ struct Device {
     version: u64,
     /// The mask of operations, if it can be read.
     operations: Option<u64>,
+    /// Whether this machine may arrange the queues. In a virtual machine the host may have done so.
+    is_configurable: bool,
     has_pasid: bool,
     total_entries: u64,
     groups: usize,
@@ -149,18 +181,22 @@ impl Device {
             driver: machine
                 .exists(&format!("{folder}/{name}/driver_name"))
                 .then(|| word(&format!("{name}/driver_name"))),
-            has_name: machine
-                // An administrator's word for it, which is nobody else's business.
-                .excerpt(&format!("{folder}/{name}/name"), 4096, |text| {
-                    if text.trim().is_empty() { String::new() } else { "set".to_owned() }
+            group: word(&format!("{name}/group_id")),
+            // An administrator's word for it, which is nobody else's business.
+            label: machine
+                .excerpt(&format!("{folder}/{name}/name"), 4096, |text| match text.trim() {
+                    "" => String::new(),
+                    QUEUE_NAME => QUEUE_NAME.to_owned(),
+                    _ => "set".to_owned(),
                 })
-                .is_some_and(|text| !text.is_empty()),
+                .unwrap_or_default(),
             name,
         };
         Self {
             state: word("state"),
             version: hexadecimal(&word("version")).unwrap_or(0),
-            operations: word("op_cap").rsplit(',').next().and_then(hexadecimal),
+            operations: machine.text(&format!("{folder}/op_cap")).as_deref().and_then(lowest_operations),
+            is_configurable: word("configurable") != "0",
             has_pasid: word("pasid_enabled") == "1",
             total_entries: word("max_work_queues_size").parse().unwrap_or(0),
             groups: of_kind("group").len(),
@@ -194,14 +230,15 @@ impl Device {
     }
 
     fn steps(&self, host: &Host<'_>) -> Vec<Step> {
-        let mut steps = Vec::new();
-        if self.state == "halted" {
-            steps.push(self.halted());
+        // Nothing opens a queue before these are mended.
+        if let Some(step) = self.unsafe_kernel().or_else(|| self.halted()) {
+            return vec![step];
         }
+        let mut steps = Vec::new();
         if !self.has_pasid {
             steps.push(no_shared_memory(host));
         }
-        match self.queues.iter().find(|queue| queue.is_for_users()) {
+        match self.queue_to_use(host) {
             None => steps.push(self.no_queue(host)),
             Some(queue) => steps.extend(closed_queue(host, queue)),
         }
@@ -209,49 +246,100 @@ impl Device {
         steps
     }
 
-    fn halted(&self) -> Step {
-        let name = &self.name;
-        Step::new(
-            "halted",
-            format!(
-                "The device {name} is halted. Binding it again resets it; its queues are to be made again."
-            ),
-        )
-        .run(format!("echo {name} | sudo tee /sys/bus/dsa/drivers/idxd/unbind"))
-        .run(format!("echo {name} | sudo tee /sys/bus/dsa/drivers/idxd/bind"))
+    /// One that can be opened, else memferry's own, else the first.
+    fn queue_to_use(&self, host: &Host<'_>) -> Option<&Queue> {
+        let is_open = |queue: &&Queue| {
+            host.machine.node(&queue.path()).is_some_and(|node| host.reach(&node) == Reach::Open)
+        };
+        let mut ready = self.queues.iter().filter(|queue| queue.is_for_users());
+        let first = ready.clone().next();
+        ready.clone().find(is_open).or_else(|| ready.find(|queue| queue.is_ours())).or(first)
     }
 
-    /// Commands that make a dedicated work queue of type user in group 0.
+    /// A halted device refuses every command, also that of Linux's driver to reset it.
+    fn halted(&self) -> Option<Step> {
+        let why = format!(
+            "The device {} is halted. Its users have lost their queues. The kernel's log says which reset it needs; after \
+             a restart of the machine it works again, and its queues are to be made again.",
+            self.name
+        );
+        (self.state == "halted").then(|| Step::new("halted", why).run("sudo dmesg | grep idxd"))
+    }
+
+    /// What makes a work queue of type user.
     fn no_queue(&self, host: &Host<'_>) -> Step {
+        if !self.is_configurable {
+            let why = "No work queue of type user is enabled, and this machine may not arrange the device's queues \
+                       (configurable is 0). The host of this virtual machine has to give it one.";
+            return Step::new("no-queue", why);
+        }
+        let disabled = || self.queues.iter().filter(|queue| queue.state == "disabled");
+        let of_users = || disabled().filter(|queue| queue.kind == "user");
+        let finished = || of_users().filter(|queue| queue.missing(&self.engines).is_empty());
+        if let Some(queue) = finished().find(|queue| queue.is_ours()).or_else(|| finished().next()) {
+            return self.enable_queue(queue);
+        }
+        let unfinished: String = of_users()
+            .map(|queue| {
+                let missing = queue.missing(&self.engines).join(", ");
+                format!(" {} lacks {missing}: it cannot be enabled, and is left as it is.", queue.name)
+            })
+            .collect();
         let used: u64 = self.queues.iter().map(|queue| queue.size).fold(0, u64::saturating_add);
         let left = self.total_entries.saturating_sub(used);
-        let unused = self
-            .queues
-            .iter()
-            .find(|queue| queue.kind == "none" && queue.size == 0 && queue.state == "disabled");
-        let configured = self.queues.iter().find(|queue| queue.kind == "user" && queue.state == "disabled");
-        if let Some(queue) = configured {
-            let why = format!("The work queue {} of type user is not enabled.", queue.name);
-            let mut step = Step::new("enable-queue", why);
-            if self.state != "enabled" {
-                step = step.run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/idxd/bind", self.name));
-            }
-            return step.run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/user/bind", queue.name));
-        }
+        let unused = disabled().find(|queue| queue.kind == "none" && queue.size == 0);
         let Some(queue) = unused.filter(|_| left > 0) else {
-            let why = "No work queue of type user is enabled, and all entries or queues are taken by others. \
-                       Take a queue from its present use first: accel-config list -i shows them.";
+            let why = format!(
+                "No work queue of type user is enabled, and all entries or queues are taken by others.{unfinished} Take \
+                 a queue from its present use first: accel-config list -i shows them."
+            );
             return Step::new("no-queue", why);
         };
-        let mut why = "No work queue of type user is enabled. A dedicated one belongs to the one process that opens it. \
-                       The commands' effect ends with a restart; accel-config save-config -s FILE keeps it for load-config -c FILE -e."
-            .to_owned();
+        let begin = format!("No work queue of type user is enabled.{unfinished}");
+        let users: Vec<&str> = self
+            .queues
+            .iter()
+            .filter(|queue| queue.state == "enabled")
+            .map(|queue| queue.name.as_str())
+            .collect();
+        if self.state == "enabled" && !users.is_empty() {
+            let why = format!(
+                "{begin} Queues can be arranged only while the device is disabled, which takes those in use ({}) from \
+                 their users and forgets all settings. Stop these users and disable the device first (accel-config \
+                 save-config -s FILE keeps the settings), then look again: the commands for a queue of memferry are shown \
+                 then.",
+                users.join(", ")
+            );
+            return Step::new("no-queue", why);
+        }
+        self.make_queue(host, begin, queue, left.min(QUEUE_ENTRIES))
+    }
+
+    /// Commands for a queue that has all that it needs.
+    fn enable_queue(&self, queue: &Queue) -> Step {
+        let others =
+            if queue.is_ours() { "" } else { " If it is another program's, make one for memferry instead." };
+        let why = format!("The work queue {} of type user is not enabled.{others}", queue.name);
+        let mut step = Step::new("enable-queue", why);
+        if self.state != "enabled" {
+            step = step.run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/idxd/bind", self.name));
+        }
+        step.run(format!("echo {} | sudo tee /sys/bus/dsa/drivers/user/bind", queue.name))
+    }
+
+    /// Commands that make a dedicated work queue in group 0 of a device without enabled queues.
+    fn make_queue(&self, host: &Host<'_>, begin: String, queue: &Queue, entries: u64) -> Step {
+        let mut why = begin;
+        why.push_str(
+            " A dedicated one belongs to the one process that opens it. The commands' effect ends with a restart; \
+             accel-config save-config -s FILE keeps it for load-config -c FILE -e.",
+        );
         let mut commands = Vec::new();
         let has_tool = host.machine.exists("/usr/bin/accel-config");
         if self.state == "enabled" {
             why.push_str(
-                " The device has to be disabled meanwhile, which takes its other queues from their users and forgets \
-                 their settings: save these before.",
+                " The device has to be disabled meanwhile, which forgets the settings of its other queues: save these \
+                 before.",
             );
             commands.push(if has_tool {
                 format!("sudo accel-config disable-device {}", self.name)
@@ -259,15 +347,13 @@ impl Device {
                 format!("echo {} | sudo tee /sys/bus/dsa/drivers/idxd/unbind", self.name)
             });
         }
-        let entries = left.min(QUEUE_ENTRIES);
         let engine = self.engine_to_use();
         commands.extend(if has_tool {
             self.by_accel_config(queue, entries, engine)
         } else {
             self.by_sysfs(queue, entries, engine)
         });
-        let step = Step::new("no-queue", why);
-        commands.into_iter().fold(step, Step::run)
+        commands.into_iter().fold(Step::new("no-queue", why), Step::run)
     }
 
     /// An engine for group 0, and none if that group has one that it keeps. Disabling the device takes all engines from groups.
@@ -291,7 +377,7 @@ impl Device {
         let driver = if queue.driver.is_some() { " --driver-name=user" } else { "" };
         commands.push(format!(
             "sudo accel-config config-wq {device}/{name} --group-id=0 --mode=dedicated --wq-size={entries} \
-             --priority=10 --block-on-fault=0 --type=user{driver} --name=memferry"
+             --priority=10 --block-on-fault=0 --type=user{driver} --name={QUEUE_NAME}"
         ));
         commands.push(format!("sudo accel-config enable-device {device}"));
         commands.push(format!("sudo accel-config enable-wq {device}/{name}"));
@@ -315,53 +401,72 @@ impl Device {
         if queue.driver.is_some() {
             values.push(("driver_name", "user"));
         }
-        values.push(("name", "memferry"));
+        values.push(("name", QUEUE_NAME));
         commands.extend(values.iter().map(|(file, value)| set(&format!("{name}/{file}"), value)));
         commands.push(format!("echo {device} | sudo tee /sys/bus/dsa/drivers/idxd/bind"));
         commands.push(format!("echo {name} | sudo tee /sys/bus/dsa/drivers/user/bind"));
         commands
     }
 
-    /// What submitting needs on the kernels since INTEL-SA-01084. The mask of operations tells them apart: since the same
-    /// change it leaves out batches where these are refused.
-    fn portal(&self, host: &Host<'_>) -> Option<Step> {
-        let lists_batches = self.operations.is_some_and(|mask| mask & BATCH != 0);
-        if self.version <= UNSAFE_VERSION && lists_batches {
-            let why = "Unsafe with this kernel: every user who may open a queue can map its portal and harm the machine \
-                       (INTEL-SA-01084, CVE-2024-21823). Kernels with the fix, such as Linux 6.8.10, 6.9.1 and later \
-                       ones, leave batches out of op_cap here. Update the kernel before anyone but root gets a queue.";
-            return Some(Step::new("unsafe-kernel", why));
-        }
-        if self.operations.is_none() || host.asker.raw_io && !host.asker.is_root() || has_drop_in(host) {
+    fn lists_batches(&self) -> bool {
+        self.operations.is_some_and(|mask| mask & BATCH != 0)
+    }
+
+    /// Whether this is a kernel before INTEL-SA-01084. The mask of operations tells: since the same change it leaves out
+    /// batches where `write()` refuses them.
+    fn unsafe_kernel(&self) -> Option<Step> {
+        const HARM: &str = "every user who may open a queue can map its portal and harm the machine (INTEL-SA-01084, \
+                            CVE-2024-21823)";
+        const FIXED: &str = "Kernels with the fix, such as Linux 6.8.10, 6.9.1 and later ones";
+        const UPDATE: &str =
+            "Update the kernel before anyone but root gets a queue; the other steps are shown then.";
+        if self.version > UNSAFE_VERSION {
             return None;
         }
-        let batches = if lists_batches { "" } else { ", without batches" };
+        let why = match self.operations {
+            Some(_) if !self.lists_batches() => return None,
+            Some(_) => format!(
+                "Unsafe with this kernel: {HARM}. {FIXED}, leave batches out of op_cap here. {UPDATE}"
+            ),
+            None => format!(
+                "Perhaps unsafe with this kernel: {HARM}. {FIXED}, leave batches out of op_cap, which cannot be read here. \
+                 {UPDATE}"
+            ),
+        };
+        Some(Step::new("unsafe-kernel", why))
+    }
+
+    /// What submitting needs on the kernels since INTEL-SA-01084.
+    fn portal(&self, host: &Host<'_>) -> Option<Step> {
+        let has_drop_in = || drop_ins_set(host, FOLDER, "AmbientCapabilities", "CAP_SYS_RAWIO");
+        if self.operations.is_none() || host.asker.raw_io && !host.asker.is_root() || has_drop_in() {
+            return None;
+        }
+        let batches = if self.lists_batches() { "" } else { ", without batches" };
         let why = format!(
-            "Portals need CAP_SYS_RAWIO, by Linux for every DSA device since INTEL-SA-01084 (CVE-2024-21823). Without \
-             it a process submits by write() on the queue, each descriptor by a system call{batches}; that works, and \
-             is slower. The capability also opens I/O ports and more, so only the engine's unit gets it. The name of \
+            "Portals need CAP_SYS_RAWIO: since INTEL-SA-01084 (CVE-2024-21823) Linux asks for it with every DSA device. \
+             Without it a process submits by write() on the queue, each descriptor by a system call{batches}; that works, \
+             and is slower. The capability also opens I/O ports and more, so only the engine's unit gets it. The name of \
              that unit is not final."
         );
         Some(
             Step::optional("raw-io", why)
-                .run(format!("sudo mkdir -p {DROP_IN}"))
+                .run(format!("sudo mkdir -p {FOLDER}"))
                 .run(format!(
                     "printf '[Service]\\nCapabilityBoundingSet=CAP_SYS_RAWIO\\nAmbientCapabilities=CAP_SYS_RAWIO\\n\
-                     PrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=char-dsa rw\\n' | sudo tee {DROP_IN}/dsa.conf"
+                     PrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=char-dsa rw\\n' | sudo tee {FOLDER}/{DROP_IN}"
                 ))
                 .run("sudo systemctl daemon-reload"),
         )
     }
 }
 
-/// Drop-ins of the unit that runs the engine.
-const DROP_IN: &str = "/etc/systemd/system/memferry-engine@dsa.service.d";
-
-fn has_drop_in(host: &Host<'_>) -> bool {
-    let is_configuration = |name: &str| name.ends_with(".conf");
-    let names = host.machine.names(DROP_IN, is_configuration);
-    names.iter().any(|name| {
-        host.machine.contains(&format!("{DROP_IN}/{name}"), "CAP_SYS_RAWIO", 64 << 10) == Some(true)
+/// The lowest operations of a mask. Linux writes words of 32 bits with commas between, the lowest last; older kernels four numbers with
+/// blanks between, the lowest first, or that one alone.
+fn lowest_operations(text: &str) -> Option<u64> {
+    hexadecimal(match text.split_once(' ') {
+        Some((first, _)) => first,
+        None => text.rsplit(',').next()?,
     })
 }
 
@@ -386,16 +491,26 @@ fn unseen(address: &str) -> Step {
     .run(format!("sudo dmesg | grep 'idxd {address}'"))
 }
 
+/// Whoever uses the device by another driver loses it.
 fn other_driver(pci: &PciDevice, driver: &str) -> Step {
     let address = &pci.address;
-    let mut why =
+    let begin =
         format!("The driver {driver} has the device. Memferry uses work queues of Linux's driver idxd.");
-    if pci.device == 0x0b25 && driver == "vfio-pci" {
-        why.push_str(
-            " vfio-pci refuses this device since INTEL-SA-01084 unless disable_denylist=1 was set; whoever has it can \
-             harm the machine.",
+    if driver == "vfio-pci" {
+        // It was bound on purpose.
+        let harm = if pci.device == 0x0b25 {
+            " vfio-pci refuses this device since INTEL-SA-01084 unless disable_denylist=1 was set; whoever has it can harm \
+             the machine."
+        } else {
+            ""
+        };
+        let why = format!(
+            "{begin} A virtual machine or another program may use it, and would lose it: stop that first, and undo what \
+             binds it to vfio-pci.{harm}"
         );
+        return Step::new("other-driver", why);
     }
+    let why = format!("{begin} Whoever uses it now loses it by these commands: stop that first.");
     Step::new("other-driver", why)
         .run(format!("echo {address} | sudo tee /sys/bus/pci/drivers/{driver}/unbind"))
         .run(format!("echo | sudo tee /sys/bus/pci/devices/{address}/driver_override"))
@@ -463,9 +578,9 @@ fn no_shared_memory(host: &Host<'_>) -> Step {
     host.boot_commands("intel_iommu=on,sm_on").into_iter().fold(step, Step::run)
 }
 
-/// The step for a queue that only root may open.
+/// The step for a queue that only root may open, or somebody else.
 fn closed_queue(host: &Host<'_>, queue: &Queue) -> Option<Step> {
-    let path = format!("/dev/dsa/{}", queue.name);
+    let path = queue.path();
     let Some(node) = host.machine.node(&path) else {
         let why = format!(
             "The work queue is enabled, and {path} is missing. In a container the node has to be passed in \
@@ -476,19 +591,31 @@ fn closed_queue(host: &Host<'_>, queue: &Queue) -> Option<Step> {
     if host.reach(&node) == Reach::Open {
         return None;
     }
+    let Node { uid, gid, mode, .. } = node;
+    if node.is_given() && !queue.is_ours() {
+        let why = format!(
+            "The work queue {path} belongs to user {uid} and group {gid} (mode {mode:04o}), who may use it. If it is free, \
+             give it to the group {ENGINE_USER} by a rule for udev (see the guide); if not, make another one for memferry."
+        );
+        return Some(Step::new("others-queue", why));
+    }
+    let others = if queue.is_ours() {
+        ""
+    } else {
+        " If another program uses it, make another one for memferry instead."
+    };
     let why = format!(
-        "Only user {} and group {} may open {path} (mode {}). A rule gives queues to the group {ENGINE_USER}.{}",
-        node.uid,
-        node.gid,
-        node.mode,
+        "Only user {uid} and group {gid} may open {path} (mode {mode:04o}). A rule gives this queue to the group \
+         {ENGINE_USER}.{}{others}",
         missing_user(host)
     );
-    let rule = format!(
-        "SUBSYSTEM==\"dsa\", ENV{{DEVNAME}}==\"/dev/dsa/wq*\", GROUP=\"{ENGINE_USER}\", MODE=\"0660\""
-    );
+    let name = &queue.name;
+    // The queue itself is a device, too, of the name wq0.0 alone.
+    let rule = format!("SUBSYSTEM==\"dsa\", KERNEL==\"dsa/{name}\", GROUP=\"{ENGINE_USER}\", MODE=\"0660\"");
     Some(
         Step::new("closed-queue", why)
-            .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry-dsa.rules"))
+            // A file for each queue: a machine has several devices.
+            .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry-{name}.rules"))
             .run("sudo udevadm control --reload && sudo udevadm trigger --subsystem-match=dsa")
             .run(format!("ls -l {path}")),
     )

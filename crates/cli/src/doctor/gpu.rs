@@ -53,6 +53,12 @@ fn examine_group(host: &Host<'_>, vendor: u32, driver: Option<&str>, group: &[&P
     }
     match driver {
         Some("nvidia") => finding.steps.extend(nvidia_steps(host)),
+        // It was taken from the driver on purpose, and may be in use.
+        Some("vfio-pci") => {
+            let why = "vfio-pci has it, for a virtual machine or another program. Whoever uses it loses it when NVIDIA's \
+                       driver gets it: stop that first, and undo what binds it to vfio-pci.";
+            finding.steps.push(Step::new("vfio", why));
+        }
         Some(other) => {
             let why = format!("The driver {other} has it; the engine needs NVIDIA's driver.");
             finding.steps.push(install_driver(Step::new("other-driver", why)));
@@ -82,25 +88,37 @@ fn install_driver(step: Step) -> Step {
     step.run("sudo apt install nvidia-driver    # Debian, from contrib and non-free")
 }
 
-fn nvidia_steps(host: &Host<'_>) -> Vec<Step> {
-    for path in ["/dev/nvidiactl", "/dev/nvidia-uvm"] {
-        let Some(node) = host.machine.node(path) else {
-            let why = format!(
-                "{path} is missing, and the engine's unit may not make it. In a container, start it with the NVIDIA \
-                 container toolkit, or pass the device in."
-            );
-            return vec![Step::new("no-node", why).run("sudo nvidia-modprobe -u -c 0")];
-        };
-        if host.reach(&node) == Reach::Closed && node.bits() & 0o006 != 0o006 {
-            let why = format!(
-                "Only user {} and group {} may open {path} (mode {}). The driver makes it so by its options \
-                 NVreg_DeviceFileGID and NVreg_DeviceFileMode: add the engines' user to that group.",
-                node.uid, node.gid, node.mode
-            );
-            return vec![Step::new("closed-node", why).run("grep -rs NVreg_DeviceFile /etc/modprobe.d")];
-        }
+fn nvidia_steps(host: &Host<'_>) -> Option<Step> {
+    let is_gpu = |name: &str| {
+        let number = name.strip_prefix("nvidia").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    // Any one: a container may have got another than the first.
+    let gpus: Vec<String> =
+        host.machine.names("/dev", is_gpu).iter().map(|name| format!("/dev/{name}")).collect();
+    let gpu = gpus.iter().find(|path| unopened(host, path).is_none()).or(gpus.first());
+    let gpu = gpu.map_or("/dev/nvidia0", String::as_str);
+    ["/dev/nvidiactl", "/dev/nvidia-uvm", gpu].into_iter().find_map(|path| unopened(host, path))
+}
+
+/// What keeps an engine from one of the driver's nodes.
+fn unopened(host: &Host<'_>, path: &str) -> Option<Step> {
+    let Some(node) = host.machine.node(path) else {
+        let why = format!(
+            "{path} is missing, and the engine's unit may not make it. In a container, start it with the NVIDIA \
+             container toolkit, or pass the device in."
+        );
+        return Some(Step::new("no-node", why).run("sudo nvidia-modprobe -u -c 0"));
+    };
+    if host.reach(&node) == Reach::Open || node.mode & 0o006 == 0o006 {
+        return None;
     }
-    Vec::new()
+    let why = format!(
+        "Only user {} and group {} may open {path} (mode {:04o}). The driver makes it so by its options \
+         NVreg_DeviceFileGID and NVreg_DeviceFileMode: add the engines' user to that group.",
+        node.uid, node.gid, node.mode
+    );
+    Some(Step::new("closed-node", why).run("grep -rs NVreg_DeviceFile /etc/modprobe.d"))
 }
 
 fn library_step(host: &Host<'_>) -> Option<Step> {

@@ -53,7 +53,7 @@ impl Identity {
 
     /// Whether the permission bits let this user read and write, without capabilities.
     fn may_open(&self, node: &Node) -> bool {
-        let bits = node.bits();
+        let bits = node.mode;
         let shift = if node.uid == self.uid {
             6
         } else if self.groups.contains(&node.gid) {
@@ -70,7 +70,7 @@ impl Identity {
 pub(super) enum Reach {
     /// The engine processes' user, or the asking user if that is not root.
     Open,
-    /// Root, or nobody of these.
+    /// Neither of them.
     Closed,
 }
 
@@ -123,8 +123,12 @@ impl<'a> Host<'a> {
     /// Who may open a node.
     pub(super) fn reach(&self, node: &Node) -> Reach {
         let engine = self.engine_user.as_ref().is_some_and(|user| user.may_open(node));
-        let asker = !self.asker.is_root() && node.open.unwrap_or_else(|| self.asker.may_open(node));
-        if engine || asker { Reach::Open } else { Reach::Closed }
+        if engine || self.asker_opens(node) { Reach::Open } else { Reach::Closed }
+    }
+
+    /// Whether the asking user may open a node, and is not root.
+    pub(super) fn asker_opens(&self, node: &Node) -> bool {
+        !self.asker.is_root() && node.open.unwrap_or_else(|| self.asker.may_open(node))
     }
 
     /// Whether a module is loaded or built in, as a driver of PCI devices.

@@ -31,8 +31,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub(super) struct Node {
     /// `char`, `block`, `file`, `directory`, `socket` or `other`.
     pub(super) kind: String,
-    /// Permission bits in octal.
-    pub(super) mode: String,
+    /// Permission bits. In reports they are four octal digits, and nothing else is one: they are printed.
+    #[serde(with = "octal")]
+    pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
     /// Whether this process may read and write it. Unknown for another root.
@@ -40,9 +41,25 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The permission bits; none if they are no octal number.
-    pub(super) fn bits(&self) -> u32 {
-        u32::from_str_radix(&self.mode, 8).unwrap_or(0)
+    /// Whether others than root have it: another user, or a group that may read and write it.
+    pub(super) fn is_given(&self) -> bool {
+        self.uid != 0 || self.gid != 0 && self.mode & 0o060 == 0o060
+    }
+}
+
+/// Permission bits as text.
+mod octal {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{mode:04o}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let is_octal = text.len() == 4 && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|_| is_octal);
+        mode.ok_or_else(|| de::Error::custom("a mode is four octal digits"))
     }
 }
 
@@ -242,7 +259,7 @@ impl Machine {
 
 /// Whether a name can be part of a path and of a shell command as it is.
 pub(super) fn is_plain(name: &str) -> bool {
-    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"._:!@,+-".contains(&byte);
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"._:@,+-".contains(&byte);
     !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
         && name != "."
@@ -389,7 +406,7 @@ fn read_node(root: &OwnedFd, path: &str, is_live: bool) -> Result<Fact, String> 
         || rustix::fs::accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     Ok(Fact::Node(Node {
         kind: kind.to_owned(),
-        mode: format!("{:04o}", status.st_mode & 0o7777),
+        mode: status.st_mode & 0o7777,
         uid: status.st_uid,
         gid: status.st_gid,
         open: is_live.then(ask),

@@ -22,10 +22,11 @@ pub(super) const MAX_BYTES: u64 = 16 << 20;
 /// What a report says about itself.
 const ABOUT: &str = "\
 What memferry doctor looked at, for the developers of memferry: they can run it on this file.
-It holds: ids and drivers of DMA engines and GPUs, their work queues and channels, IOMMU capabilities, the CPU's model and flags,
-the kernel's release, IOMMU options of its command line, names of related modules' files, permissions of device nodes, and the
-numbers and capabilities of the user who ran it. Read it before you send it.
-It does not hold: names of hosts and users, serial numbers, network addresses, disks, and addresses of memory.
+It holds: ids and drivers of DMA engines and GPUs, and of devices in one IOMMU group with them; their work queues and channels; names
+and capabilities of IOMMUs; the CPU's model and flags; the kernel's release, and IOMMU options of its command line; names of related
+modules' files; permissions of device nodes; and the numbers and capabilities of the user who ran it. Read it before you send it.
+Names and links of sysfs are as the kernel gives them; on some machines, such as ARM's, they contain physical addresses of devices.
+It does not hold: names of hosts and users, serial numbers, network addresses, disks, and contents of memory.
 ";
 
 /// Why a file is no report.
@@ -98,9 +99,21 @@ mod tests {
     fn other_files_are_refused() {
         assert_eq!(parsed(""), Err(ReportError::NoReport));
         assert_eq!(parsed("\u{7f}ELF"), Err(ReportError::NoReport));
-        for line in
-            ["text", "text /a", "text /a 3", "text /a [\"x\"]", "word /a null", "text a null", "has /a \"x\""]
-        {
+        let node = |mode| {
+            format!("node /a {{\"kind\":\"char\",\"mode\":\"{mode}\",\"uid\":0,\"gid\":0,\"open\":null}}")
+        };
+        // A mode is printed.
+        let modes = ["0600\\u001b[2J", "+600", "600", "0800", "00600", ""].map(node);
+        let lines = [
+            "text",
+            "text /a",
+            "text /a 3",
+            "text /a [\"x\"]",
+            "word /a null",
+            "text a null",
+            "has /a \"x\"",
+        ];
+        for line in lines.into_iter().map(str::to_owned).chain(modes) {
             let found = parsed(&format!("memferry doctor report 1\n# x\n{line}\n"));
             assert_eq!(found, Err(ReportError::Line { line: 3 }), "{line}");
         }
