@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! Descriptor of bus addresses ─► sdma   OMAP4 SDMA (Wicki 2014, 3.4)    ─┬─► registers of the device or its model,
-//!                             ─► ioat   I/OAT (Papa 2014)               ─┘   shared by engine, driver and clock
+//!                             ─► ioat   I/OAT (Papa 2014)                │   shared by engine, driver and clock
+//!                             ─► dsa    DSA, the engine of today's Xeons ─┘
 //! ```
 //!
 //! Single-threaded, in the device's time: `poll` passes the current time.
 
 mod copies;
 mod device;
+mod dsa;
 mod ioat;
 mod memory;
 mod sdma;
@@ -19,6 +21,7 @@ use memferry_transfer::{
 };
 
 pub use device::Shared;
+pub use dsa::{DSA_SLOTS, DsaEngine, DsaOptions, Pages, Present};
 pub use ioat::{Completion, IoatEngine, IoatInitError, IoatOptions};
 pub use memory::{BusMemory, ListMemory, RequestLines};
 pub use sdma::{SdmaEngine, SdmaOptions};

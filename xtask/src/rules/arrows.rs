@@ -7,6 +7,7 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
+//! clock, dsa-registers ◄── dsa (no_std)
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
@@ -105,6 +106,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
     ("memferry-engine-cuda", Arrows::Only(&["memferry-engine", "memferry-shm", "memferry-transfer"])),
+    ("memferry-dsa-registers", Arrows::Only(&[])),
+    ("memferry-dsa", Arrows::Only(&["memferry-clock", "memferry-dsa-registers"])),
     ("memferry-fake-cuda", Arrows::Only(&[])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
     (
@@ -116,14 +119,26 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("xtask", Arrows::Only(&[])),
     ("memferry-registers", Arrows::Only(&["memferry-clock"])),
     ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
-    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
+    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers", "memferry-dsa-registers"])),
     (
         "memferry-driven",
-        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-registers", "memferry-drivers"]),
+        Arrows::Only(&[
+            "memferry-transfer",
+            "memferry-clock",
+            "memferry-registers",
+            "memferry-drivers",
+            "memferry-dsa",
+        ]),
     ),
     (
         "memferry-pci",
-        Arrows::Only(&["memferry-clock", "memferry-shm", "memferry-registers", "memferry-models"]),
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-shm",
+            "memferry-registers",
+            "memferry-dsa-registers",
+            "memferry-models",
+        ]),
     ),
     (LAB, Arrows::Any),
 ];
