@@ -521,7 +521,7 @@ impl<D: Device + RegisterIo, P: Portal, M: DmaMemory, G: Pages> Engine for DsaEn
         let waits = |job: &Job| job.started || job.end.is_some();
         let works = |slot: &Slot| {
             let job = slot.job.as_ref().filter(|job| waits(job));
-            job.is_some_and(|job| !job.sent.is_empty() || !(slot.held && job.end.is_none()))
+            job.is_some_and(|job| !job.sent.is_empty() || !slot.held || job.end.is_some())
         };
         self.slots.iter().any(works).then(|| now.after(self.options.period))
     }

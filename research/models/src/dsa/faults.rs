@@ -83,7 +83,8 @@ impl Faults {
     /// Whether the page of `address` can be accessed.
     pub(super) fn translates(&self, address: u64, write: bool) -> bool {
         let page = address / PAGE_BYTES;
-        !self.absent.contains(&page) && !(write && self.read_only.contains(&page))
+        let refused = self.absent.contains(&page) || write && self.read_only.contains(&page);
+        !refused
     }
 
     /// The answer to a page request: whether the page can be accessed now.

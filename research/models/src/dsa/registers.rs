@@ -21,14 +21,14 @@ use memferry_dsa_registers::table::{Grpflags, Msixperm, QueueState, QueueStatus,
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     /// Half of a read-only register of 64 bits.
-    ReadOnly(u64, bool),
+    Fixed(u64, bool),
     Gencfg,
     Genctrl,
     Intcause,
     Cmd,
     Swerr,
     /// A word of the software error register that is read only.
-    SwerrWord(usize),
+    SwerrPart(usize),
     Permission(usize),
     /// Group, 64-bit register of it, upper half.
     Group(usize, usize, bool),
@@ -102,29 +102,29 @@ impl<B: Bus> Dsa<B> {
             .with_permissions((tables.permissions / unit) as u16);
         let commands = if self.config.general.command_capabilities() { Command::ALL } else { 0 };
         Some(match offset & !7 {
-            offset::VERSION => Word::ReadOnly(self.config.version.into(), upper),
-            offset::GENCAP => Word::ReadOnly(self.config.general.into_bits(), upper),
-            offset::WQCAP => Word::ReadOnly(self.config.queues.into_bits(), upper),
-            offset::GRPCAP => Word::ReadOnly(self.config.groups.into_bits(), upper),
-            offset::ENGCAP => Word::ReadOnly(self.config.engines.into_bits(), upper),
+            offset::VERSION => Word::Fixed(self.config.version.into(), upper),
+            offset::GENCAP => Word::Fixed(self.config.general.into_bits(), upper),
+            offset::WQCAP => Word::Fixed(self.config.queues.into_bits(), upper),
+            offset::GRPCAP => Word::Fixed(self.config.groups.into_bits(), upper),
+            offset::ENGCAP => Word::Fixed(self.config.engines.into_bits(), upper),
             at @ offset::OPCAP..0x60 => {
-                Word::ReadOnly(self.config.operations.0[((at - offset::OPCAP) / 8) as usize], upper)
+                Word::Fixed(self.config.operations.0[((at - offset::OPCAP) / 8) as usize], upper)
             }
-            offset::OFFSETS => Word::ReadOnly(offsets.into_bits(), upper),
-            0x68 => Word::ReadOnly(0, upper),
+            offset::OFFSETS => Word::Fixed(offsets.into_bits(), upper),
+            0x68 => Word::Fixed(0, upper),
             offset::GENCFG if !upper => Word::Gencfg,
             offset::GENCTRL if !upper => Word::Genctrl,
-            offset::GENSTS => Word::ReadOnly(self.general_status().into_bits().into(), upper),
+            offset::GENSTS => Word::Fixed(self.general_status().into_bits().into(), upper),
             offset::INTCAUSE if !upper => Word::Intcause,
             offset::CMD if !upper => Word::Cmd,
-            offset::CMDSTS => Word::ReadOnly(self.control.cmdsts.into_bits().into(), upper),
-            offset::CMDCAP => Word::ReadOnly(commands, upper),
+            offset::CMDSTS => Word::Fixed(self.control.cmdsts.into_bits().into(), upper),
+            offset::CMDCAP => Word::Fixed(commands, upper),
             offset::SWERR if !upper => Word::Swerr,
-            offset::SWERR..0xE0 => Word::SwerrWord(((offset - offset::SWERR) / 4) as usize),
+            offset::SWERR..0xE0 => Word::SwerrPart(((offset - offset::SWERR) / 4) as usize),
             // Not modelled: GENCAP says that there is no event log.
-            offset::EVLCFG..0xF8 => Word::ReadOnly(0, upper),
+            offset::EVLCFG..0xF8 => Word::Fixed(0, upper),
             // The upper half of a register of 32 bits.
-            offset::GENCFG | offset::GENCTRL | offset::INTCAUSE | offset::CMD => Word::ReadOnly(0, true),
+            offset::GENCFG | offset::GENCTRL | offset::INTCAUSE | offset::CMD => Word::Fixed(0, true),
             _ => return self.locate_table(offset, tables),
         })
     }
@@ -136,7 +136,7 @@ impl<B: Bus> Dsa<B> {
             (index < count).then_some((index, at % stride))
         };
         if let Some((index, at)) = within(tables.permissions, PERMISSION_BYTES, self.permissions.len()) {
-            return Some(if at == 0 { Word::Permission(index) } else { Word::ReadOnly(0, true) });
+            return Some(if at == 0 { Word::Permission(index) } else { Word::Fixed(0, true) });
         }
         if let Some((index, at)) = within(tables.groups, GROUP_BYTES, self.groups.len()) {
             let upper = at & 4 != 0;
@@ -144,25 +144,25 @@ impl<B: Bus> Dsa<B> {
             return Some(if register < 6 {
                 Word::Group(index, register, upper)
             } else {
-                Word::ReadOnly(0, upper)
+                Word::Fixed(0, upper)
             });
         }
         let (index, at) = within(tables.queues, tables.queue_bytes, self.queues.len())?;
         let place = (at / 4) as usize;
-        Some(if place < word::COUNT as usize { Word::Queue(index, place) } else { Word::ReadOnly(0, true) })
+        Some(if place < word::COUNT as usize { Word::Queue(index, place) } else { Word::Fixed(0, true) })
     }
 
     fn read_word(&self, word: Word) -> u32 {
         let half = |value: u64, upper: bool| if upper { (value >> 32) as u32 } else { value as u32 };
         match word {
-            Word::ReadOnly(value, upper) => half(value, upper),
+            Word::Fixed(value, upper) => half(value, upper),
             Word::Gencfg => self.control.gencfg.into_bits(),
             Word::Genctrl => self.control.genctrl.into_bits(),
             Word::Intcause => self.control.intcause.into_bits(),
             // Reading it returns unpredictable values.
             Word::Cmd => 0,
             Word::Swerr => self.control.error.status.into_bits() as u32,
-            Word::SwerrWord(at) => half(self.control.error.into_words()[at / 2], at % 2 == 1),
+            Word::SwerrPart(at) => half(self.control.error.into_words()[at / 2], at % 2 == 1),
             Word::Permission(index) => self.permissions[index].into_bits(),
             Word::Group(index, register, upper) => half(self.group_register(index, register), upper),
             Word::Queue(index, place) => self.queue_word(index, place),
@@ -219,7 +219,7 @@ impl<B: Bus> Dsa<B> {
             }
             Word::Queue(index, place) => self.write_queue_word(offset, (index, place), merged),
             _ => {
-                let writes_something = mask != 0 && !matches!(word, Word::SwerrWord(_));
+                let writes_something = mask != 0 && !matches!(word, Word::SwerrPart(_));
                 if writes_something && value != 0 {
                     self.complain(offset, value.into(), Reason::ReadOnly);
                 }

@@ -237,9 +237,9 @@ impl<B: Bus> Dsa<B> {
         let at = work.issued;
         let reads = work.sources().count() as u64;
         let mut length = work.burst_length(at, timing.burst());
-        if reads > 0 {
+        if let Some(lines) = free.checked_div(reads) {
             // A burst takes the buffers that there are.
-            length = length.min(free / reads * u64::from(timing.line_bytes()));
+            length = length.min(lines * u64::from(timing.line_bytes()));
         } else if work.bursts.len() >= timing.writes_in_flight.max(1) as usize {
             return false;
         }
