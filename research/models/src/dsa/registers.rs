@@ -219,8 +219,9 @@ impl<B: Bus> Dsa<B> {
             }
             Word::Queue(index, place) => self.write_queue_word(offset, (index, place), merged),
             _ => {
-                let writes_something = mask != 0 && !matches!(word, Word::SwerrPart(_));
-                if writes_something && value != 0 {
+                // A driver that configures a second work queue writes again what its group holds.
+                let changes = mask != 0 && self.read_word(word) != merged;
+                if changes && value != 0 && !matches!(word, Word::SwerrPart(_)) {
                     self.complain(offset, value.into(), Reason::ReadOnly);
                 }
             }

@@ -61,10 +61,15 @@ fn configuration_is_read_only_while_enabled() {
     board.dsa.write64(TABLES.group_engines(0), 1);
     board.dsa.write32(offset::GENCFG, 0);
     board.dsa.write32(offset::GENCAP, 1);
+    board.dsa.write64(TABLES.group_engines(0), 0b1111);
     assert_eq!(board.dsa.read32(TABLES.queue(0, word::SIZE)), 16);
     assert_eq!(board.dsa.read32(TABLES.queue(0, word::MODE)), DEDICATED.mode.into_bits());
     assert_eq!(board.dsa.read64(TABLES.group_engines(0)), 0b1111);
-    assert_eq!(board.reasons(), [Reason::ReadOnly; 4], "a write of zeros to GENCFG is no complaint");
+    assert_eq!(
+        board.reasons(),
+        [Reason::ReadOnly; 4],
+        "a write of zeros to GENCFG, or of what a register holds, is no complaint"
+    );
     board.dsa.write32(TABLES.queue(0, word::THRESHOLD), 5);
     assert_eq!(board.dsa.read32(TABLES.queue(0, word::THRESHOLD)), 5, "thresholds can always be set");
     assert_eq!(board.command(Command::DisableDevice), None);

@@ -194,6 +194,14 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| guest::run(work, "ioat"),
     },
     Part {
+        name: "guest-dsa",
+        about: "the module and the DSA model under Linux's own driver, behind an IOMMU, and without the device",
+        minutes: 5,
+        is_default: false,
+        rotation: Some(480),
+        run: |work, _| guest::run(work, "dsa"),
+    },
+    Part {
         name: "guest-v9fs",
         about: "the file server under Linux's own 9P client",
         minutes: 6,
