@@ -197,6 +197,8 @@ pub(crate) mod packaging {
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";
     pub(crate) const USERS: &str = "packaging/sysusers.d";
+    /// Drop-ins and udev rules for administrators to copy.
+    pub(crate) const EXAMPLES: &str = "packaging/examples";
     /// Checks of the packages in a chroot.
     pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";
     /// Follows README.md and the first chapter of the guide word by word, in a chroot.

@@ -44,7 +44,8 @@ pub(crate) fn open_destination(path: &Path, source: &Metadata) -> Result<File, C
     if (about.dev(), about.ino()) == (source.dev(), source.ino()) {
         return Err(format!("{} is the source itself; nothing was changed", path.display()).into());
     }
-    if about.is_file() {
+    // Truncating even an empty file makes ext4 write the new one to its disk when it is closed.
+    if about.is_file() && about.len() > 0 {
         file.set_len(0).map_err(failed)?;
     }
     Ok(file)

@@ -8,6 +8,7 @@
 //! copy     copies a file, by kernel or engine      rotate, flip, overlay   edit pictures
 //! 9p       serves a directory to 9P clients        demo     shows all of it with two clients
 //! dashboard  shows the metrics live, in a browser
+//! doctor   says which engines this machine has, and what keeps them from being used
 //! completions   prints what a shell needs to complete commands and options
 //! ```
 //!
@@ -19,6 +20,7 @@ mod config;
 mod copy;
 mod dashboard;
 mod demo;
+mod doctor;
 mod files;
 mod http;
 mod interrupt;
@@ -59,6 +61,8 @@ struct Cli {
 enum Command {
     /// Run the service until SIGTERM or SIGINT.
     Serve(serve::Arguments),
+    /// Say which DMA engines this machine has, and how to make each usable.
+    Doctor(doctor::Arguments),
     /// Check a configuration file of the service, or print one.
     Config(config::Arguments),
     /// Measure this machine and store the engine's thresholds.
@@ -104,6 +108,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Advise(arguments) => advise::run(&arguments),

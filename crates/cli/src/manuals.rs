@@ -41,6 +41,11 @@ const TEXTS: &[Text] = &[
         roff: include_str!("manuals/memferry-serve.roff"),
     },
     Text {
+        page: "memferry-doctor",
+        see: &["memferry-serve(1)", "memferry.toml(5)", "accel-config(1)", "udev(7)"],
+        roff: include_str!("manuals/memferry-doctor.roff"),
+    },
+    Text {
         page: "memferry-config-check",
         see: &["memferry.toml(5)"],
         roff: include_str!("manuals/memferry-config-check.roff"),

@@ -7,8 +7,10 @@
 //!
 //! A process changes one mapping at a time. Mapping and unmapping memory takes a lock of that memory, which its owner can hold: Linux
 //! visits all mappings of a hole that is punched. Attendants refuse memory that takes long to map, but an owner can begin just after
-//! that. So each such delay costs its user a rest, many times as long, and twice the one before. Memory that is sealed cannot be punched
-//! and is not timed. Nothing here maps or waits.
+//! that. So each such delay costs its user a rest, many times as long. A long delay costs at least twice the rest before. A shorter one
+//! does not: on a machine with too much to do, a thread of the service may be preempted while it holds the lock that the call waits for,
+//! and then a user who did nothing would rest for ten minutes in the end. Memory that is sealed cannot be punched and is not timed. Nothing
+//! here maps or waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,9 +22,11 @@ use memferry_service::times_slept;
 const SLOW: Duration = Duration::from_millis(10);
 /// A rest lasts this many times as long as the call.
 const REST: u32 = 50;
+/// A call that takes longer was not delayed by the scheduler alone.
+const LONG: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
-/// Time after a rest in which the next one is twice as long.
+/// Time after a rest in which a long call costs twice as much.
 const MEMORY: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
@@ -88,7 +92,10 @@ impl State {
     /// Begins the rest after a slow call, and returns its length.
     fn begin(&mut self, user: u32, elapsed: Duration, now: Instant) -> Duration {
         self.rests.retain(|_, rest| now < rest.until + MEMORY);
-        let again = self.rests.get(&user).map_or(Duration::ZERO, |last| last.length * 2);
+        let again = match self.rests.get(&user) {
+            Some(last) if elapsed >= LONG => last.length * 2,
+            _ => Duration::ZERO,
+        };
         let length = (elapsed * REST).max(again).clamp(SHORTEST, LONGEST);
         self.rests.insert(user, Rest { length, until: now + length });
         length
@@ -107,17 +114,27 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn each_rest_is_twice_the_one_before_until_it_is_forgotten() {
+    fn a_long_call_doubles_the_rest_until_it_is_forgotten() {
         let mut state = State::default();
         let began = Instant::now();
-        assert_eq!(state.begin(7, SECOND / 100, began), SECOND);
-        assert_eq!(state.begin(7, SECOND / 100, began + SECOND), 2 * SECOND);
-        assert_eq!(state.begin(7, SECOND, began + 3 * SECOND), 50 * SECOND);
+        assert_eq!(state.begin(7, LONG, began), 5 * SECOND);
+        assert_eq!(state.begin(7, LONG, began + 5 * SECOND), 10 * SECOND);
+        assert_eq!(state.begin(7, SECOND, began + 15 * SECOND), 50 * SECOND);
         assert_eq!(state.begin(7, 60 * SECOND, began + 60 * SECOND), LONGEST);
         assert_eq!(state.begin(8, SECOND / 100, began + 60 * SECOND), SECOND);
         let calm = began + 60 * SECOND + LONGEST + MEMORY;
         assert_eq!(state.begin(7, SECOND / 100, calm), SECOND);
         assert_eq!(state.rests.len(), 1);
+    }
+
+    #[test]
+    fn delays_of_a_loaded_machine_do_not_add_up() {
+        let mut state = State::default();
+        let began = Instant::now();
+        for turn in 0..20 {
+            assert_eq!(state.begin(7, SECOND / 100, began + turn * SECOND), SECOND);
+        }
+        assert_eq!(state.begin(7, SECOND / 20, began + 20 * SECOND), SECOND * 5 / 2);
     }
 
     #[test]

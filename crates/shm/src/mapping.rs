@@ -326,7 +326,7 @@ impl Mapping {
 
     /// Whether no other object lies in its pages. Owned and lent memory can share its first and last page with neighbours.
     #[inline]
-    pub(crate) fn has_own_pages(&self) -> bool {
+    pub fn has_own_pages(&self) -> bool {
         matches!(self.0.backing, Backing::Mapped)
     }
 

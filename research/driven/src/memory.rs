@@ -9,7 +9,8 @@
 //! Access rights are checked by the capability table: a device's memory is registered for its driver's client without
 //! the right to grant it, together with its request lines.
 
-use memferry_transfer::{Memory, Region, Side};
+use memferry_driven_engines::DeviceMemory;
+use memferry_transfer::{EngineKind, Memory, Side};
 
 /// Request lines of a device, counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,11 +50,6 @@ impl BusMemory {
         self.address
     }
 
-    /// Whether it belongs to a device.
-    pub const fn is_device(&self) -> bool {
-        self.device.is_some()
-    }
-
     /// The request line of its device, if the memory is on `side` of a transfer.
     pub(super) fn line(&self, side: Side) -> Option<u8> {
         let lines = self.device?;
@@ -70,15 +66,19 @@ impl Memory for BusMemory {
     }
 }
 
-/// The bus address of a region.
-pub(super) fn address(region: &Region<BusMemory>) -> u64 {
-    u64::from(region.memory().address()) + region.offset()
-}
+impl DeviceMemory for BusMemory {
+    /// The range of addresses.
+    const LONGEST_BYTES: u64 = 1 << 32;
+    const KIND: EngineKind = EngineKind::Simulated;
 
-/// The device cannot perform the operation: elements are misaligned, operands overlap in a way that it does not support,
-/// or device memory is used as plain memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Unplannable;
+    fn device_address(&self) -> u64 {
+        self.address.into()
+    }
+
+    fn is_device(&self) -> bool {
+        self.device.is_some()
+    }
+}
 
 /// Device-readable memory owned by the engine, for the descriptors of linked lists.
 pub trait ListMemory: core::fmt::Debug {

@@ -30,9 +30,9 @@ use memferry_transfer::{
     Ticket,
 };
 
-use super::device::Shared;
+use memferry_driven_engines::{Shared, admit, completion};
+
 use super::memory::{BusMemory, ListMemory};
-use super::{admit, completion};
 use caches::{Caches, Configured};
 use lists::Shares;
 use plan::Plan;
@@ -286,7 +286,12 @@ impl<D: Device> SdmaEngine<D> {
     fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            completions.push(completion((index as u32, slot.serial), result, job.done));
+            completions.push(completion(
+                (index as u32, slot.serial),
+                result,
+                job.done,
+                EngineKind::Simulated,
+            ));
         }
     }
 

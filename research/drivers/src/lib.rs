@@ -10,5 +10,7 @@
 
 #![no_std]
 
-pub mod ioat;
 pub mod sdma;
+
+/// The product's, for its engine process.
+pub use memferry_driver_ioat as ioat;

@@ -31,15 +31,15 @@ pub enum ConnectionError {
 
 /// A command as it arrived.
 #[derive(Debug)]
-pub(crate) struct Message {
-    pub(crate) header: Header,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) descriptors: Vec<OwnedFd>,
+pub struct Message {
+    pub header: Header,
+    pub payload: Vec<u8>,
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// The result of reading the socket.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub enum Received {
     Message(Message),
     /// Nothing more for now.
     Nothing,
@@ -47,8 +47,9 @@ pub(crate) enum Received {
     End,
 }
 
+/// A client's socket, which is never waited for.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     socket: UnixStream,
     header: Option<Header>,
     /// Room for all of the header, or of the payload after it.
@@ -61,9 +62,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Makes the socket non-blocking.
+    ///
     /// # Errors
     /// Those of `fcntl`.
-    pub(crate) fn new(socket: UnixStream) -> std::io::Result<Self> {
+    pub fn new(socket: UnixStream) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let bytes = vec![0; HEADER];
         Ok(Self { socket, header: None, bytes, filled: 0, descriptors: Vec::new(), unsent: Vec::new() })
@@ -74,7 +77,7 @@ impl Connection {
     }
 
     /// Whether replies wait for the client; no command is read meanwhile.
-    pub(crate) fn is_sending(&self) -> bool {
+    pub fn is_sending(&self) -> bool {
         !self.unsent.is_empty()
     }
 
@@ -82,7 +85,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`ConnectionError`]: the connection is of no more use.
-    pub(crate) fn receive(&mut self) -> Result<Received, ConnectionError> {
+    pub fn receive(&mut self) -> Result<Received, ConnectionError> {
         let mut reads = 0;
         loop {
             if self.filled == self.bytes.len() {
@@ -147,7 +150,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`ConnectionError::System`].
-    pub(crate) fn send(&mut self, reply: Vec<u8>) -> Result<(), ConnectionError> {
+    pub fn send(&mut self, reply: Vec<u8>) -> Result<(), ConnectionError> {
         if self.unsent.is_empty() {
             self.unsent = reply;
         } else {
@@ -160,7 +163,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`ConnectionError::System`].
-    pub(crate) fn flush(&mut self) -> Result<(), ConnectionError> {
+    pub fn flush(&mut self) -> Result<(), ConnectionError> {
         while !self.unsent.is_empty() {
             match rustix::net::send(&self.socket, &self.unsent, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(sent) => {

@@ -32,7 +32,7 @@ mod pace;
 pub mod schedule;
 mod serve;
 
-pub use connection::ConnectionError;
+pub use connection::{Connection, ConnectionError, Message, Received};
 pub use device::{Device, Fatal};
 pub use function::{Bar, ConfigRegister, Description, Function, Signalling, pieces};
 pub use memferry_models::ioat::Planned;

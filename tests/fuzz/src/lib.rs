@@ -5,6 +5,7 @@
 //!                ├──► ring_reader    ServiceEnd over hostile memory  slots as written, each position once
 //!                ├──► engine_process  ExternalEngine over hostile memory  each job once, none before the engine let go
 //!                ├──► pci_device     PCI shell and I/OAT model         whole replies, no byte outside the windows
+//!                ├──► pci_socket     its socket, messages in pieces   the messages of the whole stream, replies in order
 //!                ├──► dsa_device     the DSA model                     it comes to rest, no byte changes that was not named
 //!                ├──► geometry       Plane::extent                   the bytes that a literal walk touches
 //! bytes ─────────┼──► fault_schedule   parser of faults             mistakes have a place in the text
@@ -14,7 +15,7 @@
 //!
 //! libFuzzer calls them through `fuzz_targets/`; `tests/corpus.rs` replays the committed seeds on stable Rust. A body accepts
 //! any input: missing bytes are zero. It uses no file, process or socket, except that engine_process and pci_device take their memory from
-//! memfds.
+//! memfds, and that pci_socket has a pair of sockets and a pipe.
 
 mod control_message;
 mod dsa_device;
@@ -24,6 +25,7 @@ mod geometry;
 mod input;
 mod ninep_message;
 mod pci_device;
+mod pci_socket;
 mod request_slot;
 mod ring_reader;
 
@@ -34,6 +36,7 @@ pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;
 pub use ninep_message::ninep_message;
 pub use pci_device::pci_device;
+pub use pci_socket::pci_socket;
 pub use request_slot::request_slot;
 pub use ring_reader::ring_reader;
 

@@ -62,3 +62,8 @@ fn dsa_device_accepts_every_seed() {
 fn fault_schedule_accepts_every_seed() {
     replay("fault_schedule", memferry_fuzz::fault_schedule);
 }
+
+#[test]
+fn pci_socket_accepts_every_seed() {
+    replay("pci_socket", memferry_fuzz::pci_socket);
+}

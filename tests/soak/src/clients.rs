@@ -126,6 +126,8 @@ impl History {
             ("refused", "own") => client.limited || starved || gone,
             ("refused", "stopping") => gone,
             ("refused", "system") => starved,
+            // Engine processes are killed and stopped all the time. The report counts these.
+            ("refused", "lingering") => true,
             _ => false,
         }
     }
@@ -154,6 +156,7 @@ pub(crate) fn handle_line(client: &mut Running, text: &str, history: &History, r
             report.count(match what {
                 "lost" => "losses of the service that clients met with",
                 "ended" => "sessions that the service ended for lack of descriptors",
+                _ if kind == "lingering" => "sessions given up because a lost engine process did not exit",
                 _ => "calls that were refused for lack of what they need",
             });
             if !history.explains(client, what, process, kind) {

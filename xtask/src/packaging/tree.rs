@@ -75,6 +75,10 @@ pub(crate) fn command(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
     units(&built.root.join(layout::packaging::UNITS), prefix)?;
     let shared = prefix.folder("share/memferry")?;
     copy(&built.root.join(layout::packaging::GRAFANA), &shared.join("grafana.json"))?;
+    let examples = built.root.join(layout::packaging::EXAMPLES);
+    for extension in ["conf", "rules"] {
+        copy_all(&examples, &prefix.folder("share/doc/memferry/examples")?, extension)?;
+    }
     let users = built.root.join(layout::packaging::USERS);
     copy_all(&users, &prefix.folder("lib/sysusers.d")?, "conf")?;
     for section in ["1", "5"] {

@@ -7,8 +7,8 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
-//! clock, dsa-registers ◄── dsa (no_std)
-//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;
+//! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, which also uses engine
+//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven, which adds to driven-engines;
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
 //!
@@ -106,6 +106,30 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
     ("memferry-engine-cuda", Arrows::Only(&["memferry-engine", "memferry-shm", "memferry-transfer"])),
+    ("memferry-ioat-registers", Arrows::Only(&["memferry-clock"])),
+    ("memferry-driver-ioat", Arrows::Only(&["memferry-clock", "memferry-ioat-registers"])),
+    (
+        "memferry-driven-engines",
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-driver-ioat",
+            "memferry-dsa",
+            "memferry-ioat-registers",
+            "memferry-transfer",
+        ]),
+    ),
+    (
+        "memferry-engine-ioat",
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-driven-engines",
+            "memferry-driver-ioat",
+            "memferry-engine",
+            "memferry-ioat-registers",
+            "memferry-shm",
+            "memferry-transfer",
+        ]),
+    ),
     ("memferry-dsa-registers", Arrows::Only(&[])),
     ("memferry-dsa", Arrows::Only(&["memferry-clock", "memferry-dsa-registers"])),
     ("memferry-fake-cuda", Arrows::Only(&[])),
@@ -117,8 +141,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-soak", Arrows::Product),
     ("memferry-bench", Arrows::Product),
     ("xtask", Arrows::Only(&[])),
-    ("memferry-registers", Arrows::Only(&["memferry-clock"])),
-    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
+    ("memferry-registers", Arrows::Only(&["memferry-clock", "memferry-ioat-registers"])),
+    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock", "memferry-driver-ioat"])),
     ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers", "memferry-dsa-registers"])),
     (
         "memferry-driven",
@@ -127,6 +151,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-clock",
             "memferry-registers",
             "memferry-drivers",
+            "memferry-driven-engines",
             "memferry-dsa",
         ]),
     ),

@@ -14,9 +14,9 @@ use memferry_drivers::sdma::{
 };
 use memferry_transfer::{Lists, Region};
 
-use super::super::copies::{Chunks, Cuts, Part};
 use super::super::memory::{BusMemory, ListMemory};
 use super::step::{self, Step, Work};
+use memferry_driven_engines::copies::{Chunks, Cuts, Part};
 
 /// Maximum words of a descriptor: type 2 with both addresses.
 const DESCRIPTOR_WORDS: usize = 8;

@@ -18,11 +18,12 @@ use memferry_drivers::sdma::{
 };
 use memferry_transfer::{Copy2d, Count2d, Fill2d, Operation, Pattern, PixelSize, Plane, Region};
 
-use super::super::copies::{Chunks, Part};
-use super::super::memory::{BusMemory, Unplannable, address};
+use super::super::memory::BusMemory;
 use super::lists::Pieces;
 use super::step::{Step, Work, chunks, element, next_chunk};
 use super::synchronized;
+use memferry_driven_engines::copies::{Chunks, Part};
+use memferry_driven_engines::{DeviceMemory, Unplannable, address};
 
 /// The rest of an operation.
 #[derive(Debug)]

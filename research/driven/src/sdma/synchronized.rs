@@ -12,8 +12,9 @@ use memferry_drivers::sdma::{
 };
 use memferry_transfer::{Region, Side as Operand, Synchronized};
 
-use super::super::memory::{BusMemory, Unplannable, address};
+use super::super::memory::BusMemory;
 use super::step::element;
+use memferry_driven_engines::{DeviceMemory, Unplannable, address};
 
 /// The driver's configuration; `None` if there is nothing to move.
 pub(super) fn config(

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_conformance::EngineFixture;
-use memferry_driven::{BusMemory, DSA_SLOTS, DsaEngine, DsaOptions, Pages, Shared};
+use memferry_driven::{BusMemory, DSA_SLOTS, DsaEngine, DsaOptions, DsaRegisters, Pages, Shared};
 use memferry_dsa::registers::descriptor::Descriptor as Raw;
 use memferry_dsa::registers::offset::{Portal as Kind, portal};
 use memferry_dsa::{
@@ -180,8 +180,9 @@ impl<P: Portal> Fixture<P> {
         let queue: Queue<P, RamWords, DSA_SLOTS> =
             Queue::new(portal(way), RamWords(device.clone()), limits, queue_config(setup))
                 .expect("within the rules");
+        let control = DsaRegisters::new(device.clone(), 0, TIMEOUT);
         let pages = Touch { device: device.clone(), touched: 0, refuses };
-        let engine = DsaEngine::new(device.clone(), (queue, 0), pages, channels, options);
+        let engine = DsaEngine::new(control, queue, pages, channels, options);
         let now = device.with(|device| device.now());
         Self { engine, device, used: 0, now }
     }

@@ -15,9 +15,9 @@
 use super::fields::{
     AddressSource, AddressingMode, BurstSize, DataType, DescriptorType, TransferMode, WriteMode,
 };
-use crate::flags::write_set;
 use bitfield_struct::bitfield;
 use core::fmt;
+use memferry_ioat_registers::flags::write_set;
 
 /// Channel control (CCR; paper, section 2.3.2.2; manual, section 16.6).
 #[bitfield(u32)]

@@ -8,9 +8,9 @@
 //! Reserved bits have no setter.
 
 use super::fields::{FifoBudget, MidleMode, SidleMode, ThreadReservation};
-use crate::flags::write_set;
 use bitfield_struct::bitfield;
 use core::fmt;
+use memferry_ioat_registers::flags::write_set;
 
 /// System status (SYSSTATUS; manual, section 16.6).
 #[bitfield(u32)]

@@ -221,6 +221,10 @@ fn pull(
             | Failure::Revoked { .. }
             | Failure::StaleHandle { .. }
             | Failure::UnknownHandle { .. } => Ok(false),
+            // The engine process was lost and lingered. The pull may still write to the frame, which the role gives up.
+            Failure::ChannelFaulted => {
+                Err(Stop::Refused("lingering", "an engine process lingers".to_owned()))?
+            }
             failure => Ok(finding(format!("a pull ended with {failure:?}"))?),
         },
         Err(error) => Ok(finding(error.to_string())?),

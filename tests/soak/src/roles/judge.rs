@@ -7,9 +7,10 @@
 //! ```
 //!
 //! If the oracle cannot determine what a part leaves (pixels are visited in any order, overlapping copies start from either
-//! end), the destination frame is not compared; all others are.
+//! end, an engine process that was killed may have written more than it reported), the destination frame is not compared; all others
+//! are.
 
-use memferry::{Done, Failure, TransferError};
+use memferry::{Done, EngineKind, Failure, TransferError};
 use memferry_conformance::oracle;
 use memferry_conformance::requests::{Draft, Served, judged, placed};
 use memferry_transfer::{Operation, Side};
@@ -29,6 +30,12 @@ fn served(ended: &Outcome) -> Served {
         Ok(done) => Served { outcome: Ok(()), bytes_done: done.bytes_done, value: done.output },
         Err(error) => Served { outcome: Err(error.failure), bytes_done: error.bytes_done, value: 0 },
     }
+}
+
+/// Whether an engine process was lost and had not exited for five seconds. It may write to the memory of the request until it has.
+pub(super) fn is_lingering(ended: &Outcome) -> bool {
+    let of = |error: &TransferError| (error.failure, error.engine);
+    ended.as_ref().err().map(of) == Some((Failure::ChannelFaulted, EngineKind::External))
 }
 
 /// The order of the requests of a run.
@@ -136,9 +143,17 @@ impl Oracle {
             return Ok(());
         }
         match found.outcome {
-            Err(failure) if self.excuses.cover(failure) => self.part(draft, found.bytes_done),
+            Err(failure) if self.excuses.cover(failure) => {
+                match matches!(end, Err(error) if error.engine == EngineKind::External) {
+                    true => self.mark_unknown(draft),
+                    false => self.part(draft, found.bytes_done),
+                }
+            }
             Err(Failure::Cancelled | Failure::ServiceStopping) => {
                 return Err(Stop::Refused("stopping", format!("{:?}", found.outcome)));
+            }
+            Err(Failure::ChannelFaulted) if is_lingering(end) => {
+                return Err(Stop::Refused("lingering", format!("{:?}", found.outcome)));
             }
             _ => return finding(format!("{draft:?} ended with {found:?}, not with {expected:?}")),
         }
@@ -194,6 +209,7 @@ impl Oracle {
             }) => {
                 return Err(Stop::Refused("stopping", format!("{failure:?}")));
             }
+            Err(_) if is_lingering(own) => return Err(Stop::Refused("lingering", format!("{own:?}"))),
             Err(_) => return finding(format!("a loop over {drafts:?} ended with {own:?}")),
         };
         if rounds != 0 && whole != u64::from(rounds) || members.iter().any(Result::is_err) {
@@ -293,6 +309,29 @@ mod tests {
         let compare = |first| Operation::Compare { first: (first, 0), second: (1, 4), length: 4 };
         assert!(of(compare(0), 4, [1; 8]).is_ok());
         assert!(is_finding(of(compare(1), 4, [1; 8])));
+    }
+
+    #[test]
+    fn a_killed_engine_may_write_more_than_it_reports() {
+        let before = [vec![1; 8], vec![1; 8]];
+        let excuses = Excuses { cancelled: true, ..Excuses::default() };
+        let of = |engine, excuses, failure, found: [Vec<u8>; 2]| {
+            let error =
+                TransferError { id: TicketId::NONE, failure, bytes_done: 0, inherited: false, engine };
+            judge((Order::Linked, &[fill(4)]), &[Err(error)], excuses, &before, &found)
+        };
+        let more = [vec![1, 7, 7, 1, 1, 1, 1, 1], vec![1; 8]];
+        assert!(of(EngineKind::External, excuses, Failure::Cancelled, more.clone()).is_ok());
+        assert!(is_finding(of(EngineKind::Cpu, excuses, Failure::Cancelled, more.clone())));
+        assert!(is_finding(of(
+            EngineKind::External,
+            excuses,
+            Failure::Cancelled,
+            [more[0].clone(), vec![2; 8]]
+        )));
+        let faulted = |engine| of(engine, Excuses::default(), Failure::ChannelFaulted, before.clone());
+        assert!(matches!(faulted(EngineKind::External), Err(Stop::Refused("lingering", _))));
+        assert!(is_finding(faulted(EngineKind::Module)));
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! `memferry doctor`: which DMA engines this machine has, what keeps memferry from using each, and the commands that mend it.
+//!
+//! ```text
+//! sysfs, procfs, /dev ─► Machine ─► Host ─┬─► dsa, channels, gpu, service ─► findings ─► text or JSON
+//! a report            ─┘                  └─► facts that were read ──────────────────► --report
+//! ```
+//!
+//! It changes nothing, and needs no privileges.
+
+mod channels;
+mod dsa;
+mod finding;
+mod gpu;
+mod host;
+mod machine;
+mod program;
+mod report;
+mod service;
+mod show;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use memferry_service::printable::printable;
+use rustix::fs::OFlags;
+
+use crate::output::{self, say};
+use crate::{CommandError, socket};
+use channels::Channels;
+use finding::Finding;
+use host::{Host, PciDevice};
+use machine::{Fact, Machine};
+use show::Diagnosis;
+
+const INTEL: u32 = 0x8086;
+const AMD: u32 = 0x1022;
+/// Unreadable files that are named.
+const MAX_UNREAD: usize = 20;
+
+/// Arguments of `doctor`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also write what was read to FILE, for the developers of memferry; it must not exist.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "memferry-doctor.txt")]
+    report: Option<PathBuf>,
+    /// Look at the files below a folder instead, or at a report.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    root: PathBuf,
+    /// Socket of the service.
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    socket: PathBuf,
+}
+
+/// Runs `memferry doctor`.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let machine = machine(&arguments.root)?;
+    let diagnosis = diagnosed(&machine, &arguments.socket);
+    // First, so that a reader of standard output who goes does not cost the report.
+    if let Some(path) = &arguments.report {
+        let text = report::written(&machine.facts(), &diagnosis.summary());
+        let written = OpenOptions::new().write(true).create_new(true).open(path);
+        let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| format!("cannot write the report {}: {error}", path.display()))?;
+        // Standard output may be JSON.
+        eprintln!(
+            "memferry: the report is in {}. Read it, and attach it to an issue of the project.",
+            printable(&path.display().to_string())
+        );
+    }
+    if arguments.json {
+        say!("{}", serde_json::to_string_pretty(&diagnosis)?);
+    } else {
+        say!("{}", diagnosis.lines(output::has_colors()).join("\n"));
+    }
+    Ok(())
+}
+
+/// A folder, or the machine that a report describes.
+fn machine(root: &Path) -> Result<Machine, CommandError> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot look at {}: {error}", root.display());
+    if root.is_dir() {
+        let machine = Machine::below(root).map_err(|error| failed(&error))?;
+        if !machine.exists("/sys") && !machine.exists("/proc") {
+            return Err(failed(&"it has neither sys nor proc").into());
+        }
+        return Ok(machine);
+    }
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    let file: File =
+        OpenOptions::new().read(true).custom_flags(nonblocking).open(root).map_err(|error| failed(&error))?;
+    if !file.metadata().map_err(|error| failed(&error))?.is_file() {
+        return Err(failed(&"it is neither a folder nor a report").into());
+    }
+    let mut bytes = Vec::new();
+    file.take(report::MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    if bytes.len() as u64 > report::MAX_BYTES {
+        return Err(failed(&"it is too long for a report").into());
+    }
+    let facts = report::parsed(&String::from_utf8_lossy(&bytes)).map_err(|error| failed(&error))?;
+    Ok(Machine::recorded(facts))
+}
+
+fn diagnosed(machine: &Machine, socket: &Path) -> Diagnosis {
+    let host = Host::of(machine, |vendor, device, class| {
+        let is_intel = dsa::platform(device).is_some()
+            || dsa::is_analytics(device)
+            || channels::ioat_version(device).is_some();
+        vendor == INTEL && is_intel
+            || vendor == AMD && channels::amd_driver(device).is_some()
+            || gpu::is_gpu(vendor, class)
+    });
+    let channels = Channels::of(&host);
+    let mut findings = vec![service::cpu(&host)];
+    let of = |is_kind: &dyn Fn(&PciDevice) -> bool| -> Vec<&PciDevice> {
+        host.devices.iter().filter(|pci| is_kind(pci)).collect()
+    };
+    for pci in of(&|pci| pci.vendor == INTEL) {
+        findings.extend(dsa::platform(pci.device).map(|platform| dsa::examine(&host, pci, platform)));
+    }
+    findings.extend(analytics(&of(&|pci| pci.vendor == INTEL && dsa::is_analytics(pci.device))));
+    let ioat = of(&|pci| pci.vendor == INTEL && channels::ioat_version(pci.device).is_some());
+    findings.extend(channels::examine_ioat(&host, &ioat, &channels));
+    let amd = of(&|pci| pci.vendor == AMD && channels::amd_driver(pci.device).is_some());
+    findings.extend(channels::examine_amd(&host, &amd, &channels));
+    let known: Vec<&PciDevice> = ioat.into_iter().chain(amd).collect();
+    findings.extend(channels.others(&host, &known));
+    findings.extend(gpu::examine(&host, &of(&|pci| gpu::is_gpu(pci.vendor, pci.class))));
+    let surroundings = service::surroundings(&host, socket);
+    Diagnosis::new(findings, surroundings, unread(machine))
+}
+
+fn analytics(devices: &[&PciDevice]) -> Option<Finding> {
+    let first = devices.first()?;
+    let name = format!("Intel IAA ({} at {} and others)", devices.len(), first.address);
+    let name = if devices.len() == 1 { format!("Intel IAA ({})", first.address) } else { name };
+    let finding = Finding::new("iaa", name);
+    Some(finding.without_engine("it compresses and encrypts, and is no engine for copies"))
+}
+
+/// Files that exist and could not be read, with the reason.
+fn unread(machine: &Machine) -> Vec<String> {
+    let facts = machine.facts();
+    let reasons = facts.iter().filter_map(|((path, _), fact)| match fact {
+        Fact::Failed { failed } => Some(printable(&format!("{path}: {failed}"))),
+        _ => None,
+    });
+    let mut lines: Vec<String> = reasons.collect();
+    let more = lines.len().saturating_sub(MAX_UNREAD);
+    if more > 0 {
+        lines.truncate(MAX_UNREAD);
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}

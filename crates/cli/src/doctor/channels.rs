@@ -1,0 +1,353 @@
+//! Channels of Linux's dmaengine, which memferry uses through its module, and I/OAT functions, which can also go to an engine
+//! process by VFIO.
+//!
+//! ```text
+//! /sys/class/dma/dmaXchanY ─► driver ─► memferry.ko ─► /dev/memferry ─► memferry serve --module-device
+//! I/OAT function ─► vfio-pci ─► /dev/vfio/GROUP ─► memferry-engine-ioat
+//! ```
+//!
+//! Sources: Linux, `drivers/dma/ioat`, `drivers/dma/amd` and `drivers/vfio/pci`.
+
+use std::collections::BTreeMap;
+
+use crate::doctor::finding::{Finding, Step};
+use crate::doctor::host::{ENGINE_USER, Host, PciDevice, Reach, is_address};
+use crate::doctor::program::{IOAT, program_step};
+
+const CHANNELS: &str = "/sys/class/dma";
+const MODULE_NODE: &str = "/dev/memferry";
+/// The group that a rule gives the module's node to. The service's dynamic user is called memferry: a group of that name
+/// without such a user would keep systemd from making it.
+const MODULE_GROUP: &str = "memferry-dma";
+/// Devices of a group that VFIO does not mind: bridges.
+const BRIDGE: u32 = 0x06;
+/// Of locked memory that a VFIO engine needs for the frames of clients.
+const LOCKED: &str = "LimitMEMLOCK=4G";
+
+/// Drivers whose channels copy memory, by their sources.
+const COPYING: [&str; 7] =
+    ["idxd", "ioatdma", "ptdma", "ae4dma", "xilinx-zynqmp-dma", "bcm2835-dma", "dma-pl330"];
+/// How the service uses a channel.
+const BY_MODULE: &str = "by module-device = \"/dev/memferry\" below [service]";
+
+/// The version of an I/OAT function.
+pub(super) fn ioat_version(device: u32) -> Option<&'static str> {
+    match device {
+        0x3429..=0x342c | 0x3430..=0x3433 => Some("3.0"),
+        0x3710..=0x3719 | 0x2021 => Some("3.2"),
+        0x0e20..=0x0e27 | 0x2f20..=0x2f27 | 0x3c20..=0x3c27 | 0x6f20..=0x6f27 => Some("3.2"),
+        0x0e2e | 0x0e2f | 0x2f2e | 0x2f2f | 0x3c2e | 0x3c2f | 0x6f2e | 0x6f2f => Some("3.2"),
+        0x0c50..=0x0c53 | 0x6f50..=0x6f53 => Some("3.3"),
+        0x0b00 => Some("3.4"),
+        _ => None,
+    }
+}
+
+/// The driver of an AMD engine.
+pub(super) fn amd_driver(device: u32) -> Option<&'static str> {
+    match device {
+        0x1498 => Some("ptdma"),
+        0x14c8 | 0x14dc | 0x149b => Some("ae4dma"),
+        _ => None,
+    }
+}
+
+/// Whether a name is a channel's, such as `dma0chan3`.
+fn is_channel(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix("dma").and_then(|rest| rest.split_once("chan"));
+    numbers.is_some_and(|(device, channel)| is_number(device) && is_number(channel))
+}
+
+/// Channels by driver: names, and the PCI functions or other devices that they belong to.
+#[derive(Default)]
+pub(super) struct Channels {
+    by_driver: BTreeMap<String, Vec<Channel>>,
+}
+
+struct Channel {
+    name: String,
+    device: String,
+    in_use: bool,
+}
+
+impl Channels {
+    pub(super) fn of(host: &Host<'_>) -> Self {
+        let machine = host.machine;
+        let mut by_driver: BTreeMap<String, Vec<Channel>> = BTreeMap::new();
+        for name in machine.names(CHANNELS, is_channel) {
+            let device = machine.link(&format!("{CHANNELS}/{name}/device")).unwrap_or_default();
+            let driver = machine.link(&format!("{CHANNELS}/{name}/device/driver"));
+            let users = machine.text(&format!("{CHANNELS}/{name}/in_use"));
+            let in_use = users.is_some_and(|users| users != "0");
+            let driver = driver.unwrap_or_else(|| "an unnamed driver".to_owned());
+            by_driver.entry(driver).or_default().push(Channel { name, device, in_use });
+        }
+        Self { by_driver }
+    }
+
+    fn of_functions(&self, functions: &[&PciDevice]) -> Vec<&Channel> {
+        let is_ours = |channel: &&Channel| functions.iter().any(|pci| pci.address == channel.device);
+        self.by_driver.values().flatten().filter(is_ours).collect()
+    }
+
+    /// Findings for channels of other drivers than those of `known` PCI functions.
+    pub(super) fn others(&self, host: &Host<'_>, known: &[&PciDevice]) -> Vec<Finding> {
+        let is_other = |channel: &&Channel| !known.iter().any(|pci| pci.address == channel.device);
+        let others = self
+            .by_driver
+            .iter()
+            .map(|(driver, all)| (driver, all.iter().filter(is_other).collect::<Vec<_>>()));
+        let finding = |(driver, channels): (&String, Vec<&Channel>)| {
+            (!channels.is_empty()).then(|| {
+                let mut finding = Finding::new("dmaengine", format!("DMA channels of {driver}"));
+                finding.details.push(counted(&channels));
+                finding.steps.extend(module_steps(host));
+                if COPYING.contains(&driver.as_str()) {
+                    return finding.judged(BY_MODULE);
+                }
+                finding.details.push(
+                    "sysfs does not say whether these copy memory; the module takes those that do".to_owned(),
+                );
+                finding.doubted("through the Linux module, if it copies memory")
+            })
+        };
+        others.filter_map(finding).collect()
+    }
+}
+
+fn counted(channels: &[&Channel]) -> String {
+    let names: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+    let used = channels.iter().filter(|channel| channel.in_use).count();
+    let plural = if names.len() == 1 { "" } else { "s" };
+    format!("{} channel{plural}, {used} in use: {}", names.len(), shortened(&names))
+}
+
+/// The first and last of a longer list.
+fn shortened(names: &[&str]) -> String {
+    match names {
+        [first, .., last] if names.len() > 4 => format!("{first} to {last}"),
+        _ => names.join(", "),
+    }
+}
+
+/// A finding for each driver that has functions of I/OAT: a Xeon has eight or more of them.
+pub(super) fn examine_ioat(host: &Host<'_>, functions: &[&PciDevice], channels: &Channels) -> Vec<Finding> {
+    by_driver(functions)
+        .into_iter()
+        .map(|(driver, group)| ioat_group(host, driver, &group, channels))
+        .collect()
+}
+
+fn by_driver<'a>(functions: &[&'a PciDevice]) -> BTreeMap<Option<&'a str>, Vec<&'a PciDevice>> {
+    let mut groups: BTreeMap<Option<&str>, Vec<&PciDevice>> = BTreeMap::new();
+    for pci in functions {
+        groups.entry(pci.driver.as_deref()).or_default().push(pci);
+    }
+    groups
+}
+
+fn titled(engine: &'static str, what: &str, functions: &[&PciDevice]) -> Finding {
+    let addresses: Vec<&str> = functions.iter().map(|pci| pci.address.as_str()).collect();
+    let count = if addresses.len() > 1 { format!("{} functions, ", addresses.len()) } else { String::new() };
+    Finding::new(engine, format!("{what} ({count}{})", shortened(&addresses)))
+}
+
+fn ioat_group(
+    host: &Host<'_>,
+    driver: Option<&str>,
+    functions: &[&PciDevice],
+    channels: &Channels,
+) -> Finding {
+    let version = functions.first().and_then(|pci| ioat_version(pci.device)).unwrap_or("3");
+    let mut finding = titled("ioat", &format!("Intel I/OAT {version}"), functions);
+    finding.details.push(format!("driver {}", driver.unwrap_or("none")));
+    match driver {
+        Some("ioatdma") => {
+            let own = channels.of_functions(functions);
+            finding.details.push(counted(&own));
+            finding.details.push(
+                "or for the engine process memferry-engine-ioat: bind the functions to vfio-pci (see the guide)".to_owned(),
+            );
+            if own.is_empty() {
+                let why = "ioatdma has no channel in /sys/class/dma. Its self-test may have failed: the kernel's log says.";
+                finding.steps.push(Step::new("no-channel", why).run("sudo dmesg | grep ioatdma"));
+            }
+            finding.steps.extend(module_steps(host));
+            finding.judged(BY_MODULE)
+        }
+        Some("vfio-pci") => {
+            finding.steps.extend(functions.iter().find_map(|pci| vfio_step(host, pci)));
+            finding.steps.extend(program_step(host, &IOAT));
+            finding.judged("by VFIO, for the engine process")
+        }
+        Some(other) => {
+            let why = format!("The driver {other} has these functions.");
+            finding.steps.push(Step::new("other-driver", why));
+            finding.judged("")
+        }
+        None => {
+            finding.steps.push(unbound_ioat(host, functions));
+            finding.judged("")
+        }
+    }
+}
+
+fn unbound_ioat(host: &Host<'_>, functions: &[&PciDevice]) -> Step {
+    let why = "No driver has it. With ioatdma, memferry uses it through the Linux module; with vfio-pci, the engine \
+               process memferry-engine-ioat has it alone and needs an active IOMMU.";
+    let step = Step::new("no-driver", why).run("sudo modprobe ioatdma");
+    let Some(pci) = functions.first() else { return step };
+    if host.iommus.is_empty() {
+        return step;
+    }
+    bind_commands(&pci.address)
+        .into_iter()
+        .fold(step.run("# or, for the engine process, and each function:"), Step::run)
+}
+
+/// Gives a function to VFIO.
+fn bind_commands(address: &str) -> [String; 3] {
+    [
+        "sudo modprobe vfio-pci".to_owned(),
+        format!("echo vfio-pci | sudo tee /sys/bus/pci/devices/{address}/driver_override"),
+        format!("echo {address} | sudo tee /sys/bus/pci/drivers_probe"),
+    ]
+}
+
+/// What keeps an engine process from a function that VFIO has.
+fn vfio_step(host: &Host<'_>, pci: &PciDevice) -> Option<Step> {
+    let machine = host.machine;
+    let address = &pci.address;
+    let Some(group) = machine.link(&format!("/sys/bus/pci/devices/{address}/iommu_group")) else {
+        let why = format!(
+            "No IOMMU protects the rest of memory from {address}, and VFIO gives it to nobody without. It also has to \
+             be on in the firmware's settings (VT-d)."
+        );
+        let step = Step::new("no-iommu", why);
+        return Some(host.boot_commands("intel_iommu=on").into_iter().fold(step, Step::run));
+    };
+    if let Some(step) = shared_group(host, address, &group) {
+        return Some(step);
+    }
+    let path = format!("/dev/vfio/{group}");
+    let Some(node) = machine.node(&path) else {
+        let why =
+            format!("{path} is missing. In a container, pass it in with /dev/vfio/vfio (--device {path}).");
+        return Some(Step::new("no-node", why).run("sudo modprobe vfio-pci"));
+    };
+    if host.reach(&node) == Reach::Open {
+        return None;
+    }
+    let why = format!(
+        "Only user {} and group {} may open {path} (mode {}). A rule gives this group of devices to {ENGINE_USER}. The \
+         engine's unit also needs memory to pin and the devices.",
+        node.uid, node.gid, node.mode
+    );
+    let rule = format!("SUBSYSTEM==\"vfio\", KERNEL==\"{group}\", GROUP=\"{ENGINE_USER}\", MODE=\"0660\"");
+    let folder = "/etc/systemd/system/memferry-engine@ioat.service.d";
+    Some(
+        Step::new("closed-node", why)
+            .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry-vfio.rules"))
+            .run("sudo udevadm control --reload && sudo udevadm trigger --subsystem-match=vfio")
+            .run(format!("sudo mkdir -p {folder}"))
+            .run(format!(
+                "printf '[Service]\\nPrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=/dev/vfio/vfio rw\\n\
+                 DeviceAllow={path} rw\\n{LOCKED}\\n' | sudo tee {folder}/vfio.conf"
+            ))
+            .run("sudo systemctl daemon-reload"),
+    )
+}
+
+/// VFIO opens a group only if it has all of its devices, but for bridges.
+fn shared_group(host: &Host<'_>, address: &str, group: &str) -> Option<Step> {
+    let machine = host.machine;
+    let others = machine.names(&format!("/sys/kernel/iommu_groups/{group}/devices"), |name| name != address);
+    let is_foreign = |name: &&String| {
+        let folder = format!("/sys/bus/pci/devices/{name}");
+        let class = machine.text(&format!("{folder}/class"));
+        let class = class.and_then(|text| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok());
+        let driver = machine.link(&format!("{folder}/driver"));
+        class.is_none_or(|class| class >> 16 != BRIDGE)
+            && driver.is_some_and(|driver| driver != "vfio-pci" && driver != "pci-stub")
+    };
+    let foreign: Vec<&String> = others.iter().filter(|name| is_address(name)).filter(is_foreign).collect();
+    let first = foreign.first()?;
+    let names: Vec<&str> = foreign.iter().map(|name| name.as_str()).collect();
+    let why = format!(
+        "The IOMMU does not tell {address} from {}, which another driver has. VFIO opens the group {group} only when it \
+         has all of them.",
+        shortened(&names)
+    );
+    let step = Step::new("shared-group", why)
+        .run(format!("echo {first} | sudo tee /sys/bus/pci/devices/{first}/driver/unbind"));
+    Some(bind_commands(first).into_iter().fold(step, Step::run))
+}
+
+/// A finding for each driver of AMD's engines.
+pub(super) fn examine_amd(host: &Host<'_>, functions: &[&PciDevice], channels: &Channels) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (driver, group) in by_driver(functions) {
+        let Some(expected) = group.first().and_then(|pci| amd_driver(pci.device)) else { continue };
+        let mut finding = titled("ptdma", &format!("AMD {}", expected.to_uppercase()), &group);
+        finding.details.push(format!("driver {}", driver.unwrap_or("none")));
+        match driver {
+            Some(found) if found == expected => {
+                finding.details.push(counted(&channels.of_functions(&group)));
+                finding.steps.extend(module_steps(host));
+            }
+            Some(other) => {
+                finding.steps.push(Step::new("other-driver", format!("The driver {other} has it.")));
+            }
+            None if host.comes_with(expected) == Some(false) => {
+                let why = format!(
+                    "The driver {expected} is not loaded, and this kernel has no module of that name."
+                );
+                finding.steps.push(Step::new("no-module", why));
+            }
+            None => {
+                let why = format!("The driver {expected} is not loaded.");
+                finding.steps.push(Step::new("not-loaded", why).run(format!("sudo modprobe {expected}")));
+            }
+        }
+        findings.push(finding.judged(BY_MODULE));
+    }
+    findings
+}
+
+/// What keeps the service from using channels through memferry's module.
+fn module_steps(host: &Host<'_>) -> Vec<Step> {
+    let Some(node) = host.machine.node(MODULE_NODE) else {
+        let why = "Memferry's Linux module is not loaded: /dev/memferry is missing.";
+        let step = Step::new("no-module-device", why);
+        let step = if host.comes_with("memferry") == Some(true) {
+            step
+        } else {
+            step.run("sudo apt install ./memferry-dkms_*.deb")
+        };
+        return vec![step.run("sudo modprobe memferry")];
+    };
+    let is_grouped = node.bits() & 0o060 == 0o060 && node.gid != 0;
+    if is_grouped || node.bits() & 0o006 == 0o006 || host.reach(&node) == Reach::Open {
+        return Vec::new();
+    }
+    let why = format!(
+        "Only root may open {MODULE_NODE} (mode {}). A rule gives it to a group, and a drop-in gives the group and \
+         the device to the service. Its option module-device = \"{MODULE_NODE}\" makes it use it.",
+        node.mode
+    );
+    let folder = "/etc/systemd/system/memferry.service.d";
+    let rule = format!("KERNEL==\"memferry\", GROUP=\"{MODULE_GROUP}\", MODE=\"0660\"");
+    vec![
+        Step::new("closed-module-device", why)
+            .run(format!("sudo groupadd --system --force {MODULE_GROUP}"))
+            .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry.rules"))
+            .run("sudo udevadm control --reload && sudo udevadm trigger --name-match=memferry")
+            .run(format!("sudo mkdir -p {folder}"))
+            .run(format!(
+                "printf '[Service]\\nPrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow={MODULE_NODE} rw\\n\
+                 SupplementaryGroups={MODULE_GROUP}\\n{LOCKED}\\n' | sudo tee {folder}/module.conf"
+            ))
+            .run("sudo systemctl daemon-reload && sudo systemctl restart memferry"),
+    ]
+}

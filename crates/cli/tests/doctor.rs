@@ -1,0 +1,264 @@
+//! `memferry doctor` on recorded machines, on folders that nobody expects, and on this machine.
+//!
+//! ```text
+//! doctor/NAME.report ─► memferry doctor --root ─► doctor/NAME.expected
+//! the same as files in a folder ─► the same text
+//! ```
+//!
+//! `MEMFERRY_WRITE_DOCTOR=1` writes the expected texts.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+fn recordings() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut reports: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|found| found == "report")).collect();
+    reports.sort();
+    assert!(reports.len() > 10, "{reports:?}");
+    reports
+}
+
+fn recording(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/doctor/{name}.report"))
+}
+
+fn doctor(root: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    command.arg("doctor").arg("--root").arg(root);
+    command
+}
+
+fn text(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(root: &Path) -> Value {
+    serde_json::from_str(&text(doctor(root).arg("--json").output().unwrap())).unwrap()
+}
+
+/// A folder removed with its test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("memferry-doctor-cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn recorded_machines_get_the_expected_advice() {
+    let writes = std::env::var_os("MEMFERRY_WRITE_DOCTOR").is_some();
+    for report in recordings() {
+        let found = text(doctor(&report).output().unwrap());
+        let expected = report.with_extension("expected");
+        if writes {
+            fs::write(&expected, &found).unwrap();
+        }
+        let kept = fs::read_to_string(&expected).unwrap_or_default();
+        assert_eq!(found, kept, "{}: MEMFERRY_WRITE_DOCTOR=1 writes it", report.display());
+    }
+}
+
+#[test]
+fn recorded_machines_get_valid_json() {
+    for report in recordings() {
+        let value = json(&report);
+        let engines = value["engines"].as_array().unwrap();
+        let count = |state: &str| engines.iter().filter(|engine| engine["state"] == state).count() as u64;
+        assert_eq!(value["usable"], count("usable"), "{}", report.display());
+        assert_eq!(value["need_steps"], count("needs-steps"), "{}", report.display());
+        for engine in engines {
+            let has_steps = engine["steps"].as_array().unwrap().iter().any(|step| step["optional"] == false);
+            assert_eq!(engine["state"] == "needs-steps", has_steps, "{engine}");
+        }
+    }
+}
+
+/// Commands are copied into a shell of root: nothing that was read may get there but plain names.
+#[test]
+fn hostile_values_reach_no_command() {
+    let value = json(&recording("hostile"));
+    let shown = text(doctor(&recording("hostile")).output().unwrap());
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    let engines = value["engines"].as_array().unwrap();
+    let steps = engines.iter().flat_map(|engine| engine["steps"].as_array().unwrap());
+    let commands: Vec<String> = steps.map(|step| step["commands"].to_string()).collect();
+    assert!(commands.iter().any(|commands| commands.contains("0000:6a:02.0")), "{commands:?}");
+    for found in commands {
+        assert!(
+            !found.contains("reboot #") && !found.contains("$(") && !found.contains("; reboot"),
+            "{found}"
+        );
+    }
+}
+
+/// Makes the files that a report describes. Nodes become ordinary files.
+fn laid_out(report: &Path) -> Place {
+    let place = Place::new();
+    let text = fs::read_to_string(report).unwrap();
+    let path_of = |path: &str| {
+        let path = place.0.join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
+    };
+    for line in text.lines().filter(|line| !line.starts_with('#')).skip(1) {
+        let mut parts = line.splitn(3, ' ');
+        let kind = parts.next().unwrap();
+        let path = parts.next().unwrap();
+        let value: Value = serde_json::from_str(parts.next().unwrap()).unwrap();
+        match (kind, &value) {
+            ("text", Value::String(content)) => fs::write(path_of(path), format!("{content}\n")).unwrap(),
+            // Links to folders keep their last part, and lead where a folder is.
+            ("link", Value::String(target)) => {
+                let made = path_of(path);
+                if !made.exists() {
+                    symlink(target, made).unwrap();
+                }
+            }
+            ("names", Value::Array(names)) => {
+                for name in names {
+                    let entry = path_of(&format!("{path}/{}", name.as_str().unwrap()));
+                    if !entry.exists() && fs::symlink_metadata(&entry).is_err() {
+                        fs::create_dir_all(entry).unwrap();
+                    }
+                }
+            }
+            ("node", Value::Object(node)) if node["kind"] == "directory" => {
+                fs::create_dir_all(path_of(path)).unwrap();
+            }
+            ("node", Value::Object(_)) => fs::write(path_of(path), "").unwrap(),
+            _ => {}
+        }
+    }
+    place
+}
+
+#[test]
+fn files_get_the_same_advice_as_their_report() {
+    // In these no permission matters, which a test cannot set for other users, and no link leads through another.
+    for name in ["ioat-vfio-no-iommu", "ioat-unbound", "nothing"] {
+        let place = laid_out(&recording(name));
+        assert_eq!(json(&place.0)["engines"], json(&recording(name))["engines"], "{name}");
+    }
+}
+
+#[test]
+fn reports_can_be_examined_again_and_are_not_overwritten() {
+    let place = Place::new();
+    let report = place.0.join("report");
+    let first = text(doctor(&recording("dsa-no-queue")).arg("--report").arg(&report).output().unwrap());
+    assert_eq!(text(doctor(&report).output().unwrap()), first);
+    let again = doctor(&recording("nothing")).arg("--report").arg(&report).output().unwrap();
+    assert!(!again.status.success());
+    assert!(String::from_utf8_lossy(&again.stderr).contains("cannot write the report"), "{again:?}");
+    assert!(fs::read_to_string(&report).unwrap().contains("dsa0"));
+}
+
+#[test]
+fn reports_leave_out_what_identifies_a_machine() {
+    let place = Place::new();
+    for folder in ["proc/self", "etc", "sys/bus/pci/devices"] {
+        fs::create_dir_all(place.0.join(folder)).unwrap();
+    }
+    let secret = "s3cret";
+    let write = |path: &str, text: String| fs::write(place.0.join(path), text).unwrap();
+    write("proc/cmdline", format!("root=UUID={secret} intel_iommu=on hostname={secret} ip={secret}\n"));
+    write("proc/cpuinfo", format!("model name\t: CPU\nSerial\t: {secret}\nflags\t: avx2\n"));
+    write("proc/self/status", format!("Name:\t{secret}\nUid:\t1000\t1000\t1000\t1000\nCapEff:\t0\n"));
+    write(
+        "etc/passwd",
+        format!("{secret}:x:1000:1000:{secret}::/bin/sh\nmemferry-engine:x:998:998:{secret}:{secret}:\n"),
+    );
+    write("etc/group", format!("{secret}:x:1000:{secret}\nrender:x:44:{secret},memferry-engine\n"));
+    let report = place.0.join("report");
+    text(doctor(&place.0).arg("--report").arg(&report).output().unwrap());
+    let written = fs::read_to_string(report).unwrap();
+    assert!(!written.contains(secret), "{written}");
+    for kept in ["intel_iommu=on", "998:998", "\"44\"", "avx2"] {
+        assert!(written.contains(kept), "{kept} in {written}");
+    }
+}
+
+#[test]
+fn folders_that_are_no_machines_are_refused() {
+    let place = Place::new();
+    let cases = [
+        (place.0.clone(), "neither sys nor proc"),
+        (place.0.join("none"), "No such file"),
+        (PathBuf::from("/dev/zero"), "neither a folder nor a report"),
+        (PathBuf::from(env!("CARGO_BIN_EXE_memferry")), "too long for a report"),
+        (PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"), "first line"),
+    ];
+    for (root, message) in cases {
+        let output = doctor(&root).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", root.display());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(message), "{said}");
+    }
+}
+
+/// Unreadable, endless and circular files below a root end in advice, not in a failure.
+#[test]
+fn hostile_folders_are_survived() {
+    let place = Place::new();
+    let device = place.0.join("sys/bus/pci/devices/0000:6a:01.0");
+    fs::create_dir_all(&device).unwrap();
+    for (name, value) in [("vendor", "0x8086"), ("device", "0x0b25"), ("class", "0x088000")] {
+        fs::write(device.join(name), value).unwrap();
+    }
+    symlink("driver", device.join("driver")).unwrap();
+    fs::create_dir_all(place.0.join("sys/class")).unwrap();
+    symlink(".", place.0.join("sys/class/dma")).unwrap();
+    symlink("/dev/zero", place.0.join("sys/class/iommu")).unwrap();
+    fs::create_dir_all(place.0.join("proc/self")).unwrap();
+    fs::write(place.0.join("proc/cpuinfo"), vec![0xff; 3 << 20]).unwrap();
+    fs::write(place.0.join("proc/cmdline"), vec![b'\n'; 5000]).unwrap();
+    fs::create_dir(place.0.join("proc/self/status")).unwrap();
+    let pci = place.0.join("sys/bus/pci/devices");
+    for number in 0..5000 {
+        fs::write(pci.join(format!("{number:04x}")), "").unwrap();
+    }
+    fs::create_dir_all(place.0.join("etc")).unwrap();
+    fs::write(place.0.join("etc/passwd"), "memferry-engine:x:99999999999:::\n").unwrap();
+    let found = json(&place.0);
+    assert_eq!(found["verdict"].as_str().unwrap().split(';').next(), Some("1 engine usable now"));
+    assert!(!found["unread"].as_array().unwrap().is_empty(), "{found}");
+}
+
+#[test]
+fn runs_on_this_machine_as_any_user() {
+    let run = |command: &mut Command| text(command.output().unwrap());
+    let own = run(&mut doctor(Path::new("/")));
+    assert!(own.contains("CPU") && own.lines().next().unwrap().contains("usable now"), "{own}");
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Another user must be able to execute the program, which may lie in a folder of root alone.
+    let place = Place::new();
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let copied = place.0.join("memferry");
+    fs::copy(env!("CARGO_BIN_EXE_memferry"), &copied).unwrap();
+    let mut command = Command::new(copied);
+    let other = run(command.arg("doctor").current_dir("/").uid(65534).gid(65534));
+    assert!(other.lines().next().unwrap().contains("usable now"), "{other}");
+}

@@ -1,0 +1,152 @@
+//! Frames over an IOMMU that records what is mapped, and can be slow or refuse.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use memferry_shm::frame;
+
+use super::*;
+use crate::vfio::Range;
+
+const PAGE: u64 = 4096;
+const SOON: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Default)]
+struct Recorder {
+    mapped: Mutex<BTreeMap<u64, u64>>,
+    refuses: AtomicBool,
+    unmaps: AtomicU32,
+    /// The last address, if it is not far away.
+    last: Option<u64>,
+    /// `map` says that it began, and waits for a word.
+    gate: Option<(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>)>,
+}
+
+impl Domain for Arc<Recorder> {
+    fn ranges(&self) -> Vec<Range> {
+        vec![Range { first: 0, last: self.last.unwrap_or((1 << 30) - 1) }]
+    }
+
+    fn page_bytes(&self) -> u64 {
+        PAGE
+    }
+
+    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+        if let Some((began, go)) = &self.gate {
+            began.send(()).unwrap();
+            go.lock().unwrap().recv_timeout(SOON).unwrap();
+        }
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        let bytes = whole_pages(memory, PAGE);
+        assert_eq!(self.mapped.lock().unwrap().insert(iova, bytes), None);
+        Ok(())
+    }
+
+    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+        self.unmaps.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(self.mapped.lock().unwrap().remove(&iova), Some(whole_pages(memory, PAGE)));
+        Ok(())
+    }
+}
+
+fn frame(bytes: u64) -> Mapping {
+    frame::allocate_half(bytes).unwrap().1
+}
+
+fn handle() -> Handle {
+    Handle::from_bits(1)
+}
+
+fn reach(frames: &Frames<Arc<Recorder>>, memory: &Mapping) -> Option<Reached> {
+    frames.finder()(memory)
+}
+
+#[test]
+fn a_frame_is_found_from_its_mapping_until_its_release() {
+    let recorder = Arc::new(Recorder::default());
+    let mut frames = Frames::new("test", Arc::clone(&recorder), None);
+    let [one, two] = [frame(1), frame(3 * PAGE)];
+    frames.mapped(handle(), &one);
+    frames.mapped(handle(), &two);
+    assert_eq!(reach(&frames, &one), None, "it is not mapped yet");
+    assert!(frames.map_next() && frames.map_next());
+    let first = reach(&frames, &one).unwrap();
+    let second = reach(&frames, &two).unwrap();
+    assert_eq!((first.bytes, second.bytes), (one.length_bytes() as u64, 3 * PAGE));
+    assert!(first.iova > 0 && first.iova + 2 * PAGE <= second.iova, "a page is free between them");
+    frames.unmapping(handle(), &one);
+    assert_eq!((reach(&frames, &one), recorder.mapped.lock().unwrap().len()), (None, 1));
+    frames.unmapping(handle(), &one);
+    assert_eq!(recorder.unmaps.load(Ordering::Relaxed), 1, "once for each mapping");
+    assert_eq!(reach(&frames, &two), Some(second));
+}
+
+#[test]
+fn a_frame_released_before_its_turn_is_never_mapped() {
+    let recorder = Arc::new(Recorder::default());
+    let mut frames = Frames::new("test", Arc::clone(&recorder), None);
+    let [one, two] = [frame(PAGE), frame(PAGE)];
+    frames.mapped(handle(), &one);
+    frames.mapped(handle(), &two);
+    frames.unmapping(handle(), &one);
+    assert!(frames.map_next());
+    assert_eq!((reach(&frames, &one), recorder.unmaps.load(Ordering::Relaxed)), (None, 0));
+    assert!(reach(&frames, &two).is_some());
+    frames.close();
+    assert!(!frames.map_next());
+}
+
+#[test]
+fn a_release_waits_for_a_mapping_under_way() {
+    let (began, begun) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    let recorder = Arc::new(Recorder { gate: Some((began, Mutex::new(gone))), ..Recorder::default() });
+    let frames = Frames::new("test", Arc::clone(&recorder), None);
+    let memory = frame(PAGE);
+    frames.clone().mapped(handle(), &memory);
+    frames.start().unwrap();
+    begun.recv_timeout(SOON).unwrap();
+    let (released, release) = mpsc::channel();
+    let mut watcher = frames.clone();
+    let same = memory.clone();
+    let thread = std::thread::spawn(move || {
+        watcher.unmapping(handle(), &same);
+        released.send(()).unwrap();
+    });
+    assert_eq!(release.try_recv(), Err(mpsc::TryRecvError::Empty));
+    assert_eq!(reach(&frames, &memory), None);
+    go.send(()).unwrap();
+    release.recv_timeout(SOON).unwrap();
+    thread.join().unwrap();
+    assert_eq!((recorder.mapped.lock().unwrap().len(), recorder.unmaps.load(Ordering::Relaxed)), (0, 1));
+    frames.close();
+}
+
+#[test]
+fn a_frame_that_cannot_be_pinned_is_left_to_the_cpu() {
+    // Room for one page and its guard.
+    let recorder = Arc::new(Recorder { last: Some(3 * PAGE - 1), ..Recorder::default() });
+    recorder.refuses.store(true, Ordering::Relaxed);
+    let mut frames = Frames::new("test", Arc::clone(&recorder), Some(65536));
+    let memory = frame(PAGE);
+    frames.mapped(handle(), &memory);
+    assert!(frames.map_next());
+    assert_eq!(reach(&frames, &memory), None);
+    frames.unmapping(handle(), &memory);
+    recorder.refuses.store(false, Ordering::Relaxed);
+    frames.mapped(handle(), &memory);
+    assert!(frames.map_next());
+    assert_eq!(reach(&frames, &memory).map(|reached| reached.iova), Some(PAGE), "its address was given back");
+}
+
+#[test]
+fn the_limit_is_named_if_it_was_the_cause() {
+    let full = io::Error::from_raw_os_error(libc::ENOMEM);
+    let remedy = pin_remedy(&full, Some(65536));
+    assert!(remedy.contains("65536") && remedy.contains("LimitMEMLOCK"), "{remedy}");
+    assert_eq!(pin_remedy(&full, None), "");
+    assert_eq!(pin_remedy(&io::Error::from_raw_os_error(libc::EFAULT), Some(65536)), "");
+}

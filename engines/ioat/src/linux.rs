@@ -1,0 +1,261 @@
+//! VFIO of Linux: `/dev/vfio`, and the device's folder of sysfs.
+//!
+//! ```text
+//! /dev/vfio/vfio ─► container ◄─ group ◄─ /dev/vfio/NUMBER
+//!       │              └─► device ─► BAR 0 (mapped), configuration space, eventfd of requests to release it
+//!       └─► MAP_DMA, UNMAP_DMA
+//! ```
+//!
+//! `calls` has the ioctls and `registers` the mapped BAR; only these have unsafe code.
+
+mod calls;
+mod registers;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use memferry_engine::{Access, Mapping};
+use rustix::event::EventfdFlags;
+use rustix::process::Resource;
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+
+use crate::address::PciAddress;
+use crate::vfio::{Bar, Domain, Range, Vfio, whole_pages};
+pub(crate) use registers::BarRegisters;
+
+/// PCI's command register: memory accesses, bus master, INTx off. The engine polls.
+const COMMAND: u64 = 4;
+const MEMORY_SPACE: u16 = 1 << 1;
+const BUS_MASTER: u16 = 1 << 2;
+const INTX_DISABLE: u16 = 1 << 10;
+
+/// A device that is being opened, or is open.
+#[derive(Debug, Default)]
+pub struct Linux {
+    container: Option<Arc<OwnedFd>>,
+    group: Option<OwnedFd>,
+    device: Option<File>,
+    /// Counts requests of the kernel to release the device.
+    requests: Option<OwnedFd>,
+}
+
+impl Linux {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn container(&self) -> io::Result<&Arc<OwnedFd>> {
+        self.container.as_ref().ok_or_else(not_open)
+    }
+
+    fn group(&self) -> io::Result<&OwnedFd> {
+        self.group.as_ref().ok_or_else(not_open)
+    }
+
+    fn device(&self) -> io::Result<&File> {
+        self.device.as_ref().ok_or_else(not_open)
+    }
+}
+
+/// A step came before the one that it needs.
+fn not_open() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "it is not open")
+}
+
+fn folder(device: PciAddress) -> PathBuf {
+    PathBuf::from(format!("/sys/bus/pci/devices/{device}"))
+}
+
+/// The last part of what a link leads to.
+fn last_part(link: PathBuf) -> io::Result<String> {
+    let target = fs::read_link(link)?;
+    let name = target.file_name().and_then(|name| name.to_str());
+    name.map(str::to_owned).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn open(path: &str) -> io::Result<OwnedFd> {
+    Ok(File::options().read(true).write(true).open(path)?.into())
+}
+
+impl Vfio for Linux {
+    type Registers = BarRegisters;
+    type Domain = Type1;
+
+    fn attribute(&self, device: PciAddress, name: &str) -> io::Result<String> {
+        Ok(fs::read_to_string(folder(device).join(name))?.trim().to_owned())
+    }
+
+    fn link(&self, device: PciAddress, name: &str) -> io::Result<String> {
+        last_part(folder(device).join(name))
+    }
+
+    fn group_members(&self, device: PciAddress) -> io::Result<Vec<(String, Option<String>)>> {
+        let entries = fs::read_dir(folder(device).join("iommu_group/devices"))?;
+        let names = entries.filter_map(|entry| Some((entry.as_ref().ok()?.path(), entry.ok()?.file_name())));
+        Ok(names
+            .map(|(path, name)| (name.to_string_lossy().into_owned(), last_part(path.join("driver")).ok()))
+            .collect())
+    }
+
+    fn open_container(&mut self) -> io::Result<()> {
+        self.container = Some(Arc::new(open("/dev/vfio/vfio")?));
+        Ok(())
+    }
+
+    fn has_type1(&mut self) -> io::Result<bool> {
+        calls::has_type1(self.container()?.as_fd())
+    }
+
+    fn open_group(&mut self, number: &str) -> io::Result<()> {
+        self.group = Some(open(&format!("/dev/vfio/{number}"))?);
+        Ok(())
+    }
+
+    fn is_viable(&mut self) -> io::Result<bool> {
+        calls::is_viable(self.group()?.as_fd())
+    }
+
+    fn attach(&mut self) -> io::Result<()> {
+        let container = self.container()?;
+        calls::set_container(self.group()?.as_fd(), container.as_fd())?;
+        calls::set_type1(container.as_fd())
+    }
+
+    fn open_device(&mut self, device: PciAddress) -> io::Result<()> {
+        self.device = Some(calls::device(self.group()?.as_fd(), &device.to_string())?.into());
+        Ok(())
+    }
+
+    fn bar(&mut self) -> io::Result<Bar> {
+        let region = calls::region(self.device()?.as_fd(), VFIO_PCI_BAR0_REGION_INDEX)?;
+        Ok(Bar { bytes: region.bytes, can_be_mapped: region.can_be_mapped })
+    }
+
+    fn enable_master(&mut self) -> io::Result<()> {
+        let device = self.device()?;
+        let config = calls::region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
+        let mut command = [0; 2];
+        device.read_exact_at(&mut command, config.offset + COMMAND)?;
+        let command = u16::from_le_bytes(command) | MEMORY_SPACE | BUS_MASTER | INTX_DISABLE;
+        device.write_all_at(&command.to_le_bytes(), config.offset + COMMAND)?;
+        // Without it the engine only notices later that the device is wanted back: the kernel waits for the end of this process.
+        let requests = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        if calls::notify_requests(device.as_fd(), requests.as_fd()).is_ok() {
+            self.requests = Some(requests);
+        }
+        Ok(())
+    }
+
+    fn take_parts(&mut self) -> io::Result<(BarRegisters, Type1)> {
+        let device = self.device()?;
+        let region = calls::region(device.as_fd(), VFIO_PCI_BAR0_REGION_INDEX)?;
+        let registers = BarRegisters::map(device, region.offset, region.bytes)?;
+        let container = Arc::clone(self.container()?);
+        let (ranges, page_sizes) = calls::iommu(container.as_fd())?;
+        let processor = rustix::param::page_size() as u64;
+        let large_enough = page_sizes & !(processor - 1);
+        // The smallest one.
+        let page_bytes = large_enough & large_enough.wrapping_neg();
+        if page_bytes == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the IOMMU has no page of the processor's size",
+            ));
+        }
+        Ok((registers, Type1 { container, ranges, page_bytes }))
+    }
+
+    fn is_wanted_back(&mut self) -> bool {
+        let mut count = [0; 8];
+        self.requests.as_ref().is_some_and(|requests| rustix::io::read(requests, &mut count).is_ok())
+    }
+
+    fn lock_limit(&self) -> Option<u64> {
+        rustix::process::getrlimit(Resource::Memlock).current
+    }
+}
+
+/// An IOMMU of VFIO's type 1.
+#[derive(Debug)]
+pub struct Type1 {
+    container: Arc<OwnedFd>,
+    ranges: Vec<Range>,
+    page_bytes: u64,
+}
+
+impl Domain for Type1 {
+    fn ranges(&self) -> Vec<Range> {
+        self.ranges.clone()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+        // Whole pages become the device's: they must have nothing else in them.
+        let has_own_pages =
+            memory.has_own_pages() && (memory.page_bytes() as u64).is_multiple_of(self.page_bytes);
+        let is_aligned = (memory.pointer().addr() as u64).is_multiple_of(self.page_bytes);
+        if !has_own_pages || !is_aligned || memory.is_elsewhere() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has no pages of its own"));
+        }
+        let is_writable = memory.access() == Access::ReadWrite;
+        let bytes = whole_pages(memory, self.page_bytes);
+        calls::map_dma(self.container.as_fd(), (memory.pointer(), bytes), iova, is_writable)
+    }
+
+    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+        let bytes = whole_pages(memory, self.page_bytes);
+        let unmapped = calls::unmap_dma(self.container.as_fd(), iova, bytes)?;
+        if unmapped == bytes {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{unmapped} of {bytes} bytes were unmapped")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_in_a_wrong_order_are_errors() {
+        let mut linux = Linux::new();
+        assert_eq!(linux.has_type1().unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert_eq!(linux.is_viable().unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert_eq!(linux.bar().unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert!(!linux.is_wanted_back());
+    }
+
+    #[test]
+    fn calls_on_other_files_are_refused() {
+        let other = || Some(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let mut linux = Linux {
+            container: other().map(Arc::new),
+            group: other(),
+            device: other().map(File::from),
+            requests: None,
+        };
+        let device: PciAddress = "0000:00:04.0".parse().unwrap();
+        assert!(linux.has_type1().is_err() && linux.is_viable().is_err() && linux.attach().is_err());
+        assert!(linux.open_device(device).is_err() && linux.bar().is_err() && linux.enable_master().is_err());
+        assert!(linux.take_parts().is_err());
+    }
+
+    #[test]
+    fn memory_without_pages_of_its_own_is_refused() {
+        let container = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let domain = Type1 { container, ranges: Vec::new(), page_bytes: 4096 };
+        for memory in [Mapping::owned(vec![0; 3 << 12]), Mapping::elsewhere(1 << 30, 4096).unwrap()] {
+            assert_eq!(domain.map(4096, &memory).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        let (_, memory) = memferry_shm::frame::allocate_half(4096).unwrap();
+        assert_eq!(domain.map(4096, &memory).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        assert!(domain.unmap(4096, &memory).is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! What the engine needs of VFIO and of the device behind it, step by step, so that tests can take its place.
+//!
+//! ```text
+//! attribute, link (sysfs) ─► container ─► group ─► attach ─► device ─► BAR ─► take_parts: registers, Domain
+//! ```
+
+use std::io;
+
+use memferry_engine::Mapping;
+use memferry_ioat_registers::{Device, NarrowIo};
+
+use crate::address::PciAddress;
+
+/// The system calls that open a device, in order. The first one that fails ends the attempt; dropping the value takes all back.
+pub trait Vfio {
+    /// The registers in BAR 0. Their time is that of the machine, and they outlive this value.
+    type Registers: Device + NarrowIo + 'static;
+    /// The IOMMU's mappings for the device.
+    type Domain: Domain + 'static;
+
+    /// Reads a file in the device's folder of sysfs, without white space at its ends.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn attribute(&self, device: PciAddress, name: &str) -> io::Result<String>;
+
+    /// The last part of what a link in that folder leads to.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn link(&self, device: PciAddress, name: &str) -> io::Result<String>;
+
+    /// The PCI devices of the device's group, with the driver of each.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn group_members(&self, device: PciAddress) -> io::Result<Vec<(String, Option<String>)>>;
+
+    /// Opens `/dev/vfio/vfio`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn open_container(&mut self) -> io::Result<()>;
+
+    /// Whether the container knows type 1, version 2.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    fn has_type1(&mut self) -> io::Result<bool>;
+
+    /// Opens `/dev/vfio/NUMBER`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn open_group(&mut self, number: &str) -> io::Result<()>;
+
+    /// Whether all devices of the group are bound to VFIO's drivers, or to none.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn is_viable(&mut self) -> io::Result<bool>;
+
+    /// Puts the group into the container, and gives that an IOMMU of type 1.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    fn attach(&mut self) -> io::Result<()>;
+
+    /// Opens the device, which resets it.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn open_device(&mut self, device: PciAddress) -> io::Result<()>;
+
+    /// BAR 0.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn bar(&mut self) -> io::Result<Bar>;
+
+    /// Lets the device access memory.
+    ///
+    /// # Errors
+    /// Those of the accesses to configuration space.
+    fn enable_master(&mut self) -> io::Result<()>;
+
+    /// Maps BAR 0, and hands out what is used from then on.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    fn take_parts(&mut self) -> io::Result<(Self::Registers, Self::Domain)>;
+
+    /// Whether the kernel wants the device back: it is being removed, or given to another driver.
+    fn is_wanted_back(&mut self) -> bool;
+
+    /// Bytes that the process may lock, for messages; `None` if there is no limit.
+    fn lock_limit(&self) -> Option<u64>;
+}
+
+/// A memory region of the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bar {
+    pub bytes: u64,
+    pub can_be_mapped: bool,
+}
+
+/// Addresses from the first to the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    pub first: u64,
+    pub last: u64,
+}
+
+/// The IOMMU's mappings for one device: what it can reach.
+pub trait Domain: Send + Sync {
+    /// The addresses that the IOMMU can map, in order.
+    fn ranges(&self) -> Vec<Range>;
+
+    /// The smallest page that the IOMMU and the processor share.
+    fn page_bytes(&self) -> u64;
+
+    /// Lets the device reach all pages of `memory` from `iova` on, for writing only if `memory` may be written. The pages are pinned.
+    ///
+    /// # Errors
+    /// Those of the call; nothing is mapped then.
+    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()>;
+
+    /// Ends the device's access to a mapping that begins at `iova`. When this returns, no access is on its way.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()>;
+}
+
+/// Bytes of the pages that a mapping of memory takes.
+pub(crate) fn whole_pages(memory: &Mapping, page_bytes: u64) -> u64 {
+    (memory.length_bytes() as u64).next_multiple_of(page_bytes)
+}

@@ -1,0 +1,158 @@
+//! A service and an engine on the model, each in a process of its own: this test binary again.
+
+#![allow(unsafe_code, reason = "forks")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use memferry::Client;
+use memferry_daemon::DaemonOptions;
+use memferry_engine_ioat::{Options, run_on};
+use memferry_service::{EngineConfig, ServiceConfig};
+use rustix::process::{Pid, Signal};
+
+use crate::fake::{Behaviour, Fake};
+use crate::scenes::{state, wait_until};
+
+const NAME: &str = "ioat";
+/// The folder of a stage, in a process that plays a role.
+const ROLE: &str = "MEMFERRY_TEST_ROLE";
+const CHANNELS: u8 = 4;
+
+/// A service with an engine.
+pub(crate) struct Stage {
+    processes: Vec<Child>,
+    folder: PathBuf,
+}
+
+fn role() -> Option<PathBuf> {
+    std::env::var_os(ROLE).map(PathBuf::from)
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("socket")
+}
+
+/// Runs what must have one thread in a child, and waits for it. The child ends with the test.
+fn in_child(run: impl FnOnce() -> bool) {
+    // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            std::process::exit((!run()).into());
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("a child");
+            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+        }
+    }
+}
+
+#[test]
+fn plays_service() {
+    let Some(folder) = role() else { return };
+    let mut engine = EngineConfig::new(NAME, rustix::process::geteuid().as_raw());
+    engine.shortest_bytes = Some(1);
+    // The model computes more slowly than a device.
+    engine.stall = Duration::from_secs(10);
+    let service = ServiceConfig {
+        workers: 2,
+        channels_per_worker: 16,
+        engines: vec![engine],
+        ..ServiceConfig::default()
+    };
+    let options = DaemonOptions {
+        socket: socket(&folder),
+        mode: 0o600,
+        service,
+        grace: Duration::from_secs(1),
+        sandbox: false,
+    };
+    in_child(|| {
+        memferry_daemon::serve(&options, || File::create(folder.join("ready")).map(drop).unwrap()).is_ok()
+    });
+}
+
+#[test]
+fn plays_engine() {
+    let Some(folder) = role() else { return };
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let schedule = read("schedule").unwrap_or_default();
+    let behaviour = Behaviour {
+        planned: memferry_pci::schedule::parse(&schedule, CHANNELS).expect("a schedule"),
+        strays: read("strays").is_some(),
+        wanted_back: Some(folder.join("wanted-back")),
+        mappings: read("mappings").map(|number| number.parse().expect("a number")),
+    };
+    let options = Options {
+        socket: socket(&folder),
+        name: NAME.to_owned(),
+        vfio: "0000:00:04.0".parse().expect("an address"),
+        channels: None,
+    };
+    in_child(|| run_on(&options, || Fake(behaviour.clone())).is_ok());
+}
+
+impl Stage {
+    /// With files that the engine's role reads, and their contents.
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("memferry-ioat-{}-{number}", std::process::id()));
+        // A crashed run may have used the same number.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let mut stage = Self { processes: Vec::new(), folder };
+        files.iter().for_each(|(name, contents)| stage.write(name, contents));
+        stage.start("service");
+        wait_until("the service", || stage.folder.join("ready").exists());
+        stage.start("engine");
+        let client = stage.client();
+        wait_until("the engine", || state(&client).is_connected);
+        stage
+    }
+
+    fn start(&mut self, role: &str) {
+        let said = File::create(self.folder.join(format!("{role}.txt"))).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([&format!("stage::plays_{role}"), "--exact", "--nocapture"])
+            .env(ROLE, &self.folder)
+            .stdout(said.try_clone().unwrap())
+            .stderr(said)
+            .spawn();
+        self.processes.push(child.unwrap());
+    }
+
+    pub(crate) fn write(&self, name: &str, contents: &str) {
+        std::fs::write(self.folder.join(name), contents).unwrap();
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        std::fs::remove_file(self.folder.join(name)).unwrap();
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(socket(&self.folder)).expect("a service")
+    }
+
+    /// What the engine has said.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(self.folder.join("engine.txt")).unwrap()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the engine said: {}", self.said());
+        }
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
