@@ -22,7 +22,7 @@ use memferry_service::times_slept;
 const SLOW: Duration = Duration::from_millis(10);
 /// A rest lasts this many times as long as the call.
 const REST: u32 = 50;
-/// A call that takes longer was not delayed by the scheduler alone.
+/// A call that takes as long was not delayed by the scheduler alone.
 const LONG: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
@@ -41,6 +41,7 @@ struct State {
 
 #[derive(Clone, Copy)]
 struct Rest {
+    /// Of the longest of the rests that are remembered.
     length: Duration,
     until: Instant,
 }
@@ -89,16 +90,16 @@ impl State {
         }
     }
 
-    /// Begins the rest after a slow call, and returns its length.
+    /// Begins the rest after a slow call, and returns how long it takes from now on.
     fn begin(&mut self, user: u32, elapsed: Duration, now: Instant) -> Duration {
         self.rests.retain(|_, rest| now < rest.until + MEMORY);
-        let again = match self.rests.get(&user) {
-            Some(last) if elapsed >= LONG => last.length * 2,
-            _ => Duration::ZERO,
-        };
+        let last = self.rests.get(&user).copied().unwrap_or(Rest { length: Duration::ZERO, until: now });
+        let again = if elapsed >= LONG { last.length * 2 } else { Duration::ZERO };
         let length = (elapsed * REST).max(again).clamp(SHORTEST, LONGEST);
-        self.rests.insert(user, Rest { length, until: now + length });
-        length
+        // Neither does a short delay end a rest that goes on, nor make a longer one forgotten.
+        let until = last.until.max(now + length);
+        self.rests.insert(user, Rest { length: length.max(last.length), until });
+        until.saturating_duration_since(now)
     }
 
     fn time_left(&self, user: u32, now: Instant) -> Option<Duration> {
@@ -135,6 +136,17 @@ mod tests {
             assert_eq!(state.begin(7, SECOND / 100, began + turn * SECOND), SECOND);
         }
         assert_eq!(state.begin(7, SECOND / 20, began + 20 * SECOND), SECOND * 5 / 2);
+    }
+
+    #[test]
+    fn a_short_delay_hides_no_long_one() {
+        let mut state = State::default();
+        let began = Instant::now();
+        assert_eq!(state.begin(7, SECOND, began), 50 * SECOND);
+        assert_eq!(state.begin(7, SECOND / 100, began + SECOND), 49 * SECOND, "the first rest goes on");
+        let after = began + 50 * SECOND;
+        assert_eq!(state.begin(7, SECOND / 100, after), SECOND);
+        assert_eq!(state.begin(7, LONG, after + SECOND), 100 * SECOND, "twice the longest");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use memferry_pci::ioat::{IoatFunction, IoatOptions};
-use memferry_pci::message::{HEADER, Header};
+use memferry_pci::message::{HEADER, Header, MAXIMUM_DESCRIPTORS};
 use memferry_pci::{Connection, ConnectionError, Device, Memory, Received};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -46,10 +46,11 @@ struct Rig {
     pending: Vec<u8>,
     /// All bytes that were sent.
     stream: Vec<u8>,
-    sent_descriptors: usize,
-    /// Messages that the connection made of the stream.
+    /// Descriptors that were sent, with the place of the byte that carried them.
+    carried: Vec<(usize, usize)>,
+    /// Messages that the connection made of the stream, and the number of descriptors of each.
     received: Vec<(Header, Vec<u8>)>,
-    received_descriptors: usize,
+    descriptors: Vec<usize>,
     /// Replies of the device, and those the client has read.
     replies: Vec<u8>,
     read: Vec<u8>,
@@ -73,9 +74,9 @@ impl Rig {
             watched,
             pending: Vec::new(),
             stream: Vec::new(),
-            sent_descriptors: 0,
+            carried: Vec::new(),
             received: Vec::new(),
-            received_descriptors: 0,
+            descriptors: Vec::new(),
             replies: Vec::new(),
             read: Vec::new(),
             broken: None,
@@ -131,9 +132,9 @@ impl Rig {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match rustix::net::sendmsg(&self.client, &parts, &mut control, flags) {
             Ok(sent) => {
+                self.carried.push((self.stream.len(), descriptors));
                 self.stream.extend(&piece[..sent]);
                 self.pending.splice(0..0, piece[sent..].iter().copied());
-                self.sent_descriptors += descriptors;
             }
             // The device does not read while replies wait for the client.
             Err(Errno::AGAIN | Errno::TOOMANYREFS) => drop(self.pending.splice(0..0, piece)),
@@ -148,7 +149,7 @@ impl Rig {
         }
         match self.connection.receive() {
             Ok(Received::Message(message)) => {
-                self.received_descriptors += message.descriptors.len();
+                self.descriptors.push(message.descriptors.len());
                 let reply = self.device.handle(&message.header, &message.payload, message.descriptors);
                 self.received.push((message.header, message.payload));
                 match reply {
@@ -196,30 +197,46 @@ impl Rig {
         assert_eq!(closed, Ok(0), "a descriptor is still open");
     }
 
-    /// Whether all messages were received and all replies read.
+    /// Whether all that can be received was, and all replies read.
     fn is_quiet(&self) -> bool {
-        let (messages, _) = whole_messages(&self.stream);
-        self.received.len() == messages.len() && self.read.len() == self.replies.len()
+        let (messages, rest) = whole_messages(&self.stream);
+        let is_incomplete = matches!(rest, Rest::Incomplete);
+        is_incomplete && self.received.len() == messages.len() && self.read.len() == self.replies.len()
     }
 
     fn check(&mut self) {
         let (messages, rest) = whole_messages(&self.stream);
+        let descriptors = self.expected_descriptors(&messages);
+        let count = self.received.len();
+        assert_eq!(self.received, messages[..count]);
+        assert_eq!(self.descriptors, descriptors[..count]);
+        assert!(self.descriptors.iter().all(|count| *count <= MAXIMUM_DESCRIPTORS));
         match (self.broken, rest) {
             (Some(ConnectionError::TooManyDescriptors), _) => {
-                assert!(self.sent_descriptors > 16);
-                assert!(messages.starts_with(&self.received));
+                assert!(descriptors[count] > MAXIMUM_DESCRIPTORS, "{descriptors:?}");
             }
             (Some(ConnectionError::Stream(error)), Rest::Broken(expected)) => {
                 assert_eq!(error, expected);
-                assert_eq!(self.received, messages);
+                assert_eq!(count, messages.len());
             }
-            (None, Rest::Incomplete | Rest::Broken(_)) => {
-                assert_eq!(self.received, messages);
-                assert!(self.received_descriptors <= self.sent_descriptors);
-            }
+            (None, Rest::Incomplete) => assert_eq!(count, messages.len()),
             (broken, rest) => panic!("the connection ended with {broken:?}, and the stream with {rest:?}"),
         }
         assert!(self.replies.starts_with(&self.read), "replies in another order");
+    }
+
+    /// The number of descriptors of each message, and of what follows the last: those whose byte belongs to it.
+    fn expected_descriptors(&self, messages: &[(Header, Vec<u8>)]) -> Vec<usize> {
+        let mut counts = vec![0; messages.len() + 1];
+        for (place, descriptors) in &self.carried {
+            let mut end = 0;
+            let owner = messages.iter().position(|(header, _)| {
+                end += header.size as usize;
+                *place < end
+            });
+            counts[owner.unwrap_or(messages.len())] += descriptors;
+        }
+        counts
     }
 }
 
