@@ -168,6 +168,10 @@ pub(crate) enum Command {
     ///             memferry-engine-ioat through VFIO. amd64 only; it runs QEMU 11.1 of Debian's
     ///             trixie-backports unpacked below target/. About five minutes; a part:
     ///             MEMFERRY_IOAT_SCENES=ioat,ioat-faults (a wrong name lists all)
+    ///   dsa       serves the DSA model as a PCI device to guests in which Linux's own driver, idxd, takes it:
+    ///             work queues of type kernel, dmatest, the module's tests, behind an IOMMU, on a newer
+    ///             kernel, and how far type user gets. A module gives the emulated processor MOVDIR64B.
+    ///             amd64 only; QEMU as for ioat. A part: MEMFERRY_DSA_SCENES=dsa (a wrong name lists all)
     ///   newer     no guest: builds the module for the newest kernel in Debian's backports
     ///
     /// Debian's packages of other architectures are downloaded and unpacked below target/, and not
@@ -263,7 +267,7 @@ pub(crate) struct Install {
 
 #[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// n810, v9fs, systemd, ioat, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
+    /// n810, v9fs, systemd, ioat, dsa, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
     #[arg(value_name = "MACHINE")]
     pub(crate) machine: String,
 }

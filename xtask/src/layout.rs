@@ -168,8 +168,14 @@ pub(crate) mod soak {
 pub(crate) mod module {
     pub(crate) const FOLDER: &str = "kernel";
     /// Folders with sources and headers for checkpatch.
-    pub(crate) const STYLED: &[&str] =
-        &["kernel", "kernel/demo", "kernel/softdma", "kernel/include", "kernel/include/uapi"];
+    pub(crate) const STYLED: &[&str] = &[
+        "kernel",
+        "kernel/demo",
+        "kernel/softdma",
+        "kernel/guest/movdir64b",
+        "kernel/include",
+        "kernel/include/uapi",
+    ];
     pub(crate) const INIT: &str = "kernel/guest/init";
     pub(crate) const DEVICE_TREE: &str = "kernel/guest/zcu102.dts";
     /// Schedules of faults for the model of I/OAT.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use memferry_clock::Clock;
-use memferry_driven_ioat::{Completion, IoatEngine, IoatOptions, Shared};
+use memferry_driven_engines::{Completion, IoatEngine, IoatOptions, Shared};
 use memferry_driver_ioat::{DmaMemory, Ioat};
 use memferry_engine::Operations;
 use memferry_ioat_registers::{Cbver, General, NarrowIo};

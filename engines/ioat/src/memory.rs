@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use memferry_driven_ioat::DeviceMemory;
+use memferry_driven_engines::DeviceMemory;
 use memferry_driver_ioat::DmaMemory;
 use memferry_shm::storage::{MappedWords, RingStorage};
 use memferry_transfer::{EngineKind, Memory};

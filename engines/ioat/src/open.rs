@@ -2,7 +2,7 @@
 
 use std::io;
 
-use memferry_driven_ioat::IoatInitError;
+use memferry_driven_engines::IoatInitError;
 use memferry_driver_ioat::InitError;
 use thiserror::Error;
 

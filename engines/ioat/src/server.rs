@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use memferry_driven_ioat::{IoatEngine, Shared};
+use memferry_driven_engines::{IoatEngine, Shared};
 use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region};
 use memferry_ioat_registers::Device;
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};

@@ -9,7 +9,7 @@
 //! Access rights are checked by the capability table: a device's memory is registered for its driver's client without
 //! the right to grant it, together with its request lines.
 
-use memferry_driven_ioat::DeviceMemory;
+use memferry_driven_engines::DeviceMemory;
 use memferry_transfer::{EngineKind, Memory, Side};
 
 /// Request lines of a device, counted from 0.

@@ -30,7 +30,7 @@ use memferry_transfer::{
     Ticket,
 };
 
-use memferry_driven_ioat::{Shared, admit, completion};
+use memferry_driven_engines::{Shared, admit, completion};
 
 use super::memory::{BusMemory, ListMemory};
 use caches::{Caches, Configured};

@@ -16,6 +16,7 @@ extern crate alloc;
 mod bus;
 mod complaint;
 mod dram;
+pub mod dsa;
 pub mod ioat;
 mod peripheral;
 pub mod sdma;

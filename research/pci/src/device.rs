@@ -353,7 +353,10 @@ impl<F: Function> Device<F> {
             if written.reset {
                 self.reset();
             }
-            self.memory.set_bus_master(self.config.is_bus_master());
+            let bus_master = self.config.is_bus_master();
+            if self.memory.set_bus_master(bus_master) != bus_master {
+                self.function.set_bus_master(bus_master);
+            }
         } else {
             self.write_bar(region as usize, offset, data);
         }

@@ -66,6 +66,9 @@ pub trait Function {
     /// Writes registers of a BAR. The range lies in the BAR.
     fn write(&mut self, bar: usize, offset: u64, bytes: &[u8]);
 
+    /// The guest lets the device be bus master, or no longer. The memory refuses accesses then, whatever the device does with this.
+    fn set_bus_master(&mut self, _bus_master: bool) {}
+
     /// Runs everything that is due at `now`; the time of the next event.
     fn advance(&mut self, now: Instant) -> Option<Instant>;
 

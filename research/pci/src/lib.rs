@@ -4,11 +4,11 @@
 //! QEMU ── socket ──► connection ──► message ──► device ─┬─ config      configuration space
 //!                                                       ├─ interrupts  INTx, MSI, MSI-X: eventfds of the client
 //!                                                       ├─ memory      the guest's memory, in windows of the client's files
-//!                                                       └─ Function    the device itself: ioat
+//!                                                       └─ Function    the device itself: ioat, dsa
 //! serve: one thread; waits for the socket and for the model's next event (pace)
 //! ```
 //!
-//! [`Device`] is the shell of any PCI device: it knows no engine. A device behind it implements [`Function`]; [`ioat`] is the first. The
+//! [`Device`] is the shell of any PCI device: it knows no engine. A device behind it implements [`Function`]: [`ioat`] and [`dsa`]. The
 //! shell has no sockets and no clock, so tests and the fuzzer drive it by bytes. [`serve`] adds both.
 //!
 //! # Why not the crate `vfio_user`
@@ -22,6 +22,7 @@
 mod config;
 mod connection;
 mod device;
+pub mod dsa;
 mod function;
 mod interrupts;
 pub mod ioat;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use memferry_pci::dsa::DsaFunction;
 use memferry_pci::ioat::{Interrupting, IoatFunction, IoatOptions, Version};
-use memferry_pci::{Device, Memory, Planned, ServeOptions, schedule, serve};
+use memferry_pci::{Device, Function, Memory, Planned, ServeOptions, schedule, serve};
 
 /// DMA engines as PCI devices of virtual machines, over vfio-user.
 #[derive(Debug, Parser)]
@@ -30,6 +31,18 @@ enum Command {
 enum Served {
     /// Intel's I/OAT engine ("QuickData"), versions 3.0 to 3.3.
     Ioat(IoatArguments),
+    /// Intel's Data Streaming Accelerator (DSA), of the first generation.
+    Dsa(DsaArguments),
+}
+
+#[derive(Debug, Args)]
+struct DsaArguments {
+    /// Where the virtual machine connects; made here, and removed at the end.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Waits for the next virtual machine when one has gone.
+    #[arg(long)]
+    keep: bool,
 }
 
 #[derive(Debug, Args)]
@@ -87,7 +100,7 @@ fn read_faults(path: &Path, channels: u8) -> Result<Vec<Planned>, String> {
     schedule::parse_bytes(&bytes, channels).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn run(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
+fn serve_ioat(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
     let faults = match &arguments.faults {
         Some(path) => read_faults(path, arguments.channels)?,
         None => Vec::new(),
@@ -104,12 +117,17 @@ fn run(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
         },
         faults,
     };
-    let mut device = Device::new(IoatFunction::new(options, memory.clone()), memory);
-    let served = serve(
-        &mut device,
-        &ServeOptions { socket: arguments.socket, keep: arguments.keep },
-        &mut std::io::stderr(),
-    )?;
+    let function = IoatFunction::new(options, memory.clone());
+    serve_function(function, memory, ServeOptions { socket: arguments.socket, keep: arguments.keep })
+}
+
+fn serve_function(
+    function: impl Function,
+    memory: Memory,
+    options: ServeOptions,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let mut device = Device::new(function, memory);
+    let served = serve(&mut device, &options, &mut std::io::stderr())?;
     Ok(format!(
         "ended: {} commands, {} interrupts, {} bytes read and {} written by DMA, {} accesses refused",
         served.commands, served.interrupts, served.bytes_read, served.bytes_written, served.refused_accesses
@@ -117,8 +135,15 @@ fn run(arguments: IoatArguments) -> Result<String, Box<dyn std::error::Error>> {
 }
 
 fn main() -> ExitCode {
-    let Command::Serve { device: Served::Ioat(arguments) } = Options::parse().command;
-    let (code, text) = match run(arguments) {
+    let Command::Serve { device } = Options::parse().command;
+    let served = match device {
+        Served::Ioat(arguments) => serve_ioat(arguments),
+        Served::Dsa(DsaArguments { socket, keep }) => {
+            let memory = Memory::new();
+            serve_function(DsaFunction::new(memory.clone()), memory, ServeOptions { socket, keep })
+        }
+    };
+    let (code, text) = match served {
         Ok(text) => (ExitCode::SUCCESS, text),
         Err(error) => (ExitCode::FAILURE, error.to_string()),
     };

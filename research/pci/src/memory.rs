@@ -144,9 +144,9 @@ impl Memory {
         Self::default()
     }
 
-    /// Whether the device may access memory.
-    pub fn set_bus_master(&self, may: bool) {
-        self.0.borrow_mut().is_bus_master = may;
+    /// Sets whether the device may access memory; whether it might before.
+    pub fn set_bus_master(&self, may: bool) -> bool {
+        std::mem::replace(&mut self.0.borrow_mut().is_bus_master, may)
     }
 
     pub fn traffic(&self) -> Traffic {

@@ -6,6 +6,7 @@
 //!                ├──► engine_process  ExternalEngine over hostile memory  each job once, none before the engine let go
 //!                ├──► pci_device     PCI shell and I/OAT model         whole replies, no byte outside the windows
 //!                ├──► pci_socket     its socket, messages in pieces   the messages of the whole stream, replies in order
+//!                ├──► dsa_device     the DSA model                     it comes to rest, no byte changes that was not named
 //!                ├──► geometry       Plane::extent                   the bytes that a literal walk touches
 //! bytes ─────────┼──► fault_schedule   parser of faults             mistakes have a place in the text
 //! bytes ─────────┼──► control_message  decoders of the socket        decoded values survive another round trip
@@ -18,6 +19,7 @@
 //! memfds, and that pci_socket has a pair of sockets and a pipe.
 
 mod control_message;
+mod dsa_device;
 mod engine_process;
 mod fault_schedule;
 mod geometry;
@@ -30,6 +32,7 @@ mod request_slot;
 mod ring_reader;
 
 pub use control_message::control_message;
+pub use dsa_device::dsa_device;
 pub use engine_process::engine_process;
 pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;

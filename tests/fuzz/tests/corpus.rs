@@ -59,6 +59,11 @@ fn pci_device_accepts_every_seed() {
 }
 
 #[test]
+fn dsa_device_accepts_every_seed() {
+    replay("dsa_device", memferry_fuzz::dsa_device);
+}
+
+#[test]
 fn fault_schedule_accepts_every_seed() {
     replay("fault_schedule", memferry_fuzz::fault_schedule);
 }

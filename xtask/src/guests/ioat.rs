@@ -7,19 +7,17 @@
 //!
 //! The driver is Intel's, as Debian builds it; in one scene, the product's own at user level (`engines/ioat`), through VFIO. QEMU emulates the processor, so times say nothing about hardware.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::backport::{self, Qemu};
+use super::backport::Qemu;
 use super::machine::{Boot, IOAT, IOAT_VFIO};
 use super::module::Guest;
 use super::newer;
-use super::watch::{self, Watch};
+use super::served::{self, Device, SocketFolder};
+use super::watch::Watch;
 use crate::failure::Failure;
-use crate::files::{broken, make, write};
+use crate::files::{make, write};
 use crate::layout::{self, RESEARCH_WORKSPACE, binary, package};
 use crate::line::Line;
 use crate::setup::debian;
@@ -29,12 +27,8 @@ use crate::work::Work;
 /// Environment variable with the names of the scenes to run, with commas between them.
 const CHOICE: &str = "MEMFERRY_IOAT_SCENES";
 const LIMIT: Duration = Duration::from_secs(240);
-/// How long the device may take to listen, and to end after its guest.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The line with which a guest asks for the end of the device's process.
 const KILL: &str = "guest: kill the device";
-/// What the device says once it listens.
-const LISTENS: &str = "memferry-device: serving ";
 /// The beginning of a row of the table of copies.
 const ROW: &str = "memferry_test: emulated ";
 /// The scene that prints the rows: of each number of channels, under each of these, the lengths from 4 KiB to 4 MiB by fours.
@@ -193,16 +187,13 @@ fn boots(
 ) -> Result<[Option<Boot>; 3], Failure> {
     let wants = |kernel| scenes.iter().any(|scene| scene.kernel == kernel);
     // The guest with programs has the same modules.
-    let own = Some(boot(work, guest, "Debian's kernel")?);
+    let own = Some(guest.boot("Debian's kernel")?);
     let newer = match wants(Kernel::Newer) {
         true => {
             let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
             make(&folder.join("newer"))?;
-            Some(boot(
-                work,
-                &guest.with_kernel(packages, folder.join("newer")),
-                &format!("kernel {version}"),
-            )?)
+            let newer = guest.with_kernel(packages, folder.join("newer"));
+            Some(newer.boot(&format!("kernel {version}"))?)
         }
         false => None,
     };
@@ -222,12 +213,6 @@ fn chosen(names: Option<&str>) -> Result<Vec<&'static Scene>, Failure> {
         Failure::WrongUse(format!("{CHOICE}: unknown scene '{name}'; the scenes are {}", all.join(", ")))
     };
     names.split(',').map(|name| find(name).ok_or_else(|| unknown(name))).collect()
-}
-
-fn boot(work: &Work, guest: &Guest, kernel: &str) -> Result<Boot, Failure> {
-    work.stages.step(&format!("modules for {kernel}"), "make modules", || guest.build_modules())?;
-    work.stages.run(&format!("tests for {kernel}"), &guest.tests())?;
-    guest.initramfs()
 }
 
 /// The modules are built already.
@@ -252,7 +237,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Boots a scene, with a device of its own; collects the rows of its table.
     fn scene(&self, scene: &Scene, rows: &mut Vec<String>) -> Result<(), Failure> {
-        let folder = SocketFolder::new()?;
+        let folder = SocketFolder::new("ioat")?;
         let socket = folder.socket();
         let faults = scene.faults.map(|name| self.work.place.at(layout::module::FAULTS).join(name));
         let device = device(&self.device, scene.version, &socket, faults.as_deref());
@@ -314,115 +299,8 @@ fn table(rows: &[String]) -> String {
     format!("{heading}{}\n", rows.join("\n"))
 }
 
-/// A new folder of this user's own for a socket, whose path must be short; removed at the end.
-struct SocketFolder(PathBuf);
-
-impl SocketFolder {
-    fn new() -> Result<Self, Failure> {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        loop {
-            let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("memferry-ioat-{}-{number}", std::process::id()));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                // Somebody else's, or left by a process that was killed.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(broken(&path, &error)),
-            }
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.0.join("socket")
-    }
-}
-
-impl Drop for SocketFolder {
-    fn drop(&mut self) {
-        // A device that was killed has left its socket.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The process of the device; it ends with this value.
-struct Device {
-    child: Child,
-    log: PathBuf,
-    was_killed: bool,
-}
-
-impl Device {
-    /// Starts it and waits until it says that it listens. (To connect would be to be its client.)
-    fn start(line: &Line, log: &Path) -> Result<Self, Failure> {
-        let file = fs::File::create(log).map_err(|error| broken(log, &error))?;
-        let errors = file.try_clone().map_err(|error| broken(log, &error))?;
-        let mut command = line.command();
-        command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child =
-            command.spawn().map_err(|error| Failure::setup(format!("cannot start {line}: {error}")))?;
-        let mut device = Self { child, log: log.to_owned(), was_killed: false };
-        let start = Instant::now();
-        loop {
-            // Before the log is read, so that the last words of one that has ended are there.
-            let has_ended = !matches!(device.child.try_wait(), Ok(None));
-            let said = fs::read_to_string(log).unwrap_or_default();
-            if said.contains(LISTENS) {
-                return Ok(device);
-            }
-            if has_ended || start.elapsed() > PATIENCE {
-                return Err(Failure::setup(format!("the device does not listen; it said: {}", said.trim())));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn kill(&mut self) {
-        self.was_killed = true;
-        watch::end(&mut self.child);
-    }
-
-    /// Waits until it ends because its guest is gone, or sees that it was killed if it should be; the status of the stage.
-    fn end(mut self, should_be_killed: bool) -> u8 {
-        if self.was_killed != should_be_killed {
-            say(if should_be_killed {
-                "the guest did not ask to kill its device"
-            } else {
-                "the device was killed"
-            });
-            return 1;
-        }
-        let start = Instant::now();
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) if status.success() || self.was_killed => return 0,
-                Ok(Some(status)) => {
-                    let said = fs::read_to_string(&self.log).unwrap_or_default();
-                    say(format_args!("the device ended with {status}; it said: {}", said.trim()));
-                    return 1;
-                }
-                _ if start.elapsed() > PATIENCE => {
-                    say(format_args!("the device did not end within {} s of its guest", PATIENCE.as_secs()));
-                    return 1;
-                }
-                _ => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        watch::end(&mut self.child);
-    }
-}
-
 fn device(program: &Path, version: &str, socket: &Path, faults: Option<&Path>) -> Line {
-    // It ends with this program, however that ends, and removes its socket.
-    let line = Line::new("setpriv")
-        .args(["--pdeathsig", "TERM"])
-        .arg(program)
-        .args(["serve", "ioat", "--version", version, "--socket"])
-        .arg(socket);
+    let line = served::line(program, "ioat", socket).args(["--version", version]);
     match faults {
         Some(file) => line.arg("--faults").arg(file),
         None => line,
@@ -443,23 +321,8 @@ fn machine(qemu: Line, scene: &Scene, boot: &Boot, socket: &Path) -> Line {
         ),
         Iommu::Virtio => ("q35,accel=tcg", &["-device", "virtio-iommu-pci"], ""),
     };
-    let device = format!(
-        "{{\"driver\":\"{}\",\"socket\":{{\"path\":\"{}\",\"type\":\"unix\"}}}}",
-        backport::DEVICE,
-        socket.display()
-    );
-    qemu.args(["-M", machine, "-m", memory, "-smp", "2", "-cpu", "max", "-nodefaults", "-nic", "none"])
-        .args(["-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-object"])
-        .arg(format!("memory-backend-memfd,id=memory,size={memory},share=on"))
-        .args(["-machine", "memory-backend=memory", "-kernel"])
-        .arg(&boot.kernel)
-        .arg("-initrd")
-        .arg(&boot.initrd)
-        .arg("-append")
-        .arg(format!("console=ttyS0 quiet panic=-1 log_buf_len=16M memferry={words}{parameter}"))
-        .args(iommu)
-        .arg("-device")
-        .arg(device)
+    let append = format!("memferry={words}{parameter}");
+    served::machine(qemu, (machine, memory), boot, &append, iommu, socket)
 }
 
 #[cfg(test)]
@@ -533,45 +396,6 @@ mod tests {
         let failure = chosen(Some("ioat,nonsense")).unwrap_err();
         assert_eq!(failure.exit_status(), 2);
         assert!(failure.to_string().contains("unknown scene 'nonsense'; the scenes are ioat, "), "{failure}");
-    }
-
-    #[test]
-    fn a_device_that_ends_before_it_listens_is_reported() {
-        let log = std::env::temp_dir().join(format!("xtask-device-{}", std::process::id()));
-        let line = Line::new("sh").args(["-c", "echo no such model >&2; exit 2"]);
-        let failure = Device::start(&line, &log).err().unwrap().to_string();
-        fs::remove_file(&log).unwrap();
-        assert!(failure.contains("does not listen") && failure.contains("no such model"), "{failure}");
-    }
-
-    #[test]
-    fn a_device_must_end_well_or_be_killed_as_its_scene_says() {
-        let log = std::env::temp_dir().join(format!("xtask-ended-{}", std::process::id()));
-        let start = |script: &str| {
-            let script = format!("echo '{LISTENS}a model' >&2; {script}");
-            Device::start(&Line::new("sh").args(["-c", &script]), &log).unwrap()
-        };
-        assert_eq!(start("exit 0").end(false), 0);
-        assert_eq!(start("exit 3").end(false), 1);
-        assert_eq!(start("exit 0").end(true), 1);
-        for (should_be_killed, status) in [(true, 0), (false, 1)] {
-            let mut killed = start("exec sleep 60");
-            killed.kill();
-            assert_eq!(killed.end(should_be_killed), status);
-        }
-        fs::remove_file(&log).unwrap();
-    }
-
-    #[test]
-    fn a_socket_has_a_folder_of_its_own() {
-        use std::os::unix::fs::PermissionsExt;
-        let [one, two] = [SocketFolder::new().unwrap(), SocketFolder::new().unwrap()];
-        assert_ne!(one.socket(), two.socket());
-        let folder = one.0.clone();
-        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-        fs::write(one.socket(), "").unwrap();
-        drop(one);
-        assert!(!folder.exists());
     }
 
     #[test]

@@ -195,6 +195,15 @@ pub(super) const IOAT_VFIO: Machine = Machine {
     ..IOAT
 };
 
+/// What `dsa` builds for the guests of the DSA model.
+pub(super) const DSA: Machine = Machine {
+    name: "dsa",
+    words: &[],
+    order: "movdir64b\nidxd_bus\nidxd",
+    stock: &["idxd_bus", "idxd"],
+    ..X86
+};
+
 pub(crate) const MACHINES: &[Machine] = &[ZCU102, ZCU102_DEBUG, X86, RASPI3B, RASPI2B, SMDKC210];
 
 impl Machine {

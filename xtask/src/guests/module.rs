@@ -230,6 +230,14 @@ impl<'a> Guest<'a> {
         Ok(kbuild(&headers, folder, kernel, &cross, &options))
     }
 
+    /// Builds modules and their tests, and packs them; `kernel` is a name for the stages.
+    pub(super) fn boot(&self, kernel: &str) -> Result<Boot, Failure> {
+        let stages = &self.work.stages;
+        stages.step(&format!("modules for {kernel}"), "make modules", || self.build_modules())?;
+        stages.run(&format!("tests for {kernel}"), &self.tests())?;
+        self.initramfs()
+    }
+
     pub(super) fn build_modules(&self) -> u8 {
         let build = || -> Result<[Line; 2], Failure> {
             let modules = self.built.join("modules");
@@ -330,7 +338,7 @@ impl<'a> Guest<'a> {
         fs::set_permissions(root.join("init"), executable).map_err(|error| broken(&root, &error))?;
         copy(&self.built.join("modules/memferry_test"), &root.join("test"))?;
         copy(&packages::busybox(&self.common)?, &root.join("bin/busybox"))?;
-        for folder in ["modules", "modules/softdma", "drivers", "drivers/xilinx"] {
+        for folder in ["modules", "modules/softdma", "modules/guest/movdir64b", "drivers", "drivers/xilinx"] {
             self.copy_modules(&self.built.join(folder), &root.join("modules"))?;
         }
         // Other guests of this architecture may have left theirs.

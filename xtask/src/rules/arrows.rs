@@ -7,8 +7,8 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda, link (and memferry)   external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
-//! ioat-registers ◄── driver-ioat ◄── driven-ioat ◄── engine-ioat, which also uses engine
-//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  each uses its ioat crate
+//! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, which also uses engine
+//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven, which adds to driven-engines;
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
 //!
@@ -109,10 +109,11 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-ioat-registers", Arrows::Only(&["memferry-clock"])),
     ("memferry-driver-ioat", Arrows::Only(&["memferry-clock", "memferry-ioat-registers"])),
     (
-        "memferry-driven-ioat",
+        "memferry-driven-engines",
         Arrows::Only(&[
             "memferry-clock",
             "memferry-driver-ioat",
+            "memferry-dsa",
             "memferry-ioat-registers",
             "memferry-transfer",
         ]),
@@ -121,7 +122,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
         "memferry-engine-ioat",
         Arrows::Only(&[
             "memferry-clock",
-            "memferry-driven-ioat",
+            "memferry-driven-engines",
             "memferry-driver-ioat",
             "memferry-engine",
             "memferry-ioat-registers",
@@ -131,6 +132,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     // An engine of its service and a client of it at once.
     ("memferry-link", Arrows::Only(&["memferry", "memferry-engine"])),
+    ("memferry-dsa-registers", Arrows::Only(&[])),
+    ("memferry-dsa", Arrows::Only(&["memferry-clock", "memferry-dsa-registers"])),
     ("memferry-fake-cuda", Arrows::Only(&[])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
     (
@@ -142,7 +145,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("xtask", Arrows::Only(&[])),
     ("memferry-registers", Arrows::Only(&["memferry-clock", "memferry-ioat-registers"])),
     ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock", "memferry-driver-ioat"])),
-    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
+    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers", "memferry-dsa-registers"])),
     (
         "memferry-driven",
         Arrows::Only(&[
@@ -150,12 +153,19 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-clock",
             "memferry-registers",
             "memferry-drivers",
-            "memferry-driven-ioat",
+            "memferry-driven-engines",
+            "memferry-dsa",
         ]),
     ),
     (
         "memferry-pci",
-        Arrows::Only(&["memferry-clock", "memferry-shm", "memferry-registers", "memferry-models"]),
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-shm",
+            "memferry-registers",
+            "memferry-dsa-registers",
+            "memferry-models",
+        ]),
     ),
     (LAB, Arrows::Any),
 ];

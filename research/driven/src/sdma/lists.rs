@@ -16,7 +16,7 @@ use memferry_transfer::{Lists, Region};
 
 use super::super::memory::{BusMemory, ListMemory};
 use super::step::{self, Step, Work};
-use memferry_driven_ioat::copies::{Chunks, Cuts, Part};
+use memferry_driven_engines::copies::{Chunks, Cuts, Part};
 
 /// Maximum words of a descriptor: type 2 with both addresses.
 const DESCRIPTOR_WORDS: usize = 8;

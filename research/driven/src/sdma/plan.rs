@@ -22,8 +22,8 @@ use super::super::memory::BusMemory;
 use super::lists::Pieces;
 use super::step::{Step, Work, chunks, element, next_chunk};
 use super::synchronized;
-use memferry_driven_ioat::copies::{Chunks, Part};
-use memferry_driven_ioat::{DeviceMemory, Unplannable, address};
+use memferry_driven_engines::copies::{Chunks, Part};
+use memferry_driven_engines::{DeviceMemory, Unplannable, address};
 
 /// The rest of an operation.
 #[derive(Debug)]

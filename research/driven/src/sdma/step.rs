@@ -9,7 +9,7 @@
 use memferry_drivers::sdma::{self, ChannelConfig, Element, LinearPieces, Piece, Segment, TransferSize};
 use memferry_transfer::PixelSize;
 
-use memferry_driven_ioat::copies::{Chunks, Part};
+use memferry_driven_engines::copies::{Chunks, Part};
 
 /// Work of the device for one step.
 #[derive(Clone, Debug)]

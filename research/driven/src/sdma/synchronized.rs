@@ -14,7 +14,7 @@ use memferry_transfer::{Region, Side as Operand, Synchronized};
 
 use super::super::memory::BusMemory;
 use super::step::element;
-use memferry_driven_ioat::{DeviceMemory, Unplannable, address};
+use memferry_driven_engines::{DeviceMemory, Unplannable, address};
 
 /// The driver's configuration; `None` if there is nothing to move.
 pub(super) fn config(

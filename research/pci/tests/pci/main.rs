@@ -1,6 +1,7 @@
 //! The device as a client of vfio-user sees it: messages, configuration space, memory, interrupts, transfers, faults, the program.
 
 mod config;
+mod dsa;
 mod faults;
 mod interrupts;
 mod memory;

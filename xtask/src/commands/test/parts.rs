@@ -205,6 +205,14 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| ioat::run_at_user_level(work),
     },
     Part {
+        name: "guest-dsa",
+        about: "the module and the DSA model under Linux's own driver, behind an IOMMU, and without the device",
+        minutes: 5,
+        is_default: false,
+        rotation: Some(480),
+        run: |work, _| guest::run(work, "dsa"),
+    },
+    Part {
         name: "guest-v9fs",
         about: "the file server under Linux's own 9P client",
         minutes: 6,

@@ -63,6 +63,16 @@ impl<D: NarrowIo> NarrowIo for Shared<D> {
     }
 }
 
+impl<D: memferry_dsa::registers::RegisterIo> memferry_dsa::registers::RegisterIo for Shared<D> {
+    fn read32(&mut self, offset: u32) -> u32 {
+        self.with(|device| device.read32(offset))
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        self.with(|device| device.write32(offset, value));
+    }
+}
+
 /// Virtual time that a clock read by the driver takes, in picoseconds.
 const CLOCK_READ: u128 = 50_000;
 

@@ -1,0 +1,542 @@
+//! The DSA engine: the driver in front of a work queue of the device or its model.
+//!
+//! ```text
+//! post ─► job: plan of steps ─ doorbell ─► requests, alone or in batches ─► one work queue for all channels
+//! poll(now) ─► control.advance ─► completion records ─┬► bytes done, next steps, or a completion
+//!                                                    ├► page fault: Pages touches it, the rest is submitted again
+//!                                                    └► no progress in time ─► control.stop drains the queue; that fails: ChannelFaulted
+//! ```
+//!
+//! Single-threaded, in the device's time. The device cannot take steps back: a cancel or a suspension takes effect when those that it has are done. Steps
+//! that depend on others go in a batch with fences, or wait; those of a CRC wait always, because each needs the last one's result.
+
+mod plan;
+
+use core::marker::PhantomData;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::iter::Peekable;
+
+use memferry_clock::Instant;
+use memferry_dsa::registers::descriptor::Operation as Hardware;
+use memferry_dsa::{
+    DmaMemory, Fault, Outcome as Ended, Portal, Queue, Request, Stopped, SubmitError, Ticket as Submitted,
+    Value,
+};
+use memferry_transfer::{
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, Failure, Operation, Operations, Outcome,
+    Refused, Ticket,
+};
+use thiserror::Error;
+
+use crate::admission::admit;
+use crate::memory::DeviceMemory;
+use plan::{Plan, Step};
+
+/// Requests of the queue.
+pub const DSA_SLOTS: usize = 64;
+
+/// Options of the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DsaOptions {
+    /// Maximum bytes of a request. A suspension or cancel takes effect between requests.
+    pub chunk_bytes: u64,
+    /// Steps of a transfer that are submitted together. Less than two: each alone.
+    pub batch: usize,
+    /// Maximum time without progress of a transfer.
+    pub patience: Duration,
+    /// Time between two looks at the completion records.
+    pub period: Duration,
+    /// Page faults of a transfer without progress in between, after which it fails.
+    pub faults: u32,
+}
+
+impl Default for DsaOptions {
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 64 << 10,
+            batch: 8,
+            patience: Duration::from_millis(100),
+            period: Duration::from_nanos(500),
+            faults: 4,
+        }
+    }
+}
+
+/// Makes pages present that the device found absent.
+pub trait Pages {
+    /// Touches the page of a fault; `false` if it cannot be present.
+    fn touch(&mut self, fault: &Fault) -> bool;
+}
+
+/// What the engine needs besides its work queue: the time, and a way to stop the queue.
+pub trait DsaControl {
+    /// The time of the device. It must go on while the caller waits.
+    fn now(&self) -> Instant;
+
+    /// Lets a model work until `now`; a device needs no help.
+    fn advance(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Waits, for a bounded time, until the device has nothing of the work queue any more.
+    ///
+    /// # Errors
+    /// [`NotStopped`]: it may still access memory.
+    fn stop(&mut self) -> Result<Stopped, NotStopped>;
+}
+
+/// The device could not be stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the work queue was not drained: the device may still access memory")]
+pub struct NotStopped;
+
+/// Memory whose pages are always present.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Present;
+
+impl Pages for Present {
+    fn touch(&mut self, _fault: &Fault) -> bool {
+        false
+    }
+}
+
+/// A step that the device has or had.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    ticket: Submitted,
+    step: Step,
+    /// How it ended; `None` while it runs.
+    ended: Option<Result<Value, Broken>>,
+}
+
+/// A step that failed.
+#[derive(Clone, Copy, Debug)]
+struct Broken {
+    failure: Failure,
+    /// Its first bytes that are done.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Job {
+    plan: Peekable<Plan>,
+    sent: VecDeque<Sent>,
+    done: u64,
+    value: u64,
+    /// The value is the CRC of the steps so far.
+    has_crc: bool,
+    /// The operation may end after the last finished step.
+    whole: bool,
+    started: bool,
+    /// The failure to end with, once the operation may end.
+    end: Option<Failure>,
+    /// The result, which no further step changes: there was a failure or a difference.
+    closed: Option<Result<(), Failure>>,
+    until: Instant,
+    /// Page faults since the last progress.
+    faults: u32,
+}
+
+impl Job {
+    /// Whether the operation may end once the steps that run are done.
+    fn whole_when_done(&self) -> bool {
+        self.sent.back().map_or(self.whole, |sent| sent.step.whole)
+    }
+
+    /// The result, if no step runs and none is to follow.
+    fn result(&mut self) -> Option<Result<(), Failure>> {
+        if !self.sent.is_empty() {
+            return None;
+        }
+        if let Some(result) = self.closed {
+            return Some(result);
+        }
+        if self.started && self.plan.peek().is_none() {
+            return Some(Ok(()));
+        }
+        self.end.filter(|_| self.whole).map(Err)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    serial: u32,
+    job: Option<Job>,
+    held: bool,
+}
+
+/// The engine over memory `B`. `P` is the way to its work queue, which is enabled; `C` can stop that.
+#[derive(Debug)]
+pub struct DsaEngine<C, P, M, G, B> {
+    control: C,
+    queue: Queue<P, M, DSA_SLOTS>,
+    pages: G,
+    slots: Vec<Slot>,
+    options: DsaOptions,
+    changed: bool,
+    /// A drain failed: the device may still access memory.
+    is_lost: bool,
+    memory: PhantomData<fn() -> B>,
+}
+
+impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngine<C, P, M, G, B> {
+    /// An engine of `channels` channels that share an enabled work queue.
+    pub fn new(
+        control: C,
+        queue: Queue<P, M, DSA_SLOTS>,
+        pages: G,
+        channels: u32,
+        options: DsaOptions,
+    ) -> Self {
+        let slots = (0..channels.max(1)).map(|_| Slot::default()).collect();
+        Self { control, queue, pages, slots, options, changed: false, is_lost: false, memory: PhantomData }
+    }
+
+    fn now(&self) -> Instant {
+        self.control.now()
+    }
+
+    /// Requests that the device has.
+    pub fn outstanding(&self) -> u16 {
+        self.queue.outstanding()
+    }
+
+    /// Whether the queue could not be stopped, so that the device may still access the memory of earlier requests.
+    pub const fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// The engine's clock and way to stop.
+    pub const fn control(&self) -> &C {
+        &self.control
+    }
+
+    fn limit(&self) -> u64 {
+        self.options.chunk_bytes.clamp(1, self.queue.limits().longest.min(1 << 31))
+    }
+
+    fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
+        let slot = &mut self.slots[index];
+        let Some(job) = slot.job.take() else { return };
+        let ticket = Ticket { channel: index as u32, serial: slot.serial };
+        completions.push(EngineCompletion {
+            ticket,
+            outcome: Outcome { result, bytes_done: job.done, value: job.value, engine: B::KIND },
+        });
+    }
+
+    /// Takes what the device has completed.
+    fn collect(&mut self) -> bool {
+        let mut any = false;
+        while let Some(completion) = self.queue.poll() {
+            any = true;
+            let until = self.now().after(self.options.patience);
+            let owner = self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()).find_map(|job| {
+                let at = job.sent.iter().position(|sent| sent.ticket == completion.ticket)?;
+                Some((job, at))
+            });
+            let Some((job, at)) = owner else { continue };
+            let sent = &mut job.sent[at];
+            match completion.outcome {
+                Ended::Done(value) => {
+                    sent.ended = Some(Ok(value));
+                    (job.faults, job.until) = (0, until);
+                }
+                Ended::Failed(failure) => {
+                    let failure = match failure {
+                        memferry_dsa::Failure::Stopped => Failure::EngineTimedOut,
+                        memferry_dsa::Failure::Device(_) => Failure::MemoryFault,
+                        _ => Failure::ChannelFaulted,
+                    };
+                    sent.ended = Some(Err(Broken { failure, bytes: 0 }));
+                }
+                Ended::Faulted(fault) => {
+                    job.until = until;
+                    job.faults += 1;
+                    let may = job.faults <= self.options.faults && self.pages.touch(&fault);
+                    if !may || self.queue.resume(completion.ticket).is_err() {
+                        self.queue.release(completion.ticket);
+                        let bytes =
+                            if fault.reversed || !sent.step.whole { 0 } else { fault.bytes_done.into() };
+                        sent.ended = Some(Err(Broken { failure: Failure::MemoryFault, bytes }));
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Counts the steps that are done, in order.
+    fn account(&mut self, index: usize) {
+        let Some(job) = self.slots[index].job.as_mut() else { return };
+        while let Some(sent) = job.sent.pop_front_if(|sent| sent.ended.is_some()) {
+            let Some(ended) = sent.ended.filter(|_| job.closed.is_none()) else { continue };
+            match ended {
+                Ok(Value::Difference(at)) => {
+                    job.done += u64::from(at);
+                    (job.value, job.closed) = (job.done, Some(Ok(())));
+                    continue;
+                }
+                Ok(Value::Crc(crc)) => (job.value, job.has_crc) = (crc.into(), true),
+                Ok(_) => {}
+                Err(broken) => {
+                    job.done += broken.bytes;
+                    job.closed = Some(Err(job.end.unwrap_or(broken.failure)));
+                    continue;
+                }
+            }
+            job.done += sent.step.bytes;
+            job.whole = sent.step.whole;
+        }
+    }
+
+    /// Advances a channel; returns whether anything changed.
+    fn advance(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+        self.account(index);
+        let slot = &mut self.slots[index];
+        let Some(job) = slot.job.as_mut() else { return false };
+        if let Some(result) = job.result() {
+            self.finish(index, result, completions);
+            return true;
+        }
+        let ends = job.closed.is_some() || job.end.is_some() && job.whole_when_done();
+        let held = slot.held && job.end.is_none();
+        job.started && !held && !ends && self.submit(index)
+    }
+
+    /// Submits the next steps of a channel, as many as are due; returns whether it did.
+    fn submit(&mut self, index: usize) -> bool {
+        let Some(job) = self.slots[index].job.as_mut() else { return false };
+        let mut steps: Vec<Step> = Vec::new();
+        let most = self.options.batch.clamp(1, DSA_SLOTS / 2);
+        // More would only delay a cancel.
+        if job.sent.len() > most {
+            return false;
+        }
+        while steps.len() < most
+            && let Some(step) = job.plan.peek()
+        {
+            let is_crc = matches!(step.operation, Hardware::Crc { .. } | Hardware::CopyCrc { .. });
+            let first = steps.is_empty();
+            if step.ordered && !job.sent.is_empty() || is_crc && !first {
+                break;
+            }
+            // Outside a batch, only one of a chain can be there.
+            if step.ordered && !first && self.options.batch < 2 {
+                break;
+            }
+            steps.extend(job.plan.next());
+        }
+        if steps.is_empty() {
+            return false;
+        }
+        for step in &mut steps {
+            continue_crc(step, job);
+        }
+        let sent = send(&mut self.queue, &steps);
+        let taken = sent.as_ref().map_or(0, Vec::len);
+        if taken < steps.len() {
+            // The device's queue is full: they come first at the next try.
+            let rest: VecDeque<Step> = steps.split_off(taken).into();
+            let plan = core::mem::replace(&mut job.plan, Plan::Nothing.peekable());
+            job.plan = Plan::Returned(rest, Box::new(plan)).peekable();
+        }
+        let closed = matches!(sent, Err(SubmitError::Closed));
+        for (ticket, step) in sent.unwrap_or_default().into_iter().zip(steps) {
+            job.sent.push_back(Sent { ticket, step, ended: None });
+        }
+        if closed {
+            job.closed = Some(Err(Failure::ChannelFaulted));
+        }
+        taken > 0 || closed
+    }
+
+    /// Drains the work queue for channels without progress; returns whether there were any.
+    fn handle_overdue(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
+        let now = self.now();
+        let overdue = |slot: &Slot| {
+            slot.job
+                .as_ref()
+                .is_some_and(|job| job.until <= now && job.started && !(slot.held && job.sent.is_empty()))
+        };
+        let late: Vec<usize> = (0..self.slots.len()).filter(|index| overdue(&self.slots[*index])).collect();
+        if late.is_empty() {
+            return false;
+        }
+        let until = now.after(self.options.patience);
+        match self.control.stop() {
+            Ok(stopped) => {
+                self.queue.stopped(&stopped);
+                self.collect();
+                for index in late {
+                    self.account(index);
+                    if let Some(job) = self.slots[index].job.as_mut() {
+                        (job.end, job.until) = (job.end.or(Some(Failure::EngineTimedOut)), until);
+                    }
+                }
+            }
+            Err(_) => {
+                self.is_lost = true;
+                (0..self.slots.len())
+                    .for_each(|index| self.finish(index, Err(Failure::ChannelFaulted), completions));
+            }
+        }
+        true
+    }
+}
+
+/// Gives a CRC's step the result of the steps before it.
+fn continue_crc(step: &mut Step, job: &Job) {
+    if !job.has_crc {
+        return;
+    }
+    if let Hardware::Crc { seed, .. } | Hardware::CopyCrc { seed, .. } = &mut step.operation {
+        *seed = job.value as u32;
+    }
+}
+
+/// Submits steps, in a batch if there are several; the tickets of those that were taken, the first ones.
+fn send<P: Portal, M: DmaMemory>(
+    queue: &mut Queue<P, M, DSA_SLOTS>,
+    steps: &[Step],
+) -> Result<Vec<Submitted>, SubmitError> {
+    let mut requests: Vec<Request> = steps.iter().map(|step| Request::new(step.operation)).collect();
+    if requests.len() > 1 {
+        let mut tickets = vec![Submitted::default(); requests.len()];
+        for (request, step) in requests.iter_mut().zip(steps) {
+            request.fence = step.ordered;
+        }
+        match queue.submit_batch(&requests, &mut tickets) {
+            Ok(()) => return Ok(tickets),
+            Err(SubmitError::Closed) => return Err(SubmitError::Closed),
+            Err(_) => requests.truncate(1),
+        }
+        requests[0].fence = false;
+    }
+    queue.submit(&requests[0]).map(|ticket| vec![ticket])
+}
+
+impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine for DsaEngine<C, P, M, G, B> {
+    type Memory = B;
+
+    fn capabilities(&self) -> EngineCapabilities {
+        let of = [
+            Operations::NOP,
+            Operations::COPY,
+            Operations::FILL,
+            Operations::SCATTER_GATHER,
+            Operations::COMPARE,
+            Operations::CRC,
+            Operations::COPY_CRC,
+            Operations::DUAL_COPY,
+        ];
+        EngineCapabilities {
+            kind: B::KIND,
+            channels: self.slots.len() as u32,
+            longest_bytes: B::LONGEST_BYTES,
+            preemption_bytes: Some(self.limit()),
+            overlapping_copy: true,
+            aligned_pixels: true,
+            operations: of.into_iter().collect(),
+            immediate_bytes: 0,
+        }
+    }
+
+    fn post(&mut self, descriptor: Descriptor<B>) -> Result<Ticket, Refused<Descriptor<B>>> {
+        let index = descriptor.channel() as usize;
+        let announced = self.capabilities();
+        let plan = Plan::of(descriptor.operation(), self.limit());
+        let busy = |slot: &Slot| slot.job.is_some() || self.is_lost;
+        match admit(&descriptor, &announced, self.slots.get_mut(index), busy, plan) {
+            Ok((slot, plan)) => {
+                slot.serial = slot.serial.wrapping_add(1);
+                let value = match descriptor.operation() {
+                    Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. } => (*seed).into(),
+                    Operation::Compare { length, .. } => *length,
+                    _ => 0,
+                };
+                slot.job = Some(Job {
+                    plan: plan.peekable(),
+                    sent: VecDeque::new(),
+                    done: 0,
+                    value,
+                    has_crc: false,
+                    whole: true,
+                    started: false,
+                    end: None,
+                    closed: None,
+                    until: Instant::ORIGIN,
+                    faults: 0,
+                });
+                Ok(Ticket { channel: descriptor.channel(), serial: slot.serial })
+            }
+            Err(reason) => Err(Refused { descriptor, reason }),
+        }
+    }
+
+    fn ring_doorbell(&mut self) {
+        let until = self.now().after(self.options.patience);
+        for job in self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()).filter(|job| !job.started) {
+            (job.started, job.until) = (true, until);
+        }
+        self.changed = true;
+    }
+
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
+        self.control.advance(now);
+        self.changed = false;
+        loop {
+            let mut changed = self.collect();
+            for index in 0..self.slots.len() {
+                changed |= self.advance(index, completions);
+            }
+            changed |= self.handle_overdue(completions);
+            if !changed {
+                return false;
+            }
+        }
+    }
+
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let slot = self.slots.get(ticket.channel as usize).filter(|slot| slot.serial == ticket.serial);
+        slot.and_then(|slot| slot.job.as_ref()).map_or(0, |job| job.done)
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        let until = self.now().after(self.options.patience);
+        if let Some(slot) = self.slots.get_mut(channel as usize) {
+            slot.held = turns == 0;
+            if let Some(job) = slot.job.as_mut().filter(|_| turns > 0) {
+                job.until = until;
+            }
+            self.changed = true;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        let at_rest = |slot: &Slot| slot.job.as_ref().is_none_or(|job| slot.held && job.sent.is_empty());
+        !self.is_lost && self.slots.get(channel as usize).is_none_or(at_rest)
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        let slot = self.slots.get_mut(ticket.channel as usize).filter(|slot| slot.serial == ticket.serial);
+        if let Some(job) = slot.and_then(|slot| slot.job.as_mut()) {
+            job.end = job.end.or(Some(Failure::Cancelled));
+            self.changed = true;
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let now = self.now();
+        if self.changed {
+            return Some(now);
+        }
+        let waits = |job: &Job| job.started || job.end.is_some();
+        let works = |slot: &Slot| {
+            let job = slot.job.as_ref().filter(|job| waits(job));
+            job.is_some_and(|job| !job.sent.is_empty() || !slot.held || job.end.is_some())
+        };
+        self.slots.iter().any(works).then(|| now.after(self.options.period))
+    }
+}
