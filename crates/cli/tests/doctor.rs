@@ -248,7 +248,7 @@ fn reports_can_be_examined_again_and_are_not_overwritten() {
 /// A comment about a line is not the line, and the rest of an administrator's file stays out of reports.
 #[test]
 fn drop_ins_are_read_by_their_lines() {
-    let folder = "etc/systemd/system/memferry-engine@dsa.service.d";
+    let folder = "etc/systemd/system/memferry-engine-dsa@.service.d";
     for (text, has_it) in [
         ("[Service]\n# not AmbientCapabilities=CAP_SYS_RAWIO\nEnvironment=KEY=s3cret\n", false),
         ("[Service]\nAmbientCapabilities=CAP_SYS_RAWIO\nEnvironment=KEY=s3cret\n", true),

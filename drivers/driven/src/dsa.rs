@@ -4,11 +4,12 @@
 //! post ─► job: plan of steps ─ doorbell ─► requests, alone or in batches ─► one work queue for all channels
 //! poll(now) ─► control.advance ─► completion records ─┬► bytes done, next steps, or a completion
 //!                                                    ├► page fault: Pages touches it, the rest is submitted again
-//!                                                    └► no progress in time ─► control.stop drains the queue; that fails: ChannelFaulted
+//!                                                    └► no progress in time ─► control.stop drains the queue; that fails: ChannelFaulted, and nothing is taken any more
 //! ```
 //!
 //! Single-threaded, in the device's time. The device cannot take steps back: a cancel or a suspension takes effect when those that it has are done. Steps
-//! that depend on others go in a batch with fences, or wait; those of a CRC wait always, because each needs the last one's result.
+//! that depend on others go in a batch with fences, or wait; those of a CRC wait always, because each needs the last one's result. Channels that have
+//! one step each share a batch, without fences: a failure of one is nothing to the others.
 
 mod plan;
 
@@ -106,6 +107,8 @@ impl Pages for Present {
 struct Sent {
     ticket: Submitted,
     step: Step,
+    /// Bytes that were done at its last page fault.
+    done: u32,
     /// How it ended; `None` while it runs.
     ended: Option<Result<Value, Broken>>,
 }
@@ -116,10 +119,20 @@ struct Broken {
     failure: Failure,
     /// Its first bytes that are done.
     bytes: u64,
+    /// It was never begun, because one before it in the batch was not done.
+    again: bool,
+}
+
+impl Broken {
+    const fn new(failure: Failure) -> Self {
+        Self { failure, bytes: 0, again: false }
+    }
 }
 
 #[derive(Debug)]
 struct Job {
+    /// Steps that the device did not take or did not begin; they come before the rest of the plan.
+    returned: VecDeque<Step>,
     plan: Peekable<Plan>,
     sent: VecDeque<Sent>,
     done: u64,
@@ -139,6 +152,40 @@ struct Job {
 }
 
 impl Job {
+    fn peek(&mut self) -> Option<Step> {
+        self.returned.front().copied().or_else(|| self.plan.peek().copied())
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        self.returned.pop_front().or_else(|| self.plan.next())
+    }
+
+    /// Takes back steps that come before all that are left.
+    fn take_back(&mut self, steps: impl IntoIterator<Item = Step>) {
+        self.returned = steps.into_iter().chain(core::mem::take(&mut self.returned)).collect();
+    }
+
+    /// The next steps to submit together, at most `most`; the device has to take them in this order if they are `ordered`.
+    fn take_due(&mut self, most: usize) -> Vec<Step> {
+        let mut steps: Vec<Step> = Vec::new();
+        // More would only delay a cancel.
+        if self.sent.len() > most {
+            return steps;
+        }
+        while steps.len() < most
+            && let Some(step) = self.peek()
+        {
+            let is_crc = matches!(step.operation, Hardware::Crc { .. } | Hardware::CopyCrc { .. });
+            let first = steps.is_empty();
+            if step.ordered && !self.sent.is_empty() || is_crc && !first {
+                break;
+            }
+            steps.extend(self.next());
+        }
+        steps.iter_mut().for_each(|step| continue_crc(step, self));
+        steps
+    }
+
     /// Whether the operation may end once the steps that run are done.
     fn whole_when_done(&self) -> bool {
         self.sent.back().map_or(self.whole, |sent| sent.step.whole)
@@ -152,7 +199,7 @@ impl Job {
         if let Some(result) = self.closed {
             return Some(result);
         }
-        if self.started && self.plan.peek().is_none() {
+        if self.started && self.peek().is_none() {
             return Some(Ok(()));
         }
         self.end.filter(|_| self.whole).map(Err)
@@ -177,6 +224,7 @@ pub struct DsaEngine<C, P, M, G, B> {
     changed: bool,
     /// A drain failed: the device may still access memory.
     is_lost: bool,
+    is_closed: bool,
     memory: PhantomData<fn() -> B>,
 }
 
@@ -190,7 +238,17 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         options: DsaOptions,
     ) -> Self {
         let slots = (0..channels.max(1)).map(|_| Slot::default()).collect();
-        Self { control, queue, pages, slots, options, changed: false, is_lost: false, memory: PhantomData }
+        Self {
+            control,
+            queue,
+            pages,
+            slots,
+            options,
+            changed: false,
+            is_lost: false,
+            is_closed: false,
+            memory: PhantomData,
+        }
     }
 
     fn now(&self) -> Instant {
@@ -205,6 +263,11 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
     /// Whether the queue could not be stopped, so that the device may still access the memory of earlier requests.
     pub const fn is_lost(&self) -> bool {
         self.is_lost
+    }
+
+    /// Whether the queue takes nothing any more.
+    pub const fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// The engine's clock and way to stop.
@@ -244,22 +307,20 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                     (job.faults, job.until) = (0, until);
                 }
                 Ended::Failed(failure) => {
-                    let failure = match failure {
-                        memferry_dsa::Failure::Stopped => Failure::EngineTimedOut,
-                        memferry_dsa::Failure::Device(_) => Failure::MemoryFault,
-                        _ => Failure::ChannelFaulted,
-                    };
-                    sent.ended = Some(Err(Broken { failure, bytes: 0 }));
+                    sent.ended = Some(Err(broken(failure)));
                 }
                 Ended::Faulted(fault) => {
                     job.until = until;
+                    if fault.bytes_done > sent.done {
+                        (job.faults, sent.done) = (0, fault.bytes_done);
+                    }
                     job.faults += 1;
                     let may = job.faults <= self.options.faults && self.pages.touch(&fault);
                     if !may || self.queue.resume(completion.ticket).is_err() {
                         self.queue.release(completion.ticket);
                         let bytes =
                             if fault.reversed || !sent.step.whole { 0 } else { fault.bytes_done.into() };
-                        sent.ended = Some(Err(Broken { failure: Failure::MemoryFault, bytes }));
+                        sent.ended = Some(Err(Broken { bytes, ..Broken::new(Failure::MemoryFault) }));
                     }
                 }
             }
@@ -270,6 +331,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
     /// Counts the steps that are done, in order.
     fn account(&mut self, index: usize) {
         let Some(job) = self.slots[index].job.as_mut() else { return };
+        let mut again = Vec::new();
         while let Some(sent) = job.sent.pop_front_if(|sent| sent.ended.is_some()) {
             let Some(ended) = sent.ended.filter(|_| job.closed.is_none()) else { continue };
             match ended {
@@ -280,6 +342,10 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                 }
                 Ok(Value::Crc(crc)) => (job.value, job.has_crc) = (crc.into(), true),
                 Ok(_) => {}
+                Err(broken) if broken.again && job.faults < self.options.faults => {
+                    again.push(sent.step);
+                    continue;
+                }
                 Err(broken) => {
                     job.done += broken.bytes;
                     job.closed = Some(Err(job.end.unwrap_or(broken.failure)));
@@ -289,10 +355,19 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             job.done += sent.step.bytes;
             job.whole = sent.step.whole;
         }
+        if !again.is_empty() {
+            job.faults += 1;
+            job.take_back(again);
+        }
     }
 
     /// Advances a channel; returns whether anything changed.
-    fn advance(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
+    fn advance(
+        &mut self,
+        index: usize,
+        singles: &mut Vec<(usize, Step)>,
+        completions: &mut Vec<EngineCompletion>,
+    ) -> bool {
         self.account(index);
         let slot = &mut self.slots[index];
         let Some(job) = slot.job.as_mut() else { return false };
@@ -302,54 +377,76 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         }
         let ends = job.closed.is_some() || job.end.is_some() && job.whole_when_done();
         let held = slot.held && job.end.is_none();
-        job.started && !held && !ends && self.submit(index)
+        job.started && !held && !ends && self.submit(index, singles)
     }
 
-    /// Submits the next steps of a channel, as many as are due; returns whether it did.
-    fn submit(&mut self, index: usize) -> bool {
+    /// Steps that are submitted together at most.
+    fn most(&self) -> usize {
+        self.options.batch.clamp(1, DSA_SLOTS / 2)
+    }
+
+    /// Submits the next steps of a channel, as many as are due, or adds a single one to `singles`; returns whether it submitted any.
+    fn submit(&mut self, index: usize, singles: &mut Vec<(usize, Step)>) -> bool {
+        let most = self.most();
         let Some(job) = self.slots[index].job.as_mut() else { return false };
-        let mut steps: Vec<Step> = Vec::new();
-        let most = self.options.batch.clamp(1, DSA_SLOTS / 2);
-        // More would only delay a cancel.
-        if job.sent.len() > most {
+        let steps = job.take_due(most);
+        if let &[step] = steps.as_slice() {
+            singles.push((index, step));
             return false;
         }
-        while steps.len() < most
-            && let Some(step) = job.plan.peek()
-        {
-            let is_crc = matches!(step.operation, Hardware::Crc { .. } | Hardware::CopyCrc { .. });
-            let first = steps.is_empty();
-            if step.ordered && !job.sent.is_empty() || is_crc && !first {
-                break;
-            }
-            // Outside a batch, only one of a chain can be there.
-            if step.ordered && !first && self.options.batch < 2 {
-                break;
-            }
-            steps.extend(job.plan.next());
-        }
-        if steps.is_empty() {
-            return false;
-        }
-        for step in &mut steps {
-            continue_crc(step, job);
-        }
-        let sent = send(&mut self.queue, &steps);
+        let requests: Vec<Request> = steps
+            .iter()
+            .map(|step| Request { fence: step.ordered, ..Request::new(step.operation) })
+            .collect();
+        let sent = if steps.is_empty() { Ok(Vec::new()) } else { send(&mut self.queue, &requests) };
         let taken = sent.as_ref().map_or(0, Vec::len);
-        if taken < steps.len() {
-            // The device's queue is full: they come first at the next try.
-            let rest: VecDeque<Step> = steps.split_off(taken).into();
-            let plan = core::mem::replace(&mut job.plan, Plan::Nothing.peekable());
-            job.plan = Plan::Returned(rest, Box::new(plan)).peekable();
-        }
-        let closed = matches!(sent, Err(SubmitError::Closed));
+        let is_refused = self.refuse(index, sent.as_ref().err());
+        let Some(job) = self.slots[index].job.as_mut() else { return false };
+        // The device's queue may be full: they come first at the next try.
+        job.take_back(steps.iter().skip(taken).copied());
         for (ticket, step) in sent.unwrap_or_default().into_iter().zip(steps) {
-            job.sent.push_back(Sent { ticket, step, ended: None });
+            job.sent.push_back(Sent { ticket, step, done: 0, ended: None });
         }
-        if closed {
-            job.closed = Some(Err(Failure::ChannelFaulted));
+        taken > 0 || is_refused
+    }
+
+    /// Submits steps of different channels, which do not depend on each other; returns whether any was taken or refused.
+    fn submit_singles(&mut self, singles: &[(usize, Step)]) -> bool {
+        let mut any = false;
+        for chunk in singles.chunks(self.most()) {
+            let requests: Vec<Request> = chunk.iter().map(|(_, step)| Request::new(step.operation)).collect();
+            let sent = send(&mut self.queue, &requests);
+            // Alone or before the others, the first one has the blame.
+            any |= self.refuse(chunk[0].0, sent.as_ref().err());
+            let mut tickets = sent.unwrap_or_default().into_iter();
+            for (index, step) in chunk {
+                let Some(job) = self.slots[*index].job.as_mut() else { continue };
+                match tickets.next() {
+                    Some(ticket) => {
+                        any = true;
+                        job.sent.push_back(Sent { ticket, step: *step, done: 0, ended: None });
+                    }
+                    None => job.take_back([*step]),
+                }
+            }
         }
-        taken > 0 || closed
+        any
+    }
+
+    /// Ends a channel's job if trying again is of no use; returns whether it is.
+    fn refuse(&mut self, index: usize, error: Option<&SubmitError>) -> bool {
+        let failure = match error {
+            Some(SubmitError::Closed) => {
+                self.is_closed = true;
+                Failure::ChannelFaulted
+            }
+            Some(SubmitError::Request { .. }) => Failure::Unsupported,
+            _ => return false,
+        };
+        if let Some(job) = self.slots[index].job.as_mut() {
+            job.closed = Some(Err(failure));
+        }
+        true
     }
 
     /// Drains the work queue for channels without progress; returns whether there were any.
@@ -365,15 +462,20 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             return false;
         }
         let until = now.after(self.options.patience);
+        let is_with_device =
+            |index: &usize| self.slots[*index].job.as_ref().is_some_and(|job| !job.sent.is_empty());
+        if !late.iter().any(is_with_device) {
+            // The queue stayed full of what others have. The device has nothing of these.
+            late.iter().for_each(|index| self.time_out(*index, until));
+            return true;
+        }
         match self.control.stop() {
             Ok(stopped) => {
                 self.queue.stopped(&stopped);
                 self.collect();
                 for index in late {
                     self.account(index);
-                    if let Some(job) = self.slots[index].job.as_mut() {
-                        (job.end, job.until) = (job.end.or(Some(Failure::EngineTimedOut)), until);
-                    }
+                    self.time_out(index, until);
                 }
             }
             Err(_) => {
@@ -383,6 +485,15 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             }
         }
         true
+    }
+
+    /// Ends a job when the operation may end, and the second time at once.
+    fn time_out(&mut self, index: usize, until: Instant) {
+        let Some(job) = self.slots[index].job.as_mut() else { return };
+        if job.end.is_some() && job.sent.is_empty() && job.closed.is_none() {
+            job.closed = Some(Err(Failure::EngineTimedOut));
+        }
+        (job.end, job.until) = (job.end.or(Some(Failure::EngineTimedOut)), until);
     }
 }
 
@@ -396,25 +507,32 @@ fn continue_crc(step: &mut Step, job: &Job) {
     }
 }
 
-/// Submits steps, in a batch if there are several; the tickets of those that were taken, the first ones.
+/// What became of a step that failed on the device.
+fn broken(failure: memferry_dsa::Failure) -> Broken {
+    match failure {
+        memferry_dsa::Failure::NotExecuted => Broken { again: true, ..Broken::new(Failure::ChannelFaulted) },
+        memferry_dsa::Failure::Stopped => Broken::new(Failure::EngineTimedOut),
+        memferry_dsa::Failure::Device(_) => Broken::new(Failure::MemoryFault),
+        _ => Broken::new(Failure::ChannelFaulted),
+    }
+}
+
+/// Submits requests, in a batch if there are several; the tickets of those that were taken, the first ones.
 fn send<P: Portal, M: DmaMemory>(
     queue: &mut Queue<P, M, DSA_SLOTS>,
-    steps: &[Step],
+    requests: &[Request],
 ) -> Result<Vec<Submitted>, SubmitError> {
-    let mut requests: Vec<Request> = steps.iter().map(|step| Request::new(step.operation)).collect();
-    if requests.len() > 1 {
+    let [first, others @ ..] = requests else { return Ok(Vec::new()) };
+    if !others.is_empty() {
         let mut tickets = vec![Submitted::default(); requests.len()];
-        for (request, step) in requests.iter_mut().zip(steps) {
-            request.fence = step.ordered;
-        }
-        match queue.submit_batch(&requests, &mut tickets) {
+        match queue.submit_batch(requests, &mut tickets) {
             Ok(()) => return Ok(tickets),
             Err(SubmitError::Closed) => return Err(SubmitError::Closed),
-            Err(_) => requests.truncate(1),
+            // Alone it may be taken, and has no need of a fence.
+            Err(_) => {}
         }
-        requests[0].fence = false;
     }
-    queue.submit(&requests[0]).map(|ticket| vec![ticket])
+    queue.submit(&Request { fence: false, ..*first }).map(|ticket| vec![ticket])
 }
 
 impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine for DsaEngine<C, P, M, G, B> {
@@ -457,6 +575,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
                     _ => 0,
                 };
                 slot.job = Some(Job {
+                    returned: VecDeque::new(),
                     plan: plan.peekable(),
                     sent: VecDeque::new(),
                     done: 0,
@@ -488,9 +607,11 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
         self.changed = false;
         loop {
             let mut changed = self.collect();
+            let mut singles = Vec::new();
             for index in 0..self.slots.len() {
-                changed |= self.advance(index, completions);
+                changed |= self.advance(index, &mut singles, completions);
             }
+            changed |= self.submit_singles(&singles);
             changed |= self.handle_overdue(completions);
             if !changed {
                 return false;

@@ -28,6 +28,7 @@ pub(super) fn install(work: &Work, prefix: &Path) -> Result<(), Failure> {
     tree::cuda(&built, &prefix)?;
     tree::ioat(&built, &prefix)?;
     tree::node_link(&built, &prefix)?;
+    tree::dsa(&built, &prefix)?;
     tree::device(&built, &prefix)?;
     for library in [&built.c, &built.engine] {
         tree::library(library, &prefix)?;

@@ -16,13 +16,14 @@ use crate::setup::environments::PACKAGE;
 use crate::stages::{output, say};
 use crate::work::Work;
 
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     package::CLI,
     package::C,
     package::ENGINE_C,
     package::ENGINE_CUDA,
     package::ENGINE_IOAT,
     package::LINK,
+    package::ENGINE_DSA,
     package::PRELOAD,
     package::RECORDER,
 ];
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(
             cargo().to_string(),
             "cargo build --release -p memferry-cli -p memferry-c -p memferry-engine-c -p memferry-engine-cuda -p \
-             memferry-engine-ioat -p memferry-link -p memferry-preload -p memferry-recorder"
+             memferry-engine-ioat -p memferry-link -p memferry-engine-dsa -p memferry-preload -p memferry-recorder"
         );
         assert_eq!(cargo_device().to_string(), "cd research && cargo build --release -p memferry-pci");
     }

@@ -27,16 +27,19 @@ const ENGINE_DEVELOPMENT: &str = "libmemferry-engine-dev";
 const ENGINE_CUDA: &str = "memferry-engine-cuda";
 /// The engine process for I/OAT devices.
 const ENGINE_IOAT: &str = "memferry-engine-ioat";
+/// The engine process for Intel's DSA.
+const ENGINE_DSA: &str = "memferry-engine-dsa";
 /// The link to other nodes.
 const LINK: &str = "memferry-link";
 /// Devices for virtual machines.
 const DEVICE: &str = "memferry-device";
 /// Packages with crates of others, the crate that each contains, and its workspace.
-const WITH_CRATES: [(&str, &str, Workspace); 10] = [
+const WITH_CRATES: [(&str, &str, Workspace); 11] = [
     ("memferry", package::CLI, PRODUCT_WORKSPACE),
     (ENGINE_CUDA, package::ENGINE_CUDA, PRODUCT_WORKSPACE),
     (ENGINE_IOAT, package::ENGINE_IOAT, PRODUCT_WORKSPACE),
     (LINK, package::LINK, PRODUCT_WORKSPACE),
+    (ENGINE_DSA, package::ENGINE_DSA, PRODUCT_WORKSPACE),
     (DEVICE, package::DEVICE, RESEARCH_WORKSPACE),
     ("libmemferry0", package::C, PRODUCT_WORKSPACE),
     ("libmemferry-dev", package::C, PRODUCT_WORKSPACE),
@@ -59,6 +62,7 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
         .arg(work.place.at(layout::packaging::CUDA_PAGE))
         .arg(work.place.at(layout::packaging::IOAT_PAGE))
         .arg(work.place.at(layout::packaging::LINK_PAGE))
+        .arg(work.place.at(layout::packaging::DSA_PAGE))
         .arg(work.place.at(layout::packaging::DEVICE_PAGE))
         .args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
@@ -106,6 +110,7 @@ fn lay_out(
     tree::cuda(built, &prefix(ENGINE_CUDA))?;
     tree::ioat(built, &prefix(ENGINE_IOAT))?;
     tree::node_link(built, &prefix(LINK))?;
+    tree::dsa(built, &prefix(ENGINE_DSA))?;
     tree::device(built, &prefix(DEVICE))?;
     tree::library(&built.c, &prefix("libmemferry0"))?;
     tree::development(&built.c, &prefix("libmemferry-dev"))?;

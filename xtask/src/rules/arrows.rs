@@ -7,7 +7,7 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda, link (and memferry)   external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
-//! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, which also uses engine
+//! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, engine-dsa, which also use engine
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven, which adds to driven-engines;
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
@@ -132,6 +132,17 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     // An engine of its service and a client of it at once.
     ("memferry-link", Arrows::Only(&["memferry", "memferry-engine"])),
+    (
+        "memferry-engine-dsa",
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-driven-engines",
+            "memferry-dsa",
+            "memferry-engine",
+            "memferry-shm",
+            "memferry-transfer",
+        ]),
+    ),
     ("memferry-dsa-registers", Arrows::Only(&[])),
     ("memferry-dsa", Arrows::Only(&["memferry-clock", "memferry-dsa-registers"])),
     ("memferry-fake-cuda", Arrows::Only(&[])),

@@ -27,7 +27,7 @@ const UNSAFE_VERSION: u64 = 0x100;
 /// The name that memferry's commands give a work queue.
 const QUEUE_NAME: &str = "memferry";
 /// Drop-ins of the unit that runs the engine.
-const FOLDER: &str = "/etc/systemd/system/memferry-engine@dsa.service.d";
+const FOLDER: &str = "/etc/systemd/system/memferry-engine-dsa@.service.d";
 
 /// The name of the machines that a PCI id belongs to.
 pub(super) fn platform(device: u32) -> Option<&'static str> {
@@ -446,15 +446,14 @@ impl Device {
         let why = format!(
             "Portals need CAP_SYS_RAWIO: since INTEL-SA-01084 (CVE-2024-21823) Linux asks for it with every DSA device. \
              Without it a process submits by write() on the queue, each descriptor by a system call{batches}; that works, \
-             and is slower. The capability also opens I/O ports and more, so only the engine's unit gets it. The name of \
-             that unit is not final."
+             and is slower. The capability also opens I/O ports and more, so only the engine's unit gets it."
         );
         Some(
             Step::optional("raw-io", why)
                 .run(format!("sudo mkdir -p {FOLDER}"))
                 .run(format!(
                     "printf '[Service]\\nCapabilityBoundingSet=CAP_SYS_RAWIO\\nAmbientCapabilities=CAP_SYS_RAWIO\\n\
-                     PrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=char-dsa rw\\n' | sudo tee {FOLDER}/{DROP_IN}"
+                     ' | sudo tee {FOLDER}/{DROP_IN}"
                 ))
                 .run("sudo systemctl daemon-reload"),
         )

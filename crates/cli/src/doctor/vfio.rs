@@ -18,7 +18,7 @@ use crate::doctor::unit::DROP_IN;
 /// Base class of devices of a group that VFIO does not mind: bridges.
 const BRIDGE: u32 = 0x06;
 /// Drop-ins of the unit that runs the engine.
-const FOLDER: &str = "/etc/systemd/system/memferry-engine@ioat.service.d";
+const FOLDER: &str = "/etc/systemd/system/memferry-engine-ioat@.service.d";
 
 /// What keeps an engine process from functions that VFIO has.
 pub(super) fn vfio_steps(host: &Host<'_>, functions: &[&PciDevice]) -> Vec<Step> {

@@ -4,9 +4,6 @@
 //! Operation ─► Plan ─ next ─► Step: a request without CRC's seed, its bytes, and whether it needs the steps before it
 //! ```
 
-use std::collections::VecDeque;
-use std::iter::Peekable;
-
 use memferry_dsa::registers::descriptor::Operation as Hardware;
 use memferry_transfer::{Operation, Pattern, Region};
 
@@ -49,8 +46,6 @@ pub(super) enum Plan {
         current: Option<Chunks>,
     },
     CrcThenCopy(Box<Plan>, Chunks),
-    /// Steps that were not submitted, before the rest of a plan.
-    Returned(VecDeque<Step>, Box<Peekable<Plan>>),
 }
 
 /// An operation that goes upwards.
@@ -141,7 +136,6 @@ impl Iterator for Plan {
     fn next(&mut self) -> Option<Step> {
         match self {
             Self::Nothing => None,
-            Self::Returned(steps, plan) => steps.pop_front().or_else(|| plan.next()),
             Self::Nop => {
                 *self = Self::Nothing;
                 Some(Step { operation: Hardware::Nop, bytes: 0, whole: true, ordered: false })

@@ -6,6 +6,7 @@
 //! faults     lost submissions and records, stuck engines, full queues, halts ──► each request ends once
 //! ```
 
+mod batches;
 mod driver;
 mod faults;
 mod machine;
