@@ -12,13 +12,13 @@ mod dsa;
 mod finding;
 mod gpu;
 mod host;
+mod ioat;
 mod machine;
 mod program;
 mod report;
 mod service;
 mod show;
 mod unit;
-mod vfio;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -112,7 +112,7 @@ fn diagnosed(machine: &Machine, socket: &Path) -> Diagnosis {
     let host = Host::of(machine, |vendor, device, class| {
         let is_intel = dsa::platform(device).is_some()
             || dsa::is_analytics(device)
-            || channels::ioat_version(device).is_some();
+            || ioat::ioat_version(device).is_some();
         vendor == INTEL && is_intel
             || vendor == AMD && channels::amd_driver(device).is_some()
             || gpu::is_gpu(vendor, class)
@@ -126,7 +126,7 @@ fn diagnosed(machine: &Machine, socket: &Path) -> Diagnosis {
         findings.extend(dsa::platform(pci.device).map(|platform| dsa::examine(&host, pci, platform)));
     }
     findings.extend(analytics(&of(&|pci| pci.vendor == INTEL && dsa::is_analytics(pci.device))));
-    let ioat = of(&|pci| pci.vendor == INTEL && channels::ioat_version(pci.device).is_some());
+    let ioat = of(&|pci| pci.vendor == INTEL && ioat::ioat_version(pci.device).is_some());
     findings.extend(channels::examine_ioat(&host, &ioat, &channels));
     let amd = of(&|pci| pci.vendor == AMD && channels::amd_driver(pci.device).is_some());
     findings.extend(channels::examine_amd(&host, &amd, &channels));

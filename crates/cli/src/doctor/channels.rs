@@ -10,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::doctor::finding::{Finding, Step};
+use crate::doctor::finding::{Finding, Step, shortened};
 use crate::doctor::host::{Host, PciDevice};
+use crate::doctor::ioat::{bind_commands, ioat_version, vfio_steps};
 use crate::doctor::program::{IOAT, program_step};
-use crate::doctor::unit::{DROP_IN, drop_ins_set};
-use crate::doctor::vfio::{bind_commands, vfio_steps};
+use crate::doctor::unit::{DROP_IN, LOCKED, drop_ins_set};
 
 const CHANNELS: &str = "/sys/class/dma";
 const MODULE_NODE: &str = "/dev/memferry";
@@ -23,27 +23,12 @@ const MODULE_NODE: &str = "/dev/memferry";
 const MODULE_GROUP: &str = "memferry-dma";
 /// Drop-ins of the service's unit.
 const FOLDER: &str = "/etc/systemd/system/memferry.service.d";
-/// Of locked memory that the service with its module and a VFIO engine need for the frames of clients.
-pub(super) const LOCKED: &str = "LimitMEMLOCK=4G";
 
 /// Drivers whose channels copy memory, by their sources.
 const COPYING: [&str; 7] =
     ["idxd", "ioatdma", "ptdma", "ae4dma", "xilinx-zynqmp-dma", "bcm2835-dma", "dma-pl330"];
 /// How the service uses a channel.
 const BY_MODULE: &str = "by module-device = \"/dev/memferry\" below [service]";
-
-/// The version of an I/OAT function.
-pub(super) fn ioat_version(device: u32) -> Option<&'static str> {
-    match device {
-        0x3429..=0x342c | 0x3430..=0x3433 => Some("3.0"),
-        0x3710..=0x3719 | 0x2021 => Some("3.2"),
-        0x0e20..=0x0e27 | 0x2f20..=0x2f27 | 0x3c20..=0x3c27 | 0x6f20..=0x6f27 => Some("3.2"),
-        0x0e2e | 0x0e2f | 0x2f2e | 0x2f2f | 0x3c2e | 0x3c2f | 0x6f2e | 0x6f2f => Some("3.2"),
-        0x0c50..=0x0c53 | 0x6f50..=0x6f53 => Some("3.3"),
-        0x0b00 => Some("3.4"),
-        _ => None,
-    }
-}
 
 /// The driver of an AMD engine.
 pub(super) fn amd_driver(device: u32) -> Option<&'static str> {
@@ -123,14 +108,6 @@ fn counted(channels: &[&Channel]) -> String {
     let used = channels.iter().filter(|channel| channel.in_use).count();
     let plural = if names.len() == 1 { "" } else { "s" };
     format!("{} channel{plural}, {used} in use: {}", names.len(), shortened(&names))
-}
-
-/// The first and last of a longer list.
-pub(super) fn shortened(names: &[&str]) -> String {
-    match names {
-        [first, .., last] if names.len() > 4 => format!("{first} to {last}"),
-        _ => names.join(", "),
-    }
 }
 
 /// A finding for each driver that has functions of I/OAT: a Xeon has eight or more of them.

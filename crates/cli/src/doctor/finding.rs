@@ -118,3 +118,11 @@ impl Finding {
 fn first_sentence(text: &str) -> &str {
     text.find(". ").map_or(text, |end| &text[..end]).trim_end_matches('.')
 }
+
+/// The first and last of a longer list.
+pub(super) fn shortened(names: &[&str]) -> String {
+    match names {
+        [first, .., last] if names.len() > 4 => format!("{first} to {last}"),
+        _ => names.join(", "),
+    }
+}

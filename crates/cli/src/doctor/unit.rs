@@ -5,6 +5,8 @@ use crate::doctor::host::Host;
 /// The name of the drop-ins whose commands the doctor prints. The examples have other names, so that the commands
 /// overwrite nothing that an administrator wrote.
 pub(super) const DROP_IN: &str = "doctor.conf";
+/// Of locked memory that the service with its module and a VFIO engine need for the frames of clients.
+pub(super) const LOCKED: &str = "LimitMEMLOCK=4G";
 const DROP_IN_BYTES: usize = 64 << 10;
 
 /// Whether a drop-in in a folder has a line of `key` with `word` among its values. Of the files, a report holds that alone.

@@ -1,4 +1,4 @@
-//! I/OAT functions that VFIO has: their IOMMU groups, what else is in these, and who may open them.
+//! I/OAT functions: their PCI ids, and of those that VFIO has the IOMMU groups, what else is in these, and who may open them.
 //!
 //! ```text
 //! function ─► iommu_group ─┬─► other devices of the group
@@ -9,16 +9,28 @@
 //! other functions of I/OAT.
 
 use crate::doctor::INTEL;
-use crate::doctor::channels::{LOCKED, ioat_version, shortened};
-use crate::doctor::finding::Step;
+use crate::doctor::finding::{Step, shortened};
 use crate::doctor::host::{ENGINE_USER, Host, PciDevice, Reach, is_address};
 use crate::doctor::machine::Node;
-use crate::doctor::unit::DROP_IN;
+use crate::doctor::unit::{DROP_IN, LOCKED};
 
 /// Base class of devices of a group that VFIO does not mind: bridges.
 const BRIDGE: u32 = 0x06;
 /// Drop-ins of the unit that runs the engine.
 const FOLDER: &str = "/etc/systemd/system/memferry-engine-ioat@.service.d";
+
+/// The version of an I/OAT function.
+pub(super) fn ioat_version(device: u32) -> Option<&'static str> {
+    match device {
+        0x3429..=0x342c | 0x3430..=0x3433 => Some("3.0"),
+        0x3710..=0x3719 | 0x2021 => Some("3.2"),
+        0x0e20..=0x0e27 | 0x2f20..=0x2f27 | 0x3c20..=0x3c27 | 0x6f20..=0x6f27 => Some("3.2"),
+        0x0e2e | 0x0e2f | 0x2f2e | 0x2f2f | 0x3c2e | 0x3c2f | 0x6f2e | 0x6f2f => Some("3.2"),
+        0x0c50..=0x0c53 | 0x6f50..=0x6f53 => Some("3.3"),
+        0x0b00 => Some("3.4"),
+        _ => None,
+    }
+}
 
 /// What keeps an engine process from functions that VFIO has.
 pub(super) fn vfio_steps(host: &Host<'_>, functions: &[&PciDevice]) -> Vec<Step> {
