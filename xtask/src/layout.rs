@@ -67,6 +67,7 @@ pub(crate) mod package {
     pub(crate) const C: &str = "memferry-c";
     pub(crate) const ENGINE_C: &str = "memferry-engine-c";
     pub(crate) const ENGINE_CUDA: &str = "memferry-engine-cuda";
+    pub(crate) const ENGINE_DSA: &str = "memferry-engine-dsa";
     pub(crate) const FAKE_CUDA: &str = "memferry-fake-cuda";
     pub(crate) const PRELOAD: &str = "memferry-preload";
     pub(crate) const RECORDER: &str = "memferry-recorder";
@@ -96,6 +97,7 @@ pub(crate) mod engine {
     pub(crate) const EXAMPLE: &str = "memferry-engine-example";
     pub(crate) const HEADER_FOLDER: &str = "bindings/engine";
     pub(crate) const CUDA: &str = "memferry-engine-cuda";
+    pub(crate) const DSA: &str = "memferry-engine-dsa";
     pub(crate) const FAKE_CUDA: &str = "libmemferry_fake_cuda.so";
     /// What the fake driver is called where the engine looks for a driver.
     pub(crate) const CUDA_LIBRARY: &str = "libcuda.so.1";
@@ -187,6 +189,9 @@ pub(crate) mod packaging {
     /// Unit and manual page of the CUDA engine.
     pub(crate) const CUDA: &str = "packaging/cuda";
     pub(crate) const CUDA_PAGE: &str = "packaging/cuda/memferry-engine-cuda.1";
+    /// Unit and manual page of the DSA engine.
+    pub(crate) const DSA: &str = "packaging/dsa";
+    pub(crate) const DSA_PAGE: &str = "packaging/dsa/memferry-engine-dsa.1";
     pub(crate) const DEVICE_PAGE: &str = "research/pci/memferry-device.1";
     /// A dashboard of the metrics, for Grafana.
     pub(crate) const GRAFANA: &str = "packaging/grafana/memferry.json";

@@ -26,6 +26,7 @@ pub(super) fn install(work: &Work, prefix: &Path) -> Result<(), Failure> {
     let prefix = prefix_of(&work.place.caller.join(prefix));
     tree::command(&built, &prefix)?;
     tree::cuda(&built, &prefix)?;
+    tree::dsa(&built, &prefix)?;
     tree::device(&built, &prefix)?;
     for library in [&built.c, &built.engine] {
         tree::library(library, &prefix)?;

@@ -16,8 +16,15 @@ use crate::setup::environments::PACKAGE;
 use crate::stages::{output, say};
 use crate::work::Work;
 
-const CRATES: [&str; 6] =
-    [package::CLI, package::C, package::ENGINE_C, package::ENGINE_CUDA, package::PRELOAD, package::RECORDER];
+const CRATES: [&str; 7] = [
+    package::CLI,
+    package::C,
+    package::ENGINE_C,
+    package::ENGINE_CUDA,
+    package::ENGINE_DSA,
+    package::PRELOAD,
+    package::RECORDER,
+];
 
 /// Builds programs, libraries, manual pages and completions.
 pub(crate) fn programs(work: &Work) -> Result<Built, Failure> {
@@ -116,7 +123,7 @@ mod tests {
         assert_eq!(
             cargo().to_string(),
             "cargo build --release -p memferry-cli -p memferry-c -p memferry-engine-c -p memferry-engine-cuda -p \
-             memferry-preload -p memferry-recorder"
+             memferry-engine-dsa -p memferry-preload -p memferry-recorder"
         );
         assert_eq!(cargo_device().to_string(), "cd research && cargo build --release -p memferry-pci");
     }

@@ -25,12 +25,15 @@ const MAINTAINER: &str = "The memferry developers <memferry@packages.invalid>";
 const ENGINE_DEVELOPMENT: &str = "libmemferry-engine-dev";
 /// The engine process for NVIDIA GPUs.
 const ENGINE_CUDA: &str = "memferry-engine-cuda";
+/// The engine process for Intel's DSA.
+const ENGINE_DSA: &str = "memferry-engine-dsa";
 /// Devices for virtual machines.
 const DEVICE: &str = "memferry-device";
 /// Packages with crates of others, the crate that each contains, and its workspace.
-const WITH_CRATES: [(&str, &str, Workspace); 8] = [
+const WITH_CRATES: [(&str, &str, Workspace); 9] = [
     ("memferry", package::CLI, PRODUCT_WORKSPACE),
     (ENGINE_CUDA, package::ENGINE_CUDA, PRODUCT_WORKSPACE),
+    (ENGINE_DSA, package::ENGINE_DSA, PRODUCT_WORKSPACE),
     (DEVICE, package::DEVICE, RESEARCH_WORKSPACE),
     ("libmemferry0", package::C, PRODUCT_WORKSPACE),
     ("libmemferry-dev", package::C, PRODUCT_WORKSPACE),
@@ -51,6 +54,7 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
         .args(["-c", MANDOC, "mandoc"])
         .arg(&built.manuals)
         .arg(work.place.at(layout::packaging::CUDA_PAGE))
+        .arg(work.place.at(layout::packaging::DSA_PAGE))
         .arg(work.place.at(layout::packaging::DEVICE_PAGE))
         .args(pages);
     work.stages.run("syntax of manual pages", &lint)?;
@@ -96,6 +100,7 @@ fn lay_out(
     };
     tree::command(built, &prefix("memferry"))?;
     tree::cuda(built, &prefix(ENGINE_CUDA))?;
+    tree::dsa(built, &prefix(ENGINE_DSA))?;
     tree::device(built, &prefix(DEVICE))?;
     tree::library(&built.c, &prefix("libmemferry0"))?;
     tree::development(&built.c, &prefix("libmemferry-dev"))?;

@@ -1,7 +1,7 @@
 //! The files of each package: where they are built, and where they are installed.
 //!
 //! ```text
-//! Built ──► command, cuda, device, library, development, examples, python, module ──► files below Prefix::root
+//! Built ──► command, cuda, dsa, device, library, development, examples, python, module ──► files below Prefix::root
 //! ```
 //!
 //! `Prefix::seen` is the path that the installed programs know. It differs from `root` while a package is made.
@@ -103,8 +103,17 @@ fn units(folder: &Path, prefix: &Prefix) -> Result<(), Failure> {
 
 /// The engine process for NVIDIA GPUs, with its unit and manual page.
 pub(crate) fn cuda(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
-    stripped(&built.programs.join(layout::engine::CUDA), &prefix.folder("bin")?)?;
-    let from = built.root.join(layout::packaging::CUDA);
+    engine(built, prefix, layout::engine::CUDA, layout::packaging::CUDA)
+}
+
+/// The engine process for Intel's DSA, with its unit and manual page.
+pub(crate) fn dsa(built: &Built, prefix: &Prefix) -> Result<(), Failure> {
+    engine(built, prefix, layout::engine::DSA, layout::packaging::DSA)
+}
+
+fn engine(built: &Built, prefix: &Prefix, program: &str, folder: &str) -> Result<(), Failure> {
+    stripped(&built.programs.join(program), &prefix.folder("bin")?)?;
+    let from = built.root.join(folder);
     units(&from, prefix)?;
     copy_all(&from, &prefix.folder("share/man/man1")?, "1")
 }

@@ -7,7 +7,7 @@
 //!                          │      │                        └─ engine ◄──── engine-c, engine-cuda        external is between shm and service
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
-//! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, which also uses engine
+//! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, engine-dsa, which also use engine
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven, which adds to driven-engines;
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
@@ -126,6 +126,17 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-driver-ioat",
             "memferry-engine",
             "memferry-ioat-registers",
+            "memferry-shm",
+            "memferry-transfer",
+        ]),
+    ),
+    (
+        "memferry-engine-dsa",
+        Arrows::Only(&[
+            "memferry-clock",
+            "memferry-driven-engines",
+            "memferry-dsa",
+            "memferry-engine",
             "memferry-shm",
             "memferry-transfer",
         ]),

@@ -19,9 +19,12 @@ mod served;
 mod shared;
 
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fake::{Behaviour, Fake};
 use memferry::{Client, EngineKind, Failure, copy};
+use memferry_engine_ioat::{Options, run_on};
 use rustix::process::{Pid, Signal, kill_process};
 use scenes::{state, wait_until};
 use shared::*;
@@ -29,6 +32,24 @@ use stage::Stage;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
+/// What the service's configuration calls the engine.
+const NAME: &str = "ioat";
+const CHANNELS: u8 = 4;
+
+/// Runs the engine with what the files of a stage say; whether it ended well.
+fn play_engine(folder: &Path, socket: PathBuf) -> bool {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let schedule = read("schedule").unwrap_or_default();
+    let behaviour = Behaviour {
+        planned: memferry_pci::schedule::parse(&schedule, CHANNELS).expect("a schedule"),
+        strays: read("strays").is_some(),
+        wanted_back: Some(folder.join("wanted-back")),
+        mappings: read("mappings").map(|number| number.parse().expect("a number")),
+    };
+    let vfio = "0000:00:04.0".parse().expect("an address");
+    let options = Options { socket, name: NAME.to_owned(), vfio, channels: None };
+    run_on(&options, || Fake(behaviour.clone())).is_ok()
+}
 
 thread_local! {
     /// The stage of the test on this thread, for tests that get only a client.

@@ -10,17 +10,14 @@ use std::time::Duration;
 
 use memferry::Client;
 use memferry_daemon::DaemonOptions;
-use memferry_engine_ioat::{Options, run_on};
 use memferry_service::{EngineConfig, ServiceConfig};
 use rustix::process::{Pid, Signal};
 
-use crate::fake::{Behaviour, Fake};
+use crate::NAME;
 use crate::scenes::{state, wait_until};
 
-const NAME: &str = "ioat";
 /// The folder of a stage, in a process that plays a role.
 const ROLE: &str = "MEMFERRY_TEST_ROLE";
-const CHANNELS: u8 = 4;
 
 /// A service with an engine.
 pub(crate) struct Stage {
@@ -79,39 +76,31 @@ fn plays_service() {
 #[test]
 fn plays_engine() {
     let Some(folder) = role() else { return };
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let schedule = read("schedule").unwrap_or_default();
-    let behaviour = Behaviour {
-        planned: memferry_pci::schedule::parse(&schedule, CHANNELS).expect("a schedule"),
-        strays: read("strays").is_some(),
-        wanted_back: Some(folder.join("wanted-back")),
-        mappings: read("mappings").map(|number| number.parse().expect("a number")),
-    };
-    let options = Options {
-        socket: socket(&folder),
-        name: NAME.to_owned(),
-        vfio: "0000:00:04.0".parse().expect("an address"),
-        channels: None,
-    };
-    in_child(|| run_on(&options, || Fake(behaviour.clone())).is_ok());
+    in_child(|| crate::play_engine(&folder, socket(&folder)));
 }
 
 impl Stage {
     /// With files that the engine's role reads, and their contents.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        let stage = Self::without_engine(files);
+        let client = stage.client();
+        wait_until("the engine", || state(&client).is_connected);
+        stage
+    }
+
+    /// As [`new`](Self::new), with an engine that may not come.
+    pub(crate) fn without_engine(files: &[(&str, &str)]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("memferry-ioat-{}-{number}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("memferry-{NAME}-{}-{number}", std::process::id()));
         // A crashed run may have used the same number.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder).unwrap();
         let mut stage = Self { processes: Vec::new(), folder };
         files.iter().for_each(|(name, contents)| stage.write(name, contents));
         stage.start("service");
-        wait_until("the service", || stage.folder.join("ready").exists());
+        wait_until("the service", || stage.has("ready"));
         stage.start("engine");
-        let client = stage.client();
-        wait_until("the engine", || state(&client).is_connected);
         stage
     }
 
@@ -128,6 +117,10 @@ impl Stage {
 
     pub(crate) fn write(&self, name: &str, contents: &str) {
         std::fs::write(self.folder.join(name), contents).unwrap();
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.folder.join(name).exists()
     }
 
     pub(crate) fn remove(&self, name: &str) {

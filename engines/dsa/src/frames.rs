@@ -1,0 +1,160 @@
+//! Makes the pages of frames present before requests name them.
+//!
+//! ```text
+//! mapped(frame) ─► waiting ─ a thread ─► populate, a piece at a time
+//! unmapping(frame) ─► not waiting any more, and the piece under way is waited for
+//! ```
+//!
+//! Requests need not wait for it: a page that is absent is touched when the device stops there.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use memferry_engine::{Access, FrameWatcher, Handle, Mapping};
+
+use crate::linux::populate;
+
+/// Bytes that are made present at a time: some milliseconds at most.
+const PIECE: usize = 4 << 20;
+
+/// The frames that wait for their pages. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefault(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<(Mapping, usize)>,
+    /// The frame of the piece under way.
+    current: Option<usize>,
+    is_closed: bool,
+}
+
+impl Prefault {
+    /// Starts the thread, which ends with [`close`](Self::close).
+    pub(crate) fn start(&self) -> io::Result<()> {
+        let frames = self.clone();
+        let thread = std::thread::Builder::new().name("memferry-pages".to_owned());
+        thread.spawn(move || while frames.next() {}).map(drop)
+    }
+
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+        self.0.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a piece of the first frame present. Returns whether there may be another one.
+    fn next(&self) -> bool {
+        let mut state = self.state();
+        let (memory, start) = loop {
+            if state.is_closed {
+                return false;
+            }
+            if let Some(first) = state.waiting.pop_front() {
+                break first;
+            }
+            state = self.wait(state);
+        };
+        state.current = Some(key(&memory));
+        drop(state);
+        let bytes = (memory.length_bytes() - start).min(PIECE);
+        let is_writable = memory.access() == Access::ReadWrite;
+        // A page that cannot be present is the failure of the request that names it.
+        let done = populate(key(&memory) + start, bytes, is_writable);
+        let mut state = self.state();
+        let is_kept = state.current.take().is_some_and(|current| current == key(&memory));
+        let end = start + bytes;
+        if done.is_ok() && is_kept && end < memory.length_bytes() {
+            state.waiting.push_front((memory, end));
+        }
+        drop(state);
+        self.0.changed.notify_all();
+        true
+    }
+}
+
+impl FrameWatcher for Prefault {
+    fn mapped(&mut self, _: Handle, memory: &Mapping) {
+        if memory.access() != Access::Elsewhere {
+            self.state().waiting.push_back((memory.clone(), 0));
+            self.0.changed.notify_all();
+        }
+    }
+
+    fn unmapping(&mut self, _: Handle, memory: &Mapping) {
+        let mut state = self.state();
+        loop {
+            state.waiting.retain(|(waiting, _)| key(waiting) != key(memory));
+            if state.current != Some(key(memory)) {
+                return;
+            }
+            state = self.wait(state);
+        }
+    }
+}
+
+/// Tells mappings of this process apart.
+fn key(memory: &Mapping) -> usize {
+    memory.pointer().addr()
+}
+
+/// Writes a line for the administrator to standard error, as far as that is open.
+pub(crate) fn tell(name: &str, what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "memferry engine {name}: {what}");
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_shm::frame;
+
+    use super::*;
+
+    fn handle() -> Handle {
+        Handle::from_bits(1)
+    }
+
+    #[test]
+    fn frames_are_made_present_piece_by_piece() {
+        let mut frames = Prefault::default();
+        let [long, short] = [2 * PIECE as u64 + 1, 1].map(|bytes| frame::allocate_half(bytes).unwrap().1);
+        frames.mapped(handle(), &long);
+        frames.mapped(handle(), &short);
+        let left = |frames: &Prefault| frames.state().waiting.iter().map(|(_, at)| *at).collect::<Vec<_>>();
+        for expected in [vec![PIECE, 0], vec![2 * PIECE, 0], vec![0], vec![]] {
+            assert!(frames.next());
+            assert_eq!(left(&frames), expected);
+        }
+        frames.close();
+        assert!(!frames.next());
+    }
+
+    #[test]
+    fn a_released_frame_waits_no_more() {
+        let mut frames = Prefault::default();
+        let [one, two] = [1, 1].map(|bytes| frame::allocate_half(bytes).unwrap().1);
+        frames.mapped(handle(), &one);
+        frames.mapped(handle(), &two);
+        frames.unmapping(handle(), &one);
+        assert_eq!(frames.state().waiting.len(), 1);
+        frames.start().unwrap();
+        frames.unmapping(handle(), &two);
+        let state = frames.state();
+        assert!(state.waiting.is_empty() && state.current.is_none());
+        drop(state);
+        frames.close();
+    }
+}
