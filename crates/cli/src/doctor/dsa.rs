@@ -339,15 +339,14 @@ impl Device {
         let why = format!(
             "Portals need CAP_SYS_RAWIO, by Linux for every DSA device since INTEL-SA-01084 (CVE-2024-21823). Without \
              it a process submits by write() on the queue, each descriptor by a system call{batches}; that works, and \
-             is slower. The capability also opens I/O ports and more, so only the engine's unit gets it. The name of \
-             that unit is not final."
+             is slower. The capability also opens I/O ports and more, so only the engine's unit gets it."
         );
         Some(
             Step::optional("raw-io", why)
                 .run(format!("sudo mkdir -p {DROP_IN}"))
                 .run(format!(
                     "printf '[Service]\\nCapabilityBoundingSet=CAP_SYS_RAWIO\\nAmbientCapabilities=CAP_SYS_RAWIO\\n\
-                     PrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=char-dsa rw\\n' | sudo tee {DROP_IN}/dsa.conf"
+                     ' | sudo tee {DROP_IN}/rawio.conf"
                 ))
                 .run("sudo systemctl daemon-reload"),
         )
@@ -355,7 +354,7 @@ impl Device {
 }
 
 /// Drop-ins of the unit that runs the engine.
-const DROP_IN: &str = "/etc/systemd/system/memferry-engine@dsa.service.d";
+const DROP_IN: &str = "/etc/systemd/system/memferry-engine-dsa@.service.d";
 
 fn has_drop_in(host: &Host<'_>) -> bool {
     let is_configuration = |name: &str| name.ends_with(".conf");

@@ -12,7 +12,7 @@ pub(super) struct Program {
     is_released: bool,
 }
 
-pub(super) const DSA: Program = Program { name: "memferry-engine-dsa", link: "dsa", is_released: false };
+pub(super) const DSA: Program = Program { name: "memferry-engine-dsa", link: "dsa", is_released: true };
 pub(super) const IOAT: Program = Program { name: "memferry-engine-ioat", link: "ioat", is_released: false };
 pub(super) const CUDA: Program = Program { name: "memferry-engine-cuda", link: "cuda", is_released: true };
 
