@@ -8,17 +8,15 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     /// Its link in the folder that `memferry-engine@.service` starts programs from.
     link: &'static str,
-    /// Whether this version of memferry comes with it.
-    is_released: bool,
 }
 
-pub(super) const DSA: Program = Program { name: "memferry-engine-dsa", link: "dsa", is_released: true };
-pub(super) const IOAT: Program = Program { name: "memferry-engine-ioat", link: "ioat", is_released: true };
-pub(super) const CUDA: Program = Program { name: "memferry-engine-cuda", link: "cuda", is_released: true };
+pub(super) const DSA: Program = Program { name: "memferry-engine-dsa", link: "dsa" };
+pub(super) const IOAT: Program = Program { name: "memferry-engine-ioat", link: "ioat" };
+pub(super) const CUDA: Program = Program { name: "memferry-engine-cuda", link: "cuda" };
 
 /// The step for a program that is not installed.
 pub(super) fn program_step(host: &Host<'_>, program: &Program) -> Option<Step> {
-    let Program { name, link, is_released } = program;
+    let Program { name, link } = program;
     let places = [
         format!("/usr/bin/{name}"),
         format!("/usr/local/bin/{name}"),
@@ -27,13 +25,6 @@ pub(super) fn program_step(host: &Host<'_>, program: &Program) -> Option<Step> {
     if places.iter().any(|place| host.machine.exists(place)) {
         return None;
     }
-    if *is_released {
-        let step = Step::new("no-program", format!("The engine process {name} is not installed."));
-        return Some(step.run(format!("sudo apt install ./{name}_*.deb")));
-    }
-    let why = format!(
-        "The engine process {name} is being written, and this version of memferry does not have it. The other steps \
-         can be done before."
-    );
-    Some(Step::new("no-program", why))
+    let step = Step::new("no-program", format!("The engine process {name} is not installed."));
+    Some(step.run(format!("sudo apt install ./{name}_*.deb")))
 }
