@@ -47,7 +47,7 @@ pub struct Greeting {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UcxPeer {
     pub address: Vec<u8>,
-    /// Goes before each message: it was told to the peer of this connection only.
+    /// Goes before each message: only the peer of this connection knows it.
     pub key: u128,
 }
 
@@ -183,7 +183,7 @@ fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
         let own = Arc::clone(shared);
         let spawned = spawn("link-peer", move || {
             let ended = secure::accept(stream, &own.config)
-                .and_then(|secured| Ok(follow(&own, secured, Some(stranger))?));
+                .and_then(|secured| Ok(pass_on(&own, secured, Some(stranger))?));
             if let Err(error) = ended {
                 own.refusals.tell(format_args!("a connection from {address} was refused: {error}"));
             }
@@ -197,19 +197,19 @@ fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
 /// Keeps a connection to a peer.
 fn dial(shared: &Arc<Shared>, node: NodeName) {
     let mut pause = PAUSES.0;
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
-        match connect(shared, node).and_then(|secured| Ok(follow(shared, secured, None)?)) {
+        match connect(shared, node).and_then(|secured| Ok(pass_on(shared, secured, None)?)) {
             Ok(()) => {
-                told.clear();
+                reported.clear();
                 pause = PAUSES.0;
             }
             Err(error) => {
                 // An administrator needs each reason once, not with each attempt.
                 let error = error.to_string();
-                if told != error {
+                if reported != error {
                     tell(format_args!("no connection to {node}: {error}; it is tried again"));
-                    told = error;
+                    reported = error;
                 }
             }
         }
@@ -232,7 +232,7 @@ fn connect(shared: &Shared, node: NodeName) -> Result<Secured, HandshakeError> {
 }
 
 /// Exchanges greetings, then passes on messages until the connection ends. An error is one of the greetings, or of this side.
-fn follow(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -> io::Result<()> {
+fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -> io::Result<()> {
     let Secured { node, mut reader, mut writer } = secured;
     let mut key = [0; 16];
     // getrandom returns all bytes of requests as short as this.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! attach(node, token, user) ─► an address that nothing else has ─► requests name it ─► find
-//! unmapping ─► gone: the peer is told
+//! unmapping ─► gone: the peer is informed
 //! ```
 //!
 //! A token names a grant within one run of its service: after the next start the same token may name other memory. So a frame belongs to the
@@ -57,7 +57,7 @@ impl RemoteFrames {
     }
 
     /// A node is connected, whose service has this run.
-    pub(crate) fn met(&self, node: NodeName, run: u64) {
+    pub(crate) fn reached(&self, node: NodeName, run: u64) {
         let mut known = self.known();
         known.runs.insert(node, run);
         for place in known.frames.values_mut().filter(|place| place.remote.node == node) {
@@ -109,17 +109,17 @@ mod tests {
         let mut attach = |node| frames.attach(Handle::new(0, 1), &remote(node)).unwrap();
         let [early, other] = [alpha, beta].map(&mut attach);
         let shared = frames.clone();
-        shared.met(alpha, 1);
+        shared.reached(alpha, 1);
         let late = frames.attach(Handle::new(0, 1), &remote(alpha)).unwrap();
         assert!([early, other, late].iter().all(|frame| !shared.is_outlived(*frame)));
         // The connection broke, and the service is still the same.
-        shared.met(alpha, 1);
+        shared.reached(alpha, 1);
         assert!(!shared.is_outlived(early) && !shared.is_outlived(late));
-        shared.met(alpha, 2);
+        shared.reached(alpha, 2);
         assert!(shared.is_outlived(early) && shared.is_outlived(late) && !shared.is_outlived(other));
         let next = frames.attach(Handle::new(0, 1), &remote(alpha)).unwrap();
         assert!(!shared.is_outlived(next) && shared.is_outlived(early));
-        shared.met(beta, 2);
+        shared.reached(beta, 2);
         assert!(!shared.is_outlived(other));
     }
 }

@@ -244,7 +244,7 @@ impl Node {
                 bytes.extend_from_slice(&message);
                 ucx.send(link.up.connection, bytes, unsent);
             }
-            // It fails if the connection has ended, of which an event tells.
+            // It fails if the connection has ended, which an event reports.
             _ => drop(link.up.sender.send((message, unsent))),
         }
     }
@@ -312,7 +312,7 @@ impl Node {
         }
         // An endpoint that one side cannot make changes nothing for the other: each direction goes its own way.
         let takes_ucx = !is_encrypted && self.ucx.is_some();
-        self.frames.met(node, up.greeting.run);
+        self.frames.reached(node, up.greeting.run);
         let way = if ucx_key.is_some() { "over UCX, in clear text" } else { "encrypted" };
         tell(format_args!("{node} is connected; bytes go {way}"));
         let now = Instant::now();
@@ -441,7 +441,7 @@ impl Node {
         self.accesses.remove(&operation);
         if let Some(link) = self.links.get_mut(&node) {
             link.outstanding -= 1;
-            // What was revoked may be granted again under another token only, but the peer keeps it until it is told.
+            // What was revoked may be granted again under another token only, but the peer keeps it until it hears of that.
             let is_gone =
                 matches!(outcome, Err(PeerReason::NoSuchGrant | PeerReason::Revoked | PeerReason::Expired));
             if is_gone && let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
@@ -455,15 +455,15 @@ impl Node {
 
     /// Tells the peer that a frame is not used any more.
     fn detach(&mut self, frame: usize) {
-        let mut told = Vec::new();
+        let mut gone = Vec::new();
         for (node, link) in &mut self.links {
             // One that was asked for is given back when the answer comes.
             if let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
                 link.attached.remove(&frame);
-                told.push((*node, attachment));
+                gone.push((*node, attachment));
             }
         }
-        for (node, attachment) in told {
+        for (node, attachment) in gone {
             self.send(node, Message::Detach { attachment }.encode(0), false);
         }
     }

@@ -73,6 +73,14 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// A grant that is taken up once more is another capability than this attachment.
+    fn forget_grant(&mut self, attachment: u32) {
+        let Some(held) = self.attachments.get(&attachment) else { return };
+        if self.grants.get(&held.grant) == Some(&attachment) {
+            self.grants.remove(&held.grant);
+        }
+    }
+
     /// The link's thread begins a turn.
     pub(crate) fn begin_turn(&mut self) {
         self.has_attached = false;
@@ -91,6 +99,7 @@ struct Attached {
 struct Running {
     connection: u64,
     operation: u32,
+    attachment: u32,
     slot: u32,
     /// Bytes to send when it has ended.
     read: u64,
@@ -203,11 +212,9 @@ impl Owner {
     pub(crate) fn detach(&mut self, served: &mut Served, attachment: u32) {
         let Some(held) = served.attachments.get_mut(&attachment) else { return };
         held.times -= 1;
-        if held.times == 0
-            && let Some(Attached { frame, grant, .. }) = served.attachments.remove(&attachment)
-        {
-            served.grants.remove(&grant);
-            self.unused.push(frame);
+        if held.times == 0 {
+            served.forget_grant(attachment);
+            self.unused.extend(served.attachments.remove(&attachment).map(|held| held.frame));
         }
     }
 
@@ -281,7 +288,7 @@ impl Owner {
         let Some(asked) = served.waiting.pop_front() else { return Ok(false) };
         match self.submit(served, &asked, slot) {
             Ok((ticket, read)) => {
-                let running = Running { connection, operation, slot, read };
+                let running = Running { connection, operation, attachment: asked.attachment, slot, read };
                 self.running.insert(ticket, running);
                 served.running += 1;
             }
@@ -355,12 +362,16 @@ impl Owner {
                 Ok(done) => (done.id, Ok(done.output as u32)),
                 Err(error) => (error.id, Err(reason(error)?)),
             };
-            let Some(Running { connection, operation, slot, read }) = self.running.remove(&id) else {
+            let Some(Running { connection, operation, attachment, slot, read }) = self.running.remove(&id)
+            else {
                 continue;
             };
             self.free.push(slot);
             let Some(served) = connections.served(connection) else { continue };
             served.running -= 1;
+            if matches!(outcome, Err(PeerReason::Revoked | PeerReason::Expired)) {
+                served.forget_grant(attachment);
+            }
             let mut payload = Vec::new();
             let mut outcome = outcome;
             if outcome.is_ok() && read > 0 {

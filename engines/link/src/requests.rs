@@ -31,7 +31,7 @@ pub(crate) fn time_for(bytes: u64, limit: Duration) -> Duration {
 
 /// An access under way, or one that is done while an earlier one is not.
 #[derive(Debug)]
-struct Flight {
+struct Sent {
     operation: u32,
     bytes: u64,
     /// Where the bytes go that are read.
@@ -52,7 +52,7 @@ pub(crate) struct Request {
     since: Instant,
     /// How long it may take.
     time: Duration,
-    flight: VecDeque<Flight>,
+    sent: VecDeque<Sent>,
     /// The bytes of the first accesses, all of them done.
     done_bytes: u64,
     /// The CRC of these bytes.
@@ -74,7 +74,7 @@ impl Request {
             total,
             since,
             time,
-            flight: VecDeque::new(),
+            sent: VecDeque::new(),
             done_bytes: 0,
             value,
             failure: None,
@@ -113,7 +113,7 @@ impl Request {
     /// The next access to send, under the number `operation`; `None` if there is none now.
     pub(crate) fn next(&mut self, operation: u32, attachment: u32) -> Option<Vec<u8>> {
         let ahead = if matches!(self.work, Work::Transfer { in_order: true, .. }) { 1 } else { AHEAD };
-        if self.failure.is_some() || self.flight.len() >= ahead {
+        if self.failure.is_some() || self.sent.len() >= ahead {
             return None;
         }
         match &mut self.work {
@@ -132,12 +132,12 @@ impl Request {
                     return None;
                 }
                 let pieces = if write { Vec::new() } else { chunk };
-                self.fly(operation, bytes, pieces);
+                self.note_sent(operation, bytes, pieces);
                 Some(message)
             }
             Work::Crc { offset, length, .. } => {
                 // One after the other: each begins with the value of the one before.
-                if *length == 0 || !self.flight.is_empty() {
+                if *length == 0 || !self.sent.is_empty() {
                     return None;
                 }
                 let bytes = (*length).min(CRC_BYTES);
@@ -145,19 +145,19 @@ impl Request {
                     Message::Crc { operation, attachment, offset: *offset, length: bytes, seed: self.value };
                 *offset += bytes;
                 *length -= bytes;
-                self.fly(operation, bytes, Vec::new());
+                self.note_sent(operation, bytes, Vec::new());
                 Some(message.encode(0))
             }
         }
     }
 
-    fn fly(&mut self, operation: u32, bytes: u64, pieces: Vec<Piece>) {
-        self.flight.push_back(Flight { operation, bytes, pieces, since: Instant::now(), is_done: false });
+    fn note_sent(&mut self, operation: u32, bytes: u64, pieces: Vec<Piece>) {
+        self.sent.push_back(Sent { operation, bytes, pieces, since: Instant::now(), is_done: false });
     }
 
     /// Whether an access was not answered for longer than `limit`. The own service would cut off a link that waits for ever.
     pub(crate) fn is_late(&self, limit: Duration) -> bool {
-        self.flight.iter().any(|flight| !flight.is_done && flight.since.elapsed() > limit)
+        self.sent.iter().any(|one| !one.is_done && one.since.elapsed() > limit)
     }
 
     /// Takes the answer to an access. Returns false if it is no answer to what was asked.
@@ -168,16 +168,16 @@ impl Request {
         outcome: Result<u32, PeerReason>,
         payload: &[u8],
     ) -> bool {
-        let is_it = |flight: &&mut Flight| flight.operation == operation && !flight.is_done;
-        let Some(flight) = self.flight.iter_mut().find(is_it) else { return false };
-        let reads = !flight.pieces.is_empty();
-        let expected = if reads && outcome.is_ok() { flight.bytes } else { 0 };
+        let is_it = |one: &&mut Sent| one.operation == operation && !one.is_done;
+        let Some(access) = self.sent.iter_mut().find(is_it) else { return false };
+        let reads = !access.pieces.is_empty();
+        let expected = if reads && outcome.is_ok() { access.bytes } else { 0 };
         if payload.len() as u64 != expected {
             return false;
         }
-        flight.is_done = true;
+        access.is_done = true;
         let scattered = if reads && outcome.is_ok() && self.failure.is_none() {
-            scatter(&flight.pieces, payload)
+            scatter(&access.pieces, payload)
         } else {
             Ok(())
         };
@@ -191,8 +191,8 @@ impl Request {
             }
         }
         let before = self.done_bytes;
-        while self.flight.front().is_some_and(|first| first.is_done) {
-            let first = self.flight.pop_front();
+        while self.sent.front().is_some_and(|first| first.is_done) {
+            let first = self.sent.pop_front();
             // What was done behind a failure does not count.
             if self.failure.is_none() {
                 self.done_bytes += first.map_or(0, |first| first.bytes);
@@ -210,7 +210,7 @@ impl Request {
             Work::Transfer { pieces, .. } => pieces.is_empty(),
             Work::Crc { length, .. } => *length == 0,
         };
-        self.flight.is_empty() && (is_sent || self.failure.is_some())
+        self.sent.is_empty() && (is_sent || self.failure.is_some())
     }
 
     /// Completes it. Its memory is not touched any more.
@@ -224,7 +224,7 @@ impl Request {
 
     /// The accesses under way, and since when.
     pub(crate) fn under_way(&self) -> impl Iterator<Item = (u32, Instant)> {
-        self.flight.iter().filter(|flight| !flight.is_done).map(|flight| (flight.operation, flight.since))
+        self.sent.iter().filter(|one| !one.is_done).map(|one| (one.operation, one.since))
     }
 }
 

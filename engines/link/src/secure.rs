@@ -67,7 +67,7 @@ pub enum HandshakeError {
         "the other link closed the connection: its process ended, it is busy with strangers, or the keys do not match (each node has to know the key that `memferry-link keygen` printed on the other)"
     )]
     Closed,
-    #[error("node {0} connects by itself, or has to be told to: its name comes first")]
+    #[error("node {0} connects by itself, or its configuration is wrong: its name comes first")]
     Direction(NodeName),
 }
 
@@ -353,7 +353,7 @@ mod tests {
     type Outcome = Result<Secured, HandshakeError>;
 
     /// What both sides of a handshake say.
-    fn meet(opener: &Config, to: &str, taker: &Config) -> (Outcome, Outcome) {
+    fn connect(opener: &Config, to: &str, taker: &Config) -> (Outcome, Outcome) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {
@@ -368,7 +368,7 @@ mod tests {
         let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
         let alpha = config("alpha", &keys[0], "beta", keys[1].public);
         let beta = config("beta", &keys[1], "alpha", keys[0].public);
-        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let (opened, taken) = connect(&alpha, "beta", &beta);
         let mut one = opened.unwrap();
         let mut other = taken.unwrap();
         assert_eq!((one.node, other.node), ("beta".parse().unwrap(), "alpha".parse().unwrap()));
@@ -383,13 +383,13 @@ mod tests {
         one.writer.count = 0;
         one.writer.send(b"replayed").unwrap();
         assert!(other.reader.receive().is_err());
-        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let (opened, taken) = connect(&alpha, "beta", &beta);
         let mut one = opened.unwrap();
         let mut other = taken.unwrap();
         one.writer.stream.write_all(&[20, 0]).unwrap();
         one.writer.stream.write_all(&[9; 20]).unwrap();
         assert!(other.reader.receive().is_err());
-        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let (opened, taken) = connect(&alpha, "beta", &beta);
         let mut one = opened.unwrap();
         let mut other = taken.unwrap();
         std::thread::scope(|scope| {
@@ -412,19 +412,19 @@ mod tests {
             (&config("alpha", &wrong, "beta", keys[1].public), &beta),
             (&alpha, &config("beta", &wrong, "alpha", keys[0].public)),
         ] {
-            let (opened, taken) = meet(one, "beta", other);
+            let (opened, taken) = connect(one, "beta", other);
             assert!(text(&opened).contains("keys do not match"), "{}", text(&opened));
             assert!(text(&taken).contains("keys do not match"), "{}", text(&taken));
         }
         // Another name, on either side.
-        let (opened, taken) = meet(&config("delta", &keys[0], "beta", keys[1].public), "beta", &beta);
+        let (opened, taken) = connect(&config("delta", &keys[0], "beta", keys[1].public), "beta", &beta);
         assert!(text(&opened).contains("does not know this node"), "{}", text(&opened));
         assert!(text(&taken).contains("calls itself delta"), "{}", text(&taken));
         let gamma = config("gamma", &keys[1], "alpha", keys[0].public);
-        let (opened, _) = meet(&alpha, "beta", &gamma);
+        let (opened, _) = connect(&alpha, "beta", &gamma);
         assert!(text(&opened).contains("does not know this node"), "{}", text(&opened));
         // The wrong one connects.
-        let (_, taken) = meet(&beta, "alpha", &alpha);
+        let (_, taken) = connect(&beta, "alpha", &alpha);
         assert!(text(&taken).contains("its name comes first"), "{}", text(&taken));
     }
 
