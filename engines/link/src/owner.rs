@@ -419,6 +419,18 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_service_is_no_busy_one() {
+        let of = |reason| {
+            let transfer = Box::new(memferry::nop());
+            NotBegun::from(SubmitError { reason, transfer })
+        };
+        assert!(matches!(of(SubmitReason::ServiceLost), NotBegun::Lost));
+        let full = of(SubmitReason::Full { capacity: 1 });
+        assert!(matches!(full, NotBegun::Refused(PeerReason::Busy)));
+        assert!(matches!(of(SubmitReason::ForeignFrame), NotBegun::Refused(PeerReason::Failed)));
+    }
+
+    #[test]
     fn attachments_count_in_the_window_of_a_peer() {
         let mut served = Served::default();
         let attach = || Message::Attach { id: 1, token: GrantToken::from_raw(1 << 32), user: 0 };
