@@ -76,8 +76,8 @@ pub(crate) struct Node {
     accesses: BTreeMap<u32, u64>,
     next_number: u32,
     answers: Vec<Answer>,
-    /// When peers were last judged.
-    ticked: Instant,
+    /// When peers were last to be judged, and whether that was left out.
+    ticked: (Instant, bool),
 }
 
 impl Node {
@@ -100,7 +100,7 @@ impl Node {
             accesses: BTreeMap::new(),
             next_number: 0,
             answers: Vec::new(),
-            ticked: Instant::now(),
+            ticked: (Instant::now(), false),
         }
     }
 
@@ -500,9 +500,11 @@ impl Node {
             self.detach(frame);
         }
         let timeout = self.config.timeout;
-        // This process did not run: what peers said meanwhile is not read yet.
-        let has_slept = std::mem::replace(&mut self.ticked, Instant::now()).elapsed() > timeout / 2;
-        if has_slept {
+        // This process did not run: what peers said meanwhile is not read yet. They are judged the next time, however long that takes.
+        let (before, was_skipped) = self.ticked;
+        let skips = before.elapsed() > timeout / 2 && !was_skipped;
+        self.ticked = (Instant::now(), skips);
+        if skips {
             return;
         }
         let is_silent = |link: &Link| link.heard.elapsed() > timeout;
