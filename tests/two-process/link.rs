@@ -8,6 +8,10 @@
 //! Every byte that is moved is compared with what the owner or the requester wrote.
 
 mod harness;
+#[path = "link/hostile.rs"]
+mod hostile;
+#[path = "link/networks.rs"]
+mod networks;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -18,6 +22,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Role, Service, in_child, role_socket, wait_until};
+use hostile::Hostile;
 use memferry::{
     Client, Copy2d, Count2d, Failure, Frame, Grant, GrantToken, Grantee, NodeName, PeerReason, PixelSize,
     Plane, Queue, RemoteToken, Rights, RunError, copy, copy_2d, crc32c, fill, scatter_gather,
@@ -25,6 +30,7 @@ use memferry::{
 use memferry_conformance::noise;
 use memferry_link::message::{Message, WINDOW};
 use memferry_link::{KeyPair, LIBRARY, Options};
+use networks::Networks;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The configuration of the role's link.
@@ -543,72 +549,6 @@ fn nothing_is_written_after_the_answer_to_a_revocation() {
     }
 }
 
-/// A peer that knows a node's key, and what the links say.
-struct Hostile {
-    reader: memferry_link::Reader,
-    writer: memferry_link::Writer,
-}
-
-impl Hostile {
-    /// Waits for the node to connect.
-    fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
-        Self::meet_in(1, listener, config)
-    }
-
-    /// Says that its service has this run.
-    fn meet_in(run: u64, listener: &TcpListener, config: &memferry_link::Config) -> Self {
-        let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
-        let mut reader = secured.reader;
-        let mut writer = secured.writer;
-        let greeting = memferry_link::Greeting { ucx: None, require_encryption: true, run };
-        writer.send(&postcard::to_allocvec(&greeting).unwrap()).unwrap();
-        reader.receive().unwrap();
-        reader.settle().unwrap();
-        Self { reader, writer }
-    }
-
-    fn send(&mut self, message: &Message, payload: &[u8]) {
-        let mut bytes = message.encode(payload.len());
-        bytes.extend_from_slice(payload);
-        // It may have ended the connection.
-        let _ = self.writer.send(&bytes);
-    }
-
-    /// The next answer; `None` when the node has ended the connection.
-    fn receive(&mut self) -> Option<(Message, Vec<u8>)> {
-        loop {
-            let bytes = self.reader.receive().ok()?;
-            let (message, payload) = Message::decode(&bytes).unwrap();
-            if message != Message::Ping {
-                return Some((message, payload.to_vec()));
-            }
-        }
-    }
-
-    fn attach(&mut self, token: GrantToken, user: u32) -> Result<u32, PeerReason> {
-        self.send(&Message::Attach { id: 5, token, user }, &[]);
-        match self.receive() {
-            Some((Message::Attached { id: 5, outcome }, _)) => outcome.map(|attached| attached.number),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn access(
-        &mut self,
-        attachment: u32,
-        piece: (u64, u32),
-        payload: Option<&[u8]>,
-    ) -> Result<Vec<u8>, PeerReason> {
-        let write = payload.is_some();
-        let access = Message::Access { operation: 9, attachment, write, pieces: vec![piece] };
-        self.send(&access, payload.unwrap_or_default());
-        match self.receive() {
-            Some((Message::Done { operation: 9, outcome }, read)) => outcome.map(|_| read),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 #[test]
 fn a_hostile_peer_gets_what_was_granted_to_its_node() {
     let (alpha, mut beta) = two_nodes(Way::Encrypted);
@@ -889,52 +829,6 @@ fn a_hostile_owner_harms_its_own_requests_only() {
         assert_eq!(contents(&own), [7; 4096]);
     }
     assert_eq!(alpha.engine(), process, "the link did not go down");
-}
-
-/// Three networks that are joined by a fourth, which ends with this value.
-struct Networks(Vec<String>);
-
-impl Networks {
-    /// None if this user may not make them.
-    fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
-        let prefix = format!("mf{}", std::process::id());
-        let networks = Self((0..4).map(|number| format!("{prefix}n{number}")).collect());
-        let script = "set -e; for n in 0 1 2 3; do ip netns add $P'n'$n; ip -n $P'n'$n link set lo up; done
-            ip -n $P'n3' link add name switch type bridge; ip -n $P'n3' link set switch up
-            for n in 0 1 2; do
-                ip -n $P'n3' link add name port$n type veth peer name $P'v'$n netns $P'n'$n
-                ip -n $P'n3' link set port$n master switch up
-                ip -n $P'n'$n addr add 10.77.0.1$n/24 dev $P'v'$n; ip -n $P'n'$n link set $P'v'$n up
-            done";
-        let made = Command::new("sh").args(["-c", script]).env("P", &prefix).output().ok()?;
-        if !made.status.success() {
-            eprintln!("no networks: {}", String::from_utf8_lossy(&made.stderr));
-            return None;
-        }
-        Some(networks)
-    }
-
-    fn command(&self, number: usize) -> Vec<String> {
-        ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
-    }
-
-    /// Cuts a node off, or joins it again.
-    fn set(&self, number: usize, state: &str) {
-        let port = format!("port{number}");
-        let done = Command::new("ip").args(["-n", &self.0[3], "link", "set", &port, state]).status().unwrap();
-        assert!(done.success());
-    }
-}
-
-impl Drop for Networks {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Served {
 struct Attached {
     frame: Frame,
     grant: (u64, u32),
-    /// How many times.
+    /// As often as it has to be given back.
     times: u32,
 }
 
@@ -315,7 +315,7 @@ impl Owner {
             pieces.iter().map(part).collect()
         };
         match &asked.task {
-            // Not a transfer.
+            // `start` has done it.
             Asks::Attach(..) => Err(PeerReason::Failed.into()),
             Asks::Read(pieces) => {
                 let bytes = total(pieces);

@@ -86,7 +86,7 @@ impl Request {
         self.total
     }
 
-    /// When it began.
+    /// The service counts its limits from then on, or a little later.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
