@@ -10,19 +10,19 @@ use memferry::{GrantToken, PeerReason};
 use memferry_link::message::Message;
 
 /// A peer that knows a node's key, and what the links say.
-pub struct Hostile {
-    pub reader: memferry_link::Reader,
-    pub writer: memferry_link::Writer,
+pub(crate) struct Hostile {
+    pub(crate) reader: memferry_link::Reader,
+    pub(crate) writer: memferry_link::Writer,
 }
 
 impl Hostile {
     /// Waits for the node to connect.
-    pub fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
+    pub(crate) fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
         Self::meet_in(1, listener, config)
     }
 
     /// Says that its service has this run.
-    pub fn meet_in(run: u64, listener: &TcpListener, config: &memferry_link::Config) -> Self {
+    pub(crate) fn meet_in(run: u64, listener: &TcpListener, config: &memferry_link::Config) -> Self {
         let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
         let mut reader = secured.reader;
         let mut writer = secured.writer;
@@ -33,7 +33,7 @@ impl Hostile {
         Self { reader, writer }
     }
 
-    pub fn send(&mut self, message: &Message, payload: &[u8]) {
+    pub(crate) fn send(&mut self, message: &Message, payload: &[u8]) {
         let mut bytes = message.encode(payload.len());
         bytes.extend_from_slice(payload);
         // It may have ended the connection.
@@ -41,7 +41,7 @@ impl Hostile {
     }
 
     /// The next answer; `None` when the node has ended the connection.
-    pub fn receive(&mut self) -> Option<(Message, Vec<u8>)> {
+    pub(crate) fn receive(&mut self) -> Option<(Message, Vec<u8>)> {
         loop {
             let bytes = self.reader.receive().ok()?;
             let (message, payload) = Message::decode(&bytes).unwrap();
@@ -51,7 +51,7 @@ impl Hostile {
         }
     }
 
-    pub fn attach(&mut self, token: GrantToken, user: u32) -> Result<u32, PeerReason> {
+    pub(crate) fn attach(&mut self, token: GrantToken, user: u32) -> Result<u32, PeerReason> {
         self.send(&Message::Attach { id: 5, token, user }, &[]);
         match self.receive() {
             Some((Message::Attached { id: 5, outcome }, _)) => outcome.map(|attached| attached.number),
@@ -59,7 +59,7 @@ impl Hostile {
         }
     }
 
-    pub fn access(
+    pub(crate) fn access(
         &mut self,
         attachment: u32,
         piece: (u64, u32),

@@ -9,11 +9,11 @@
 use std::process::Command;
 
 /// Three networks that are joined by a fourth, which ends with this value.
-pub struct Networks(Vec<String>);
+pub(crate) struct Networks(Vec<String>);
 
 impl Networks {
     /// None if this user may not make them.
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -34,12 +34,12 @@ impl Networks {
         Some(networks)
     }
 
-    pub fn command(&self, number: usize) -> Vec<String> {
+    pub(crate) fn command(&self, number: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
     }
 
     /// Cuts a node off, or joins it again.
-    pub fn set(&self, number: usize, state: &str) {
+    pub(crate) fn set(&self, number: usize, state: &str) {
         let port = format!("port{number}");
         let done = Command::new("ip").args(["-n", &self.0[3], "link", "set", &port, state]).status().unwrap();
         assert!(done.success());
