@@ -8,6 +8,10 @@
 //! Every byte that is moved is compared with what the owner or the requester wrote.
 
 mod harness;
+#[path = "link/hostile.rs"]
+mod hostile;
+#[path = "link/networks.rs"]
+mod networks;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -18,13 +22,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Role, Service, in_child, role_socket, wait_until};
+use hostile::Hostile;
 use memferry::{
     Client, Copy2d, Count2d, Failure, Frame, Grant, GrantToken, Grantee, NodeName, PeerReason, PixelSize,
     Plane, Queue, RemoteToken, Rights, RunError, copy, copy_2d, crc32c, fill, scatter_gather,
 };
 use memferry_conformance::noise;
-use memferry_link::message::Message;
+use memferry_link::message::{Message, WINDOW};
 use memferry_link::{KeyPair, LIBRARY, Options};
+use networks::Networks;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The configuration of the role's link.
@@ -32,6 +38,8 @@ const CONFIG: &str = "MEMFERRY_TEST_LINK";
 const MIB: u64 = 1 << 20;
 /// A peer that is silent for so long is lost: more than a busy machine takes.
 const TIMEOUT_MS: u64 = 3000;
+/// For the service, which cuts off a link that is slower.
+const STALL_MS: u64 = 10_000;
 const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
 /// The role of a node's link.
@@ -151,17 +159,21 @@ fn own_address() -> String {
 
 /// Nodes that know each other, each with an address and a command to be run by.
 fn nodes(way: Way, places: &[(&str, &str, Vec<String>)]) -> Vec<Node> {
+    nodes_with(way, places, TIMEOUT_MS, STALL_MS)
+}
+
+fn nodes_with(way: Way, places: &[(&str, &str, Vec<String>)], timeout_ms: u64, stall_ms: u64) -> Vec<Node> {
     let keys: Vec<_> = places.iter().map(|_| KeyPair::generate().unwrap()).collect();
     let ports: Vec<_> = (0..places.len()).map(|index| 17_471 + index).collect();
     let hex = |keys: &KeyPair| keys.public.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let start = |index: usize| {
         let (name, address, before) = &places[index];
-        let engine = format!("link user={} frames=all stall-ms=10000", user());
+        let engine = format!("link user={} frames=all stall-ms={stall_ms}", user());
         let service = Service::start(&["--workers=1", "--mode=666", "--engine", &engine]);
         let beside = |file| service.socket.with_file_name(file);
         keys[index].save(&beside("key")).unwrap();
         let mut text = format!(
-            "name = \"{name}\"\nkey = \"key\"\nlisten = \"{address}:{}\"\ntimeout-ms = {TIMEOUT_MS}\n",
+            "name = \"{name}\"\nkey = \"key\"\nlisten = \"{address}:{}\"\ntimeout-ms = {timeout_ms}\n",
             ports[index]
         );
         for (other, (peer, address, _)) in places.iter().enumerate().filter(|(other, _)| *other != index) {
@@ -183,8 +195,14 @@ fn nodes(way: Way, places: &[(&str, &str, Vec<String>)]) -> Vec<Node> {
 }
 
 fn two_nodes(way: Way) -> (Node, Node) {
+    two_nodes_with(way, TIMEOUT_MS, STALL_MS)
+}
+
+/// Two nodes with other time limits.
+fn two_nodes_with(way: Way, timeout_ms: u64, stall_ms: u64) -> (Node, Node) {
     let address = own_address();
-    let mut nodes = nodes(way, &[("alpha", &address, vec![]), ("beta", &address, vec![])]);
+    let places = [("alpha", &*address, vec![]), ("beta", &*address, vec![])];
+    let mut nodes = nodes_with(way, &places, timeout_ms, stall_ms);
     let beta = nodes.pop().unwrap();
     (nodes.pop().unwrap(), beta)
 }
@@ -474,7 +492,11 @@ fn the_owners_node_checks_each_access() {
     let later = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
     assert_eq!(later, refused(PeerReason::NoSuchGrant), "it was given back");
     assert!(contents(&theirs) == before);
-    // Names that are none, and clients that are no link.
+    // The right to grant, which nobody would check here; names that are none, and clients that are no link, though of its user.
+    let grantable = client.accept_remote(RemoteToken { rights: Rights::all(), ..token }).unwrap_err();
+    assert!(grantable.to_string().contains("cannot be granted on"), "{grantable}");
+    let for_others = owner.accept_for("beta".parse().unwrap(), user(), token.token).unwrap_err();
+    assert!(for_others.to_string().contains("only the process that is the engine"), "{for_others}");
     let none = RemoteToken { node: NodeName::from_bytes([b'A'; 16]), ..token };
     assert!(client.accept_remote(none).is_err());
     assert!(owner.grant(&theirs, Rights::READ, Grantee::Remote { node: none.node, user: 0 }).is_err());
@@ -491,100 +513,39 @@ fn nothing_is_written_after_the_answer_to_a_revocation() {
         let client = beta.client();
         let own = host(&client, 4 * MIB);
         let mut queue = client.queue(16).unwrap();
-        let mut ends = [0; 2];
+        // Reads and writes: those that ended whole, and those that were interrupted after some bytes.
+        let mut ends = [[0; 2]; 2];
         for round in 0..40_u64 {
             let (grant, token) = grant(&alpha, &theirs, &owner, BOTH, &beta);
             let remote = accept(&client, token);
             connected(&mut queue, &remote, &own, [&alpha, &beta]);
-            own.write(0, &noise(4 << 20, round)).unwrap();
             let writes = round % 2 == 0;
+            let (from, to) = if writes { (&own, &theirs) } else { (&theirs, &own) };
+            from.write(0, &noise(4 << 20, round)).unwrap();
+            to.write(0, &vec![0; 4 << 20]).unwrap();
             let transfer = if writes { copy(&own, &remote) } else { copy(&remote, &own) };
             let ticket = queue.submit(transfer).unwrap();
-            // At another moment each time: after so many bytes.
-            let wanted = round * 97 * 1024;
-            while queue.progress(ticket).is_some_and(|progress| progress.bytes < wanted)
-                && queue.outstanding() > 0
-                && queue.progress(ticket).is_some()
-            {
-                std::hint::spin_loop();
-                if wanted > 3 * MIB {
-                    break;
-                }
-            }
+            // At another moment each time: when so many bytes are there.
+            let wanted = round * 97 * 1024 % (2 * MIB);
+            wait_until("bytes to be moved", || {
+                let mut some = [0; 16];
+                to.read(wanted, &mut some).unwrap();
+                some != [0; 16]
+            });
             grant.revoke().unwrap();
             let after = contents(&theirs);
             let ended = queue.wait(ticket);
             match ended {
-                Ok(_) => ends[0] += 1,
+                Ok(_) => ends[usize::from(writes)][0] += 1,
                 Err(error) => {
                     let reasons = [PeerReason::Revoked, PeerReason::NoSuchGrant].map(refused);
                     assert!(reasons.contains(&Some(error.failure)), "{way:?}: {error}");
-                    ends[1] += 1;
+                    ends[usize::from(writes)][1] += u32::from(error.bytes_done > 0);
                 }
             }
             assert!(contents(&theirs) == after, "{way:?}: written after the answer");
         }
-        assert!(ends[1] > 0, "{way:?}: no revocation was in mid-flight: {ends:?}");
-    }
-}
-
-/// A peer that knows a node's key, and what the links say.
-struct Hostile {
-    reader: memferry_link::Reader,
-    writer: memferry_link::Writer,
-}
-
-impl Hostile {
-    /// Waits for the node to connect.
-    fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
-        let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
-        let mut reader = secured.reader;
-        let mut writer = secured.writer;
-        let greeting = memferry_link::Greeting { ucx: None, require_encryption: true };
-        writer.send(&postcard::to_allocvec(&greeting).unwrap()).unwrap();
-        reader.receive().unwrap();
-        Self { reader, writer }
-    }
-
-    fn send(&mut self, message: &Message, payload: &[u8]) {
-        let mut bytes = message.encode(payload.len());
-        bytes.extend_from_slice(payload);
-        // It may have ended the connection.
-        let _ = self.writer.send(&bytes);
-    }
-
-    /// The next answer; `None` when the node has ended the connection.
-    fn receive(&mut self) -> Option<(Message, Vec<u8>)> {
-        loop {
-            let bytes = self.reader.receive().ok()?;
-            let (message, payload) = Message::decode(&bytes).unwrap();
-            if message != Message::Ping {
-                return Some((message, payload.to_vec()));
-            }
-        }
-    }
-
-    fn attach(&mut self, token: GrantToken, user: u32) -> Result<u32, PeerReason> {
-        self.send(&Message::Attach { id: 5, token, user }, &[]);
-        match self.receive() {
-            Some((Message::Attached { id: 5, outcome }, _)) => outcome.map(|attached| attached.number),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn access(
-        &mut self,
-        attachment: u32,
-        piece: (u64, u32),
-        payload: Option<&[u8]>,
-    ) -> Result<Vec<u8>, PeerReason> {
-        let write = payload.is_some();
-        let access = Message::Access { operation: 9, attachment, write, pieces: vec![piece] };
-        self.send(&access, payload.unwrap_or_default());
-        match self.receive() {
-            Some((Message::Done { operation: 9, outcome }, read)) => outcome.map(|_| read),
-            other => panic!("{other:?}"),
-        }
+        assert!(ends.iter().all(|ends| ends[1] > 0), "{way:?}: no revocation was in mid-flight: {ends:?}");
     }
 }
 
@@ -635,7 +596,6 @@ fn a_hostile_peer_gets_what_was_granted_to_its_node() {
     let access = |pieces| Message::Access { operation: 1, attachment: 1, write: false, pieces };
     let done = Message::Done { operation: 1, outcome: Ok(0) };
     let attached = Message::Attached { id: 1, outcome: Err(PeerReason::Busy) };
-    let flood = vec![access(vec![(0, 1)]); 40_000];
     for bad in [vec![done], vec![attached], vec![access(vec![])], vec![access(vec![(0, u32::MAX)])]] {
         bad.iter().for_each(|message| peer.send(message, &[]));
         while peer.receive().is_some() {}
@@ -646,12 +606,177 @@ fn a_hostile_peer_gets_what_was_granted_to_its_node() {
         assert!(peer.receive().is_none());
         peer = Hostile::meet(&listener, &config);
     }
-    // More than may be under way at a time: refused one by one, or the connection ends.
-    flood.iter().for_each(|message| peer.send(message, &[]));
-    drop(peer);
+    floods(peer, &listener, &config, (&alpha, &owner));
     assert_eq!(alpha.engine(), process, "the link did not go down");
     assert!(contents(&theirs) == before);
     assert!(alpha.told().contains("it broke the protocol"), "{}", alpha.told());
+}
+
+/// What of more than a peer may have, whatever it is, ends its connection or is refused.
+fn floods(
+    mut peer: Hostile,
+    listener: &TcpListener,
+    config: &memferry_link::Config,
+    (alpha, owner): (&Node, &Client),
+) {
+    let long = owner.frame(64 * MIB).alloc().unwrap();
+    let (_granted, token) = grant_to(alpha, owner, &long);
+    let ends = |peer: &mut Hostile, why: &str| {
+        let mut answers = 0;
+        while peer.receive().is_some() {
+            answers += 1;
+        }
+        wait_until("the reason", || alpha.told().contains(why));
+        answers
+    };
+    // One more than may be under way at a time, of which none ends before all have come: they are in one record.
+    let number = peer.attach(token, user()).unwrap();
+    let crc =
+        |operation| Message::Crc { operation, attachment: number, offset: 0, length: 16 * MIB, seed: 0 };
+    (0..2 * WINDOW as u32).for_each(|operation| peer.send(&crc(operation), &[]));
+    let answers = ends(&mut peer, "it is one more than may be under way");
+    assert!(answers < 2 * WINDOW, "{answers}");
+    // It does not read: each answer has 256 KiB. It asks so slowly that few are under way, unless the machine was busy elsewhere.
+    let read = Message::Access { operation: 1, attachment: 1, write: false, pieces: vec![(0, 256 << 10)] };
+    let unread = "it does not read what is sent to it";
+    for _ in 0..10 {
+        let mut peer = Hostile::meet(listener, config);
+        assert_eq!(peer.attach(token, user()), Ok(1));
+        let lost = || alpha.told().matches("the link to beta is lost").count();
+        let before = lost();
+        wait_until("the peer to be cut off", || {
+            peer.send(&read, &[]);
+            std::thread::sleep(Duration::from_millis(2));
+            lost() > before
+        });
+        if alpha.told().contains(unread) {
+            break;
+        }
+    }
+    assert!(alpha.told().contains(unread), "{}", alpha.told());
+    // Nobody takes up more than a share; the same grant again is none more.
+    let mut peer = Hostile::meet(listener, config);
+    let first = peer.attach(token, user()).unwrap();
+    for _ in 0..20 {
+        assert_eq!(peer.attach(token, user()), Ok(first));
+    }
+    (0..20).for_each(|_| peer.send(&Message::Detach { attachment: first }, &[]));
+    assert_eq!(peer.access(first, (0, 1), None).map(|read| read.len()), Ok(1), "it has one more");
+    peer.send(&Message::Detach { attachment: first }, &[]);
+    assert_eq!(peer.access(first, (0, 1), None), Err(PeerReason::NoSuchGrant));
+}
+
+fn grant_to(alpha: &Node, owner: &Client, frame: &Frame) -> (Grant, GrantToken) {
+    let to = Grantee::Remote { node: "beta".parse().unwrap(), user: user() };
+    let granted = owner.grant(frame, Rights::READ, to).unwrap();
+    let token = granted.token();
+    assert_eq!(alpha.name.to_string(), "alpha");
+    (granted, token)
+}
+
+#[test]
+fn a_slow_owner_ends_its_own_requests_and_not_the_link() {
+    let (alpha, mut beta) = two_nodes_with(Way::Encrypted, 1000, 1300);
+    drop(beta.link.take());
+    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
+    let mut listener = None;
+    wait_until("the address", || {
+        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
+        listener.is_some()
+    });
+    let listener = listener.unwrap();
+    let client = alpha.client();
+    let process = alpha.engine();
+    let own = host(&client, 32 * MIB);
+    let mut queue = client.queue(4).unwrap();
+    let token = GrantToken::from_raw(1 << 32);
+    let remote = accept(&client, RemoteToken { node: beta.name, token, length: 32 * MIB, rights: BOTH });
+    let mut peer = Hostile::meet(&listener, &config);
+    let mut ticket = None;
+    wait_until("the link to be up", || {
+        let submitted = queue.submit(copy(&remote, &own)).unwrap();
+        let early = queue.wait_for(submitted, Duration::from_millis(50));
+        assert!(!matches!(early, Ok(Some(_))), "nobody answered");
+        ticket = early.is_ok().then_some(submitted);
+        ticket.is_some()
+    });
+    let ticket = ticket.unwrap();
+    // Each access is answered within the time for one, and the whole takes too long.
+    let attachment = memferry_link::message::Attachment { number: 1, length: 32 * MIB, rights: BOTH };
+    let since = Instant::now();
+    let ended = loop {
+        match peer.receive() {
+            Some((Message::Attach { id, .. }, _)) => {
+                peer.send(&Message::Attached { id, outcome: Ok(attachment) }, &[])
+            }
+            Some((Message::Access { operation, pieces, .. }, _)) => {
+                std::thread::sleep(Duration::from_millis(60));
+                let bytes = pieces.iter().map(|piece| piece.1 as usize).sum();
+                peer.send(&Message::Done { operation, outcome: Ok(0) }, &vec![9; bytes]);
+            }
+            other => panic!("{other:?}: {}", alpha.told()),
+        }
+        if let Some(ended) = queue.wait_for(ticket, Duration::ZERO).transpose() {
+            break ended;
+        }
+        assert!(since.elapsed() < 4 * harness::SOON);
+    };
+    let error = ended.map(drop).unwrap_err();
+    assert_eq!(error.failure, Failure::EngineTimedOut, "{error}: {}", alpha.told());
+    assert!(error.bytes_done > 0);
+    // The connection is good, and so is the frame. What was under way is answered late.
+    let again = queue.submit(copy(remote.slice(..8), own.slice(..8))).unwrap();
+    loop {
+        let Some((Message::Access { operation, pieces, .. }, _)) = peer.receive() else {
+            panic!("{}", alpha.told())
+        };
+        let bytes = pieces.iter().map(|piece| piece.1 as usize).sum();
+        peer.send(&Message::Done { operation, outcome: Ok(0) }, &vec![8; bytes]);
+        if bytes == 8 {
+            break;
+        }
+    }
+    queue.wait(again).unwrap();
+    assert_eq!(contents(&own)[..8], [8; 8]);
+    assert_eq!(alpha.engine(), process, "the link did not go down");
+    // The owner's service starts again: the token may name anything there, so it is not used.
+    drop(peer);
+    let mut peer = Hostile::meet_in(2, &listener, &config);
+    let mut outlived = None;
+    wait_until("the next connection", || {
+        outlived = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
+        outlived != Some(Failure::PeerLost)
+    });
+    assert_eq!(outlived, refused(PeerReason::NoSuchGrant));
+    let fresh = accept(&client, RemoteToken { node: beta.name, token, length: MIB, rights: BOTH });
+    let _asked = queue.submit(copy(fresh.slice(..8), own.slice(..8))).unwrap();
+    assert!(matches!(peer.receive(), Some((Message::Attach { .. }, _))));
+}
+
+#[test]
+fn a_link_that_ends_takes_the_frames_of_other_nodes_with_it() {
+    let (alpha, beta) = two_nodes(Way::Encrypted);
+    let owner = alpha.client();
+    let theirs = owner.frame(MIB).alloc().unwrap();
+    theirs.write(0, &noise(1 << 20, 6)).unwrap();
+    let (_granted, token) = grant(&alpha, &theirs, &owner, Rights::READ, &beta);
+    let client = beta.client();
+    let remote = accept(&client, token);
+    let own = host(&client, MIB);
+    let mut queue = client.queue(16).unwrap();
+    connected(&mut queue, &remote, &own, [&alpha, &beta]);
+    kill_process(beta.engine(), Signal::KILL).unwrap();
+    let mut ended = None;
+    wait_until("the frames to be revoked", || {
+        ended = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
+        matches!(ended, Some(Failure::Revoked { .. } | Failure::StaleHandle { .. }))
+    });
+    // It is accepted again.
+    let remote = accept(&client, token);
+    let own = host(&client, MIB);
+    connected(&mut queue, &remote, &own, [&alpha, &beta]);
+    queue.run(copy(&remote, &own)).unwrap();
+    assert!(contents(&own) == contents(&theirs));
 }
 
 #[test]
@@ -704,52 +829,6 @@ fn a_hostile_owner_harms_its_own_requests_only() {
         assert_eq!(contents(&own), [7; 4096]);
     }
     assert_eq!(alpha.engine(), process, "the link did not go down");
-}
-
-/// Three networks that are joined by a fourth, which ends with this value.
-struct Networks(Vec<String>);
-
-impl Networks {
-    /// None if this user may not make them.
-    fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
-        let prefix = format!("mf{}", std::process::id());
-        let networks = Self((0..4).map(|number| format!("{prefix}n{number}")).collect());
-        let script = "set -e; for n in 0 1 2 3; do ip netns add $P'n'$n; ip -n $P'n'$n link set lo up; done
-            ip -n $P'n3' link add name switch type bridge; ip -n $P'n3' link set switch up
-            for n in 0 1 2; do
-                ip -n $P'n3' link add name port$n type veth peer name $P'v'$n netns $P'n'$n
-                ip -n $P'n3' link set port$n master switch up
-                ip -n $P'n'$n addr add 10.77.0.1$n/24 dev $P'v'$n; ip -n $P'n'$n link set $P'v'$n up
-            done";
-        let made = Command::new("sh").args(["-c", script]).env("P", &prefix).output().ok()?;
-        if !made.status.success() {
-            eprintln!("no networks: {}", String::from_utf8_lossy(&made.stderr));
-            return None;
-        }
-        Some(networks)
-    }
-
-    fn command(&self, number: usize) -> Vec<String> {
-        ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
-    }
-
-    /// Cuts a node off, or joins it again.
-    fn set(&self, number: usize, state: &str) {
-        let port = format!("port{number}");
-        let done = Command::new("ip").args(["-n", &self.0[3], "link", "set", &port, state]).status().unwrap();
-        assert!(done.success());
-    }
-}
-
-impl Drop for Networks {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
 }
 
 #[test]

@@ -356,8 +356,9 @@ pub unsafe extern "C" fn mf_grant_session(
     grant(range, rights, Grantee::Session(SessionId(session)), None, token)
 }
 
-/// Grants as mf_grant_user, for lasts_ns nanoseconds by the service's CLOCK_MONOTONIC. Afterwards the grant cannot be accepted, and
-/// transfers under it end with MF_ERROR_EXPIRED. One that runs is not interrupted: mf_revoke the grant before the memory is reused.
+/// Grants as mf_grant_user, for lasts_ns nanoseconds by the service's CLOCK_MONOTONIC, which stops while the machine is suspended.
+/// Afterwards the grant cannot be accepted, and transfers under it end with MF_ERROR_EXPIRED. One that runs is not interrupted: mf_revoke
+/// the grant before the memory is reused. Until then the grant counts against the quota of capabilities, also when its time is over.
 ///
 /// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
 #[must_use]

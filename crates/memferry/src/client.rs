@@ -208,7 +208,8 @@ impl Client {
 
     /// Grants as [`grant`](Self::grant), for a limited time, counted by the service's `CLOCK_MONOTONIC` from this call on. Afterwards the
     /// grant cannot be accepted or passed on, and requests under it fail with [`Failure::Expired`](crate::Failure::Expired), also those
-    /// that waited to start. A request that runs is not interrupted: [revoke](Grant::revoke) the grant before you reuse the memory.
+    /// that waited to start. A request that runs is not interrupted: [revoke](Grant::revoke) the grant before you reuse the memory. Until
+    /// then it counts against the quota of capabilities, also when its time is over. The clock stops while the machine is suspended.
     ///
     /// ```
     /// use std::time::Duration;
@@ -288,7 +289,8 @@ impl Client {
     /// allow it, and with [`Failure::PeerLost`](crate::Failure::PeerLost) while it cannot be reached.
     ///
     /// # Errors
-    /// [`CallError::Refused`] if this node has no link, or this user may not use it; other [`CallError`]s.
+    /// [`CallError::Refused`] if this node has no link, this user may not use it, or the token has the right to grant, which cannot be passed
+    /// on; other [`CallError`]s.
     pub fn accept_remote(&self, remote: RemoteToken) -> Result<Frame, CallError> {
         let RemoteToken { node, token, length, rights } = remote;
         let command = Command::AcceptRemote { node, token, length, rights };
@@ -296,7 +298,7 @@ impl Client {
         Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
     }
 
-    /// Takes up a grant to `user` of another `node`. For the link of this node: the service refuses all other clients.
+    /// Takes up a grant to `user` of another `node`. For the link of this node: the service refuses all other processes.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).

@@ -33,7 +33,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// Why a configuration or a key cannot be used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}{}", path.display(), remedy(source))]
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
@@ -57,6 +57,17 @@ pub enum ConfigError {
     Timeout(u64),
     #[error("cannot make a key: {0}")]
     Make(snow::Error),
+}
+
+/// What to do about a file that cannot be read.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "; make the user that the link runs as its owner (chown memferry-link)"
+        }
+        std::io::ErrorKind::NotFound => "; memferry-link keygen makes a key",
+        _ => "",
+    }
 }
 
 /// A key pair of a node.
@@ -158,7 +169,7 @@ struct PeerEntry {
     require_encryption: bool,
 }
 
-/// Less than the time for which the service lets an engine make no progress, unless it is told another one.
+/// Less than the time for which the service lets an engine make no progress, unless its configuration sets another one.
 const TIMEOUT_MS: u64 = 1500;
 
 impl Config {
@@ -270,13 +281,16 @@ mod tests {
             ("address = \"127.0.0.1:2\"\n", "", "needs an address"),
             ("listen = \"127.0.0.1:1\"\n", "", "`listen` is missing"),
             ("require-encryption", "require_encryption", "unknown field"),
-            ("key = \"key\"", "key = \"nothing\"", "cannot read"),
+            ("key = \"key\"", "key = \"nothing\"", "memferry-link keygen makes a key"),
             (&key, "abc", "64 hexadecimal digits"),
             ("listen", "timeout-ms = 1\nlisten", "from 100 to 60000"),
         ] {
             let refused = load(&text.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(refused.contains(expected), "{from} -> {to}: {refused}");
         }
+        let source = std::io::ErrorKind::PermissionDenied.into();
+        let denied = ConfigError::Read { path: directory.join("key"), source }.to_string();
+        assert!(denied.contains("chown memferry-link"), "{denied}");
         std::fs::set_permissions(directory.join("key"), PermissionsExt::from_mode(0o644)).unwrap();
         assert!(matches!(load(&text), Err(ConfigError::Mode { .. })));
         let _ = std::fs::remove_dir_all(directory);

@@ -6,11 +6,12 @@
 //!                                                 writer thread ◄─ Sender
 //! ```
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use memferry::NodeName;
@@ -18,14 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::backlog::Unsent;
 use crate::config::{Config, connects};
-use crate::report::tell;
+use crate::report::{Rare, tell};
 use crate::secure::{self, HandshakeError, Secured};
 
-/// Handshakes of strangers at a time.
-const MAX_HANDSHAKES: usize = 16;
+/// Handshakes of strangers at a time, and of those from one address or network of IPv6. A peer is a stranger until its first message has come.
+const MAX_HANDSHAKES: (usize, usize) = (16, 4);
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Pauses between attempts to connect: doubled from the first to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Bytes of the address of a worker of UCX: about 100 for each network device.
+const MAX_UCX_ADDRESS: usize = 16 << 10;
 /// Messages that wait for the thread that handles them. Peers are not read while there are more.
 const WAITING_MESSAGES: usize = 256;
 
@@ -36,13 +39,15 @@ pub struct Greeting {
     pub ucx: Option<UcxPeer>,
     /// Bytes must not go over UCX.
     pub require_encryption: bool,
+    /// Another number after each start of this side's service: tokens of grants name others then.
+    pub run: u64,
 }
 
 /// How to reach a link by UCX.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UcxPeer {
     pub address: Vec<u8>,
-    /// Goes before each message: it was told to the peer of this connection only.
+    /// Goes before each message: only the peer of this connection knows it.
     pub key: u128,
 }
 
@@ -75,20 +80,72 @@ impl Up {
 struct Shared {
     config: Config,
     ucx_address: Option<Vec<u8>>,
+    run: u64,
     events: SyncSender<Event>,
     next: AtomicU64,
-    handshakes: AtomicUsize,
+    strangers: Strangers,
+    refusals: Rare,
 }
 
-/// Starts the threads. `ucx_address` is where UCX reaches this process.
-pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>) -> io::Result<mpsc::Receiver<Event>> {
+/// Handshakes under way, by where they come from.
+#[derive(Clone, Default)]
+struct Strangers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+
+/// A handshake under way.
+struct Stranger {
+    all: Strangers,
+    from: IpAddr,
+}
+
+impl Strangers {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a handshake; `None` if there are too many.
+    fn admit(&self, address: IpAddr) -> Option<Stranger> {
+        let from = match address.to_canonical() {
+            // Who has one address of a network has all of them.
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+            other => other,
+        };
+        let mut counts = self.counts();
+        let of_one = counts.get(&from).copied().unwrap_or(0);
+        if counts.values().sum::<usize>() >= MAX_HANDSHAKES.0 || of_one >= MAX_HANDSHAKES.1 {
+            return None;
+        }
+        counts.insert(from, of_one + 1);
+        Some(Stranger { all: self.clone(), from })
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut counts = self.all.counts();
+        if let Some(count) = counts.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.from);
+            }
+        }
+    }
+}
+
+/// Starts the threads. `ucx_address` is where UCX reaches this process, `run` names the run of the own service.
+pub(crate) fn start(
+    config: &Config,
+    ucx_address: Option<Vec<u8>>,
+    run: u64,
+) -> io::Result<mpsc::Receiver<Event>> {
     let (events, received) = mpsc::sync_channel(WAITING_MESSAGES);
     let shared = Shared {
         config: config.clone(),
         ucx_address,
+        run,
         events,
         next: AtomicU64::new(1),
-        handshakes: AtomicUsize::new(0),
+        strangers: Strangers::default(),
+        refusals: Rare::default(),
     };
     let shared = Arc::new(shared);
     if let Some(address) = &config.listen {
@@ -116,21 +173,23 @@ fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
             std::thread::sleep(PAUSES.0);
             continue;
         };
-        if shared.handshakes.fetch_add(1, Ordering::Relaxed) >= MAX_HANDSHAKES {
-            shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+        let Ok(address) = stream.peer_addr() else { continue };
+        let Some(stranger) = shared.strangers.admit(address.ip()) else {
+            shared.refusals.tell(format_args!(
+                "a connection from {address} was refused: too many handshakes are under way"
+            ));
             continue;
-        }
+        };
         let own = Arc::clone(shared);
         let spawned = spawn("link-peer", move || {
-            let secured = secure::accept(stream, &own.config);
-            own.handshakes.fetch_sub(1, Ordering::Relaxed);
-            match secured {
-                Ok(secured) => drop(follow(&own, secured)),
-                Err(error) => tell(format_args!("a connection was refused: {error}")),
+            let ended = secure::accept(stream, &own.config)
+                .and_then(|secured| Ok(pass_on(&own, secured, Some(stranger))?));
+            if let Err(error) = ended {
+                own.refusals.tell(format_args!("a connection from {address} was refused: {error}"));
             }
         });
-        if spawned.is_err() {
-            shared.handshakes.fetch_sub(1, Ordering::Relaxed);
+        if let Err(error) = spawned {
+            shared.refusals.tell(format_args!("a connection from {address} was refused: {error}"));
         }
     }
 }
@@ -138,21 +197,19 @@ fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
 /// Keeps a connection to a peer.
 fn dial(shared: &Arc<Shared>, node: NodeName) {
     let mut pause = PAUSES.0;
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
-        match connect(shared, node) {
-            Ok(secured) => {
-                told.clear();
-                if follow(shared, secured).is_ok() {
-                    pause = PAUSES.0;
-                }
+        match connect(shared, node).and_then(|secured| Ok(pass_on(shared, secured, None)?)) {
+            Ok(()) => {
+                reported.clear();
+                pause = PAUSES.0;
             }
             Err(error) => {
                 // An administrator needs each reason once, not with each attempt.
                 let error = error.to_string();
-                if told != error {
+                if reported != error {
                     tell(format_args!("no connection to {node}: {error}; it is tried again"));
-                    told = error;
+                    reported = error;
                 }
             }
         }
@@ -174,8 +231,8 @@ fn connect(shared: &Shared, node: NodeName) -> Result<Secured, HandshakeError> {
     Err(last.into())
 }
 
-/// Exchanges greetings, then passes on messages until the connection ends.
-fn follow(shared: &Arc<Shared>, secured: Secured) -> io::Result<()> {
+/// Exchanges greetings, then passes on messages until the connection ends. An error is one of the greetings, or of this side.
+fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -> io::Result<()> {
     let Secured { node, mut reader, mut writer } = secured;
     let mut key = [0; 16];
     // getrandom returns all bytes of requests as short as this.
@@ -183,10 +240,16 @@ fn follow(shared: &Arc<Shared>, secured: Secured) -> io::Result<()> {
     let own_key = u128::from_le_bytes(key);
     let ucx = shared.ucx_address.clone().map(|address| UcxPeer { address, key: own_key });
     let require_encryption = shared.config.peers.get(&node).is_some_and(|peer| peer.require_encryption);
-    let greeting = postcard::to_allocvec(&Greeting { ucx, require_encryption }).map_err(io::Error::other)?;
+    let greeting = postcard::to_allocvec(&Greeting { ucx, require_encryption, run: shared.run })
+        .map_err(io::Error::other)?;
     writer.send(&greeting)?;
     let greeting = reader.receive()?;
     let greeting: Greeting = postcard::from_bytes(&greeting).map_err(io::Error::other)?;
+    if greeting.ucx.as_ref().is_some_and(|ucx| ucx.address.len() > MAX_UCX_ADDRESS) {
+        return Err(io::Error::other("its address for UCX is too long"));
+    }
+    reader.settle()?;
+    drop(stranger);
     let (sender, to_send) = mpsc::channel::<(Vec<u8>, Unsent)>();
     let stream = reader.stream()?;
     let ended = reader.stream()?;
@@ -210,4 +273,27 @@ fn follow(shared: &Arc<Shared>, secured: Secured) -> io::Result<()> {
         }
     };
     shared.events.send(Event::Down { connection, why }).map_err(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_of_one_address_leave_room_for_others() {
+        let strangers = Strangers::default();
+        let admit = |address: &str| strangers.admit(address.parse().unwrap());
+        let mut one: Vec<_> = (0..20).filter_map(|_| admit("192.0.2.1")).collect();
+        assert_eq!(one.len(), MAX_HANDSHAKES.1);
+        // All addresses of a network are one, and so are both ways to write one.
+        assert!(admit("::ffff:192.0.2.1").is_none());
+        let network: Vec<_> = (1..20).filter_map(|host| admit(&format!("2001:db8::{host}"))).collect();
+        assert_eq!(network.len(), MAX_HANDSHAKES.1);
+        let others: Vec<_> = (2..40).filter_map(|host| admit(&format!("192.0.2.{host}"))).collect();
+        assert_eq!(others.len(), MAX_HANDSHAKES.0 - 2 * MAX_HANDSHAKES.1);
+        one.pop();
+        assert!(admit("192.0.2.1").is_some());
+        drop((one, network, others));
+        assert!(strangers.counts().is_empty());
+    }
 }

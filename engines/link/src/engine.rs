@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use memferry::{Client, ConnectError};
+use memferry::{CallError, Client, ConnectError};
 use memferry_engine::{Engine, EngineDescription, EngineOptions, Operations, RunError};
 use thiserror::Error;
 
@@ -19,6 +19,7 @@ use crate::frames::RemoteFrames;
 use crate::node::Node;
 use crate::owner::{Owner, OwnerError};
 use crate::report::tell;
+use crate::service_run;
 use crate::ucx::{self, LIBRARY, Ucx};
 
 /// The name of the engine in the service's configuration.
@@ -38,7 +39,7 @@ const LONG_NAP: Duration = Duration::from_millis(10);
 /// Lets users of a memferry service grant memory to users of other machines, and use what these granted.
 ///
 /// The service's configuration has to name the engine "link" and its user, as in:
-/// memferry serve --engine "link user=memferry-engine frames=all"
+/// memferry serve --engine "link user=memferry-link frames=all"
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
 #[command(name = "memferry-link", version)]
 pub struct Arguments {
@@ -127,6 +128,8 @@ enum ServeError {
     Config(#[from] ConfigError),
     #[error("the link cannot be a client of its service: {0}")]
     Client(#[from] ConnectError),
+    #[error("the service does not say what it is: {0}")]
+    Status(#[from] CallError),
     #[error(transparent)]
     Owner(#[from] OwnerError),
     #[error(transparent)]
@@ -137,7 +140,7 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     let config = Config::load(&options.config)?;
     let frames = RemoteFrames::default();
     engine.watch_frames(frames.clone());
-    let ucx = match Ucx::load(&options.library) {
+    let ucx = match Ucx::load(&options.library, config.peers.len()) {
         Ok(ucx) => {
             tell(format_args!("node {} uses UCX {}", config.name, ucx.version()));
             Some(ucx)
@@ -148,8 +151,12 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
         }
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
-    let owner = Owner::new(Client::connect(&options.socket)?)?;
-    let events = connections::start(&config, address)?;
+    let client = Client::connect(&options.socket)?;
+    let status = client.status()?;
+    let run = service_run::of(status.process, Duration::from_secs(status.uptime_seconds))
+        .map_err(std::io::Error::from)?;
+    let owner = Owner::new(client, config.peers.len())?;
+    let events = connections::start(&config, address, run)?;
     let mut node = Node::new(config, (events, ucx), frames, owner);
     let mut news = Instant::now();
     let mut ticked = Instant::now();

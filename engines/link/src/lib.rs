@@ -12,7 +12,8 @@
 //! client it has what was granted to users of other nodes, and nothing else. A link believes nothing that another sends, but which of
 //! that node's users asks.
 //!
-//! All work is done by one thread, without waiting. Other threads open connections, encrypt and decrypt.
+//! All work is done by one thread. It waits for nothing but answers of its own service: to one grant of each peer that is taken up, and a few
+//! that are given back, in a turn. Other threads open connections, encrypt and decrypt.
 
 mod backlog;
 mod config;
@@ -26,12 +27,13 @@ mod owner;
 mod report;
 mod requests;
 mod secure;
+mod service_run;
 mod ucx;
-
-// A peer, for tests that play a hostile one.
 
 pub use config::{Config, ConfigError, KeyPair, Peer};
 pub use connections::{Greeting, UcxPeer};
 pub use engine::{Arguments, Error, Options, Task, execute, run};
+// What a peer needs, also for tests that play a hostile one.
+pub use owner::share;
 pub use secure::{HandshakeError, PROTOCOL, Reader, Secured, Writer, accept, open};
 pub use ucx::LIBRARY;

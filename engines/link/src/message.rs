@@ -21,7 +21,7 @@ pub const CRC_BYTES: u64 = 16 << 20;
 pub const MAX_PIECES: usize = 64;
 /// Bytes of a message at most.
 pub const MAX_MESSAGE: usize = CHUNK_BYTES as usize + (4 << 10);
-/// Accesses of one link that may be under way at a time: as many as it has of these and of attachments not answered.
+/// Accesses and attachments of one side of a link that may be under way at a time.
 pub const WINDOW: usize = 32;
 
 /// A message to another link.

@@ -21,7 +21,7 @@ use crate::frames::RemoteFrames;
 use crate::message::{Attachment, BadMessage, Message, WINDOW};
 use crate::owner::{Answer, Owner, OwnerError, Served};
 use crate::report::tell;
-use crate::requests::Request;
+use crate::requests::{Request, time_for};
 use crate::ucx::{KEY_BYTES, Ucx};
 
 /// Part of the timeout after which a link without traffic is pinged.
@@ -42,12 +42,18 @@ struct Link {
     up: Box<Up>,
     /// The key to put before messages over UCX; `None`: bytes go over the encrypted connection.
     ucx_key: Option<u128>,
+    /// Messages over UCX are taken. The peer decides about those it sends, also if this side cannot send any.
+    takes_ucx: bool,
     heard: Instant,
     sent: Instant,
     /// By the address of a frame.
     attached: BTreeMap<usize, Attached>,
     /// Accesses and attachments that were not answered.
     outstanding: usize,
+    /// Those of requests that have ended, and since when: their answers are thrown away.
+    abandoned: BTreeMap<u32, Instant>,
+    /// The request that was served last, so that none waits for ever behind others.
+    last: u64,
     backlog: Backlog,
     /// The peer does not read what is sent to it.
     is_full: bool,
@@ -64,10 +70,14 @@ pub(crate) struct Node {
     owner: Owner,
     requests: BTreeMap<u64, (NodeName, Request)>,
     next_request: u64,
+    /// When requests of a worker of the own service went on. It cuts off a link where none does for too long.
+    moved: BTreeMap<u32, Instant>,
     /// The request that an access belongs to.
     accesses: BTreeMap<u32, u64>,
     next_number: u32,
     answers: Vec<Answer>,
+    /// When peers were last to be judged, and whether that was left out.
+    ticked: (Instant, bool),
 }
 
 impl Node {
@@ -86,9 +96,11 @@ impl Node {
             owner,
             requests: BTreeMap::new(),
             next_request: 0,
+            moved: BTreeMap::new(),
             accesses: BTreeMap::new(),
             next_number: 0,
             answers: Vec::new(),
+            ticked: (Instant::now(), false),
         }
     }
 
@@ -111,41 +123,72 @@ impl Node {
         }
         let number = self.next_request;
         self.next_request += 1;
-        self.requests.insert(number, (remote.node, Request::new(job, frame, work)));
-        self.advance(engine, number);
+        let worker = job.id().worker;
+        let of_worker = self.requests.values().filter(|(_, one)| one.id().worker == worker);
+        let mut before: Option<u64> = None;
+        for (_, request) in of_worker {
+            before = Some(before.unwrap_or(0).saturating_add(request.total()));
+        }
+        if before.is_none() {
+            self.moved.insert(worker, Instant::now());
+        }
+        let timeout = self.config.timeout;
+        let time = |bytes| time_for(before.unwrap_or(0).saturating_add(bytes), timeout);
+        self.requests.insert(number, (remote.node, Request::new(job, frame, work, time)));
+        self.advance_all(engine, remote.node);
     }
 
-    /// Ends requests early that the service no longer wants, once nothing of them is under way.
+    /// Ends requests early that the service no longer wants.
     pub(crate) fn cancel(&mut self, engine: &mut Engine) {
         let cancelled = |(_, request): &(NodeName, Request)| engine.is_cancelled(request.id());
         let numbers: Vec<_> =
             self.requests.iter().filter(|(_, one)| cancelled(one)).map(|(number, _)| *number).collect();
         for number in numbers {
-            if let Some((_, request)) = self.requests.get_mut(&number) {
-                request.fail(Failure::Cancelled);
-            }
-            self.advance(engine, number);
+            self.abandon(engine, number, Failure::Cancelled);
         }
     }
 
-    /// Sends what can be sent of a request, and completes it if it is over.
-    fn advance(&mut self, engine: &mut Engine, number: u64) {
-        let Some((node, request)) = self.requests.get_mut(&number) else { return };
+    /// Ends a request at once, whatever its peer does. Nothing of its memory is under way, only copies.
+    fn abandon(&mut self, engine: &mut Engine, number: u64, failure: Failure) {
+        let Some((node, mut request)) = self.requests.remove(&number) else { return };
+        request.fail(failure);
+        let mut link = self.links.get_mut(&node);
+        for (operation, since) in request.under_way() {
+            self.accesses.remove(&operation);
+            if let Some(link) = &mut link {
+                link.abandoned.insert(operation, since);
+            }
+        }
+        self.complete(engine, request);
+    }
+
+    fn complete(&mut self, engine: &mut Engine, request: Request) {
+        self.moved.insert(request.id().worker, Instant::now());
+        request.complete(engine);
+    }
+
+    /// Sends the next message of a request, or completes it if it is over. Returns whether it sent one.
+    fn advance(&mut self, engine: &mut Engine, number: u64) -> bool {
+        let Some((node, request)) = self.requests.get_mut(&number) else { return false };
         let node = *node;
-        let mut to_send = Vec::new();
+        let mut to_send = None;
         if let Some(link) = self.links.get_mut(&node) {
             match link.attached.get(&request.frame) {
                 Some(Attached::As(attachment)) => {
-                    while link.outstanding < WINDOW
+                    if link.outstanding < WINDOW
                         && let Some(message) = request.next(self.next_number, *attachment)
                     {
                         self.accesses.insert(self.next_number, number);
                         self.next_number = self.next_number.wrapping_add(1);
                         link.outstanding += 1;
-                        to_send.push((message, true));
+                        link.last = number;
+                        to_send = Some((message, true));
                     }
                 }
                 Some(Attached::Asked(..)) => {}
+                None if self.frames.is_outlived(request.frame) => {
+                    request.fail(Failure::PeerRefused { reason: PeerReason::NoSuchGrant });
+                }
                 None if link.outstanding < WINDOW && !request.is_over() => {
                     if let Some(remote) = self.frames.find(request.frame) {
                         let id = self.next_number;
@@ -153,7 +196,7 @@ impl Node {
                         let attach = Message::Attach { id, token: remote.token, user: remote.user };
                         link.attached.insert(request.frame, Attached::Asked(id, Instant::now()));
                         link.outstanding += 1;
-                        to_send.push((attach.encode(0), false));
+                        to_send = Some((attach.encode(0), false));
                     } else {
                         request.fail(Failure::Cancelled);
                     }
@@ -164,18 +207,25 @@ impl Node {
         if request.is_over()
             && let Some((_, request)) = self.requests.remove(&number)
         {
-            request.complete(engine);
+            self.complete(engine, request);
         }
-        for (message, is_data) in to_send {
-            self.send(node, message, is_data);
-        }
+        let Some((message, is_data)) = to_send else { return false };
+        self.send(node, message, is_data);
+        true
     }
 
-    /// Advances all requests of a node.
+    /// Advances all requests of a node in turns, from the one after the last one.
     fn advance_all(&mut self, engine: &mut Engine, node: NodeName) {
-        let of_node = self.requests.iter().filter(|(_, (of, _))| *of == node);
-        for number in of_node.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.advance(engine, number);
+        let mut any = true;
+        while std::mem::take(&mut any) {
+            let last = self.links.get(&node).map_or(0, |link| link.last);
+            let of_node = self.requests.iter().filter(|(_, (of, _))| *of == node);
+            let mut numbers: Vec<_> = of_node.map(|(number, _)| *number).collect();
+            let later = numbers.partition_point(|number| *number <= last);
+            numbers.rotate_left(later);
+            for number in numbers {
+                any |= self.advance(engine, number);
+            }
         }
     }
 
@@ -194,7 +244,7 @@ impl Node {
                 bytes.extend_from_slice(&message);
                 ucx.send(link.up.connection, bytes, unsent);
             }
-            // It fails if the connection has ended, of which an event tells.
+            // It fails if the connection has ended, which an event reports.
             _ => drop(link.up.sender.send((message, unsent))),
         }
     }
@@ -228,7 +278,7 @@ impl Node {
             // Anybody can send here. Only a peer knows the key of its connection.
             let Some((key, message)) = bytes.split_first_chunk() else { continue };
             let key = u128::from_le_bytes(*key);
-            let is_it = |link: &Link| link.ucx_key.is_some() && link.up.own_key == key;
+            let is_it = |link: &Link| link.takes_ucx && link.up.own_key == key;
             if let Some(node) = self.links.iter().find(|(_, link)| is_it(link)).map(|(node, _)| *node) {
                 self.message(engine, node, message);
             }
@@ -260,7 +310,9 @@ impl Node {
                 Err(error) => tell(format_args!("UCX does not reach {node}: {error}")),
             }
         }
-        // Both sides decide alike but for an endpoint that cannot be made: then each direction goes its own way.
+        // An endpoint that one side cannot make changes nothing for the other: each direction goes its own way.
+        let takes_ucx = !is_encrypted && self.ucx.is_some();
+        self.frames.reached(node, up.greeting.run);
         let way = if ucx_key.is_some() { "over UCX, in clear text" } else { "encrypted" };
         tell(format_args!("{node} is connected; bytes go {way}"));
         let now = Instant::now();
@@ -268,10 +320,13 @@ impl Node {
         let link = Link {
             up,
             ucx_key,
+            takes_ucx,
             heard: now,
             sent: now,
             attached: BTreeMap::new(),
             outstanding: 0,
+            abandoned: BTreeMap::new(),
+            last: 0,
             backlog: Backlog::default(),
             is_full: false,
             served,
@@ -287,15 +342,16 @@ impl Node {
         if let Some(ucx) = &mut self.ucx {
             ucx.close(link.up.connection);
         }
+        self.owner.give_back(link.served);
         let numbers: Vec<_> =
             self.requests.iter().filter(|(_, (of, _))| *of == node).map(|(number, _)| *number).collect();
         for number in numbers {
             let Some((_, mut request)) = self.requests.remove(&number) else { continue };
             request.fail(Failure::PeerLost);
-            for operation in request.operations() {
+            for (operation, _) in request.under_way() {
                 self.accesses.remove(&operation);
             }
-            request.complete(engine);
+            self.complete(engine, request);
         }
     }
 
@@ -306,18 +362,14 @@ impl Node {
         let served = &mut link.served;
         let handled = match Message::decode(bytes) {
             Ok((Message::Ping, _)) => Ok(()),
-            Ok((Message::Attach { id, token, user }, _)) => {
-                let outcome = self.owner.attach(served, node, user, token);
-                self.send(node, Message::Attached { id, outcome }.encode(0), false);
-                Ok(())
-            }
             Ok((Message::Detach { attachment }, _)) => {
-                Owner::detach(served, attachment);
+                self.owner.detach(served, attachment);
                 Ok(())
             }
-            Ok((message @ (Message::Access { .. } | Message::Crc { .. }), payload)) => {
-                Owner::ask(served, message, payload)
-            }
+            Ok((
+                message @ (Message::Attach { .. } | Message::Access { .. } | Message::Crc { .. }),
+                payload,
+            )) => Owner::ask(served, message, payload),
             Ok((Message::Attached { id, outcome }, _)) => self.attached(engine, node, id, outcome),
             Ok((Message::Done { operation, outcome }, payload)) => {
                 self.done(engine, node, operation, outcome, payload)
@@ -368,17 +420,28 @@ impl Node {
         outcome: Result<u32, PeerReason>,
         payload: &[u8],
     ) -> Result<(), BadMessage> {
+        if let Some(link) = self.links.get_mut(&node)
+            && link.abandoned.remove(&operation).is_some()
+        {
+            link.outstanding -= 1;
+            self.advance_all(engine, node);
+            return Ok(());
+        }
         let number = self.accesses.get(&operation).copied().ok_or(BadMessage::Unasked)?;
         let of_node = self.requests.get_mut(&number).filter(|(of, _)| *of == node);
         let (_, request) = of_node.ok_or(BadMessage::Unasked)?;
+        let before = request.done_bytes();
         if !request.answered(engine, operation, outcome, payload) {
             return Err(BadMessage::Unasked);
+        }
+        if request.done_bytes() > before {
+            self.moved.insert(request.id().worker, Instant::now());
         }
         let frame = request.frame;
         self.accesses.remove(&operation);
         if let Some(link) = self.links.get_mut(&node) {
             link.outstanding -= 1;
-            // What was revoked may be granted again under another token only, but the peer keeps it until it is told.
+            // What was revoked may be granted again under another token only, but the peer keeps it until it hears of that.
             let is_gone =
                 matches!(outcome, Err(PeerReason::NoSuchGrant | PeerReason::Revoked | PeerReason::Expired));
             if is_gone && let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
@@ -392,15 +455,15 @@ impl Node {
 
     /// Tells the peer that a frame is not used any more.
     fn detach(&mut self, frame: usize) {
-        let mut told = Vec::new();
+        let mut gone = Vec::new();
         for (node, link) in &mut self.links {
             // One that was asked for is given back when the answer comes.
             if let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
                 link.attached.remove(&frame);
-                told.push((*node, attachment));
+                gone.push((*node, attachment));
             }
         }
-        for (node, attachment) in told {
+        for (node, attachment) in gone {
             self.send(node, Message::Detach { attachment }.encode(0), false);
         }
     }
@@ -412,18 +475,21 @@ impl Node {
     pub(crate) fn serve(&mut self) -> Result<bool, OwnerError> {
         let mut any = false;
         let mut starts = true;
+        self.links.values_mut().for_each(|link| link.served.begin_turn());
         while std::mem::take(&mut starts) {
-            for link in self.links.values_mut() {
-                starts |= self.owner.start(link.up.connection, &mut link.served, &mut self.answers);
+            for (node, link) in &mut self.links {
+                let from = (*node, link.up.connection);
+                starts |= self.owner.start(from, &mut link.served, &mut self.answers)?;
             }
             any |= starts;
         }
+        any |= self.owner.drop_some();
         any |= self.owner.poll(&mut self.links, &mut self.answers)?;
         for Answer { connection, message, payload } in std::mem::take(&mut self.answers) {
             let Some(node) = self.node_of(connection) else { continue };
             let mut bytes = message.encode(payload.len());
             bytes.extend_from_slice(&payload);
-            self.send(node, bytes, true);
+            self.send(node, bytes, matches!(message, Message::Done { .. }));
         }
         Ok(any)
     }
@@ -434,6 +500,13 @@ impl Node {
             self.detach(frame);
         }
         let timeout = self.config.timeout;
+        // This process did not run: what peers said meanwhile is not read yet. They are judged the next time, however long that takes.
+        let (before, was_skipped) = self.ticked;
+        let skips = before.elapsed() > timeout / 2 && !was_skipped;
+        self.ticked = (Instant::now(), skips);
+        if skips {
+            return;
+        }
         let is_silent = |link: &Link| link.heard.elapsed() > timeout;
         let silent: BTreeSet<_> =
             self.links.iter().filter(|(_, link)| is_silent(link)).map(|(node, _)| *node).collect();
@@ -446,8 +519,29 @@ impl Node {
         late.extend(
             self.links.iter().filter(|(_, link)| link.attached.values().any(asks)).map(|(node, _)| *node),
         );
+        let is_old = |since: &Instant| since.elapsed() > timeout;
+        late.extend(
+            self.links.iter().filter(|(_, link)| link.abandoned.values().any(is_old)).map(|(node, _)| *node),
+        );
+        // The own service looks at requests of each worker, not at accesses.
+        let stuck = |request: &Request| self.moved.get(&request.id().worker).is_some_and(is_old);
+        late.extend(
+            self.requests
+                .values()
+                .filter(|(_, one)| stuck(one) && is_old(&one.since()))
+                .map(|(node, _)| *node),
+        );
         for node in late {
             self.lose(engine, node, &format!("it did not answer for {} ms", timeout.as_millis()));
+        }
+        let overdue: Vec<_> = self
+            .requests
+            .iter()
+            .filter(|(_, (_, one))| one.is_overdue())
+            .map(|(number, _)| *number)
+            .collect();
+        for number in overdue {
+            self.abandon(engine, number, Failure::EngineTimedOut);
         }
         let full: Vec<_> =
             self.links.iter().filter(|(_, link)| link.is_full).map(|(node, _)| *node).collect();

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use memferry::{
     CallError, Client, Failure, Frame, GrantToken, NodeName, OpenError, PeerReason, Queue, RefusalKind,
-    Region, TicketId, TransferError, copy, crc32c, scatter_gather,
+    Region, SubmitError, SubmitReason, TicketId, TransferError, copy, crc32c, scatter_gather,
 };
 use thiserror::Error;
 
@@ -20,8 +20,17 @@ use crate::message::{Attachment, BadMessage, CHUNK_BYTES, Message, WINDOW};
 
 /// Accesses that the service does at a time.
 const SLOTS: u32 = 32;
-/// Grants that one link can have taken up at a time.
-const MAX_ATTACHMENTS: usize = 4096;
+/// Grants that all peers together can have taken up at a time: somewhat less than a session may have capabilities, unless the administrator
+/// of the service says otherwise. Each peer has an equal share, so that none takes those of others.
+const MAX_ATTACHMENTS: usize = 4000;
+/// Frames that are given back in one turn: the service answers to each before the link goes on.
+const DROPS: usize = 8;
+
+/// Grants that one of so many peers can have taken up at a time.
+pub const fn share(peers: usize) -> usize {
+    let share = MAX_ATTACHMENTS / if peers == 0 { 1 } else { peers };
+    if share == 0 { 1 } else { share }
+}
 
 /// Why the side that serves cannot go on: without its service there is nothing to serve.
 #[derive(Debug, Error)]
@@ -44,6 +53,7 @@ struct Asked {
 
 #[derive(Debug)]
 enum Asks {
+    Attach(GrantToken, u32),
     Read(Vec<(u64, u32)>),
     Write(Vec<(u64, u32)>, Vec<u8>),
     Crc { offset: u64, length: u64, seed: u32 },
@@ -52,16 +62,44 @@ enum Asks {
 /// What one connection has here.
 #[derive(Default)]
 pub(crate) struct Served {
-    attachments: BTreeMap<u32, Frame>,
+    attachments: BTreeMap<u32, Attached>,
+    /// By token and user: a grant that is taken up more than once is one capability.
+    grants: BTreeMap<(u64, u32), u32>,
     last: u32,
+    /// A grant was taken up in this turn: the service is asked for one of each peer before the others get their turn.
+    has_attached: bool,
     waiting: VecDeque<Asked>,
     running: usize,
+}
+
+impl Served {
+    /// A grant that is taken up once more is another capability than this attachment.
+    fn forget_grant(&mut self, attachment: u32) {
+        let Some(held) = self.attachments.get(&attachment) else { return };
+        if self.grants.get(&held.grant) == Some(&attachment) {
+            self.grants.remove(&held.grant);
+        }
+    }
+
+    /// The link's thread begins a turn.
+    pub(crate) fn begin_turn(&mut self) {
+        self.has_attached = false;
+    }
+}
+
+/// A grant that a peer has taken up.
+struct Attached {
+    frame: Frame,
+    grant: (u64, u32),
+    /// As often as it has to be given back.
+    times: u32,
 }
 
 /// A request that the service does.
 struct Running {
     connection: u64,
     operation: u32,
+    attachment: u32,
     slot: u32,
     /// Bytes to send when it has ended.
     read: u64,
@@ -87,43 +125,108 @@ pub(crate) struct Owner {
     staging: Frame,
     free: Vec<u32>,
     running: HashMap<TicketId, Running>,
+    /// Grants that one peer can have taken up at a time.
+    share: usize,
+    /// What peers gave back.
+    unused: Vec<Frame>,
+}
+
+/// Why a request of a peer is not begun.
+enum NotBegun {
+    Refused(PeerReason),
+    Lost,
+}
+
+impl From<PeerReason> for NotBegun {
+    fn from(reason: PeerReason) -> Self {
+        Self::Refused(reason)
+    }
+}
+
+impl<T> From<SubmitError<T>> for NotBegun {
+    fn from(error: SubmitError<T>) -> Self {
+        match error.reason {
+            SubmitReason::Full { .. } => Self::Refused(PeerReason::Busy),
+            SubmitReason::ServiceLost | SubmitReason::Forked(_) => Self::Lost,
+            // The limits of a message keep requests within those of the service.
+            SubmitReason::Invalid(_) | SubmitReason::ForeignFrame | SubmitReason::Loop => {
+                Self::Refused(PeerReason::Failed)
+            }
+        }
+    }
 }
 
 impl Owner {
-    pub(crate) fn new(client: Client) -> Result<Self, OwnerError> {
+    /// A client that serves so many peers.
+    pub(crate) fn new(client: Client, peers: usize) -> Result<Self, OwnerError> {
         let queue = client.queue(2 * SLOTS)?;
         let staging = client.frame(u64::from(SLOTS) * CHUNK_BYTES).alloc()?;
-        Ok(Self { client, queue, staging, free: (0..SLOTS).collect(), running: HashMap::new() })
+        let free = (0..SLOTS).collect();
+        let running = HashMap::new();
+        Ok(Self { client, queue, staging, free, running, share: share(peers), unused: Vec::new() })
     }
 
     /// Takes up a grant for a user of another node.
-    pub(crate) fn attach(
+    fn attach(
         &self,
         served: &mut Served,
         node: NodeName,
-        user: u32,
-        token: GrantToken,
-    ) -> Result<Attachment, PeerReason> {
-        if served.attachments.len() >= MAX_ATTACHMENTS {
-            return Err(PeerReason::Busy);
+        (token, user): (GrantToken, u32),
+    ) -> Result<Attachment, NotBegun> {
+        let grant = (token.to_raw(), user);
+        if let Some(number) = served.grants.get(&grant)
+            && let Some(held) = served.attachments.get_mut(number)
+        {
+            held.times = held.times.checked_add(1).ok_or(PeerReason::Busy)?;
+            return Ok(Attachment {
+                number: *number,
+                length: held.frame.length(),
+                rights: held.frame.rights(),
+            });
+        }
+        if served.attachments.len() >= self.share {
+            return Err(PeerReason::Busy.into());
         }
         let frame = self.client.accept_for(node, user, token).map_err(|error| match error {
-            CallError::Refused(refusal) if refusal.kind == RefusalKind::Capability => PeerReason::NoSuchGrant,
-            CallError::Refused(refusal) if refusal.kind == RefusalKind::Quota => PeerReason::Busy,
-            _ => PeerReason::Failed,
+            CallError::Refused(refusal) if refusal.kind == RefusalKind::Capability => {
+                NotBegun::Refused(PeerReason::NoSuchGrant)
+            }
+            CallError::Refused(refusal) if refusal.kind == RefusalKind::Quota => {
+                NotBegun::Refused(PeerReason::Busy)
+            }
+            // Without its session the link has nothing to serve any more.
+            CallError::Ended(_) | CallError::ServiceLost => NotBegun::Lost,
+            _ => NotBegun::Refused(PeerReason::Failed),
         })?;
         let number = (1..=u32::MAX).map(|more| served.last.wrapping_add(more));
         let number = number.into_iter().find(|number| !served.attachments.contains_key(number));
         let number = number.ok_or(PeerReason::Busy)?;
         served.last = number;
         let attachment = Attachment { number, length: frame.length(), rights: frame.rights() };
-        served.attachments.insert(number, frame);
+        served.grants.insert(grant, number);
+        served.attachments.insert(number, Attached { frame, grant, times: 1 });
         Ok(attachment)
     }
 
-    /// Gives back what a link no longer uses.
-    pub(crate) fn detach(served: &mut Served, attachment: u32) {
-        served.attachments.remove(&attachment);
+    /// A peer uses no more what it took up.
+    pub(crate) fn detach(&mut self, served: &mut Served, attachment: u32) {
+        let Some(held) = served.attachments.get_mut(&attachment) else { return };
+        held.times -= 1;
+        if held.times == 0 {
+            served.forget_grant(attachment);
+            self.unused.extend(served.attachments.remove(&attachment).map(|held| held.frame));
+        }
+    }
+
+    /// A connection has ended.
+    pub(crate) fn give_back(&mut self, served: Served) {
+        self.unused.extend(served.attachments.into_values().map(|held| held.frame));
+    }
+
+    /// Gives back some of what is unused. Returns whether there was any.
+    pub(crate) fn drop_some(&mut self) -> bool {
+        let kept = self.unused.len().saturating_sub(DROPS);
+        !self.unused.split_off(kept).is_empty()
     }
 
     /// Takes a request of a peer.
@@ -132,6 +235,7 @@ impl Owner {
     /// [`BadMessage::Window`] for one too many.
     pub(crate) fn ask(served: &mut Served, message: Message, payload: &[u8]) -> Result<(), BadMessage> {
         let (operation, attachment, task) = match message {
+            Message::Attach { id, token, user } => (id, 0, Asks::Attach(token, user)),
             Message::Access { operation, attachment, write: false, pieces } => {
                 (operation, attachment, Asks::Read(pieces))
             }
@@ -150,31 +254,57 @@ impl Owner {
         Ok(())
     }
 
-    /// Starts the next request of a connection, if there is one and a slot for it. Adds an answer if it is refused. Returns whether it did
-    /// anything.
-    pub(crate) fn start(&mut self, connection: u64, served: &mut Served, answers: &mut Vec<Answer>) -> bool {
-        if served.waiting.is_empty() || self.queue.outstanding() >= SLOTS as usize {
-            return false;
+    /// Starts the next request of a connection, if there is one and a slot for it. Adds an answer if it has one already. Returns whether it
+    /// did anything.
+    ///
+    /// # Errors
+    /// [`OwnerError::Lost`].
+    pub(crate) fn start(
+        &mut self,
+        (node, connection): (NodeName, u64),
+        served: &mut Served,
+        answers: &mut Vec<Answer>,
+    ) -> Result<bool, OwnerError> {
+        let Some(Asked { operation, task, .. }) = served.waiting.front() else { return Ok(false) };
+        let operation = *operation;
+        if let Asks::Attach(token, user) = *task {
+            if std::mem::replace(&mut served.has_attached, true) {
+                return Ok(false);
+            }
+            served.waiting.pop_front();
+            let outcome = match self.attach(served, node, (token, user)) {
+                Ok(attachment) => Ok(attachment),
+                Err(NotBegun::Refused(reason)) => Err(reason),
+                Err(NotBegun::Lost) => return Err(OwnerError::Lost),
+            };
+            let message = Message::Attached { id: operation, outcome };
+            answers.push(Answer { connection, message, payload: Vec::new() });
+            return Ok(true);
         }
-        let Some(slot) = self.free.pop() else { return false };
-        let Some(asked) = served.waiting.pop_front() else { return false };
+        if self.queue.outstanding() >= SLOTS as usize {
+            return Ok(false);
+        }
+        let Some(slot) = self.free.pop() else { return Ok(false) };
+        let Some(asked) = served.waiting.pop_front() else { return Ok(false) };
         match self.submit(served, &asked, slot) {
             Ok((ticket, read)) => {
-                let running = Running { connection, operation: asked.operation, slot, read };
+                let running = Running { connection, operation, attachment: asked.attachment, slot, read };
                 self.running.insert(ticket, running);
                 served.running += 1;
             }
-            Err(reason) => {
+            Err(NotBegun::Refused(reason)) => {
                 self.free.push(slot);
-                let message = Message::Done { operation: asked.operation, outcome: Err(reason) };
+                let message = Message::Done { operation, outcome: Err(reason) };
                 answers.push(Answer { connection, message, payload: Vec::new() });
             }
+            Err(NotBegun::Lost) => return Err(OwnerError::Lost),
         }
-        true
+        Ok(true)
     }
 
-    fn submit(&mut self, served: &Served, asked: &Asked, slot: u32) -> Result<(TicketId, u64), PeerReason> {
-        let frame = served.attachments.get(&asked.attachment).ok_or(PeerReason::NoSuchGrant)?;
+    fn submit(&mut self, served: &Served, asked: &Asked, slot: u32) -> Result<(TicketId, u64), NotBegun> {
+        let held = served.attachments.get(&asked.attachment).ok_or(PeerReason::NoSuchGrant)?;
+        let frame = &held.frame;
         let begin = u64::from(slot) * CHUNK_BYTES;
         let total = |pieces: &[(u64, u32)]| pieces.iter().map(|(_, length)| u64::from(*length)).sum::<u64>();
         let parts = |pieces: &[(u64, u32)]| -> Result<Vec<Region>, PeerReason> {
@@ -184,8 +314,9 @@ impl Owner {
             };
             pieces.iter().map(part).collect()
         };
-        let busy = |_| PeerReason::Busy;
         match &asked.task {
+            // `start` has done it.
+            Asks::Attach(..) => Err(PeerReason::Failed.into()),
             Asks::Read(pieces) => {
                 let bytes = total(pieces);
                 let staged = self.staging.slice(begin..begin + bytes);
@@ -194,7 +325,7 @@ impl Owner {
                     Some(part) if parts.is_empty() => copy(part, staged),
                     last => scatter_gather(parts.iter().chain(&last), [staged]),
                 };
-                Ok((self.queue.submit(transfer).map_err(busy)?.id(), bytes))
+                Ok((self.queue.submit(transfer)?.id(), bytes))
             }
             Asks::Write(pieces, payload) => {
                 let mut parts = parts(pieces)?;
@@ -204,13 +335,13 @@ impl Owner {
                     Some(part) if parts.is_empty() => copy(staged, part),
                     last => scatter_gather([staged], parts.iter().chain(&last)),
                 };
-                Ok((self.queue.submit(transfer).map_err(busy)?.id(), 0))
+                Ok((self.queue.submit(transfer)?.id(), 0))
             }
             Asks::Crc { offset, length, seed } => {
                 let end = offset.checked_add(*length).filter(|end| *end <= frame.length());
                 let range = *offset..end.ok_or(PeerReason::OutOfBounds)?;
                 let transfer = crc32c(frame.slice(range)).seed(*seed);
-                Ok((self.queue.submit(transfer).map_err(|_| PeerReason::Busy)?.id(), 0))
+                Ok((self.queue.submit(transfer)?.id(), 0))
             }
         }
     }
@@ -231,12 +362,16 @@ impl Owner {
                 Ok(done) => (done.id, Ok(done.output as u32)),
                 Err(error) => (error.id, Err(reason(error)?)),
             };
-            let Some(Running { connection, operation, slot, read }) = self.running.remove(&id) else {
+            let Some(Running { connection, operation, attachment, slot, read }) = self.running.remove(&id)
+            else {
                 continue;
             };
             self.free.push(slot);
             let Some(served) = connections.served(connection) else { continue };
             served.running -= 1;
+            if matches!(outcome, Err(PeerReason::Revoked | PeerReason::Expired)) {
+                served.forget_grant(attachment);
+            }
             let mut payload = Vec::new();
             let mut outcome = outcome;
             if outcome.is_ok() && read > 0 {
@@ -269,4 +404,39 @@ fn reason(error: &TransferError) -> Result<PeerReason, OwnerError> {
         Failure::WaitingQuota { .. } | Failure::ChannelsBusy { .. } => PeerReason::Busy,
         _ => PeerReason::Failed,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_peer_takes_the_share_of_others() {
+        for peers in [1, 2, 3, 63, 4000] {
+            assert!(peers * share(peers) <= MAX_ATTACHMENTS, "{peers}");
+        }
+        assert_eq!((share(0), share(1), share(5000)), (MAX_ATTACHMENTS, MAX_ATTACHMENTS, 1));
+    }
+
+    #[test]
+    fn a_lost_service_is_no_busy_one() {
+        let of = |reason| {
+            let transfer = Box::new(memferry::nop());
+            NotBegun::from(SubmitError { reason, transfer })
+        };
+        assert!(matches!(of(SubmitReason::ServiceLost), NotBegun::Lost));
+        let full = of(SubmitReason::Full { capacity: 1 });
+        assert!(matches!(full, NotBegun::Refused(PeerReason::Busy)));
+        assert!(matches!(of(SubmitReason::ForeignFrame), NotBegun::Refused(PeerReason::Failed)));
+    }
+
+    #[test]
+    fn attachments_count_in_the_window_of_a_peer() {
+        let mut served = Served::default();
+        let attach = || Message::Attach { id: 1, token: GrantToken::from_raw(1 << 32), user: 0 };
+        for _ in 0..WINDOW {
+            assert_eq!(Owner::ask(&mut served, attach(), &[]), Ok(()));
+        }
+        assert_eq!(Owner::ask(&mut served, attach(), &[]), Err(BadMessage::Window));
+    }
 }

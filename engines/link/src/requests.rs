@@ -5,7 +5,8 @@
 //!                                                         └─► all answered ─► completed, once
 //! ```
 //!
-//! What is sent and what comes lies in buffers of the link. So a request whose peer is lost ends at once: nothing touches its memory.
+//! What is sent and what comes lies in buffers of the link. So a request whose peer is lost, or too slow, or that is cancelled ends at once:
+//! nothing touches its memory. Answers to its accesses are awaited and thrown away.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,10 +18,20 @@ use crate::message::{CRC_BYTES, Message};
 
 /// Accesses of one request that are under way at a time: enough to keep both services and the wire busy.
 const AHEAD: usize = 8;
+/// What a peer has to reach over a whole request: as the own service demands of this link.
+const SLOWEST_BYTES_PER_SECOND: u64 = 32 << 20;
+/// Times the limit for one access that a request may take besides the time for its bytes. The own service grants as many of its longer limit.
+const GRACE: u32 = 4;
+
+/// How long a request may take, with `bytes` of it and of those before it, if one access may take `limit`. It is less than what the own
+/// service grants, which cuts off a link that is slower, and with it all nodes and users.
+pub(crate) fn time_for(bytes: u64, limit: Duration) -> Duration {
+    limit.saturating_mul(GRACE).saturating_add(Duration::from_secs(bytes / SLOWEST_BYTES_PER_SECOND))
+}
 
 /// An access under way, or one that is done while an earlier one is not.
 #[derive(Debug)]
-struct Flight {
+struct Sent {
     operation: u32,
     bytes: u64,
     /// Where the bytes go that are read.
@@ -36,7 +47,12 @@ pub(crate) struct Request {
     /// The frame of the other node, by its address here.
     pub(crate) frame: usize,
     work: Work,
-    flight: VecDeque<Flight>,
+    /// Bytes of the whole request.
+    total: u64,
+    since: Instant,
+    /// How long it may take.
+    time: Duration,
+    sent: VecDeque<Sent>,
     /// The bytes of the first accesses, all of them done.
     done_bytes: u64,
     /// The CRC of these bytes.
@@ -45,16 +61,51 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(job: Job, frame: usize, work: Work) -> Self {
+    /// A request that begins now, and may take `time_for` of its bytes.
+    pub(crate) fn new(job: Job, frame: usize, work: Work, time_for: impl FnOnce(u64) -> Duration) -> Self {
         let value = if let Work::Crc { seed, .. } = work { seed } else { 0 };
-        Self { job, frame, work, flight: VecDeque::new(), done_bytes: 0, value, failure: None }
+        let total = job.operation().total_bytes();
+        let time = time_for(total);
+        let since = Instant::now();
+        Self {
+            job,
+            frame,
+            work,
+            total,
+            since,
+            time,
+            sent: VecDeque::new(),
+            done_bytes: 0,
+            value,
+            failure: None,
+        }
+    }
+
+    /// Bytes of the whole request.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The service counts its limits from then on, or a little later.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Bytes from the first one on that are done.
+    pub(crate) fn done_bytes(&self) -> u64 {
+        self.done_bytes
+    }
+
+    /// Whether it takes longer than it may.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.since.elapsed() > self.time
     }
 
     pub(crate) fn id(&self) -> WorkId {
         self.job.id()
     }
 
-    /// Ends it as failed, once nothing of it is under way.
+    /// Makes it end as failed, once nothing of it is under way or nobody waits for that.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
@@ -62,7 +113,7 @@ impl Request {
     /// The next access to send, under the number `operation`; `None` if there is none now.
     pub(crate) fn next(&mut self, operation: u32, attachment: u32) -> Option<Vec<u8>> {
         let ahead = if matches!(self.work, Work::Transfer { in_order: true, .. }) { 1 } else { AHEAD };
-        if self.failure.is_some() || self.flight.len() >= ahead {
+        if self.failure.is_some() || self.sent.len() >= ahead {
             return None;
         }
         match &mut self.work {
@@ -81,12 +132,12 @@ impl Request {
                     return None;
                 }
                 let pieces = if write { Vec::new() } else { chunk };
-                self.fly(operation, bytes, pieces);
+                self.note_sent(operation, bytes, pieces);
                 Some(message)
             }
             Work::Crc { offset, length, .. } => {
                 // One after the other: each begins with the value of the one before.
-                if *length == 0 || !self.flight.is_empty() {
+                if *length == 0 || !self.sent.is_empty() {
                     return None;
                 }
                 let bytes = (*length).min(CRC_BYTES);
@@ -94,19 +145,19 @@ impl Request {
                     Message::Crc { operation, attachment, offset: *offset, length: bytes, seed: self.value };
                 *offset += bytes;
                 *length -= bytes;
-                self.fly(operation, bytes, Vec::new());
+                self.note_sent(operation, bytes, Vec::new());
                 Some(message.encode(0))
             }
         }
     }
 
-    fn fly(&mut self, operation: u32, bytes: u64, pieces: Vec<Piece>) {
-        self.flight.push_back(Flight { operation, bytes, pieces, since: Instant::now(), is_done: false });
+    fn note_sent(&mut self, operation: u32, bytes: u64, pieces: Vec<Piece>) {
+        self.sent.push_back(Sent { operation, bytes, pieces, since: Instant::now(), is_done: false });
     }
 
     /// Whether an access was not answered for longer than `limit`. The own service would cut off a link that waits for ever.
     pub(crate) fn is_late(&self, limit: Duration) -> bool {
-        self.flight.iter().any(|flight| !flight.is_done && flight.since.elapsed() > limit)
+        self.sent.iter().any(|one| !one.is_done && one.since.elapsed() > limit)
     }
 
     /// Takes the answer to an access. Returns false if it is no answer to what was asked.
@@ -117,16 +168,16 @@ impl Request {
         outcome: Result<u32, PeerReason>,
         payload: &[u8],
     ) -> bool {
-        let is_it = |flight: &&mut Flight| flight.operation == operation && !flight.is_done;
-        let Some(flight) = self.flight.iter_mut().find(is_it) else { return false };
-        let reads = !flight.pieces.is_empty();
-        let expected = if reads && outcome.is_ok() { flight.bytes } else { 0 };
+        let is_it = |one: &&mut Sent| one.operation == operation && !one.is_done;
+        let Some(access) = self.sent.iter_mut().find(is_it) else { return false };
+        let reads = !access.pieces.is_empty();
+        let expected = if reads && outcome.is_ok() { access.bytes } else { 0 };
         if payload.len() as u64 != expected {
             return false;
         }
-        flight.is_done = true;
+        access.is_done = true;
         let scattered = if reads && outcome.is_ok() && self.failure.is_none() {
-            scatter(&flight.pieces, payload)
+            scatter(&access.pieces, payload)
         } else {
             Ok(())
         };
@@ -140,8 +191,8 @@ impl Request {
             }
         }
         let before = self.done_bytes;
-        while self.flight.front().is_some_and(|first| first.is_done) {
-            let first = self.flight.pop_front();
+        while self.sent.front().is_some_and(|first| first.is_done) {
+            let first = self.sent.pop_front();
             // What was done behind a failure does not count.
             if self.failure.is_none() {
                 self.done_bytes += first.map_or(0, |first| first.bytes);
@@ -159,7 +210,7 @@ impl Request {
             Work::Transfer { pieces, .. } => pieces.is_empty(),
             Work::Crc { length, .. } => *length == 0,
         };
-        self.flight.is_empty() && (is_sent || self.failure.is_some())
+        self.sent.is_empty() && (is_sent || self.failure.is_some())
     }
 
     /// Completes it. Its memory is not touched any more.
@@ -171,9 +222,9 @@ impl Request {
         engine.complete(self.job.id(), outcome);
     }
 
-    /// The accesses under way.
-    pub(crate) fn operations(&self) -> impl Iterator<Item = u32> {
-        self.flight.iter().filter(|flight| !flight.is_done).map(|flight| flight.operation)
+    /// The accesses under way, and since when.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (u32, Instant)> {
+        self.sent.iter().filter(|one| !one.is_done).map(|one| (one.operation, one.since))
     }
 }
 
@@ -215,6 +266,10 @@ mod tests {
 
     /// A list that reads four parts of 200 KiB of another node, each written `step` bytes after the one before.
     fn request(step: u64) -> Request {
+        request_with(step, |_| Duration::ZERO)
+    }
+
+    fn request_with(step: u64, time_for: impl FnOnce(u64) -> Duration) -> Request {
         let far = Mapping::elsewhere(1 << 48, 1 << 30).unwrap();
         let near = Mapping::owned(vec![0; 1 << 20]);
         let length = 200 << 10;
@@ -229,11 +284,25 @@ mod tests {
         let operation = Operation::ScatterGather { lists: std::sync::Arc::new(lists) };
         let (frame, work) = divide(&operation).unwrap();
         let id = WorkId { worker: 0, tag: 0 };
-        Request::new(Job::new(id, Descriptor::new(0, operation).unwrap()), frame, work)
+        Request::new(Job::new(id, Descriptor::new(0, operation).unwrap()), frame, work, time_for)
     }
 
     fn under_way(request: &mut Request) -> usize {
         (0..).map_while(|operation| request.next(operation, 1)).count()
+    }
+
+    #[test]
+    fn a_request_ends_before_the_own_service_ends_the_link() {
+        let limit = Duration::from_millis(1500);
+        // As the service counts, with a longer limit.
+        let granted = |bytes: u64| 4 * Duration::from_millis(2000) + Duration::from_secs(bytes / (32 << 20));
+        for bytes in [0, 1, 32 << 20, 1 << 30, u64::MAX] {
+            let time = time_for(bytes, limit);
+            assert!(time + Duration::from_secs(2) <= granted(bytes) && time >= 4 * limit, "{bytes}");
+        }
+        assert_eq!(time_for(1 << 30, limit), Duration::from_secs(6 + 32));
+        assert!(!request_with(0, |_| Duration::MAX).is_overdue());
+        assert!(request_with(0, |bytes| Duration::from_secs(bytes - (800 << 10))).is_overdue());
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //!         messages ─► ◄─                      records of up to 65,535 bytes; a record says whether its message goes on
 //! ```
 //!
-//! A replayed handshake fails, because both sides bring fresh keys; a replayed record, because records are counted.
+//! A replayed handshake gets as far as the first record, which fails, because both sides bring fresh keys; a replayed record fails, because
+//! records are counted. So a peer is proved to the one that was connected to when its first message has come: until then all that it does has to
+//! be done within one time limit, and it counts as a stranger.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry::NodeName;
 use snow::{Builder, HandshakeState, StatelessTransportState};
@@ -31,7 +33,7 @@ const RECORD_BYTES: usize = 65_535;
 const TAG_BYTES: usize = 16;
 /// Bytes of a message in one record: a byte says whether it is the last one.
 const PART_BYTES: usize = RECORD_BYTES - TAG_BYTES - 1;
-/// How long a handshake may take at each step.
+/// How long a handshake may take, with the first message of each side.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 const GO_ON: u8 = 0;
@@ -61,15 +63,55 @@ pub enum HandshakeError {
         "the keys do not match: each node has to know the key that `memferry-link keygen` printed on the other ({0})"
     )]
     Key(snow::Error),
-    #[error("node {0} connects by itself, or has to be told to: its name comes first")]
+    #[error(
+        "the other link closed the connection: its process ended, it is busy with strangers, or the keys do not match (each node has to know the key that `memferry-link keygen` printed on the other)"
+    )]
+    Closed,
+    #[error("node {0} connects by itself, or its configuration is wrong: its name comes first")]
     Direction(NodeName),
 }
 
-/// The two ends of a connection whose peer is proved.
+/// The two ends of a connection whose peer is proved when its first message has come.
 pub struct Secured {
     pub node: NodeName,
     pub reader: Reader,
     pub writer: Writer,
+}
+
+/// A connection whose other side has so much time for all that it does.
+struct Patient<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Patient<'_> {
+    fn new(stream: &TcpStream) -> io::Result<Patient<'_>> {
+        stream.set_nodelay(true)?;
+        Ok(Patient { stream, until: Instant::now() + PATIENCE })
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn preamble(version: u16, from: NodeName, to: NodeName) -> [u8; PREAMBLE_BYTES] {
@@ -79,12 +121,6 @@ fn preamble(version: u16, from: NodeName, to: NodeName) -> [u8; PREAMBLE_BYTES] 
     bytes[10..26].copy_from_slice(&from.to_bytes());
     bytes[26..].copy_from_slice(&to.to_bytes());
     bytes
-}
-
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
 }
 
 fn builder<'a>(
@@ -105,8 +141,9 @@ fn builder<'a>(
 ///
 /// # Errors
 /// [`HandshakeError`].
-pub fn open(mut stream: TcpStream, config: &Config, peer: NodeName) -> Result<Secured, HandshakeError> {
-    prepare(&stream)?;
+pub fn open(connection: TcpStream, config: &Config, peer: NodeName) -> Result<Secured, HandshakeError> {
+    let mut stream = Patient::new(&connection)?;
+    let until = stream.until;
     let prologue = preamble(PROTOCOL, config.name, peer);
     stream.write_all(&prologue)?;
     let mut verdict = [0; 3];
@@ -121,15 +158,16 @@ pub fn open(mut stream: TcpStream, config: &Config, peer: NodeName) -> Result<Se
     let mut state = builder(config, peer, &prologue)?.build_initiator().map_err(HandshakeError::Key)?;
     send_step(&mut stream, &mut state)?;
     receive_step(&mut stream, &mut state)?;
-    finish(stream, state, peer)
+    finish(connection, state, peer, until)
 }
 
 /// Takes a connection that a peer has opened.
 ///
 /// # Errors
 /// [`HandshakeError`].
-pub fn accept(mut stream: TcpStream, config: &Config) -> Result<Secured, HandshakeError> {
-    prepare(&stream)?;
+pub fn accept(connection: TcpStream, config: &Config) -> Result<Secured, HandshakeError> {
+    let mut stream = Patient::new(&connection)?;
+    let until = stream.until;
     let mut prologue = [0; PREAMBLE_BYTES];
     stream.read_exact(&mut prologue)?;
     if prologue[..8] != MAGIC {
@@ -160,10 +198,10 @@ pub fn accept(mut stream: TcpStream, config: &Config) -> Result<Secured, Handsha
     let mut state = builder(config, from, &prologue)?.build_responder().map_err(HandshakeError::Key)?;
     receive_step(&mut stream, &mut state)?;
     send_step(&mut stream, &mut state)?;
-    finish(stream, state, from)
+    finish(connection, state, from, until)
 }
 
-fn send_step(stream: &mut TcpStream, state: &mut HandshakeState) -> Result<(), HandshakeError> {
+fn send_step(stream: &mut Patient<'_>, state: &mut HandshakeState) -> Result<(), HandshakeError> {
     let mut record = [0; 256];
     let length = state.write_message(&[], &mut record).map_err(HandshakeError::Key)?;
     stream.write_all(&(length as u16).to_le_bytes())?;
@@ -171,13 +209,11 @@ fn send_step(stream: &mut TcpStream, state: &mut HandshakeState) -> Result<(), H
     Ok(())
 }
 
-fn receive_step(stream: &mut TcpStream, state: &mut HandshakeState) -> Result<(), HandshakeError> {
+fn receive_step(stream: &mut Patient<'_>, state: &mut HandshakeState) -> Result<(), HandshakeError> {
     let mut length = [0; 2];
     // A peer to which this side's key is wrong closes the connection here.
     stream.read_exact(&mut length).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            HandshakeError::Key(snow::Error::Decrypt)
-        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => HandshakeError::Closed,
         _ => HandshakeError::System(error),
     })?;
     let mut record = [0; 256];
@@ -188,13 +224,15 @@ fn receive_step(stream: &mut TcpStream, state: &mut HandshakeState) -> Result<()
     state.read_message(record, &mut nothing).map(drop).map_err(HandshakeError::Key)
 }
 
-fn finish(stream: TcpStream, state: HandshakeState, node: NodeName) -> Result<Secured, HandshakeError> {
+fn finish(
+    stream: TcpStream,
+    state: HandshakeState,
+    node: NodeName,
+    until: Instant,
+) -> Result<Secured, HandshakeError> {
     let state = Arc::new(state.into_stateless_transport_mode().map_err(HandshakeError::Key)?);
-    // From here on the thread that reads waits as long as it takes: the other one notices a silent peer.
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(None)?;
     let writer = Writer { stream: stream.try_clone()?, state: Arc::clone(&state), count: 0 };
-    let reader = Reader { stream, state, count: 0, record: vec![0; RECORD_BYTES] };
+    let reader = Reader { stream, state, count: 0, record: vec![0; RECORD_BYTES], until: Some(until) };
     Ok(Secured { node, reader, writer })
 }
 
@@ -238,9 +276,29 @@ pub struct Reader {
     state: Arc<StatelessTransportState>,
     count: u64,
     record: Vec<u8>,
+    /// Until the first message has come: when it has to be there.
+    until: Option<Instant>,
 }
 
 impl Reader {
+    /// The peer is proved by a message that came. From here on a thread that reads or writes waits as long as it takes: another one notices a
+    /// silent peer.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn settle(&mut self) -> io::Result<()> {
+        self.until = None;
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)
+    }
+
+    fn fill(stream: &mut TcpStream, until: Option<Instant>, bytes: &mut [u8]) -> io::Result<()> {
+        match until {
+            Some(until) => Patient { stream, until }.read_exact(bytes),
+            None => stream.read_exact(bytes),
+        }
+    }
+
     /// The connection, to end it from another thread.
     ///
     /// # Errors
@@ -259,9 +317,9 @@ impl Reader {
         let malformed = |what: &'static str| io::Error::new(io::ErrorKind::InvalidData, what);
         loop {
             let mut length = [0; 2];
-            self.stream.read_exact(&mut length)?;
+            Self::fill(&mut self.stream, self.until, &mut length)?;
             let record = &mut self.record[..usize::from(u16::from_le_bytes(length))];
-            self.stream.read_exact(record)?;
+            Self::fill(&mut self.stream, self.until, record)?;
             let read = self.state.read_message(self.count, record, &mut part);
             let read = read.map_err(|_| malformed("a record that the peer did not send, or not now"))?;
             self.count += 1;
@@ -295,7 +353,7 @@ mod tests {
     type Outcome = Result<Secured, HandshakeError>;
 
     /// What both sides of a handshake say.
-    fn meet(opener: &Config, to: &str, taker: &Config) -> (Outcome, Outcome) {
+    fn connect(opener: &Config, to: &str, taker: &Config) -> (Outcome, Outcome) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {
@@ -310,7 +368,7 @@ mod tests {
         let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
         let alpha = config("alpha", &keys[0], "beta", keys[1].public);
         let beta = config("beta", &keys[1], "alpha", keys[0].public);
-        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let (opened, taken) = connect(&alpha, "beta", &beta);
         let mut one = opened.unwrap();
         let mut other = taken.unwrap();
         assert_eq!((one.node, other.node), ("beta".parse().unwrap(), "alpha".parse().unwrap()));
@@ -325,13 +383,13 @@ mod tests {
         one.writer.count = 0;
         one.writer.send(b"replayed").unwrap();
         assert!(other.reader.receive().is_err());
-        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let (opened, taken) = connect(&alpha, "beta", &beta);
         let mut one = opened.unwrap();
         let mut other = taken.unwrap();
         one.writer.stream.write_all(&[20, 0]).unwrap();
         one.writer.stream.write_all(&[9; 20]).unwrap();
         assert!(other.reader.receive().is_err());
-        let (opened, taken) = meet(&alpha, "beta", &beta);
+        let (opened, taken) = connect(&alpha, "beta", &beta);
         let mut one = opened.unwrap();
         let mut other = taken.unwrap();
         std::thread::scope(|scope| {
@@ -354,20 +412,58 @@ mod tests {
             (&config("alpha", &wrong, "beta", keys[1].public), &beta),
             (&alpha, &config("beta", &wrong, "alpha", keys[0].public)),
         ] {
-            let (opened, taken) = meet(one, "beta", other);
+            let (opened, taken) = connect(one, "beta", other);
             assert!(text(&opened).contains("keys do not match"), "{}", text(&opened));
             assert!(text(&taken).contains("keys do not match"), "{}", text(&taken));
         }
         // Another name, on either side.
-        let (opened, taken) = meet(&config("delta", &keys[0], "beta", keys[1].public), "beta", &beta);
+        let (opened, taken) = connect(&config("delta", &keys[0], "beta", keys[1].public), "beta", &beta);
         assert!(text(&opened).contains("does not know this node"), "{}", text(&opened));
         assert!(text(&taken).contains("calls itself delta"), "{}", text(&taken));
         let gamma = config("gamma", &keys[1], "alpha", keys[0].public);
-        let (opened, _) = meet(&alpha, "beta", &gamma);
+        let (opened, _) = connect(&alpha, "beta", &gamma);
         assert!(text(&opened).contains("does not know this node"), "{}", text(&opened));
         // The wrong one connects.
-        let (_, taken) = meet(&beta, "alpha", &alpha);
+        let (_, taken) = connect(&beta, "alpha", &alpha);
         assert!(text(&taken).contains("its name comes first"), "{}", text(&taken));
+    }
+
+    #[test]
+    fn a_replayed_handshake_proves_nothing_and_a_slow_one_ends() {
+        let keys = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
+        let alpha = config("alpha", &keys[0], "beta", keys[1].public);
+        let beta = config("beta", &keys[1], "alpha", keys[0].public);
+        let prologue = preamble(PROTOCOL, alpha.name, beta.name);
+        let mut state = builder(&alpha, beta.name, &prologue).unwrap().build_initiator().unwrap();
+        let mut record = [0; 256];
+        let length = state.write_message(&[], &mut record).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let [early, late] = [listener.local_addr().unwrap(); 2].map(|address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&prologue).unwrap();
+            stream.write_all(&(length as u16).to_le_bytes()).unwrap();
+            stream.write_all(&record[..length]).unwrap();
+            stream
+        });
+        // What was heard before, and then nothing, or a record in parts that come for ever.
+        let mut taken = [0; 2].map(|_| accept(listener.accept().unwrap().0, &beta).unwrap());
+        std::thread::scope(|scope| {
+            let dripping = scope.spawn(move || {
+                let mut late = late;
+                late.write_all(&60_000_u16.to_le_bytes()).unwrap();
+                while late.write_all(&[0]).is_ok() {
+                    std::thread::sleep(PATIENCE / 20);
+                }
+            });
+            for one in taken.iter_mut().rev() {
+                let ended = one.reader.receive().err().map(|error| error.kind());
+                let is_late = matches!(ended, Some(io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock));
+                assert!(is_late, "{ended:?}");
+            }
+            drop(taken);
+            dripping.join().unwrap();
+        });
+        drop(early);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use self::table::{
     WorkerParameters,
 };
 use crate::backlog::Unsent;
-use crate::message::MAX_MESSAGE;
+use crate::message::{MAX_MESSAGE, WINDOW};
 
 pub(crate) use self::table::UcxError;
 
@@ -45,7 +45,9 @@ const FIELD_ERROR_HANDLER: u64 = 1 << 2;
 const ENDPOINT_FIELDS: u64 = 1 | 1 << 1 | FIELD_ERROR_HANDLER;
 /// Peers that fail are reported, which transports over shared memory cannot. Without, the link notices it by the encrypted connection.
 const ERROR_MODES: [i32; 2] = [1, 0];
-const HANDLER_FIELDS: u64 = 1 | 1 << 2 | 1 << 3;
+const HANDLER_FIELDS: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3;
+/// A message is shown when all of it is there.
+const WHOLE_MESSAGES: u32 = 1;
 const ATTRIBUTE_CALLBACK: u32 = 1 << 1;
 const ATTRIBUTE_USER_DATA: u32 = 1 << 2;
 const ATTRIBUTE_FLAGS: u32 = 1 << 4;
@@ -63,6 +65,8 @@ struct Inbox {
     arrived: Vec<Vec<u8>>,
     /// Endpoints of which UCX reported an error, some perhaps closed.
     failed: Vec<*mut c_void>,
+    /// Messages that are being fetched, and how many may be: anybody can offer some.
+    fetching: (usize, usize),
 }
 
 /// A buffer that UCX has.
@@ -103,11 +107,11 @@ pub(crate) fn prepare() {
 }
 
 impl Ucx {
-    /// Loads the library and opens a worker.
+    /// Loads the library and opens a worker that so many peers send to.
     ///
     /// # Errors
     /// [`UcxError`].
-    pub(crate) fn load(path: &Path) -> Result<Self, UcxError> {
+    pub(crate) fn load(path: &Path, peers: usize) -> Result<Self, UcxError> {
         let table = Table::load(path)?;
         let parameters = Parameters { mask: FIELD_FEATURES, features: FEATURE_MESSAGES, rest: [0; 32] };
         let mut context = std::ptr::null_mut();
@@ -120,12 +124,14 @@ impl Ucx {
         let mut worker = std::ptr::null_mut();
         // SAFETY: X: as above; the context was just made.
         check("ucp_worker_create", unsafe { (table.create_worker)(context, &parameters, &mut worker) })?;
-        let inbox = Box::new(Inbox { table, worker, arrived: Vec::new(), failed: Vec::new() });
+        // A peer asks and answers within its window.
+        let fetching = (0, 2 * WINDOW * peers.max(1));
+        let inbox = Box::new(Inbox { table, worker, arrived: Vec::new(), failed: Vec::new(), fetching });
         let inbox = Box::into_raw(inbox);
         let handler = Handler {
             mask: HANDLER_FIELDS,
             id: MESSAGE_ID,
-            flags: 0,
+            flags: WHOLE_MESSAGES,
             on_message: Some(on_message),
             argument: inbox.cast(),
             rest: [0; 8],
@@ -309,8 +315,7 @@ unsafe extern "C" fn on_message(
     length: usize,
     arrival: *const Arrival,
 ) -> Status {
-    // SAFETY: as above. No reference to the inbox lives while UCX runs.
-    let inbox = unsafe { &mut *argument.cast::<Inbox>() };
+    let inbox = argument.cast::<Inbox>();
     if length > MAX_MESSAGE + KEY_BYTES {
         return OK;
     }
@@ -321,11 +326,16 @@ unsafe extern "C" fn on_message(
             // SAFETY: X: UCX passes so many bytes, which stay during the call.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) });
         }
-        inbox.arrived.push(bytes);
+        // SAFETY: as above. No reference to the inbox lives while UCX runs.
+        unsafe { (*inbox).arrived.push(bytes) };
         return OK;
     }
-    let table = inbox.table;
-    let worker = inbox.worker;
+    // SAFETY: as above.
+    let (table, worker, fetching) = unsafe { ((*inbox).table, (*inbox).worker, (*inbox).fetching) };
+    // Not fetched, it is dropped. If it was a peer's after all, its request ends with the connection.
+    if fetching.0 >= fetching.1 {
+        return OK;
+    }
     let lent = Box::into_raw(Box::new(Lent { inbox, bytes: vec![0; length], _unsent: None }));
     let mut parameters = RequestParameters::new();
     parameters.attributes = ATTRIBUTE_CALLBACK | ATTRIBUTE_USER_DATA | ATTRIBUTE_MEMORY_TYPE;
@@ -334,15 +344,20 @@ unsafe extern "C" fn on_message(
     // SAFETY: X: the buffer has so many bytes, and lives in its box until `on_received`, or until it is taken back here because UCX is
     // done with it.
     unsafe {
+        (*inbox).fetching.0 += 1;
         let start = (*lent).bytes.as_mut_ptr();
         let request = (table.receive)(worker, data, start.cast(), length, &parameters);
         match state_of(request) {
             State::Pending => {}
             State::Done => {
                 let lent = Box::from_raw(lent);
-                (*lent.inbox).arrived.push(lent.bytes);
+                (*inbox).fetching.0 -= 1;
+                (*inbox).arrived.push(lent.bytes);
             }
-            State::Failed => drop(Box::from_raw(lent)),
+            State::Failed => {
+                (*inbox).fetching.0 -= 1;
+                drop(Box::from_raw(lent));
+            }
         }
     }
     IN_PROGRESS
@@ -354,6 +369,7 @@ unsafe extern "C" fn on_received(request: *mut c_void, status: Status, _: usize,
     unsafe {
         let lent = *Box::from_raw(user_data.cast::<Lent>());
         ((*lent.inbox).table.free_request)(request);
+        (*lent.inbox).fetching.0 -= 1;
         if status == OK {
             (*lent.inbox).arrived.push(lent.bytes);
         }

@@ -388,7 +388,7 @@ class Client:
     ) -> Grant:
         """Grants rights on a frame or a region to one session, or to every session of a user (a user id). `rights` are letters
         of "rwg", to read, to write, to grant. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
-        interrupted, so revoke the grant before the memory is reused.
+        interrupted, so revoke the grant before the memory is reused. The clock stops while the machine is suspended.
 
         Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
         for other memory, other letters, more or fewer than one grantee, or a closed client.

@@ -203,7 +203,7 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     say!("\n3. Alpha's link is killed while {COPIES} copies are on their way");
     let tickets = begin(&mut queue, &remote, &own)?;
     drop(nodes[0].link.take());
-    ended(&mut queue, tickets)?;
+    ended(&mut queue, tickets, |failure| matches!(failure, Failure::PeerLost))?;
     nodes[0].start_link(stage)?;
     patiently(stage, "connecting again", || {
         matches!(run(&mut queue, &remote, &own), Ok(None)).then_some(())
@@ -213,7 +213,7 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     say!("\n4. Alpha revokes the grant while {COPIES} copies are on their way");
     let tickets = begin(&mut queue, &remote, &own)?;
     grant.revoke()?;
-    ended(&mut queue, tickets)?;
+    ended(&mut queue, tickets, |failure| matches!(failure, Failure::PeerRefused { .. }))?;
     refused("a copy after that", run(&mut queue, &remote, &own)?)?;
 
     drop((queue, own, remote, writable, stolen, client, owned));
@@ -252,12 +252,18 @@ fn begin(queue: &mut Queue, remote: &Frame, own: &Frame) -> Result<Vec<memferry:
     (0..COPIES).map(submit).collect()
 }
 
-fn ended(queue: &mut Queue, tickets: Vec<memferry::Ticket>) -> Result<(), CommandError> {
+/// Counts how the copies ended. Those that failed must have failed as `is_meant`.
+fn ended(
+    queue: &mut Queue,
+    tickets: Vec<memferry::Ticket>,
+    is_meant: impl Fn(&Failure) -> bool,
+) -> Result<(), CommandError> {
     let mut failures = std::collections::BTreeMap::<String, u32>::new();
     let mut done = 0;
     for ticket in tickets {
         match queue.wait(ticket) {
             Ok(_) => done += 1,
+            Err(error) if !is_meant(&error.failure) => return Err(error.failure.to_string().into()),
             Err(error) => *failures.entry(error.failure.to_string()).or_default() += 1,
         }
     }

@@ -166,6 +166,11 @@ impl Service {
     ) -> Executed {
         let propose = || {
             check_node(node)?;
+            if rights.contains(Rights::GRANT) {
+                let why = "memory of another node cannot be granted on here; leave the right to grant out of the token, and have its owner \
+                           grant to each user";
+                return Err(refusal(RefusalKind::Argument, why));
+            }
             let user = self.room_at_engine(session, length)?;
             let attach = |frame| FrameEvent::Attach { frame, length, node, token, user };
             self.engine_processes().ask_for_frame(user, LINK, (length, rights), attach)
@@ -183,9 +188,18 @@ impl Service {
         to: (NodeName, u32),
         token: GrantToken,
     ) -> Result<Answer, Refusal> {
-        let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
-        if !self.config.engines.iter().any(|engine| engine.name == LINK && engine.user == user) {
-            let why = format!("only the user of the engine process {LINK:?} accepts grants for other nodes");
+        let process = self.sessions().get(session).ok_or_else(session_closed)?.client.process;
+        // Other processes of the same user are other engines, perhaps, and not what grantors of memory to other nodes trust.
+        let link = {
+            let engines = self.engine_processes();
+            let mut states = engines.states();
+            states
+                .find(|state| state.config.name == LINK && state.is_connected)
+                .and_then(|state| state.session)
+        };
+        let of_link = link.and_then(|link| self.sessions().get(link).map(|open| open.client.process));
+        if of_link != Some(process) {
+            let why = format!("only the process that is the engine {LINK:?} accepts grants for other nodes");
             return Err(refusal(RefusalKind::Argument, why));
         }
         let accepted = self.capabilities().accept_for(session, to, token);

@@ -1,4 +1,4 @@
-//! Grants for a limited time: when their capabilities stop to give access, and that nothing below them lasts longer.
+//! Grants for a limited time: when their capabilities stop giving access, and that nothing below them lasts longer.
 
 use super::*;
 

@@ -1,0 +1,55 @@
+//! Networks of their own for the links of a test.
+//!
+//! ```text
+//! n0 ─ veth ─┐
+//! n1 ─ veth ─┼─ bridge in n3
+//! n2 ─ veth ─┘
+//! ```
+
+use std::process::Command;
+
+/// Three networks that are joined by a fourth, which ends with this value.
+pub(crate) struct Networks(Vec<String>);
+
+impl Networks {
+    /// None if this user may not make them.
+    pub(crate) fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let prefix = format!("mf{}", std::process::id());
+        let networks = Self((0..4).map(|number| format!("{prefix}n{number}")).collect());
+        let script = "set -e; for n in 0 1 2 3; do ip netns add $P'n'$n; ip -n $P'n'$n link set lo up; done
+            ip -n $P'n3' link add name switch type bridge; ip -n $P'n3' link set switch up
+            for n in 0 1 2; do
+                ip -n $P'n3' link add name port$n type veth peer name $P'v'$n netns $P'n'$n
+                ip -n $P'n3' link set port$n master switch up
+                ip -n $P'n'$n addr add 10.77.0.1$n/24 dev $P'v'$n; ip -n $P'n'$n link set $P'v'$n up
+            done";
+        let made = Command::new("sh").args(["-c", script]).env("P", &prefix).output().ok()?;
+        if !made.status.success() {
+            eprintln!("no networks: {}", String::from_utf8_lossy(&made.stderr));
+            return None;
+        }
+        Some(networks)
+    }
+
+    pub(crate) fn command(&self, number: usize) -> Vec<String> {
+        ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
+    }
+
+    /// Cuts a node off, or joins it again.
+    pub(crate) fn set(&self, number: usize, state: &str) {
+        let port = format!("port{number}");
+        let done = Command::new("ip").args(["-n", &self.0[3], "link", "set", &port, state]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
