@@ -10,11 +10,8 @@ use crate::address::PciAddress;
 use crate::device::{Abilities, Opened};
 use crate::linux::Linux;
 use crate::open::OpenError;
-use crate::server::{ServeError, Server};
+use crate::server::{CHANNEL_REQUESTS, ServeError, Server};
 use crate::vfio::Vfio;
-
-/// Requests for each channel: one runs, the others begin without a round trip to the service.
-pub(crate) const CHANNEL_REQUESTS: u32 = 4;
 
 /// Moves the bytes of a memferry service's requests with an Intel I/OAT DMA engine, through VFIO.
 ///

@@ -2,7 +2,6 @@
 //!
 //! Source: the tables of Linux's driver of the device (`drivers/dma/ioat`), which also say where XOR must not be used.
 
-/// Intel's vendor number.
 pub(crate) const INTEL: u16 = 0x8086;
 
 /// What becomes of a device with such a number.

@@ -130,7 +130,7 @@ pub(crate) struct Found {
     pub(crate) is_reset: bool,
 }
 
-/// Takes the device.
+/// Takes the device, up to where its registers can be mapped.
 pub(crate) fn open<V: Vfio>(vfio: &mut V, device: PciAddress) -> Result<Found, OpenError> {
     let generation = check(vfio, device)?;
     let group = group(vfio, device)?;

@@ -20,12 +20,13 @@ use thiserror::Error;
 
 use crate::address::PciAddress;
 use crate::device::Parts;
-use crate::engine::CHANNEL_REQUESTS;
 use crate::frames::Frames;
 use crate::memory::{Reached, RingWords};
 use crate::open::OpenError;
 use crate::vfio::Vfio;
 
+/// Requests for each channel: one runs, the others begin without a round trip to the service.
+pub(crate) const CHANNEL_REQUESTS: u32 = 4;
 /// The longest that an engine without requests sleeps before it looks after the device.
 const IDLE: Duration = Duration::from_secs(1);
 /// After the last request, so long the next one is waited for without a sleep.

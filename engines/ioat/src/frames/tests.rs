@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 struct Recorder {
-    /// Bytes by address.
+    /// How far each frame is mapped, by where it begins.
     mapped: Mutex<BTreeMap<u64, u64>>,
     refuses: AtomicBool,
     maps: AtomicU32,

@@ -43,7 +43,7 @@ pub(crate) struct Behaviour {
 struct Table {
     /// Frames, and how many bytes of each are mapped.
     windows: BTreeMap<u64, (Mapping, u64)>,
-    /// Pieces.
+    /// Calls that succeeded, whatever was unmapped since.
     mapped: usize,
 }
 
