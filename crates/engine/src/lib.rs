@@ -61,4 +61,4 @@ pub use memferry_transfer::{
     CacheHint, Descriptor, Failure, GrantToken, Handle, Lists, NodeName, Operation, Operations, Outcome,
     Pattern, PeerReason, Region, Segment, Side,
 };
-pub use options::EngineOptions;
+pub use options::{EngineOptions, report};

@@ -17,6 +17,6 @@ pub struct EngineOptions {
 }
 
 /// Writes a line for the administrator to standard error, as far as that is open.
-pub(crate) fn report(name: &str, what: std::fmt::Arguments<'_>) {
+pub fn report(name: &str, what: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "memferry engine {name}: {what}");
 }

@@ -61,6 +61,10 @@ impl<D: NarrowIo> NarrowIo for Shared<D> {
     fn write16(&mut self, offset: u32, value: u16) {
         self.with(|device| device.write16(offset, value));
     }
+
+    fn clear_other_errors(&mut self) {
+        self.with(|device| device.clear_other_errors());
+    }
 }
 
 impl<D: memferry_dsa::registers::RegisterIo> memferry_dsa::registers::RegisterIo for Shared<D> {

@@ -185,7 +185,7 @@ impl<D: Device + NarrowIo, M: DmaMemory, B: DeviceMemory> IoatEngine<D, M, B> {
         self.slots.get(channel as usize).is_some_and(|slot| self.driver.is_quarantined(&slot.channel))
     }
 
-    /// The errors with which a channel halted last, for people to read.
+    /// The errors with which a channel halted in its last transfer, for people to read.
     pub fn last_errors(&self, channel: u32) -> Chanerr {
         self.slots.get(channel as usize).map_or(Chanerr::new(), |slot| slot.errors)
     }
@@ -463,6 +463,7 @@ impl<D: Device + NarrowIo, M: DmaMemory, B: DeviceMemory> Engine for IoatEngine<
         match admit(&descriptor, &announced, slot, |slot| slot.job.is_some(), plan) {
             Ok((slot, plan)) => {
                 slot.serial = slot.serial.wrapping_add(1);
+                slot.errors = Chanerr::new();
                 slot.job = Some(Job::new(plan));
                 Ok(Ticket { channel: number, serial: slot.serial })
             }

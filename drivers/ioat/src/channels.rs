@@ -88,6 +88,8 @@ pub(super) struct State {
     pub(super) word: u64,
     /// Last position whose request writes the completion word.
     pub(super) noticed: u64,
+    /// What CHANSTS named as completed when CHAINADDR was written: a descriptor of an earlier chain, until this chain has another one done.
+    pub(super) stale: u64,
 }
 
 pub(super) type States = [State; CHANNELS];

@@ -4,8 +4,8 @@
 //! Ioat::new ──► initialize: version, channels, limits, interrupts on ──► take ──► open: reset, ring, armed ──► write
 //! ```
 //!
-//! The driver does not touch channels that it has not taken, since another driver may own them. The implementations of
-//! register access and memory must keep memory writes ahead of a later register write.
+//! The driver does not touch channels that it has not taken, since another driver may own them; the only user of a device says so by
+//! [`Ioat::seize`]. The implementations of register access and memory must keep memory writes ahead of a later register write.
 
 use core::time::Duration;
 
@@ -110,7 +110,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         self.limits
     }
 
-    /// Takes channel `index` and marks it as in use.
+    /// Takes channel `index`. The read of CHANCTRL marks it as in use on the device.
     ///
     /// # Errors
     /// [`TakeError`]; nothing has changed then.
@@ -185,6 +185,8 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         *state = State { ring: state.ring, taken: state.taken, ..State::default() };
         self.memory.write(ring.completion, 0);
         self.write_half(channel, Register::Chainaddr, ring.ring);
+        // Unsure whether the register forgets the chain before. No descriptor is announced yet, so it shows none of this one.
+        self.state_mut(channel).stale = self.status(channel).completed();
     }
 
     /// Writes the lower half first: the write of the upper half takes effect.

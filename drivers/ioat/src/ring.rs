@@ -8,7 +8,8 @@
 //!
 //! The completion word and CHANSTS each name the last completed descriptor. The driver accepts only descriptors that it
 //! has announced. The word may lag behind CHANSTS, so the driver tracks both separately and frees a slot when the word has
-//! passed it. A ring whose completion writes are lost fills up until it is rewound. For an XOR with an extension, both
+//! passed it. CHANSTS may still show the chain before, whose ring was the same: what it shows when a chain begins does not count until
+//! it has changed or the word has. A ring whose completion writes are lost fills up until it is rewound. For an XOR with an extension, both
 //! name its first descriptor, so the extension is done only when a later descriptor is.
 
 use memferry_clock::Clock;
@@ -155,7 +156,11 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
     pub fn inspect(&mut self, channel: &Channel) -> Progress {
         let status = self.status(channel);
         let state = self.state_mut(channel);
-        if let Some(ring) = state.ring {
+        // Once something is done, the register shows this chain.
+        let is_stale = state.done == 0 && status.completed() == state.stale;
+        if let Some(ring) = state.ring
+            && !is_stale
+        {
             state.done = state.position(status, &ring, state.done);
             state.follow();
         }

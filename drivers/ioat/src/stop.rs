@@ -3,7 +3,7 @@
 //! ```text
 //! ask_suspend ──► the current descriptor ends ──► is_suspended ─┬─► resume ──► continues with the next descriptor
 //!                                                               └─► rewind ──► empty chain; pending requests are dropped
-//! recover: reset ─┬─► CHANERR cleared, ring set up again
+//! recover: reset ─┬─► CHANERR and errors outside the registers cleared, ring set up again
 //!                 └─► timeout ──► quarantined: the channel may still access memory
 //! ```
 //!
@@ -17,7 +17,7 @@ use memferry_ioat_registers::NarrowIo;
 use memferry_ioat_registers::{Chancmd, Chanerr, Register, TransferState};
 use thiserror::Error;
 
-use super::channels::{Channel, StopError};
+use super::channels::{Channel, State, StopError};
 use super::device::{Ioat, at};
 use super::memory::DmaMemory;
 use super::ring::Progress;
@@ -93,6 +93,29 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
     /// # Errors
     /// [`StopError::NotReset`] after `timeout`; the channel is quarantined then.
     pub fn recover(&mut self, channel: &Channel, timeout: Duration) -> Result<(), StopError> {
+        self.reset(channel, timeout)?;
+        self.set_up(channel);
+        Ok(())
+    }
+
+    /// Resets every channel of the device, also those in use, and marks each as free. Without it, what another driver left behind would go
+    /// on, or keep channels from being taken. For the only user of a device that was not reset; it must not access memory meanwhile.
+    ///
+    /// # Errors
+    /// [`StopError::NotReset`] of the first channel that does not end its reset within `timeout`. It is quarantined, and the rest untouched.
+    pub fn seize(&mut self, timeout: Duration) -> Result<(), StopError> {
+        for index in 0..self.channels() {
+            let channel = Channel { index };
+            self.reset(&channel, timeout)?;
+            self.io.write(at(&channel, Register::ChanerrMask), 0);
+            self.io.write16(at(&channel, Register::Chanctrl), 0);
+            *self.state_mut(&channel) = State::default();
+        }
+        Ok(())
+    }
+
+    /// Resets a channel and clears its errors.
+    fn reset(&mut self, channel: &Channel, timeout: Duration) -> Result<(), StopError> {
         self.command(channel, Chancmd::new().with_reset(true));
         let is_over = |driver: &mut Self| {
             let command = driver.io.read8(at(channel, Register::Chancmd));
@@ -105,8 +128,8 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         // Errors survive the reset, and the channel does not start a chain while any is set.
         let errors = Chanerr::from_bits(self.io.read(at(channel, Register::Chanerr)));
         self.io.write(at(channel, Register::Chanerr), errors.into_bits());
+        self.io.clear_other_errors();
         self.state_mut(channel).quarantined = false;
-        self.set_up(channel);
         Ok(())
     }
 

@@ -27,6 +27,8 @@ struct Registers {
     writes: Vec<(u32, u32, u32)>,
     /// The device ignores commands: their bits stay set.
     unresponsive: bool,
+    /// Writes before each clearing of errors outside the registers.
+    cleared_after: Vec<usize>,
 }
 
 impl Registers {
@@ -42,8 +44,8 @@ impl Registers {
 
     fn put(&mut self, offset: u32, width: u32, value: u32) {
         self.writes.push((offset, width, value));
-        let clears =
-            offset == at(Register::Chanerr) || (offset == at(Register::Chancmd) && !self.unresponsive);
+        let is = |register: Register| (0..4).any(|channel| self::offset(channel, register) == offset);
+        let clears = is(Register::Chanerr) || (is(Register::Chancmd) && !self.unresponsive);
         self.set(offset, width, if clears { 0 } else { value });
     }
 }
@@ -69,6 +71,9 @@ impl NarrowIo for Registers {
     }
     fn write16(&mut self, offset: u32, value: u16) {
         self.put(offset, 2, value.into());
+    }
+    fn clear_other_errors(&mut self) {
+        self.cleared_after.push(self.writes.len());
     }
 }
 
@@ -163,6 +168,7 @@ fn opening_resets_and_writes_the_chain_last() {
         (at(Register::Chainaddr) + 4, 4, 1),
     ];
     assert_eq!(driver.io.writes, expected);
+    assert_eq!(driver.io.cleared_after, [2], "after CHANERR, before the chain");
     assert_eq!(driver.memory.0[&RING.completion], 0);
 }
 
@@ -283,6 +289,67 @@ fn ignores_impossible_and_stale_words() {
     assert_eq!(driver.free(&channel), 7 - 4, "the word's position frees slots");
     driver.memory.0.insert(RING.completion, completion_word(TransferState::Idle, 4));
     assert_eq!((driver.poll(&channel).done, driver.free(&channel)), (5, 7));
+}
+
+#[test]
+fn a_status_of_the_chain_before_is_no_progress() {
+    let (mut driver, channel) = ready();
+    let show = |driver: &mut Tested, state, slot| {
+        let status = completion_word(state, slot);
+        driver.io.set(at(Register::Chansts), 4, status as u32);
+        driver.io.set(at(Register::Chansts) + 4, 4, (status >> 32) as u32);
+    };
+    let submit = |driver: &mut Tested| {
+        for bytes in 1..=5 {
+            driver.write(&channel, &copy(bytes)).unwrap();
+        }
+        driver.ring_doorbell(&channel);
+    };
+    submit(&mut driver);
+    show(&mut driver, TransferState::Suspended, 2);
+    assert_eq!(driver.inspect(&channel).done, 3);
+    driver.rewind(&channel).unwrap();
+    submit(&mut driver);
+    assert_eq!(driver.inspect(&channel).done, 0, "of the chain before");
+    show(&mut driver, TransferState::Halted, 2);
+    driver.io.set(at(Register::Chanerr), 4, 0x100);
+    assert_eq!(driver.failure(&channel).map(|failure| failure.position), Some(1));
+    driver.recover(&channel, TIMEOUT).unwrap();
+    submit(&mut driver);
+    assert_eq!(driver.inspect(&channel).done, 0, "a recovery keeps it too");
+    show(&mut driver, TransferState::Active, 1);
+    assert_eq!(driver.inspect(&channel).done, 2);
+    show(&mut driver, TransferState::Idle, 2);
+    assert_eq!(driver.inspect(&channel).done, 3, "the same descriptor, now of this chain");
+    driver.rewind(&channel).unwrap();
+    submit(&mut driver);
+    driver.memory.0.insert(RING.completion, completion_word(TransferState::Active, 0));
+    assert_eq!(
+        (driver.poll(&channel).done, driver.inspect(&channel).done),
+        (1, 3),
+        "the word has shown this chain"
+    );
+}
+
+#[test]
+fn a_seized_device_has_all_channels_reset_and_free() {
+    let mut driver = Ioat::new(device(), Words::default(), Ticks::default());
+    driver.initialize().unwrap();
+    for channel in 0..4 {
+        driver.io.set(offset(channel, Register::Chanctrl), 2, 0x100);
+    }
+    assert_eq!(driver.take(2), Err(TakeError::InUse { index: 2 }));
+    driver.io.writes.clear();
+    driver.seize(TIMEOUT).unwrap();
+    let resets = (0..4).map(|channel| (offset(channel, Register::Chancmd), 1, 0x20));
+    assert!(resets.into_iter().all(|reset| driver.io.writes.contains(&reset)), "{:?}", driver.io.writes);
+    assert_eq!(driver.io.cleared_after.len(), 4);
+    for channel in 0..4 {
+        let channel = driver.take(channel).unwrap();
+        driver.open(&channel, RING, TIMEOUT).unwrap();
+    }
+    driver.io.unresponsive = true;
+    assert_eq!(driver.seize(TIMEOUT), Err(StopError::NotReset { channel: 0, waited: TIMEOUT }));
 }
 
 #[test]

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use memferry_engine::{
-    Engine, EngineDescription, EngineOptions, Failure, Job as Request, Operations, RunError, WorkId,
+    Engine, EngineDescription, EngineOptions, Failure, Job as Request, Operations, RunError, WorkId, report,
 };
 use thiserror::Error;
 
 use crate::checks::JobError;
 use crate::device::{Device, DeviceError};
 use crate::driver::{CallError, Code, Driver, LIBRARY, LoadError};
-use crate::frames::{Frames, tell};
+use crate::frames::Frames;
 use crate::parts::{Direction, Part, Parts, divide};
 use crate::place::Place;
 use crate::stream::{Completion, Settings, Stream, Ticket};
@@ -126,11 +126,14 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     }
     let lanes = (0..*streams).map(|_| Lane::open(&device)).collect::<Result<_, _>>()?;
     if let Some(why) = device.no_gather() {
-        tell(name, format_args!("lists of small pieces are copied without the kernel for them: {why}"));
+        report(name, format_args!("lists of small pieces are copied without the kernel for them: {why}"));
     }
     let frames = Frames::new(name, &device, *memory);
     engine.watch_frames(frames.clone());
-    tell(name, format_args!("device {ordinal} ({}) is ready, with {memory} bytes for frames", device.name()));
+    report(
+        name,
+        format_args!("device {ordinal} ({}) is ready, with {memory} bytes for frames", device.name()),
+    );
     Server { device, frames, lanes, news: Instant::now() }.serve(engine)
 }
 

@@ -8,11 +8,10 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry_engine::{ExportKind, Exported, FrameWatcher, Handle, Mapping, NotExported};
+use memferry_engine::{ExportKind, Exported, FrameWatcher, Handle, Mapping, NotExported, report};
 
 use crate::device::Device;
 use crate::host::HostMemory;
@@ -77,7 +76,7 @@ impl Frames {
     /// Writes a line to the administrator, unless `told` says that it was written before.
     fn tell_once(&self, told: &AtomicBool, what: std::fmt::Arguments<'_>) {
         if !told.swap(true, Ordering::Relaxed) {
-            tell(&self.0.name, what);
+            report(&self.0.name, what);
         }
     }
 }
@@ -136,9 +135,4 @@ impl FrameWatcher for Frames {
 /// Tells mappings apart: the address of this process, or that of the device, which no mapping of this process has.
 fn address(memory: &Mapping) -> usize {
     memory.pointer().addr()
-}
-
-/// Writes a line for the administrator to standard error, as far as that is open.
-pub(crate) fn tell(name: &str, what: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "memferry engine {name}: {what}");
 }

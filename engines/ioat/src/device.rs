@@ -14,12 +14,12 @@ use crate::address::PciAddress;
 use crate::frames::{Frames, pin_remedy};
 use crate::ids::Generation;
 use crate::memory::{Reached, RingWords};
-use crate::open::{OpenError, open};
+use crate::open::{Found, OpenError, open};
 use crate::vfio::Vfio;
 
 /// Memory of the rings of all channels: 256 descriptors and a completion word each.
 const RING_BYTES: u64 = 128 << 10;
-/// The version that the driver was written for ends here: 3.4 fetches descriptors in another way.
+/// The newest version 3 that the driver knows: 3.4 fetches descriptors in another way.
 const NEWEST_MINOR: u8 = 3;
 
 /// What a device can do, as it says, less what is known not to work.
@@ -40,7 +40,7 @@ pub struct Opened<V: Vfio> {
     abilities: Abilities,
 }
 
-/// Rings are not there before the engine is made.
+/// For a driver that gives no channel a ring.
 struct NoMemory;
 
 impl DmaMemory for NoMemory {
@@ -57,11 +57,12 @@ impl<V: Vfio> Opened<V> {
     /// # Errors
     /// [`OpenError`].
     pub fn new(mut vfio: V, device: PciAddress) -> Result<Self, OpenError> {
-        let generation = open(&mut vfio, device)?;
-        let (registers, domain) =
-            vfio.take_parts().map_err(|source| OpenError::Step { step: "mapping BAR 0", device, source })?;
+        let found = open(&mut vfio, device)?;
+        let step = |step| move |source| OpenError::Step { step, device, source };
+        let (registers, domain) = vfio.take_parts().map_err(step("mapping BAR 0"))?;
         let registers = Shared::new(registers);
-        let abilities = abilities(&registers, generation, device)?;
+        let abilities = abilities(&registers, &found, device)?;
+        vfio.enable_master().map_err(step("making a bus master"))?;
         Ok(Self { vfio, registers, domain, device, abilities })
     }
 
@@ -109,11 +110,8 @@ fn options() -> IoatOptions {
     }
 }
 
-fn abilities<R>(
-    registers: &Shared<R>,
-    generation: Generation,
-    device: PciAddress,
-) -> Result<Abilities, OpenError>
+/// What the registers say; channels that were not reset are now.
+fn abilities<R>(registers: &Shared<R>, found: &Found, device: PciAddress) -> Result<Abilities, OpenError>
 where
     Shared<R>: NarrowIo + Clock,
 {
@@ -124,8 +122,11 @@ where
     }
     let mut driver = Ioat::new(registers.clone(), NoMemory, registers.clone());
     driver.initialize().map_err(|source| OpenError::Init { device, source })?;
+    if !found.is_reset {
+        driver.seize(options().reset).map_err(|source| OpenError::NotReset { device, source })?;
+    }
     let mut operations = Operations::COPY | Operations::SCATTER_GATHER;
     operations.set(Operations::FILL, driver.limits().fills);
-    operations.set(Operations::XOR, driver.limits().xor && generation == Generation::Full);
+    operations.set(Operations::XOR, driver.limits().xor && found.generation == Generation::Full);
     Ok(Abilities { version, channels: driver.channels(), operations })
 }

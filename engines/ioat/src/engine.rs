@@ -3,19 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use memferry_engine::{Engine, EngineDescription, EngineOptions};
+use memferry_engine::{Engine, EngineDescription, EngineOptions, report};
 use thiserror::Error;
 
 use crate::address::PciAddress;
-use crate::device::Opened;
-use crate::frames::tell;
+use crate::device::{Abilities, Opened};
 use crate::linux::Linux;
 use crate::open::OpenError;
-use crate::server::{ServeError, Server};
+use crate::server::{CHANNEL_REQUESTS, ServeError, Server};
 use crate::vfio::Vfio;
-
-/// Requests for each channel: one runs, the others begin without a round trip to the service.
-const CHANNEL_REQUESTS: u32 = 4;
 
 /// Moves the bytes of a memferry service's requests with an Intel I/OAT DMA engine, through VFIO.
 ///
@@ -72,17 +68,30 @@ pub fn run_on<V: Vfio>(options: &Options, vfio: impl Fn() -> V) -> Result<(), Ru
         ..EngineDescription::default()
     };
     let connected = EngineOptions { socket: options.socket.clone(), name: options.name.clone(), description };
-    memferry_engine::run(connected, |engine| serve(engine, options, channels, vfio()))?;
+    memferry_engine::run(connected, |engine| serve(engine, options, (abilities, channels), vfio()))?;
     Ok(())
 }
 
-fn serve<V: Vfio>(engine: &mut Engine, options: &Options, channels: u32, vfio: V) -> Result<(), ServeError> {
+fn serve<V: Vfio>(
+    engine: &mut Engine,
+    options: &Options,
+    (announced, channels): (Abilities, u32),
+    vfio: V,
+) -> Result<(), ServeError> {
     let Options { name, vfio: device, .. } = options;
     let opened = Opened::new(vfio, *device)?;
-    let (major, minor) = opened.abilities().version;
-    let parts = opened.into_engine(name, channels)?;
+    if opened.abilities() != announced {
+        return Err(ServeError::Changed(*device));
+    }
+    let (major, minor) = announced.version;
+    let mut parts = opened.into_engine(name, channels)?;
+    if let Err(error) = parts.vfio.watch_requests() {
+        let what =
+            format_args!("{error}; if the kernel wants {device} back, it waits until this engine is ended");
+        report(name, what);
+    }
     let server = Server::new(name, *device, parts);
     server.watch(engine)?;
-    tell(name, format_args!("{device} (version {major}.{minor}) is ready, with {channels} channels"));
+    report(name, format_args!("{device} (version {major}.{minor}) is ready, with {channels} channels"));
     server.serve(engine)
 }

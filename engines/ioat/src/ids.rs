@@ -2,7 +2,6 @@
 //!
 //! Source: the tables of Linux's driver of the device (`drivers/dma/ioat`), which also say where XOR must not be used.
 
-/// The vendor number of all I/OAT engines: Intel's.
 pub(crate) const INTEL: u16 = 0x8086;
 
 /// What becomes of a device with such a number.
@@ -14,7 +13,7 @@ pub enum Generation {
     WithoutXor,
     /// Version 3.4, Ice Lake: its descriptors are fetched in another way, which the driver does not know.
     TooNew,
-    /// Version 1 or 2: an older driver's business.
+    /// Version 1 or 2, which was never tried.
     TooOld,
 }
 

@@ -6,15 +6,17 @@
 //!       └─► MAP_DMA, UNMAP_DMA
 //! ```
 //!
-//! `calls` has the ioctls and `registers` the mapped BAR; only these have unsafe code.
+//! `calls` has the ioctls, `config` the accesses to configuration space, and `registers` the mapped BAR; only the first and the last have
+//! unsafe code.
 
 mod calls;
+mod config;
 mod registers;
 
 use std::fs::{self, File};
 use std::io;
+use std::ops;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,13 +27,8 @@ use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_
 
 use crate::address::PciAddress;
 use crate::vfio::{Bar, Domain, Range, Vfio, whole_pages};
+use config::Configuration;
 pub(crate) use registers::BarRegisters;
-
-/// PCI's command register: memory accesses, bus master, INTx off. The engine polls.
-const COMMAND: u64 = 4;
-const MEMORY_SPACE: u16 = 1 << 1;
-const BUS_MASTER: u16 = 1 << 2;
-const INTX_DISABLE: u16 = 1 << 10;
 
 /// A device that is being opened, or is open.
 #[derive(Debug, Default)]
@@ -59,6 +56,17 @@ impl Linux {
     fn device(&self) -> io::Result<&File> {
         self.device.as_ref().ok_or_else(not_open)
     }
+
+    fn configuration(&self) -> io::Result<Configuration> {
+        let device = self.device()?;
+        let region = calls::region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
+        Configuration::new(device, region.offset)
+    }
+}
+
+/// Ends the process at once, which takes all memory from its device.
+pub(crate) fn end_process() -> ! {
+    calls::end_process()
 }
 
 /// A step came before the one that it needs.
@@ -135,25 +143,29 @@ impl Vfio for Linux {
         Ok(Bar { bytes: region.bytes, can_be_mapped: region.can_be_mapped })
     }
 
+    fn reset(&mut self) -> io::Result<bool> {
+        calls::reset(self.device()?.as_fd())
+    }
+
+    fn enable_registers(&mut self) -> io::Result<()> {
+        self.configuration()?.enable_registers()
+    }
+
     fn enable_master(&mut self) -> io::Result<()> {
-        let device = self.device()?;
-        let config = calls::region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
-        let mut command = [0; 2];
-        device.read_exact_at(&mut command, config.offset + COMMAND)?;
-        let command = u16::from_le_bytes(command) | MEMORY_SPACE | BUS_MASTER | INTX_DISABLE;
-        device.write_all_at(&command.to_le_bytes(), config.offset + COMMAND)?;
-        // Without it the engine only notices later that the device is wanted back: the kernel waits for the end of this process.
+        self.configuration()?.enable_master()
+    }
+
+    fn watch_requests(&mut self) -> io::Result<()> {
         let requests = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        if calls::notify_requests(device.as_fd(), requests.as_fd()).is_ok() {
-            self.requests = Some(requests);
-        }
+        calls::notify_requests(self.device()?.as_fd(), requests.as_fd())?;
+        self.requests = Some(requests);
         Ok(())
     }
 
     fn take_parts(&mut self) -> io::Result<(BarRegisters, Type1)> {
         let device = self.device()?;
         let region = calls::region(device.as_fd(), VFIO_PCI_BAR0_REGION_INDEX)?;
-        let registers = BarRegisters::map(device, region.offset, region.bytes)?;
+        let registers = BarRegisters::map(device, region.offset, region.bytes, self.configuration()?)?;
         let container = Arc::clone(self.container()?);
         let (ranges, page_sizes) = calls::iommu(container.as_fd())?;
         let processor = rustix::param::page_size() as u64;
@@ -196,7 +208,7 @@ impl Domain for Type1 {
         self.page_bytes
     }
 
-    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+    fn map(&self, iova: u64, memory: &Mapping, piece: ops::Range<u64>) -> io::Result<()> {
         // Whole pages become the device's: they must have nothing else in them.
         let has_own_pages =
             memory.has_own_pages() && (memory.page_bytes() as u64).is_multiple_of(self.page_bytes);
@@ -205,12 +217,19 @@ impl Domain for Type1 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has no pages of its own"));
         }
         let is_writable = memory.access() == Access::ReadWrite;
-        let bytes = whole_pages(memory, self.page_bytes);
-        calls::map_dma(self.container.as_fd(), (memory.pointer(), bytes), iova, is_writable)
+        let is_inside = piece.start < piece.end
+            && piece.end <= whole_pages(memory, self.page_bytes)
+            && [piece.start, piece.end].iter().all(|end| end.is_multiple_of(self.page_bytes));
+        let last = iova.checked_add(piece.end.saturating_sub(1));
+        if !is_inside || last.is_none() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has no such pages"));
+        }
+        let start = memory.pointer().wrapping_add(piece.start as usize);
+        let bytes = piece.end - piece.start;
+        calls::map_dma(self.container.as_fd(), (start, bytes), iova + piece.start, is_writable)
     }
 
-    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
-        let bytes = whole_pages(memory, self.page_bytes);
+    fn unmap(&self, iova: u64, _: &Mapping, bytes: u64) -> io::Result<()> {
         let unmapped = calls::unmap_dma(self.container.as_fd(), iova, bytes)?;
         if unmapped == bytes {
             return Ok(());
@@ -243,7 +262,9 @@ mod tests {
         };
         let device: PciAddress = "0000:00:04.0".parse().unwrap();
         assert!(linux.has_type1().is_err() && linux.is_viable().is_err() && linux.attach().is_err());
-        assert!(linux.open_device(device).is_err() && linux.bar().is_err() && linux.enable_master().is_err());
+        assert!(linux.open_device(device).is_err() && linux.bar().is_err() && linux.reset().is_err());
+        assert!(linux.enable_registers().is_err() && linux.enable_master().is_err());
+        assert!(linux.watch_requests().is_err());
         assert!(linux.take_parts().is_err());
     }
 
@@ -252,10 +273,15 @@ mod tests {
         let container = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let domain = Type1 { container, ranges: Vec::new(), page_bytes: 4096 };
         for memory in [Mapping::owned(vec![0; 3 << 12]), Mapping::elsewhere(1 << 30, 4096).unwrap()] {
-            assert_eq!(domain.map(4096, &memory).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(domain.map(4096, &memory, 0..4096).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
         let (_, memory) = memferry_shm::frame::allocate_half(4096).unwrap();
-        assert_eq!(domain.map(4096, &memory).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
-        assert!(domain.unmap(4096, &memory).is_err());
+        assert_eq!(domain.map(4096, &memory, 0..4096).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        for outside in [0..8192, 4096..8192, 0..0, 0..1, 1..4096] {
+            assert_eq!(domain.map(4096, &memory, outside).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        let error = domain.map(u64::MAX - 4095 + 4095, &memory, 0..4096).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "it would end behind the last address");
+        assert!(domain.unmap(4096, &memory, 4096).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use memferry_driven_engines::IoatInitError;
-use memferry_driver_ioat::InitError;
+use memferry_driver_ioat::{InitError, StopError};
 use thiserror::Error;
 
 use crate::address::PciAddress;
@@ -14,6 +14,8 @@ use crate::vfio::Vfio;
 const BAR_BYTES: u64 = memferry_ioat_registers::offset::SPAN as u64;
 /// The name of a group without an IOMMU, if VFIO was told to allow that.
 const NO_IOMMU: &str = "vfio-noiommu";
+/// Drivers that leave a group usable: bridges' and the one that does nothing.
+const HARMLESS_DRIVERS: [&str; 2] = ["pcieport", "pci-stub"];
 
 /// Why a device cannot be used.
 #[derive(Debug, Error)]
@@ -46,16 +48,13 @@ pub enum OpenError {
          enable_unsafe_noiommu_mode, switch VT-d on in the firmware and boot with intel_iommu=on"
     )]
     UnsafeNoIommu { device: PciAddress },
-    #[error("cannot open /dev/vfio/vfio: {source}; `modprobe vfio-pci` makes it")]
+    #[error("cannot open /dev/vfio/vfio: {source}; {}", container_remedy(.source))]
     Container { source: io::Error },
     #[error("VFIO offers no IOMMU of type 1; `modprobe vfio_iommu_type1` adds it")]
     NoType1,
     #[error("cannot open /dev/vfio/{group}: {source}; {}", group_remedy(.source, .group))]
     Group { group: String, source: io::Error },
-    #[error(
-        "group {group} of {device} cannot be used while others drive its devices: bind to vfio-pci, or unbind, {}",
-        .others.join(", ")
-    )]
+    #[error("group {group} of {device} cannot be used while others drive its devices: {}", viable_remedy(*.device, .others))]
     NotViable { device: PciAddress, group: String, others: Vec<String> },
     #[error("attaching group {group} to an IOMMU: {source}; the kernel's log has the reason")]
     Attach { group: String, source: io::Error },
@@ -71,6 +70,10 @@ pub enum OpenError {
     Version { device: PciAddress, major: u8, minor: u8 },
     #[error("{device}: {source}")]
     Init { device: PciAddress, source: InitError },
+    #[error(
+        "{device} has no reset of its own, and what another program left in its channels does not end: {source}; a reboot ends it"
+    )]
+    NotReset { device: PciAddress, source: StopError },
     #[error("the rings of {device} cannot be mapped for it: {source}{remedy}")]
     Rings { device: PciAddress, source: io::Error, remedy: String },
     #[error("the channels of {device}: {source}")]
@@ -92,6 +95,24 @@ fn not_bound(device: PciAddress, driver: Option<&str>) -> String {
     )
 }
 
+fn container_remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => "let the engine's user open it, as in: chmod 666 /dev/vfio/vfio",
+        Some(libc::ENODEV | libc::ENXIO) => {
+            "the kernel needs VFIO's containers (CONFIG_VFIO_CONTAINER): `modprobe vfio`"
+        }
+        _ => "`modprobe vfio-pci` makes it",
+    }
+}
+
+fn viable_remedy(device: PciAddress, others: &[String]) -> String {
+    if others.is_empty() {
+        let folder = format!("/sys/bus/pci/devices/{device}/iommu_group/devices");
+        return format!("sysfs names none any more; see the drivers in {folder}, and try again");
+    }
+    format!("bind to vfio-pci, or unbind, {}", others.join(", "))
+}
+
 fn group_remedy(source: &io::Error, group: &str) -> String {
     match source.raw_os_error() {
         Some(libc::EBUSY) => "another process has it: end that first".to_owned(),
@@ -102,8 +123,15 @@ fn group_remedy(source: &io::Error, group: &str) -> String {
     }
 }
 
-/// Takes the device. Returns what it is.
-pub(crate) fn open<V: Vfio>(vfio: &mut V, device: PciAddress) -> Result<Generation, OpenError> {
+/// A device whose registers can be mapped. It does not access memory yet.
+pub(crate) struct Found {
+    pub(crate) generation: Generation,
+    /// Otherwise its channels are as another program left them.
+    pub(crate) is_reset: bool,
+}
+
+/// Takes the device, up to where its registers can be mapped.
+pub(crate) fn open<V: Vfio>(vfio: &mut V, device: PciAddress) -> Result<Found, OpenError> {
     let generation = check(vfio, device)?;
     let group = group(vfio, device)?;
     vfio.open_container().map_err(|source| OpenError::Container { source })?;
@@ -114,20 +142,22 @@ pub(crate) fn open<V: Vfio>(vfio: &mut V, device: PciAddress) -> Result<Generati
     vfio.open_group(&group).map_err(|source| OpenError::Group { group: group.clone(), source })?;
     if !vfio.is_viable().map_err(step("the state of the group"))? {
         let members = vfio.group_members(device).unwrap_or_default();
-        let others = members.into_iter().filter_map(|(member, driver)| {
-            driver.filter(|driver| !driver.starts_with("vfio")).map(|_| member)
-        });
+        let is_in_the_way =
+            |driver: &String| !driver.starts_with("vfio") && !HARMLESS_DRIVERS.contains(&driver.as_str());
+        let others =
+            members.into_iter().filter_map(|(member, driver)| driver.filter(is_in_the_way).map(|_| member));
         return Err(OpenError::NotViable { device, group, others: others.collect() });
     }
     vfio.attach().map_err(|source| OpenError::Attach { group, source })?;
     vfio.open_device(device).map_err(|source| OpenError::Device { device, source })?;
+    let is_reset = vfio.reset().map_err(step("the reset"))?;
     let bar = vfio.bar().map_err(step("the size of BAR 0"))?;
     let bytes = if bar.can_be_mapped { bar.bytes } else { 0 };
     if bytes < BAR_BYTES {
         return Err(OpenError::Bar { device, bytes });
     }
-    vfio.enable_master().map_err(step("making a bus master"))?;
-    Ok(generation)
+    vfio.enable_registers().map_err(step("switching on the registers"))?;
+    Ok(Found { generation, is_reset })
 }
 
 /// Checks numbers and driver, as sysfs has them.

@@ -13,19 +13,21 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memferry_driven_engines::{IoatEngine, Shared};
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region};
+use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region, report};
 use memferry_ioat_registers::Device;
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
 use thiserror::Error;
 
 use crate::address::PciAddress;
 use crate::device::Parts;
-use crate::frames::{Frames, tell};
+use crate::frames::Frames;
 use crate::memory::{Reached, RingWords};
 use crate::open::OpenError;
 use crate::vfio::Vfio;
 
-/// How long an engine without requests sleeps.
+/// Requests for each channel: one runs, the others begin without a round trip to the service.
+pub(crate) const CHANNEL_REQUESTS: u32 = 4;
+/// The longest that an engine without requests sleeps before it looks after the device.
 const IDLE: Duration = Duration::from_secs(1);
 /// After the last request, so long the next one is waited for without a sleep.
 const AWAKE: Duration = Duration::from_micros(200);
@@ -37,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How often the kernel is asked whether it wants the device back.
 const CHECK: Duration = Duration::from_millis(200);
 /// Failures of channels that are reported one by one.
-const TOLD_FAILURES: u32 = 20;
+const REPORTED_FAILURES: u32 = 20;
 
 /// Why an engine's process ends.
 #[derive(Debug, Error)]
@@ -54,6 +56,9 @@ pub enum ServeError {
          another one, which resets the device"
     )]
     Stuck { device: PciAddress, channel: u32 },
+    /// It is not what the engine was announced as.
+    #[error("{0} can do other things than when this engine was started: start it again")]
+    Changed(PciAddress),
     /// The device is removed, or gets another driver.
     #[error("{0} is wanted back by the kernel: it is removed, or given to another driver")]
     WantedBack(PciAddress),
@@ -123,11 +128,13 @@ impl<V: Vfio> Server<V> {
 
     pub(crate) fn serve(mut self, engine: &mut Engine) -> Result<(), ServeError> {
         loop {
-            let mut next = engine.next(self.pause());
-            while let Some(job) = next {
+            let mut wait = self.pause();
+            // Requests that are refused at once could come without an end.
+            for _ in 0..self.running.len() * CHANNEL_REQUESTS as usize {
+                let Some(job) = engine.next(wait) else { break };
                 self.news = Instant::now();
                 self.accept(engine, job);
-                next = engine.next(Duration::ZERO);
+                wait = Duration::ZERO;
             }
             if engine.take_cancels() {
                 self.cancel(engine);
@@ -156,10 +163,16 @@ impl<V: Vfio> Server<V> {
     }
 
     fn accept(&mut self, engine: &mut Engine, job: Job) {
-        let find = self.frames.finder();
+        let mut find = self.frames.finder();
+        let mut is_mapped = true;
         let operation = job.operation().try_map(|_, region, reach| match reach {
             Reach::Bytes(_) => {
-                let reached = find(region.memory()).ok_or(())?;
+                let memory = region.memory();
+                let reached = find(memory).unwrap_or_else(|| {
+                    // The others are looked for all the same, so that they are all mapped next.
+                    is_mapped = false;
+                    Reached { iova: 0, bytes: memory.length_bytes() as u64 }
+                });
                 Ok((Region::new(reached, region.offset(), region.length()).ok_or(())?, 0))
             }
             // No walk is announced.
@@ -167,9 +180,9 @@ impl<V: Vfio> Server<V> {
         });
         drop(find);
         match operation {
-            Ok(operation) => self.waiting.push_back(Waiting { job, operation }),
+            Ok(operation) if is_mapped => self.waiting.push_back(Waiting { job, operation }),
             // A frame is not mapped, or not yet. The service leaves the request to the CPU.
-            Err(()) => engine.complete(job.id(), Outcome::refused(Failure::Unsupported)),
+            _ => engine.complete(job.id(), Outcome::refused(Failure::Unsupported)),
         }
     }
 
@@ -219,13 +232,15 @@ impl<V: Vfio> Server<V> {
         }
         let now = self.registers.with(|registers| registers.now());
         self.device.poll(now, &mut self.completions);
+        if let Some(channel) =
+            (0..self.running.len() as u32).find(|channel| self.device.is_quarantined(*channel))
+        {
+            // The device may still write the memory of its request, so that must not end while this process lives.
+            return Err(ServeError::Stuck { device: self.address, channel });
+        }
         let mut any = false;
         for EngineCompletion { ticket, outcome } in std::mem::take(&mut self.completions) {
             let channel = ticket.channel;
-            if self.device.is_quarantined(channel) {
-                // The device may still write the memory of this request, so it must not end while this process lives.
-                return Err(ServeError::Stuck { device: self.address, channel });
-            }
             let place = self.running.get_mut(channel as usize);
             let Some(running) = place.and_then(|place| place.take_if(|running| running.ticket == ticket))
             else {
@@ -235,7 +250,7 @@ impl<V: Vfio> Server<V> {
             if let Err(failure) = outcome.result
                 && failure != Failure::Cancelled
             {
-                self.tell_failure(channel, failure);
+                self.report_failure(channel, failure);
             }
             let ended = match outcome.result {
                 Ok(()) => running.job.succeeded(),
@@ -256,14 +271,15 @@ impl<V: Vfio> Server<V> {
         Ok(any)
     }
 
-    fn tell_failure(&mut self, channel: u32, failure: Failure) {
+    fn report_failure(&mut self, channel: u32, failure: Failure) {
         self.failures = self.failures.saturating_add(1);
-        if self.failures <= TOLD_FAILURES {
+        if self.failures <= REPORTED_FAILURES {
             let errors = self.device.last_errors(channel);
-            let rest = if self.failures == TOLD_FAILURES { "; further ones are not reported" } else { "" };
+            let rest =
+                if self.failures == REPORTED_FAILURES { "; further ones are not reported" } else { "" };
             let what =
                 format_args!("a request on channel {channel} failed: {failure} (device: {errors}){rest}");
-            tell(&self.name, what);
+            report(&self.name, what);
         }
     }
 

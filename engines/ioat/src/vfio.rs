@@ -1,10 +1,11 @@
 //! What the engine needs of VFIO and of the device behind it, step by step, so that tests can take its place.
 //!
 //! ```text
-//! attribute, link (sysfs) ─► container ─► group ─► attach ─► device ─► BAR ─► take_parts: registers, Domain
+//! attribute, link (sysfs) ─► container ─► group ─► attach ─► device ─► reset ─► BAR ─► take_parts: registers, Domain ─► bus master
 //! ```
 
 use std::io;
+use std::ops;
 
 use memferry_engine::Mapping;
 use memferry_ioat_registers::{Device, NarrowIo};
@@ -66,11 +67,17 @@ pub trait Vfio {
     /// Those of the calls.
     fn attach(&mut self) -> io::Result<()>;
 
-    /// Opens the device, which resets it.
+    /// Opens the device.
     ///
     /// # Errors
     /// Those of the call.
     fn open_device(&mut self, device: PciAddress) -> io::Result<()>;
+
+    /// Resets the device. Returns whether it has a reset of its own; without one it goes on with what another program began.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    fn reset(&mut self) -> io::Result<bool>;
 
     /// BAR 0.
     ///
@@ -78,17 +85,29 @@ pub trait Vfio {
     /// Those of the call.
     fn bar(&mut self) -> io::Result<Bar>;
 
-    /// Lets the device access memory.
+    /// Lets the registers be accessed. The device accesses no memory yet.
     ///
     /// # Errors
     /// Those of the accesses to configuration space.
-    fn enable_master(&mut self) -> io::Result<()>;
+    fn enable_registers(&mut self) -> io::Result<()>;
 
     /// Maps BAR 0, and hands out what is used from then on.
     ///
     /// # Errors
     /// Those of the calls.
     fn take_parts(&mut self) -> io::Result<(Self::Registers, Self::Domain)>;
+
+    /// Lets the device access memory, with its writes in order.
+    ///
+    /// # Errors
+    /// Those of the accesses to configuration space.
+    fn enable_master(&mut self) -> io::Result<()>;
+
+    /// Has [`is_wanted_back`](Self::is_wanted_back) learn what the kernel wants.
+    ///
+    /// # Errors
+    /// Those of the calls. The kernel then waits for the end of this process, which does not learn of it.
+    fn watch_requests(&mut self) -> io::Result<()>;
 
     /// Whether the kernel wants the device back: it is being removed, or given to another driver.
     fn is_wanted_back(&mut self) -> bool;
@@ -119,17 +138,19 @@ pub trait Domain: Send + Sync {
     /// The smallest page that the IOMMU and the processor share.
     fn page_bytes(&self) -> u64;
 
-    /// Lets the device reach all pages of `memory` from `iova` on, for writing only if `memory` may be written. The pages are pinned.
+    /// Lets the device reach a piece of `memory`, whole pages, for writing only if `memory` may be written. The first byte of `memory`, not
+    /// of the piece, is at `iova`. The pages are pinned.
     ///
     /// # Errors
-    /// Those of the call; nothing is mapped then.
-    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()>;
+    /// Those of the call; nothing more is mapped then.
+    fn map(&self, iova: u64, memory: &Mapping, piece: ops::Range<u64>) -> io::Result<()>;
 
-    /// Ends the device's access to a mapping that begins at `iova`. When this returns, no access is on its way.
+    /// Ends the device's access to the first `bytes` of `memory`, all that was mapped of it, in one or more pieces. When this returns, no
+    /// access is on its way.
     ///
     /// # Errors
     /// Those of the call.
-    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()>;
+    fn unmap(&self, iova: u64, memory: &Mapping, bytes: u64) -> io::Result<()>;
 }
 
 /// Bytes of the pages that a mapping of memory takes.

@@ -4,6 +4,7 @@
 //! It takes the options of `memferry-engine-ioat`. Without any it does nothing, because Cargo runs it as a test.
 
 use std::io;
+use std::ops;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,12 +27,12 @@ impl<D: Domain> Domain for Holes<D> {
         self.0.page_bytes()
     }
 
-    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
-        if memory.length_bytes() == STRAY_BYTES { Ok(()) } else { self.0.map(iova, memory) }
+    fn map(&self, iova: u64, memory: &Mapping, piece: ops::Range<u64>) -> io::Result<()> {
+        if memory.length_bytes() == STRAY_BYTES { Ok(()) } else { self.0.map(iova, memory, piece) }
     }
 
-    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
-        if memory.length_bytes() == STRAY_BYTES { Ok(()) } else { self.0.unmap(iova, memory) }
+    fn unmap(&self, iova: u64, memory: &Mapping, bytes: u64) -> io::Result<()> {
+        if memory.length_bytes() == STRAY_BYTES { Ok(()) } else { self.0.unmap(iova, memory, bytes) }
     }
 }
 
@@ -66,11 +67,20 @@ impl Vfio for Straying {
     fn open_device(&mut self, device: PciAddress) -> io::Result<()> {
         self.0.open_device(device)
     }
+    fn reset(&mut self) -> io::Result<bool> {
+        self.0.reset()
+    }
     fn bar(&mut self) -> io::Result<Bar> {
         self.0.bar()
     }
+    fn enable_registers(&mut self) -> io::Result<()> {
+        self.0.enable_registers()
+    }
     fn enable_master(&mut self) -> io::Result<()> {
         self.0.enable_master()
+    }
+    fn watch_requests(&mut self) -> io::Result<()> {
+        self.0.watch_requests()
     }
     fn take_parts(&mut self) -> io::Result<(Self::Registers, Self::Domain)> {
         let (registers, domain) = self.0.take_parts()?;

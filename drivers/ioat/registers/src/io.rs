@@ -35,6 +35,10 @@ pub trait NarrowIo: RegisterIo {
 
     /// Writes the 16-bit register at `offset`, a multiple of two.
     fn write16(&mut self, offset: u32, value: u16);
+
+    /// Clears the errors that the device keeps outside its registers, such as in PCI configuration space, as far as the holder reaches them.
+    /// A device that keeps some may stay halted until then. The default does nothing, for one that keeps none.
+    fn clear_other_errors(&mut self) {}
 }
 
 /// A device that works on its own between register accesses.
@@ -79,5 +83,9 @@ impl<T: NarrowIo + ?Sized> NarrowIo for &mut T {
 
     fn write16(&mut self, offset: u32, value: u16) {
         (**self).write16(offset, value);
+    }
+
+    fn clear_other_errors(&mut self) {
+        (**self).clear_other_errors();
     }
 }

@@ -10,11 +10,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_API_VERSION, VFIO_BASE, VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE, VFIO_GROUP_FLAGS_VIABLE,
-    VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_IRQ_SET_ACTION_TRIGGER,
-    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_REQ_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, VFIO_TYPE,
-    VFIO_TYPE1v2_IOMMU, vfio_group_status, vfio_iommu_type1_dma_map, vfio_iommu_type1_dma_unmap,
-    vfio_iommu_type1_info, vfio_region_info,
+    VFIO_API_VERSION, VFIO_BASE, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE,
+    VFIO_GROUP_FLAGS_VIABLE, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE,
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_REQ_IRQ_INDEX,
+    VFIO_REGION_INFO_FLAG_MMAP, VFIO_TYPE, VFIO_TYPE1v2_IOMMU, vfio_device_info, vfio_group_status,
+    vfio_iommu_type1_dma_map, vfio_iommu_type1_dma_unmap, vfio_iommu_type1_info, vfio_region_info,
 };
 
 use crate::vfio::Range;
@@ -30,8 +30,10 @@ const SET_IOMMU: c_ulong = call(2);
 const GROUP_GET_STATUS: c_ulong = call(3);
 const GROUP_SET_CONTAINER: c_ulong = call(4);
 const GROUP_GET_DEVICE: c_ulong = call(6);
+const DEVICE_GET_INFO: c_ulong = call(7);
 const DEVICE_GET_REGION_INFO: c_ulong = call(8);
 const DEVICE_SET_IRQS: c_ulong = call(10);
+const DEVICE_RESET: c_ulong = call(11);
 const IOMMU_GET_INFO: c_ulong = call(12);
 const IOMMU_MAP_DMA: c_ulong = call(13);
 const IOMMU_UNMAP_DMA: c_ulong = call(14);
@@ -98,6 +100,24 @@ pub(super) fn device(group: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let number = check(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_GET_DEVICE as _, name.as_ptr()) })?;
     // SAFETY: the call has made a descriptor, which nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Resets the device. Returns whether it has a reset of its own.
+pub(super) fn reset(device: BorrowedFd<'_>) -> io::Result<bool> {
+    let argsz = size_of::<vfio_device_info>() as u32;
+    let mut info = vfio_device_info { argsz, ..vfio_device_info::default() };
+    // SAFETY: the call's structure, with its size.
+    unsafe { with_structure(device, DEVICE_GET_INFO, &mut info) }?;
+    if info.flags & VFIO_DEVICE_FLAGS_RESET == 0 {
+        return Ok(false);
+    }
+    with_number(device, DEVICE_RESET, 0).map(|_| true)
+}
+
+/// Ends the process at once, without an image of its memory, in which the clients' would be.
+pub(super) fn end_process() -> ! {
+    // SAFETY: the call takes no pointer. Nothing of this process is run any more.
+    unsafe { libc::_exit(1) }
 }
 
 pub(super) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
@@ -224,6 +244,7 @@ mod tests {
 
     #[test]
     fn calls_have_the_kernels_numbers() {
+        assert_eq!((DEVICE_GET_INFO, DEVICE_RESET), (0x3B6B, 0x3B6F));
         assert_eq!((GET_API_VERSION, DEVICE_SET_IRQS, IOMMU_UNMAP_DMA), (0x3B64, 0x3B6E, 0x3B72));
     }
 

@@ -8,20 +8,31 @@ use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
 use memferry_clock::Instant;
-use memferry_ioat_registers::{Device, NarrowIo, RegisterIo};
+use memferry_ioat_registers::{Cbver, Device, General, NarrowIo, RegisterIo};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::time::ClockId;
+
+use super::config::Configuration;
+
+/// From this version on, configuration space has no errors of channels.
+const ERRORS_IN_REGISTERS_ONLY: (u8, u8) = (3, 3);
 
 /// The registers of a real device. Their time is that of `CLOCK_MONOTONIC`, and they do not interrupt.
 #[derive(Debug)]
 pub struct BarRegisters {
     base: NonNull<u8>,
     bytes: usize,
+    configuration: Configuration,
 }
 
 impl BarRegisters {
     /// Maps the bytes from `offset` on of the device's file.
-    pub(super) fn map(device: &File, offset: u64, bytes: u64) -> io::Result<Self> {
+    pub(super) fn map(
+        device: &File,
+        offset: u64,
+        bytes: u64,
+        configuration: Configuration,
+    ) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address that Linux chooses overlaps no other.
@@ -29,7 +40,7 @@ impl BarRegisters {
             rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, device, offset)
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { base, bytes })
+        Ok(Self { base, bytes, configuration })
     }
 
     /// The register of type `T` at `offset`; `None` outside the BAR and for one that is not aligned.
@@ -91,6 +102,14 @@ impl NarrowIo for BarRegisters {
     fn write16(&mut self, offset: u32, value: u16) {
         self.store(offset, value);
     }
+
+    /// Those that Linux's driver clears. If VFIO does not let them be written, a channel may stay halted; its next request fails then.
+    fn clear_other_errors(&mut self) {
+        let version = Cbver::from_bits(self.read8(General::Cbver.offset()));
+        if (version.major(), version.minor()) < ERRORS_IN_REGISTERS_ONLY {
+            let _best_effort = self.configuration.clear_errors();
+        }
+    }
 }
 
 impl Device for BarRegisters {
@@ -117,9 +136,23 @@ mod tests {
     use super::*;
 
     fn registers() -> BarRegisters {
-        let file = rustix::fs::memfd_create("registers", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, 4096).unwrap();
-        BarRegisters::map(&file.into(), 0, 4096).unwrap()
+        let file: File =
+            rustix::fs::memfd_create("registers", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
+        file.set_len(8192).unwrap();
+        let configuration = Configuration::new(&file, 4096).unwrap();
+        BarRegisters::map(&file, 0, 4096, configuration).unwrap()
+    }
+
+    #[test]
+    fn errors_in_configuration_space_are_cleared_before_version_3_3() {
+        let file = |version| {
+            let mut registers = registers();
+            registers.write8(8, version);
+            registers.configuration.write_device(0x3430);
+            registers.clear_other_errors();
+            registers.configuration.uncorrectable()
+        };
+        assert_eq!([0x30, 0x32, 0x33].map(file), [0x10, 0x10, 0]);
     }
 
     #[test]

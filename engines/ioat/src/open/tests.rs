@@ -21,9 +21,15 @@ enum Wrong {
     Fails(&'static str, i32),
     NoType1,
     NotViable,
+    /// Since it was asked, the others have left.
+    NotViableAnyMore,
     Bar(Bar),
     Registers(u8, u8),
     Limit,
+    /// It has no reset of its own.
+    NoReset,
+    /// Nor do its channels end theirs.
+    Wedged,
 }
 
 struct Fake {
@@ -31,7 +37,8 @@ struct Fake {
     steps: Vec<&'static str>,
 }
 
-struct Registers(u8, u8);
+/// Version, channels, the command register's bits that never clear, and commands that were written; the time.
+struct Registers(u8, u8, u8, Vec<(u32, u8)>, std::cell::Cell<u64>);
 struct NoIommu;
 
 impl RegisterIo for Registers {
@@ -47,10 +54,13 @@ impl NarrowIo for Registers {
             0 => self.1,
             1 => 20,
             8 => self.0,
+            0x84 => self.2,
             _ => 0,
         }
     }
-    fn write8(&mut self, _: u32, _: u8) {}
+    fn write8(&mut self, offset: u32, value: u8) {
+        self.3.push((offset, value));
+    }
     fn read16(&mut self, _: u32) -> u16 {
         0
     }
@@ -60,7 +70,9 @@ impl NarrowIo for Registers {
 impl Device for Registers {
     fn advance(&mut self, _: Instant) {}
     fn now(&self) -> Instant {
-        Instant::ORIGIN
+        // Each question takes a millisecond.
+        self.4.set(self.4.get() + 1);
+        Instant::ORIGIN.after(std::time::Duration::from_millis(self.4.get()))
     }
     fn next_wake(&self) -> Option<Instant> {
         None
@@ -77,10 +89,10 @@ impl Domain for NoIommu {
     fn page_bytes(&self) -> u64 {
         4096
     }
-    fn map(&self, _: u64, _: &Mapping) -> io::Result<()> {
+    fn map(&self, _: u64, _: &Mapping, _: std::ops::Range<u64>) -> io::Result<()> {
         Err(Error::from_raw_os_error(libc::ENOMEM))
     }
-    fn unmap(&self, _: u64, _: &Mapping) -> io::Result<()> {
+    fn unmap(&self, _: u64, _: &Mapping, _: u64) -> io::Result<()> {
         Ok(())
     }
 }
@@ -121,8 +133,16 @@ impl Vfio for Fake {
     }
     fn group_members(&self, _: PciAddress) -> io::Result<Vec<(String, Option<String>)>> {
         let member = |name: &str, driver: Option<&str>| (name.to_owned(), driver.map(str::to_owned));
-        let ours = member("0000:00:04.0", Some("vfio-pci"));
-        Ok(vec![ours, member("0000:00:04.1", Some("ioatdma")), member("0000:00:04.2", None)])
+        let mut members = vec![
+            member("0000:00:04.0", Some("vfio-pci")),
+            member("0000:00:04.2", None),
+            member("0000:00:03.0", Some("pcieport")),
+            member("0000:00:04.3", Some("pci-stub")),
+        ];
+        if self.wrong == Wrong::NotViable {
+            members.push(member("0000:00:04.1", Some("ioatdma")));
+        }
+        Ok(members)
     }
     fn open_container(&mut self) -> io::Result<()> {
         self.step("container")
@@ -135,7 +155,7 @@ impl Vfio for Fake {
         self.step("group")
     }
     fn is_viable(&mut self) -> io::Result<bool> {
-        self.step("viable").map(|()| self.wrong != Wrong::NotViable)
+        self.step("viable").map(|()| !matches!(self.wrong, Wrong::NotViable | Wrong::NotViableAnyMore))
     }
     fn attach(&mut self) -> io::Result<()> {
         self.step("attach")
@@ -143,20 +163,31 @@ impl Vfio for Fake {
     fn open_device(&mut self, _: PciAddress) -> io::Result<()> {
         self.step("device")
     }
+    fn reset(&mut self) -> io::Result<bool> {
+        self.step("reset").map(|()| !matches!(self.wrong, Wrong::NoReset | Wrong::Wedged))
+    }
     fn bar(&mut self) -> io::Result<Bar> {
         self.step("bar")?;
         let Wrong::Bar(bar) = self.wrong else { return Ok(Bar { bytes: 0x4000, can_be_mapped: true }) };
         Ok(bar)
     }
+    fn enable_registers(&mut self) -> io::Result<()> {
+        self.step("registers")
+    }
     fn enable_master(&mut self) -> io::Result<()> {
         self.step("master")
     }
+    fn watch_requests(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     fn take_parts(&mut self) -> io::Result<(Registers, NoIommu)> {
         self.step("parts")?;
-        let Wrong::Registers(version, channels) = self.wrong else {
-            return Ok((Registers(0x32, 4), NoIommu));
+        let (version, channels) = match self.wrong {
+            Wrong::Registers(version, channels) => (version, channels),
+            _ => (0x32, 4),
         };
-        Ok((Registers(version, channels), NoIommu))
+        let stuck = if self.wrong == Wrong::Wedged { 0x20 } else { 0 };
+        Ok((Registers(version, channels, stuck, Vec::new(), Default::default()), NoIommu))
     }
     fn is_wanted_back(&mut self) -> bool {
         false
@@ -183,12 +214,24 @@ fn refused(wrong: Wrong, words: &[&str]) {
 #[test]
 fn a_device_is_taken_step_by_step() {
     let opened = opened(Wrong::Nothing).ok().unwrap();
-    let steps = ["container", "type1", "group", "viable", "attach", "device", "bar", "master", "parts"];
-    assert_eq!(opened.vfio.steps, steps);
+    let steps = ["container", "type1", "group", "viable", "attach", "device", "reset", "bar", "registers"];
+    assert_eq!(opened.vfio.steps, [&steps[..], &["parts", "master"]].concat());
+    let resets =
+        opened.registers.with(|registers| registers.3.iter().filter(|write| write.1 == 0x20).count());
+    assert_eq!(resets, 0, "channels of a device that was reset");
     let abilities = opened.abilities();
     assert_eq!((abilities.version, abilities.channels), ((3, 2), 4));
     let all = Operations::COPY | Operations::FILL | Operations::SCATTER_GATHER | Operations::XOR;
     assert_eq!(abilities.operations, all);
+}
+
+#[test]
+fn channels_are_reset_where_the_device_is_not() {
+    let opened = opened(Wrong::NoReset).ok().unwrap();
+    let mut writes = opened.registers.with(|registers| registers.3.clone());
+    writes.retain(|(_, value)| *value == 0x20);
+    assert_eq!(writes, [0x84, 0x104, 0x184, 0x204].map(|offset| (offset, 0x20)));
+    refused(Wrong::Wedged, &["0000:00:04.0 has no reset of its own", "channel 0", "reboot"]);
 }
 
 #[test]
@@ -231,6 +274,8 @@ fn a_device_without_an_iommu_is_refused() {
 fn each_call_that_fails_is_named() {
     for (step, code, words) in [
         ("container", libc::ENOENT, &["/dev/vfio/vfio", "modprobe vfio-pci"][..]),
+        ("container", libc::EACCES, &["/dev/vfio/vfio", "chmod 666 /dev/vfio/vfio"]),
+        ("container", libc::ENODEV, &["/dev/vfio/vfio", "CONFIG_VFIO_CONTAINER"]),
         ("type1", libc::EIO, &["asking VFIO"]),
         ("group", libc::EACCES, &["/dev/vfio/7", "chown memferry-engine /dev/vfio/7"]),
         ("group", libc::EBUSY, &["/dev/vfio/7", "another process has it"]),
@@ -238,6 +283,8 @@ fn each_call_that_fails_is_named() {
         ("viable", libc::EIO, &["the state of the group"]),
         ("attach", libc::EPERM, &["attaching group 7", "kernel's log"]),
         ("device", libc::ENODEV, &["opening 0000:00:04.0"]),
+        ("reset", libc::EIO, &["the reset of 0000:00:04.0"]),
+        ("registers", libc::EIO, &["the registers of 0000:00:04.0"]),
         ("bar", libc::EINVAL, &["the size of BAR 0"]),
         ("master", libc::EIO, &["making a bus master of 0000:00:04.0"]),
         ("parts", libc::ENOMEM, &["mapping BAR 0 of 0000:00:04.0"]),
@@ -246,6 +293,9 @@ fn each_call_that_fails_is_named() {
     }
     refused(Wrong::NoType1, &["type 1", "modprobe vfio_iommu_type1"]);
     refused(Wrong::NotViable, &["group 7", "unbind, 0000:00:04.1"]);
+    let error = opened(Wrong::NotViable).err().unwrap().to_string();
+    assert!(error.ends_with("unbind, 0000:00:04.1"), "others are not in the way: {error}");
+    refused(Wrong::NotViableAnyMore, &["group 7", "0000:00:04.0/iommu_group/devices", "try again"]);
     refused(Wrong::Bar(Bar { bytes: 0x4000, can_be_mapped: false }), &["BAR 0", " 0 bytes"]);
     refused(Wrong::Bar(Bar { bytes: 0x100, can_be_mapped: true }), &["BAR 0", " 256 bytes"]);
 }

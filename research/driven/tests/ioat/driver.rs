@@ -15,11 +15,12 @@ use memferry_drivers::ioat::{
     Channel, Ioat, Notice, OpenError, Operation, Request, RingConfig, RingError, StopError, TakeError,
     WriteError,
 };
+use memferry_models::ioat::Config;
 use memferry_registers::ioat::{TransferState, descriptor::MAX_SOURCES};
 use memferry_registers::{Device, NarrowIo};
 use proptest::prelude::*;
 
-use super::machine::{BASE, Modelled, RAM_BYTES, RamWords, device};
+use super::machine::{BASE, Modelled, RAM_BYTES, RamWords, device, device_of};
 
 const TIMEOUT: Duration = Duration::from_micros(100);
 /// Bytes of memory that requests may access.
@@ -39,7 +40,10 @@ fn ring_of(channel: u8, slots: u16) -> RingConfig {
 
 impl Machine {
     fn new() -> Self {
-        let device = device();
+        Self::of(device())
+    }
+
+    fn of(device: Shared<Modelled>) -> Self {
         device.with(|device| {
             for (at, byte) in device.bus_mut().bytes_mut()[..AREA].iter_mut().enumerate() {
                 *byte = (at ^ (at >> 8).wrapping_mul(37) ^ 0x5A) as u8;
@@ -214,6 +218,29 @@ fn a_ring_survives_the_wrap_of_its_count() {
         }
         assert_eq!(machine.driver.inspect(&channel).done, round * 199);
     }
+    machine.assert_no_complaints();
+}
+
+#[test]
+fn a_status_that_outlives_its_chain_is_no_progress() {
+    let mut machine = Machine::of(device_of(Config { keeps_completed: true, ..Config::default() }));
+    let channel = machine.open(0, 16);
+    let write = |machine: &mut Machine| {
+        for _ in 0..5 {
+            machine.driver.write(&channel, &Request::new(Operation::Null)).expect("room");
+        }
+        machine.driver.ring_doorbell(&channel);
+    };
+    write(&mut machine);
+    machine.wait(&channel, 5);
+    machine.driver.rewind(&channel).expect("idle");
+    write(&mut machine);
+    assert_eq!(machine.driver.inspect(&channel).done, 0, "nothing of this chain has begun");
+    machine.driver.recover(&channel, TIMEOUT).expect("the reset ends");
+    write(&mut machine);
+    assert_eq!(machine.driver.inspect(&channel).done, 0, "nor after a recovery");
+    machine.wait(&channel, 5);
+    assert_eq!(machine.driver.inspect(&channel).done, 5);
     machine.assert_no_complaints();
 }
 

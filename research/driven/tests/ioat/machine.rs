@@ -43,7 +43,11 @@ impl DmaMemory for RamWords {
 }
 
 pub(crate) fn device() -> Shared<Modelled> {
-    Shared::new(Ioat::new(Config::default(), Ram::new(BASE.into(), vec![0; RAM_BYTES + RING_BYTES])))
+    device_of(Config::default())
+}
+
+pub(crate) fn device_of(config: Config) -> Shared<Modelled> {
+    Shared::new(Ioat::new(config, Ram::new(BASE.into(), vec![0; RAM_BYTES + RING_BYTES])))
 }
 
 pub(crate) struct Fixture {

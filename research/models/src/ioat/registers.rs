@@ -216,7 +216,11 @@ impl<B: Bus> Ioat<B> {
         let chain = half(state.chain, within, value);
         state.chain = chain;
         if within == 4 {
+            let completed = state.completed;
             state.arm(chain);
+            if self.config.keeps_completed {
+                state.completed = completed;
+            }
         }
     }
 

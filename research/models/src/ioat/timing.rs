@@ -87,6 +87,8 @@ pub struct Config {
     /// 1 to 4.
     pub channels: u8,
     pub unarmed: Unarmed,
+    /// Whether CHANSTS still names the descriptor that completed last after a new chain was written. No document says that it forgets.
+    pub keeps_completed: bool,
 }
 
 /// What happens to an interrupt that a channel requests between two arms, when its handler has not written CHANCTRL yet. The rule of
@@ -110,6 +112,7 @@ impl Default for Config {
             capability: DmaCapability::new().with_block_fill(true).with_xor(true),
             channels: CHANNELS as u8,
             unarmed: Unarmed::Lost,
+            keeps_completed: false,
         }
     }
 }

@@ -157,7 +157,7 @@ fn a_queue_that_others_fill_leaves_requests_to_the_cpu() {
 
 #[test]
 fn a_killed_engine_loses_nothing() {
-    let stage = Stage::new(&[]);
+    let stage = Stage::new(&[]).may_end(&["by signal 9"]);
     let mut kills = 0;
     let mut transfers = 0;
     load_until(&stage.client(), |client| {
@@ -175,7 +175,8 @@ fn a_killed_engine_loses_nothing() {
 
 #[test]
 fn a_queue_that_completes_nothing_ends_the_process() {
-    let stage = Stage::new(&[("queues", "wq0.0")]);
+    let stage = Stage::new(&[("queues", "wq0.0")])
+        .may_end(&["did not complete a descriptor in time", "with status 1"]);
     let client = stage.client();
     let process = state(&client).process;
     let mut is_begun = false;
@@ -193,7 +194,11 @@ fn a_queue_that_completes_nothing_ends_the_process() {
 
 #[test]
 fn a_disabled_queue_is_used_again_once_enabled() {
-    let stage = Stage::new(&[("queues", "wq0.0"), ("unmapped", "")]);
+    let stage = Stage::new(&[("queues", "wq0.0"), ("unmapped", "")]).may_end(&[
+        "takes no descriptors any more",
+        "is disabled",
+        "with status 1",
+    ]);
     let client = stage.client();
     let mut is_begun = false;
     let is_said = || stage.said().contains("wq0.0 takes no descriptors any more");
@@ -213,6 +218,7 @@ fn a_disabled_queue_is_used_again_once_enabled() {
 
 #[test]
 fn a_queue_that_is_taken_is_refused_at_once() {
-    let stage = Stage::without_engine(&[("queues", "wq0.0"), ("taken", "")]);
+    let stage = Stage::without_engine(&[("queues", "wq0.0"), ("taken", "")])
+        .may_end(&["another process has this dedicated queue", "with status 1"]);
     wait_until("the refusal", || stage.said().contains("another process has this dedicated queue"));
 }

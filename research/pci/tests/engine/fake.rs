@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant as Wall;
 
@@ -15,6 +16,7 @@ use memferry_engine::{Access, Mapping};
 use memferry_engine_ioat::{Bar, Domain, PciAddress, Range, Vfio};
 use memferry_models::ioat::{Config, Ioat, Planned};
 use memferry_models::{Bus, BusError};
+use memferry_registers::ioat::{CHANNELS, Register, offset};
 use memferry_registers::{Device, NarrowIo, RegisterIo};
 
 use crate::scenes::STRAY_BYTES;
@@ -31,11 +33,17 @@ pub(crate) struct Behaviour {
     pub(crate) wanted_back: Option<std::path::PathBuf>,
     /// So many mappings succeed, those of the rings included.
     pub(crate) mappings: Option<usize>,
+    /// The device has no reset of its own, and its channels are in use by a driver before.
+    pub(crate) left_behind: bool,
+    /// This file gets the number of mappings there are.
+    pub(crate) windows: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    windows: BTreeMap<u64, Mapping>,
+    /// Frames, and how many bytes of each are mapped.
+    windows: BTreeMap<u64, (Mapping, u64)>,
+    /// Calls that succeeded, whatever was unmapped since.
     mapped: usize,
 }
 
@@ -54,10 +62,17 @@ impl Windows {
     /// The memory at an address, and the offset there, if all of it is mapped.
     fn find(&self, address: u64, bytes: usize) -> Result<(Mapping, u64), BusError> {
         let table = self.lock();
-        let (start, memory) = table.windows.range(..=address).next_back().ok_or(BusError)?;
+        let (start, (memory, mapped)) = table.windows.range(..=address).next_back().ok_or(BusError)?;
         let offset = address - start;
         let end = offset.checked_add(bytes as u64).ok_or(BusError)?;
-        if end > memory.length_bytes() as u64 { Err(BusError) } else { Ok((memory.clone(), offset)) }
+        if end > *mapped { Err(BusError) } else { Ok((memory.clone(), offset)) }
+    }
+
+    /// Tells the test what is mapped.
+    fn publish(&self, table: &Table) {
+        if let Some(file) = &self.behaviour.windows {
+            std::fs::write(file, table.windows.len().to_string()).expect("the stage's folder");
+        }
     }
 }
 
@@ -82,7 +97,7 @@ impl Domain for Windows {
         PAGE
     }
 
-    fn map(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+    fn map(&self, iova: u64, memory: &Mapping, piece: ops::Range<u64>) -> io::Result<()> {
         assert!(memory.access() != Access::Elsewhere && iova.is_multiple_of(PAGE) && iova > 0);
         let mut table = self.lock();
         if self.behaviour.mappings.is_some_and(|most| table.mapped >= most) {
@@ -92,20 +107,29 @@ impl Domain for Windows {
         if self.behaviour.strays && memory.length_bytes() as u64 == STRAY_BYTES {
             return Ok(());
         }
-        let end = iova + (memory.length_bytes() as u64).next_multiple_of(PAGE);
-        let before = table.windows.range(..end).next_back();
-        let is_free = before.is_none_or(|(start, other)| start + other.length_bytes() as u64 <= iova);
-        assert!(is_free, "two mappings at {iova:#x}");
-        table.windows.insert(iova, memory.clone());
+        if piece.start == 0 {
+            let end = iova + (memory.length_bytes() as u64).next_multiple_of(PAGE);
+            let before = table.windows.range(..end).next_back();
+            let is_free =
+                before.is_none_or(|(start, (other, _))| start + other.length_bytes() as u64 <= iova);
+            assert!(is_free, "two mappings at {iova:#x}");
+            table.windows.insert(iova, (memory.clone(), 0));
+        }
+        let (_, mapped) = table.windows.get_mut(&iova).expect("its first piece");
+        assert_eq!(*mapped, piece.start, "pieces follow each other");
+        *mapped = piece.end;
+        self.publish(&table);
         Ok(())
     }
 
-    fn unmap(&self, iova: u64, memory: &Mapping) -> io::Result<()> {
+    fn unmap(&self, iova: u64, memory: &Mapping, bytes: u64) -> io::Result<()> {
         if self.behaviour.strays && memory.length_bytes() as u64 == STRAY_BYTES {
             return Ok(());
         }
-        let removed = self.lock().windows.remove(&iova).expect("it is mapped");
-        assert!(removed.is(memory));
+        let mut table = self.lock();
+        let (removed, mapped) = table.windows.remove(&iova).expect("it is mapped");
+        assert!(removed.is(memory) && mapped == bytes);
+        self.publish(&table);
         Ok(())
     }
 }
@@ -219,11 +243,23 @@ impl Vfio for Fake {
         Ok(())
     }
 
+    fn reset(&mut self) -> io::Result<bool> {
+        Ok(!self.0.left_behind)
+    }
+
     fn bar(&mut self) -> io::Result<Bar> {
         Ok(Bar { bytes: 0x4000, can_be_mapped: true })
     }
 
+    fn enable_registers(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn enable_master(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn watch_requests(&mut self) -> io::Result<()> {
         Ok(())
     }
 
@@ -231,6 +267,12 @@ impl Vfio for Fake {
         let behaviour = self.0.clone();
         let windows = Windows { table: Arc::default(), behaviour };
         let mut model = Ioat::new(Config::default(), windows.clone());
+        if self.0.left_behind {
+            // The read takes a channel.
+            for channel in 0..CHANNELS {
+                let _ = model.read16(offset::channel(channel, Register::Chanctrl));
+            }
+        }
         self.0.planned.iter().for_each(|planned| model.faults().plan(*planned));
         Ok((OnModel { model, origin: Wall::now() }, windows))
     }

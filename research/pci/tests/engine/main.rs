@@ -45,6 +45,8 @@ fn play_engine(folder: &Path, socket: PathBuf) -> bool {
         strays: read("strays").is_some(),
         wanted_back: Some(folder.join("wanted-back")),
         mappings: read("mappings").map(|number| number.parse().expect("a number")),
+        left_behind: read("left-behind").is_some(),
+        windows: Some(folder.join("windows")),
     };
     let vfio = "0000:00:04.0".parse().expect("an address");
     let options = Options { socket, name: NAME.to_owned(), vfio, channels: None };
@@ -95,6 +97,7 @@ fn operations_are_done_by_the_device() {
 fn a_released_frame_is_unmapped() {
     let stage = Stage::new(&[]);
     scenes::release(&|| stage.client());
+    wait_until("only the rings to be mapped", || stage.windows() == 1);
 }
 
 #[test]
@@ -105,7 +108,7 @@ fn a_stray_descriptor_fails_its_channel_only() {
 
 #[test]
 fn a_killed_engine_loses_nothing() {
-    let stage = Stage::new(&[]);
+    let stage = Stage::new(&[]).may_end(&["by signal 9"]);
     let mut kills = 0;
     let mut transfers = 0;
     scenes::load_until(&stage.client(), |client| {
@@ -124,7 +127,8 @@ fn a_killed_engine_loses_nothing() {
 
 #[test]
 fn a_channel_that_cannot_be_reset_ends_the_process() {
-    let stage = Stage::new(&[("schedule", "channel 1 descriptor 30 stick forever")]);
+    let stage = Stage::new(&[("schedule", "channel 1 descriptor 30 stick forever")])
+        .may_end(&["does not end its reset", "with status 1"]);
     let process = state(&stage.client()).process;
     scenes::load_until(&stage.client(), |client| {
         state(client).process.is_some_and(|now| Some(now) != process)
@@ -135,7 +139,7 @@ fn a_channel_that_cannot_be_reset_ends_the_process() {
 
 #[test]
 fn a_device_that_is_wanted_back_is_given_back() {
-    let stage = Stage::new(&[]);
+    let stage = Stage::new(&[]).may_end(&["wanted back by the kernel", "with status 1"]);
     let client = stage.client();
     let process = state(&client).process;
     stage.write("wanted-back", "");
@@ -156,13 +160,26 @@ fn frames_beyond_the_lock_limit_are_left_to_the_cpu() {
     let client = stage.client();
     let pair = [client.frame(MIB).alloc().unwrap(), client.frame(MIB).alloc().unwrap()];
     let mut queue = client.queue(4).unwrap();
-    wait_until("the failure", || stage.said().contains("raise LimitMEMLOCK"));
+    wait_until("the failure", || {
+        let done = queue.run(copy(&pair[0], &pair[1])).unwrap();
+        assert_eq!(done.engine, EngineKind::Cpu);
+        stage.said().contains("raise LimitMEMLOCK")
+    });
     for _ in 0..3 {
         let done = queue.run(copy(&pair[0], &pair[1])).unwrap();
         assert_eq!(done.engine, EngineKind::Cpu);
     }
-    let own = queue.run(copy(pair[0].slice(..4096), pair[0].slice(8192..12288))).unwrap();
-    assert_eq!(own.engine, EngineKind::External, "the first one is mapped");
+    let mut own = |frame: &memferry::Frame| {
+        queue.run(copy(frame.slice(..4096), frame.slice(8192..12288))).unwrap().engine
+    };
+    assert_eq!(own(&pair[0]), EngineKind::External, "the first one is mapped");
+    assert_eq!(own(&pair[1]), EngineKind::Cpu);
+}
+
+#[test]
+fn channels_that_another_driver_left_are_taken() {
+    let stage = Stage::new(&[("left-behind", "")]);
+    scenes::operations(&stage.client());
 }
 
 #[test]

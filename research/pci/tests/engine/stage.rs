@@ -23,6 +23,8 @@ const ROLE: &str = "MEMFERRY_TEST_ROLE";
 pub(crate) struct Stage {
     processes: Vec<Child>,
     folder: PathBuf,
+    /// Why engines may end in this test, as they say it.
+    ends: &'static [&'static str],
 }
 
 fn role() -> Option<PathBuf> {
@@ -96,12 +98,18 @@ impl Stage {
         // A crashed run may have used the same number.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder).unwrap();
-        let mut stage = Self { processes: Vec::new(), folder };
+        let mut stage = Self { processes: Vec::new(), folder, ends: &[] };
         files.iter().for_each(|(name, contents)| stage.write(name, contents));
         stage.start("service");
         wait_until("the service", || stage.has("ready"));
         stage.start("engine");
         stage
+    }
+
+    /// Engines may end in the test, for one of these reasons as their keeper says it.
+    pub(crate) fn may_end(mut self, reasons: &'static [&'static str]) -> Self {
+        self.ends = reasons;
+        self
     }
 
     fn start(&mut self, role: &str) {
@@ -131,6 +139,24 @@ impl Stage {
         Client::connect(socket(&self.folder)).expect("a service")
     }
 
+    /// What is mapped for the device, the rings included.
+    pub(crate) fn windows(&self) -> usize {
+        let number = std::fs::read_to_string(self.folder.join("windows")).unwrap_or_default();
+        // A file that is being written is short.
+        number.parse().unwrap_or(usize::MAX)
+    }
+
+    /// A panic of the engine, or an end that the test does not expect: the keeper would start the next one, and nobody notice.
+    fn mishap(&self) -> Option<String> {
+        let said = self.said();
+        let is_expected = |line: &str| self.ends.iter().any(|reason| line.contains(reason));
+        let is_end = |line: &str| line.contains("the engine ends") || line.contains("the engine has ended");
+        let mut lines = said.lines();
+        lines
+            .find(|line| line.contains("panicked") || is_end(line) && !is_expected(line))
+            .map(|line| format!("{line}; the engine said: {said}"))
+    }
+
     /// What the engine has said.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.folder.join("engine.txt")).unwrap()
@@ -142,10 +168,17 @@ impl Drop for Stage {
         if std::thread::panicking() {
             eprintln!("the engine said: {}", self.said());
         }
+        // Before the stage itself ends the engine.
+        let mishap = self.mishap();
         for process in self.processes.iter_mut().rev() {
             let _ = process.kill();
             let _ = process.wait();
         }
         let _ = std::fs::remove_dir_all(&self.folder);
+        if let Some(mishap) = mishap
+            && !std::thread::panicking()
+        {
+            panic!("{mishap}");
+        }
     }
 }
