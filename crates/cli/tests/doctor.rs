@@ -175,7 +175,9 @@ fn commands_take_nothing_from_others() {
                 }
                 if kind == "unsafe-kernel" {
                     let others = engine["steps"].as_array().unwrap();
-                    let opens = others.iter().any(|step| step["commands"].to_string().contains("dsa"));
+                    // Installing the program opens nothing.
+                    let mut others = others.iter().filter(|step| step["kind"] != "no-program");
+                    let opens = others.any(|step| step["commands"].to_string().contains("dsa"));
                     assert!(!opens, "{}: {engine}", report.display());
                 }
             }

@@ -109,6 +109,8 @@ struct Sent {
     step: Step,
     /// Bytes that were done at its last page fault.
     done: u32,
+    /// Its page faults since its last progress.
+    faults: u32,
     /// How it ended; `None` while it runs.
     ended: Option<Result<Value, Broken>>,
 }
@@ -147,8 +149,8 @@ struct Job {
     /// The result, which no further step changes: there was a failure or a difference.
     closed: Option<Result<(), Failure>>,
     until: Instant,
-    /// Page faults since the last progress.
-    faults: u32,
+    /// Times that steps were not begun because of others, since the last progress.
+    restarts: u32,
 }
 
 impl Job {
@@ -225,6 +227,8 @@ pub struct DsaEngine<C, P, M, G, B> {
     /// A drain failed: the device may still access memory.
     is_lost: bool,
     is_closed: bool,
+    /// The channel that submits first next time.
+    first: usize,
     memory: PhantomData<fn() -> B>,
 }
 
@@ -247,6 +251,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             changed: false,
             is_lost: false,
             is_closed: false,
+            first: 0,
             memory: PhantomData,
         }
     }
@@ -304,7 +309,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             match completion.outcome {
                 Ended::Done(value) => {
                     sent.ended = Some(Ok(value));
-                    (job.faults, job.until) = (0, until);
+                    (job.restarts, job.until) = (0, until);
                 }
                 Ended::Failed(failure) => {
                     sent.ended = Some(Err(broken(failure)));
@@ -312,10 +317,11 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                 Ended::Faulted(fault) => {
                     job.until = until;
                     if fault.bytes_done > sent.done {
-                        (job.faults, sent.done) = (0, fault.bytes_done);
+                        (sent.faults, sent.done) = (0, fault.bytes_done);
                     }
-                    job.faults += 1;
-                    let may = job.faults <= self.options.faults && self.pages.touch(&fault);
+                    // Of this step alone: many at once can come to absent pages.
+                    sent.faults += 1;
+                    let may = sent.faults <= self.options.faults && self.pages.touch(&fault);
                     if !may || self.queue.resume(completion.ticket).is_err() {
                         self.queue.release(completion.ticket);
                         let bytes =
@@ -342,7 +348,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                 }
                 Ok(Value::Crc(crc)) => (job.value, job.has_crc) = (crc.into(), true),
                 Ok(_) => {}
-                Err(broken) if broken.again && job.faults < self.options.faults => {
+                Err(broken) if broken.again && job.restarts < self.options.faults => {
                     again.push(sent.step);
                     continue;
                 }
@@ -356,7 +362,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             job.whole = sent.step.whole;
         }
         if !again.is_empty() {
-            job.faults += 1;
+            job.restarts += 1;
             job.take_back(again);
         }
     }
@@ -385,9 +391,16 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         self.options.batch.clamp(1, DSA_SLOTS / 2)
     }
 
+    /// Steps of one channel that are submitted together at most. A channel has up to two batches with the device, each with a slot of
+    /// its own, and leaves the others their part of the slots.
+    fn share(&self) -> usize {
+        let busy = self.slots.iter().filter(|slot| slot.job.is_some()).count().max(1);
+        (DSA_SLOTS / (2 * busy)).saturating_sub(1).clamp(1, self.most())
+    }
+
     /// Submits the next steps of a channel, as many as are due, or adds a single one to `singles`; returns whether it submitted any.
     fn submit(&mut self, index: usize, singles: &mut Vec<(usize, Step)>) -> bool {
-        let most = self.most();
+        let most = self.share();
         let Some(job) = self.slots[index].job.as_mut() else { return false };
         let steps = job.take_due(most);
         if let &[step] = steps.as_slice() {
@@ -405,7 +418,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         // The device's queue may be full: they come first at the next try.
         job.take_back(steps.iter().skip(taken).copied());
         for (ticket, step) in sent.unwrap_or_default().into_iter().zip(steps) {
-            job.sent.push_back(Sent { ticket, step, done: 0, ended: None });
+            job.sent.push_back(Sent { ticket, step, done: 0, faults: 0, ended: None });
         }
         taken > 0 || is_refused
     }
@@ -424,7 +437,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                 match tickets.next() {
                     Some(ticket) => {
                         any = true;
-                        job.sent.push_back(Sent { ticket, step: *step, done: 0, ended: None });
+                        job.sent.push_back(Sent { ticket, step: *step, done: 0, faults: 0, ended: None });
                     }
                     None => job.take_back([*step]),
                 }
@@ -586,7 +599,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
                     end: None,
                     closed: None,
                     until: Instant::ORIGIN,
-                    faults: 0,
+                    restarts: 0,
                 });
                 Ok(Ticket { channel: descriptor.channel(), serial: slot.serial })
             }
@@ -608,7 +621,9 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
         loop {
             let mut changed = self.collect();
             let mut singles = Vec::new();
-            for index in 0..self.slots.len() {
+            // In turn, so that no channel takes every entry of the queue that gets free.
+            self.first = (self.first + 1) % self.slots.len();
+            for index in (self.first..self.slots.len()).chain(0..self.first) {
                 changed |= self.advance(index, &mut singles, completions);
             }
             changed |= self.submit_singles(&singles);

@@ -320,20 +320,31 @@ impl<P: Portal, M: DmaMemory, const SLOTS: usize> Queue<P, M, SLOTS> {
 
     /// The next request that ended or came to a page fault. `None`: none has since the last call that returned `None`.
     pub fn poll(&mut self) -> Option<Completion> {
-        for _ in 0..SLOTS {
-            let index = self.next_poll;
-            self.next_poll = (index + 1) % SLOTS;
-            if let Some(outcome) = self.poll_slot(index) {
-                return Some(outcome);
+        loop {
+            let mut has_ended_batch = false;
+            for _ in 0..SLOTS {
+                let index = self.next_poll;
+                self.next_poll = (index + 1) % SLOTS;
+                let is_batch = matches!(self.slots[index].state, State::Batch { .. });
+                if let Some(outcome) = self.poll_slot(index) {
+                    return Some(outcome);
+                }
+                has_ended_batch |= is_batch && matches!(self.slots[index].state, State::Free);
+            }
+            // Its members have ended with it, also those that were looked at before.
+            if !has_ended_batch {
+                return None;
             }
         }
-        None
     }
 
     /// As [`poll`](Self::poll), for one request.
     pub fn poll_ticket(&mut self, ticket: Ticket) -> Option<Completion> {
         let slot = self.slots.get(ticket.slot()).filter(|slot| slot.serial == ticket.serial)?;
-        if let State::Member { batch, .. } = slot.state {
+        if let State::Member { batch, .. } = slot.state
+            // Another request may have the slot of a batch that is over.
+            && matches!(self.slots[usize::from(batch)].state, State::Batch { .. })
+        {
             // It may have ended with its batch, without a record.
             self.poll_slot(batch.into());
         }

@@ -33,6 +33,8 @@ struct State {
     waiting: VecDeque<(Mapping, usize)>,
     /// The frame of the piece under way.
     current: Option<usize>,
+    /// That frame is being released.
+    is_released: bool,
     is_closed: bool,
 }
 
@@ -75,15 +77,20 @@ impl Prefault {
         let is_writable = memory.access() == Access::ReadWrite;
         // A page that cannot be present is the failure of the request that names it.
         let done = populate(key(&memory) + start, bytes, is_writable);
+        self.end_piece(memory, start + bytes, done.is_ok());
+        true
+    }
+
+    /// The rest of the frame is next, unless the frame is being released.
+    fn end_piece(&self, memory: Mapping, end: usize, is_done: bool) {
         let mut state = self.state();
-        let is_kept = state.current.take().is_some_and(|current| current == key(&memory));
-        let end = start + bytes;
-        if done.is_ok() && is_kept && end < memory.length_bytes() {
+        state.current = None;
+        let is_released = std::mem::take(&mut state.is_released);
+        if is_done && !is_released && end < memory.length_bytes() {
             state.waiting.push_front((memory, end));
         }
         drop(state);
         self.0.changed.notify_all();
-        true
     }
 }
 
@@ -102,6 +109,7 @@ impl FrameWatcher for Prefault {
             if state.current != Some(key(memory)) {
                 return;
             }
+            state.is_released = true;
             state = self.wait(state);
         }
     }
@@ -156,5 +164,27 @@ mod tests {
         assert!(state.waiting.is_empty() && state.current.is_none());
         drop(state);
         frames.close();
+    }
+
+    #[test]
+    fn a_frame_released_during_a_piece_has_no_other() {
+        let mut frames = Prefault::default();
+        let long = frame::allocate_half(3 * PIECE as u64).unwrap().1;
+        // As `next` has it while the piece is made present.
+        frames.state().current = Some(key(&long));
+        let released = long.clone();
+        let release = std::thread::spawn({
+            let mut frames = frames.clone();
+            move || frames.unmapping(handle(), &released)
+        });
+        while !frames.state().is_released {
+            std::thread::yield_now();
+        }
+        frames.end_piece(long, PIECE, true);
+        release.join().unwrap();
+        assert!(frames.state().waiting.is_empty());
+        frames.mapped(handle(), &frame::allocate_half(2 * PIECE as u64).unwrap().1);
+        assert!(frames.next());
+        assert_eq!(frames.state().waiting.len(), 1, "another frame goes on");
     }
 }

@@ -128,7 +128,13 @@ impl Run<'_> {
 
 /// A status of 1 if Linux's driver broke a rule of the engine.
 fn complaints(said: &Path) -> u8 {
-    let said = std::fs::read_to_string(said).unwrap_or_default();
+    let said = match std::fs::read_to_string(said) {
+        Ok(said) => said,
+        Err(error) => {
+            say(format_args!("FAIL: what the device said cannot be read from {}: {error}", said.display()));
+            return 1;
+        }
+    };
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains("complaint")).collect();
     if complaints.is_empty() {
         return 0;
