@@ -1,7 +1,7 @@
 //! Clients of a service that has an I/OAT engine, which somebody else has started. Guests run these tests (`./x guest ioat`); the laboratory runs
 //! the scenes on the model.
 //!
-//! `MEMFERRY_TEST_SOCKET` names the service's socket.
+//! `MEMFERRY_TEST_SOCKET` names the service's socket. Without it only the suite's own test runs, embedded.
 
 #[path = "../../../crates/memferry/tests/end_to_end/served.rs"]
 #[allow(dead_code, reason = "shared with the client's tests, which use more of it")]
@@ -29,7 +29,10 @@ fn path(variable: &str) -> PathBuf {
 }
 
 fn client() -> Client {
-    Client::connect(path(SOCKET)).expect("a service")
+    match std::env::var_os(SOCKET) {
+        Some(socket) => Client::connect(socket).expect("a service"),
+        None => Client::embedded().expect("an embedded service"),
+    }
 }
 
 #[test]
