@@ -88,7 +88,7 @@ pub enum Error {
 /// Does what the command line says.
 ///
 /// # Errors
-/// [`Error`].
+/// [`enum@Error`].
 pub fn execute(arguments: &Arguments) -> Result<(), Error> {
     match &arguments.task {
         Task::Run(options) => run(options),
@@ -103,7 +103,7 @@ pub fn execute(arguments: &Arguments) -> Result<(), Error> {
 /// Runs the link until SIGTERM or SIGINT. The process must have one thread. UCX is loaded only in the processes that this one forks.
 ///
 /// # Errors
-/// [`Error`].
+/// [`enum@Error`].
 pub fn run(options: &Options) -> Result<(), Error> {
     // Mistakes are reported before anything starts. Each engine reads it again.
     Config::load(&options.config)?;
