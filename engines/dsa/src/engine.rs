@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use memferry_engine::{Engine, EngineDescription, EngineOptions, Operations};
+use memferry_engine::{Engine, EngineDescription, EngineOptions, Operations, report};
 use thiserror::Error;
 
 use crate::error::OpenError;
-use crate::frames::tell;
 use crate::kernel::Kernel;
 use crate::linux::Linux;
 use crate::name::QueueName;
@@ -96,7 +95,7 @@ fn serve<K: Kernel>(engine: &mut Engine, options: &Options, kernel: &K) -> Resul
     let mut opened = Vec::new();
     for queue in queues {
         let parts = open(kernel, *queue)?;
-        tell(name, format_args!("{} is ready", parts.way));
+        report(name, format_args!("{} is ready", parts.way));
         opened.push((*queue, parts.engine));
     }
     let server = Server::new(name, opened);

@@ -8,7 +8,7 @@
 //! Requests need not wait for it: a page that is absent is touched when the device stops there.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memferry_engine::{Access, FrameWatcher, Handle, Mapping};
@@ -118,11 +118,6 @@ impl FrameWatcher for Prefault {
 /// Tells mappings of this process apart.
 fn key(memory: &Mapping) -> usize {
     memory.pointer().addr()
-}
-
-/// Writes a line for the administrator to standard error, as far as that is open.
-pub(crate) fn tell(name: &str, what: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "memferry engine {name}: {what}");
 }
 
 #[cfg(test)]

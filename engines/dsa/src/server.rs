@@ -13,12 +13,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memferry_driven_engines::DsaControl;
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region};
+use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region, report};
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
 use thiserror::Error;
 
 use crate::error::OpenError;
-use crate::frames::{Prefault, tell};
+use crate::frames::Prefault;
 use crate::kernel::QueueFile;
 use crate::memory::Reached;
 use crate::name::QueueName;
@@ -257,7 +257,7 @@ impl<F: QueueFile> Server<F> {
         if let Err(failure) = outcome.result
             && failure != Failure::Cancelled
         {
-            self.tell_failure(queue, failure);
+            self.report_failure(queue, failure);
         }
         let ended = match outcome.result {
             // Of a comparison, the value says how far the operands are equal.
@@ -269,12 +269,12 @@ impl<F: QueueFile> Server<F> {
         engine.complete(job.id(), ended);
     }
 
-    fn tell_failure(&mut self, queue: usize, failure: Failure) {
+    fn report_failure(&mut self, queue: usize, failure: Failure) {
         self.failures = self.failures.saturating_add(1);
         if self.failures <= TOLD_FAILURES {
             let queue = self.queues[queue].name;
             let rest = if self.failures == TOLD_FAILURES { "; further ones are not reported" } else { "" };
-            tell(&self.name, format_args!("a request on {queue} failed: {failure}{rest}"));
+            report(&self.name, format_args!("a request on {queue} failed: {failure}{rest}"));
         }
     }
 }

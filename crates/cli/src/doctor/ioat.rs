@@ -44,7 +44,7 @@ pub(super) fn vfio_steps(host: &Host<'_>, functions: &[&PciDevice]) -> Vec<Step>
         }
     }
     let mut steps: Vec<Step> = no_iommu(host, &unprotected).into_iter().collect();
-    // Nobody can open a group that is shared, whoever may open its node.
+    // VFIO opens no group that has a device of another driver, even to users who may open its node.
     let mut whole = Vec::new();
     for group in groups {
         match shared_group(host, &group) {
