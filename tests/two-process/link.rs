@@ -262,8 +262,7 @@ fn connected(queue: &mut Queue, frame: &Frame, to: &Frame, nodes: [&Node; 2]) {
     loop {
         match failure(queue.run(copy(frame.slice(..1), to.slice(..1)))) {
             None => return,
-            // A worker may take the request before it has heard that the link has the frame.
-            Some(Failure::PeerLost | Failure::Unsupported) if since.elapsed() < 4 * harness::SOON => {
+            Some(Failure::PeerLost) if since.elapsed() < 4 * harness::SOON => {
                 std::thread::yield_now();
             }
             Some(other) => panic!("{other}: {}\n{}", nodes[0].told(), nodes[1].told()),

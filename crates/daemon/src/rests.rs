@@ -7,10 +7,13 @@
 //!
 //! A process changes one mapping at a time. Mapping and unmapping memory takes a lock of that memory, which its owner can hold: Linux
 //! visits all mappings of a hole that is punched. Attendants refuse memory that takes long to map, but an owner can begin just after
-//! that. So each such delay costs its user a rest, many times as long. A long delay costs at least twice the rest before. A shorter one
-//! does not: on a machine with too much to do, a thread of the service may be preempted while it holds the lock that the call waits for,
-//! and then a user who did nothing would rest for ten minutes in the end. Memory that is sealed cannot be punched and is not timed. Nothing
-//! here maps or waits.
+//! that. So such a delay costs its user a rest, many times as long. A long delay costs at least twice the rest before.
+//!
+//! On a machine with too much to do, a thread of the service may be preempted while it holds the lock that the call waits for, and then
+//! a user did nothing. So short delays are only added up, less what a rest for them would have paid meanwhile, and cost a rest once the
+//! sum is that of a long delay. In the long run they take the same share of the time either way.
+//!
+//! Memory that is sealed cannot be punched and is not timed. Nothing here maps or waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +25,7 @@ use memferry_service::times_slept;
 const SLOW: Duration = Duration::from_millis(10);
 /// A rest lasts this many times as long as the call.
 const REST: u32 = 50;
-/// A call that takes as long was not delayed by the scheduler alone.
+/// A call that takes as long was not delayed by the scheduler alone. Short delays of this sum cost a rest, too.
 const LONG: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
@@ -37,6 +40,8 @@ struct State {
     /// Users for whom calls are running.
     running: Vec<u32>,
     rests: BTreeMap<u32, Rest>,
+    /// Delays of users that no rest has paid yet, with the time of the last one.
+    delays: BTreeMap<u32, (Duration, Instant)>,
 }
 
 #[derive(Clone, Copy)]
@@ -60,8 +65,16 @@ impl Rests {
         state.leave(user);
         // Beside a call for another user it may have waited for that.
         if blocked && alone {
-            let rest = state.begin(user, elapsed, Instant::now());
-            tracing::warn!(user, ?elapsed, ?rest, "memory of this user held up all mappings");
+            match state.delayed(user, elapsed, Instant::now()) {
+                Some(rest) => {
+                    tracing::warn!(user, ?elapsed, ?rest, "memory of this user held up all mappings")
+                }
+                None => tracing::debug!(
+                    user,
+                    ?elapsed,
+                    "memory of this user held up all mappings for a short time"
+                ),
+            }
         }
         value
     }
@@ -88,6 +101,17 @@ impl State {
         if let Some(at) = self.running.iter().position(|running| *running == user) {
             self.running.swap_remove(at);
         }
+    }
+
+    /// Counts a slow call. Returns how long its user rests from now on, if the call costs a rest.
+    fn delayed(&mut self, user: u32, elapsed: Duration, now: Instant) -> Option<Duration> {
+        let unpaid = |(sum, since): (Duration, Instant)| {
+            sum.saturating_sub(now.saturating_duration_since(since) / REST)
+        };
+        self.delays.retain(|_, delay| !unpaid(*delay).is_zero());
+        let sum = elapsed + self.delays.get(&user).copied().map_or(Duration::ZERO, unpaid);
+        self.delays.insert(user, (sum, now));
+        (sum >= LONG).then(|| self.begin(user, elapsed, now))
     }
 
     /// Begins the rest after a slow call, and returns how long it takes from now on.
@@ -129,11 +153,37 @@ mod tests {
     }
 
     #[test]
-    fn delays_of_a_loaded_machine_do_not_add_up() {
+    fn short_delays_cost_a_rest_in_sum() {
+        let mut state = State::default();
+        let began = Instant::now();
+        for _ in 0..9 {
+            assert_eq!(state.delayed(7, SLOW, began), None);
+        }
+        assert_eq!(state.delayed(8, SLOW, began), None, "that of another user");
+        assert_eq!(state.delayed(7, SLOW, began), Some(SECOND));
+        // A rest has paid for the last one only.
+        assert_eq!(state.delayed(7, 2 * SLOW, began + SECOND / 2), Some(SECOND));
+        assert_eq!(state.delayed(7, LONG, began + 60 * SECOND), Some(5 * SECOND));
+    }
+
+    #[test]
+    fn delays_of_a_loaded_machine_cost_nothing() {
+        let mut state = State::default();
+        let began = Instant::now();
+        for turn in 0..1000 {
+            assert_eq!(state.delayed(7, SLOW, began + turn * SECOND / 2), None);
+        }
+        assert_eq!(state.delayed(7, LONG, began + 1000 * SECOND), Some(5 * SECOND));
+        state.delayed(8, SLOW, began + 1100 * SECOND);
+        assert_eq!(state.delays.len(), 1, "what is paid is forgotten");
+    }
+
+    #[test]
+    fn short_delays_do_not_double_rests() {
         let mut state = State::default();
         let began = Instant::now();
         for turn in 0..20 {
-            assert_eq!(state.begin(7, SECOND / 100, began + turn * SECOND), SECOND);
+            assert_eq!(state.begin(7, SLOW, began + turn * SECOND), SECOND);
         }
         assert_eq!(state.begin(7, SECOND / 20, began + 20 * SECOND), SECOND * 5 / 2);
     }
@@ -177,7 +227,7 @@ mod tests {
         rests.timed(7, || ());
         assert_eq!(rests.time_left(7), None);
         // The call under test, not a wait for something.
-        rests.timed(7, || std::thread::sleep(SLOW));
+        rests.timed(7, || std::thread::sleep(LONG));
         assert!(rests.time_left(7).is_some());
     }
 }

@@ -238,6 +238,9 @@ pub struct Remains {
     pub(crate) _target: Option<SignalTarget>,
 }
 
+/// Memory, and as which frame of its own an engine process has it.
+pub(crate) type EngineFrames = Vec<(Mapping, ExternalFrame)>;
+
 /// A command of the control side to a worker.
 pub(crate) enum WorkerCommand {
     /// Serve a queue that is new, or comes from another worker.
@@ -275,7 +278,7 @@ pub(crate) enum WorkerCommand {
         bell: Arc<Bell>,
     },
     /// Frames that an engine process has mapped.
-    EngineFrames(EngineId, Vec<(Mapping, ExternalFrame)>),
+    EngineFrames(EngineId, EngineFrames),
     /// An engine process was cut off, or has exited.
     EngineLost(EngineId, Lost),
     /// Refuse new and waiting requests, cancel those still running at `deadline`, and end.
@@ -391,6 +394,24 @@ impl WorkerHandle {
             return Vec::new();
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the frames that engine processes mapped lately, of those engines that the worker knows, ahead of the other commands.
+    pub(crate) fn take_engine_frames(
+        &self,
+        knows: impl Fn(EngineId) -> bool,
+    ) -> Vec<(EngineId, EngineFrames)> {
+        if !self.pending.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_taken =
+            |command: &mut WorkerCommand| matches!(command, WorkerCommand::EngineFrames(id, _) if knows(*id));
+        let taken = commands.extract_if(.., is_taken).filter_map(|command| match command {
+            WorkerCommand::EngineFrames(id, frames) => Some((id, frames)),
+            _ => None,
+        });
+        taken.collect()
     }
 }
 

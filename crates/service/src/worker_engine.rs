@@ -27,6 +27,7 @@ use memferry_transfer::{
 
 use crate::bells::Bell;
 use crate::engine_id::EngineId;
+use crate::shared::WorkerHandle;
 pub use attached::DeviceCounts;
 use attached::{Attached, AttachedDevice, Requested, needs_device};
 
@@ -35,6 +36,8 @@ pub struct WorkerEngine<E: Engine> {
     cpu: CpuEngine,
     device: Option<AttachedDevice<E>>,
     externals: Vec<External>,
+    /// Where frames that engine processes mapped lately are found.
+    commands: Option<Arc<WorkerHandle>>,
 }
 
 /// An engine process that a worker gives transfers to.
@@ -67,7 +70,13 @@ pub struct ExternalRemains {
 impl<E: Engine> WorkerEngine<E> {
     /// An engine without devices.
     pub fn new(cpu: CpuEngine) -> Self {
-        Self { cpu, device: None, externals: Vec::new() }
+        Self { cpu, device: None, externals: Vec::new(), commands: None }
+    }
+
+    /// Makes it look for new frames of engine processes before it refuses a request on memory that none seems to have.
+    pub(crate) fn with_commands(mut self, commands: Arc<WorkerHandle>) -> Self {
+        self.commands = Some(commands);
+        self
     }
 
     /// Adds a device for transfers of at least `shortest_bytes`. It must have at least as many channels as the CPU engine.
@@ -135,6 +144,33 @@ impl<E: Engine> WorkerEngine<E> {
         if let Some(external) = self.externals.iter_mut().find(|external| external.id == id) {
             let entry = Requested { _mapping: mapping.clone(), registered: Some(frame) };
             external.device.requested.insert(mapping.key(), entry);
+        }
+    }
+
+    /// Takes notice of frames that engine processes mapped since the worker's turn began; returns whether there are any. A client may use
+    /// a frame as soon as the control side has answered it.
+    fn take_new_frames(&mut self) -> bool {
+        let Some(commands) = &self.commands else { return false };
+        let externals = &self.externals;
+        let new = commands.take_engine_frames(|id| externals.iter().any(|external| external.id == id));
+        for (id, frames) in &new {
+            frames.iter().for_each(|(mapping, frame)| self.external_mapped(*id, mapping, *frame));
+        }
+        !new.is_empty()
+    }
+
+    /// Posts what only an engine process can do.
+    fn post_bound(
+        &mut self,
+        descriptor: Descriptor<Mapping>,
+    ) -> Result<Ticket, Refused<Descriptor<Mapping>>> {
+        loop {
+            let posted = self.externals.iter_mut().find_map(|external| external.device.post(&descriptor));
+            match posted {
+                Some(ticket) => return Ok(ticket),
+                None if self.take_new_frames() => {}
+                None => return Err(Refused { descriptor, reason: RefusalReason::Unsupported }),
+            }
         }
     }
 
@@ -231,7 +267,7 @@ impl<E: Engine> WorkerEngine<E> {
     /// Polls the devices, after the CPU has added its completions from `first` on.
     #[inline]
     fn poll_devices(&mut self, now: Instant, first: usize, completions: &mut Vec<EngineCompletion>) -> bool {
-        let Self { cpu, device, externals } = self;
+        let Self { cpu, device, externals, .. } = self;
         let mut more = false;
         if let Some(device) = device {
             more |= device.poll(now, first, cpu, completions);
@@ -262,8 +298,7 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         }
         // Without engine processes such memory is left only until it is revoked, and the CPU refuses it.
         if self.has_externals() && needs_device(descriptor.operation()) {
-            let posted = self.externals.iter_mut().find_map(|external| external.device.post(&descriptor));
-            return posted.ok_or(Refused { descriptor, reason: RefusalReason::Unsupported });
+            return self.post_bound(descriptor);
         }
         if self.cpu.refusal(&descriptor).is_none() {
             let device = self.device.as_mut().and_then(|device| device.post(&descriptor));
@@ -344,7 +379,7 @@ impl<E: Engine> Engine for WorkerEngine<E> {
     }
 
     fn cancel(&mut self, ticket: Ticket) {
-        let Self { cpu, device, externals } = self;
+        let Self { cpu, device, externals, .. } = self;
         let is_devices = device.as_mut().is_some_and(|device| device.cancel(ticket, cpu));
         if !is_devices && !externals.iter_mut().any(|external| external.device.cancel(ticket, cpu)) {
             cpu.cancel(ticket);

@@ -81,6 +81,7 @@ impl Workers {
                 (engine, Some(offload))
             }
         };
+        let engine = engine.with_commands(Arc::clone(&handle));
         let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
         let path = Path::new(engine, policy, limits);
         let spins = Spins::of(number, cpus() as usize);

@@ -1,10 +1,20 @@
 //! Which transfers go to the device and which to the CPU, and how failures of the device are handled.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use memferry_transfer::{EngineKind, Failure, Lists, Operation, Operations, Pattern, Region, Segment, Side};
+use memferry_external::EngineDescription;
+use memferry_external::layout::EngineLayout;
+use memferry_shm::frame;
+use memferry_shm::parking::Fences;
+use memferry_shm::queue_pair::ClientEnd;
+use memferry_shm::storage::MappedWords;
+use memferry_transfer::{
+    EngineKind, Failure, Handle, Lists, Operation, Operations, Pattern, Region, Segment, Side,
+};
 
 use super::*;
+use crate::shared::WorkerCommand;
 
 /// A device that completes transfers with scripted outcomes and moves no bytes.
 #[derive(Debug, Default)]
@@ -245,4 +255,50 @@ fn forgotten_memory_is_returned() {
     let mut alone = WorkerEngine::<Scripted>::new(CpuEngine::new(1, 64));
     assert!(alone.take_wanted().is_empty() && alone.counts().is_none() && !alone.works_alone());
     assert!(alone.registered(&known, known.clone()).is_some() && alone.forget(&known).is_none());
+}
+
+#[test]
+fn frames_mapped_during_a_turn_are_known() {
+    let commands = WorkerHandle::all(1).unwrap().remove(0);
+    let cpu = CpuEngine::new(1, 64);
+    let mut engine = WorkerEngine::<Scripted>::new(cpu).with_commands(Arc::clone(&commands));
+    let [known, other] = [1, 2].map(|number| EngineId { index: 0, number });
+    let (external, bell) = unserved();
+    engine.add_external(known, external, 1, bell);
+    let far = Mapping::reserved(LENGTH as usize).unwrap();
+    let near = Mapping::owned(vec![0; LENGTH as usize]);
+    let [source, destination] = [&far, &near].map(|memory| Region::new(memory.clone(), 0, LENGTH).unwrap());
+    let copy = Descriptor::new(0, Operation::Copy { source, destination, length: LENGTH }).unwrap();
+    let as_frame = |slot, is_own| ExternalFrame {
+        handle: Handle::new(slot, 1),
+        length: LENGTH,
+        is_writable: true,
+        is_own,
+    };
+
+    let refused = engine.post(copy.clone()).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Unsupported);
+    commands.send(WorkerCommand::EngineFrames(other, vec![(far.clone(), as_frame(1, true))]));
+    commands.send(WorkerCommand::EngineFrames(known, vec![(far.clone(), as_frame(1, true))]));
+    let refused = engine.post(copy.clone()).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Unsupported, "the engine has one of two frames");
+    commands.send(WorkerCommand::EngineFrames(known, vec![(near.clone(), as_frame(2, false))]));
+    assert!(engine.post(copy).is_ok());
+    assert_eq!(commands.take().len(), 1, "the frame of an engine that is not known stays");
+}
+
+/// An engine process that nobody serves.
+fn unserved() -> (ExternalEngine, Arc<Bell>) {
+    let layout = EngineLayout::new(1, 8).unwrap();
+    let words = |bytes| MappedWords::new(frame::allocate_half(bytes).unwrap().1).unwrap();
+    let service = words(layout.service_bytes());
+    let own = words(layout.engine_bytes());
+    let (client, half) = layout.halves(&service, &own, 0).unwrap();
+    let parked = layout.parked_words(&own).unwrap();
+    let end = ClientEnd::new(layout.pair(), client, half, parked, Fences::Full).unwrap();
+    let wake = layout.wake_word(&service).unwrap();
+    let description = EngineDescription::default();
+    let stall = Duration::from_secs(1);
+    let external = ExternalEngine::new(description, (end, wake), (1, 1), stall);
+    (external, Bell::of_engine(1).unwrap().1.remove(0))
 }
