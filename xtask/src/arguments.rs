@@ -239,8 +239,8 @@ pub(crate) struct Test {
     /// Parts of the full tests, as shown by --list.
     #[arg(requires = "full", value_name = "PART")]
     pub(crate) parts: Vec<String>,
-    /// List the parts with their usual duration, and run none.
-    #[arg(long, requires = "full", conflicts_with_all = ["parts", "fresh", "rotate"])]
+    /// List the parts of the full tests with their usual duration, and run none.
+    #[arg(long, conflicts_with_all = ["quick", "arm", "parts", "fresh", "rotate"])]
     pub(crate) list: bool,
     /// Repeat parts that passed for the same sources.
     #[arg(long, requires = "full", conflicts_with = "rotate")]
@@ -333,7 +333,8 @@ mod tests {
             "test soak",
             "test --quick --full",
             "test --quick --arm",
-            "test --list",
+            "test --list soak",
+            "test --quick --list",
             "test --full --rotate soon",
             "c a b",
             "guest",

@@ -37,7 +37,7 @@ pub(super) fn run(work: &Work, test: &arguments::Test) -> Result<(), Failure> {
     if test.arm {
         return parts::arm(work, None);
     }
-    if test.full {
+    if test.full || test.list {
         return full::run(work, test);
     }
     if test.quick {

@@ -286,9 +286,8 @@ pub(crate) fn further() -> impl Iterator<Item = &'static Part> {
 /// The parts of these names, in the order of the names.
 pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Part>, Failure> {
     let find = |name: &String| PARTS.iter().find(|part| part.name == name);
-    let unknown = |name: &String| {
-        Failure::WrongUse(format!("test: unknown part '{name}'; ./x test --full --list lists them"))
-    };
+    let unknown =
+        |name: &String| Failure::WrongUse(format!("test: unknown part '{name}'; ./x test --list lists them"));
     names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect()
 }
 
