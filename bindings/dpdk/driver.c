@@ -808,10 +808,6 @@ static int probe(struct rte_vdev_device *vdev) {
         SAY(NOTICE, "%s belongs to the primary process; this one has no device of memferry", name);
         return 0;
     }
-    if (rte_eal_iova_mode() != RTE_IOVA_VA) {
-        SAY(ERR, "%s needs virtual addresses: start with --iova-mode=va", name);
-        return -ENOTSUP;
-    }
     status = read_arguments(rte_vdev_device_args(vdev), &socket);
     if (status < 0)
         return status;
@@ -852,6 +848,7 @@ static struct rte_vdev_driver driver = {
     .remove = remove_device,
     .dma_map = dma_map,
     .dma_unmap = dma_unmap,
+    /* The bus refuses the device when EAL uses physical addresses. */
     .drv_flags = RTE_VDEV_DRV_NEED_IOVA_AS_VA,
 };
 
