@@ -233,6 +233,9 @@ static int submit(struct channel *channel, bool is_published) {
     }
     channel->stats.submitted += (uint16_t)(channel->next - channel->submitted);
     channel->submitted = channel->next;
+    /* Nobody will complete what was submitted after the loss. */
+    if (channel->is_lost)
+        lose(channel);
     return 0;
 }
 
@@ -267,12 +270,9 @@ static int enqueued(struct channel *channel, struct job job, uint64_t flags) {
         channel->staged++;
     if (job.pattern >= 0)
         channel->patterns[job.pattern].users++;
-    if (flags & RTE_DMA_OP_FLAG_SUBMIT) {
-        int status = submit(channel, is_transfer);
-
-        if (status < 0)
-            return status;
-    }
+    /* The job is there, also if it cannot start yet: the next rte_dma_submit tries again. */
+    if (flags & RTE_DMA_OP_FLAG_SUBMIT)
+        (void)submit(channel, is_transfer);
     return index;
 }
 

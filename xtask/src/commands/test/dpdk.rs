@@ -42,6 +42,8 @@ const GROUPS: [&str; 4] = ["copy", "burst capacity", "error handling", "fill"];
 /// Where the service is, and what the run's memory is.
 #[derive(Clone, Copy)]
 struct Way<'a> {
+    /// Of programs that run at the same time.
+    number: u32,
     /// Without one the service is in the process.
     socket: Option<&'a Path>,
     memory: &'a [&'a str],
@@ -78,13 +80,17 @@ fn judge_all(work: &Work, folder: &Path, command: &Path, socket: &Path) -> Resul
         let service = Service::start(command, socket)?;
         for (place, socket) in [("in the process", None), ("behind a socket", Some(socket))] {
             let name = format!("service {place}, {pages}");
-            let way = Way { socket, memory };
+            let way = Way { number: 0, socket, memory };
             let line = autotest(folder, way);
             work.stages
                 .step(&format!("dmadev_autotest, {name}"), &line, || judged(&line, verdict_of_autotest))?;
             let line = example(folder, way);
             work.stages.step(&format!("example, {name}"), &line, || judged(&line, verdict_of_example))?;
         }
+        let ways = [1, 2].map(|number| Way { number, socket: Some(socket), memory });
+        let lines = ways.map(|way| autotest(folder, way));
+        let name = format!("dmadev_autotest, two programs at once, {pages}");
+        work.stages.step(&name, &lines[1], || judged_at_once(&lines))?;
         drop(service);
         let line = bad_input(folder, memory, command, socket);
         work.stages.step(&format!("bad input, {pages}"), &line, || judged(&line, verdict_of_bad_input))?;
@@ -147,11 +153,11 @@ fn make_line(sources: &Path, headers: &Path, library: &Path, folder: &Path) -> L
 }
 
 /// A program of DPDK with the driver and its memory.
-fn program(program: impl AsRef<Path>, folder: &Path, memory: &[&str]) -> Line {
+fn program(program: impl AsRef<Path>, folder: &Path, memory: &[&str], number: u32) -> Line {
     let line = Line::new("timeout").arg(LIMIT).arg(program.as_ref()).args(["--no-pci", "-d"]);
     let line = line.arg(folder.join(dpdk::DRIVER)).args(memory).args(["-m", MEMORY]);
     // Beside other programs of DPDK.
-    line.arg(format!("--file-prefix=memferry-{}", std::process::id()))
+    line.arg(format!("--file-prefix=memferry-{}-{number}", std::process::id()))
 }
 
 fn device(socket: Option<&Path>) -> String {
@@ -160,15 +166,20 @@ fn device(socket: Option<&Path>) -> String {
 }
 
 fn autotest(folder: &Path, way: Way<'_>) -> Line {
-    program("dpdk-test", folder, way.memory).arg("--vdev").arg(device(way.socket)).arg(dpdk::AUTOTEST)
+    program("dpdk-test", folder, way.memory, way.number)
+        .arg("--vdev")
+        .arg(device(way.socket))
+        .arg(dpdk::AUTOTEST)
 }
 
 fn example(folder: &Path, way: Way<'_>) -> Line {
-    program(folder.join("dpdk_copy"), folder, way.memory).arg("--vdev").arg(device(way.socket))
+    program(folder.join("dpdk_copy"), folder, way.memory, way.number).arg("--vdev").arg(device(way.socket))
 }
 
 fn bad_input(folder: &Path, memory: &[&str], command: &Path, socket: &Path) -> Line {
-    program(folder.join("bad_input"), folder, memory).arg("--").arg(command).arg(socket)
+    // Two lcores, on any machine.
+    let line = program(folder.join("bad_input"), folder, memory, 0).args(["--lcores", "0@0,1@0"]);
+    line.arg("--").arg(command).arg(socket)
 }
 
 /// Runs a line and judges what it printed. Gives a status, after what was wrong.
@@ -191,6 +202,15 @@ fn judged(line: &Line, verdict: impl Fn(&str) -> Result<(), String>) -> u8 {
         say(reason);
     }
     status.max(u8::from(verdict.is_err()))
+}
+
+/// Runs lines at the same time. Gives the highest status.
+fn judged_at_once(lines: &[Line]) -> u8 {
+    std::thread::scope(|scope| {
+        let start = |line| scope.spawn(move || judged(line, verdict_of_autotest));
+        let running: Vec<_> = lines.iter().map(start).collect();
+        running.into_iter().map(|one| one.join().unwrap_or(1)).max().unwrap_or(1)
+    })
 }
 
 /// Whether DPDK's test tried the driver, all of it, and passed.
@@ -315,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_socket_is_an_argument_of_the_device() {
-        let way = Way { socket: Some(Path::new("/s")), memory: &["--no-huge"] };
+        let way = Way { number: 7, socket: Some(Path::new("/s")), memory: &["--no-huge"] };
         let line = autotest(Path::new("/t/dpdk"), way).to_string();
         let expected =
             "timeout 120 dpdk-test --no-pci -d /t/dpdk/librte_dma_memferry.so --no-huge -m 64 --file-prefix=";
