@@ -156,6 +156,19 @@ pub(crate) mod examples {
         [ENGINE, "engines/example/Makefile", "engines/example-python/memferry_engine_example.py"];
 }
 
+/// The driver for DPDK.
+pub(crate) mod dpdk {
+    pub(crate) const FOLDER: &str = "bindings/dpdk";
+    pub(crate) const DRIVER: &str = "librte_dma_memferry.so";
+    /// The name of a device of the driver.
+    pub(crate) const DEVICE: &str = "dma_memferry";
+    /// DPDK's test of such devices.
+    pub(crate) const AUTOTEST: &str = "dmadev_autotest";
+    /// What the driver includes of DPDK's source.
+    pub(crate) const HEADERS: [&str; 3] =
+        ["lib/dmadev/rte_dmadev_pmd.h", "lib/eal/include/dev_driver.h", "drivers/bus/vdev/bus_vdev_driver.h"];
+}
+
 pub(crate) const PYTHON: &str = "bindings/python";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
 

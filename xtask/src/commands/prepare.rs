@@ -23,6 +23,7 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
         debian::MODULE_BUILD,
         debian::KERNEL_BUILD,
         debian::UCX,
+        debian::DPDK,
         debian::PACKAGING,
         debian::CHROOTS,
         debian::WHERE_INSTALLED,

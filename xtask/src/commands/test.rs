@@ -9,6 +9,7 @@
 //! The last line says what was left out.
 
 mod another_user;
+mod dpdk;
 mod full;
 mod matrix;
 mod parts;

@@ -50,10 +50,19 @@ impl Packages {
 
     /// Starts from nothing and downloads the lists of these suites only, from the system's mirror.
     pub(crate) fn begin_with(&self, suites: &[&str]) -> Result<(), Failure> {
+        self.begin_with_lists("deb", suites)
+    }
+
+    /// As [`Self::begin_with`], for source packages.
+    pub(crate) fn begin_with_sources(&self, suites: &[&str]) -> Result<(), Failure> {
+        self.begin_with_lists("deb-src", suites)
+    }
+
+    fn begin_with_lists(&self, kind: &str, suites: &[&str]) -> Result<(), Failure> {
         let (_, mirror) = mirror()?;
         make_anew(&self.folder)?;
         let list = self.folder.join("sources.list");
-        write(&list, suites.iter().map(|suite| source(&mirror, suite)).collect::<String>())?;
+        write(&list, suites.iter().map(|suite| source(kind, &mirror, suite)).collect::<String>())?;
         self.make_state(&format!(
             "Dir::Etc::sourcelist \"{}\"; Dir::Etc::sourceparts \"/dev/null\"; Acquire::Languages \"none\";",
             list.display()
@@ -127,6 +136,21 @@ impl Packages {
         fs::remove_dir_all(&folder).map_err(|error| broken(&folder, &error))
     }
 
+    /// Downloads a source package, whose signature and sums apt checks. Gives its archive of upstream's files.
+    pub(crate) fn download_source(&self, name: &str) -> Result<PathBuf, Failure> {
+        let folder = self.folder.join("sources");
+        make_anew(&folder)?;
+        if stages::run(&self.apt("apt-get").args(["source", "--download-only", name]).within(&folder)) != 0 {
+            return Err(Failure::setup(format!("could not download the source package {name}")));
+        }
+        let is_upstreams = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar.");
+        let files = fs::read_dir(&folder).map_err(|error| broken(&folder, &error))?;
+        let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
+        files
+            .find(is_upstreams)
+            .ok_or_else(|| Failure::setup(format!("the source package {name} has no archive")))
+    }
+
     fn unpack(&self, files: &[PathBuf]) -> Result<(), Failure> {
         for file in files {
             if stages::run(&Line::new("dpkg").arg("-x").arg(file).arg(self.unpacked())) != 0 {
@@ -138,8 +162,8 @@ impl Packages {
 }
 
 /// The line of a suite in a list of sources, signed by a key of Debian's.
-fn source(mirror: &str, suite: &str) -> String {
-    format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n")
+fn source(kind: &str, mirror: &str, suite: &str) -> String {
+    format!("{kind} [signed-by={KEYRING}] {mirror} {suite} main\n")
 }
 
 /// The keys of all of Debian's releases.
@@ -285,7 +309,7 @@ mod tests {
     #[test]
     fn suites_are_verified_by_debians_keys() {
         assert_eq!(
-            source("http://b/debian/", "trixie-backports"),
+            source("deb", "http://b/debian/", "trixie-backports"),
             format!("deb [signed-by={KEYRING}] http://b/debian/ trixie-backports main\n")
         );
     }

@@ -24,10 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LISTENS: &str = "memferry-device: serving ";
 
 /// A new folder of this user's own for a socket, whose path must be short; removed at the end.
-pub(super) struct SocketFolder(PathBuf);
+pub(crate) struct SocketFolder(PathBuf);
 
 impl SocketFolder {
-    pub(super) fn new(name: &str) -> Result<Self, Failure> {
+    pub(crate) fn new(name: &str) -> Result<Self, Failure> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         loop {
             let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl SocketFolder {
         }
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.0.join("socket")
     }
 }

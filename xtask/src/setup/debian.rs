@@ -95,6 +95,14 @@ pub(crate) const BROWSER: &[Tool] =
 pub(crate) const CHROOTS: &[Tool] = &[Tool::program("mmdebstrap", "mmdebstrap")];
 /// The library that benchmarks of messages compare with.
 pub(crate) const UCX: &[Tool] = &[Tool::program("ucx-utils", "ucx_perftest")];
+/// DPDK's libraries and test program, and what builds a driver for it.
+pub(crate) const DPDK: &[Tool] = &[
+    Tool::program("dpdk-dev", "dpdk-test"),
+    Tool::file("libdpdk-dev", "/usr/include/dpdk/rte_dmadev.h"),
+    Tool::program("make", "make"),
+    Tool::program("pkg-config", "pkg-config"),
+    Tool::program("xz-utils", "xz"),
+];
 /// Tools that lint and tests use if they are installed.
 pub(crate) const WHERE_INSTALLED: &[Tool] =
     &[Tool::program("shellcheck", "shellcheck"), Tool::program("sparse", "sparse")];
