@@ -27,8 +27,9 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> mf_error {
             fault
         }
     };
+    let number = fault.number;
     fault.remember();
-    fault.number
+    number
 }
 
 fn checked<T>(what: &str, pointer: *const T) -> Result<(), Fault> {

@@ -7,6 +7,7 @@
 //!
 //! Numbers never change their meaning. From 100 a transfer failed and its completion was taken; below 100 the call itself failed.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
@@ -227,7 +228,7 @@ pub extern "C" fn mf_error_text(error: i32) -> *const c_char {
 }
 
 thread_local! {
-    static MESSAGE: RefCell<Option<CString>> = const { RefCell::new(None) };
+    static MESSAGE: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
 }
 
 /// Describes the last call of this thread that failed, with operands and advice; taking the completion of a failed transfer counts
@@ -236,27 +237,32 @@ thread_local! {
 /// Each thread has its own. The string is valid until the next call of this library on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_last_message() -> *const c_char {
-    let kept = MESSAGE.try_with(|message| message.borrow().as_ref().map(|text| text.as_ptr()));
-    kept.ok().flatten().unwrap_or(c"".as_ptr())
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// A failed call: its result and its message.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) number: mf_error,
-    message: String,
+    message: Cow<'static, CStr>,
 }
 
 impl Fault {
     pub(crate) fn new(number: mf_error, message: impl Into<String>) -> Self {
-        Self { number, message: message.into() }
+        let mut text = message.into().into_bytes();
+        text.retain(|byte| *byte != 0);
+        Self { number, message: Cow::Owned(CString::new(text).unwrap_or_default()) }
+    }
+
+    /// Without a copy of the message: for a call that programs repeat until it has another result.
+    pub(crate) const fn fixed(number: mf_error, message: &'static CStr) -> Self {
+        Self { number, message: Cow::Borrowed(message) }
     }
 
     /// Makes this the thread's last message.
-    pub(crate) fn remember(&self) {
-        let text: Vec<u8> = self.message.bytes().filter(|byte| *byte != 0).collect();
+    pub(crate) fn remember(self) {
         // The message of an ending thread is gone already.
-        let _ = MESSAGE.try_with(|message| *message.borrow_mut() = CString::new(text).ok());
+        let _ = MESSAGE.try_with(|message| *message.borrow_mut() = self.message);
     }
 }
 

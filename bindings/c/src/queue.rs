@@ -182,7 +182,7 @@ pub unsafe extern "C" fn mf_poll(queue: mf_queue, completion: *mut mf_completion
     call(|| {
         let to = Out::new("completion", completion)?;
         let polled = with(queue, |open| Ok(open.poll()))?;
-        let ended = polled.ok_or_else(|| Fault::new(mf_error::Nothing, "there is no completion now"))?;
+        let ended = polled.ok_or(Fault::fixed(mf_error::Nothing, c"there is no completion now"))?;
         report(queue, ended, Some(to))
     })
 }

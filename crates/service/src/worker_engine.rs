@@ -159,17 +159,12 @@ impl<E: Engine> WorkerEngine<E> {
         !new.is_empty()
     }
 
-    /// Posts what only an engine process can do.
-    fn post_bound(
-        &mut self,
-        descriptor: Descriptor<Mapping>,
-    ) -> Result<Ticket, Refused<Descriptor<Mapping>>> {
+    /// Posts what only an engine process can do, if one has all its memory.
+    fn post_bound(&mut self, descriptor: &Descriptor<Mapping>) -> Option<Ticket> {
         loop {
-            let posted = self.externals.iter_mut().find_map(|external| external.device.post(&descriptor));
-            match posted {
-                Some(ticket) => return Ok(ticket),
-                None if self.take_new_frames() => {}
-                None => return Err(Refused { descriptor, reason: RefusalReason::Unsupported }),
+            let posted = self.externals.iter_mut().find_map(|external| external.device.post(descriptor));
+            if posted.is_some() || !self.take_new_frames() {
+                return posted;
             }
         }
     }
@@ -298,7 +293,8 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         }
         // Without engine processes such memory is left only until it is revoked, and the CPU refuses it.
         if self.has_externals() && needs_device(descriptor.operation()) {
-            return self.post_bound(descriptor);
+            let posted = self.post_bound(&descriptor);
+            return posted.ok_or(Refused { descriptor, reason: RefusalReason::Unsupported });
         }
         if self.cpu.refusal(&descriptor).is_none() {
             let device = self.device.as_mut().and_then(|device| device.post(&descriptor));
