@@ -416,7 +416,7 @@ NAMES = {
     "segments": "shared_memory for each batch",
     "pickles": "pickles by pipe",
 }
-SIZES = (SAMPLE, 4 * SAMPLE, 16 * SAMPLE, 64 * SAMPLE, 256 * SAMPLE, 1024 * SAMPLE)
+SIZES = (SAMPLE, 4 * SAMPLE, 64 * SAMPLE, 256 * SAMPLE, 1024 * SAMPLE)
 
 
 def measure(service, rounds, most):
@@ -424,7 +424,7 @@ def measure(service, rounds, most):
     print(f"\n{os.cpu_count()} CPUs, {kind}, {rounds} rounds, 2 workers, samples of {size_of(SAMPLE)}: medians, with minimum and maximum\n")
     print("| batch | what | " + " | ".join(NAMES.values()) + " |\n| --- | --- |" + " --- |" * len(NAMES))
     for length in (length for length in SIZES if length <= most):
-        count = max(8, min(256, 64 * MIB // length))
+        count = max(8, min(256, 32 * MIB // length))
         samples = 2 * count * length // SAMPLE
         figures = {side: {"samples": [], "CPU": []} for side in NAMES}
         with processes(service, length) as (consumer, loaders):

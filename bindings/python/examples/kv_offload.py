@@ -644,6 +644,8 @@ def stale_by_shared_memory(owner, reader):
 SIDES = ("memferry", "shared_memory", "pipe")
 # Bytes of a block of 16 tokens in all layers: a small model, or few layers; 2 MiB is an 8-billion-parameter model with grouped queries.
 SIZES = (64 << 10, 512 << 10, 2 * MIB, 8 * MIB)
+# Rounds that make the pages of a store, which holds the blocks of two.
+WARM = 2
 # Bytes that are saved and loaded in a round, at most.
 ROUND = 64 * MIB
 
@@ -681,11 +683,11 @@ def measure(service, rounds, most):
         plan = Plan(block_bytes=size, blocks=blocks, slab_blocks=slab, slabs=2 * blocks // slab)
         figures = {side: {"save": [], "load": [], "p50": [], "p99": [], "CPU": []} for side in SIDES}
         with ended(*engines(service, plan, 2)) as (owner, reader):
-            for number in range(rounds + 1):
+            for number in range(WARM + rounds):
                 for side in SIDES:
                     keys = [hashlib.blake2b(b"%d %d" % (number, each), digest_size=16).digest() for each in range(blocks)]
                     saving, batch, each, spent = round_of(service, owner, reader, side, keys)
-                    if number:  # The first round makes the pages.
+                    if number >= WARM:
                         of = figures[side]
                         of["save"].append(mib / saving)
                         of["load"].append(mib / 2 / batch)
