@@ -22,7 +22,7 @@ from multiprocessing import connection, shared_memory
 
 import memferry
 import numpy
-from processes import MIB, SPAWN, Worker, WorkerError, cpu_of, ended, middle, parser, run, size_of, user
+from processes import MIB, SPAWN, Worker, cpu_of, ended, middle, parser, run, size_of, user
 
 try:
     import torch
@@ -378,7 +378,7 @@ def checks(service):
             loaders[1].start("produce", "memferry", 5)
             _, results = consumer.call("consume", "memferry", [5, 5], True)
             loaders[1].answer()
-            print(f"{what}: {said(results)}")
+            print(f"{what}: {said(results)} ({results[0][2].split(':')[0]})")
             if "long" in what:
                 break  # That pipe is closed.
         consumer.call("close")
@@ -394,20 +394,14 @@ def checks(service):
         _, results = consumer.answer()
         loaders[1].answer()
         print(f"a worker killed: {said(results)}")
-    for wrong in (0, SAMPLE + 1):
-        try:
-            with processes(service, wrong):
-                raise ValueError("WRONG: it was accepted")
-        except WorkerError as error:
-            print(f"refused: {error}")
 
 
 def said(results):
     """What came of two workers, of which the first is a bad one."""
     (_, bad, why), other = results
-    if bad or other[1]:
-        raise ValueError(f"{results}, WRONG bytes")
-    return f"left out ({(why or 'NOT').split(':')[0]}), the other gave {other[0]} batches"
+    if bad or other[1] or why is None:
+        raise ValueError(f"{results}, WRONG")
+    return f"left out, the other gave {other[0]} batches"
 
 
 NAMES = {
