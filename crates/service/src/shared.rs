@@ -14,7 +14,7 @@ use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::Instant;
 use memferry_cpu::team::CopyTeam;
-use memferry_external::{ExternalEngine, ExternalFrame, Fault, Lost};
+use memferry_external::{ExternalEngine, Fault, Lost};
 use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, Mirror, Policy};
 use memferry_shm::capability_view::View;
@@ -33,7 +33,7 @@ use crate::bells::{Bell, QueueBells};
 use crate::counters::{ExternalCounters, QueueCounters, WorkerCounters};
 use crate::engine_id::EngineId;
 use crate::protocol::Violation;
-use crate::worker_engine::ExternalRemains;
+use crate::worker_engine::{EngineFrames, ExternalRemains, NewFrames};
 
 /// Where the clients of a service run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,9 +238,6 @@ pub struct Remains {
     pub(crate) _target: Option<SignalTarget>,
 }
 
-/// Memory, and as which frame of its own an engine process has it.
-pub(crate) type EngineFrames = Vec<(Mapping, ExternalFrame)>;
-
 /// A command of the control side to a worker.
 pub(crate) enum WorkerCommand {
     /// Serve a queue that is new, or comes from another worker.
@@ -395,12 +392,11 @@ impl WorkerHandle {
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
-    /// Takes the frames that engine processes mapped lately, of those engines that the worker knows, ahead of the other commands.
-    pub(crate) fn take_engine_frames(
-        &self,
-        knows: impl Fn(EngineId) -> bool,
-    ) -> Vec<(EngineId, EngineFrames)> {
+impl NewFrames for WorkerHandle {
+    /// Takes them ahead of the other commands.
+    fn take_known(&self, knows: &dyn Fn(EngineId) -> bool) -> Vec<(EngineId, EngineFrames)> {
         if !self.pending.load(Ordering::Acquire) {
             return Vec::new();
         }

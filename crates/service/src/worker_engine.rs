@@ -27,7 +27,6 @@ use memferry_transfer::{
 
 use crate::bells::Bell;
 use crate::engine_id::EngineId;
-use crate::shared::WorkerHandle;
 pub use attached::DeviceCounts;
 use attached::{Attached, AttachedDevice, Requested, needs_device};
 
@@ -36,8 +35,16 @@ pub struct WorkerEngine<E: Engine> {
     cpu: CpuEngine,
     device: Option<AttachedDevice<E>>,
     externals: Vec<External>,
-    /// Where frames that engine processes mapped lately are found.
-    commands: Option<Arc<WorkerHandle>>,
+    new_frames: Option<Arc<dyn NewFrames>>,
+}
+
+/// Memory, and as which frame of its own an engine process has it.
+pub(crate) type EngineFrames = Vec<(Mapping, ExternalFrame)>;
+
+/// Where frames are that engine processes have mapped, and of which the worker does not know yet.
+pub(crate) trait NewFrames: Send + Sync {
+    /// Takes those of the engines that the worker knows.
+    fn take_known(&self, knows: &dyn Fn(EngineId) -> bool) -> Vec<(EngineId, EngineFrames)>;
 }
 
 /// An engine process that a worker gives transfers to.
@@ -70,12 +77,12 @@ pub struct ExternalRemains {
 impl<E: Engine> WorkerEngine<E> {
     /// An engine without devices.
     pub fn new(cpu: CpuEngine) -> Self {
-        Self { cpu, device: None, externals: Vec::new(), commands: None }
+        Self { cpu, device: None, externals: Vec::new(), new_frames: None }
     }
 
     /// Makes it look for new frames of engine processes before it refuses a request on memory that none seems to have.
-    pub(crate) fn with_commands(mut self, commands: Arc<WorkerHandle>) -> Self {
-        self.commands = Some(commands);
+    pub(crate) fn with_new_frames(mut self, new_frames: Arc<dyn NewFrames>) -> Self {
+        self.new_frames = Some(new_frames);
         self
     }
 
@@ -150,9 +157,9 @@ impl<E: Engine> WorkerEngine<E> {
     /// Takes notice of frames that engine processes mapped since the worker's turn began; returns whether there are any. A client may use
     /// a frame as soon as the control side has answered it.
     fn take_new_frames(&mut self) -> bool {
-        let Some(commands) = &self.commands else { return false };
+        let Some(new_frames) = &self.new_frames else { return false };
         let externals = &self.externals;
-        let new = commands.take_engine_frames(|id| externals.iter().any(|external| external.id == id));
+        let new = new_frames.take_known(&|id| externals.iter().any(|external| external.id == id));
         for (id, frames) in &new {
             frames.iter().for_each(|(mapping, frame)| self.external_mapped(*id, mapping, *frame));
         }

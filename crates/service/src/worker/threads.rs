@@ -24,7 +24,7 @@ use crate::pinning::{Place, keep_on};
 use crate::protocol::{LatencyStatus, ModuleStatus};
 use crate::shared::{Clients, Shared, WorkerCommand, WorkerHandle};
 use crate::start_error::StartError;
-use crate::worker_engine::WorkerEngine;
+use crate::worker_engine::{NewFrames, WorkerEngine};
 
 /// All workers of a service.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Workers {
                 (engine, Some(offload))
             }
         };
-        let engine = engine.with_commands(Arc::clone(&handle));
+        let engine = engine.with_new_frames(Arc::clone(&handle) as Arc<dyn NewFrames>);
         let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
         let path = Path::new(engine, policy, limits);
         let spins = Spins::of(number, cpus() as usize);

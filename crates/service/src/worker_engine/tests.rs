@@ -14,7 +14,7 @@ use memferry_transfer::{
 };
 
 use super::*;
-use crate::shared::WorkerCommand;
+use crate::shared::{WorkerCommand, WorkerHandle};
 
 /// A device that completes transfers with scripted outcomes and moves no bytes.
 #[derive(Debug, Default)]
@@ -261,7 +261,8 @@ fn forgotten_memory_is_returned() {
 fn frames_mapped_during_a_turn_are_known() {
     let commands = WorkerHandle::all(1).unwrap().remove(0);
     let cpu = CpuEngine::new(1, 64);
-    let mut engine = WorkerEngine::<Scripted>::new(cpu).with_commands(Arc::clone(&commands));
+    let mut engine =
+        WorkerEngine::<Scripted>::new(cpu).with_new_frames(Arc::clone(&commands) as Arc<dyn NewFrames>);
     let [known, other] = [1, 2].map(|number| EngineId { index: 0, number });
     let (external, bell) = unserved();
     engine.add_external(known, external, 1, bell);
