@@ -7,6 +7,8 @@
 //!
 //! Every byte that is moved is compared with what the owner or the requester wrote.
 
+#[path = "link/files.rs"]
+mod files;
 mod harness;
 #[path = "link/hostile.rs"]
 mod hostile;
