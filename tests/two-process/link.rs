@@ -12,6 +12,8 @@ mod files;
 mod harness;
 #[path = "link/hostile.rs"]
 mod hostile;
+#[path = "link/languages.rs"]
+mod languages;
 #[path = "link/networks.rs"]
 mod networks;
 #[path = "link/restarts.rs"]
