@@ -18,6 +18,8 @@ mod languages;
 mod networks;
 #[path = "link/restarts.rs"]
 mod restarts;
+#[path = "link/storm.rs"]
+mod storm;
 
 use std::fs::File;
 use std::net::TcpListener;
