@@ -528,14 +528,18 @@ fn the_owners_node_checks_each_access() {
     let later = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
     assert_eq!(later, refused(PeerReason::NoSuchGrant), "it was given back");
     assert!(contents(&theirs) == before);
-    // The right to grant, which nobody would check here; names that are none, and clients that are no link, though of its user.
+    tokens_that_are_not_accepted(&client, &owner, &theirs, token);
+}
+
+/// The right to grant, which nobody would check here; names that are none, and clients that are no link, though of its user.
+fn tokens_that_are_not_accepted(client: &Client, owner: &Client, theirs: &Frame, token: RemoteToken) {
     let grantable = client.accept_remote(RemoteToken { rights: Rights::all(), ..token }).unwrap_err();
     assert!(grantable.to_string().contains("cannot be granted on"), "{grantable}");
     let for_others = owner.accept_for("beta".parse().unwrap(), user(), token.token).unwrap_err();
     assert!(for_others.to_string().contains("only the process that is the engine"), "{for_others}");
     let none = RemoteToken { node: NodeName::from_bytes([b'A'; 16]), ..token };
     assert!(client.accept_remote(none).is_err());
-    assert!(owner.grant(&theirs, Rights::READ, Grantee::Remote { node: none.node, user: 0 }).is_err());
+    assert!(owner.grant(theirs, Rights::READ, Grantee::Remote { node: none.node, user: 0 }).is_err());
     let unknown = RemoteToken { node: "nobody".parse().unwrap(), ..token };
     let unknown = client.accept_remote(unknown).unwrap_err().to_string();
     assert!(unknown.contains("does not name this node"), "{unknown}");

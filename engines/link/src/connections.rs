@@ -171,7 +171,7 @@ pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>) -> io::Result
     Ok((events, received))
 }
 
-/// Starts a thread.
+/// Starts a thread that goes on until the process ends, or what it serves.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }

@@ -44,7 +44,7 @@ pub(crate) struct Traffic {
     pub(crate) asked: Requests,
     /// Of the peer's users, here.
     pub(crate) served: Requests,
-    /// Connections that broke.
+    /// Connections that broke since this process began.
     pub(crate) lost: u64,
     /// Since when it is connected, or not.
     pub(crate) since: Instant,
@@ -71,7 +71,7 @@ impl Traffic {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// In clear text.
+    /// In clear text, by the network that UCX chose.
     Ucx,
     Encrypted,
 }
@@ -99,7 +99,7 @@ pub struct PeerStatus {
     pub asked: Requests,
     /// Accesses of the peer's users, here.
     pub served: Requests,
-    /// Connections that broke.
+    /// Connections that broke since this process began.
     pub lost: u64,
     pub last_error: Option<String>,
 }
@@ -114,7 +114,7 @@ pub struct TransferStatus {
     pub served: bool,
     /// Messages that were answered.
     pub accesses: u64,
-    /// Bytes that travelled.
+    /// Bytes that travelled, which those of a CRC do not.
     pub bytes: u64,
     /// From its begin to its end; where it was served, from its first answer to its last.
     pub microseconds: u64,
@@ -148,7 +148,7 @@ struct Seen {
     failure: Option<String>,
 }
 
-/// The last transfers.
+/// The last transfers, of both sides, oldest first.
 #[derive(Default)]
 pub(crate) struct Recent(VecDeque<Seen>);
 
@@ -186,7 +186,7 @@ impl Recent {
         self.0.push_back(seen);
     }
 
-    /// For the administrator.
+    /// All of them, as the administrator sees them.
     pub(crate) fn status(&self) -> Vec<TransferStatus> {
         let status = |seen: &Seen| TransferStatus {
             id: format!("{:016x}", seen.id),

@@ -30,7 +30,7 @@ impl Share {
         Self { child, token: token.trim().to_owned() }
     }
 
-    /// Ctrl-C.
+    /// As Ctrl-C does; its end is the promise that nothing is read any more.
     fn end(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
         assert!(self.child.wait().unwrap().success());
@@ -221,7 +221,8 @@ fn status_shows_peers_requests_and_transfers() {
         let length = (2 << 20) + 1;
         let share = Share::start(&alpha, &file(&alpha, "shared", &noise(length, 1)), &to_own_user(), &[]);
         succeeds(&beta, &share.token, beta.service.socket.with_file_name("target"));
-        let (there, here) = (peer(&alpha), peer(&beta));
+        let there = peer(&alpha);
+        let here = peer(&beta);
         assert_eq!((&*there.name, &*here.name), ("beta", "alpha"));
         assert!(there.connected && here.connected && there.why.is_none());
         let transport = if way == Way::Encrypted { Transport::Encrypted } else { Transport::Ucx };
@@ -242,7 +243,8 @@ fn status_shows_peers_requests_and_transfers() {
         }
         let others = Share::start(&alpha, &file(&alpha, "o", b"1"), &format!("beta:{}", user() + 1), &[]);
         fails(&beta, &others.token, beta.service.socket.with_file_name("no"), "granted nothing");
-        let (there, here) = (peer(&alpha), peer(&beta));
+        let there = peer(&alpha);
+        let here = peer(&beta);
         assert!(there.served.failed == 1 && here.asked.failed >= 1, "{there:?} {here:?}");
         let error = there.last_error.unwrap();
         assert!(error.contains("granted nothing"), "{error}");

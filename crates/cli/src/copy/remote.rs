@@ -23,11 +23,11 @@ use crate::{CommandError, files, socket};
 
 /// Bytes of a piece: four accesses of the link. Short, so that slow networks move those under way within the link's time limit.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces under way.
+/// Pieces that may be under way: enough for the link's window.
 const SLOTS: u64 = 4;
 /// How long the link may take to have the memory of this process.
 const LATE: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// The link connects again within a multiple of this.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The token that an argument is; `None` for a file.
@@ -89,7 +89,8 @@ pub(super) fn send(arguments: &Arguments, token: RemoteToken) -> Result<(), Comm
     let path = &arguments.source;
     let mut source = Source::open(path, arguments.copy_contents)?;
     if let Some(length) = source.expected().filter(|length| *length > token.length) {
-        let (name, room) = (path.display(), token.length);
+        let name = path.display();
+        let room = token.length;
         return Err(format!("{name} has {length} bytes, and {room} were granted; nothing was written").into());
     }
     let mut far = Far::open(arguments, token, Rights::WRITE)?;
@@ -138,7 +139,7 @@ struct Far {
     writes: bool,
     /// For so long a piece is asked for again when the connection broke.
     retry: Duration,
-    /// Oldest first.
+    /// In the order in which they were started, as their slots are.
     in_flight: VecDeque<Piece>,
     started: u64,
     bar: Bar,
