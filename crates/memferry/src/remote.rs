@@ -97,8 +97,7 @@ mod tests {
             length: u64::MAX,
             rights: Rights::READ | Rights::WRITE,
         };
-        let text = "beta-2:00000000000abc000000000000000007/30064771075/18446744073709551615/rw";
-        let text = text.replacen("00000000000abc", "0000000000000abc", 1);
+        let text = "beta-2:0000000000000abc0000000000000007/30064771075/18446744073709551615/rw".to_owned();
         assert_eq!((token.to_string(), text.parse()), (text.clone(), Ok(token)));
     }
 

@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -88,13 +88,14 @@ pub fn ask(path: &Path) -> Result<Snapshot, StatusError> {
     serde_json::from_slice(&bytes).map_err(|_| answer("what it said is no status of a link".to_owned()))
 }
 
-/// Listens at `path`. A socket that nobody listens on any more is replaced.
+/// Listens at `path`. A socket that nobody listens on any more is replaced; another file is not.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             let ended =
                 UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-            if !ended {
+            // Connecting to a file that is no socket is refused as well.
+            if !ended || !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(error);
             }
             std::fs::remove_file(path)?;
@@ -317,6 +318,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "a file").unwrap();
         assert!(listen(&path).is_err(), "a file is no socket");
+        assert_eq!(std::fs::read(&path).unwrap(), b"a file");
         std::fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         std::thread::scope(|scope| {
