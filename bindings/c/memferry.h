@@ -48,6 +48,9 @@
 // The limit of a wait that has none. Any other negative limit counts as 0: check without waiting.
 #define MF_FOREVER -1
 
+// Bytes for the longest text of mf_remote_token, with its end.
+#define MF_REMOTE_TOKEN_BYTES 96
+
 // The result of a call. MF_ERROR_NONE is 0; from 100 a transfer failed, below 100 the call itself.
 typedef enum mf_error {
   // The call or the transfer succeeded.
@@ -671,6 +674,51 @@ enum mf_error mf_grant_session_for(struct mf_range range,
                                    uint64_t session,
                                    uint64_t lasts_ns,
                                    struct mf_grant_token *token);
+
+// Grants MF_RIGHTS_READ, MF_RIGHTS_WRITE or both on a range to `user` of the machine that the links' configurations call `node`, as
+// mf_grant_user. mf_remote_token gives what the user needs to accept it there.
+//
+// MF_ERROR_REFUSED_CAPABILITY; MF_ERROR_ARGUMENT for what is no node's name, MF_ERROR_TEXT. Any thread.
+MF_MUST_USE
+enum mf_error mf_grant_remote(struct mf_range range,
+                              uint32_t rights,
+                              const char *node,
+                              uint32_t user,
+                              struct mf_grant_token *token);
+
+// Grants as mf_grant_remote, for lasts_ns nanoseconds, as mf_grant_user_for.
+//
+// MF_ERROR_REFUSED_CAPABILITY; MF_ERROR_ARGUMENT for what is no node's name, MF_ERROR_TEXT. Any thread.
+MF_MUST_USE
+enum mf_error mf_grant_remote_for(struct mf_range range,
+                                  uint32_t rights,
+                                  const char *node,
+                                  uint32_t user,
+                                  uint64_t lasts_ns,
+                                  struct mf_grant_token *token);
+
+// Writes the text by which a grant of mf_grant_remote is accepted on the other node, with its end, to `text`, an array of
+// MF_REMOTE_TOKEN_BYTES. `range` and `rights` are those of the grant, `node` is the name of this machine in the links' configurations.
+// The text is not secret. It is good until the service of this machine ends.
+//
+// MF_ERROR_ARGUMENT for what is no node's name, MF_ERROR_OUT_OF_RANGE, MF_ERROR_TEXT. Any thread.
+MF_MUST_USE
+enum mf_error mf_remote_token(struct mf_range range,
+                              uint32_t rights,
+                              const char *node,
+                              struct mf_grant_token token,
+                              char *text);
+
+// Accepts a grant that another node made to this user, by the text of its mf_remote_token, through the link of this node
+// (memferry-link(1)). The other node is not asked yet: it checks each transfer, which ends with MF_ERROR_PEER_REFUSED if that is not
+// granted, and with MF_ERROR_PEER_LOST while the node cannot be reached. The frame is not mapped.
+//
+// MF_ERROR_ARGUMENT for a text that is no such token, MF_ERROR_TEXT; MF_ERROR_REFUSED_ARGUMENT where this node has no link or the user
+// may not use it, MF_ERROR_REFUSED_SYSTEM where the link does not know the other node, MF_ERROR_REFUSED_QUOTA. Any thread.
+MF_MUST_USE
+enum mf_error mf_accept_remote(struct mf_client client,
+                               const char *text,
+                               struct mf_frame *frame);
 
 // Accepts a grant. The frame is not mapped in this process: transfers move bytes there, within the rights granted.
 //

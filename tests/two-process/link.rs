@@ -7,11 +7,19 @@
 //!
 //! Every byte that is moved is compared with what the owner or the requester wrote.
 
+#[path = "link/files.rs"]
+mod files;
 mod harness;
 #[path = "link/hostile.rs"]
 mod hostile;
+#[path = "link/languages.rs"]
+mod languages;
 #[path = "link/networks.rs"]
 mod networks;
+#[path = "link/restarts.rs"]
+mod restarts;
+#[path = "link/storm.rs"]
+mod storm;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -25,7 +33,7 @@ use harness::{Role, Service, in_child, role_socket, wait_until};
 use hostile::Hostile;
 use memferry::{
     Client, Copy2d, Count2d, Failure, Frame, Grant, GrantToken, Grantee, NodeName, PeerReason, PixelSize,
-    Plane, Queue, RemoteToken, Rights, RunError, copy, copy_2d, crc32c, fill, scatter_gather,
+    Plane, Queue, RemoteToken, Rights, RunError, ServiceId, copy, copy_2d, crc32c, fill, scatter_gather,
 };
 use memferry_conformance::noise;
 use memferry_link::message::{Message, WINDOW};
@@ -48,7 +56,8 @@ fn link_engine() {
     let Some(socket) = role_socket() else { return };
     let config = PathBuf::from(std::env::var(CONFIG).unwrap());
     let library = PathBuf::from(std::env::var("MEMFERRY_TEST_UCX").unwrap_or_else(|_| LIBRARY.to_owned()));
-    let options = Options { socket, config, library };
+    let status = config.with_file_name("status.sock");
+    let options = Options { socket, config, library, status };
     in_child(|| memferry_link::run(&options).is_ok());
 }
 
@@ -145,6 +154,16 @@ impl Node {
     }
 }
 
+/// The link as an engine of the service.
+fn engine(stall_ms: u64) -> String {
+    format!("link user={} frames=all stall-ms={stall_ms}", user())
+}
+
+/// Arguments of a service that has it.
+fn arguments(engine: &str) -> [&str; 4] {
+    ["--workers=1", "--mode=666", "--engine", engine]
+}
+
 fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -168,8 +187,8 @@ fn nodes_with(way: Way, places: &[(&str, &str, Vec<String>)], timeout_ms: u64, s
     let hex = |keys: &KeyPair| keys.public.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let start = |index: usize| {
         let (name, address, before) = &places[index];
-        let engine = format!("link user={} frames=all stall-ms={stall_ms}", user());
-        let service = Service::start(&["--workers=1", "--mode=666", "--engine", &engine]);
+        let engine = engine(stall_ms);
+        let service = Service::start(&arguments(&engine));
         let beside = |file| service.socket.with_file_name(file);
         keys[index].save(&beside("key")).unwrap();
         let mut text = format!(
@@ -207,15 +226,10 @@ fn two_nodes_with(way: Way, timeout_ms: u64, stall_ms: u64) -> (Node, Node) {
     (nodes.pop().unwrap(), beta)
 }
 
-/// What the other node's user needs to accept a grant.
-fn token(owner: &Node, grant: &Grant, length: u64, rights: Rights) -> RemoteToken {
-    RemoteToken { node: owner.name, token: grant.token(), length, rights }
-}
-
 fn grant(owner: &Node, frame: &Frame, client: &Client, rights: Rights, to: &Node) -> (Grant, RemoteToken) {
     let remote = Grantee::Remote { node: to.name, user: user() };
     let grant = client.grant(frame, rights, remote).unwrap();
-    let token = token(owner, &grant, frame.length(), rights);
+    let token = grant.remote_token(owner.name).unwrap();
     (grant, token)
 }
 
@@ -467,6 +481,11 @@ fn the_owners_node_checks_each_access() {
     };
     let local = other(Grantee::User(user()));
     let to_session = other(Grantee::Session(owner.session()));
+    let run = token.service.0;
+    for service in [0, run - 1, run + 1, run ^ 1 << 127].map(ServiceId) {
+        let other = RemoteToken { service, ..token };
+        assert_eq!(read(other, 0..8), refused(PeerReason::EarlierRun), "{other}");
+    }
     let guessed = GrantToken::from_raw(token.token.to_raw() + 1);
     for foreign in [
         RemoteToken { token: guessed, ..token },
@@ -509,16 +528,21 @@ fn the_owners_node_checks_each_access() {
     let later = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
     assert_eq!(later, refused(PeerReason::NoSuchGrant), "it was given back");
     assert!(contents(&theirs) == before);
-    // The right to grant, which nobody would check here; names that are none, and clients that are no link, though of its user.
+    tokens_that_are_not_accepted(&client, &owner, &theirs, token);
+}
+
+/// The right to grant, which nobody would check here; names that are none, and clients that are no link, though of its user.
+fn tokens_that_are_not_accepted(client: &Client, owner: &Client, theirs: &Frame, token: RemoteToken) {
     let grantable = client.accept_remote(RemoteToken { rights: Rights::all(), ..token }).unwrap_err();
     assert!(grantable.to_string().contains("cannot be granted on"), "{grantable}");
     let for_others = owner.accept_for("beta".parse().unwrap(), user(), token.token).unwrap_err();
     assert!(for_others.to_string().contains("only the process that is the engine"), "{for_others}");
     let none = RemoteToken { node: NodeName::from_bytes([b'A'; 16]), ..token };
     assert!(client.accept_remote(none).is_err());
-    assert!(owner.grant(&theirs, Rights::READ, Grantee::Remote { node: none.node, user: 0 }).is_err());
-    let unknown = accept(&client, RemoteToken { node: "nobody".parse().unwrap(), ..token });
-    assert_eq!(failure(queue.run(copy(unknown.slice(..8), own.slice(..8)))), Some(Failure::PeerLost));
+    assert!(owner.grant(theirs, Rights::READ, Grantee::Remote { node: none.node, user: 0 }).is_err());
+    let unknown = RemoteToken { node: "nobody".parse().unwrap(), ..token };
+    let unknown = client.accept_remote(unknown).unwrap_err().to_string();
+    assert!(unknown.contains("does not name this node"), "{unknown}");
 }
 
 #[test]
@@ -584,16 +608,19 @@ fn a_hostile_peer_gets_what_was_granted_to_its_node() {
     theirs.write(0, &noise(1 << 20, 4)).unwrap();
     let before = contents(&theirs);
     let process = alpha.engine();
-    let (granted, _) = grant(&alpha, &theirs, &owner, Rights::READ, &beta);
-    let token = granted.token();
+    let (granted, token) = grant(&alpha, &theirs, &owner, Rights::READ, &beta);
     let mut peer = Hostile::meet(&listener, &config);
     // Its users are its own word: one that nothing was granted to gets nothing.
     for user in [user() + 1, u32::MAX] {
         assert_eq!(peer.attach(token, user), Err(PeerReason::NoSuchGrant));
     }
-    for raw in (0..300).map(|number| token.to_raw() ^ number).filter(|raw| *raw != token.to_raw()) {
-        assert_eq!(peer.attach(GrantToken::from_raw(raw), user()), Err(PeerReason::NoSuchGrant));
+    for number in 1..300 {
+        let guessed = GrantToken::from_raw(token.token.to_raw() ^ number);
+        let guessed = RemoteToken { token: guessed, ..token };
+        assert_eq!(peer.attach(guessed, user()), Err(PeerReason::NoSuchGrant));
     }
+    let earlier = RemoteToken { service: ServiceId(token.service.0 ^ 1), ..token };
+    assert_eq!(peer.attach(earlier, user()), Err(PeerReason::EarlierRun));
     let number = peer.attach(token, user()).unwrap();
     assert_eq!(peer.access(number, (8, 100), None).unwrap(), before[8..108]);
     // The same number once more is another access.
@@ -601,7 +628,7 @@ fn a_hostile_peer_gets_what_was_granted_to_its_node() {
     for piece in [(MIB - 1, 2), (MIB, 1), (u64::MAX, 1), (u64::MAX - 3, 4)] {
         assert_eq!(peer.access(number, piece, None), Err(PeerReason::OutOfBounds), "{piece:?}");
     }
-    assert_eq!(peer.access(number, (MIB, 0), None).unwrap(), []);
+    assert_eq!(peer.access(number, (MIB, 0), None), Ok(vec![]));
     assert_eq!(peer.access(number, (0, 4), Some(b"evil")), Err(PeerReason::MissingRight));
     for unknown in [0, number + 1, u32::MAX] {
         assert_eq!(peer.access(unknown, (0, 1), None), Err(PeerReason::NoSuchGrant));
@@ -611,7 +638,7 @@ fn a_hostile_peer_gets_what_was_granted_to_its_node() {
     peer.send(&Message::Detach { attachment: number }, &[]);
     assert_eq!(peer.access(number, (0, 1), None), Err(PeerReason::NoSuchGrant));
     // What breaks the protocol ends the connection, and the node connects again.
-    let access = |pieces| Message::Access { operation: 1, attachment: 1, write: false, pieces };
+    let access = |pieces| Message::Access { operation: 1, transfer: 1, attachment: 1, write: false, pieces };
     let done = Message::Done { operation: 1, outcome: Ok(0) };
     let attached = Message::Attached { id: 1, outcome: Err(PeerReason::Busy) };
     for bad in [vec![done], vec![attached], vec![access(vec![])], vec![access(vec![(0, u32::MAX)])]] {
@@ -649,13 +676,25 @@ fn floods(
     };
     // One more than may be under way at a time, of which none ends before all have come: they are in one record.
     let number = peer.attach(token, user()).unwrap();
-    let crc =
-        |operation| Message::Crc { operation, attachment: number, offset: 0, length: 16 * MIB, seed: 0 };
+    let crc = |operation| Message::Crc {
+        operation,
+        transfer: 1,
+        attachment: number,
+        offset: 0,
+        length: 16 * MIB,
+        seed: 0,
+    };
     (0..2 * WINDOW as u32).for_each(|operation| peer.send(&crc(operation), &[]));
     let answers = ends(&mut peer, "it is one more than may be under way");
     assert!(answers < 2 * WINDOW, "{answers}");
     // It does not read: each answer has 256 KiB. It asks so slowly that few are under way, unless the machine was busy elsewhere.
-    let read = Message::Access { operation: 1, attachment: 1, write: false, pieces: vec![(0, 256 << 10)] };
+    let read = Message::Access {
+        operation: 1,
+        transfer: 1,
+        attachment: 1,
+        write: false,
+        pieces: vec![(0, 256 << 10)],
+    };
     let unread = "it does not read what is sent to it";
     for _ in 0..10 {
         let mut peer = Hostile::meet(listener, config);
@@ -684,11 +723,10 @@ fn floods(
     assert_eq!(peer.access(first, (0, 1), None), Err(PeerReason::NoSuchGrant));
 }
 
-fn grant_to(alpha: &Node, owner: &Client, frame: &Frame) -> (Grant, GrantToken) {
+fn grant_to(alpha: &Node, owner: &Client, frame: &Frame) -> (Grant, RemoteToken) {
     let to = Grantee::Remote { node: "beta".parse().unwrap(), user: user() };
     let granted = owner.grant(frame, Rights::READ, to).unwrap();
-    let token = granted.token();
-    assert_eq!(alpha.name.to_string(), "alpha");
+    let token = granted.remote_token(alpha.name).unwrap();
     (granted, token)
 }
 
@@ -707,8 +745,7 @@ fn a_slow_owner_ends_its_own_requests_and_not_the_link() {
     let process = alpha.engine();
     let own = host(&client, 32 * MIB);
     let mut queue = client.queue(4).unwrap();
-    let token = GrantToken::from_raw(1 << 32);
-    let remote = accept(&client, RemoteToken { node: beta.name, token, length: 32 * MIB, rights: BOTH });
+    let remote = accept(&client, any_token(&beta, 32 * MIB));
     let mut peer = Hostile::meet(&listener, &config);
     let mut ticket = None;
     wait_until("the link to be up", || {
@@ -757,18 +794,12 @@ fn a_slow_owner_ends_its_own_requests_and_not_the_link() {
     queue.wait(again).unwrap();
     assert_eq!(contents(&own)[..8], [8; 8]);
     assert_eq!(alpha.engine(), process, "the link did not go down");
-    // The owner's service starts again: the token may name anything there, so it is not used.
-    drop(peer);
-    let mut peer = Hostile::meet_in(2, &listener, &config);
-    let mut outlived = None;
-    wait_until("the next connection", || {
-        outlived = failure(queue.run(copy(remote.slice(..8), own.slice(..8))));
-        outlived != Some(Failure::PeerLost)
-    });
-    assert_eq!(outlived, refused(PeerReason::NoSuchGrant));
-    let fresh = accept(&client, RemoteToken { node: beta.name, token, length: MIB, rights: BOTH });
-    let _asked = queue.submit(copy(fresh.slice(..8), own.slice(..8))).unwrap();
-    assert!(matches!(peer.receive(), Some((Message::Attach { .. }, _))));
+}
+
+/// A token that the node did not make.
+fn any_token(owner: &Node, length: u64) -> RemoteToken {
+    let token = GrantToken::from_raw(1 << 32);
+    RemoteToken { node: owner.name, service: ServiceId(7), token, length, rights: BOTH }
 }
 
 #[test]
@@ -813,8 +844,7 @@ fn a_hostile_owner_harms_its_own_requests_only() {
     let own = host(&client, 4096);
     own.write(0, &[7; 4096]).unwrap();
     let mut queue = client.queue(4).unwrap();
-    let token = GrantToken::from_raw(1 << 32);
-    let remote = accept(&client, RemoteToken { node: beta.name, token, length: MIB, rights: BOTH });
+    let remote = accept(&client, any_token(&beta, MIB));
     // No answer, one that is too short or too long, one to another access, and one that is none.
     for answer in [None, Some((0, 100)), Some((0, 101 + 100)), Some((1, 101)), Some((u32::MAX, 0))] {
         let mut peer = Hostile::meet(&listener, &config);

@@ -4,6 +4,7 @@
 //! mf_frame_allocate, _allocate_at (an engine's memory), _register (a memfd), _lend (plain memory) ─► mf_frame ─► mf_frame_map, _read, _write
 //! mf_frame_export ─► a descriptor of an engine's memory
 //! mf_grant_* ─► mf_grant_token ─ any way ─► mf_accept in another session ─► mf_frame, not mapped        mf_revoke(token)
+//! mf_grant_remote ─ mf_remote_token ─► text ─ any way ─► mf_accept_remote on another node ─► mf_frame, not mapped
 //! ```
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,14 +12,17 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::time::Duration;
 
 use memferry::{
-    Access, AccessError, Client, ExportKind, Exported, Frame, GrantToken, Grantee, Lent, Rights, SessionId,
+    Access, AccessError, BadNodeName, BadRemoteToken, Client, ExportKind, Exported, Frame, GrantToken,
+    Grantee, Lent, NodeName, RemoteToken, Rights, SessionId,
 };
 
 use crate::boundary::{Out, bytes, call, text};
 use crate::error::{Fault, mf_error};
 use crate::plain;
 use crate::table::{self, FrameEntry, Shared};
-use crate::types::{mf_client, mf_export_kind, mf_exported, mf_frame, mf_grant_token, mf_range};
+use crate::types::{
+    MF_REMOTE_TOKEN_BYTES, mf_client, mf_export_kind, mf_exported, mf_frame, mf_grant_token, mf_range,
+};
 
 fn insert(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
     let entry = FrameEntry { client: client.clone(), frame, lent };
@@ -387,6 +391,114 @@ pub unsafe extern "C" fn mf_grant_session_for(
 ) -> mf_error {
     let to = Grantee::Session(SessionId(session));
     grant(range, rights, to, Some(Duration::from_nanos(lasts_ns)), token)
+}
+
+/// The name of a node that C passed.
+fn node(what: &str, pointer: *const c_char) -> Result<NodeName, Fault> {
+    let name = text(what, pointer)?;
+    name.parse()
+        .map_err(|error: BadNodeName| Fault::new(mf_error::Argument, format!("{what} is {name:?}: {error}")))
+}
+
+/// A grant to a user of a node, which is checked first.
+fn grant_remote(
+    range: mf_range,
+    rights: u32,
+    (there, user): (*const c_char, u32),
+    lasts: Option<Duration>,
+    token: *mut mf_grant_token,
+) -> mf_error {
+    let mut to = None;
+    let named = call(|| {
+        to = Some(Grantee::Remote { node: node("node", there)?, user });
+        Ok(())
+    });
+    match to {
+        Some(to) => grant(range, rights, to, lasts, token),
+        None => named,
+    }
+}
+
+/// Grants MF_RIGHTS_READ, MF_RIGHTS_WRITE or both on a range to `user` of the machine that the links' configurations call `node`, as
+/// mf_grant_user. mf_remote_token gives what the user needs to accept it there.
+///
+/// MF_ERROR_REFUSED_CAPABILITY; MF_ERROR_ARGUMENT for what is no node's name, MF_ERROR_TEXT. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_grant_remote(
+    range: mf_range,
+    rights: u32,
+    node: *const c_char,
+    user: u32,
+    token: *mut mf_grant_token,
+) -> mf_error {
+    grant_remote(range, rights, (node, user), None, token)
+}
+
+/// Grants as mf_grant_remote, for lasts_ns nanoseconds, as mf_grant_user_for.
+///
+/// MF_ERROR_REFUSED_CAPABILITY; MF_ERROR_ARGUMENT for what is no node's name, MF_ERROR_TEXT. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_grant_remote_for(
+    range: mf_range,
+    rights: u32,
+    node: *const c_char,
+    user: u32,
+    lasts_ns: u64,
+    token: *mut mf_grant_token,
+) -> mf_error {
+    grant_remote(range, rights, (node, user), Some(Duration::from_nanos(lasts_ns)), token)
+}
+
+/// Writes the text by which a grant of mf_grant_remote is accepted on the other node, with its end, to `text`, an array of
+/// MF_REMOTE_TOKEN_BYTES. `range` and `rights` are those of the grant, `node` is the name of this machine in the links' configurations.
+/// The text is not secret. It is good until the service of this machine ends.
+///
+/// MF_ERROR_ARGUMENT for what is no node's name, MF_ERROR_OUT_OF_RANGE, MF_ERROR_TEXT. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_remote_token(
+    range: mf_range,
+    rights: u32,
+    node: *const c_char,
+    token: mf_grant_token,
+    text: *mut c_char,
+) -> mf_error {
+    call(|| {
+        let place = Out::new("text", text.cast::<[u8; MF_REMOTE_TOKEN_BYTES]>())?;
+        let node = self::node("node", node)?;
+        let rights = self::rights(rights)?;
+        let (entry, region) = table::resolve(range)?;
+        let service = entry.client.identify(entry.client.session())?.service;
+        let token = GrantToken::from_raw(token.value);
+        let written = RemoteToken { node, service, token, length: region.length(), rights }.to_string();
+        let mut bytes = [0; MF_REMOTE_TOKEN_BYTES];
+        bytes[..written.len()].copy_from_slice(written.as_bytes());
+        place.store(bytes);
+        Ok(())
+    })
+}
+
+/// Accepts a grant that another node made to this user, by the text of its mf_remote_token, through the link of this node
+/// (memferry-link(1)). The other node is not asked yet: it checks each transfer, which ends with MF_ERROR_PEER_REFUSED if that is not
+/// granted, and with MF_ERROR_PEER_LOST while the node cannot be reached. The frame is not mapped.
+///
+/// MF_ERROR_ARGUMENT for a text that is no such token, MF_ERROR_TEXT; MF_ERROR_REFUSED_ARGUMENT where this node has no link or the user
+/// may not use it, MF_ERROR_REFUSED_SYSTEM where the link does not know the other node, MF_ERROR_REFUSED_QUOTA. Any thread.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_accept_remote(
+    client: mf_client,
+    text: *const c_char,
+    frame: *mut mf_frame,
+) -> mf_error {
+    make(client, frame, |client| {
+        let text = self::text("text", text)?;
+        let wrong =
+            |error: BadRemoteToken| Fault::new(mf_error::Argument, format!("text is {text:?}: {error}"));
+        Ok(client.accept_remote(text.parse().map_err(wrong)?)?)
+    })
 }
 
 /// Accepts a grant. The frame is not mapped in this process: transfers move bytes there, within the rights granted.

@@ -26,6 +26,8 @@ pub const MF_TO_END: u64 = u64::MAX;
 
 /// The limit of a wait that has none. Any other negative limit counts as 0: check without waiting.
 pub const MF_FOREVER: i64 = -1;
+/// Bytes for the longest text of mf_remote_token, with its end.
+pub const MF_REMOTE_TOKEN_BYTES: usize = 96;
 
 /// A session with a service. All zeros is never valid.
 #[repr(C)]

@@ -85,6 +85,47 @@ static void strangers(void) {
     }
 }
 
+/* Grants to users of other machines, and texts that are no tokens. This service has no link. */
+static void remote(void) {
+    const char *good = "alpha:0000000000000000000000000000000f/4294967303/4096/rw";
+    const char *bad[] = {"", "alpha", "alpha:f/4294967303/4096/rw", "alpha:0000000000000000000000000000000f/4294967303/4096/",
+                         "Alpha:0000000000000000000000000000000f/4294967303/4096/rw",
+                         "alpha:0000000000000000000000000000000f/4294967303/4096/rw "};
+    const char *names[] = {"", "Beta", "a-name-that-is-too-long", "be ta"};
+    char text[MF_REMOTE_TOKEN_BYTES];
+    mf_grant_token token;
+    mf_frame far;
+    for (size_t at = 0; at < sizeof names / sizeof *names; at++) {
+        EXPECT(MF_ERROR_ARGUMENT, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, names[at], 7, &token));
+        EXPECT(MF_ERROR_ARGUMENT, mf_grant_remote_for(mf_all(frame), MF_RIGHTS_READ, names[at], 7, 1, &token));
+    }
+    EXPECT(MF_ERROR_NULL_POINTER, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, NULL, 7, &token));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, "beta", 7, NULL));
+    EXPECT(MF_ERROR_TEXT, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, "\xff", 7, &token));
+    EXPECT(MF_ERROR_ARGUMENT, mf_grant_remote(mf_all(frame), 8, "beta", 7, &token));
+    OK(mf_grant_remote_for(mf_all(frame), MF_RIGHTS_READ, "beta", 7, 1000000000, &token));
+    OK(mf_revoke(client, token));
+    OK(mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, "beta", 7, &token));
+    EXPECT(MF_ERROR_REFUSED_CAPABILITY, mf_accept(client, token, &far)); /* it is no local user's */
+    EXPECT(MF_ERROR_NULL_POINTER, mf_remote_token(mf_all(frame), MF_RIGHTS_READ, "alpha", token, NULL));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_remote_token(mf_all(frame), MF_RIGHTS_READ, NULL, token, text));
+    EXPECT(MF_ERROR_ARGUMENT, mf_remote_token(mf_all(frame), MF_RIGHTS_READ, "Alpha", token, text));
+    EXPECT(MF_ERROR_ARGUMENT, mf_remote_token(mf_all(frame), 8, "alpha", token, text));
+    memset(text, 'x', sizeof text);
+    OK(mf_remote_token(mf_all(frame), MF_RIGHTS_READ | MF_RIGHTS_WRITE, "alpha", token, text));
+    if (memchr(text, 0, sizeof text) == NULL || strncmp(text, "alpha:", 6) != 0 || strstr(text, "/rw") == NULL) {
+        fprintf(stderr, "line %d: the text of a token is %.*s\n", __LINE__, (int)sizeof text, text);
+        failures++;
+    }
+    OK(mf_revoke(client, token));
+    for (size_t at = 0; at < sizeof bad / sizeof *bad; at++)
+        EXPECT(MF_ERROR_ARGUMENT, mf_accept_remote(client, bad[at], &far));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_accept_remote(client, NULL, &far));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_accept_remote(client, good, NULL));
+    EXPECT(MF_ERROR_TEXT, mf_accept_remote(client, "\xff", &far));
+    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_accept_remote(client, good, &far)); /* there is no link */
+}
+
 static void values(void) {
     mf_frame frame_of_none;
     mf_ticket ticket, never = {7, 7}, wild = {UINT64_MAX, 0};
@@ -133,6 +174,7 @@ static void values(void) {
     OK(mf_session(client, &session));
     OK(mf_grant_session_for(mf_all(frame), MF_RIGHTS_READ, session, 0, &token));
     EXPECT(MF_ERROR_REFUSED_CAPABILITY, mf_accept(client, token, &frame_of_none)); /* it has expired */
+    remote();
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, -1, 4096, &other));
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, 987654, 4096, &other));
     EXPECT(MF_ERROR_ARGUMENT, mf_wait_range(queue, never, 9, 8, 0, NULL));

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use crate::arguments::{self, Number};
 use crate::errors;
 use crate::frame::{Frame, Region};
-use crate::grant::{self, Grant, GrantToken};
+use crate::grant::{self, Grant, GrantToken, RemoteToken};
 use crate::queue::Queue;
 use crate::session::Session;
 use crate::submission::Submission;
@@ -103,13 +103,15 @@ impl Client {
         Submission::open(py, Arc::clone(&self.session), capacity.0).map(Queue)
     }
 
-    /// Grants rights on a frame or a region to one session, or to every session of a user (a user id). `rights` are letters
+    /// Grants rights on a frame or a region to one session, or to every session of a user (a user id); with `node`, to that user of
+    /// another machine, which the links call so (`Grant.remote_token` gives the token then). `rights` are letters
     /// of "rwg", to read, to write, to grant. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
     /// interrupted, so revoke the grant before the memory is reused. The clock stops while the machine is suspended.
     ///
     /// Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
-    /// for other memory, other letters, more or fewer than one grantee, or a closed client.
-    #[pyo3(signature = (memory, rights="r", *, session=None, user=None, lasts=None))]
+    /// for other memory, other letters, more or fewer than one grantee, what is no node's name, or a closed client.
+    #[pyo3(signature = (memory, rights="r", *, session=None, user=None, node=None, lasts=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn grant(
         &self,
         py: Python<'_>,
@@ -117,6 +119,7 @@ impl Client {
         rights: &str,
         session: Option<Number<u64>>,
         user: Option<Number<u32>>,
+        node: Option<&str>,
         lasts: Option<f64>,
     ) -> PyResult<Grant> {
         let region = match (memory.cast::<Frame>(), memory.cast::<Region>()) {
@@ -124,20 +127,25 @@ impl Client {
             (_, Ok(region)) => region.get().region.clone(),
             _ => return Err(PyValueError::new_err("only a frame or a region of one can be granted")),
         };
-        let to = match (session, user) {
-            (Some(session), None) => Grantee::Session(SessionId(session.0)),
-            (None, Some(user)) => Grantee::User(user.0),
-            _ => return Err(PyValueError::new_err("name the grantee: session=... or user=...")),
+        let to = match (session, user, node) {
+            (Some(session), None, None) => Grantee::Session(SessionId(session.0)),
+            (None, Some(user), None) => Grantee::User(user.0),
+            (None, Some(user), Some(node)) => Grantee::Remote { node: grant::node(node)?, user: user.0 },
+            _ => {
+                let message = "name the grantee: session=..., user=..., or user=... and node=...";
+                return Err(PyValueError::new_err(message));
+            }
         };
         let client = self.session.client()?;
         let rights = arguments::rights(rights)?;
         let lasts = lasts.map(arguments::seconds).transpose()?;
+        let granted_part = (region.length(), rights);
         let granted = py.detach(|| match lasts {
             None => client.grant(region, rights, to),
             Some(lasts) => client.grant_for(region, rights, to, lasts),
         });
         let token = granted.map(|grant| grant.token());
-        Ok(Grant::new(Arc::clone(&self.session), token.map_err(errors::of_call)?))
+        Ok(Grant::new(Arc::clone(&self.session), token.map_err(errors::of_call)?, granted_part))
     }
 
     /// Accepts a grant, and returns its frame. That has no buffer in this process: the service moves bytes there.
@@ -148,6 +156,18 @@ impl Client {
         let client = self.session.client()?;
         let token = token.0;
         let frame = py.detach(|| client.accept(token)).map_err(errors::of_call)?;
+        Ok(Frame::new(Arc::clone(&self.session), frame))
+    }
+
+    /// Accepts a grant that another machine made to this user, through the link of this one (memferry-link(1)), and returns its frame.
+    /// That machine is not asked yet: it checks each transfer, which raises TransferError if it does not allow it or cannot be reached.
+    ///
+    /// Raises RefusedError where this machine has no link, the user may not use it, or the link does not know the other machine;
+    /// NoAnswerError, ServiceLostError, ForkedError; ValueError for a closed client.
+    fn accept_remote(&self, py: Python<'_>, token: &RemoteToken) -> PyResult<Frame> {
+        let client = self.session.client()?;
+        let token = token.0;
+        let frame = py.detach(|| client.accept_remote(token)).map_err(errors::of_call)?;
         Ok(Frame::new(Arc::clone(&self.session), frame))
     }
 

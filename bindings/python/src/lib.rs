@@ -51,7 +51,7 @@ mod _memferry {
     #[pymodule_export]
     use super::frame::{Frame, Region};
     #[pymodule_export]
-    use super::grant::{Grant, GrantToken};
+    use super::grant::{Grant, GrantToken, RemoteToken};
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]

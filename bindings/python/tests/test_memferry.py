@@ -32,6 +32,11 @@ TURNS = {
 }
 
 
+# What `Grant.remote_token` gives, and what looks like it.
+REMOTE_TOKEN = "alpha:0000000000000000000000000000000f/4294967303/4096/rw"
+NO_REMOTE_TOKENS = ("", "alpha", "12345", REMOTE_TOKEN[1:].upper(), REMOTE_TOKEN + " ", REMOTE_TOKEN[:-2], REMOTE_TOKEN.replace("00f", "0f"))
+
+
 class Moves(Bounded):
     """Each operation does what NumPy does, on arrays, on frames and on both."""
 
@@ -502,6 +507,12 @@ class BadInput(Bounded):
             lambda: memferry.GrantToken("no number"),
             lambda: memferry.GrantToken("-1"),
             lambda: memferry.GrantToken(str(1 << 64)),
+            lambda: self.client.grant(frame, "r", node="beta"),
+            lambda: self.client.grant(frame, "r", session=0, node="beta"),
+            lambda: self.client.grant(frame, "r", user=0, node="Beta"),
+            lambda: self.client.grant(frame, "r", user=0, node=""),
+            lambda: self.client.grant(frame, "r", user=0, node="beta").remote_token("a name too long"),
+            *(lambda text=text: memferry.RemoteToken(text) for text in NO_REMOTE_TOKENS),
             lambda: self.queue.submit(memferry.nop()).wait(float("nan")),
         ):
             with self.assertRaises(ValueError):
@@ -530,6 +541,8 @@ class BadInput(Bounded):
             lambda: self.client.queue(3),
             lambda: self.client.queue((1 << 32) - 1),
             lambda: self.client.accept(memferry.GrantToken("12345")),
+            lambda: self.client.accept(self.client.grant(frame, "r", user=os.geteuid(), node="beta").token),
+            lambda: self.client.accept_remote(memferry.RemoteToken(REMOTE_TOKEN)),
             lambda: self.client.revoke(memferry.GrantToken(str((1 << 64) - 1))),
         ):
             with self.assertRaises(memferry.RefusedError):

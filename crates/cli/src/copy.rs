@@ -9,11 +9,14 @@
 //!      up to three pieces are in flight: while one moves, the next is read
 //! ```
 //!
+//! `NODE:...` for one of the files is memory that another node granted; see `remote`.
+//!
 //! The engine only moves memory. This thread reads and writes the files and copies in and out of the frames. A measurement is
 //! the transfer of one piece with nothing else in flight, compared with a memcpy of the same bytes. Holes of the source are not
 //! read; they become holes of the destination, or zeros if that is no regular file.
 
 mod kernel;
+mod remote;
 mod source;
 
 use std::collections::VecDeque;
@@ -45,9 +48,9 @@ const BAR_AFTER: Duration = Duration::from_secs(1);
 /// Arguments of `copy`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// File to read.
+    /// File to read, or the token of memory that another node granted to this user (NODE:...).
     source: PathBuf,
-    /// File to write; an existing file is overwritten.
+    /// File to write, or such a token; an existing file is overwritten.
     destination: PathBuf,
     /// Copy what a pipe, a device or a file of /proc yields, until its end or until SIGINT or SIGTERM.
     #[arg(long)]
@@ -58,19 +61,30 @@ pub(crate) struct Arguments {
     #[arg(long)]
     through_engine: bool,
     /// Have the engine of the service at this socket move the bytes, and compare it with memcpy.
+    ///
+    /// With a token, the service whose link reaches the other node; its usual socket if this is not given.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// With a token: ask again for so long after the connection to the other node broke.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    retry: u32,
 }
 
 /// Runs `memferry copy`.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
+    match (remote::token(&arguments.source)?, remote::token(&arguments.destination)?) {
+        (None, None) => {}
+        (Some(_), Some(_)) => return Err("both name memory of other nodes; copy to a file first".into()),
+        (Some(from), None) => return remote::fetch(arguments, from),
+        (None, Some(to)) => return remote::send(arguments, to),
+    }
     let mut source = Source::open(&arguments.source, arguments.copy_contents)?;
     let by_engine = arguments.through_engine || arguments.socket.is_some();
     let between_files = arguments.destination.metadata().is_ok_and(|about| about.is_file())
         || !arguments.destination.exists();
     if let (Some(file), true, false) = (source.regular(), between_files, by_engine) {
-        let destination = files::open_destination(&arguments.destination, source.about())?;
+        let destination = files::open_destination(&arguments.destination, Some(source.about()))?;
         let mut bar = Bar::new(source.expected());
         let copied = kernel::copy(file, &destination, |done| bar.advance(done));
         bar.end();
@@ -81,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     }
     // Connect before the destination is truncated.
     let mover = Mover::open(arguments.socket.as_deref())?;
-    let file = files::open_destination(&arguments.destination, source.about())?;
+    let file = files::open_destination(&arguments.destination, Some(source.about()))?;
     let destination = Destination::new(file, &arguments.destination)?;
     let mut copy = Copy::new(mover, source.expected(), destination)?;
     copy.copy_all(&mut source, &arguments.source)?;

@@ -31,17 +31,17 @@ pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), CommandError>
     Ok((file, about))
 }
 
-/// Opens a file for writing from its start. A new file gets the permissions of `source`.
-pub(crate) fn open_destination(path: &Path, source: &Metadata) -> Result<File, CommandError> {
+/// Opens a file for writing from its start. A new file gets the permissions of `source`, if that is a file.
+pub(crate) fn open_destination(path: &Path, source: Option<&Metadata>) -> Result<File, CommandError> {
     let failed = |error| format!("cannot write {}: {error}", path.display());
-    let mode = source.mode() & 0o777;
+    let mode = source.map_or(0o666, |source| source.mode() & 0o777);
     if path.is_dir() {
         return Err(format!("{} is a directory; name the file to write in it", path.display()).into());
     }
     let file =
         OpenOptions::new().write(true).create(true).truncate(false).mode(mode).open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    if (about.dev(), about.ino()) == (source.dev(), source.ino()) {
+    if source.is_some_and(|source| (about.dev(), about.ino()) == (source.dev(), source.ino())) {
         return Err(format!("{} is the source itself; nothing was changed", path.display()).into());
     }
     // Truncating even an empty file makes ext4 write the new one to its disk when it is closed.

@@ -5,7 +5,8 @@
 //! config   checks its configuration file           metrics  the same for Prometheus
 //! policy   shows or changes the service's policy   profile  counts what another program copies
 //! tune     measures this machine                   advise   which copies are worth handing to the engine
-//! copy     copies a file, by kernel or engine      rotate, flip, overlay   edit pictures
+//! copy     copies a file, by kernel or engine, or from and to another node
+//! share    grants a file to a user of another node rotate, flip, overlay   edit pictures
 //! 9p       serves a directory to 9P clients        demo     shows all of it with two clients
 //! dashboard  shows the metrics live, in a browser
 //! doctor   says which engines this machine has, and what keeps them from being used
@@ -36,6 +37,7 @@ mod policy;
 mod profile;
 mod roff;
 mod serve;
+mod share;
 mod socket;
 mod status;
 mod tune;
@@ -79,8 +81,10 @@ enum Command {
     Metrics(metrics::Arguments),
     /// Serve a page that shows what a running service is doing, live in a browser.
     Dashboard(dashboard::Arguments),
-    /// Copy a file, with the kernel or the engine.
+    /// Copy a file, with the kernel or the engine, or between a file and memory of another node.
     Copy(copy::Arguments),
+    /// Let a user of another node read or write a file's bytes, and print the token for it.
+    Share(share::Arguments),
     /// Serve files to 9P clients.
     #[command(name = "9p")]
     NineP(ninep::Arguments),
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Dashboard(arguments) => dashboard::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
+        Command::Share(arguments) => share::run(&arguments),
         Command::NineP(arguments) => ninep::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),
         Command::Flip(arguments) => turn::flip(&arguments),

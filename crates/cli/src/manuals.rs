@@ -92,8 +92,13 @@ const TEXTS: &[Text] = &[
     },
     Text {
         page: "memferry-copy",
-        see: &["cp(1)", "copy_file_range(2)"],
+        see: &["memferry-share(1)", "cp(1)", "copy_file_range(2)"],
         roff: include_str!("manuals/memferry-copy.roff"),
+    },
+    Text {
+        page: "memferry-share",
+        see: &["memferry-copy(1)"],
+        roff: include_str!("manuals/memferry-share.roff"),
     },
     Text {
         page: "memferry-9p-serve",

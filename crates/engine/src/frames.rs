@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use memferry_service::protocol::{ExportKind, FrameDone, FrameEvent, FrameResult};
+use memferry_service::protocol::{ExportKind, FrameDone, FrameEvent, FrameResult, ServiceId};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::{GrantToken, Handle, NodeName};
 
@@ -91,7 +91,9 @@ pub trait FrameWatcher: Send {
 pub struct Remote {
     /// The node that has it.
     pub node: NodeName,
-    /// Names the grant in that node's service.
+    /// The run of that node's service in which the grant was made.
+    pub service: ServiceId,
+    /// Names the grant in that run.
     pub token: GrantToken,
     /// The user of this node who accepts it.
     pub user: u32,
@@ -200,8 +202,8 @@ pub(crate) fn process(
             let address = watcher.lock_set().as_mut().and_then(|watcher| watcher.allocate(frame, length));
             answer(name_memory(frame, length, address, frames), &[])
         }
-        (FrameEvent::Attach { frame, length, node, token, user }, None) => {
-            let remote = Remote { node, token, user, length };
+        (FrameEvent::Attach { frame, length, node, service, token, user }, None) => {
+            let remote = Remote { node, service, token, user, length };
             let address = watcher.lock_set().as_mut().and_then(|watcher| watcher.attach(frame, &remote));
             answer(name_memory(frame, length, address, frames), &[])
         }

@@ -54,7 +54,7 @@ pub use engine::{Engine, Job};
 pub use frames::{Exported, FrameWatcher, Frames, NotExported, Remote};
 pub use keeper::{RunError, run};
 pub use memferry_external::{DescriptionError, EngineDescription, WorkId};
-pub use memferry_service::protocol::ExportKind;
+pub use memferry_service::protocol::{ExportKind, ServiceId};
 pub use memferry_shm::bus_error::{MemoryFault, guarded};
 pub use memferry_shm::mapping::{Access, Mapping};
 pub use memferry_transfer::{

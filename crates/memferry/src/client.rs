@@ -254,7 +254,7 @@ impl Client {
         let handle = region.frame().handle();
         let command = Command::Grant { handle, offset, length, rights, to, lasts };
         let granted = expect_handle(self.session.call(command, Vec::new())?.0)?;
-        Ok(Grant { token: GrantToken::from_handle(granted), client: self.clone() })
+        Ok(Grant { token: GrantToken::from_handle(granted), length, rights, client: self.clone() })
     }
 
     /// Whether a frame belongs to this client. Compare with this, not by handle: two clients may use the same handle.
@@ -292,8 +292,8 @@ impl Client {
     /// [`CallError::Refused`] if this node has no link, this user may not use it, or the token has the right to grant, which cannot be passed
     /// on; other [`CallError`]s.
     pub fn accept_remote(&self, remote: RemoteToken) -> Result<Frame, CallError> {
-        let RemoteToken { node, token, length, rights } = remote;
-        let command = Command::AcceptRemote { node, token, length, rights };
+        let RemoteToken { node, service, token, length, rights } = remote;
+        let command = Command::AcceptRemote { node, service, token, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
         Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
     }
@@ -466,6 +466,8 @@ fn offset_and_length(region: &Region) -> Result<(u64, u64), CallError> {
 #[must_use = "the grantee needs the token"]
 pub struct Grant {
     token: GrantToken,
+    length: u64,
+    rights: Rights,
     client: Client,
 }
 
@@ -473,6 +475,28 @@ impl Grant {
     /// The token that the grantee passes to [`Client::accept`]. It is useless to others.
     pub fn token(&self) -> GrantToken {
         self.token
+    }
+
+    /// The token of a grant to [`Grantee::Remote`], which the grantee passes to [`Client::accept_remote`]. `node` is the name that this
+    /// machine has in the configurations of the links.
+    ///
+    /// ```
+    /// use memferry::{Client, Grantee, Rights};
+    ///
+    /// let owner = Client::embedded()?; // whose service has no link to other nodes, in this example
+    /// let frame = owner.frame(4096).alloc()?;
+    /// let to = Grantee::Remote { node: "beta".parse().expect("a name"), user: 1000 };
+    /// let grant = owner.grant(&frame, Rights::READ, to)?;
+    /// let token = grant.remote_token("alpha".parse().expect("a name"))?;
+    /// assert!(token.to_string().starts_with("alpha:") && token.length == 4096);
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallError`]: the service is asked which run of it this is.
+    pub fn remote_token(&self, node: NodeName) -> Result<RemoteToken, CallError> {
+        let service = self.client.identify(self.client.session())?.service;
+        Ok(RemoteToken { node, service, token: self.token, length: self.length, rights: self.rights })
     }
 
     /// Revokes the grant, and all rights that the grantee derived from it or granted further. Cancels running transfers that

@@ -23,7 +23,7 @@ use memferry_transfer::{Handle, Rights, SessionId};
 
 use crate::config::{EngineConfig, FramesOf};
 use crate::engine_id::EngineId;
-use crate::protocol::{EngineRole, FrameDone, FrameEvent, FrameResult, Refusal, RefusalKind};
+use crate::protocol::{EngineRole, FrameDone, FrameEvent, FrameResult, LINK, Refusal, RefusalKind};
 use crate::session::refusal;
 
 pub use exports::{ExportRequest, ExportState};
@@ -369,7 +369,11 @@ impl Engines {
         };
         let entry = &mut self.entries[proposal.index];
         entry.release(proposal.frame.index());
-        let why = format!("engine {} {what}; try again, or with less memory", entry.config.name);
+        let why = if entry.config.name == LINK && !matches!(found, Some((Has::Asked, _))) {
+            "the link did not take it: it ended meanwhile, or [peers] of its configuration does not name this node".to_owned()
+        } else {
+            format!("engine {} {what}; try again, or with less memory", entry.config.name)
+        };
         Some(Err(refusal(RefusalKind::System, why)))
     }
 

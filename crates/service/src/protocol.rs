@@ -221,6 +221,8 @@ pub enum Command {
     /// those that the grantor named; the other node checks each access. The answer is a handle.
     AcceptRemote {
         node: NodeName,
+        /// The run of that node's service in which the grant was made.
+        service: ServiceId,
         token: GrantToken,
         length: u64,
         rights: Rights,

@@ -310,8 +310,8 @@ impl Service {
             Command::NextFrame { done } => return self.next_frame(session, done),
             Command::Allocate { home, length } => return self.allocate(session, &home, length),
             Command::Export { handle } => return self.export(session, handle),
-            Command::AcceptRemote { node, token, length, rights } => {
-                return self.accept_remote(session, (node, token), length, rights);
+            Command::AcceptRemote { node, service, token, length, rights } => {
+                return self.accept_remote(session, (node, service, token), length, rights);
             }
             Command::AcceptFor { node, user, token } => self.accept_for(session, (node, user), token),
             Command::AttachEngine { name, role } => self.attach_engine(session, &name, &role),

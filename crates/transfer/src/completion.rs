@@ -85,11 +85,14 @@ pub enum PeerReason {
     /// Its service could not do the request.
     #[error("its service failed to do the request")]
     Failed = 6,
+    /// The token is of an earlier run of its service. What that granted has ended.
+    #[error("its service was started again since it made the grant; ask its grantor for a new one")]
+    EarlierRun = 7,
 }
 
 impl PeerReason {
     /// All reasons, by number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NoSuchGrant,
         Self::Revoked,
         Self::Expired,
@@ -97,6 +100,7 @@ impl PeerReason {
         Self::OutOfBounds,
         Self::Busy,
         Self::Failed,
+        Self::EarlierRun,
     ];
 
     /// The number in completions and messages.

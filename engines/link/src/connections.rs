@@ -21,6 +21,7 @@ use crate::backlog::Unsent;
 use crate::config::{Config, connects};
 use crate::report::{Rare, tell};
 use crate::secure::{self, HandshakeError, Secured};
+use crate::traffic::Snapshot;
 
 /// Handshakes of strangers at a time, and of those from one address or network of IPv6. A peer is a stranger until its first message has come.
 const MAX_HANDSHAKES: (usize, usize) = (16, 4);
@@ -39,8 +40,6 @@ pub struct Greeting {
     pub ucx: Option<UcxPeer>,
     /// Bytes must not go over UCX.
     pub require_encryption: bool,
-    /// Another number after each start of this side's service: tokens of grants name others then.
-    pub run: u64,
 }
 
 /// How to reach a link by UCX.
@@ -54,8 +53,21 @@ pub struct UcxPeer {
 /// What became of a connection.
 pub(crate) enum Event {
     Up(Box<Up>),
-    Bytes { connection: u64, bytes: Vec<u8> },
-    Down { connection: u64, why: String },
+    Bytes {
+        connection: u64,
+        bytes: Vec<u8>,
+    },
+    Down {
+        connection: u64,
+        why: String,
+    },
+    /// A peer that this node connects to could not be reached.
+    Unreached {
+        node: NodeName,
+        why: String,
+    },
+    /// The administrator wants to know how it is.
+    Status(mpsc::Sender<Snapshot>),
 }
 
 /// A connection whose peer is proved, and how to reach it.
@@ -80,7 +92,6 @@ impl Up {
 struct Shared {
     config: Config,
     ucx_address: Option<Vec<u8>>,
-    run: u64,
     events: SyncSender<Event>,
     next: AtomicU64,
     strangers: Strangers,
@@ -131,18 +142,16 @@ impl Drop for Stranger {
     }
 }
 
-/// Starts the threads. `ucx_address` is where UCX reaches this process, `run` names the run of the own service.
-pub(crate) fn start(
-    config: &Config,
-    ucx_address: Option<Vec<u8>>,
-    run: u64,
-) -> io::Result<mpsc::Receiver<Event>> {
+/// Events, and where others can be added.
+pub(crate) type Events = (SyncSender<Event>, mpsc::Receiver<Event>);
+
+/// Starts the threads. `ucx_address` is where UCX reaches this process.
+pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>) -> io::Result<Events> {
     let (events, received) = mpsc::sync_channel(WAITING_MESSAGES);
     let shared = Shared {
         config: config.clone(),
         ucx_address,
-        run,
-        events,
+        events: events.clone(),
         next: AtomicU64::new(1),
         strangers: Strangers::default(),
         refusals: Rare::default(),
@@ -159,10 +168,11 @@ pub(crate) fn start(
         let node = *node;
         spawn("link-dialer", move || dial(&shared, node))?;
     }
-    Ok(received)
+    Ok((events, received))
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Starts a thread that goes on until the process ends, or what it serves.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
@@ -208,6 +218,9 @@ fn dial(shared: &Arc<Shared>, node: NodeName) {
                 // An administrator needs each reason once, not with each attempt.
                 let error = error.to_string();
                 if reported != error {
+                    let why = error.clone();
+                    // Without a receiver the process ends.
+                    let _ = shared.events.send(Event::Unreached { node, why });
                     tell(format_args!("no connection to {node}: {error}; it is tried again"));
                     reported = error;
                 }
@@ -240,8 +253,7 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -
     let own_key = u128::from_le_bytes(key);
     let ucx = shared.ucx_address.clone().map(|address| UcxPeer { address, key: own_key });
     let require_encryption = shared.config.peers.get(&node).is_some_and(|peer| peer.require_encryption);
-    let greeting = postcard::to_allocvec(&Greeting { ucx, require_encryption, run: shared.run })
-        .map_err(io::Error::other)?;
+    let greeting = postcard::to_allocvec(&Greeting { ucx, require_encryption }).map_err(io::Error::other)?;
     writer.send(&greeting)?;
     let greeting = reader.receive()?;
     let greeting: Greeting = postcard::from_bytes(&greeting).map_err(io::Error::other)?;

@@ -1,25 +1,26 @@
-//! The program: `run` is the engine process and its keeper, `keygen` makes a key.
+//! The program: `run` is the engine process and its keeper, `status` asks it, `keygen` makes a key.
 //!
 //! ```text
 //! keeper ─ fork ─► Client of the service, UCX, connections ─► loop: jobs, peers' messages, own requests for peers
 //! ```
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use memferry::{CallError, Client, ConnectError};
+use memferry::{Client, ConnectError};
 use memferry_engine::{Engine, EngineDescription, EngineOptions, Operations, RunError};
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError, KeyPair, to_hex};
-use crate::connections;
+use crate::connections::{self, Event};
 use crate::frames::RemoteFrames;
 use crate::node::Node;
 use crate::owner::{Owner, OwnerError};
 use crate::report::tell;
-use crate::service_run;
+use crate::status::{self, StatusError, StatusOptions};
 use crate::ucx::{self, LIBRARY, Ucx};
 
 /// The name of the engine in the service's configuration.
@@ -35,6 +36,8 @@ const NAPS: (Duration, Duration) = (Duration::from_micros(200), Duration::from_m
 /// After so long without news, naps are longer.
 const RESTING: Duration = Duration::from_secs(2);
 const LONG_NAP: Duration = Duration::from_millis(10);
+/// How long who asks for the status waits for the link's thread.
+const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Lets users of a memferry service grant memory to users of other machines, and use what these granted.
 ///
@@ -52,6 +55,8 @@ pub struct Arguments {
 pub enum Task {
     /// Run the link until SIGTERM or SIGINT.
     Run(Options),
+    /// Show the peers of a running link, and what went to and from them.
+    Status(StatusOptions),
     /// Make a key for this node, in a new file, and print its public half for the configurations of peers.
     Keygen {
         /// The new file.
@@ -72,6 +77,9 @@ pub struct Options {
     /// Library of UCX.
     #[arg(long, value_name = "PATH", default_value = LIBRARY)]
     pub library: PathBuf,
+    /// Socket on which `status` asks; its directory has to exist.
+    #[arg(long, value_name = "PATH", default_value = status::SOCKET)]
+    pub status: PathBuf,
 }
 
 /// Why the program ends.
@@ -81,6 +89,8 @@ pub enum Error {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Status(#[from] StatusError),
     #[error("cannot print: {0}")]
     Print(std::io::Error),
 }
@@ -92,6 +102,9 @@ pub enum Error {
 pub fn execute(arguments: &Arguments) -> Result<(), Error> {
     match &arguments.task {
         Task::Run(options) => run(options),
+        Task::Status(options) => {
+            write!(std::io::stdout(), "{}", status::show(options)?).map_err(Error::Print)
+        }
         Task::Keygen { file } => {
             let keys = KeyPair::generate()?;
             keys.save(file)?;
@@ -128,8 +141,6 @@ enum ServeError {
     Config(#[from] ConfigError),
     #[error("the link cannot be a client of its service: {0}")]
     Client(#[from] ConnectError),
-    #[error("the service does not say what it is: {0}")]
-    Status(#[from] CallError),
     #[error(transparent)]
     Owner(#[from] OwnerError),
     #[error(transparent)]
@@ -138,7 +149,7 @@ enum ServeError {
 
 fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     let config = Config::load(&options.config)?;
-    let frames = RemoteFrames::default();
+    let frames = RemoteFrames::new(config.peers.keys().copied().collect());
     engine.watch_frames(frames.clone());
     let ucx = match Ucx::load(&options.library, config.peers.len()) {
         Ok(ucx) => {
@@ -152,12 +163,10 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
     let client = Client::connect(&options.socket)?;
-    let status = client.status()?;
-    let run = service_run::of(status.process, Duration::from_secs(status.uptime_seconds))
-        .map_err(std::io::Error::from)?;
     let owner = Owner::new(client, config.peers.len())?;
-    let events = connections::start(&config, address, run)?;
-    let mut node = Node::new(config, (events, ucx), frames, owner);
+    let (sender, events) = connections::start(&config, address)?;
+    answer_status(&options.status, sender);
+    let mut node = Node::new(config, (events, ucx), frames, owner, random()?);
     let mut news = Instant::now();
     let mut ticked = Instant::now();
     loop {
@@ -180,6 +189,28 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
             node.tick(engine);
             ticked = Instant::now();
         }
+    }
+}
+
+/// A random number.
+fn random() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    // getrandom returns all bytes of requests as short as this.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Starts to answer who asks for the status. A link without that is as good a link.
+fn answer_status(path: &Path, events: SyncSender<Event>) {
+    let snapshot = move || {
+        let (asker, answer) = mpsc::channel();
+        events.send(Event::Status(asker)).ok()?;
+        answer.recv_timeout(STATUS_LIMIT).ok()
+    };
+    let started = status::listen(path)
+        .and_then(|listener| connections::spawn("link-status", move || status::answer(&listener, snapshot)));
+    if let Err(error) = started {
+        tell(format_args!("no status at {}: {error}", path.display()));
     }
 }
 

@@ -4,11 +4,8 @@
 //! attach(node, token, user) ─► an address that nothing else has ─► requests name it ─► find
 //! unmapping ─► gone: the peer is informed
 //! ```
-//!
-//! A token names a grant within one run of its service: after the next start the same token may name other memory. So a frame belongs to the
-//! run that its node had when the frame was accepted, or, if the node was not known then, when it was first reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry::NodeName;
@@ -25,44 +22,35 @@ pub(crate) struct RemoteFrames(Arc<Mutex<Known>>);
 
 #[derive(Default)]
 struct Known {
+    /// The nodes that the link knows.
+    peers: BTreeSet<NodeName>,
     next: usize,
-    frames: BTreeMap<usize, Place>,
-    /// The last known run of each node's service.
-    runs: BTreeMap<NodeName, u64>,
+    frames: BTreeMap<usize, Remote>,
     gone: Vec<usize>,
 }
 
-/// What a frame names, and in which run of that node's service.
-#[derive(Clone, Copy)]
-struct Place {
-    remote: Remote,
-    run: Option<u64>,
-}
-
 impl RemoteFrames {
+    /// Frames of these nodes; of others there are none.
+    pub(crate) fn new(peers: BTreeSet<NodeName>) -> Self {
+        Self(Arc::new(Mutex::new(Known { peers, ..Known::default() })))
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a frame names, by its address.
     pub(crate) fn find(&self, address: usize) -> Option<Remote> {
-        self.known().frames.get(&address).map(|place| place.remote)
+        self.known().frames.get(&address).copied()
     }
 
-    /// Whether a frame named memory of an earlier run of its node's service.
-    pub(crate) fn is_outlived(&self, address: usize) -> bool {
-        let known = self.known();
-        let Some(Place { remote, run: Some(run) }) = known.frames.get(&address) else { return false };
-        known.runs.get(&remote.node).is_some_and(|now| now != run)
-    }
-
-    /// A node is connected, whose service has this run.
-    pub(crate) fn reached(&self, node: NodeName, run: u64) {
-        let mut known = self.known();
-        known.runs.insert(node, run);
-        for place in known.frames.values_mut().filter(|place| place.remote.node == node) {
-            place.run.get_or_insert(run);
+    /// Frames of each node.
+    pub(crate) fn counts(&self) -> BTreeMap<NodeName, u64> {
+        let mut counts = BTreeMap::new();
+        for remote in self.known().frames.values() {
+            *counts.entry(remote.node).or_default() += 1;
         }
+        counts
     }
 
     /// Addresses of frames that ended since the last call.
@@ -86,40 +74,38 @@ impl FrameWatcher for RemoteFrames {
 
     fn attach(&mut self, _: Handle, remote: &Remote) -> Option<usize> {
         let mut known = self.known();
+        if !known.peers.contains(&remote.node) {
+            return None;
+        }
         let address = known.next.max(FIRST);
         let length = usize::try_from(remote.length).ok()?;
         known.next = address.checked_add(length)?.checked_add(GAP)?;
-        let run = known.runs.get(&remote.node).copied();
-        known.frames.insert(address, Place { remote: *remote, run });
+        known.frames.insert(address, *remote);
         Some(address)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use memferry::GrantToken;
+    use memferry::{GrantToken, ServiceId};
 
     use super::*;
 
     #[test]
-    fn a_frame_belongs_to_one_run_of_its_nodes_service() {
-        let mut frames = RemoteFrames::default();
+    fn frames_are_of_known_nodes_and_do_not_touch() {
         let [alpha, beta] = ["alpha", "beta"].map(|name| name.parse::<NodeName>().unwrap());
-        let remote = |node| Remote { node, token: GrantToken::from_raw(1 << 32), user: 7, length: 4096 };
-        let mut attach = |node| frames.attach(Handle::new(0, 1), &remote(node)).unwrap();
-        let [early, other] = [alpha, beta].map(&mut attach);
-        let shared = frames.clone();
-        shared.reached(alpha, 1);
-        let late = frames.attach(Handle::new(0, 1), &remote(alpha)).unwrap();
-        assert!([early, other, late].iter().all(|frame| !shared.is_outlived(*frame)));
-        // The connection broke, and the service is still the same.
-        shared.reached(alpha, 1);
-        assert!(!shared.is_outlived(early) && !shared.is_outlived(late));
-        shared.reached(alpha, 2);
-        assert!(shared.is_outlived(early) && shared.is_outlived(late) && !shared.is_outlived(other));
-        let next = frames.attach(Handle::new(0, 1), &remote(alpha)).unwrap();
-        assert!(!shared.is_outlived(next) && shared.is_outlived(early));
-        shared.reached(beta, 2);
-        assert!(!shared.is_outlived(other));
+        let mut frames = RemoteFrames::new(BTreeSet::from([alpha]));
+        let token = GrantToken::from_raw(1 << 32);
+        let remote = |node, length| Remote { node, service: ServiceId(1), token, user: 7, length };
+        let mut attach = |node, length| frames.attach(Handle::new(0, 1), &remote(node, length));
+        assert_eq!(attach(beta, 4096), None, "the link does not know it");
+        let one = attach(alpha, 1 << 20).unwrap();
+        let other = attach(alpha, 1).unwrap();
+        assert!(other > one + (1 << 20));
+        assert_eq!(attach(alpha, u64::MAX), None, "there are no such addresses");
+        assert_eq!(frames.find(other), Some(remote(alpha, 1)));
+        assert_eq!(frames.counts(), BTreeMap::from([(alpha, 2)]));
+        frames.unmapping(Handle::new(0, 1), &Mapping::elsewhere(one, 1 << 20).unwrap());
+        assert_eq!((frames.find(one), frames.take_gone()), (None, vec![one]));
     }
 }

@@ -27,7 +27,8 @@ mod owner;
 mod report;
 mod requests;
 mod secure;
-mod service_run;
+mod status;
+mod traffic;
 mod ucx;
 
 pub use config::{Config, ConfigError, KeyPair, Peer};
@@ -36,4 +37,6 @@ pub use engine::{Arguments, Error, Options, Task, execute, run};
 // What a peer needs, also for tests that play a hostile one.
 pub use owner::share;
 pub use secure::{HandshakeError, PROTOCOL, Reader, Secured, Writer, accept, open};
+pub use status::{StatusError, StatusOptions, ask};
+pub use traffic::{PeerStatus, Requests, Snapshot, TransferStatus, Transport};
 pub use ucx::LIBRARY;

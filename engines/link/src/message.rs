@@ -9,7 +9,7 @@
 //!
 //! A message is the postcard encoding of [`Message`], and then its bytes.
 
-use memferry::{GrantToken, PeerReason, Rights};
+use memferry::{GrantToken, PeerReason, Rights, ServiceId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -29,16 +29,17 @@ pub const WINDOW: usize = 32;
 pub enum Message {
     /// The sender lives and has nothing else to say.
     Ping,
-    /// A user of the sender's node takes up a grant of the receiver's.
-    Attach { id: u32, token: GrantToken, user: u32 },
+    /// A user of the sender's node takes up a grant of the receiver's, made in the run `service` of its service.
+    Attach { id: u32, service: ServiceId, token: GrantToken, user: u32 },
     /// What became of an `Attach`, by its number.
     Attached { id: u32, outcome: Result<Attachment, PeerReason> },
     /// The sender uses an attachment no more.
     Detach { attachment: u32 },
     /// Reads the pieces, offset and length each, or writes them if `write`: then their bytes follow.
-    Access { operation: u32, attachment: u32, write: bool, pieces: Vec<(u64, u32)> },
+    /// Belongs to the transfer `transfer`, a number of the sender's for the administrators of both.
+    Access { operation: u32, transfer: u64, attachment: u32, write: bool, pieces: Vec<(u64, u32)> },
     /// Computes the CRC-32C of a range, after bytes that had the CRC `seed`.
-    Crc { operation: u32, attachment: u32, offset: u64, length: u64, seed: u32 },
+    Crc { operation: u32, transfer: u64, attachment: u32, offset: u64, length: u64, seed: u32 },
     /// The answer to `Access` and `Crc`: the CRC, else 0. The bytes that were read follow.
     Done { operation: u32, outcome: Result<u32, PeerReason> },
 }
@@ -132,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn access(write: bool, pieces: Vec<(u64, u32)>) -> Message {
-        Message::Access { operation: 1, attachment: 2, write, pieces }
+        Message::Access { operation: 1, transfer: u64::MAX, attachment: 2, write, pieces }
     }
 
     #[test]
@@ -141,13 +142,31 @@ mod tests {
         let attachment = Attachment { number: 300, length: 1 << 40, rights: Rights::READ };
         for (message, payload) in [
             (Message::Ping, 0),
-            (Message::Attach { id: 3, token: GrantToken::from_raw(1 << 32 | 7), user: 1000 }, 0),
+            (
+                Message::Attach {
+                    id: 3,
+                    service: ServiceId(u128::MAX),
+                    token: GrantToken::from_raw(1 << 32 | 7),
+                    user: 1000,
+                },
+                0,
+            ),
             (Message::Attached { id: 3, outcome: Ok(attachment) }, 0),
             (Message::Attached { id: 3, outcome: Err(reason) }, 0),
             (Message::Detach { attachment: 9 }, 0),
             (access(false, vec![(u64::MAX, 5), (0, 0)]), 0),
             (access(true, vec![(7, 5), (1, 2)]), 7),
-            (Message::Crc { operation: 1, attachment: 2, offset: 3, length: CRC_BYTES, seed: 4 }, 0),
+            (
+                Message::Crc {
+                    operation: 1,
+                    transfer: 9,
+                    attachment: 2,
+                    offset: 3,
+                    length: CRC_BYTES,
+                    seed: 4,
+                },
+                0,
+            ),
             (Message::Done { operation: 1, outcome: Ok(77) }, 99),
             (Message::Done { operation: 1, outcome: Err(reason) }, 0),
         ] {
@@ -181,7 +200,14 @@ mod tests {
         let missing = BadMessage::Payload { expected: 5, got: 4 };
         assert_eq!(decode(&access(true, vec![(0, 5)]), 4), Err(missing));
         assert_eq!(decode(&Message::Ping, 1), Err(BadMessage::Payload { expected: 0, got: 1 }));
-        let crc = Message::Crc { operation: 1, attachment: 2, offset: 3, length: CRC_BYTES + 1, seed: 4 };
+        let crc = Message::Crc {
+            operation: 1,
+            transfer: 9,
+            attachment: 2,
+            offset: 3,
+            length: CRC_BYTES + 1,
+            seed: 4,
+        };
         assert_eq!(decode(&crc, 0), Err(BadMessage::Bytes(CRC_BYTES + 1)));
         let long = decode(&access(true, vec![(0, most)]), MAX_MESSAGE);
         assert!(matches!(long, Err(BadMessage::TooLong(_))));

@@ -14,7 +14,7 @@ use memferry::{NodeName, PeerReason};
 use memferry_engine::{Engine, Failure, Job};
 
 use crate::backlog::Backlog;
-use crate::config::Config;
+use crate::config::{Config, connects};
 use crate::connections::{Event, Up};
 use crate::divide::divide;
 use crate::frames::RemoteFrames;
@@ -22,6 +22,7 @@ use crate::message::{Attachment, BadMessage, Message, WINDOW};
 use crate::owner::{Answer, Owner, OwnerError, Served};
 use crate::report::tell;
 use crate::requests::{Request, time_for};
+use crate::traffic::{PeerStatus, Recent, Snapshot, Traffic, Transport};
 use crate::ucx::{KEY_BYTES, Ucx};
 
 /// Part of the timeout after which a link without traffic is pinged.
@@ -76,6 +77,11 @@ pub(crate) struct Node {
     accesses: BTreeMap<u32, u64>,
     next_number: u32,
     answers: Vec<Answer>,
+    begin: Instant,
+    traffic: BTreeMap<NodeName, Traffic>,
+    recent: Recent,
+    /// The first number of a transfer.
+    first_transfer: u64,
     /// When peers were last to be judged, and whether that was left out.
     ticked: (Instant, bool),
 }
@@ -86,8 +92,22 @@ impl Node {
         (events, ucx): (Receiver<Event>, Option<Ucx>),
         frames: RemoteFrames,
         owner: Owner,
+        first_transfer: u64,
     ) -> Self {
+        let unknown = |peer: &NodeName| {
+            let why = if connects(config.name, *peer) {
+                "it was not reached yet"
+            } else {
+                "it has not connected yet, which is its task, because its name comes first"
+            };
+            (*peer, Traffic::new(why))
+        };
+        let traffic = config.peers.keys().map(unknown).collect();
         Self {
+            begin: Instant::now(),
+            traffic,
+            recent: Recent::default(),
+            first_transfer,
             config,
             events,
             ucx,
@@ -119,6 +139,9 @@ impl Node {
             return engine.complete(job.id(), job.failed(Failure::Cancelled, 0));
         };
         if !self.links.contains_key(&remote.node) {
+            if let Some(traffic) = self.traffic.get_mut(&remote.node) {
+                traffic.asked.count(true, 0, 0);
+            }
             return engine.complete(job.id(), job.failed(Failure::PeerLost, 0));
         }
         let number = self.next_request;
@@ -134,7 +157,9 @@ impl Node {
         }
         let timeout = self.config.timeout;
         let time = |bytes| time_for(before.unwrap_or(0).saturating_add(bytes), timeout);
-        self.requests.insert(number, (remote.node, Request::new(job, frame, work, time)));
+        let transfer = self.first_transfer.wrapping_add(number);
+        let request = Request::new((job, transfer), frame, work, time);
+        self.requests.insert(number, (remote.node, request));
         self.advance_all(engine, remote.node);
     }
 
@@ -159,10 +184,20 @@ impl Node {
                 link.abandoned.insert(operation, since);
             }
         }
-        self.complete(engine, request);
+        self.complete(engine, node, request);
     }
 
-    fn complete(&mut self, engine: &mut Engine, request: Request) {
+    fn complete(&mut self, engine: &mut Engine, node: NodeName, request: Request) {
+        let (read, written) = request.travelled();
+        let failure = request.failure().map(|failure| failure.to_string());
+        if let Some(traffic) = self.traffic.get_mut(&node) {
+            traffic.asked.count(failure.is_some(), read, written);
+            if let Some(failure) = &failure {
+                traffic.last_error = Some(failure.clone());
+            }
+        }
+        let amount = (request.accesses(), read + written);
+        self.recent.asked((node, request.transfer()), amount, request.since(), failure);
         self.moved.insert(request.id().worker, Instant::now());
         request.complete(engine);
     }
@@ -186,14 +221,12 @@ impl Node {
                     }
                 }
                 Some(Attached::Asked(..)) => {}
-                None if self.frames.is_outlived(request.frame) => {
-                    request.fail(Failure::PeerRefused { reason: PeerReason::NoSuchGrant });
-                }
                 None if link.outstanding < WINDOW && !request.is_over() => {
                     if let Some(remote) = self.frames.find(request.frame) {
                         let id = self.next_number;
                         self.next_number = self.next_number.wrapping_add(1);
-                        let attach = Message::Attach { id, token: remote.token, user: remote.user };
+                        let memferry_engine::Remote { service, token, user, .. } = remote;
+                        let attach = Message::Attach { id, service, token, user };
                         link.attached.insert(request.frame, Attached::Asked(id, Instant::now()));
                         link.outstanding += 1;
                         to_send = Some((attach.encode(0), false));
@@ -207,7 +240,7 @@ impl Node {
         if request.is_over()
             && let Some((_, request)) = self.requests.remove(&number)
         {
-            self.complete(engine, request);
+            self.complete(engine, node, request);
         }
         let Some((message, is_data)) = to_send else { return false };
         self.send(node, message, is_data);
@@ -267,6 +300,11 @@ impl Node {
                         self.lose(engine, node, &why);
                     }
                 }
+                Event::Unreached { node, why } => self.unreached(node, why),
+                Event::Status(asker) => {
+                    // Who does not wait any more needs none.
+                    let _ = asker.send(self.status());
+                }
             }
         }
         let mut messages = Vec::new();
@@ -312,10 +350,12 @@ impl Node {
         }
         // An endpoint that one side cannot make changes nothing for the other: each direction goes its own way.
         let takes_ucx = !is_encrypted && self.ucx.is_some();
-        self.frames.reached(node, up.greeting.run);
         let way = if ucx_key.is_some() { "over UCX, in clear text" } else { "encrypted" };
         tell(format_args!("{node} is connected; bytes go {way}"));
         let now = Instant::now();
+        if let Some(traffic) = self.traffic.get_mut(&node) {
+            traffic.since = now;
+        }
         let served = Served::default();
         let link = Link {
             up,
@@ -338,6 +378,12 @@ impl Node {
     fn lose(&mut self, engine: &mut Engine, node: NodeName, why: &str) {
         let Some(link) = self.links.remove(&node) else { return };
         tell(format_args!("the link to {node} is lost: {why}"));
+        if let Some(traffic) = self.traffic.get_mut(&node) {
+            traffic.since = Instant::now();
+            traffic.lost += 1;
+            why.clone_into(&mut traffic.why);
+            traffic.last_error = Some(format!("lost: {why}"));
+        }
         link.up.close();
         if let Some(ucx) = &mut self.ucx {
             ucx.close(link.up.connection);
@@ -351,7 +397,72 @@ impl Node {
             for (operation, _) in request.under_way() {
                 self.accesses.remove(&operation);
             }
-            self.complete(engine, request);
+            self.complete(engine, node, request);
+        }
+    }
+
+    /// A peer was not reached. What broke an earlier connection is less news than that.
+    fn unreached(&mut self, node: NodeName, why: String) {
+        if !self.links.contains_key(&node)
+            && let Some(traffic) = self.traffic.get_mut(&node)
+        {
+            traffic.last_error = Some(why.clone());
+            traffic.why = why;
+        }
+    }
+
+    /// What the administrator may know.
+    fn status(&self) -> Snapshot {
+        let frames = self.frames.counts();
+        let transport = |is_ucx: bool| if is_ucx { Transport::Ucx } else { Transport::Encrypted };
+        let peer = |(node, traffic): (&NodeName, &Traffic)| {
+            let link = self.links.get(node);
+            PeerStatus {
+                name: node.to_string(),
+                connected: link.is_some(),
+                seconds: traffic.since.elapsed().as_secs(),
+                why: link.is_none().then(|| traffic.why.clone()),
+                sends: link.map(|link| transport(link.ucx_key.is_some())),
+                receives: link.map(|link| transport(link.takes_ucx)),
+                frames: frames.get(node).copied().unwrap_or(0),
+                grants: link.map_or(0, |link| link.served.grants()),
+                under_way: self.requests.values().filter(|(of, _)| of == node).count() as u64,
+                asked: traffic.asked,
+                served: traffic.served,
+                lost: traffic.lost,
+                last_error: traffic.last_error.clone(),
+            }
+        };
+        Snapshot {
+            node: self.config.name.to_string(),
+            process: std::process::id(),
+            seconds: self.begin.elapsed().as_secs(),
+            ucx: self.ucx.as_ref().map(Ucx::version),
+            peers: self.traffic.iter().map(peer).collect(),
+            transfers: self.recent.status(),
+        }
+    }
+
+    /// Counts an answer to a peer.
+    fn answered(&mut self, node: NodeName, answer: &Answer) {
+        let reason = match &answer.message {
+            Message::Attached { outcome: Err(reason), .. } | Message::Done { outcome: Err(reason), .. } => {
+                Some(reason.to_string())
+            }
+            _ => None,
+        };
+        let read = answer.payload.len() as u64;
+        if let Some(traffic) = self.traffic.get_mut(&node) {
+            if answer.access.is_some() || reason.is_some() {
+                let written = answer.access.map_or(0, |(_, written)| written);
+                traffic.served.count(reason.is_some(), read, written);
+            }
+            if let Some(reason) = &reason {
+                traffic.last_error = Some(format!("an access of a user there was refused: {reason}"));
+            }
+        }
+        if let Some((transfer, written)) = answer.access {
+            self.recent.served((node, transfer), read + written, reason);
         }
     }
 
@@ -485,8 +596,10 @@ impl Node {
         }
         any |= self.owner.drop_some();
         any |= self.owner.poll(&mut self.links, &mut self.answers)?;
-        for Answer { connection, message, payload } in std::mem::take(&mut self.answers) {
-            let Some(node) = self.node_of(connection) else { continue };
+        for answer in std::mem::take(&mut self.answers) {
+            let Some(node) = self.node_of(answer.connection) else { continue };
+            self.answered(node, &answer);
+            let Answer { message, payload, .. } = answer;
             let mut bytes = message.encode(payload.len());
             bytes.extend_from_slice(&payload);
             self.send(node, bytes, matches!(message, Message::Done { .. }));

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use memferry::{
     CallError, Client, Failure, Frame, GrantToken, NodeName, OpenError, PeerReason, Queue, RefusalKind,
-    Region, SubmitError, SubmitReason, TicketId, TransferError, copy, crc32c, scatter_gather,
+    Region, ServiceId, SubmitError, SubmitReason, TicketId, TransferError, copy, crc32c, scatter_gather,
 };
 use thiserror::Error;
 
@@ -39,6 +39,8 @@ pub(crate) enum OwnerError {
     Frame(#[from] memferry::FrameError),
     #[error("the link cannot open a queue: {0}")]
     Queue(#[from] OpenError),
+    #[error("the service does not say which run of it this is: {0}")]
+    Identify(#[from] CallError),
     #[error("the service is lost")]
     Lost,
 }
@@ -47,13 +49,14 @@ pub(crate) enum OwnerError {
 #[derive(Debug)]
 struct Asked {
     operation: u32,
+    transfer: u64,
     attachment: u32,
     task: Asks,
 }
 
 #[derive(Debug)]
 enum Asks {
-    Attach(GrantToken, u32),
+    Attach(ServiceId, GrantToken, u32),
     Read(Vec<(u64, u32)>),
     Write(Vec<(u64, u32)>, Vec<u8>),
     Crc { offset: u64, length: u64, seed: u32 },
@@ -73,6 +76,11 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Grants that the peer has taken up.
+    pub(crate) fn grants(&self) -> u64 {
+        self.attachments.len() as u64
+    }
+
     /// A grant that is taken up once more is another capability than this attachment.
     fn forget_grant(&mut self, attachment: u32) {
         let Some(held) = self.attachments.get(&attachment) else { return };
@@ -101,8 +109,10 @@ struct Running {
     operation: u32,
     attachment: u32,
     slot: u32,
+    transfer: u64,
     /// Bytes to send when it has ended.
     read: u64,
+    written: u64,
 }
 
 /// The connections that are served.
@@ -114,6 +124,8 @@ pub(crate) trait Connections {
 /// An answer for a connection.
 pub(crate) struct Answer {
     pub(crate) connection: u64,
+    /// The transfer that it belongs to, if it is an access, and bytes that were written.
+    pub(crate) access: Option<(u64, u64)>,
     pub(crate) message: Message,
     pub(crate) payload: Vec<u8>,
 }
@@ -121,6 +133,8 @@ pub(crate) struct Answer {
 /// The link as a client of its service.
 pub(crate) struct Owner {
     client: Client,
+    /// This run of the service. Tokens of others name nothing here, or another grant.
+    service: ServiceId,
     queue: Queue,
     staging: Frame,
     free: Vec<u32>,
@@ -159,11 +173,13 @@ impl<T> From<SubmitError<T>> for NotBegun {
 impl Owner {
     /// A client that serves so many peers.
     pub(crate) fn new(client: Client, peers: usize) -> Result<Self, OwnerError> {
+        let service = client.identify(client.session())?.service;
         let queue = client.queue(2 * SLOTS)?;
         let staging = client.frame(u64::from(SLOTS) * CHUNK_BYTES).alloc()?;
         let free = (0..SLOTS).collect();
         let running = HashMap::new();
-        Ok(Self { client, queue, staging, free, running, share: share(peers), unused: Vec::new() })
+        let share = share(peers);
+        Ok(Self { client, service, queue, staging, free, running, share, unused: Vec::new() })
     }
 
     /// Takes up a grant for a user of another node.
@@ -234,23 +250,23 @@ impl Owner {
     /// # Errors
     /// [`BadMessage::Window`] for one too many.
     pub(crate) fn ask(served: &mut Served, message: Message, payload: &[u8]) -> Result<(), BadMessage> {
-        let (operation, attachment, task) = match message {
-            Message::Attach { id, token, user } => (id, 0, Asks::Attach(token, user)),
-            Message::Access { operation, attachment, write: false, pieces } => {
-                (operation, attachment, Asks::Read(pieces))
+        let (operation, transfer, attachment, task) = match message {
+            Message::Attach { id, service, token, user } => (id, 0, 0, Asks::Attach(service, token, user)),
+            Message::Access { operation, transfer, attachment, write: false, pieces } => {
+                (operation, transfer, attachment, Asks::Read(pieces))
             }
-            Message::Access { operation, attachment, write: true, pieces } => {
-                (operation, attachment, Asks::Write(pieces, payload.to_vec()))
+            Message::Access { operation, transfer, attachment, write: true, pieces } => {
+                (operation, transfer, attachment, Asks::Write(pieces, payload.to_vec()))
             }
-            Message::Crc { operation, attachment, offset, length, seed } => {
-                (operation, attachment, Asks::Crc { offset, length, seed })
+            Message::Crc { operation, transfer, attachment, offset, length, seed } => {
+                (operation, transfer, attachment, Asks::Crc { offset, length, seed })
             }
             _ => return Err(BadMessage::Malformed),
         };
         if served.waiting.len() + served.running >= WINDOW {
             return Err(BadMessage::Window);
         }
-        served.waiting.push_back(Asked { operation, attachment, task });
+        served.waiting.push_back(Asked { operation, transfer, attachment, task });
         Ok(())
     }
 
@@ -267,18 +283,23 @@ impl Owner {
     ) -> Result<bool, OwnerError> {
         let Some(Asked { operation, task, .. }) = served.waiting.front() else { return Ok(false) };
         let operation = *operation;
-        if let Asks::Attach(token, user) = *task {
+        if let Asks::Attach(service, token, user) = *task {
             if std::mem::replace(&mut served.has_attached, true) {
                 return Ok(false);
             }
             served.waiting.pop_front();
-            let outcome = match self.attach(served, node, (token, user)) {
+            let attached = if service == self.service {
+                self.attach(served, node, (token, user))
+            } else {
+                Err(PeerReason::EarlierRun.into())
+            };
+            let outcome = match attached {
                 Ok(attachment) => Ok(attachment),
                 Err(NotBegun::Refused(reason)) => Err(reason),
                 Err(NotBegun::Lost) => return Err(OwnerError::Lost),
             };
             let message = Message::Attached { id: operation, outcome };
-            answers.push(Answer { connection, message, payload: Vec::new() });
+            answers.push(Answer { connection, access: None, message, payload: Vec::new() });
             return Ok(true);
         }
         if self.queue.outstanding() >= SLOTS as usize {
@@ -288,14 +309,17 @@ impl Owner {
         let Some(asked) = served.waiting.pop_front() else { return Ok(false) };
         match self.submit(served, &asked, slot) {
             Ok((ticket, read)) => {
-                let running = Running { connection, operation, attachment: asked.attachment, slot, read };
+                let Asked { transfer, attachment, task, .. } = asked;
+                let written = if let Asks::Write(_, payload) = &task { payload.len() as u64 } else { 0 };
+                let running = Running { connection, operation, attachment, slot, transfer, read, written };
                 self.running.insert(ticket, running);
                 served.running += 1;
             }
             Err(NotBegun::Refused(reason)) => {
                 self.free.push(slot);
                 let message = Message::Done { operation, outcome: Err(reason) };
-                answers.push(Answer { connection, message, payload: Vec::new() });
+                let access = Some((asked.transfer, 0));
+                answers.push(Answer { connection, access, message, payload: Vec::new() });
             }
             Err(NotBegun::Lost) => return Err(OwnerError::Lost),
         }
@@ -362,10 +386,8 @@ impl Owner {
                 Ok(done) => (done.id, Ok(done.output as u32)),
                 Err(error) => (error.id, Err(reason(error)?)),
             };
-            let Some(Running { connection, operation, attachment, slot, read }) = self.running.remove(&id)
-            else {
-                continue;
-            };
+            let Some(running) = self.running.remove(&id) else { continue };
+            let Running { connection, operation, attachment, slot, transfer, read, written } = running;
             self.free.push(slot);
             let Some(served) = connections.served(connection) else { continue };
             served.running -= 1;
@@ -381,7 +403,9 @@ impl Owner {
                     outcome = Err(PeerReason::Failed);
                 }
             }
-            answers.push(Answer { connection, message: Message::Done { operation, outcome }, payload });
+            let access = Some((transfer, if outcome.is_ok() { written } else { 0 }));
+            let message = Message::Done { operation, outcome };
+            answers.push(Answer { connection, access, message, payload });
         }
         Ok(any)
     }
@@ -433,7 +457,8 @@ mod tests {
     #[test]
     fn attachments_count_in_the_window_of_a_peer() {
         let mut served = Served::default();
-        let attach = || Message::Attach { id: 1, token: GrantToken::from_raw(1 << 32), user: 0 };
+        let token = GrantToken::from_raw(1 << 32);
+        let attach = || Message::Attach { id: 1, service: ServiceId(1), token, user: 0 };
         for _ in 0..WINDOW {
             assert_eq!(Owner::ask(&mut served, attach(), &[]), Ok(()));
         }

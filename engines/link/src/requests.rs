@@ -44,6 +44,8 @@ struct Sent {
 #[derive(Debug)]
 pub(crate) struct Request {
     job: Job,
+    /// Its number at both nodes.
+    transfer: u64,
     /// The frame of the other node, by its address here.
     pub(crate) frame: usize,
     work: Work,
@@ -53,6 +55,8 @@ pub(crate) struct Request {
     /// How long it may take.
     time: Duration,
     sent: VecDeque<Sent>,
+    /// Accesses that were answered.
+    accesses: u64,
     /// The bytes of the first accesses, all of them done.
     done_bytes: u64,
     /// The CRC of these bytes.
@@ -62,13 +66,20 @@ pub(crate) struct Request {
 
 impl Request {
     /// A request that begins now, and may take `time_for` of its bytes.
-    pub(crate) fn new(job: Job, frame: usize, work: Work, time_for: impl FnOnce(u64) -> Duration) -> Self {
+    pub(crate) fn new(
+        (job, transfer): (Job, u64),
+        frame: usize,
+        work: Work,
+        time_for: impl FnOnce(u64) -> Duration,
+    ) -> Self {
         let value = if let Work::Crc { seed, .. } = work { seed } else { 0 };
         let total = job.operation().total_bytes();
         let time = time_for(total);
         let since = Instant::now();
         Self {
             job,
+            transfer,
+            accesses: 0,
             frame,
             work,
             total,
@@ -89,6 +100,30 @@ impl Request {
     /// The service counts its limits from then on, or a little later.
     pub(crate) fn since(&self) -> Instant {
         self.since
+    }
+
+    /// Its number at both nodes.
+    pub(crate) fn transfer(&self) -> u64 {
+        self.transfer
+    }
+
+    /// Accesses that were answered.
+    pub(crate) fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// Bytes done that were read over the link, and written.
+    pub(crate) fn travelled(&self) -> (u64, u64) {
+        match self.work {
+            Work::Transfer { write: false, .. } => (self.done_bytes, 0),
+            Work::Transfer { write: true, .. } => (0, self.done_bytes),
+            Work::Crc { .. } => (0, 0),
+        }
+    }
+
+    /// Why it fails, if it does.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.failure
     }
 
     /// Bytes from the first one on that are done.
@@ -125,7 +160,8 @@ impl Request {
                 }
                 let bytes: u64 = chunk.iter().map(|piece| piece.length).sum();
                 let named = chunk.iter().map(|piece| (piece.remote, piece.length as u32)).collect();
-                let access = Message::Access { operation, attachment, write, pieces: named };
+                let access =
+                    Message::Access { operation, transfer: self.transfer, attachment, write, pieces: named };
                 let mut message = access.encode(if write { bytes as usize } else { 0 });
                 if write && gather(&chunk, &mut message).is_err() {
                     self.fail(Failure::MemoryFault);
@@ -141,8 +177,14 @@ impl Request {
                     return None;
                 }
                 let bytes = (*length).min(CRC_BYTES);
-                let message =
-                    Message::Crc { operation, attachment, offset: *offset, length: bytes, seed: self.value };
+                let message = Message::Crc {
+                    operation,
+                    transfer: self.transfer,
+                    attachment,
+                    offset: *offset,
+                    length: bytes,
+                    seed: self.value,
+                };
                 *offset += bytes;
                 *length -= bytes;
                 self.note_sent(operation, bytes, Vec::new());
@@ -176,6 +218,7 @@ impl Request {
             return false;
         }
         access.is_done = true;
+        self.accesses += 1;
         let scattered = if reads && outcome.is_ok() && self.failure.is_none() {
             scatter(&access.pieces, payload)
         } else {
@@ -284,7 +327,7 @@ mod tests {
         let operation = Operation::ScatterGather { lists: std::sync::Arc::new(lists) };
         let (frame, work) = divide(&operation).unwrap();
         let id = WorkId { worker: 0, tag: 0 };
-        Request::new(Job::new(id, Descriptor::new(0, operation).unwrap()), frame, work, time_for)
+        Request::new((Job::new(id, Descriptor::new(0, operation).unwrap()), 0), frame, work, time_for)
     }
 
     fn under_way(request: &mut Request) -> usize {

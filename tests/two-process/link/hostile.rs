@@ -6,7 +6,7 @@
 
 use std::net::TcpListener;
 
-use memferry::{GrantToken, PeerReason};
+use memferry::{PeerReason, RemoteToken};
 use memferry_link::message::Message;
 
 /// A peer that knows a node's key, and what the links say.
@@ -18,15 +18,10 @@ pub(crate) struct Hostile {
 impl Hostile {
     /// Waits for the node to connect.
     pub(crate) fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
-        Self::meet_in(1, listener, config)
-    }
-
-    /// Says that its service has this run.
-    pub(crate) fn meet_in(run: u64, listener: &TcpListener, config: &memferry_link::Config) -> Self {
         let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
         let mut reader = secured.reader;
         let mut writer = secured.writer;
-        let greeting = memferry_link::Greeting { ucx: None, require_encryption: true, run };
+        let greeting = memferry_link::Greeting { ucx: None, require_encryption: true };
         writer.send(&postcard::to_allocvec(&greeting).unwrap()).unwrap();
         reader.receive().unwrap();
         reader.settle().unwrap();
@@ -51,8 +46,9 @@ impl Hostile {
         }
     }
 
-    pub(crate) fn attach(&mut self, token: GrantToken, user: u32) -> Result<u32, PeerReason> {
-        self.send(&Message::Attach { id: 5, token, user }, &[]);
+    pub(crate) fn attach(&mut self, token: RemoteToken, user: u32) -> Result<u32, PeerReason> {
+        let RemoteToken { service, token, .. } = token;
+        self.send(&Message::Attach { id: 5, service, token, user }, &[]);
         match self.receive() {
             Some((Message::Attached { id: 5, outcome }, _)) => outcome.map(|attached| attached.number),
             other => panic!("{other:?}"),
@@ -66,7 +62,7 @@ impl Hostile {
         payload: Option<&[u8]>,
     ) -> Result<Vec<u8>, PeerReason> {
         let write = payload.is_some();
-        let access = Message::Access { operation: 9, attachment, write, pieces: vec![piece] };
+        let access = Message::Access { operation: 9, transfer: 9, attachment, write, pieces: vec![piece] };
         self.send(&access, payload.unwrap_or_default());
         match self.receive() {
             Some((Message::Done { operation: 9, outcome }, read)) => outcome.map(|_| read),

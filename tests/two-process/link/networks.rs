@@ -38,6 +38,43 @@ impl Networks {
         ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
     }
 
+    /// What a node sends to another one goes astray; it hears that one as before.
+    pub(crate) fn mute(&self, from: usize, to: usize) {
+        // An address of a network card that nobody has.
+        let place = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];
+        self.neighbour("replace", from, to, &place);
+    }
+
+    /// Undoes `mute`.
+    pub(crate) fn unmute(&self, from: usize, to: usize) {
+        self.neighbour("del", from, to, &[]);
+    }
+
+    fn neighbour(&self, action: &str, from: usize, to: usize, place: &[&str]) {
+        let mut command = Command::new("ip");
+        command.args(["-n", &self.0[from], "neigh", action, &format!("10.77.0.1{to}")]);
+        // The prefix of the names of networks is that of their devices.
+        let device = self.0[from].replacen('n', "v", 1);
+        assert!(command.args(place).args(["dev", &device]).status().unwrap().success());
+    }
+
+    /// Loss and delay for all that the nodes send, in the words of tc-netem(8).
+    ///
+    /// # Errors
+    /// Why not: kernels may have no netem.
+    pub(crate) fn disturb(&self, how: &str) -> Result<(), String> {
+        for name in &self.0[..3] {
+            let device = name.replacen('n', "v", 1);
+            let mut command = Command::new("tc");
+            command.args(["-n", name, "qdisc", "add", "dev", &device, "root", "netem"]);
+            let done = command.args(how.split(' ')).output().map_err(|error| error.to_string())?;
+            if !done.status.success() {
+                return Err(String::from_utf8_lossy(&done.stderr).trim().to_owned());
+            }
+        }
+        Ok(())
+    }
+
     /// Cuts a node off, or joins it again.
     pub(crate) fn set(&self, number: usize, state: &str) {
         let port = format!("port{number}");

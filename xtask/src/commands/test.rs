@@ -117,6 +117,16 @@ fn engine_kills(work: &Work, kills: u32) -> Result<(), Failure> {
     )
 }
 
+/// Revokes grants to another node while its users use them.
+fn remote_revocations(work: &Work, revocations: u32) -> Result<(), Failure> {
+    let (file, name) = test::REVOCATIONS;
+    let line = PRODUCT_WORKSPACE.cargo(&["test", "-p", package::CLI, "--test", file, "--", "--exact", name]);
+    work.stages.run(
+        &format!("{revocations} revocations of grants to another node"),
+        &line.env("MEMFERRY_LINK_REVOCATIONS", revocations.to_string()),
+    )
+}
+
 /// Builds the whole product at once, so that programs and libraries share their crates with the tests.
 fn build() -> Line {
     PRODUCT_WORKSPACE.cargo(&["build", "--workspace", "--all-targets"])

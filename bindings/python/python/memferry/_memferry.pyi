@@ -22,6 +22,7 @@ __all__ = [
     "QueueFullError",
     "RefusedError",
     "Region",
+    "RemoteToken",
     "ServiceLostError",
     "Ticket",
     "Transfer",
@@ -194,12 +195,40 @@ class GrantToken:
     def __getnewargs__(self) -> tuple[str]: ...
 
 @final
+class RemoteToken:
+    """Names a grant to a user of another machine, as `Grant.remote_token` makes it. It is no secret: only that user of that
+    machine can use it. `str(token)` and `RemoteToken(text)` carry it there, and so does pickle.
+
+    `RemoteToken` raises ValueError for a text that is no such token.
+    """
+
+    def __new__(cls, text: str) -> RemoteToken: ...
+    @property
+    def node(self) -> str:
+        """The name of the machine that has the memory."""
+
+    @property
+    def length(self) -> int:
+        """Bytes that were granted."""
+
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __getnewargs__(self) -> tuple[str]: ...
+
+@final
 class Grant:
     """Rights granted to another client, until they are revoked or the frame is dropped. Dropping this object changes nothing."""
 
     @property
     def token(self) -> GrantToken:
         """The token for the grantee's `Client.accept`."""
+
+    def remote_token(self, node: str) -> RemoteToken:
+        """The token of a grant to a user of another machine, for `Client.accept_remote` there. `node` is the name of this machine in
+        the configurations of the links. It is good until this machine's service ends.
+
+        Raises ValueError for what is no node's name, and for a closed client; NoAnswerError, ServiceLostError, ForkedError.
+        """
 
     def revoke(self) -> None:
         """Revokes the rights of the grantee and of everyone it passed them to. Running transfers that use the memory on their
@@ -384,14 +413,16 @@ class Client:
         *,
         session: int | None = None,
         user: int | None = None,
+        node: str | None = None,
         lasts: float | None = None,
     ) -> Grant:
-        """Grants rights on a frame or a region to one session, or to every session of a user (a user id). `rights` are letters
+        """Grants rights on a frame or a region to one session, or to every session of a user (a user id); with `node`, to that user of
+        another machine, which the links call so (`Grant.remote_token` gives the token then). `rights` are letters
         of "rwg", to read, to write, to grant. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
         interrupted, so revoke the grant before the memory is reused. The clock stops while the machine is suspended.
 
         Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError
-        for other memory, other letters, more or fewer than one grantee, or a closed client.
+        for other memory, other letters, more or fewer than one grantee, what is no node's name, or a closed client.
         """
 
     def accept(self, token: GrantToken) -> Frame:
@@ -399,6 +430,14 @@ class Client:
 
         Raises RefusedError where the token names no grant to this client; NoAnswerError, ServiceLostError, ForkedError;
         ValueError for a closed client.
+        """
+
+    def accept_remote(self, token: RemoteToken) -> Frame:
+        """Accepts a grant that another machine made to this user, through the link of this one (memferry-link(1)), and returns its frame.
+        That machine is not asked yet: it checks each transfer, which raises TransferError if it does not allow it or cannot be reached.
+
+        Raises RefusedError where this machine has no link, the user may not use it, or the link does not know the other machine;
+        NoAnswerError, ServiceLostError, ForkedError; ValueError for a closed client.
         """
 
     def revoke(self, token: GrantToken) -> None:

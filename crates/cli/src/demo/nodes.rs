@@ -178,7 +178,7 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     owned.write(0, &file)?;
     let remote_user = Grantee::Remote { node: beta, user };
     let grant = nodes[0].client.grant(owned.slice(..length), Rights::READ, remote_user)?;
-    let token = RemoteToken { node: alpha, token: grant.token(), length, rights: Rights::READ };
+    let token = grant.remote_token(alpha)?;
     say!("   The token, which is no secret: {token}");
     let client = nodes[1].client.clone();
     let remote = patiently(stage, "attaching the link", || client.accept_remote(token).ok())?;

@@ -3,6 +3,7 @@
 mod exports;
 
 use super::*;
+use crate::protocol::ServiceId;
 use memferry_transfer::{GrantToken, Operations};
 
 const USER: u32 = 998;
@@ -66,7 +67,8 @@ impl Bed {
     fn attach_remote(&mut self, length: u64) -> Result<FrameProposal, Refusal> {
         let node = "far".parse().unwrap();
         let token = GrantToken::from_raw(1);
-        let event = |frame| FrameEvent::Attach { frame, length, node, token, user: CLIENT };
+        let event =
+            |frame| FrameEvent::Attach { frame, length, node, service: ServiceId(1), token, user: CLIENT };
         self.engines.ask_for_frame(CLIENT, "example", (length, Rights::READ), event)
     }
 

@@ -9,6 +9,8 @@ use memferry_external::EngineDescription;
 use memferry_transfer::{GrantToken, Handle, NodeName};
 use serde::{Deserialize, Serialize};
 
+use super::ServiceId;
+
 /// Maximum bytes of an engine's name.
 pub const MAX_ENGINE_NAME: usize = 32;
 
@@ -67,7 +69,15 @@ pub enum FrameEvent {
     Export { frame: Handle } = 4,
     /// For the link: a frame names memory that another node granted to a user of this one. Report it as mapped. [`Unmap`](Self::Unmap)
     /// ends it.
-    Attach { frame: Handle, length: u64, node: NodeName, token: GrantToken, user: u32 } = 5,
+    Attach {
+        frame: Handle,
+        length: u64,
+        node: NodeName,
+        /// The run of that node's service in which the grant was made.
+        service: ServiceId,
+        token: GrantToken,
+        user: u32,
+    } = 5,
 }
 
 /// What a descriptor of an engine's memory is.

@@ -15,7 +15,7 @@ use super::RefusalKind;
 /// // Two peers that see the same number are clients of one service.
 /// assert_eq!(ServiceId(7), ServiceId(7));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ServiceId(pub u128);
 
 /// User and process of a session, verified by the service.

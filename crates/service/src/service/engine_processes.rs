@@ -31,7 +31,7 @@ use crate::bells::Bell;
 use crate::engine_id::EngineId;
 use crate::engines::{Engines, ExportRequest, ExportState, FrameDelivery, FrameProposal};
 use crate::protocol::{
-    Answer, EngineRole, ExternalStatus, FrameDone, FrameEvent, LINK, Refusal, RefusalKind,
+    Answer, EngineRole, ExternalStatus, FrameDone, FrameEvent, LINK, Refusal, RefusalKind, ServiceId,
 };
 use crate::session::{Introduced, refusal, session_closed};
 use crate::shared::{Notice, WorkerCommand};
@@ -160,7 +160,7 @@ impl Service {
     pub(super) fn accept_remote(
         &self,
         session: SessionId,
-        (node, token): (NodeName, GrantToken),
+        (node, service, token): (NodeName, ServiceId, GrantToken),
         length: u64,
         rights: Rights,
     ) -> Executed {
@@ -172,7 +172,7 @@ impl Service {
                 return Err(refusal(RefusalKind::Argument, why));
             }
             let user = self.room_at_engine(session, length)?;
-            let attach = |frame| FrameEvent::Attach { frame, length, node, token, user };
+            let attach = |frame| FrameEvent::Attach { frame, length, node, service, token, user };
             self.engine_processes().ask_for_frame(user, LINK, (length, rights), attach)
         };
         match propose() {

@@ -39,6 +39,7 @@ const ORDINARY: &str = "tests";
 const SOAK: Duration = Duration::from_secs(600);
 const RANDOM_MESSAGES: Duration = Duration::from_secs(240);
 const ENGINE_KILLS: u32 = 1000;
+const REMOTE_REVOCATIONS: u32 = 10_000;
 const FUZZ_SECONDS: u32 = 60;
 
 pub(crate) const PARTS: &[Part] = &[
@@ -107,8 +108,8 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "soak",
         about: "ten minutes of random clients against services that are killed and starved, four of random 9P messages, 1,000 \
-                kills of an engine process",
-        minutes: 20,
+                kills of an engine process, 10,000 revocations of grants to another node",
+        minutes: 30,
         is_default: true,
         rotation: Some(150),
         run: |work, limit| {
@@ -118,7 +119,8 @@ pub(crate) const PARTS: &[Part] = &[
                 return Ok(());
             }
             super::random_messages(work, RANDOM_MESSAGES)?;
-            super::engine_kills(work, ENGINE_KILLS)
+            super::engine_kills(work, ENGINE_KILLS)?;
+            super::remote_revocations(work, REMOTE_REVOCATIONS)
         },
     },
     Part {

@@ -130,8 +130,8 @@ fn command_bytes() {
     }
     pin_variant(Command::Accept { token: GrantToken::from_handle(handle) }, &join(&[&[3], h]));
     let token = GrantToken::from_handle(handle);
-    let remote = Command::AcceptRemote { node, token, length: 4096, rights };
-    pin_variant(remote, &join(&[&[17], n, h, &[0x80, 0x20, 3]]));
+    let remote = Command::AcceptRemote { node, service: ServiceId(300), token, length: 4096, rights };
+    pin_variant(remote, &join(&[&[17], n, &[0xac, 0x02], h, &[0x80, 0x20, 3]]));
     pin_variant(Command::AcceptFor { node, user: 7, token }, &join(&[&[18], n, &[7], h]));
     pin_variant(Command::Revoke { handle }, &join(&[&[4], h]));
     pin_variant(Command::OpenQueue { capacity: 64 }, &[5, 64]);
@@ -200,13 +200,14 @@ fn engine_bytes() {
     pin_variant(Answer::EngineAttached { workers: 2, capacity: 32 }, &[10, 2, 32]);
     pin_variant(Answer::EngineOpened, &[11]);
     let token = GrantToken::from_handle(HANDLE);
-    let attach = FrameEvent::Attach { frame, length: 4096, node: "beta".parse().unwrap(), token, user: 7 };
+    let node = "beta".parse().unwrap();
+    let attach = FrameEvent::Attach { frame, length: 4096, node, service: ServiceId(300), token, user: 7 };
     for (event, bytes) in [
         (FrameEvent::Map { frame, length: 4096 }, join(&[&[0], h, &[0x80, 0x20]])),
         (FrameEvent::Unmap { frame }, join(&[&[1], h])),
         (FrameEvent::Restart, vec![2]),
         (FrameEvent::Allocate { frame, length: 4096 }, join(&[&[3], h, &[0x80, 0x20]])),
-        (attach, join(&[&[5], h, &[0x80, 0x20], b"beta\0\0\0\0\0\0\0\0\0\0\0\0", h, &[7]])),
+        (attach, join(&[&[5], h, &[0x80, 0x20], b"beta\0\0\0\0\0\0\0\0\0\0\0\0", &[0xac, 0x02], h, &[7]])),
         (FrameEvent::Export { frame }, join(&[&[4], h])),
     ] {
         pin_variant(event, &bytes);
