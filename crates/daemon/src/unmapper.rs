@@ -73,7 +73,8 @@ mod tests {
     #[test]
     fn memory_of_a_resting_user_is_not_unmapped() {
         let rests = Arc::new(Rests::default());
-        rests.timed(7, || std::thread::sleep(Duration::from_millis(20)));
+        // A call that takes so long costs a rest of five seconds.
+        rests.timed(7, || std::thread::sleep(Duration::from_millis(100)));
         let (sender, items) = channel();
         let unsealed = |user| {
             let memory = Arc::new(());
