@@ -45,7 +45,7 @@ impl Chunks {
         Self { chunk: limit, ..Self::new(whole, limit, limit) }
     }
 
-    /// Number of chunks.
+    /// How many chunks the whole copy has.
     pub fn count(&self) -> u64 {
         self.whole.bytes.div_ceil(self.chunk.max(1))
     }
