@@ -40,6 +40,16 @@ impl Chunks {
         Self { whole, done: 0, chunk, down }
     }
 
+    /// Chunks of at most `limit` bytes, for a device that copies a chunk as memmove does, whatever overlaps.
+    pub fn of_moves(whole: Part, limit: u64) -> Self {
+        Self { chunk: limit, ..Self::new(whole, limit, limit) }
+    }
+
+    /// How many chunks the whole copy has.
+    pub fn count(&self) -> u64 {
+        self.whole.bytes.div_ceil(self.chunk.max(1))
+    }
+
     /// Whether source and destination overlap without being equal.
     pub fn overlaps(&self) -> bool {
         let distance = self.whole.source.abs_diff(self.whole.destination);

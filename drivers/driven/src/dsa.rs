@@ -3,13 +3,14 @@
 //! ```text
 //! post ─► job: plan of steps ─ doorbell ─► requests, alone or in batches ─► one work queue for all channels
 //! poll(now) ─► control.advance ─► completion records ─┬► bytes done, next steps, or a completion
-//!                                                    ├► page fault: Pages touches it, the rest is submitted again
+//!                                                    ├► page fault: Pages touches it, the rest is submitted again, as soon as there is room
 //!                                                    └► no progress in time ─► control.stop drains the queue; that fails: ChannelFaulted, and nothing is taken any more
 //! ```
 //!
 //! Single-threaded, in the device's time. The device cannot take steps back: a cancel or a suspension takes effect when those that it has are done. Steps
 //! that depend on others go in a batch with fences, or wait; those of a CRC wait always, because each needs the last one's result. Channels that have
-//! one step each share a batch, without fences: a failure of one is nothing to the others.
+//! one step each share a batch, without fences: a failure of one is nothing to the others. A poll does a bounded number of things, so that pages that
+//! go on faulting do not keep the caller.
 
 mod plan;
 
@@ -21,8 +22,8 @@ use std::iter::Peekable;
 use memferry_clock::Instant;
 use memferry_dsa::registers::descriptor::Operation as Hardware;
 use memferry_dsa::{
-    DmaMemory, Fault, Outcome as Ended, Portal, Queue, Request, Stopped, SubmitError, Ticket as Submitted,
-    Value,
+    DmaMemory, Fault, Outcome as Ended, Portal, Queue, Request, ResumeError, Stopped, SubmitError,
+    Ticket as Submitted, Value,
 };
 use memferry_transfer::{
     Descriptor, Engine, EngineCapabilities, EngineCompletion, Failure, Operation, Operations, Outcome,
@@ -32,10 +33,12 @@ use thiserror::Error;
 
 use crate::admission::admit;
 use crate::memory::DeviceMemory;
-use plan::{Plan, Step};
+use plan::{Plan, Rules, Step};
 
 /// Requests of the queue.
 pub const DSA_SLOTS: usize = 64;
+/// Rounds of a poll. In each, at most as many requests end, or come to an absent page, as the queue has.
+const ROUNDS: u32 = 4;
 
 /// Options of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +112,8 @@ struct Sent {
     step: Step,
     /// Bytes that were done at its last page fault.
     done: u32,
+    /// Those of them that count if it goes no further.
+    kept: u64,
     /// Its page faults since its last progress.
     faults: u32,
     /// How it ended; `None` while it runs.
@@ -123,6 +128,17 @@ struct Broken {
     bytes: u64,
     /// It was never begun, because one before it in the batch was not done.
     again: bool,
+}
+
+impl Sent {
+    const fn new(ticket: Submitted, step: Step) -> Self {
+        Self { ticket, step, done: 0, kept: 0, faults: 0, ended: None }
+    }
+
+    /// It goes no further than its last page fault.
+    const fn give_up(&mut self, failure: Failure) {
+        self.ended = Some(Err(Broken { bytes: self.kept, ..Broken::new(failure) }));
+    }
 }
 
 impl Broken {
@@ -222,13 +238,18 @@ pub struct DsaEngine<C, P, M, G, B> {
     queue: Queue<P, M, DSA_SLOTS>,
     pages: G,
     slots: Vec<Slot>,
+    /// Steps behind a page fault whose page is present, and for whose rest the work queue had no room; the oldest first.
+    resumptions: VecDeque<Submitted>,
     options: DsaOptions,
     changed: bool,
     /// A drain failed: the device may still access memory.
     is_lost: bool,
     is_closed: bool,
-    /// The channel that submits first next time.
+    /// The channel that submits first next time, and whether it had no room before.
     first: usize,
+    had_no_room: bool,
+    /// Of the channels that have no room in this round, the one whose turn it is next.
+    left: Option<usize>,
     memory: PhantomData<fn() -> B>,
 }
 
@@ -247,11 +268,14 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             queue,
             pages,
             slots,
+            resumptions: VecDeque::new(),
             options,
             changed: false,
             is_lost: false,
             is_closed: false,
             first: 0,
+            had_no_room: false,
+            left: None,
             memory: PhantomData,
         }
     }
@@ -280,8 +304,10 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         &self.control
     }
 
-    fn limit(&self) -> u64 {
-        self.options.chunk_bytes.clamp(1, self.queue.limits().longest.min(1 << 31))
+    fn rules(&self) -> Rules {
+        let limits = self.queue.limits();
+        let limit = self.options.chunk_bytes.clamp(1, limits.longest.min(1 << 31));
+        Rules { limit, overlapping_moves: limits.overlapping_moves }
     }
 
     fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
@@ -297,14 +323,12 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
     /// Takes what the device has completed.
     fn collect(&mut self) -> bool {
         let mut any = false;
-        while let Some(completion) = self.queue.poll() {
+        // A step may come to an absent page each time that it is resumed.
+        for _ in 0..DSA_SLOTS {
+            let Some(completion) = self.queue.poll() else { break };
             any = true;
             let until = self.now().after(self.options.patience);
-            let owner = self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()).find_map(|job| {
-                let at = job.sent.iter().position(|sent| sent.ticket == completion.ticket)?;
-                Some((job, at))
-            });
-            let Some((job, at)) = owner else { continue };
+            let Some((job, at)) = owner(&mut self.slots, completion.ticket) else { continue };
             let sent = &mut job.sent[at];
             match completion.outcome {
                 Ended::Done(value) => {
@@ -321,17 +345,62 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                     }
                     // Of this step alone: many at once can come to absent pages.
                     sent.faults += 1;
-                    let may = sent.faults <= self.options.faults && self.pages.touch(&fault);
-                    if !may || self.queue.resume(completion.ticket).is_err() {
+                    sent.kept = if fault.reversed || !sent.step.whole { 0 } else { fault.bytes_done.into() };
+                    if sent.faults <= self.options.faults && self.pages.touch(&fault) {
+                        self.resumptions.push_back(completion.ticket);
+                    } else {
+                        sent.give_up(Failure::MemoryFault);
                         self.queue.release(completion.ticket);
-                        let bytes =
-                            if fault.reversed || !sent.step.whole { 0 } else { fault.bytes_done.into() };
-                        sent.ended = Some(Err(Broken { bytes, ..Broken::new(Failure::MemoryFault) }));
                     }
                 }
             }
         }
+        self.resume() || any
+    }
+
+    /// Submits the rests of steps whose pages are present, until the work queue is full; returns whether any was taken or ended.
+    fn resume(&mut self) -> bool {
+        let mut any = false;
+        while let Some(ticket) = self.resumptions.front().copied() {
+            match self.queue.resume(ticket) {
+                Ok(()) => {
+                    let until = self.now().after(self.options.patience);
+                    owner(&mut self.slots, ticket).into_iter().for_each(|(job, _)| job.until = until);
+                }
+                Err(ResumeError::Submit(SubmitError::Closed)) => {
+                    self.is_closed = true;
+                    self.queue.release(ticket);
+                    if let Some((job, at)) = owner(&mut self.slots, ticket) {
+                        job.sent[at].give_up(Failure::ChannelFaulted);
+                    }
+                }
+                Err(ResumeError::NotFaulted) => debug_assert!(false, "it waits at a page fault"),
+                // The queue is full: again at the next poll.
+                Err(ResumeError::Submit(_)) => break,
+            }
+            self.resumptions.pop_front();
+            any = true;
+        }
         any
+    }
+
+    /// Gives up the steps of a channel that wait for room after a page fault. The device has nothing of them.
+    fn give_up_resumptions(&mut self, index: usize, failure: Failure) {
+        let Self { slots, resumptions, queue, .. } = self;
+        let Some(job) = slots[index].job.as_mut() else { return };
+        for sent in &mut job.sent {
+            if let Some(at) = resumptions.iter().position(|ticket| *ticket == sent.ticket) {
+                resumptions.remove(at);
+                queue.release(sent.ticket);
+                sent.give_up(failure);
+            }
+        }
+    }
+
+    /// Whether the device may have something of a channel.
+    fn is_with_device(&self, index: usize) -> bool {
+        let is_there = |sent: &Sent| sent.ended.is_none() && !self.resumptions.contains(&sent.ticket);
+        self.slots[index].job.as_ref().is_some_and(|job| job.sent.iter().any(is_there))
     }
 
     /// Counts the steps that are done, in order.
@@ -403,7 +472,11 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         let most = self.share();
         let Some(job) = self.slots[index].job.as_mut() else { return false };
         let steps = job.take_due(most);
-        if let &[step] = steps.as_slice() {
+        // One that had no room goes before the batches of others.
+        let is_first = self.had_no_room && self.first == index;
+        if let &[step] = steps.as_slice()
+            && !is_first
+        {
             singles.push((index, step));
             return false;
         }
@@ -414,11 +487,14 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
         let sent = if steps.is_empty() { Ok(Vec::new()) } else { send(&mut self.queue, &requests) };
         let taken = sent.as_ref().map_or(0, Vec::len);
         let is_refused = self.refuse(index, sent.as_ref().err());
+        if taken == 0 && !is_refused && !steps.is_empty() {
+            self.leave(index);
+        }
         let Some(job) = self.slots[index].job.as_mut() else { return false };
         // The device's queue may be full: they come first at the next try.
         job.take_back(steps.iter().skip(taken).copied());
         for (ticket, step) in sent.unwrap_or_default().into_iter().zip(steps) {
-            job.sent.push_back(Sent { ticket, step, done: 0, faults: 0, ended: None });
+            job.sent.push_back(Sent::new(ticket, step));
         }
         taken > 0 || is_refused
     }
@@ -437,13 +513,32 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
                 match tickets.next() {
                     Some(ticket) => {
                         any = true;
-                        job.sent.push_back(Sent { ticket, step: *step, done: 0, faults: 0, ended: None });
+                        job.sent.push_back(Sent::new(ticket, *step));
                     }
-                    None => job.take_back([*step]),
+                    None => {
+                        job.take_back([*step]);
+                        self.leave(*index);
+                    }
                 }
             }
         }
         any
+    }
+
+    /// A channel had no room.
+    fn leave(&mut self, index: usize) {
+        let count = self.slots.len();
+        let turn = |index: usize| (index + count - self.first) % count;
+        if self.left.is_none_or(|left| turn(index) < turn(left)) {
+            self.left = Some(index);
+        }
+    }
+
+    /// The next round begins with the channel that had no room, or with the one behind the first.
+    fn end_round(&mut self) {
+        let left = self.left.take().filter(|left| self.slots[*left].job.is_some());
+        self.had_no_room = left.is_some();
+        self.first = left.unwrap_or((self.first + 1) % self.slots.len());
     }
 
     /// Ends a channel's job if trying again is of no use; returns whether it is.
@@ -475,9 +570,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             return false;
         }
         let until = now.after(self.options.patience);
-        let is_with_device =
-            |index: &usize| self.slots[*index].job.as_ref().is_some_and(|job| !job.sent.is_empty());
-        if !late.iter().any(is_with_device) {
+        if !late.iter().any(|index| self.is_with_device(*index)) {
             // The queue stayed full of what others have. The device has nothing of these.
             late.iter().for_each(|index| self.time_out(*index, until));
             return true;
@@ -493,6 +586,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
             }
             Err(_) => {
                 self.is_lost = true;
+                self.resumptions.clear();
                 (0..self.slots.len())
                     .for_each(|index| self.finish(index, Err(Failure::ChannelFaulted), completions));
             }
@@ -502,12 +596,21 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> DsaEngin
 
     /// Ends a job when the operation may end, and the second time at once.
     fn time_out(&mut self, index: usize, until: Instant) {
+        self.give_up_resumptions(index, Failure::EngineTimedOut);
         let Some(job) = self.slots[index].job.as_mut() else { return };
         if job.end.is_some() && job.sent.is_empty() && job.closed.is_none() {
             job.closed = Some(Err(Failure::EngineTimedOut));
         }
         (job.end, job.until) = (job.end.or(Some(Failure::EngineTimedOut)), until);
     }
+}
+
+/// The job of a step that was submitted, and the step's place in it.
+fn owner(slots: &mut [Slot], ticket: Submitted) -> Option<(&mut Job, usize)> {
+    slots.iter_mut().filter_map(|slot| slot.job.as_mut()).find_map(|job| {
+        let at = job.sent.iter().position(|sent| sent.ticket == ticket)?;
+        Some((job, at))
+    })
 }
 
 /// Gives a CRC's step the result of the steps before it.
@@ -566,8 +669,9 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
             kind: B::KIND,
             channels: self.slots.len() as u32,
             longest_bytes: B::LONGEST_BYTES,
-            preemption_bytes: Some(self.limit()),
-            overlapping_copy: true,
+            preemption_bytes: Some(self.rules().limit),
+            // Otherwise those at a short distance are left to others.
+            overlapping_copy: self.queue.limits().overlapping_moves,
             aligned_pixels: true,
             operations: of.into_iter().collect(),
             immediate_bytes: 0,
@@ -577,7 +681,7 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
     fn post(&mut self, descriptor: Descriptor<B>) -> Result<Ticket, Refused<Descriptor<B>>> {
         let index = descriptor.channel() as usize;
         let announced = self.capabilities();
-        let plan = Plan::of(descriptor.operation(), self.limit());
+        let plan = Plan::of(descriptor.operation(), self.rules());
         let busy = |slot: &Slot| slot.job.is_some() || self.is_lost;
         match admit(&descriptor, &announced, self.slots.get_mut(index), busy, plan) {
             Ok((slot, plan)) => {
@@ -618,20 +722,23 @@ impl<C: DsaControl, P: Portal, M: DmaMemory, G: Pages, B: DeviceMemory> Engine f
     fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.control.advance(now);
         self.changed = false;
-        loop {
+        for _ in 0..ROUNDS {
             let mut changed = self.collect();
             let mut singles = Vec::new();
             // In turn, so that no channel takes every entry of the queue that gets free.
-            self.first = (self.first + 1) % self.slots.len();
             for index in (self.first..self.slots.len()).chain(0..self.first) {
                 changed |= self.advance(index, &mut singles, completions);
             }
             changed |= self.submit_singles(&singles);
+            self.end_round();
             changed |= self.handle_overdue(completions);
             if !changed {
                 return false;
             }
         }
+        // The rest is for the next poll, which is due at once.
+        self.changed = self.slots.iter().any(|slot| slot.job.is_some());
+        self.changed
     }
 
     fn bytes_done(&self, ticket: Ticket) -> u64 {

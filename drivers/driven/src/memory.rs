@@ -24,6 +24,6 @@ pub fn address<M: DeviceMemory>(region: &Region<M>) -> u64 {
 }
 
 /// The device cannot perform the operation: elements are misaligned, operands overlap in a way that it does not support,
-/// or device memory is used as plain memory.
+/// or device memory is used as plain memory. Or it would take so many requests that it does not pay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unplannable;

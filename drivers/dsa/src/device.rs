@@ -25,6 +25,10 @@ use thiserror::Error;
 
 use crate::request::Limits;
 
+/// Bounds of fields of a work queue's configuration (9.2.16).
+const HIGHEST_PRIORITY: u8 = 15;
+const LARGEST_PASID: u32 = (1 << 20) - 1;
+
 /// Why the device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InitError {
@@ -113,8 +117,12 @@ pub enum ConfigurationError {
     NoSuchGroup { queue: usize, group: u8 },
     #[error("the work queues have {entries} entries; the device has {limit}")]
     TooManyEntries { entries: u32, limit: u16 },
-    #[error("work queue {queue}: priorities are 1 to 15")]
-    Priority { queue: usize },
+    #[error(
+        "work queue {queue} has priority {priority}: priorities are 1 to 15, and may be 0 for a queue of size 0"
+    )]
+    Priority { queue: usize, priority: u8 },
+    #[error("work queue {queue}: PASID {pasid:#x} has more than 20 bits")]
+    Pasid { queue: usize, pasid: u32 },
     #[error("work queue {queue}: the device has no such mode, or a shared queue has no PASID")]
     Mode { queue: usize },
     #[error("work queue {queue}: transfers or batches are larger than the device's")]
@@ -460,12 +468,19 @@ fn validate(
         }
         taken |= group.engines;
     }
+    for (queue, config) in queues.iter().enumerate() {
+        // Fields of queues without entries are written, too.
+        let lowest = u8::from(config.size > 0);
+        if !(lowest..=HIGHEST_PRIORITY).contains(&config.priority) {
+            return Err(ConfigurationError::Priority { queue, priority: config.priority });
+        }
+        if let Some(pasid) = config.pasid.filter(|pasid| *pasid > LARGEST_PASID) {
+            return Err(ConfigurationError::Pasid { queue, pasid });
+        }
+    }
     for (queue, config) in queues.iter().enumerate().filter(|(_, config)| config.size > 0) {
         if usize::from(config.group) >= groups.len() {
             return Err(ConfigurationError::NoSuchGroup { queue, group: config.group });
-        }
-        if !(1..=15).contains(&config.priority) {
-            return Err(ConfigurationError::Priority { queue });
         }
         let supported =
             if config.dedicated { have.dedicated() } else { have.shared() && config.pasid.is_some() };

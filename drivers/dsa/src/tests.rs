@@ -194,6 +194,47 @@ fn a_batch_whose_list_is_refused_fails_as_a_whole() {
 }
 
 #[test]
+fn an_old_ticket_takes_nothing_of_its_slots_next_request() {
+    let (mut queue, _, memory) = queue();
+    let old = queue.submit(&copy(1)).unwrap();
+    memory.put(old.slot(), record(1));
+    assert!(queue.poll_ticket(old).is_some());
+    let mut now = queue.submit(&copy(2)).unwrap();
+    while now.slot() != old.slot() {
+        memory.put(now.slot(), record(1));
+        assert!(queue.poll_ticket(now).is_some());
+        now = queue.submit(&copy(2)).unwrap();
+    }
+    memory.put(now.slot(), record(1));
+    assert_eq!(queue.poll_ticket(old), None);
+    assert_eq!(queue.resume(old), Err(ResumeError::NotFaulted));
+    assert_eq!(queue.poll_ticket(now).map(|end| end.ticket), Some(now));
+}
+
+#[test]
+fn a_member_looks_at_no_request_that_has_its_batchs_slot() {
+    let (mut queue, script, memory) = queue();
+    let mut tickets = [Ticket::default(); 2];
+    queue.submit_batch(&[copy(1), copy(2)], &mut tickets).unwrap();
+    let batch = ((script.taken.borrow()[0].record() - RECORDS) / 32) as usize;
+    memory.put(tickets[0].slot(), record(1));
+    memory.put(tickets[1].slot(), record(1));
+    let head = Head::new().with_status(1).with_completed(2);
+    memory.put(batch, Record { head, ..Record::default() });
+    // Ends the batch. The second member has a record, and nobody took it.
+    assert_eq!(queue.poll_ticket(tickets[0]).map(|end| end.ticket), Some(tickets[0]));
+    let mut next = queue.submit(&copy(3)).unwrap();
+    while next.slot() != batch {
+        memory.put(next.slot(), record(1));
+        assert!(queue.poll_ticket(next).is_some());
+        next = queue.submit(&copy(3)).unwrap();
+    }
+    memory.put(batch, record(1));
+    assert_eq!(queue.poll_ticket(tickets[1]).map(|end| end.ticket), Some(tickets[1]));
+    assert_eq!(queue.poll_ticket(next).map(|end| end.ticket), Some(next), "its completion is not lost");
+}
+
+#[test]
 fn batches_that_do_not_fit_are_refused() {
     let (mut queue, script, _) = queue();
     let mut tickets = [Ticket::default(); 8];
@@ -611,8 +652,17 @@ fn each_rule_of_configurations_is_kept() {
     let cases = [
         (queue(|queue| queue.group = 1), ConfigurationError::NoSuchGroup { queue: 0, group: 1 }),
         (queue(|queue| queue.size = 129), ConfigurationError::TooManyEntries { entries: 129, limit: 128 }),
-        (queue(|queue| queue.priority = 0), ConfigurationError::Priority { queue: 0 }),
-        (queue(|queue| queue.priority = 16), ConfigurationError::Priority { queue: 0 }),
+        (queue(|queue| queue.priority = 0), ConfigurationError::Priority { queue: 0, priority: 0 }),
+        (queue(|queue| queue.priority = 16), ConfigurationError::Priority { queue: 0, priority: 16 }),
+        (
+            queue(|queue| (queue.size, queue.priority) = (0, 16)),
+            ConfigurationError::Priority { queue: 0, priority: 16 },
+        ),
+        (queue(|queue| queue.pasid = Some(1 << 20)), ConfigurationError::Pasid { queue: 0, pasid: 1 << 20 }),
+        (
+            queue(|queue| (queue.size, queue.pasid) = (0, Some(u32::MAX))),
+            ConfigurationError::Pasid { queue: 0, pasid: u32::MAX },
+        ),
         (queue(|queue| queue.dedicated = false), ConfigurationError::Mode { queue: 0 }),
         (queue(|queue| queue.max_batch = Some(11)), ConfigurationError::Size { queue: 0 }),
         (queue(|queue| queue.max_transfer = Some(32)), ConfigurationError::Size { queue: 0 }),
@@ -629,6 +679,8 @@ fn each_rule_of_configurations_is_kept() {
     let beyond = Group { engines: 0x10, ..GROUP };
     assert_eq!(driver.configure(&[beyond], &[]), Err(ConfigurationError::Engines { group: 0 }));
     assert_eq!(driver.io_mut().writes, [], "nothing was written");
+    let unused = queue(|queue| (queue.size, queue.priority, queue.pasid) = (0, 0, Some((1 << 20) - 1)));
+    assert_eq!(driver.configure(&[GROUP], &[unused]), Ok(()), "at its bounds");
     driver.io_mut().set(offset::GENSTS, Gensts::new().with_state(DeviceState::Enabled).into_bits().into());
     let enabled = ConfigurationError::NotDisabled(DeviceState::Enabled);
     assert_eq!(driver.configure(&[GROUP], &[WORK_QUEUE]), Err(enabled));

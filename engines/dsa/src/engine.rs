@@ -96,6 +96,9 @@ fn serve<K: Kernel>(engine: &mut Engine, options: &Options, kernel: &K) -> Resul
     for queue in queues {
         let parts = open(kernel, *queue)?;
         report(name, format_args!("{} is ready", parts.way));
+        if let Some(warning) = &parts.warning {
+            report(name, format_args!("{warning}"));
+        }
         opened.push((*queue, parts.engine));
     }
     let server = Server::new(name, opened);

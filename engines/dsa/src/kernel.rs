@@ -8,6 +8,7 @@
 use std::io;
 
 use memferry_dsa::{DescriptorFile, Portal};
+use memferry_engine::Mapping;
 use thiserror::Error;
 
 use crate::name::QueueName;
@@ -43,6 +44,12 @@ pub trait Kernel {
     /// # Errors
     /// Those of the call.
     fn open(&self, queue: QueueName) -> io::Result<Self::File>;
+
+    /// Keeps the pages of completion records in memory.
+    ///
+    /// # Errors
+    /// Those of the call; they are present, and may be swapped out later.
+    fn keep_present(&self, records: &Mapping) -> io::Result<()>;
 }
 
 /// An open work queue. Dropping it takes the device's access away: the kernel first waits for the descriptors that the device has.

@@ -19,12 +19,14 @@ use std::path::PathBuf;
 use memferry_clock::Instant;
 use memferry_driven_engines::{DsaControl, NotStopped};
 use memferry_dsa::{DescriptorFile, Refused, Stopped};
+use memferry_engine::Mapping;
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
 use crate::kernel::{Kernel, Mode, NotMapped, QueueFile};
 use crate::name::QueueName;
-pub(crate) use pages::{keep_present, populate};
+use pages::keep_present;
+pub(crate) use pages::populate;
 pub use portal::Mapped;
 pub use store::Instructions;
 
@@ -65,6 +67,10 @@ impl Kernel for Linux {
         let file = File::options().read(true).write(true).open(path)?;
         Ok(OpenQueue { file, instructions: self.instructions })
     }
+
+    fn keep_present(&self, records: &Mapping) -> io::Result<()> {
+        keep_present(records)
+    }
 }
 
 /// An open file of a work queue.
@@ -92,7 +98,7 @@ impl QueueFile for OpenQueue {
         match mode {
             Mode::Dedicated if !self.instructions.movdir64b => Err(NotMapped::Instruction("MOVDIR64B")),
             Mode::Shared if !self.instructions.enqcmd => Err(NotMapped::Instruction("ENQCMD")),
-            _ => Mapped::new(&self.file, mode).map_err(NotMapped::Refused),
+            _ => Mapped::new(&self.file, 0, mode).map_err(NotMapped::Refused),
         }
     }
 }

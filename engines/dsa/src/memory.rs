@@ -1,12 +1,9 @@
 //! Memory as the device addresses it: by the addresses of this process.
 
-use std::sync::atomic::Ordering;
-
 use memferry_driven_engines::{DeviceMemory, Pages};
+use memferry_dsa::Fault;
 use memferry_dsa::registers::PAGE_BYTES;
-use memferry_dsa::{DmaMemory, Fault};
 use memferry_engine::{Access, Mapping};
-use memferry_shm::storage::{MappedWords, RingStorage};
 use memferry_transfer::{EngineKind, Memory};
 
 use crate::linux::populate;
@@ -40,33 +37,6 @@ impl DeviceMemory for Reached {
 
     fn device_address(&self) -> u64 {
         self.address
-    }
-}
-
-/// The processor's access to completion records and lists.
-#[derive(Debug)]
-pub(crate) struct Records {
-    pub(crate) words: MappedWords,
-    pub(crate) base: u64,
-}
-
-impl Records {
-    /// The number of the word at an address; `None` outside.
-    fn index(&self, address: u64) -> Option<usize> {
-        let index = usize::try_from(address.checked_sub(self.base)? / 8).ok()?;
-        (index < self.words.words()).then_some(index)
-    }
-}
-
-impl DmaMemory for Records {
-    fn read(&mut self, address: u64) -> u64 {
-        self.index(address).map_or(0, |index| self.words.word(index).load(Ordering::Acquire))
-    }
-
-    fn write(&mut self, address: u64, word: u64) {
-        if let Some(index) = self.index(address) {
-            self.words.word(index).store(word, Ordering::Release);
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Opens work queues, and chooses the way of descriptors to them.
 
-use memferry_driven_engines::{DSA_SLOTS, DsaEngine, DsaOptions};
+use memferry_driven_engines::{DSA_SLOTS, DeviceWords, DsaEngine, DsaOptions};
 use memferry_dsa::registers::descriptor;
 use memferry_dsa::registers::record;
 use memferry_dsa::{ByWrite, Portal, Queue, QueueConfig, Refused};
@@ -9,8 +9,8 @@ use memferry_shm::storage::MappedWords;
 
 use crate::error::OpenError;
 use crate::kernel::{Kernel, Mode, NotMapped, QueueFile};
-use crate::linux::{Monotonic, keep_present};
-use crate::memory::{Reached, Records, Touch};
+use crate::linux::Monotonic;
+use crate::memory::{Reached, Touch};
 use crate::name::QueueName;
 use crate::settings::Settings;
 
@@ -49,13 +49,15 @@ impl<F: QueueFile> Portal for Way<F> {
 }
 
 /// The engine of one queue.
-pub(crate) type QueueEngine<F> = DsaEngine<Monotonic, Way<F>, Records, Touch, Reached>;
+pub(crate) type QueueEngine<F> = DsaEngine<Monotonic, Way<F>, DeviceWords<MappedWords>, Touch, Reached>;
 
 /// An open queue, ready for requests.
 pub(crate) struct Opened<F: QueueFile> {
     pub(crate) engine: QueueEngine<F>,
     /// For people to read: how descriptors get there.
     pub(crate) way: String,
+    /// For people to read: what may go wrong.
+    pub(crate) warning: Option<String>,
 }
 
 /// Requests of a service that a queue works on at a time.
@@ -76,7 +78,13 @@ pub(crate) fn open<K: Kernel>(kernel: &K, queue: QueueName) -> Result<Opened<K::
     let list_bytes = descriptor::BYTES * u64::from(lists) * u64::from(list_length);
     let (_, memory) = frame::allocate_half(record_bytes + list_bytes)
         .map_err(|source| OpenError::Memory { queue, source })?;
-    keep_present(&memory);
+    let warning = kernel.keep_present(&memory).err().map(|error| {
+        format!(
+            "warning: {queue}: its completion records cannot be locked in memory: {error}. If one is swapped out when the device writes it, the \
+             engine waits in vain and starts again: raise LimitMEMLOCK= of its unit to {} KiB for each queue",
+            memory.length_bytes().div_ceil(1024)
+        )
+    });
     let base = memory.pointer().expose_provenance() as u64;
     let words = MappedWords::new(memory).ok_or(OpenError::Memory { queue, source: AllocateError::Empty })?;
     let config = QueueConfig {
@@ -87,7 +95,7 @@ pub(crate) fn open<K: Kernel>(kernel: &K, queue: QueueName) -> Result<Opened<K::
         entries: settings.entries,
         attempts: if settings.mode == Mode::Shared { ATTEMPTS } else { 1 },
     };
-    let records = Records { words, base };
+    let records = DeviceWords::new(words, base);
     let inner =
         Queue::new(way, records, limits, config).map_err(|source| OpenError::Queue { queue, source })?;
     let options = DsaOptions {
@@ -107,7 +115,7 @@ pub(crate) fn open<K: Kernel>(kernel: &K, queue: QueueName) -> Result<Opened<K::
         (false, _) => "no batches: write() takes none".to_owned(),
     };
     let group = settings.group;
-    Ok(Opened { engine, way: format!("{queue} ({mode}, group {group}): {said}; {batches}") })
+    Ok(Opened { engine, way: format!("{queue} ({mode}, group {group}): {said}; {batches}"), warning })
 }
 
 /// By the portal if it can be mapped, else by write().

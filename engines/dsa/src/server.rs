@@ -220,7 +220,8 @@ impl<F: QueueFile> Server<F> {
                 continue;
             }
             let now = queue.engine.control().now();
-            queue.engine.poll(now, &mut self.completions);
+            // It stops at a bound if pages go on faulting.
+            any |= queue.engine.poll(now, &mut self.completions);
             if queue.engine.is_lost() {
                 // The device may still write the memory of requests, so none of them must end while this process lives.
                 return Err(ServeError::Stuck(queue.name));

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use memferry_clock::Clock;
-use memferry_driven_engines::{Completion, IoatEngine, IoatOptions, Shared};
+use memferry_driven_engines::{Completion, DeviceWords, IoatEngine, IoatOptions, Shared};
 use memferry_driver_ioat::{DmaMemory, Ioat};
 use memferry_engine::Operations;
 use memferry_ioat_registers::{Cbver, General, NarrowIo};
 use memferry_shm::frame;
 use memferry_shm::storage::MappedWords;
 
-use crate::address::PciAddress;
 use crate::frames::{Frames, pin_remedy};
 use crate::ids::Generation;
-use crate::memory::{Reached, RingWords};
+use crate::memory::Reached;
 use crate::open::{Found, OpenError, open};
 use crate::vfio::Vfio;
+use memferry_vfio::PciAddress;
 
 /// Memory of the rings of all channels: 256 descriptors and a completion word each.
 const RING_BYTES: u64 = 128 << 10;
@@ -83,7 +83,7 @@ impl<V: Vfio> Opened<V> {
             frame::allocate_half(RING_BYTES).map_err(|error| rings(std::io::Error::other(error)))?;
         let reached = frames.map_own(&memory).map_err(rings)?;
         let words = MappedWords::new(memory).ok_or_else(|| rings(std::io::ErrorKind::InvalidData.into()))?;
-        let words = RingWords { words, iova: reached.iova };
+        let words = DeviceWords::new(words, reached.iova);
         let engine = IoatEngine::new(registers.clone(), (words, reached), channels, options())
             .map_err(|source| OpenError::Channels { device, source })?;
         Ok(Parts { vfio, registers, engine, frames })
@@ -93,7 +93,7 @@ impl<V: Vfio> Opened<V> {
 pub(crate) struct Parts<V: Vfio> {
     pub(crate) vfio: V,
     pub(crate) registers: Shared<V::Registers>,
-    pub(crate) engine: IoatEngine<V::Registers, RingWords, Reached>,
+    pub(crate) engine: IoatEngine<V::Registers, DeviceWords<MappedWords>, Reached>,
     pub(crate) frames: Frames<V::Domain>,
 }
 

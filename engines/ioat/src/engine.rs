@@ -6,12 +6,12 @@ use clap::Parser;
 use memferry_engine::{Engine, EngineDescription, EngineOptions, report};
 use thiserror::Error;
 
-use crate::address::PciAddress;
 use crate::device::{Abilities, Opened};
-use crate::linux::Linux;
 use crate::open::OpenError;
 use crate::server::{CHANNEL_REQUESTS, ServeError, Server};
 use crate::vfio::Vfio;
+use memferry_vfio::Linux;
+use memferry_vfio::PciAddress;
 
 /// Moves the bytes of a memferry service's requests with an Intel I/OAT DMA engine, through VFIO.
 ///

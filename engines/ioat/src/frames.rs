@@ -18,10 +18,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memferry_engine::{FrameWatcher, Handle, Mapping, report};
 
-use crate::linux::end_process;
 use crate::memory::Reached;
 use crate::space::Space;
-use crate::vfio::{Domain, whole_pages};
+use memferry_vfio::end_process;
+use memferry_vfio::{Domain, whole_pages};
 
 /// Pinning so much takes some ten milliseconds. A multiple of large pages.
 const PIECE_BYTES: u64 = 64 << 20;

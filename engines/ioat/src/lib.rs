@@ -8,9 +8,8 @@
 //! The device reaches what is mapped in its IOMMU and nothing else: the rings of its channels, and frames of clients, each from when the
 //! service shows it until it is released. A descriptor that strays is stopped by the IOMMU, and halts its channel.
 //!
-//! [`Vfio`] has the system calls. The program uses [`Linux`]; tests put a model of the device behind it. Only `linux` has unsafe code.
+//! [`Vfio`] has the system calls. The program uses [`Linux`]; tests put a model of the device behind it.
 
-mod address;
 mod device;
 mod engine;
 mod frames;
@@ -22,11 +21,10 @@ mod server;
 mod space;
 mod vfio;
 
-pub use address::{BadAddress, PciAddress};
 pub use device::{Abilities, Opened};
 pub use engine::{Options, RunError, run, run_on};
 pub use ids::{Generation, generation};
-pub use linux::Linux;
+pub use memferry_vfio::{BadAddress, Bar, Domain, Linux, PciAddress, Range};
 pub use open::OpenError;
 pub use server::ServeError;
-pub use vfio::{Bar, Domain, Range, Vfio};
+pub use vfio::Vfio;

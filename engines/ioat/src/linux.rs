@@ -1,92 +1,98 @@
-//! VFIO of Linux: `/dev/vfio`, and the device's folder of sysfs.
+//! The device through VFIO of Linux: its registers, and what its driver needs of configuration space.
 //!
 //! ```text
-//! /dev/vfio/vfio ─► container ◄─ group ◄─ /dev/vfio/NUMBER
-//!       │              └─► device ─► BAR 0 (mapped), configuration space, eventfd of requests to release it
-//!       └─► MAP_DMA, UNMAP_DMA
+//! memferry_vfio::Linux ─┬► BarRegisters: BAR 0, mapped; time of the machine
+//!                       └► configuration space, 0x148 and 0x180: errors, which Linux's driver clears as well
 //! ```
-//!
-//! `calls` has the ioctls, `config` the accesses to configuration space, and `registers` the mapped BAR; only the first and the last have
-//! unsafe code.
 
-mod calls;
-mod config;
-mod registers;
-
-use std::fs::{self, File};
 use std::io;
-use std::ops;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::Arc;
 
-use memferry_engine::{Access, Mapping};
-use rustix::event::EventfdFlags;
-use rustix::process::Resource;
-use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+use memferry_clock::Instant;
+use memferry_ioat_registers::{Cbver, Device, General, NarrowIo, RegisterIo};
+use memferry_vfio::{Bar, Configuration, Linux, MappedBar, PciAddress, Type1, monotonic};
 
-use crate::address::PciAddress;
-use crate::vfio::{Bar, Domain, Range, Vfio, whole_pages};
-use config::Configuration;
-pub(crate) use registers::BarRegisters;
+use crate::vfio::Vfio;
 
-/// A device that is being opened, or is open.
-#[derive(Debug, Default)]
-pub struct Linux {
-    container: Option<Arc<OwnedFd>>,
-    group: Option<OwnedFd>,
-    device: Option<File>,
-    /// Counts requests of the kernel to release the device.
-    requests: Option<OwnedFd>,
+/// The BAR of the registers.
+const REGISTERS: u32 = 0;
+/// From this version on, configuration space has no errors of channels.
+const ERRORS_IN_REGISTERS_ONLY: (u8, u8) = (3, 3);
+/// Where configuration space has the number of the device.
+const DEVICE: u64 = 2;
+/// The device's own, behind all capabilities: bits are cleared by writing ones.
+const UNCORRECTABLE_ERRORS: u64 = 0x148;
+const PARITY_OF_CONFIGURATION: u32 = 1 << 4;
+const CHANNEL_ERRORS: u64 = 0x180;
+/// The function in which Linux's driver clears the first of them.
+const TYLERSBURG: u16 = 0x3430;
+
+/// Clears the errors there which may keep channels halted after their reset. In version 3.3 there are none.
+fn clear_errors(configuration: &Configuration) -> io::Result<()> {
+    let errors: [u8; 4] = configuration.read(CHANNEL_ERRORS)?;
+    configuration.write(CHANNEL_ERRORS, &errors)?;
+    if configuration.read16(DEVICE)? == TYLERSBURG {
+        configuration.write(UNCORRECTABLE_ERRORS, &PARITY_OF_CONFIGURATION.to_le_bytes())?;
+    }
+    Ok(())
 }
 
-impl Linux {
-    pub fn new() -> Self {
-        Self::default()
+/// The registers of a real device. Their time is that of `CLOCK_MONOTONIC`, and they do not interrupt.
+#[derive(Debug)]
+pub struct BarRegisters {
+    bar: MappedBar,
+    configuration: Configuration,
+}
+
+impl RegisterIo for BarRegisters {
+    fn read(&mut self, offset: u32) -> u32 {
+        self.bar.load(offset)
     }
 
-    fn container(&self) -> io::Result<&Arc<OwnedFd>> {
-        self.container.as_ref().ok_or_else(not_open)
-    }
-
-    fn group(&self) -> io::Result<&OwnedFd> {
-        self.group.as_ref().ok_or_else(not_open)
-    }
-
-    fn device(&self) -> io::Result<&File> {
-        self.device.as_ref().ok_or_else(not_open)
-    }
-
-    fn configuration(&self) -> io::Result<Configuration> {
-        let device = self.device()?;
-        let region = calls::region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
-        Configuration::new(device, region.offset)
+    fn write(&mut self, offset: u32, value: u32) {
+        self.bar.store(offset, value);
     }
 }
 
-/// Ends the process at once, which takes all memory from its device.
-pub(crate) fn end_process() -> ! {
-    calls::end_process()
+impl NarrowIo for BarRegisters {
+    fn read8(&mut self, offset: u32) -> u8 {
+        self.bar.load(offset)
+    }
+
+    fn write8(&mut self, offset: u32, value: u8) {
+        self.bar.store(offset, value);
+    }
+
+    fn read16(&mut self, offset: u32) -> u16 {
+        self.bar.load(offset)
+    }
+
+    fn write16(&mut self, offset: u32, value: u16) {
+        self.bar.store(offset, value);
+    }
+
+    /// Those that Linux's driver clears. If VFIO does not let them be written, a channel may stay halted; its next request fails then.
+    fn clear_other_errors(&mut self) {
+        let version = Cbver::from_bits(self.read8(General::Cbver.offset()));
+        if (version.major(), version.minor()) < ERRORS_IN_REGISTERS_ONLY {
+            let _best_effort = clear_errors(&self.configuration);
+        }
+    }
 }
 
-/// A step came before the one that it needs.
-fn not_open() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "it is not open")
-}
+impl Device for BarRegisters {
+    fn advance(&mut self, _: Instant) {}
 
-fn folder(device: PciAddress) -> PathBuf {
-    PathBuf::from(format!("/sys/bus/pci/devices/{device}"))
-}
+    fn now(&self) -> Instant {
+        monotonic()
+    }
 
-/// The last part of what a link leads to.
-fn last_part(link: PathBuf) -> io::Result<String> {
-    let target = fs::read_link(link)?;
-    let name = target.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
 
-fn open(path: &str) -> io::Result<OwnedFd> {
-    Ok(File::options().read(true).write(true).open(path)?.into())
+    fn is_high(&self, _: usize) -> bool {
+        false
+    }
 }
 
 impl Vfio for Linux {
@@ -94,194 +100,123 @@ impl Vfio for Linux {
     type Domain = Type1;
 
     fn attribute(&self, device: PciAddress, name: &str) -> io::Result<String> {
-        Ok(fs::read_to_string(folder(device).join(name))?.trim().to_owned())
+        self.attribute(device, name)
     }
 
     fn link(&self, device: PciAddress, name: &str) -> io::Result<String> {
-        last_part(folder(device).join(name))
+        self.link(device, name)
     }
 
     fn group_members(&self, device: PciAddress) -> io::Result<Vec<(String, Option<String>)>> {
-        let entries = fs::read_dir(folder(device).join("iommu_group/devices"))?;
-        let names = entries.filter_map(|entry| Some((entry.as_ref().ok()?.path(), entry.ok()?.file_name())));
-        Ok(names
-            .map(|(path, name)| (name.to_string_lossy().into_owned(), last_part(path.join("driver")).ok()))
-            .collect())
+        self.group_members(device)
     }
 
     fn open_container(&mut self) -> io::Result<()> {
-        self.container = Some(Arc::new(open("/dev/vfio/vfio")?));
-        Ok(())
+        self.open_container()
     }
 
     fn has_type1(&mut self) -> io::Result<bool> {
-        calls::has_type1(self.container()?.as_fd())
+        self.has_type1()
     }
 
     fn open_group(&mut self, number: &str) -> io::Result<()> {
-        self.group = Some(open(&format!("/dev/vfio/{number}"))?);
-        Ok(())
+        self.open_group(number)
     }
 
     fn is_viable(&mut self) -> io::Result<bool> {
-        calls::is_viable(self.group()?.as_fd())
+        self.is_viable()
     }
 
     fn attach(&mut self) -> io::Result<()> {
-        let container = self.container()?;
-        calls::set_container(self.group()?.as_fd(), container.as_fd())?;
-        calls::set_type1(container.as_fd())
+        self.attach()
     }
 
     fn open_device(&mut self, device: PciAddress) -> io::Result<()> {
-        self.device = Some(calls::device(self.group()?.as_fd(), &device.to_string())?.into());
-        Ok(())
-    }
-
-    fn bar(&mut self) -> io::Result<Bar> {
-        let region = calls::region(self.device()?.as_fd(), VFIO_PCI_BAR0_REGION_INDEX)?;
-        Ok(Bar { bytes: region.bytes, can_be_mapped: region.can_be_mapped })
+        self.open_device(device)
     }
 
     fn reset(&mut self) -> io::Result<bool> {
-        calls::reset(self.device()?.as_fd())
+        self.reset()
+    }
+
+    fn bar(&mut self) -> io::Result<Bar> {
+        Linux::bar(self, REGISTERS)
     }
 
     fn enable_registers(&mut self) -> io::Result<()> {
-        self.configuration()?.enable_registers()
-    }
-
-    fn enable_master(&mut self) -> io::Result<()> {
-        self.configuration()?.enable_master()
-    }
-
-    fn watch_requests(&mut self) -> io::Result<()> {
-        let requests = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        calls::notify_requests(self.device()?.as_fd(), requests.as_fd())?;
-        self.requests = Some(requests);
-        Ok(())
+        self.enable_registers()
     }
 
     fn take_parts(&mut self) -> io::Result<(BarRegisters, Type1)> {
-        let device = self.device()?;
-        let region = calls::region(device.as_fd(), VFIO_PCI_BAR0_REGION_INDEX)?;
-        let registers = BarRegisters::map(device, region.offset, region.bytes, self.configuration()?)?;
-        let container = Arc::clone(self.container()?);
-        let (ranges, page_sizes) = calls::iommu(container.as_fd())?;
-        let processor = rustix::param::page_size() as u64;
-        let large_enough = page_sizes & !(processor - 1);
-        // Of those sizes, mappings are made of the smallest one.
-        let page_bytes = large_enough & large_enough.wrapping_neg();
-        if page_bytes == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the IOMMU has no page of the processor's size",
-            ));
-        }
-        Ok((registers, Type1 { container, ranges, page_bytes }))
+        let registers = BarRegisters { bar: self.map_bar(REGISTERS)?, configuration: self.configuration()? };
+        Ok((registers, self.domain()?))
+    }
+
+    fn enable_master(&mut self) -> io::Result<()> {
+        self.enable_master()
+    }
+
+    fn watch_requests(&mut self) -> io::Result<()> {
+        self.watch_requests()
     }
 
     fn is_wanted_back(&mut self) -> bool {
-        let mut count = [0; 8];
-        self.requests.as_ref().is_some_and(|requests| rustix::io::read(requests, &mut count).is_ok())
+        self.is_wanted_back()
     }
 
     fn lock_limit(&self) -> Option<u64> {
-        rustix::process::getrlimit(Resource::Memlock).current
-    }
-}
-
-/// An IOMMU of VFIO's type 1.
-#[derive(Debug)]
-pub struct Type1 {
-    container: Arc<OwnedFd>,
-    ranges: Vec<Range>,
-    page_bytes: u64,
-}
-
-impl Domain for Type1 {
-    fn ranges(&self) -> Vec<Range> {
-        self.ranges.clone()
-    }
-
-    fn page_bytes(&self) -> u64 {
-        self.page_bytes
-    }
-
-    fn map(&self, iova: u64, memory: &Mapping, piece: ops::Range<u64>) -> io::Result<()> {
-        // Whole pages become the device's: they must have nothing else in them.
-        let has_own_pages =
-            memory.has_own_pages() && (memory.page_bytes() as u64).is_multiple_of(self.page_bytes);
-        let is_aligned = (memory.pointer().addr() as u64).is_multiple_of(self.page_bytes);
-        if !has_own_pages || !is_aligned || memory.is_elsewhere() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has no pages of its own"));
-        }
-        let is_writable = memory.access() == Access::ReadWrite;
-        let is_inside = piece.start < piece.end
-            && piece.end <= whole_pages(memory, self.page_bytes)
-            && [piece.start, piece.end].iter().all(|end| end.is_multiple_of(self.page_bytes));
-        let last = iova.checked_add(piece.end.saturating_sub(1));
-        if !is_inside || last.is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has no such pages"));
-        }
-        let start = memory.pointer().wrapping_add(piece.start as usize);
-        let bytes = piece.end - piece.start;
-        calls::map_dma(self.container.as_fd(), (start, bytes), iova + piece.start, is_writable)
-    }
-
-    fn unmap(&self, iova: u64, _: &Mapping, bytes: u64) -> io::Result<()> {
-        let unmapped = calls::unmap_dma(self.container.as_fd(), iova, bytes)?;
-        if unmapped == bytes {
-            return Ok(());
-        }
-        Err(io::Error::other(format!("{unmapped} of {bytes} bytes were unmapped")))
+        self.lock_limit()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
-    #[test]
-    fn steps_in_a_wrong_order_are_errors() {
-        let mut linux = Linux::new();
-        assert_eq!(linux.has_type1().unwrap_err().kind(), io::ErrorKind::NotConnected);
-        assert_eq!(linux.is_viable().unwrap_err().kind(), io::ErrorKind::NotConnected);
-        assert_eq!(linux.bar().unwrap_err().kind(), io::ErrorKind::NotConnected);
-        assert!(!linux.is_wanted_back());
+    /// Registers and configuration space of a function, one behind the other in a file.
+    fn registers(function: u16) -> BarRegisters {
+        let file: File =
+            rustix::fs::memfd_create("registers", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
+        file.set_len(8192).unwrap();
+        let configuration = Configuration::new(&file, 4096).unwrap();
+        configuration.write(DEVICE, &function.to_le_bytes()).unwrap();
+        BarRegisters { bar: MappedBar::map(&file, 0, 4096).unwrap(), configuration }
     }
 
     #[test]
-    fn calls_on_other_files_are_refused() {
-        let other = || Some(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let mut linux = Linux {
-            container: other().map(Arc::new),
-            group: other(),
-            device: other().map(File::from),
-            requests: None,
+    fn errors_are_cleared_by_what_was_read() {
+        let tylersburg = registers(TYLERSBURG).configuration;
+        tylersburg.write(CHANNEL_ERRORS, &[1, 2, 3, 4]).unwrap();
+        clear_errors(&tylersburg).unwrap();
+        assert_eq!(tylersburg.read(CHANNEL_ERRORS).unwrap(), [1, 2, 3, 4]);
+        assert_eq!(tylersburg.read(UNCORRECTABLE_ERRORS).unwrap(), [0x10, 0, 0, 0]);
+        let other = registers(0x3C20).configuration;
+        clear_errors(&other).unwrap();
+        assert_eq!(other.read(UNCORRECTABLE_ERRORS).unwrap(), [0; 4]);
+        let short = Configuration::new(&File::open("/dev/null").unwrap(), 0).unwrap();
+        assert!(clear_errors(&short).is_err());
+    }
+
+    #[test]
+    fn errors_in_configuration_space_are_cleared_before_version_3_3() {
+        let errors = |version| {
+            let mut registers = registers(TYLERSBURG);
+            registers.write8(8, version);
+            registers.clear_other_errors();
+            u32::from_le_bytes(registers.configuration.read(UNCORRECTABLE_ERRORS).unwrap())
         };
-        let device: PciAddress = "0000:00:04.0".parse().unwrap();
-        assert!(linux.has_type1().is_err() && linux.is_viable().is_err() && linux.attach().is_err());
-        assert!(linux.open_device(device).is_err() && linux.bar().is_err() && linux.reset().is_err());
-        assert!(linux.enable_registers().is_err() && linux.enable_master().is_err());
-        assert!(linux.watch_requests().is_err());
-        assert!(linux.take_parts().is_err());
+        assert_eq!([0x30, 0x32, 0x33].map(errors), [0x10, 0x10, 0]);
     }
 
     #[test]
-    fn memory_without_pages_of_its_own_is_refused() {
-        let container = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let domain = Type1 { container, ranges: Vec::new(), page_bytes: 4096 };
-        for memory in [Mapping::owned(vec![0; 3 << 12]), Mapping::elsewhere(1 << 30, 4096).unwrap()] {
-            assert_eq!(domain.map(4096, &memory, 0..4096).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        }
-        let (_, memory) = memferry_shm::frame::allocate_half(4096).unwrap();
-        assert_eq!(domain.map(4096, &memory, 0..4096).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
-        for outside in [0..8192, 4096..8192, 0..0, 0..1, 1..4096] {
-            assert_eq!(domain.map(4096, &memory, outside).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        }
-        let error = domain.map(u64::MAX - 4095 + 4095, &memory, 0..4096).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "it would end behind the last address");
-        assert!(domain.unmap(4096, &memory, 4096).is_err());
+    fn registers_have_their_width() {
+        let mut registers = registers(0);
+        registers.write(8, 0x4433_2211);
+        registers.write8(9, 0xAA);
+        registers.write16(10, 0xBBCC);
+        assert_eq!((registers.read(8), registers.read8(8), registers.read16(8)), (0xBBCC_AA11, 0x11, 0xAA11));
+        assert_eq!(registers.read(4096), u32::MAX);
     }
 }

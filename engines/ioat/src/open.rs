@@ -6,9 +6,9 @@ use memferry_driven_engines::IoatInitError;
 use memferry_driver_ioat::{InitError, StopError};
 use thiserror::Error;
 
-use crate::address::PciAddress;
 use crate::ids::{Generation, INTEL, generation};
 use crate::vfio::Vfio;
+use memferry_vfio::PciAddress;
 
 /// The register space of an engine with four channels.
 const BAR_BYTES: u64 = memferry_ioat_registers::offset::SPAN as u64;

@@ -12,18 +12,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use memferry_driven_engines::{IoatEngine, Shared};
+use memferry_driven_engines::{DeviceWords, IoatEngine, Shared};
 use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region, report};
 use memferry_ioat_registers::Device;
+use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
 use thiserror::Error;
 
-use crate::address::PciAddress;
 use crate::device::Parts;
 use crate::frames::Frames;
-use crate::memory::{Reached, RingWords};
+use crate::memory::Reached;
 use crate::open::OpenError;
 use crate::vfio::Vfio;
+use memferry_vfio::PciAddress;
 
 /// Requests for each channel: one runs, the others begin without a round trip to the service.
 pub(crate) const CHANNEL_REQUESTS: u32 = 4;
@@ -69,7 +70,7 @@ pub(crate) struct Server<V: Vfio> {
     address: PciAddress,
     vfio: V,
     registers: Shared<V::Registers>,
-    device: IoatEngine<V::Registers, RingWords, Reached>,
+    device: IoatEngine<V::Registers, DeviceWords<MappedWords>, Reached>,
     frames: Frames<V::Domain>,
     /// The request of each channel.
     running: Vec<Option<Running>>,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::vfio::Range;
+use memferry_vfio::Range;
 
 /// Mappings of at least this length begin on a multiple of it, so that the IOMMU can use large pages.
 const LARGE: u64 = 2 << 20;

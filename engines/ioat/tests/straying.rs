@@ -71,7 +71,7 @@ impl Vfio for Straying {
         self.0.reset()
     }
     fn bar(&mut self) -> io::Result<Bar> {
-        self.0.bar()
+        Vfio::bar(&mut self.0)
     }
     fn enable_registers(&mut self) -> io::Result<()> {
         self.0.enable_registers()

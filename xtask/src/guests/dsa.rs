@@ -5,14 +5,14 @@
 //!        portals ◄── eight stores ── movdir64b.ko ◄── invalid opcode: MOVDIR64B                        └──► verdict
 //! ```
 //!
-//! The driver is Intel's, as Debian builds it. QEMU emulates the processor, which lacks MOVDIR64B; a module of ours performs that. Work queues of type
-//! user need shared virtual memory, which a vfio-user device does not have; a scene shows where they end.
+//! The driver is Intel's, as Debian builds it; in one scene, our own in a program, through VFIO. QEMU emulates the processor, which lacks MOVDIR64B; a module
+//! of ours performs that. Work queues of type user need shared virtual memory, which a vfio-user device does not have; a scene shows where they end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::backport::Qemu;
-use super::machine::{Boot, DSA};
+use super::machine::{Boot, DSA, DSA_VFIO};
 use super::module::Guest;
 use super::newer;
 use super::served::{self, Device, SocketFolder};
@@ -29,12 +29,21 @@ use crate::work::Work;
 const CHOICE: &str = "MEMFERRY_DSA_SCENES";
 const LIMIT: Duration = Duration::from_secs(240);
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// The one of this machine's release.
+    Own,
+    /// The newest in its backports.
+    Newer,
+    /// The first one, with VFIO and a program with our own driver.
+    OwnWithProgram,
+}
+
 /// A guest to boot with a device of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scene {
     name: &'static str,
-    /// The newest kernel of the release's backports, instead of its own.
-    newer: bool,
+    kernel: Kernel,
     /// Behind Intel's IOMMU, with these properties.
     iommu: Option<&'static str>,
     /// Words that select the tasks of the guest's init.
@@ -42,7 +51,7 @@ struct Scene {
 }
 
 const DRIVER: Scene =
-    Scene { name: "dsa", newer: false, iommu: None, words: &["dsa", "dmatest", "engine", "policies"] };
+    Scene { name: "dsa", kernel: Kernel::Own, iommu: None, words: &["dsa", "dmatest", "engine", "policies"] };
 /// The scenes, in order. The first one that fails ends the run.
 const SCENES: &[Scene] = &[
     DRIVER,
@@ -59,10 +68,22 @@ const SCENES: &[Scene] = &[
         words: &["dsa", "dsa-user", "dmatest"],
         ..DRIVER
     },
-    Scene { name: "dsa-newer", newer: true, words: &["dsa", "dsa-user", "dmatest", "moves"], ..DRIVER },
+    Scene {
+        name: "dsa-vfio",
+        kernel: Kernel::OwnWithProgram,
+        iommu: Some("caching-mode=on"),
+        words: &["dsa-vfio", "dmatest"],
+    },
+    Scene {
+        name: "dsa-newer",
+        kernel: Kernel::Newer,
+        words: &["dsa", "dsa-user", "dmatest", "moves"],
+        ..DRIVER
+    },
 ];
 
 pub(crate) fn run(work: &Work) -> Result<(), Failure> {
+    let scenes = chosen(std::env::var(CHOICE).ok().as_deref())?;
     work.setup.rust(&[])?;
     work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
     let folder = work.place.built("guest-dsa");
@@ -70,15 +91,48 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     let qemu = Qemu::need(&folder.join("qemu"))?;
     let guest = Guest::new(work, &DSA)?;
     guest.need_kernel()?;
-    let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
-    let newer = guest.with_kernel(packages, folder.join("newer"));
-    make(&folder.join("newer"))?;
-    say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
+    say(format_args!("{}; Debian's kernel {}", qemu.version()?, guest.abi()?));
     let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
     work.stages.run("device", &build)?;
-    let boots = [guest.boot("Debian's kernel")?, newer.boot("the newer kernel")?];
+    let boots = boots(work, &guest, &folder, &scenes)?;
     let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
-    chosen(std::env::var(CHOICE).ok().as_deref())?.into_iter().try_for_each(|scene| run.scene(scene))
+    scenes.into_iter().try_for_each(|scene| run.scene(scene))
+}
+
+/// What the scenes boot, in the order of [`Kernel`].
+fn boots(
+    work: &Work,
+    guest: &Guest,
+    folder: &Path,
+    scenes: &[&'static Scene],
+) -> Result<[Option<Boot>; 3], Failure> {
+    let wants = |kernel| scenes.iter().any(|scene| scene.kernel == kernel);
+    // The guest with a program has the same modules.
+    let own = Some(guest.boot("Debian's kernel")?);
+    let newer = match wants(Kernel::Newer) {
+        true => {
+            let (packages, version) = newer::need(&work.place.built("kernel/newer"), true)?;
+            make(&folder.join("newer"))?;
+            let newer = guest.with_kernel(packages, folder.join("newer"));
+            Some(newer.boot(&format!("kernel {version}"))?)
+        }
+        false => None,
+    };
+    let with_program = match wants(Kernel::OwnWithProgram) {
+        true => Some(boot_with_program(work)?),
+        false => None,
+    };
+    Ok([own, newer, with_program])
+}
+
+/// The modules are built already.
+fn boot_with_program(work: &Work) -> Result<Boot, Failure> {
+    if let Some(target) = DSA_VFIO.architecture.rust {
+        work.setup.target(target)?;
+    }
+    let guest = Guest::new(work, &DSA_VFIO)?;
+    work.stages.step("program for the guest", "cargo, strip", || guest.build_programs())?;
+    guest.initramfs()
 }
 
 /// All scenes, or those of a list with commas.
@@ -97,8 +151,8 @@ struct Run<'a> {
     qemu: Qemu,
     device: PathBuf,
     folder: PathBuf,
-    /// Of the release's own kernel, and of the newer one.
-    boots: [Boot; 2],
+    /// In the order of [`Kernel`].
+    boots: [Option<Boot>; 3],
 }
 
 impl Run<'_> {
@@ -107,7 +161,9 @@ impl Run<'_> {
         let folder = SocketFolder::new("dsa")?;
         let socket = folder.socket();
         let device = served::line(&self.device, "dsa", &socket);
-        let line = machine(self.qemu.line(), scene, &self.boots[usize::from(scene.newer)], &socket);
+        let boot = self.boots[scene.kernel as usize].as_ref();
+        let boot = boot.ok_or_else(|| Failure::setup(format!("nothing was built for {}", scene.name)))?;
+        let line = machine(self.qemu.line(), scene, boot, &socket);
         self.work.stages.step(scene.name, format_args!("{device} & {line}"), || {
             let said = self.folder.join(format!("{}.device.txt", scene.name));
             let device = match Device::start(&device, &said) {
@@ -182,6 +238,15 @@ mod tests {
                 "{line}"
             );
             assert!(line.contains(&format!("memferry={}", scene.words.join(","))), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_user_level_driver_has_an_iommu_and_its_program() {
+        for scene in SCENES {
+            let is_ours = scene.words.contains(&"dsa-vfio");
+            assert_eq!(is_ours, scene.kernel == Kernel::OwnWithProgram, "{}", scene.name);
+            assert!(!is_ours || scene.iommu.is_some(), "{}", scene.name);
         }
     }
 

@@ -47,6 +47,7 @@ const PROGRAMS: &[Program] = &[
     Program { words: &["vfio"], name: binary::ENGINE_IOAT, package: package::ENGINE_IOAT, test: None },
     Program { words: &["vfio"], name: "brokered", package: package::ENGINE_IOAT, test: Some("brokered") },
     Program { words: &["vfio"], name: "straying", package: package::ENGINE_IOAT, test: Some("straying") },
+    Program { words: &["dsa-vfio"], name: "portal", package: package::ENGINE_DSA, test: Some("vfio") },
 ];
 
 impl Program {
@@ -527,6 +528,7 @@ mod tests {
             PROGRAMS.iter().filter(|program| program.is_for(machine)).map(|program| program.name).collect()
         };
         assert_eq!(names(&machine::IOAT_VFIO), ["memferry", "memferry-engine-ioat", "brokered", "straying"]);
+        assert_eq!(names(&machine::DSA_VFIO), ["portal"]);
         assert_eq!(names(Machine::named("x86").unwrap()), ["suite", "memferry"]);
         assert_eq!(names(Machine::named("raspi2b").unwrap()), [""; 0]);
         let brokered = PROGRAMS.iter().find(|program| program.name == "brokered").unwrap();

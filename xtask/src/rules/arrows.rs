@@ -8,6 +8,7 @@
 //!                          │      └─ preload, recorder
 //!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
 //! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, engine-dsa, which also use engine
+//! shm ◄── driven-engines, for words that a device shares; shm ◄── vfio ◄── engine-ioat
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven, which adds to driven-engines;
 //!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
 //! ```
@@ -115,9 +116,11 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-driver-ioat",
             "memferry-dsa",
             "memferry-ioat-registers",
+            "memferry-shm",
             "memferry-transfer",
         ]),
     ),
+    ("memferry-vfio", Arrows::Only(&["memferry-clock", "memferry-shm"])),
     (
         "memferry-engine-ioat",
         Arrows::Only(&[
@@ -128,6 +131,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-ioat-registers",
             "memferry-shm",
             "memferry-transfer",
+            "memferry-vfio",
         ]),
     ),
     // An engine of its service and a client of it at once.

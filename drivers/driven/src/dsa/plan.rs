@@ -10,6 +10,20 @@ use memferry_transfer::{Operation, Pattern, Region};
 use crate::copies::{Chunks, Cuts, Part};
 use crate::memory::{DeviceMemory, Unplannable, address};
 
+/// Shortest piece of a copy over itself that pays if there are many: the pieces wait for each other.
+const SHORTEST_PIECE: u64 = 4096;
+/// So many shorter ones are taken.
+const MOST_SHORT_PIECES: u64 = 64;
+
+/// What the device does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Bytes of a request at most.
+    pub(super) limit: u64,
+    /// A move may overlap itself. Otherwise a copy that does is cut into pieces as long as its distance.
+    pub(super) overlapping_moves: bool,
+}
+
 /// A request to submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
@@ -42,7 +56,7 @@ pub(super) enum Plan {
     },
     Pieces {
         cuts: Cuts,
-        limit: u64,
+        rules: Rules,
         current: Option<Chunks>,
     },
     CrcThenCopy(Box<Plan>, Chunks),
@@ -59,21 +73,24 @@ pub(super) enum Linear {
 }
 
 impl Plan {
-    /// The plan of an operation, in steps of at most `limit` bytes.
+    /// The plan of an operation.
     ///
     /// # Errors
-    /// If device memory is involved.
+    /// If device memory is involved, or a copy over itself would take very many requests.
     pub(super) fn of<M: DeviceMemory>(
         operation: &Operation<Region<M>>,
-        limit: u64,
+        rules: Rules,
     ) -> Result<Self, Unplannable> {
+        let limit = rules.limit;
         operation
             .visit(|_, region, _| if region.memory().is_device() { Err(Unplannable) } else { Ok(()) })?;
         let linear = |length: u64, kind| Self::Linear { length, done: 0, limit, kind };
         Ok(match operation {
             Operation::Nop => Self::Nop,
             Operation::Copy { source, destination, length } => {
-                Self::Copy(chunks(address(source), address(destination), *length, limit))
+                let part =
+                    Part { source: address(source), destination: address(destination), bytes: *length };
+                Self::Copy(rules.paying(part)?)
             }
             Operation::Fill { destination, length, pattern } => {
                 linear(*length, Linear::Fill { destination: address(destination), pattern: *pattern })
@@ -90,7 +107,7 @@ impl Plan {
                 if source.abs_diff(destination) < *length {
                     // The device refuses it: the CRC of the source, then a move.
                     let crc = linear(*length, Linear::Crc { source, seed: *seed });
-                    let copy = chunks(source, destination, *length, limit);
+                    let copy = rules.paying(Part { source, destination, bytes: *length })?;
                     return Ok(Self::CrcThenCopy(Box::new(crc), copy));
                 }
                 linear(*length, Linear::CopyCrc { source, destination, seed: *seed })
@@ -106,21 +123,49 @@ impl Plan {
                 if fits {
                     linear(*length, Linear::Dualcast { source, destinations: [first, second] })
                 } else {
-                    let chunks = [first, second].map(|to| chunks(source, to, *length, limit));
+                    let bytes = *length;
+                    let chunks = [first, second].map(|to| rules.cut(Part { source, destination: to, bytes }));
+                    // Two registrations of the same memory: the second copy would read what the first one wrote.
+                    let is_mixed = first != second && !apart(first, second);
+                    if is_mixed || chunks.iter().any(Chunks::overlaps) {
+                        return Err(Unplannable);
+                    }
                     Self::Dual { chunks, second: false }
                 }
             }
             Operation::ScatterGather { lists } => {
-                Self::Pieces { cuts: Cuts::new(lists), limit, current: None }
+                let mut cuts = Cuts::new(lists);
+                if !rules.overlapping_moves {
+                    while let Some(part) = cuts.take() {
+                        rules.paying(part)?;
+                    }
+                    cuts = Cuts::new(lists);
+                }
+                Self::Pieces { cuts, rules, current: None }
             }
             _ => Self::Nothing,
         })
     }
 }
 
-/// Chunks of a copy. Those that overlap are in the order of a memmove, and as short as keeps them apart.
-fn chunks(source: u64, destination: u64, bytes: u64, limit: u64) -> Chunks {
-    Chunks::new(Part { source, destination, bytes }, limit, limit)
+impl Rules {
+    /// Chunks of a copy, in the order of a memmove.
+    fn cut(self, part: Part) -> Chunks {
+        if self.overlapping_moves {
+            Chunks::of_moves(part, self.limit)
+        } else {
+            Chunks::new(part, self.limit, self.limit)
+        }
+    }
+
+    /// As [`cut`](Self::cut), if the copy does not become very many requests because of its short distance.
+    fn paying(self, part: Part) -> Result<Chunks, Unplannable> {
+        let chunks = self.cut(part);
+        let is_short = !self.overlapping_moves
+            && chunks.overlaps()
+            && part.source.abs_diff(part.destination) < SHORTEST_PIECE.min(self.limit);
+        if is_short && chunks.count() > MOST_SHORT_PIECES { Err(Unplannable) } else { Ok(chunks) }
+    }
 }
 
 fn next_chunk(chunks: &mut Chunks) -> Option<Step> {
@@ -158,10 +203,9 @@ impl Iterator for Plan {
                 *second = !*second;
                 Some(step)
             }
-            Self::Pieces { cuts, limit, current } => {
+            Self::Pieces { cuts, rules, current } => {
                 if current.is_none() {
-                    let part = cuts.take()?;
-                    *current = Some(chunks(part.source, part.destination, part.bytes, *limit));
+                    *current = Some(rules.cut(cuts.take()?));
                 }
                 let copy = current.as_mut()?;
                 let mut step = next_chunk(copy)?;

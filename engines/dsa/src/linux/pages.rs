@@ -17,13 +17,17 @@ pub(crate) fn populate(start: usize, bytes: usize, write: bool) -> io::Result<()
     Ok(unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) }?)
 }
 
-/// Keeps memory of completion records present as well as it can: the device may not wait for these pages.
-pub(crate) fn keep_present(memory: &Mapping) {
+/// Makes the pages of completion records present and keeps them so: the device does not wait for them. A record that it cannot write
+/// is lost, and so is the end of its descriptor.
+///
+/// # Errors
+/// If the pages cannot be locked, as with a limit that is too low. They are present now, unless there is no memory, and can be swapped out.
+pub(crate) fn keep_present(memory: &Mapping) -> io::Result<()> {
     let bytes = memory.length_bytes();
-    let _ = populate(memory.pointer().expose_provenance(), bytes, true);
-    // Without the right to lock memory, the kernel can still swap them; then the device fails the descriptor.
-    // SAFETY: pages of a mapping that lives on.
-    let _ = unsafe { rustix::mm::mlock(memory.pointer().cast(), bytes) };
+    let present = populate(memory.pointer().expose_provenance(), bytes, true);
+    // SAFETY: it changes no byte, whatever is mapped there.
+    unsafe { rustix::mm::mlock(memory.pointer().cast(), bytes) }?;
+    present
 }
 
 #[cfg(test)]
@@ -44,6 +48,15 @@ mod tests {
         let start = reading.pointer().expose_provenance();
         assert!(populate(start, 4096, false).is_ok());
         assert!(populate(start, 4096, true).is_err(), "it may not be written");
+    }
+
+    #[test]
+    fn pages_that_cannot_be_locked_are_an_error() {
+        let (_, memory) = frame::allocate_half(8192).unwrap();
+        // Two pages are less than any limit that is not 0.
+        assert!(keep_present(&memory).is_ok());
+        let nothing = Mapping::elsewhere(8192, 4096).unwrap();
+        assert!(keep_present(&nothing).is_err(), "nothing is mapped there");
     }
 
     #[test]

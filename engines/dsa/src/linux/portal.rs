@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::store::{Line, enqcmd, movdir64b};
 use crate::kernel::Mode;
 
-/// The page of a work queue's portal. Made only for a mode whose instruction the CPU has.
+/// The page of a work queue's portal. The engine makes it only for a mode whose instruction the CPU has.
 #[derive(Debug)]
 pub struct Mapped {
     base: NonNull<u8>,
@@ -24,13 +24,29 @@ pub struct Mapped {
 }
 
 impl Mapped {
+    /// Maps the portal of a dedicated queue: the page at `offset` of a device's file, as VFIO has it. Without MOVDIR64B, a submission
+    /// ends the process by SIGILL.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn of_device(device: &File, offset: u64) -> io::Result<Self> {
+        Self::new(device, offset, Mode::Dedicated)
+    }
+
     /// Maps the portal. The CPU has the instruction for `mode`.
-    pub(super) fn new(queue: &File, mode: Mode) -> io::Result<Self> {
+    pub(super) fn new(queue: &File, offset: u64, mode: Mode) -> io::Result<Self> {
         // The kernel maps portals for stores only, and not for children of a fork.
         let flags = MapFlags::SHARED;
         // SAFETY: a fresh mapping at an address that Linux chooses overlaps no other.
         let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), PAGE_BYTES as usize, ProtFlags::WRITE, flags, queue, 0)
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES as usize,
+                ProtFlags::WRITE,
+                flags,
+                queue,
+                offset,
+            )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { base, mode, next: 0 })
@@ -49,7 +65,8 @@ impl Portal for Mapped {
         let line = Line(descriptor.words);
         let to = self.base.as_ptr().wrapping_add(self.next);
         self.next = (self.next + BYTES as usize) % PAGE_BYTES as usize;
-        // SAFETY: a line of the mapped page; `new`'s caller has checked the instruction. The engine keeps D.
+        // SAFETY: a line of the mapped page. Without the instruction, which `new`'s caller checks or does not mind, it traps and stores
+        // nothing. The owner keeps D, or an IOMMU keeps the device to memory that is mapped for it (V).
         let is_taken = unsafe {
             match self.mode {
                 Mode::Dedicated => {
@@ -77,15 +94,15 @@ mod tests {
             return;
         }
         let page = rustix::fs::memfd_create("portal", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&page, PAGE_BYTES).unwrap();
+        rustix::fs::ftruncate(&page, 2 * PAGE_BYTES).unwrap();
         let page = File::from(page);
-        let mut portal = Mapped::new(&page, Mode::Dedicated).unwrap();
+        let mut portal = Mapped::of_device(&page, PAGE_BYTES).unwrap();
         for number in 0..65 {
             portal.submit(&Descriptor { words: [number; 8] }).unwrap();
         }
         for (at, number) in [(0, 64), (64, 1), (4032, 63)] {
             let mut bytes = [0; 64];
-            page.read_exact_at(&mut bytes, at).unwrap();
+            page.read_exact_at(&mut bytes, PAGE_BYTES + at).unwrap();
             assert_eq!(bytes, core::array::from_fn(|byte| if byte % 8 == 0 { number } else { 0 }));
         }
         println!("executed: MOVDIR64B");
@@ -94,6 +111,6 @@ mod tests {
     #[test]
     fn an_empty_file_has_no_portal() {
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-        assert!(Mapped::new(&null, Mode::Dedicated).is_err());
+        assert!(Mapped::of_device(&null, 0).is_err());
     }
 }

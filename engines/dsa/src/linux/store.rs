@@ -40,7 +40,7 @@ mod x86 {
     /// Stores a line at once, after all stores before.
     ///
     /// # Safety
-    /// The CPU has MOVDIR64B. `to` is a multiple of 64, and its 64 bytes may be written. If they are a portal, the descriptor names only
+    /// The CPU has MOVDIR64B, or a trap may end the process. `to` is a multiple of 64, and its 64 bytes may be written. If they are a portal, the descriptor names only
     /// memory that the device may use until its record is written (D).
     pub(in super::super) unsafe fn movdir64b(to: *mut u8, line: &Line) {
         // SAFETY: the caller's promise. The source is a whole line. The store is weakly ordered, so the fence makes the records and

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memferry_dsa::registers::descriptor::{Descriptor, opcode};
-use memferry_engine::Operations;
+use memferry_engine::{Mapping, Operations};
 
 use super::*;
 use crate::error::open_remedy;
@@ -191,6 +191,39 @@ fn a_queue_says_how_it_is_reached() {
         }
     };
     assert_eq!(opened.way, expected);
+}
+
+/// A kernel that locks no memory.
+struct Unlocked(Linux);
+
+impl Kernel for Unlocked {
+    type File = <Linux as Kernel>::File;
+
+    fn attribute(&self, path: &str) -> io::Result<String> {
+        self.0.attribute(path)
+    }
+
+    fn names(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.0.names(folder)
+    }
+
+    fn open(&self, queue: QueueName) -> io::Result<Self::File> {
+        self.0.open(queue)
+    }
+
+    fn keep_present(&self, _: &Mapping) -> io::Result<()> {
+        Err(io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+#[test]
+fn records_that_are_not_locked_are_reported() {
+    let root = Root::new();
+    let opened = open(&Unlocked(root.kernel()), queue()).unwrap();
+    let warning = opened.warning.unwrap();
+    assert!(warning.starts_with("warning: wq0.0: its completion records cannot be locked"), "{warning}");
+    assert!(warning.contains("out of memory") && warning.contains("LimitMEMLOCK="), "{warning}");
+    assert_eq!(open(&root.kernel(), queue()).unwrap().warning, None);
 }
 
 /// A file whose portal the kernel does not map, as without CAP_SYS_RAWIO.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memferry_shm::frame;
 
 use super::*;
-use crate::vfio::Range;
+use memferry_vfio::Range;
 
 const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_secs(20);
@@ -26,7 +26,19 @@ struct Recorder {
     gate: Option<(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>)>,
 }
 
-impl Domain for Arc<Recorder> {
+/// A domain that the test looks at.
+#[derive(Debug)]
+struct Recorded(Arc<Recorder>);
+
+impl ops::Deref for Recorded {
+    type Target = Recorder;
+
+    fn deref(&self) -> &Recorder {
+        &self.0
+    }
+}
+
+impl Domain for Recorded {
     fn ranges(&self) -> Vec<Range> {
         vec![Range { first: 0, last: self.last.unwrap_or((1 << 30) - 1) }]
     }
@@ -66,14 +78,14 @@ fn handle() -> Handle {
     Handle::from_bits(1)
 }
 
-fn reach(frames: &Frames<Arc<Recorder>>, memory: &Mapping) -> Option<Reached> {
+fn reach(frames: &Frames<Recorded>, memory: &Mapping) -> Option<Reached> {
     frames.finder()(memory)
 }
 
 #[test]
 fn a_frame_is_found_from_its_mapping_until_its_release() {
     let recorder = Arc::new(Recorder::default());
-    let mut frames = Frames::new("test", Arc::clone(&recorder), None);
+    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let [one, two] = [frame(1), frame(3 * PAGE)];
     frames.mapped(handle(), &one);
     frames.mapped(handle(), &two);
@@ -99,7 +111,7 @@ fn a_frame_is_found_from_its_mapping_until_its_release() {
 #[test]
 fn a_frame_released_before_its_turn_is_never_mapped() {
     let recorder = Arc::new(Recorder::default());
-    let mut frames = Frames::new("test", Arc::clone(&recorder), None);
+    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let [one, two] = [frame(PAGE), frame(PAGE)];
     frames.mapped(handle(), &one);
     frames.mapped(handle(), &two);
@@ -117,7 +129,7 @@ fn a_release_waits_for_the_piece_under_way_only() {
     let (began, begun) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     let recorder = Arc::new(Recorder { gate: Some((began, Mutex::new(gone))), ..Recorder::default() });
-    let frames = Frames::new("test", Arc::clone(&recorder), None);
+    let frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let memory = frame(4 * PIECE_BYTES);
     frames.clone().mapped(handle(), &memory);
     assert_eq!(reach(&frames, &memory), None);
@@ -148,7 +160,7 @@ fn a_release_waits_for_the_piece_under_way_only() {
 #[test]
 fn a_long_frame_is_mapped_in_pieces() {
     let recorder = Arc::new(Recorder::default());
-    let mut frames = Frames::new("test", Arc::clone(&recorder), None);
+    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let memory = frame(2 * PIECE_BYTES + PAGE);
     frames.mapped(handle(), &memory);
     assert_eq!(reach(&frames, &memory), None);
@@ -166,7 +178,7 @@ fn a_frame_that_cannot_be_pinned_is_left_to_the_cpu() {
     // Room for one page and its guard.
     let recorder = Arc::new(Recorder { last: Some(3 * PAGE - 1), ..Recorder::default() });
     recorder.refuses.store(true, Ordering::Relaxed);
-    let mut frames = Frames::new("test", Arc::clone(&recorder), Some(65536));
+    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), Some(65536));
     let memory = frame(PAGE);
     frames.mapped(handle(), &memory);
     assert_eq!(reach(&frames, &memory), None);
@@ -184,7 +196,7 @@ fn a_frame_that_cannot_be_pinned_is_left_to_the_cpu() {
 #[test]
 fn a_frame_without_room_is_tried_again_when_another_is_gone() {
     let recorder = Arc::new(Recorder { last: Some(3 * PAGE - 1), ..Recorder::default() });
-    let mut frames = Frames::new("test", Arc::clone(&recorder), None);
+    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let [one, two] = [frame(PAGE), frame(PAGE)];
     for memory in [&one, &two] {
         frames.mapped(handle(), memory);

@@ -8,7 +8,7 @@ use memferry_ioat_registers::{Device, NarrowIo, RegisterIo};
 
 use super::*;
 use crate::device::Opened;
-use crate::vfio::{Bar, Domain, Range};
+use memferry_vfio::{Bar, Domain, Range};
 
 /// What goes wrong, or differs from a device that can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,6 +3,8 @@
 //! ```text
 //! DsaEngine ─ driver ─ registers, portals, records in RAM ─ model ─ RAM ──► engine_suite, in virtual time
 //! driver     random requests against a byte oracle, alone and in batches, with page faults
+//! batches    shares and turns of channels, small requests together; overlaps: copies over themselves
+//! resumptions behind page faults, with full queues, and with pages that go on faulting
 //! faults     lost submissions and records, stuck engines, full queues, halts ──► each request ends once
 //! ```
 
@@ -10,6 +12,8 @@ mod batches;
 mod driver;
 mod faults;
 mod machine;
+mod overlaps;
+mod resumptions;
 
 use machine::{Fixture, Setup};
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};

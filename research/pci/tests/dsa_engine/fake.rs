@@ -18,6 +18,7 @@ use memferry_dsa::registers::RegisterIo;
 use memferry_dsa::registers::descriptor::{Descriptor, opcode};
 use memferry_dsa::registers::offset::{Portal as Kind, portal};
 use memferry_dsa::{DescriptorFile, Dsa, Group, Portal, Refused, WorkQueue};
+use memferry_engine::Mapping;
 use memferry_engine_dsa::{Kernel, Mode, NotMapped, QueueFile, QueueName};
 use memferry_models::dsa::{Config, Dsa as Model, Pci};
 use memferry_models::{Bus, BusError};
@@ -215,6 +216,11 @@ impl Kernel for Fake {
         let thread = std::thread::spawn(move || worker.work());
         let way = ModelPortal { device, is_shared: self.has("shared"), submissions: 0 };
         Ok(FakeQueue { way, thread: Some(thread), unmapped: self.has("unmapped") })
+    }
+
+    /// The model's thread has the kernel make pages present.
+    fn keep_present(&self, _: &Mapping) -> io::Result<()> {
+        Ok(())
     }
 }
 

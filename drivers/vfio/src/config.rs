@@ -1,7 +1,7 @@
 //! The device's configuration space, as VFIO shows it.
 //!
 //! ```text
-//! header ── capability list ─► PCI Express: relaxed ordering          0x148, 0x180: errors, which Linux's driver clears as well
+//! header ── capability list ─► PCI Express: relaxed ordering          behind: the device's own, by `read` and `write`
 //! ```
 //!
 //! VFIO lets bits of the header and of known capabilities be written by a list of its own, and drops other writes without an error. What no
@@ -11,8 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-const DEVICE: u64 = 2;
-/// PCI's command register: memory accesses, bus master, INTx off. The engine polls.
+/// PCI's command register: memory accesses, bus master, INTx off. Drivers poll.
 const COMMAND: u64 = 4;
 const MEMORY_SPACE: u16 = 1 << 1;
 const BUS_MASTER: u16 = 1 << 2;
@@ -27,36 +26,46 @@ const PCI_EXPRESS: u8 = 0x10;
 /// In the PCI Express capability.
 const DEVICE_CONTROL: u64 = 8;
 const RELAXED_ORDERING: u16 = 1 << 4;
-/// The device's own, behind all capabilities: bits are cleared by writing ones.
-const UNCORRECTABLE_ERRORS: u64 = 0x148;
-const PARITY_OF_CONFIGURATION: u32 = 1 << 4;
-const CHANNEL_ERRORS: u64 = 0x180;
-/// The function in which Linux's driver clears the first of them.
-const TYLERSBURG: u16 = 0x3430;
 
 /// Configuration space, from an offset on in the device's file.
 #[derive(Debug)]
-pub(super) struct Configuration {
+pub struct Configuration {
     device: File,
     offset: u64,
 }
 
 impl Configuration {
-    pub(super) fn new(device: &File, offset: u64) -> io::Result<Self> {
+    /// The bytes of the device's file from `offset` on.
+    ///
+    /// # Errors
+    /// If the file cannot be opened once more.
+    pub fn new(device: &File, offset: u64) -> io::Result<Self> {
         Ok(Self { device: device.try_clone()?, offset })
     }
 
-    fn read<const BYTES: usize>(&self, at: u64) -> io::Result<[u8; BYTES]> {
+    /// Reads so many bytes.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn read<const BYTES: usize>(&self, at: u64) -> io::Result<[u8; BYTES]> {
         let mut bytes = [0; BYTES];
         self.device.read_exact_at(&mut bytes, self.offset + at)?;
         Ok(bytes)
     }
 
-    fn read16(&self, at: u64) -> io::Result<u16> {
+    /// Reads a field of 16 bits.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn read16(&self, at: u64) -> io::Result<u16> {
         self.read(at).map(u16::from_le_bytes)
     }
 
-    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    /// Writes bytes. VFIO may drop them without an error.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.device.write_all_at(bytes, self.offset + at)
     }
 
@@ -67,12 +76,12 @@ impl Configuration {
     }
 
     /// Lets the registers be accessed, and keeps the device from accessing memory and from interrupting.
-    pub(super) fn enable_registers(&self) -> io::Result<()> {
+    pub(crate) fn enable_registers(&self) -> io::Result<()> {
         self.command(MEMORY_SPACE | INTX_DISABLE, BUS_MASTER)
     }
 
     /// Lets the device access memory: in order, since a completion that passes the bytes before it would report them too early.
-    pub(super) fn enable_master(&self) -> io::Result<()> {
+    pub(crate) fn enable_master(&self) -> io::Result<()> {
         if let Some(express) = self.capability(PCI_EXPRESS)? {
             let control = self.read16(express + DEVICE_CONTROL)?;
             self.write(express + DEVICE_CONTROL, &(control & !RELAXED_ORDERING).to_le_bytes())?;
@@ -100,31 +109,11 @@ impl Configuration {
         }
         Ok(None)
     }
-
-    /// Clears the errors here which may keep channels halted after their reset. In version 3.3 there are none.
-    pub(super) fn clear_errors(&self) -> io::Result<()> {
-        let errors: [u8; 4] = self.read(CHANNEL_ERRORS)?;
-        self.write(CHANNEL_ERRORS, &errors)?;
-        if self.read16(DEVICE)? == TYLERSBURG {
-            self.write(UNCORRECTABLE_ERRORS, &PARITY_OF_CONFIGURATION.to_le_bytes())?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Configuration {
-        pub(in crate::linux) fn write_device(&self, number: u16) {
-            self.write(DEVICE, &number.to_le_bytes()).unwrap();
-        }
-
-        pub(in crate::linux) fn uncorrectable(&self) -> u32 {
-            u32::from_le_bytes(self.read(UNCORRECTABLE_ERRORS).unwrap())
-        }
-    }
 
     /// Configuration space in a file, some way in.
     fn space(values: &[(u64, &[u8])]) -> Configuration {
@@ -171,15 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_cleared_by_what_was_read() {
-        let tylersburg = space(&[(DEVICE, &[0x30, 0x34]), (CHANNEL_ERRORS, &[1, 2, 3, 4])]);
-        tylersburg.clear_errors().unwrap();
-        assert_eq!(tylersburg.read(CHANNEL_ERRORS).unwrap(), [1, 2, 3, 4]);
-        assert_eq!(tylersburg.read(UNCORRECTABLE_ERRORS).unwrap(), [0x10, 0, 0, 0]);
-        let other = space(&[(DEVICE, &[0x20, 0x3C])]);
-        other.clear_errors().unwrap();
-        assert_eq!(other.read(UNCORRECTABLE_ERRORS).unwrap(), [0; 4]);
+    fn a_file_that_ends_is_an_error() {
         let short = Configuration { device: File::open("/dev/null").unwrap(), offset: 0 };
-        assert!(short.clear_errors().is_err() && short.enable_master().is_err());
+        assert!(short.read16(COMMAND).is_err() && short.enable_master().is_err());
     }
 }

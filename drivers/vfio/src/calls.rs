@@ -1,4 +1,4 @@
-//! The ioctls of VFIO that the engine makes. Layouts and constants are the kernel's, from `vfio-bindings`.
+//! The ioctls of VFIO that drivers need. Layouts and constants are the kernel's, from `vfio-bindings`.
 //!
 //! A call that gives the device access to memory is not unsafe here: the kernel pins the pages, so they stay what they are until they are
 //! unmapped for the device, whatever becomes of this process's mapping of them (invariant V).
@@ -17,7 +17,7 @@ use vfio_bindings::bindings::vfio::{
     vfio_iommu_type1_dma_map, vfio_iommu_type1_dma_unmap, vfio_iommu_type1_info, vfio_region_info,
 };
 
-use crate::vfio::Range;
+use crate::domain::Range;
 
 /// The number of a call, made as the kernel's `_IO` makes it.
 const fn call(number: u32) -> c_ulong {
@@ -42,10 +42,10 @@ const IOMMU_UNMAP_DMA: c_ulong = call(14);
 const MOST_INFO_BYTES: u32 = 1 << 16;
 
 /// A region of the device in its file.
-pub(super) struct Region {
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
-    pub(super) can_be_mapped: bool,
+pub(crate) struct Region {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) can_be_mapped: bool,
 }
 
 fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
@@ -71,30 +71,30 @@ unsafe fn with_structure<S>(
     check(unsafe { libc::ioctl(file.as_raw_fd(), request as _, std::ptr::from_mut(argument)) })
 }
 
-pub(super) fn has_type1(container: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn has_type1(container: BorrowedFd<'_>) -> io::Result<bool> {
     let version = with_number(container, GET_API_VERSION, 0)?;
     let has = with_number(container, CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU.into())?;
     Ok(version == VFIO_API_VERSION as libc::c_int && has > 0)
 }
 
-pub(super) fn set_type1(container: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn set_type1(container: BorrowedFd<'_>) -> io::Result<()> {
     with_number(container, SET_IOMMU, VFIO_TYPE1v2_IOMMU.into()).map(drop)
 }
 
-pub(super) fn is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = vfio_group_status { argsz: size_of::<vfio_group_status>() as u32, flags: 0 };
     // SAFETY: the call's structure, with its size.
     unsafe { with_structure(group, GROUP_GET_STATUS, &mut status) }?;
     Ok(status.flags & VFIO_GROUP_FLAGS_VIABLE != 0)
 }
 
-pub(super) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let number = container.as_raw_fd();
     // SAFETY: the call reads one descriptor's number.
     check(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_SET_CONTAINER as _, &raw const number) }).map(drop)
 }
 
-pub(super) fn device(group: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn device(group: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
     // SAFETY: the call reads the name up to its end.
     let number = check(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_GET_DEVICE as _, name.as_ptr()) })?;
@@ -103,7 +103,7 @@ pub(super) fn device(group: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Resets the device. Returns whether it has a reset of its own.
-pub(super) fn reset(device: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn reset(device: BorrowedFd<'_>) -> io::Result<bool> {
     let argsz = size_of::<vfio_device_info>() as u32;
     let mut info = vfio_device_info { argsz, ..vfio_device_info::default() };
     // SAFETY: the call's structure, with its size.
@@ -114,13 +114,13 @@ pub(super) fn reset(device: BorrowedFd<'_>) -> io::Result<bool> {
     with_number(device, DEVICE_RESET, 0).map(|_| true)
 }
 
-/// Ends the process at once, without an image of its memory, in which the clients' would be.
-pub(super) fn end_process() -> ! {
+/// Ends the process at once, which takes all memory from its device; without an image of its memory, in which that of others may be.
+pub fn end_process() -> ! {
     // SAFETY: the call takes no pointer. Nothing of this process is run any more.
     unsafe { libc::_exit(1) }
 }
 
-pub(super) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
+pub(crate) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
     let argsz = size_of::<vfio_region_info>() as u32;
     let mut info = vfio_region_info { argsz, index, ..vfio_region_info::default() };
     // SAFETY: the call's structure, with its size.
@@ -130,7 +130,7 @@ pub(super) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
 }
 
 /// Has the kernel's requests to release the device counted by an eventfd.
-pub(super) fn notify_requests(device: BorrowedFd<'_>, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn notify_requests(device: BorrowedFd<'_>, eventfd: BorrowedFd<'_>) -> io::Result<()> {
     // Size, flags, index, first, count, then the eventfd's number.
     let mut set = [
         24,
@@ -145,7 +145,7 @@ pub(super) fn notify_requests(device: BorrowedFd<'_>, eventfd: BorrowedFd<'_>) -
 }
 
 /// The addresses that the IOMMU maps, and its page sizes as bits.
-pub(super) fn iommu(container: BorrowedFd<'_>) -> io::Result<(Vec<Range>, u64)> {
+pub(crate) fn iommu(container: BorrowedFd<'_>) -> io::Result<(Vec<Range>, u64)> {
     let least = size_of::<vfio_iommu_type1_info>() as u32;
     let mut wanted = least;
     loop {
@@ -205,7 +205,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-pub(super) fn map_dma(
+pub(crate) fn map_dma(
     container: BorrowedFd<'_>,
     (start, size): (*mut u8, u64),
     iova: u64,
@@ -224,7 +224,7 @@ pub(super) fn map_dma(
 }
 
 /// Returns how many bytes were unmapped.
-pub(super) fn unmap_dma(container: BorrowedFd<'_>, iova: u64, size: u64) -> io::Result<u64> {
+pub(crate) fn unmap_dma(container: BorrowedFd<'_>, iova: u64, size: u64) -> io::Result<u64> {
     let argsz = size_of::<vfio_iommu_type1_dma_unmap>() as u32;
     let mut unmap = vfio_iommu_type1_dma_unmap { argsz, flags: 0, iova, size, ..Default::default() };
     // SAFETY: the call's structure, with its size.
