@@ -9,6 +9,7 @@
 pub(crate) mod archive;
 pub(crate) mod backport;
 pub(crate) mod dsa;
+pub(crate) mod dsa_file;
 pub(crate) mod ioat;
 pub(crate) mod machine;
 pub(crate) mod module;

@@ -6,12 +6,14 @@
 //! ```
 //!
 //! The driver is Intel's, as Debian builds it. QEMU emulates the processor, which lacks MOVDIR64B; a module of ours performs that. Work queues of type
-//! user need shared virtual memory, which a vfio-user device does not have; a scene shows where they end.
+//! user need shared virtual memory, which a vfio-user device does not have; a scene shows where they end. In another one, a character device of ours
+//! stands in for such a queue (`dsa_file`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::backport::Qemu;
+use super::dsa_file;
 use super::machine::{Boot, DSA};
 use super::module::Guest;
 use super::newer;
@@ -35,14 +37,21 @@ struct Scene {
     name: &'static str,
     /// The newest kernel of the release's backports, instead of its own.
     newer: bool,
+    /// With the product's programs.
+    programs: bool,
     /// Behind Intel's IOMMU, with these properties.
     iommu: Option<&'static str>,
     /// Words that select the tasks of the guest's init.
     words: &'static [&'static str],
 }
 
-const DRIVER: Scene =
-    Scene { name: "dsa", newer: false, iommu: None, words: &["dsa", "dmatest", "engine", "policies"] };
+const DRIVER: Scene = Scene {
+    name: "dsa",
+    newer: false,
+    programs: false,
+    iommu: None,
+    words: &["dsa", "dmatest", "engine", "policies"],
+};
 /// The scenes, in order. The first one that fails ends the run.
 const SCENES: &[Scene] = &[
     DRIVER,
@@ -59,6 +68,7 @@ const SCENES: &[Scene] = &[
         words: &["dsa", "dsa-user", "dmatest"],
         ..DRIVER
     },
+    Scene { name: "dsa-file", programs: true, words: dsa_file::WORDS, ..DRIVER },
     Scene { name: "dsa-newer", newer: true, words: &["dsa", "dsa-user", "dmatest", "moves"], ..DRIVER },
 ];
 
@@ -76,9 +86,14 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     say(format_args!("{}; Debian's kernels {} and {version}", qemu.version()?, guest.abi()?));
     let build = RESEARCH_WORKSPACE.cargo(&["build", "--release", "-p", package::DEVICE]);
     work.stages.run("device", &build)?;
+    let scenes = chosen(std::env::var(CHOICE).ok().as_deref())?;
     let boots = [guest.boot("Debian's kernel")?, newer.boot("the newer kernel")?];
-    let run = Run { work, qemu, device: work.place.built("release").join(binary::DEVICE), folder, boots };
-    chosen(std::env::var(CHOICE).ok().as_deref())?.into_iter().try_for_each(|scene| run.scene(scene))
+    // The modules are built already.
+    let has_programs = scenes.iter().any(|scene| scene.programs);
+    let with_programs = has_programs.then(|| dsa_file::boot(work)).transpose()?;
+    let device = work.place.built("release").join(binary::DEVICE);
+    let run = Run { work, qemu, device, folder, boots, with_programs };
+    scenes.into_iter().try_for_each(|scene| run.scene(scene))
 }
 
 /// All scenes, or those of a list with commas.
@@ -99,6 +114,8 @@ struct Run<'a> {
     folder: PathBuf,
     /// Of the release's own kernel, and of the newer one.
     boots: [Boot; 2],
+    /// Of the first one, with the product's programs, if a scene needs it.
+    with_programs: Option<Boot>,
 }
 
 impl Run<'_> {
@@ -107,7 +124,9 @@ impl Run<'_> {
         let folder = SocketFolder::new("dsa")?;
         let socket = folder.socket();
         let device = served::line(&self.device, "dsa", &socket);
-        let line = machine(self.qemu.line(), scene, &self.boots[usize::from(scene.newer)], &socket);
+        let own = &self.boots[usize::from(scene.newer)];
+        let boot = self.with_programs.as_ref().filter(|_| scene.programs).unwrap_or(own);
+        let line = machine(self.qemu.line(), scene, boot, &socket);
         self.work.stages.step(scene.name, format_args!("{device} & {line}"), || {
             let said = self.folder.join(format!("{}.device.txt", scene.name));
             let device = match Device::start(&device, &said) {
@@ -182,6 +201,14 @@ mod tests {
                 "{line}"
             );
             assert!(line.contains(&format!("memferry={}", scene.words.join(","))), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_queues_file_has_the_products_programs() {
+        for scene in SCENES {
+            assert_eq!(scene.programs, scene.words.contains(&"dsa-file"), "{}", scene.name);
+            assert!(!scene.programs || !scene.newer, "{}: programs are with one kernel", scene.name);
         }
     }
 

@@ -203,6 +203,14 @@ pub(super) const DSA: Machine = Machine {
     stock: &["idxd_bus", "idxd"],
     ..X86
 };
+/// The same with character devices of programs, and the product's programs.
+pub(super) const DSA_FILE: Machine = Machine {
+    name: "dsa-file",
+    words: &["dsa-file"],
+    order: "movdir64b\nidxd_bus\nidxd\nfuse\ncuse",
+    stock: &["idxd_bus", "idxd", "fuse", "cuse"],
+    ..DSA
+};
 
 pub(crate) const MACHINES: &[Machine] = &[ZCU102, ZCU102_DEBUG, X86, RASPI3B, RASPI2B, SMDKC210];
 
