@@ -90,6 +90,7 @@ pub(crate) mod binary {
     pub(crate) const LAB: &str = "memferry-lab";
     pub(crate) const DEVICE: &str = "memferry-device";
     pub(crate) const ENGINE_IOAT: &str = "memferry-engine-ioat";
+    pub(crate) const ENGINE_DSA: &str = "memferry-engine-dsa";
     pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
     pub(crate) const ENGINE_LIBRARY: &str = "libmemferry_engine_c.a";
     pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";

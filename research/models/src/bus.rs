@@ -58,6 +58,23 @@ pub trait Bus {
         let _ = access;
         arrival
     }
+
+    /// Chooses the address space (PASID) of the accesses that follow, for devices that serve several processes. By default there is one space.
+    fn enter_space(&mut self, space: u32) {
+        let _ = space;
+    }
+
+    /// Whether the page of `address` is present, as the translation of a device that shares a process's addresses says. By default all are; an
+    /// access may fail all the same.
+    fn translates(&mut self, address: u64, write: bool) -> bool {
+        let _ = (address, write);
+        true
+    }
+
+    /// Asks software to make the page of `address` present; whether it is now.
+    fn request_page(&mut self, address: u64, write: bool) -> bool {
+        self.translates(address, write)
+    }
 }
 
 impl<B: Bus + ?Sized> Bus for &mut B {
@@ -71,6 +88,18 @@ impl<B: Bus + ?Sized> Bus for &mut B {
 
     fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
         (**self).serve(arrival, access)
+    }
+
+    fn enter_space(&mut self, space: u32) {
+        (**self).enter_space(space);
+    }
+
+    fn translates(&mut self, address: u64, write: bool) -> bool {
+        (**self).translates(address, write)
+    }
+
+    fn request_page(&mut self, address: u64, write: bool) -> bool {
+        (**self).request_page(address, write)
     }
 }
 

@@ -12,7 +12,7 @@
 //! a portal leaves no trace but a complaint; an abort completes what engines have and abandons what waits in queues.
 //!
 //! The model is not the hardware: its times come from [`Timing`], caches and the cache of translations are missing, traffic classes have no effect, and
-//! addresses of all PASIDs are those of one [`Bus`]. Not modelled: event log, interrupt message storage, occupancy interrupts, performance counters,
+//! accesses name their PASID to the one [`Bus`]. Not modelled: event log, interrupt message storage, occupancy interrupts, performance counters,
 //! delta records, DIF, inter-domain operations, and the operations of version 3.
 
 mod batches;

@@ -17,6 +17,7 @@ use crate::function::{Bar, Description, Function, Signalling};
 use crate::interrupts::{self, Interrupts, Route};
 use crate::memory::{MAXIMUM_WINDOWS, Memory};
 use crate::message::{DmaMap, Header, MAXIMUM_DATA, MAXIMUM_DESCRIPTORS, Refusal, Request, command};
+use crate::pace::Timed;
 
 /// VFIO's number of regions: six BARs, the ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
@@ -374,6 +375,20 @@ impl<F: Function> Device<F> {
             }
         }
         self.function.write(bar, offset, data);
+    }
+}
+
+impl<F: Function> Timed for Device<F> {
+    fn advance(&mut self, now: Instant) -> Option<Instant> {
+        Self::advance(self, now)
+    }
+
+    fn now(&self) -> Instant {
+        Self::now(self)
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        Self::next_wake(self)
     }
 }
 

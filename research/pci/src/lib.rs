@@ -1,4 +1,4 @@
-//! Models of DMA engines as PCI devices that a virtual machine can use, over the vfio-user protocol.
+//! Models of DMA engines as PCI devices that a virtual machine can use, over the vfio-user protocol; and one as a character device.
 //!
 //! ```text
 //! QEMU ── socket ──► connection ──► message ──► device ─┬─ config      configuration space
@@ -6,6 +6,7 @@
 //!                                                       ├─ memory      the guest's memory, in windows of the client's files
 //!                                                       └─ Function    the device itself: ioat, dsa
 //! serve: one thread; waits for the socket and for the model's next event (pace)
+//! character: the same for a file below /dev that takes descriptors, over CUSE
 //! ```
 //!
 //! [`Device`] is the shell of any PCI device: it knows no engine. A device behind it implements [`Function`]: [`ioat`] and [`dsa`]. The
@@ -19,6 +20,7 @@
 //! ten messages need less code than the ways around all this. All code here is safe: guest memory is mapped and accessed by
 //! `memferry-shm`.
 
+pub mod character;
 mod config;
 mod connection;
 mod device;

@@ -1,4 +1,4 @@
-//! `memferry-device`: models of DMA engines as PCI devices of virtual machines.
+//! `memferry-device`: models of DMA engines as PCI devices of virtual machines, and as a character device.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use memferry_pci::character::{self, CharacterDevice, CharacterOptions};
 use memferry_pci::dsa::DsaFunction;
 use memferry_pci::ioat::{Interrupting, IoatFunction, IoatOptions, Version};
 use memferry_pci::{Device, Function, Memory, Planned, ServeOptions, schedule, serve};
 
-/// DMA engines as PCI devices of virtual machines, over vfio-user.
+/// DMA engines as PCI devices of virtual machines, over vfio-user, or as a character device, over CUSE.
 #[derive(Debug, Parser)]
 #[command(name = "memferry-device", version)]
 struct Options {
@@ -25,6 +26,33 @@ enum Command {
         #[command(subcommand)]
         device: Served,
     },
+    /// Makes a character device of this machine that takes descriptors by write(), until a signal. Needs root and the kernel module cuse.
+    Char {
+        #[command(subcommand)]
+        device: Character,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Character {
+    /// A work queue of Intel's Data Streaming Accelerator, as idxd gives one of type user to programs: /dev/dsa/NAME.
+    Dsa(CharacterArguments),
+}
+
+#[derive(Debug, Args)]
+struct CharacterArguments {
+    /// Name of the work queue's file in /dev/dsa.
+    #[arg(long, default_value = "wq0.0")]
+    name: String,
+    /// Descriptors that the queue holds.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
+    entries: u16,
+    /// A shared queue: any number of processes may open it, and a full one answers EAGAIN. Otherwise it is dedicated to one.
+    #[arg(long)]
+    shared: bool,
+    /// Lets descriptors wait for absent pages, if they ask for that.
+    #[arg(long)]
+    block_on_fault: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -134,14 +162,21 @@ fn serve_function(
     ))
 }
 
+fn serve_character(arguments: CharacterArguments) -> Result<String, Box<dyn std::error::Error>> {
+    let CharacterArguments { name, entries, shared, block_on_fault } = arguments;
+    let options = CharacterOptions { name, entries, is_shared: shared, block_on_fault };
+    let mut device = CharacterDevice::new(options)?;
+    Ok(character::serve(&mut device, &mut std::io::stderr())?)
+}
+
 fn main() -> ExitCode {
-    let Command::Serve { device } = Options::parse().command;
-    let served = match device {
-        Served::Ioat(arguments) => serve_ioat(arguments),
-        Served::Dsa(DsaArguments { socket, keep }) => {
+    let served = match Options::parse().command {
+        Command::Serve { device: Served::Ioat(arguments) } => serve_ioat(arguments),
+        Command::Serve { device: Served::Dsa(DsaArguments { socket, keep }) } => {
             let memory = Memory::new();
             serve_function(DsaFunction::new(memory.clone()), memory, ServeOptions { socket, keep })
         }
+        Command::Char { device: Character::Dsa(arguments) } => serve_character(arguments),
     };
     let (code, text) = match served {
         Ok(text) => (ExitCode::SUCCESS, text),

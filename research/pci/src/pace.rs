@@ -1,7 +1,7 @@
 //! Wall time for a model of virtual time.
 //!
 //! ```text
-//! machine's clock ── minus time lost ──► the device's time ── in slices ──► Device::advance
+//! machine's clock ── minus time lost ──► the device's time ── in slices ──► Timed::advance
 //! ```
 //!
 //! The device's time follows the machine's, so a guest's timers and the device agree. When the machine cannot compute the model as fast as
@@ -12,8 +12,13 @@ use std::time::{Duration, Instant as Wall};
 
 use memferry_clock::Instant;
 
-use crate::device::Device;
-use crate::function::Function;
+/// A device of virtual time.
+pub(crate) trait Timed {
+    /// Runs until `now`. Returns the time of the next event.
+    fn advance(&mut self, now: Instant) -> Option<Instant>;
+    fn now(&self) -> Instant;
+    fn next_wake(&self) -> Option<Instant>;
+}
 
 /// Device time of one step.
 const SLICE: Duration = Duration::from_micros(100);
@@ -39,14 +44,14 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// A clock that continues from the device's time.
-    pub(crate) fn new<F: Function>(device: &Device<F>) -> Self {
+    pub(crate) fn new(device: &impl Timed) -> Self {
         let passed = Duration::from_nanos(device.now().nanoseconds());
         let now = Wall::now();
         Self { origin: now.checked_sub(passed).unwrap_or(now), lost: Duration::ZERO }
     }
 
     /// Runs the device until now, or for as long as a look at the socket can wait.
-    pub(crate) fn run<F: Function>(&mut self, device: &mut Device<F>) -> Next {
+    pub(crate) fn run(&mut self, device: &mut impl Timed) -> Next {
         let begin = Wall::now();
         let target = Instant::ORIGIN.after(begin.duration_since(self.origin).saturating_sub(self.lost));
         loop {
@@ -75,7 +80,8 @@ fn between(from: Instant, to: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::function::{Bar, Description, Signalling};
+    use crate::device::Device;
+    use crate::function::{Bar, Description, Function, Signalling};
     use crate::memory::Memory;
 
     /// A device with events in a fixed distance, each of which costs this much of the machine's time.

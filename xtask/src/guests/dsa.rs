@@ -6,13 +6,21 @@
 //! ```
 //!
 //! The driver is Intel's, as Debian builds it; in one scene, our own in a program, through VFIO. QEMU emulates the processor, which lacks MOVDIR64B; a module
-//! of ours performs that. Work queues of type user need shared virtual memory, which a vfio-user device does not have; a scene shows where they end.
+//! of ours performs that. Work queues of type user need shared virtual memory, which a vfio-user device does not have; a scene shows where they end. In
+//! another one a character device of ours stands for such a queue:
+//!
+//! ```text
+//! queue_file ─ write() ─► /dev/dsa/wq0.4 ◄─ CUSE ─ memferry-device char dsa: the model
+//! memferry-engine-dsa ────────┘└─ sysfs of Linux's idxd, which has the queue configured; two files of it are covered
+//! ```
+//!
+//! Linux's sysfs describes the queue all the same; the guest mounts other files over `state` and `pasid_enabled` (`kernel/guest/init`, `dsa_file`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::backport::Qemu;
-use super::machine::{Boot, DSA, DSA_VFIO};
+use super::machine::{Boot, DSA, DSA_FILE, DSA_VFIO, Machine};
 use super::module::Guest;
 use super::newer;
 use super::served::{self, Device, SocketFolder};
@@ -36,7 +44,9 @@ enum Kernel {
     /// The newest in its backports.
     Newer,
     /// The first one, with VFIO and a program with our own driver.
-    OwnWithProgram,
+    OwnWithDriver,
+    /// The first one, with the engine process and the program that makes a work queue's file.
+    OwnWithFile,
 }
 
 /// A guest to boot with a device of its own.
@@ -70,10 +80,11 @@ const SCENES: &[Scene] = &[
     },
     Scene {
         name: "dsa-vfio",
-        kernel: Kernel::OwnWithProgram,
+        kernel: Kernel::OwnWithDriver,
         iommu: Some("caching-mode=on"),
         words: &["dsa-vfio", "dmatest"],
     },
+    Scene { name: "dsa-file", kernel: Kernel::OwnWithFile, words: &["dsa", "dsa-file"], ..DRIVER },
     Scene {
         name: "dsa-newer",
         kernel: Kernel::Newer,
@@ -105,7 +116,7 @@ fn boots(
     guest: &Guest,
     folder: &Path,
     scenes: &[&'static Scene],
-) -> Result<[Option<Boot>; 3], Failure> {
+) -> Result<[Option<Boot>; 4], Failure> {
     let wants = |kernel| scenes.iter().any(|scene| scene.kernel == kernel);
     // The guest with a program has the same modules.
     let own = Some(guest.boot("Debian's kernel")?);
@@ -118,20 +129,19 @@ fn boots(
         }
         false => None,
     };
-    let with_program = match wants(Kernel::OwnWithProgram) {
-        true => Some(boot_with_program(work)?),
-        false => None,
-    };
-    Ok([own, newer, with_program])
+    let with = |kernel, machine| wants(kernel).then(|| boot_with_programs(work, machine)).transpose();
+    let with_driver = with(Kernel::OwnWithDriver, &DSA_VFIO)?;
+    let with_file = with(Kernel::OwnWithFile, &DSA_FILE)?;
+    Ok([own, newer, with_driver, with_file])
 }
 
 /// The modules are built already.
-fn boot_with_program(work: &Work) -> Result<Boot, Failure> {
-    if let Some(target) = DSA_VFIO.architecture.rust {
+fn boot_with_programs(work: &Work, machine: &'static Machine) -> Result<Boot, Failure> {
+    if let Some(target) = machine.architecture.rust {
         work.setup.target(target)?;
     }
-    let guest = Guest::new(work, &DSA_VFIO)?;
-    work.stages.step("program for the guest", "cargo, strip", || guest.build_programs())?;
+    let guest = Guest::new(work, machine)?;
+    work.stages.step("programs for the guest", "cargo, strip", || guest.build_programs())?;
     guest.initramfs()
 }
 
@@ -152,7 +162,7 @@ struct Run<'a> {
     device: PathBuf,
     folder: PathBuf,
     /// In the order of [`Kernel`].
-    boots: [Option<Boot>; 3],
+    boots: [Option<Boot>; 4],
 }
 
 impl Run<'_> {
@@ -242,11 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn a_user_level_driver_has_an_iommu_and_its_program() {
+    fn scenes_with_programs_have_what_these_need() {
         for scene in SCENES {
-            let is_ours = scene.words.contains(&"dsa-vfio");
-            assert_eq!(is_ours, scene.kernel == Kernel::OwnWithProgram, "{}", scene.name);
-            assert!(!is_ours || scene.iommu.is_some(), "{}", scene.name);
+            let has = |word| scene.words.contains(&word);
+            assert_eq!(has("dsa-vfio"), scene.kernel == Kernel::OwnWithDriver, "{}", scene.name);
+            assert!(!has("dsa-vfio") || scene.iommu.is_some(), "{}", scene.name);
+            assert_eq!(has("dsa-file"), scene.kernel == Kernel::OwnWithFile, "{}", scene.name);
         }
     }
 

@@ -203,6 +203,14 @@ pub(super) const DSA: Machine = Machine {
     stock: &["idxd_bus", "idxd"],
     ..X86
 };
+/// The same with character devices of programs, and the product's programs.
+pub(super) const DSA_FILE: Machine = Machine {
+    name: "dsa-file",
+    words: &["dsa-file"],
+    order: "movdir64b\nidxd_bus\nidxd\nfuse\ncuse",
+    stock: &["idxd_bus", "idxd", "fuse", "cuse"],
+    ..DSA
+};
 
 /// The same with VFIO and a program that drives the device at user level.
 pub(super) const DSA_VFIO: Machine = Machine {

@@ -16,7 +16,7 @@ use super::packages::{self, Packages};
 use super::watch::Watch;
 use crate::failure::Failure;
 use crate::files::{broken, copy, make, make_anew, write};
-use crate::layout::{self, binary, package, test};
+use crate::layout::{self, PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, package, test};
 use crate::line::Line;
 use crate::setup::debian;
 use crate::stages::{self, output, run_all, say};
@@ -34,20 +34,33 @@ struct Program {
     /// What cargo builds: a program of a package, or a test of it.
     package: &'static str,
     test: Option<&'static str>,
+    workspace: &'static Workspace,
+}
+
+impl Program {
+    const fn new(
+        words: &'static [&'static str],
+        name: &'static str,
+        package: &'static str,
+        test: Option<&'static str>,
+    ) -> Self {
+        Self { words, name, package, test, workspace: &PRODUCT_WORKSPACE }
+    }
 }
 
 const PROGRAMS: &[Program] = &[
+    Program::new(&["suite"], "suite", test::KERNEL_SUITE.0, Some(test::KERNEL_SUITE.1)),
+    Program::new(&["service", "vfio"], binary::CLI, package::CLI, None),
+    Program::new(&["vfio"], binary::ENGINE_IOAT, package::ENGINE_IOAT, None),
+    Program::new(&["vfio"], "brokered", package::ENGINE_IOAT, Some("brokered")),
+    Program::new(&["vfio"], "straying", package::ENGINE_IOAT, Some("straying")),
+    Program::new(&["dsa-file"], binary::ENGINE_DSA, package::ENGINE_DSA, None),
+    Program::new(&["dsa-file"], "queue_file", package::ENGINE_DSA, Some("queue_file")),
     Program {
-        words: &["suite"],
-        name: "suite",
-        package: test::KERNEL_SUITE.0,
-        test: Some(test::KERNEL_SUITE.1),
+        workspace: &RESEARCH_WORKSPACE,
+        ..Program::new(&["dsa-file"], binary::DEVICE, package::DEVICE, None)
     },
-    Program { words: &["service", "vfio"], name: binary::CLI, package: package::CLI, test: None },
-    Program { words: &["vfio"], name: binary::ENGINE_IOAT, package: package::ENGINE_IOAT, test: None },
-    Program { words: &["vfio"], name: "brokered", package: package::ENGINE_IOAT, test: Some("brokered") },
-    Program { words: &["vfio"], name: "straying", package: package::ENGINE_IOAT, test: Some("straying") },
-    Program { words: &["dsa-vfio"], name: "portal", package: package::ENGINE_DSA, test: Some("vfio") },
+    Program::new(&["dsa-vfio"], "portal", package::ENGINE_DSA, Some("vfio")),
 ];
 
 impl Program {
@@ -311,7 +324,7 @@ impl<'a> Guest<'a> {
     /// Builds a static program with cargo, and strips it.
     fn build_program(&self, path: &Path, program: &Program) -> u8 {
         let target = self.machine.architecture.rust.expect("machines that want programs have a target");
-        let line = guest_cargo(target, &program.arguments());
+        let line = guest_cargo(program.workspace, target, &program.arguments());
         let messages = line.command().stderr(std::process::Stdio::inherit()).output();
         let messages = match messages {
             Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -430,9 +443,9 @@ fn checkpatch(script: &Path, files: &[String]) -> Line {
     line.arg("LINUX_VERSION_CODE,CONSTANT_COMPARISON").arg("-f").args(files)
 }
 
-fn guest_cargo(target: &str, arguments: &[&str]) -> Line {
+fn guest_cargo(workspace: &Workspace, target: &str, arguments: &[&str]) -> Line {
     let variable = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
-    let line = Line::new("cargo").args(arguments).env(&variable, "rust-lld");
+    let line = workspace.cargo(arguments).env(&variable, "rust-lld");
     line.args(["--target", target, "--message-format=json-render-diagnostics"])
 }
 
@@ -514,7 +527,8 @@ mod tests {
 
     #[test]
     fn programs_of_a_guest_are_linked_statically() {
-        let line = guest_cargo("aarch64-unknown-linux-musl", &["build", "-p", "a"]).to_string();
+        let line = guest_cargo(&PRODUCT_WORKSPACE, "aarch64-unknown-linux-musl", &["build", "-p", "a"]);
+        let line = line.to_string();
         assert_eq!(
             line,
             "env CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld cargo build -p a --target \
@@ -530,6 +544,7 @@ mod tests {
         assert_eq!(names(&machine::IOAT_VFIO), ["memferry", "memferry-engine-ioat", "brokered", "straying"]);
         assert_eq!(names(&machine::DSA_VFIO), ["portal"]);
         assert_eq!(names(Machine::named("x86").unwrap()), ["suite", "memferry"]);
+        assert_eq!(names(&machine::DSA_FILE), ["memferry-engine-dsa", "queue_file", "memferry-device"]);
         assert_eq!(names(Machine::named("raspi2b").unwrap()), [""; 0]);
         let brokered = PROGRAMS.iter().find(|program| program.name == "brokered").unwrap();
         let line = brokered.arguments().join(" ");

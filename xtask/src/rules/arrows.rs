@@ -10,7 +10,7 @@
 //! clock ◄── ioat-registers ◄── driver-ioat, dsa-registers ◄── dsa (no_std) ◄── driven-engines ◄── engine-ioat, engine-dsa, which also use engine
 //! shm ◄── driven-engines, for words that a device shares; shm ◄── vfio ◄── engine-ioat
 //! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven, which adds to driven-engines;
-//!                                     models, shm ◄── pci;  lab uses any, nothing uses lab
+//!                                     models, shm, dsa ◄── pci;  lab uses any, nothing uses lab
 //! ```
 //!
 //! Normal and build dependencies must follow the table [`ALLOWED`]. Development dependencies may name any crate except the
@@ -179,6 +179,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-shm",
             "memferry-registers",
             "memferry-dsa-registers",
+            "memferry-dsa",
             "memferry-models",
         ]),
     ),

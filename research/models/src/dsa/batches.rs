@@ -67,7 +67,8 @@ impl<B: Bus> Dsa<B> {
             return self.finish_batch(serial);
         }
         // Up to the first page without translation.
-        let absent = (0..count).find(|at| !self.faults.translates(list.wrapping_add(BYTES * at), false));
+        let space = batch.origin.pasid;
+        let absent = (0..count).find(|at| !self.translates(space, list.wrapping_add(BYTES * at), false));
         let readable = absent.unwrap_or(count);
         let Some(batch) = self.batches.get_mut(&serial) else { return };
         batch.end = absent.map(|at| End::of_list(list.wrapping_add(BYTES * at)));
@@ -89,6 +90,7 @@ impl<B: Bus> Dsa<B> {
     pub(super) fn batch_listed(&mut self, serial: u64) {
         let Some(batch) = self.batches.get_mut(&serial) else { return };
         let list = batch.list();
+        self.bus.enter_space(batch.origin.pasid);
         let mut failed = None;
         let mut children = core::mem::take(&mut batch.children);
         for (at, child) in children.iter_mut().enumerate() {

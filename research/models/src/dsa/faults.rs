@@ -1,5 +1,7 @@
 //! Faults that a test injects: absent pages, bus errors, lost records, interrupts and portal writes, stuck engines.
 
+use super::Dsa;
+use crate::Bus;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -100,5 +102,13 @@ impl Faults {
     pub(super) fn hits(&self, address: u64, length: u64) -> bool {
         let end = address.saturating_add(length.saturating_sub(1));
         self.errors.iter().any(|range| *range.start() <= end && address <= *range.end())
+    }
+}
+
+impl<B: Bus> Dsa<B> {
+    /// Whether the page of `address` in an address space can be accessed; the accesses that follow are in that space.
+    pub(super) fn translates(&mut self, space: u32, address: u64, write: bool) -> bool {
+        self.bus.enter_space(space);
+        self.faults.translates(address, write) && self.bus.translates(address, write)
     }
 }

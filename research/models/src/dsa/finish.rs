@@ -32,8 +32,9 @@ impl End {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     owner: Owner,
-    /// The record and its address.
+    /// The record and its address, in the space below.
     record: Option<(u64, Record)>,
+    space: u32,
     interrupt: Option<usize>,
     success: bool,
     /// What to report if the record cannot be written.
@@ -57,7 +58,8 @@ impl<B: Bus> Dsa<B> {
             !matches!(end.status, Status::Success | Status::FalsePredicate | Status::BatchFailed);
         let error = software_error(descriptor, origin, batch_index, &end);
         let goes_to_record = flags.record_valid() && !end.status.is_software_error();
-        let mut completion = Completion { owner, record: None, interrupt: None, success, error };
+        let space = origin.pasid;
+        let mut completion = Completion { owner, record: None, space, interrupt: None, success, error };
         if goes_to_record && (flags.request_record() || needs_record) {
             completion.record = Some((descriptor.record(), record(&end, self.config.general.fault_info())));
         } else if needs_record {
@@ -98,7 +100,9 @@ impl<B: Bus> Dsa<B> {
         let list = &mut self.engines[engine].completions;
         let Some(index) = list.iter().position(|completion| completion.owner == owner) else { return };
         let completion = list.remove(index);
-        let written = completion.record.is_none_or(|(address, record)| self.write_record(address, record));
+        let written = completion
+            .record
+            .is_none_or(|(address, record)| self.write_record(completion.space, address, record));
         if !written {
             // Such an error has no interrupt of its own: the descriptor is not completed (3.13.3).
             self.software_error(completion.error_of_record());
@@ -124,8 +128,8 @@ impl<B: Bus> Dsa<B> {
     }
 
     /// Whether the record could be written.
-    fn write_record(&mut self, address: u64, record: Record) -> bool {
-        if !self.faults.translates(address, true) || self.faults.hits(address, BYTES) {
+    fn write_record(&mut self, space: u32, address: u64, record: Record) -> bool {
+        if !self.translates(space, address, true) || self.faults.hits(address, BYTES) {
             return false;
         }
         if self.faults.records_to_lose > 0 {

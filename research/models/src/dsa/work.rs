@@ -195,8 +195,9 @@ impl<B: Bus> Dsa<B> {
     fn read_seed(&mut self, serial: u64) -> bool {
         let Some(work) = self.works.get(&serial) else { return false };
         let address = work.descriptor.seed_address();
+        let space = work.origin.pasid;
         let mut bytes = [0; 4];
-        let translated = self.faults.translates(address, false);
+        let translated = self.translates(space, address, false);
         if translated && !self.faults.hits(address, 4) && self.bus.read(address, &mut bytes).is_ok() {
             if let Some(work) = self.works.get_mut(&serial) {
                 work.crc = u32::from_le_bytes(bytes);
@@ -246,9 +247,10 @@ impl<B: Bus> Dsa<B> {
         if length == 0 {
             return false;
         }
+        self.bus.enter_space(work.origin.pasid);
         let absent = work.operands().find(|operand| {
             let address = work.address(operand.address, at, length);
-            !self.faults.translates(address, operand.write)
+            !self.faults.translates(address, operand.write) || !self.bus.translates(address, operand.write)
         });
         if let Some(operand) = absent {
             let address = work.address(operand.address, at, length);
@@ -300,7 +302,8 @@ impl<B: Bus> Dsa<B> {
         let Some(work) = self.works.get_mut(&serial) else { return };
         let Some(fault) = work.requested.take() else { return };
         work.stage = Stage::Active;
-        if !self.faults.resolve(fault.0, fault.1) {
+        self.bus.enter_space(work.origin.pasid);
+        if !self.faults.resolve(fault.0, fault.1) || !self.bus.request_page(fault.0, fault.1) {
             let mut end = End::new(Status::PageRequestFailed);
             (end.fault, end.completed) = (Some(fault), work.issued);
             work.end = Some(end);
@@ -364,6 +367,7 @@ impl<B: Bus> Dsa<B> {
     /// Reads the data of a burst and does with it what the operation does. The bytes to write, if it writes; how it ends, if it ends here.
     fn take_data(&mut self, serial: u64, at: u64, length: u64) -> Result<Option<Vec<u8>>, End> {
         let Some(work) = self.works.get(&serial) else { return Ok(None) };
+        self.bus.enter_space(work.origin.pasid);
         let mut sources = [Vec::new(), Vec::new()];
         let places = work.operands().filter(|operand| !operand.write);
         for (data, operand) in sources.iter_mut().zip(places) {
@@ -439,6 +443,7 @@ impl<B: Bus> Dsa<B> {
         let dropped = work.end.is_some_and(|end| at >= end.completed);
         let places = work.operands().filter(|operand| operand.write);
         let mut failed = None;
+        self.bus.enter_space(work.origin.pasid);
         for operand in places.filter(|_| !dropped) {
             let address = work.address(operand.address, at, length);
             if self.faults.hits(address, length) || self.bus.write(address, &data).is_err() {

@@ -12,4 +12,5 @@ mod properties;
 mod queues;
 mod rates;
 mod registers;
+mod spaces;
 mod support;
