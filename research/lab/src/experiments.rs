@@ -14,6 +14,7 @@ mod run;
 use std::collections::BTreeSet;
 
 use crate::claims::{Claims, Place};
+use crate::dsa;
 use crate::markatos;
 use crate::nava;
 use crate::papa;
@@ -29,6 +30,9 @@ use run::{Figures, Run};
 
 /// All papers with experiments, in the order of their runs.
 pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
+
+/// Studies of our own, after the papers: figures without claims, and so without verdicts.
+pub const STUDIES: &[Paper] = &[dsa::STUDY];
 
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]
@@ -54,12 +58,13 @@ pub struct Outcome {
     pub failures: Vec<(String, RunError)>,
 }
 
-/// Reads and checks the experiments of every paper. With a non-empty `only`, keeps only what these claims and figures need.
+/// Reads and checks the experiments of every paper and study. With a non-empty `only`, keeps only what these claims and figures need.
 ///
 /// # Errors
 /// The first plan, parameter or name that is invalid.
 pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunError> {
-    let prepared: Vec<Prepared> = PAPERS.iter().map(Prepared::read).collect::<Result<_, _>>()?;
+    let all = PAPERS.iter().chain(STUDIES);
+    let prepared: Vec<Prepared> = all.map(Prepared::read).collect::<Result<_, _>>()?;
     let mut figures = BTreeSet::new();
     for plan in prepared.iter().flat_map(|paper| &paper.plans) {
         if !figures.insert(plan.figure.clone()) {
