@@ -17,6 +17,7 @@ use crate::claims::{Claims, Place};
 use crate::dsa;
 use crate::markatos;
 use crate::nava;
+use crate::nodes;
 use crate::papa;
 pub use crate::paper::{Case, Judge, Line, Paper, RunError, Runner};
 use crate::parameters::{Parameters, ParametersError};
@@ -32,7 +33,7 @@ use run::{Figures, Run};
 pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
 
 /// Studies of our own, after the papers: figures without claims, and so without verdicts.
-pub const STUDIES: &[Paper] = &[dsa::STUDY];
+pub const STUDIES: &[Paper] = &[dsa::STUDY, nodes::STUDY];
 
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]

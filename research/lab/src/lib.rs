@@ -22,6 +22,7 @@ mod live;
 pub mod machine;
 pub mod markatos;
 pub mod nava;
+pub mod nodes;
 pub mod papa;
 pub mod paper;
 pub mod parameters;
