@@ -15,7 +15,6 @@ mod tenants;
 
 use crate::paper::{Paper, Runner};
 
-/// The study.
 pub const STUDY: Paper = Paper {
     name: "dsa",
     title: "Intel DSA: batches, a core that copies, and several tenants (simulated, no silicon)",

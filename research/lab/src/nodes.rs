@@ -18,7 +18,6 @@ mod lines;
 
 use crate::paper::{Paper, Runner};
 
-/// The study.
 pub const STUDY: Paper = Paper {
     name: "nodes",
     title: "memferry-link with 2 to 10,000 nodes: what breaks first (simulated)",

@@ -22,7 +22,6 @@ use memferry_transfer::Failure;
 
 use crate::parameters::{Parameters, ParametersError};
 
-/// The modelled device.
 pub(super) type Device = Model<Ram>;
 
 /// Where memory begins. It is within 32 bits, as bus addresses of the lab are.

@@ -16,7 +16,6 @@ use memferry_clock::{EventQueue, Instant};
 use crate::parameters::{Parameters, ParametersError};
 use crate::rng::Rng;
 
-/// The link's rules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) chunk: u64,
@@ -34,7 +33,6 @@ pub(super) struct Rules {
     pub(super) rotates: bool,
 }
 
-/// What things take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     pub(super) answer: u64,
@@ -232,7 +230,6 @@ struct Run {
     renewing: usize,
 }
 
-/// Runs a load.
 pub(super) fn run(rules: Rules, costs: Costs, load: Load) -> Found {
     Run::new(rules, costs, load).run()
 }
@@ -319,8 +316,6 @@ impl Run {
     fn is_innocent(&self, reader: usize) -> bool {
         self.load.revoked.is_some() && reader + 1 == self.load.readers
     }
-
-    // The reader's side.
 
     fn send(&mut self, reader: usize, asked: Asked) {
         let connection = self.readers[reader].connection;
@@ -435,8 +430,6 @@ impl Run {
     fn since_revocation(&self) -> u64 {
         self.now - self.load.revoked.unwrap_or(self.now)
     }
-
-    // The owner's side.
 
     fn need_turn(&mut self, from: u64) {
         if !self.has_turn {

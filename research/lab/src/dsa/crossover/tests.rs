@@ -1,3 +1,5 @@
+//! Calibrated numbers are met, and each cause that docs/lab.md names changes what it is said to cause.
+
 use super::*;
 
 fn parameters() -> Parameters {

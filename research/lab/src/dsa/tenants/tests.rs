@@ -1,3 +1,5 @@
+//! Shares and waits of tenants, with the policy and the steps of the engine changed one at a time.
+
 use super::*;
 
 fn done(way: Between, policy: PolicyKind, chunk: Option<u64>, others: u64) -> Vec<Done> {

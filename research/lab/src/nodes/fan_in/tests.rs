@@ -1,3 +1,5 @@
+//! The simulation itself: every chunk once, times that add up, the slowest part bounds the rate.
+
 use super::*;
 
 fn parameters() -> Parameters {
