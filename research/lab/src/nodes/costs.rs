@@ -26,6 +26,7 @@ pub fn measure() -> [u64; 2] {
 }
 
 /// The median of rounds of one answer for each slot.
+#[expect(clippy::slow_vector_initialization, reason = "the link resizes, too")]
 fn median(staging: &[u8]) -> u64 {
     let mut rounds = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
