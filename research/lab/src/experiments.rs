@@ -14,8 +14,10 @@ mod run;
 use std::collections::BTreeSet;
 
 use crate::claims::{Claims, Place};
+use crate::dsa;
 use crate::markatos;
 use crate::nava;
+use crate::nodes;
 use crate::papa;
 pub use crate::paper::{Case, Judge, Line, Paper, RunError, Runner};
 use crate::parameters::{Parameters, ParametersError};
@@ -29,6 +31,9 @@ use run::{Figures, Run};
 
 /// All papers with experiments, in the order of their runs.
 pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
+
+/// Studies of our own, after the papers: figures without claims, and so without verdicts.
+pub const STUDIES: &[Paper] = &[dsa::STUDY, nodes::STUDY];
 
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]
@@ -54,12 +59,13 @@ pub struct Outcome {
     pub failures: Vec<(String, RunError)>,
 }
 
-/// Reads and checks the experiments of every paper. With a non-empty `only`, keeps only what these claims and figures need.
+/// Reads and checks the experiments of every paper and study. With a non-empty `only`, keeps only what these claims and figures need.
 ///
 /// # Errors
 /// The first plan, parameter or name that is invalid.
 pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunError> {
-    let prepared: Vec<Prepared> = PAPERS.iter().map(Prepared::read).collect::<Result<_, _>>()?;
+    let all = PAPERS.iter().chain(STUDIES);
+    let prepared: Vec<Prepared> = all.map(Prepared::read).collect::<Result<_, _>>()?;
     let mut figures = BTreeSet::new();
     for plan in prepared.iter().flat_map(|paper| &paper.plans) {
         if !figures.insert(plan.figure.clone()) {

@@ -10,10 +10,11 @@
 //! depends on the figures of the experiments and on the criterion in `claims.toml`. A row never mixes simulated and live figures.
 //!
 //! To add experiments on a paper: write a module beside [`wicki`] with plans, parameters, runners and judges, and add it to
-//! [`experiments::PAPERS`].
+//! [`experiments::PAPERS`]. A study of our own is the same without judges, and stands in [`experiments::STUDIES`].
 
 pub mod balancing;
 pub mod claims;
+pub mod dsa;
 pub mod experiments;
 pub mod figures;
 pub mod judging;
@@ -21,6 +22,7 @@ mod live;
 pub mod machine;
 pub mod markatos;
 pub mod nava;
+pub mod nodes;
 pub mod papa;
 pub mod paper;
 pub mod parameters;

@@ -3,6 +3,7 @@
 //! ```text
 //! initiation PROTOCOL ──► the shortest interleaving that breaks it, step by step; figure 8 as SVG
 //! workers ──► queues that move between 64 simulated workers
+//! link-costs ──► what memferry-link's thread does to the bytes of an answer, measured here
 //! research/lab/claims.toml, experiments ──► Report ──► table and summary on standard output
 //!                        │               ├──► target/lab/report.html, or --html FILE
 //!                        │               └──► --json FILE
@@ -28,6 +29,7 @@ use memferry_lab::figures::{self, FigureError};
 use memferry_lab::markatos::protocols::CATALOGUE;
 use memferry_lab::markatos::replay::{self, ReplayError, Request};
 use memferry_lab::markatos::{diagram, story::Story};
+use memferry_lab::nodes::costs;
 use memferry_lab::parameters::ParametersError;
 use memferry_lab::report::{Emulated, Machine, Page, Report, ReportError};
 use memferry_lab::results::Results;
@@ -74,6 +76,8 @@ enum Command {
     Initiation(Initiation),
     /// Simulates queues that move between the 64 workers of a server, and prints what that gains.
     Workers,
+    /// Measures what memferry-link's thread does to the bytes of an answer of 256 KiB, on this machine.
+    LinkCosts,
 }
 
 /// Replays the findings on a protocol; without a name, lists the protocols.
@@ -127,6 +131,7 @@ fn main() -> ExitCode {
     let ended = match &arguments.command {
         Some(Command::Initiation(initiation)) => show(initiation).map(|()| 0),
         Some(Command::Workers) => show_workers().map(|()| 0),
+        Some(Command::LinkCosts) => show_link_costs().map(|()| 0),
         None => run(&arguments),
     };
     match ended {
@@ -278,6 +283,14 @@ fn show(asked: &Initiation) -> Result<(), LabError> {
 /// Simulates queues that move between workers.
 fn show_workers() -> Result<(), LabError> {
     print(&balancing::simulate()?.to_string())
+}
+
+/// Measures the bytes of an answer of memferry-link.
+fn show_link_costs() -> Result<(), LabError> {
+    let [fresh, kept] = costs::measure();
+    print(&format!(
+        "an answer of 256 KiB: {fresh} ns in fresh memory, {kept} ns in memory that the allocator keeps\n"
+    ))
 }
 
 /// Prints a story. With `step`, waits for a line of input before each line.

@@ -104,6 +104,9 @@ impl Page<'_> {
                                          (Markatos), and Magnum 3000s (Nava). Drivers, policies and the path of a request are the code of the service. \
                                          Simulated rows and figures are the same, byte for byte, on any machine."
                 }
+                p {
+                    "The sections after those of the papers are studies of our own. They decide no claim, and no hardware stands behind them."
+                }
             }
         }
     }

@@ -13,6 +13,7 @@ use super::pictures::short;
 use super::words::rounded;
 use crate::experiments::RunError;
 use crate::table::Tables;
+use crate::verdict::Basis;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +31,8 @@ pub struct Cell {
     pub against: Option<String>,
     /// A dividend, if the cell is this number divided by the line's value.
     pub over: Option<f64>,
+    /// Whether the model was fitted to this number, in the tables of studies, which have no verdicts to say it.
+    pub basis: Option<Basis>,
 }
 
 /// One table of a paper.
@@ -90,12 +93,19 @@ pub(super) fn table_with_ours(
     found: &Tables,
     is_planned: impl Fn(&str) -> bool,
 ) -> Markup {
+    let has_bases = table.cells.iter().any(|cell| cell.basis.is_some());
     html! {
         section.table id=(format!("table-{}", table.id)) {
             h4 { (table.title) }
-                        p.place { "The paper's " (table.number) ", with our values beside it; simulated." }
+                        p.place {
+                @if has_bases { "Published: " (table.number) } @else { "The paper's " (table.number) }
+                ", with our values beside it; simulated."
+            }
             div.wide tabindex="0" role="region" aria-label=(table.title) { table {
-                thead { tr { @for head in ["", "unit", "paper", "ours", "off", "from"] { th scope="col" { (head) } } } }
+                thead { tr {
+                    @for head in ["", "unit", "paper", "ours", "off", "from"] { th scope="col" { (head) } }
+                    @if has_bases { th scope="col" { "ours is" } }
+                } }
                 tbody { @for cell in &table.cells { tr {
                     th scope="row" { (cell.what) }
                     td { (cell.unit) }
@@ -108,6 +118,7 @@ pub(super) fn table_with_ours(
                         @if is_planned(&cell.figure) { a href=(format!("#figure-{}", cell.figure)) { (cell.figure) } }
                         @else { (cell.figure) }
                     }
+                    @if has_bases { td { (cell.basis.map_or("", Basis::word)) } }
                 } } }
             } }
             p.note { (table.note) }
