@@ -135,7 +135,7 @@ static void exclusive(void)
 		for (i = 0; i < channels; i++) {
 			uint64_t bytes = moved_by(i);
 
-			if (i == cpu)
+			if ((long)i == cpu)
 				CHECK(bytes > 2 * (PART - 8192));
 			else
 				EQUAL(bytes, 0);

@@ -175,7 +175,7 @@ fn channels_take_turns_at_a_queue_of_one() {
     while ends.is_empty() && fixture.turn(&mut ends) {
         let done = tickets.iter().map(|ticket| fixture.engine.bytes_done(*ticket) / 1024);
         let (least, most) = done.fold((u64::MAX, 0), |(least, most), done| (least.min(done), most.max(done)));
-        assert!(ends.len() > 0 || most - least <= 3, "{least} to {most} pieces");
+        assert!(!ends.is_empty() || most - least <= 3, "{least} to {most} pieces");
     }
     ends.extend(fixture.finish());
     assert!(ends.len() == 8 && ends.iter().all(|end| end.outcome.result.is_ok()), "{ends:?}");
