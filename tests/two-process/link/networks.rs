@@ -7,6 +7,7 @@
 //! ```
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Three networks that are joined by a fourth, which ends with this value.
 pub(crate) struct Networks(Vec<String>);
@@ -17,7 +18,9 @@ impl Networks {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        let prefix = format!("mf{}", std::process::id());
+        // Tests run at the same time. A device's name has 15 bytes at most.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("mf{}x{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let networks = Self((0..4).map(|number| format!("{prefix}n{number}")).collect());
         let script = "set -e; for n in 0 1 2 3; do ip netns add $P'n'$n; ip -n $P'n'$n link set lo up; done
             ip -n $P'n3' link add name switch type bridge; ip -n $P'n3' link set switch up
