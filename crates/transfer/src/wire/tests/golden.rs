@@ -282,6 +282,7 @@ fn statuses_with_their_details() {
         (26, destination, Failure::Expired { side: destination, handle }, A),
         (27, source, Failure::PeerLost, 0),
         (28, source, Failure::PeerRefused { reason: PeerReason::Expired }, 2),
+        (28, source, Failure::PeerRefused { reason: PeerReason::EarlierRun }, 7),
     ];
     for (status, side, failure, detail) in failures {
         let side = u64::from(side == Side::Destination) << 28;
@@ -294,7 +295,7 @@ fn statuses_with_their_details() {
         pin_completion(completion, status << 16 | side | 1 << 29 | 1 << 24, 0x55, detail);
     }
     assert_eq!(decode_completion(&[29 << 16 | LONG, 0, 0], 0), Err(SlotError::Status(29)));
-    assert_eq!(decode_completion(&[28 << 16 | LONG, 0, 7], 0), Err(SlotError::Value));
+    assert_eq!(decode_completion(&[28 << 16 | LONG, 0, 8], 0), Err(SlotError::Value));
     for short in [11 << 16, 1 << 28, 1 << 29] {
         assert_eq!(decode_completion(&[short, 0, 0], 0), Err(SlotError::Length));
     }
