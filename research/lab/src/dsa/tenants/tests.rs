@@ -27,7 +27,7 @@ fn weights_give_short_requests_their_share() {
         [PolicyKind::Shared, PolicyKind::Weighted].map(|policy| done(Between::Service, policy, None, LONG));
     assert!(share(&weighted) > 75.0 && share(&weighted) > 8.0 * share(&shared), "{}", share(&weighted));
     let [shared, weighted] = [shared, weighted].map(|done| p99(&done).expect("some ended"));
-    assert!(weighted < 0.7 * shared, "{weighted} us, {shared} without weights");
+    assert!(weighted < 0.8 * shared, "{weighted} us, {shared} without weights");
 }
 
 /// A policy cannot take back what the device has: behind shorter steps of the others, short requests wait less.
