@@ -250,8 +250,10 @@ impl ModelPortal {
             std::fs::read_to_string(folder.join("absent")).ok().and_then(|text| text.parse::<u64>().ok());
         let is_batch = descriptor.words[0] >> 56 == u64::from(opcode::BATCH);
         if every.is_some_and(|every| self.submissions.is_multiple_of(every)) && !is_batch {
-            // The page of the first operand that is a little further on. The next submission finds it present.
-            model.faults().absent(descriptor.words[2] + 0x1000);
+            // A page of the first operand, and of nothing beside it: completion records must be present. The next submission finds it
+            // present.
+            let last = u64::from(descriptor.words[4] as u32).saturating_sub(1);
+            model.faults().absent(descriptor.words[2].wrapping_add(last.min(0x1000)));
             self.device.note("faulted");
         }
     }
