@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command as Program};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memferry_external::layout::EngineLayout;
@@ -39,7 +40,11 @@ pub(crate) struct FakeService {
 impl FakeService {
     /// Listens, and starts an engine process.
     pub(crate) fn start(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("memferry-engine-{name}-{}.sock", std::process::id()));
+        // An engine of a service before may still try to connect.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("memferry-engine-{name}-{}-{number}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let flags = SocketFlags::CLOEXEC;
         let listener =
