@@ -50,9 +50,10 @@ impl Program {
 
 const PROGRAMS: &[Program] = &[
     Program::new(&["suite"], "suite", test::KERNEL_SUITE.0, Some(test::KERNEL_SUITE.1)),
-    Program::new(&["service", "vfio"], binary::CLI, package::CLI, None),
+    Program::new(&["service", "vfio", "dsa-file"], binary::CLI, package::CLI, None),
     Program::new(&["vfio"], binary::ENGINE_IOAT, package::ENGINE_IOAT, None),
-    Program::new(&["vfio"], "brokered", package::ENGINE_IOAT, Some("brokered")),
+    // Clients of a service with an engine, whichever that is.
+    Program::new(&["vfio", "dsa-file"], "brokered", package::ENGINE_IOAT, Some("brokered")),
     Program::new(&["vfio"], "straying", package::ENGINE_IOAT, Some("straying")),
     Program::new(&["dsa-file"], binary::ENGINE_DSA, package::ENGINE_DSA, None),
     Program::new(&["dsa-file"], "queue_file", package::ENGINE_DSA, Some("queue_file")),
@@ -544,7 +545,10 @@ mod tests {
         assert_eq!(names(&machine::IOAT_VFIO), ["memferry", "memferry-engine-ioat", "brokered", "straying"]);
         assert_eq!(names(&machine::DSA_VFIO), ["portal"]);
         assert_eq!(names(Machine::named("x86").unwrap()), ["suite", "memferry"]);
-        assert_eq!(names(&machine::DSA_FILE), ["memferry-engine-dsa", "queue_file", "memferry-device"]);
+        assert_eq!(
+            names(&machine::DSA_FILE),
+            ["memferry", "brokered", "memferry-engine-dsa", "queue_file", "memferry-device"]
+        );
         assert_eq!(names(Machine::named("raspi2b").unwrap()), [""; 0]);
         let brokered = PROGRAMS.iter().find(|program| program.name == "brokered").unwrap();
         let line = brokered.arguments().join(" ");
