@@ -78,8 +78,9 @@ pub(crate) enum Command {
     Python(Passed),
     /// Measure one group of benchmarks on this machine.
     ///
-    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service
-    /// and bulk) install Debian's package ucx-utils, group twod installs OpenCV from PyPI below target/;
+    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service,
+    /// bulk and remote) install Debian's packages ucx-utils and libucx-dev, group twod installs OpenCV
+    /// from PyPI below target/, group remote unpacks there a newer UCX, rsync, sshd and an NFS server;
     /// where that is not possible, a message says so and these rows are not measured.
     ///
     ///   --quick        few rounds, to check that everything works
@@ -94,6 +95,7 @@ pub(crate) enum Command {
     ///                  policy       latencies, shares, limits
     ///                  preload      calls, programs
     ///                  fileserver   cold, hot, discarding
+    ///                  remote       reads, latency, files
     ///   --json FILE    also writes the figures to FILE
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(

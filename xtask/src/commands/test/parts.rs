@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{dpdk, matrix, publish, verdicts};
+use super::{dpdk, matrix, newer_ucx, publish, verdicts};
 use crate::commands::programs::lab_builds;
 use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
@@ -261,6 +261,14 @@ pub(crate) const PARTS: &[Part] = &[
         is_default: true,
         rotation: Some(480),
         run: |work, _| dpdk::run(work),
+    },
+    Part {
+        name: "link-ucx",
+        about: "the link's tests over UCX of Debian 13, which it unpacks, with that release's C library",
+        minutes: 3,
+        is_default: true,
+        rotation: Some(300),
+        run: |work, _| newer_ucx::run(work),
     },
     Part {
         name: "publish",
