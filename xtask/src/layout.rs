@@ -207,6 +207,11 @@ pub(crate) mod module {
     pub(crate) const DEBUG_CONFIG: &str = "kernel/guest/debug.config";
 }
 
+/// The guests of two links.
+pub(crate) mod roce {
+    pub(crate) const INIT: &str = "kernel/guest/roce";
+}
+
 /// The guest of the 9P file server.
 pub(crate) mod ninep {
     pub(crate) const INIT: &str = "crates/ninep/guest/init";
@@ -253,6 +258,7 @@ pub(crate) const SCRIPTS: &[&str] = &[
     ENGINE_INSTALL,
     module::INIT,
     ninep::INIT,
+    roce::INIT,
     packaging::CHROOT_CHECKS,
     packaging::PAGE_CHECKS,
     packaging::GUEST_CHECKS,

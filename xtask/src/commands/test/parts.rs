@@ -223,6 +223,14 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| guest::run(work, "v9fs"),
     },
     Part {
+        name: "guest-roce",
+        about: "two links over soft RoCE, in two guests, by UCX's verbs",
+        minutes: 3,
+        is_default: true,
+        rotation: None,
+        run: |work, _| guest::run(work, "roce"),
+    },
+    Part {
         name: "packages",
         about: "the Debian packages in fresh Debian 12 and 13, README.md and the guide followed word by word there",
         minutes: 12,
