@@ -264,6 +264,17 @@ impl Role {
     }
 }
 
+/// Processor time of the living threads of a process, in seconds.
+pub(crate) fn processor_seconds(process: u32) -> Result<f64, BenchError> {
+    let mut nanoseconds = 0;
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        // A thread may have ended meanwhile.
+        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        nanoseconds += text.split_whitespace().next().unwrap_or("0").parse::<u64>()?;
+    }
+    Ok(nanoseconds as f64 / 1e9)
+}
+
 /// Prints "ready", and waits until the input ends.
 pub(crate) fn wait_for_end_of_input() -> Result<(), BenchError> {
     println!("ready");
@@ -289,6 +300,17 @@ impl Program {
 
     pub(crate) fn runs(&mut self) -> Result<bool, BenchError> {
         Ok(self.0.0.try_wait()?.is_none())
+    }
+
+    /// The next line of its output; empty if it has ended. What follows it is left for [`output`](Self::output).
+    pub(crate) fn line(&mut self) -> Result<String, BenchError> {
+        let mut line = Vec::new();
+        let Some(output) = &mut self.0.0.stdout else { return Ok(String::new()) };
+        let mut byte = [0];
+        while output.read(&mut byte)? > 0 && byte != *b"\n" {
+            line.push(byte[0]);
+        }
+        Ok(String::from_utf8_lossy(&line).trim().to_owned())
     }
 
     /// Waits for success and returns the output, which must be short; `None` if the program failed.

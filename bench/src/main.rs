@@ -23,6 +23,7 @@ mod plots;
 mod policy;
 mod pollution;
 mod preload;
+mod remote;
 mod rows;
 mod run;
 mod scale;
@@ -123,6 +124,11 @@ const GROUPS: &[Group] = &[
     ("fileserver", "what serving a GiB of files costs: memferry, diod, sendfile", fileserver::measure),
     ("gpu", "copies to and from the memory of an NVIDIA GPU, against the driver alone", gpu::measure),
     ("commands", "`memferry copy` against `cp`", commands::measure),
+    (
+        "remote",
+        "memory of another node, against UCX alone, and files against rsync, scp and NFS",
+        remote::measure,
+    ),
     ("hostile", "what a client waits beside attackers, and whether the service ends", hostile::measure),
     ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
@@ -130,7 +136,7 @@ const GROUPS: &[Group] = &[
 ];
 
 /// Groups with parts; each refuses unknown ones.
-const IN_PARTS: [&str; 11] = [
+const IN_PARTS: [&str; 12] = [
     "service",
     "scale",
     "engine",
@@ -142,6 +148,7 @@ const IN_PARTS: [&str; 11] = [
     "fileserver",
     "gpu",
     "hostile",
+    "remote",
 ];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {

@@ -20,19 +20,25 @@ use crate::BenchError;
 
 /// A shell's exit code for a command ended by SIGINT.
 const INTERRUPTED: i32 = 130;
+/// A file system in memory.
+const MEMORY: &str = "/dev/shm";
 
 pub(crate) struct Run {
     quick: bool,
     only: Vec<String>,
     plots: Option<PathBuf>,
     directory: PathBuf,
+    /// Its place, perhaps not made yet.
+    in_memory: PathBuf,
     bar: ProgressBar,
 }
 
 impl Run {
     /// Begins a run: `quick` only checks that everything works; `only` selects parts.
     pub(crate) fn begin(quick: bool, only: &[String]) -> Result<Self, BenchError> {
-        let directory = std::env::temp_dir().join(format!("memferry-bench-{}", std::process::id()));
+        let name = format!("memferry-bench-{}", std::process::id());
+        let directory = std::env::temp_dir().join(&name);
+        let in_memory = Path::new(MEMORY).join(&name);
         std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let terminal = std::io::stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -40,8 +46,8 @@ impl Run {
         bar.set_style(
             ProgressStyle::with_template("{msg:<12} [{bar:40}] {pos}/{len}")?.progress_chars("=> "),
         );
-        end_on_signal(bar.clone(), directory.clone())?;
-        Ok(Self { quick, only: only.to_vec(), plots: None, directory, bar })
+        end_on_signal(bar.clone(), [directory.clone(), in_memory.clone()])?;
+        Ok(Self { quick, only: only.to_vec(), plots: None, directory, in_memory, bar })
     }
 
     /// Draws plots into this directory; without one, none are drawn.
@@ -79,6 +85,17 @@ impl Run {
     /// Directory for files, removed with the run.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Directory for long files, in memory if there is room for so many bytes, so that no disk is measured; removed with the run.
+    pub(crate) fn directory_in_memory(&self, bytes: u64) -> Result<&Path, BenchError> {
+        let has_room = rustix::fs::statvfs(MEMORY).is_ok_and(|about| about.f_bavail * about.f_bsize > bytes);
+        let made = has_room.then(|| std::fs::DirBuilder::new().mode(0o700).create(&self.in_memory));
+        if self.in_memory.exists() && made.is_none_or(|made| made.is_ok()) {
+            return Ok(&self.in_memory);
+        }
+        self.say(&format!("{MEMORY} has no room: files are in {}", self.directory.display()));
+        Ok(&self.directory)
     }
 
     /// Begins a part and returns its number of rounds: `full`, or few in a quick run.
@@ -128,11 +145,13 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
-        let _ = std::fs::remove_dir_all(&self.directory);
+        for directory in [&self.directory, &self.in_memory] {
+            let _ = std::fs::remove_dir_all(directory);
+        }
     }
 }
 
-fn end_on_signal(bar: ProgressBar, directory: PathBuf) -> Result<(), BenchError> {
+fn end_on_signal(bar: ProgressBar, directories: [PathBuf; 2]) -> Result<(), BenchError> {
     let (mut ours, handler_end) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, handler_end.try_clone()?)?;
@@ -142,7 +161,9 @@ fn end_on_signal(bar: ProgressBar, directory: PathBuf) -> Result<(), BenchError>
         let _handler_end = handler_end;
         if ours.read_exact(&mut [0]).is_ok() {
             bar.finish_and_clear();
-            let _ = std::fs::remove_dir_all(&directory);
+            for directory in &directories {
+                let _ = std::fs::remove_dir_all(directory);
+            }
             eprintln!("memferry-bench: interrupted");
             std::process::exit(INTERRUPTED);
         }

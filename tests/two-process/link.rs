@@ -43,6 +43,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The configuration of the role's link.
 const CONFIG: &str = "MEMFERRY_TEST_LINK";
+/// The version of UCX that is to be found, if a certain one is.
+const UCX_VERSION: &str = "MEMFERRY_TEST_UCX_VERSION";
 const MIB: u64 = 1 << 20;
 /// A peer that is silent for so long is lost: more than a busy machine takes.
 const TIMEOUT_MS: u64 = 3000;
@@ -321,6 +323,9 @@ fn bytes_go_both_ways_between_two_nodes() {
         connected(&mut queue, &remote, &own, [&alpha, &beta]);
         let expected_way = if way == Way::Encrypted { "bytes go encrypted" } else { "over UCX" };
         assert!(beta.told().contains(expected_way), "{way:?}: {}", beta.told());
+        if let Ok(version) = std::env::var(UCX_VERSION) {
+            assert!(beta.told().contains(&format!("uses UCX {version}")), "{}", beta.told());
+        }
         for (length, at, to) in
             [(1, 7, 0), (4095, 4097, 3), (256 << 10, 0, 4096), ((256 << 10) + 1, 5, 1), (5 * MIB + 7, 9, MIB)]
         {

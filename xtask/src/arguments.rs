@@ -78,8 +78,9 @@ pub(crate) enum Command {
     Python(Passed),
     /// Measure one group of benchmarks on this machine.
     ///
-    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service
-    /// and bulk) install Debian's package ucx-utils, group twod installs OpenCV from PyPI below target/;
+    /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service,
+    /// bulk and remote) install Debian's packages ucx-utils and libucx-dev, group twod installs OpenCV
+    /// from PyPI below target/, group remote unpacks there a newer UCX, rsync, sshd and an NFS server;
     /// where that is not possible, a message says so and these rows are not measured.
     ///
     ///   --quick        few rounds, to check that everything works
@@ -94,6 +95,7 @@ pub(crate) enum Command {
     ///                  policy       latencies, shares, limits
     ///                  preload      calls, programs
     ///                  fileserver   cold, hot, discarding
+    ///                  remote       reads, latency, files
     ///   --json FILE    also writes the figures to FILE
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
@@ -140,7 +142,7 @@ pub(crate) enum Command {
                           ./x lab initiation [PROTOCOL] [--processes N] [--attack] [--two-cpus] [--step] [--diagram FILE]"
     )]
     Lab(Passed),
-    /// Run the kernel module, the firmware or the file server in a QEMU guest.
+    /// Run the kernel module, the firmware, the file server or links in a QEMU guest.
     ///
     /// Boots MACHINE under QEMU and runs memferry's code in it, on a model of the hardware by other
     /// authors.
@@ -172,6 +174,8 @@ pub(crate) enum Command {
     ///             work queues of type kernel, dmatest, the module's tests, behind an IOMMU, on a newer
     ///             kernel, and how far type user gets. A module gives the emulated processor MOVDIR64B.
     ///             amd64 only; QEMU as for ioat. A part: MEMFERRY_DSA_SCENES=dsa (a wrong name lists all)
+    ///   roce      two guests, each with a service and a link, joined by a network of QEMU's: files go, come
+    ///             and are refused over soft RoCE (rdma_rxe), by UCX's verbs; amd64 only. A minute.
     ///   newer     no guest: builds the module for the newest kernel in Debian's backports
     ///
     /// Debian's packages of other architectures are downloaded and unpacked below target/, and not

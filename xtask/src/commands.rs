@@ -15,6 +15,7 @@ mod prepare;
 mod programs;
 mod soak;
 mod test;
+mod unpacked;
 
 use crate::arguments::Command;
 use crate::failure::Failure;

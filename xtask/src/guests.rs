@@ -15,6 +15,7 @@ pub(crate) mod module;
 pub(crate) mod n810;
 pub(crate) mod newer;
 pub(crate) mod packages;
+pub(crate) mod roce;
 pub(crate) mod served;
 pub(crate) mod v9fs;
 pub(crate) mod watch;
@@ -22,5 +23,5 @@ pub(crate) mod watch;
 /// The names of all guests, and of `newer`, in the order of the help.
 pub(crate) fn names() -> Vec<&'static str> {
     let machines = machine::MACHINES.iter().map(|machine| machine.name);
-    ["n810", "v9fs", "systemd", "ioat", "dsa"].into_iter().chain(machines).chain(["newer"]).collect()
+    ["n810", "v9fs", "systemd", "ioat", "dsa", "roce"].into_iter().chain(machines).chain(["newer"]).collect()
 }

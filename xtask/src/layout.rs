@@ -136,9 +136,11 @@ pub(crate) mod test {
     ];
     /// In [`super::package::CLI`]: the dashboard, with a test that needs a browser.
     pub(crate) const DASHBOARD: (&str, &str) = ("dashboard", "a_browser_shows_the_figures");
+    /// In [`super::package::CLI`]: the link of nodes to each other.
+    pub(crate) const LINK: &str = "link";
     /// In [`super::package::CLI`]: revocations of grants to another node.
     pub(crate) const REVOCATIONS: (&str, &str) =
-        ("link", "storm::revocations_in_mid_flight_leave_every_byte_right");
+        (LINK, "storm::revocations_in_mid_flight_leave_every_byte_right");
     /// In [`super::package::CLI`]: an engine process that is killed under load.
     pub(crate) const ENGINE_KILLS: (&str, &str) = ("engines", "an_engine_killed_under_load_loses_nothing");
     /// C programs under each installed compiler, sanitizer and checker, and programs with the preloaded library.
@@ -159,6 +161,9 @@ pub(crate) mod examples {
     pub(crate) const ENGINES: [&str; 3] =
         [ENGINE, "engines/example/Makefile", "engines/example-python/memferry_engine_example.py"];
 }
+
+/// What stands in for MPI in UCX's benchmark.
+pub(crate) const MPI: &str = "bench/twin/mpi.c";
 
 /// The driver for DPDK.
 pub(crate) mod dpdk {
@@ -200,6 +205,11 @@ pub(crate) mod module {
     /// Schedules of faults for the model of I/OAT.
     pub(crate) const FAULTS: &str = "kernel/guest/ioat";
     pub(crate) const DEBUG_CONFIG: &str = "kernel/guest/debug.config";
+}
+
+/// The guests of two links.
+pub(crate) mod roce {
+    pub(crate) const INIT: &str = "kernel/guest/roce";
 }
 
 /// The guest of the 9P file server.
@@ -248,6 +258,7 @@ pub(crate) const SCRIPTS: &[&str] = &[
     ENGINE_INSTALL,
     module::INIT,
     ninep::INIT,
+    roce::INIT,
     packaging::CHROOT_CHECKS,
     packaging::PAGE_CHECKS,
     packaging::GUEST_CHECKS,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use memferry_ninep::{Engine, Listener, Options, Server as OurServer};
 
 use crate::BenchError;
-use crate::children::{Program, Role};
+use crate::children::{Program, Role, processor_seconds};
 
 /// How long a server may take to start.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,13 +112,7 @@ impl Server {
             Process::Ours(role) => role.process(),
             Process::Other(program) => program.process(),
         };
-        let mut nanoseconds = 0;
-        for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-            // A thread may have ended meanwhile.
-            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            nanoseconds += text.split_whitespace().next().unwrap_or("0").parse::<u64>()?;
-        }
-        Ok(nanoseconds as f64 / 1e9)
+        processor_seconds(process)
     }
 }
 

@@ -14,6 +14,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use memferry::{Client, Ticket, copy};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::BenchError;
 use crate::children::{Program, Service};
@@ -91,6 +93,7 @@ const TESTS: [Test; 4] = [
 /// The last line of UCX's report.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Report {
+    pub(crate) median_us: f64,
     pub(crate) average_us: f64,
     pub(crate) mib_per_s: f64,
 }
@@ -102,7 +105,9 @@ fn parse(output: &str) -> Option<Report> {
         let words: Vec<_> = line.split_whitespace().skip_while(|word| *word == "Final:").collect();
         let numbers: Vec<f64> = words.iter().map(|word| word.parse().ok()).collect::<Option<_>>()?;
         match numbers[..] {
-            [_, _, _, average_us, _, mib_per_s, _, _] => Some(Report { average_us, mib_per_s }),
+            [_, median_us, _, average_us, _, mib_per_s, _, _] => {
+                Some(Report { median_us, average_us, mib_per_s })
+            }
             _ => None,
         }
     })
@@ -115,44 +120,60 @@ pub(crate) fn installed() -> bool {
         .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
 }
 
+/// UCX's benchmark: the words that start it, and its environment.
+pub(crate) struct Perftest<'a> {
+    pub(crate) words: &'a [&'a str],
+    pub(crate) environment: &'a [(&'a str, &'a str)],
+}
+
 /// Runs one of UCX's tests, both ends pinned.
 pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
-    // Another process may take the port before the server does; then the test fails.
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-    let client_cpu = cpu(0)?.to_string();
-    let server_cpu = cpu(1)?.to_string();
-    let mut server = Program::start(&[PROGRAM, "-c", &server_cpu, "-p", &port], &ENVIRONMENT)?;
-    let warm_up = (count / 10).max(1).to_string();
-    let size = bytes.to_string();
-    let count = count.to_string();
-    let words = [
-        PROGRAM,
-        "127.0.0.1",
-        "-c",
-        &client_cpu,
-        "-p",
-        &port,
-        "-t",
-        test,
-        "-s",
-        &size,
-        "-n",
-        &count,
-        "-w",
-        &warm_up,
-        "-f",
-    ];
-    let until = Instant::now() + LIMIT;
-    loop {
-        std::thread::sleep(RETRY);
-        if let Some(output) = Program::start(&words, &ENVIRONMENT)?.output(until)? {
-            return parse(&output)
-                .ok_or_else(|| format!("{PROGRAM} printed no report that can be parsed").into());
-        }
-        if !server.runs()? || Instant::now() >= until {
-            return Err(format!("{PROGRAM} failed").into());
+    let perftest = Perftest { words: &[PROGRAM], environment: &ENVIRONMENT };
+    Ok(perftest.run(test, bytes, count)?.0)
+}
+
+impl Perftest<'_> {
+    /// Runs one of its tests, both ends pinned. Also returns the seconds of processor time of the end that asks, with its start and
+    /// warm-up.
+    pub(crate) fn run(&self, test: &str, bytes: u64, count: usize) -> Result<(Report, f64), BenchError> {
+        // Another process may take the port before the server does; then the test fails.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let client_cpu = cpu(0)?.to_string();
+        let server_cpu = cpu(1)?.to_string();
+        let both = [self.words, &["-p", &port]].concat();
+        let mut server = Program::start(&[&both[..], &["-c", &server_cpu]].concat(), self.environment)?;
+        let warm_up = warm_up(count).to_string();
+        let size = bytes.to_string();
+        let count = count.to_string();
+        let words = [&*both, &["127.0.0.1", "-c", &client_cpu, "-t", test, "-s", &size]].concat();
+        let words = [&*words, &["-n", &count, "-w", &warm_up, "-f"]].concat();
+        let until = Instant::now() + LIMIT;
+        loop {
+            std::thread::sleep(RETRY);
+            let before = children_seconds()?;
+            if let Some(output) = Program::start(&words, self.environment)?.output(until)? {
+                let spent = children_seconds()? - before;
+                let report = parse(&output)
+                    .ok_or_else(|| format!("{PROGRAM} printed no report that can be parsed"))?;
+                return Ok((report, spent));
+            }
+            if !server.runs()? || Instant::now() >= until {
+                return Err(format!("{PROGRAM} failed").into());
+            }
         }
     }
+}
+
+/// Rounds of a test before those that are measured.
+pub(crate) fn warm_up(count: usize) -> usize {
+    (count / 10).max(1)
+}
+
+/// Processor time of children that have ended, in seconds.
+fn children_seconds() -> Result<f64, BenchError> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 /// Nanoseconds of one request: submitted, moved and read.
@@ -254,7 +275,7 @@ mod tests {
     #[test]
     fn the_final_line_is_parsed() {
         let line = "                       20000      0.699     0.710     0.713     5471.00    5477.63     1402273     1402273\n";
-        let expected = Some(Report { average_us: 0.713, mib_per_s: 5477.63 });
+        let expected = Some(Report { median_us: 0.699, average_us: 0.713, mib_per_s: 5477.63 });
         assert_eq!(parse(&format!("{HEAD}{line}")), expected);
         assert_eq!(parse(&format!("{HEAD}Final: {}", line.trim_start())), expected);
     }
@@ -262,7 +283,7 @@ mod tests {
     #[test]
     fn the_last_line_counts() {
         let lines = "1 2 3 4 5 6 7 8\n10 20 30 40 50 60 70 80\n\n";
-        assert_eq!(parse(lines), Some(Report { average_us: 40.0, mib_per_s: 60.0 }));
+        assert_eq!(parse(lines), Some(Report { median_us: 20.0, average_us: 40.0, mib_per_s: 60.0 }));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
-use crate::guests::{self, dsa, ioat, module, n810, newer, v9fs};
+use crate::guests::{self, dsa, ioat, module, n810, newer, roce, v9fs};
 use crate::packaging;
 use crate::work::Work;
 
@@ -16,6 +16,7 @@ pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
         "systemd" => packaging::guest::run(work),
         "ioat" => ioat::run(work),
         "dsa" => dsa::run(work),
+        "roce" => roce::run(work),
         "newer" => newer::run(work),
         _ => {
             let machine = Machine::named(name).ok_or_else(|| unknown(name))?;
@@ -39,7 +40,7 @@ mod tests {
     fn an_unknown_machine_is_wrong_use() {
         let failure = unknown("pdp11");
         assert_eq!(failure.exit_status(), 2);
-        for name in ["n810", "v9fs", "systemd", "ioat", "dsa", "zcu102-debug", "smdkc210", "newer"] {
+        for name in ["n810", "v9fs", "systemd", "ioat", "dsa", "roce", "zcu102-debug", "smdkc210", "newer"] {
             assert!(failure.to_string().contains(name), "{failure}");
         }
     }

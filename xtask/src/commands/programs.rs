@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::unpacked;
 use crate::failure::Failure;
 use crate::files::{copy, make_anew};
 use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, engine, examples, package};
 use crate::line::Line;
 use crate::setup::debian;
 use crate::setup::environments::OPENCV;
-use crate::stages::{execute, run};
+use crate::stages::{execute, run, say};
 use crate::work::Work;
 
 /// The demo's argument that the engines' folder follows.
@@ -95,12 +96,38 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     if names("commands") {
         build(&release(&PRODUCT_WORKSPACE, package::CLI))?;
     }
+    let mut surroundings = Vec::new();
+    if names("remote") {
+        surroundings = remote(work)?;
+    }
     if names("preload") {
         build(&release(&PRODUCT_WORKSPACE, package::PRELOAD))?;
     }
     build(&release(&PRODUCT_WORKSPACE, package::BENCH))?;
-    let line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
+    let mut line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
+    for (name, folder) in surroundings {
+        line = line.env(name, folder);
+    }
     Err(execute(&line.args(arguments)))
+}
+
+/// Builds the programs of group `remote`, and unpacks what it compares with, if that can be had. Gives variables that name the folders.
+fn remote(work: &Work) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
+    for name in [package::CLI, package::LINK] {
+        build(&release(&PRODUCT_WORKSPACE, name))?;
+    }
+    work.setup.optional_tools(&[debian::UCX, debian::UCX_HEADERS], "UCX: its rows are not measured");
+    let mut found = Vec::new();
+    for (variable, folder) in [
+        ("MEMFERRY_BENCH_UCX", unpacked::newer_ucx(work)),
+        ("MEMFERRY_BENCH_REMOTE_TOOLS", unpacked::file_servers(work)),
+    ] {
+        match folder {
+            Ok(folder) => found.push((variable, folder)),
+            Err(failure) => say(format_args!("{failure}: some rows are not measured")),
+        }
+    }
+    Ok(found)
 }
 
 /// Whether the arguments of a benchmark choose this part, or none.

@@ -12,6 +12,7 @@ mod another_user;
 mod dpdk;
 mod full;
 mod matrix;
+mod newer_ucx;
 mod parts;
 mod progress;
 mod publish;

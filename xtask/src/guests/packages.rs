@@ -239,6 +239,17 @@ pub(crate) fn beginning(folder: &Path, beginning: &str) -> Option<PathBuf> {
     found.into_iter().next()
 }
 
+/// The files in a folder whose names have this prefix, not folders.
+pub(crate) fn all_beginning(folder: &Path, beginning: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let begins = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning)) && !path.is_dir()
+    };
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(begins).collect();
+    found.sort();
+    found
+}
+
 /// The static busybox among the unpacked packages. Its path depends on the release of Debian.
 pub(crate) fn busybox(unpacked: &Path) -> Result<PathBuf, Failure> {
     ["bin/busybox", "usr/bin/busybox"]

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn fill_root(work: &Work, unpacked: &Path, folder: &Path) -> Result<(), Failure>
     }
     let mut lines = Vec::new();
     for from in [unpacked.join("lib").join(GNU), unpacked.join("usr/lib").join(GNU)] {
-        for file in LIBRARIES.iter().flat_map(|beginning| beginnings(&from, beginning)) {
+        for file in LIBRARIES.iter().flat_map(|beginning| packages::all_beginning(&from, beginning)) {
             lines.push(Line::new("cp").arg("-d").arg(file).arg(&libraries));
         }
     }
@@ -130,17 +130,6 @@ fn fill_root(work: &Work, unpacked: &Path, folder: &Path) -> Result<(), Failure>
     let loader = "ld-linux-x86-64.so.2";
     let to = root.join("lib64").join(loader);
     symlink(format!("/lib/{GNU}/{loader}"), &to).map_err(|error| broken(&to, &error))
-}
-
-/// The files in a folder whose names have this prefix.
-fn beginnings(folder: &Path, beginning: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let begins = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning)) && !path.is_dir()
-    };
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(begins).collect();
-    found.sort();
-    found
 }
 
 /// A small source tree: a header, a main program, and parts that each add their number.

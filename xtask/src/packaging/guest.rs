@@ -25,7 +25,7 @@ use crate::work::Work;
 
 const RELEASE: &str = "bookworm";
 /// What the checks use, and what a package that is installed without a network depends on.
-const INCLUDED: &str = "systemd-sysv,udev,dbus,kmod,procps,linux-image-amd64,linux-headers-amd64,dkms,git,python3,curl,ca-certificates";
+const INCLUDED: &str = "systemd-sysv,udev,dbus,kmod,procps,linux-image-amd64,linux-headers-amd64,dkms,git,python3,curl,ca-certificates,libucx0";
 /// Large enough for the release, the headers, and what the checks add.
 const DISK: &str = "3G";
 const CHECKS: &str = "\
@@ -47,8 +47,11 @@ pub(crate) fn run(work: &Work) -> Result<(), Failure> {
     let debs = built::run(work)?;
     let folder = work.place.built("guest-systemd");
     make(&folder)?;
-    if !folder.join("base.img").exists() {
+    // One that was made before may lack what is needed now.
+    let includes = folder.join("included.txt");
+    if !folder.join("base.img").exists() || fs::read_to_string(&includes).ok().as_deref() != Some(INCLUDED) {
         make_base(work, &folder)?;
+        write(&includes, INCLUDED)?;
     }
     let given = folder.join("given");
     make_anew(&given)?;

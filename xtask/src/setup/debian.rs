@@ -95,6 +95,8 @@ pub(crate) const BROWSER: &[Tool] =
 pub(crate) const CHROOTS: &[Tool] = &[Tool::program("mmdebstrap", "mmdebstrap")];
 /// The library that benchmarks of messages compare with.
 pub(crate) const UCX: &[Tool] = &[Tool::program("ucx-utils", "ucx_perftest")];
+/// What a program that uses it is compiled with.
+pub(crate) const UCX_HEADERS: &[Tool] = &[Tool::file("libucx-dev", "/usr/include/ucp/api/ucp.h")];
 /// DPDK's libraries and test program, and what builds a driver for it.
 pub(crate) const DPDK: &[Tool] = &[
     Tool::program("dpdk-dev", "dpdk-test"),

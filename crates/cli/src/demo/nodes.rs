@@ -104,7 +104,8 @@ fn start(stage: &Stage, program: &Path, networks: Option<&Networks>) -> Result<[
         command.push(program.clone());
         command.extend(["run", "--socket"].map(PathBuf::from));
         command.push(service.socket.clone());
-        command.extend([PathBuf::from("--config"), config]);
+        let status = stage.path_of(Part::Engines, &format!("{name}.status"));
+        command.extend([PathBuf::from("--config"), config, PathBuf::from("--status"), status]);
         let client = Client::connect(&service.socket)?;
         let mut node = Node { client, link: None, service, command };
         node.start_link(stage)?;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{dpdk, matrix, publish, verdicts};
+use super::{dpdk, matrix, newer_ucx, publish, verdicts};
 use crate::commands::programs::lab_builds;
 use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
@@ -223,6 +223,14 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| guest::run(work, "v9fs"),
     },
     Part {
+        name: "guest-roce",
+        about: "two links over soft RoCE, in two guests, by UCX's verbs",
+        minutes: 3,
+        is_default: true,
+        rotation: None,
+        run: |work, _| guest::run(work, "roce"),
+    },
+    Part {
         name: "packages",
         about: "the Debian packages in fresh Debian 12 and 13, README.md and the guide followed word by word there",
         minutes: 12,
@@ -261,6 +269,14 @@ pub(crate) const PARTS: &[Part] = &[
         is_default: true,
         rotation: Some(480),
         run: |work, _| dpdk::run(work),
+    },
+    Part {
+        name: "link-ucx",
+        about: "the link's tests over UCX of Debian 13, which it unpacks, with that release's C library",
+        minutes: 3,
+        is_default: true,
+        rotation: Some(300),
+        run: |work, _| newer_ucx::run(work),
     },
     Part {
         name: "publish",
