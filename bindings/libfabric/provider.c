@@ -69,16 +69,25 @@ static bool endpoint_fits(const struct fi_ep_attr *hints) {
                        hints->max_order_war_size || hints->max_order_waw_size || hints->protocol_version > 1);
 }
 
+/* Peers of other nodes are not reached. Open MPI asks for them in any case, also for a job on one node, so a user may say that it
+ * will not use them. */
+static uint64_t remote_caps(void) {
+    int claimed = 0;
+
+    (void)fi_param_get_bool(&memferry_provider, "claim_remote", &claimed);
+    return claimed ? FI_REMOTE_COMM : 0;
+}
+
 static bool domain_fits(const struct fi_domain_attr *hints) {
     return !hints ||
            !((hints->name && strcmp(hints->name, PROVIDER_NAME) != 0) || hints->control_progress == FI_PROGRESS_AUTO ||
              hints->data_progress == FI_PROGRESS_AUTO || hints->mr_key_size > KEY_BYTES || hints->cq_data_size > sizeof(uint64_t) ||
-             exceeds(hints->caps, FI_LOCAL_COMM) || hints->mr_iov_limit > 1 || hints->auth_key_size > 0);
+             exceeds(hints->caps, FI_LOCAL_COMM | remote_caps()) || hints->mr_iov_limit > 1 || hints->auth_key_size > 0);
 }
 
 static bool fits(const struct fi_info *hints) {
     return !hints ||
-           !(exceeds(hints->caps, CAPS) || (hints->addr_format != FI_FORMAT_UNSPEC && hints->addr_format != FI_ADDR_STR) ||
+           !(exceeds(hints->caps, CAPS | remote_caps()) || (hints->addr_format != FI_FORMAT_UNSPEC && hints->addr_format != FI_ADDR_STR) ||
              !endpoint_fits(hints->ep_attr) || !domain_fits(hints->domain_attr) || !transmit_fits(hints->tx_attr) ||
              !receive_fits(hints->rx_attr) ||
              (hints->fabric_attr && hints->fabric_attr->name && strcmp(hints->fabric_attr->name, PROVIDER_NAME) != 0));
@@ -451,6 +460,8 @@ struct fi_provider *fi_prov_ini(void) {
     fi_param_define(&memferry_provider, "socket", FI_PARAM_STRING, "Socket of the memferry service (default: /run/memferry.sock)");
     fi_param_define(&memferry_provider, "users", FI_PARAM_STRING,
                     "Numbers of further users who may connect, with commas, or \"any\" (default: only the program's own)");
+    fi_param_define(&memferry_provider, "claim_remote", FI_PARAM_BOOL,
+                    "Claim FI_REMOTE_COMM, which Open MPI asks for. Peers of other nodes are not reached all the same (default: no)");
     fi_param_define(&memferry_provider, "move", FI_PARAM_SIZE_T,
                     "Registered memory of at least so many bytes is moved into frames, whole pages of it; 0 for never (default: 65536)");
     return &memferry_provider;
