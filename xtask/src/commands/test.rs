@@ -11,10 +11,12 @@
 mod another_user;
 mod dpdk;
 mod full;
+mod libfabric;
 mod matrix;
 mod parts;
 mod progress;
 mod publish;
+mod service;
 mod verdicts;
 
 use std::path::Path;
