@@ -178,6 +178,14 @@ pub(crate) mod dpdk {
         ["lib/dmadev/rte_dmadev_pmd.h", "lib/eal/include/dev_driver.h", "drivers/bus/vdev/bus_vdev_driver.h"];
 }
 
+/// The provider for libfabric.
+pub(crate) mod libfabric {
+    pub(crate) const FOLDER: &str = "bindings/libfabric";
+    pub(crate) const PROVIDER: &str = "memferry";
+    /// Its own tests, the last of which measures.
+    pub(crate) const TESTS: [&str; 3] = ["scenes", "hostile", "costs"];
+}
+
 pub(crate) const PYTHON: &str = "bindings/python";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
 

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::place::Place;
-use crate::setup::environments::{AUDIT, OPENCV, PACKAGE};
+use crate::setup::environments::{AUDIT, MPI, OPENCV, PACKAGE};
 use crate::setup::{ARM, Setup, debian};
 use crate::stages::{print, say};
 
@@ -24,6 +24,8 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
         debian::KERNEL_BUILD,
         debian::UCX,
         debian::DPDK,
+        debian::LIBFABRIC,
+        debian::OPEN_MPI,
         debian::PACKAGING,
         debian::CHROOTS,
         debian::WHERE_INSTALLED,
@@ -39,8 +41,9 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
     let has_python = setup.environment(&PACKAGE);
     let has_opencv = setup.environment(&OPENCV);
     let has_audit = setup.environment(&AUDIT);
+    let has_mpi = setup.environment(&MPI);
     say("Debian packages for guests are downloaded when a guest first runs, and are not installed");
-    if !has_python || !has_opencv || !has_audit {
+    if !has_python || !has_opencv || !has_audit || !has_mpi {
         return Err(Failure::setup("a Python environment could not be made"));
     }
     print(match (is_dry, setup.has_gaps()) {

@@ -11,11 +11,13 @@
 mod another_user;
 mod dpdk;
 mod full;
+mod libfabric;
 mod matrix;
 mod newer_ucx;
 mod parts;
 mod progress;
 mod publish;
+mod service;
 mod verdicts;
 
 use std::path::Path;

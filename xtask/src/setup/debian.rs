@@ -105,6 +105,19 @@ pub(crate) const DPDK: &[Tool] = &[
     Tool::program("pkg-config", "pkg-config"),
     Tool::program("xz-utils", "xz"),
 ];
+/// libfabric's headers and test program, and what builds a provider for it.
+pub(crate) const LIBFABRIC: &[Tool] = &[
+    Tool::program("libfabric-bin", "fi_pingpong"),
+    Tool::file("libfabric-dev", "/usr/include/rdma/providers/fi_prov.h"),
+    Tool::program("make", "make"),
+    Tool::program("pkg-config", "pkg-config"),
+];
+/// Open MPI, which uses libfabric, and Python programs that use Open MPI.
+pub(crate) const OPEN_MPI: &[Tool] = &[
+    Tool::program("openmpi-bin", "mpirun.openmpi"),
+    Tool::file("python3-mpi4py", "/usr/lib/python3/dist-packages/mpi4py"),
+    Tool::file("python3-numpy", "/usr/lib/python3/dist-packages/numpy"),
+];
 /// Tools that lint and tests use if they are installed.
 pub(crate) const WHERE_INSTALLED: &[Tool] =
     &[Tool::program("shellcheck", "shellcheck"), Tool::program("sparse", "sparse")];

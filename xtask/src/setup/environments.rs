@@ -27,6 +27,9 @@ pub(crate) const AUDIT: Environment =
 /// The library that picture benchmarks compare with.
 pub(crate) const OPENCV: Environment =
     Environment { name: "bench-python", pins: &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"] };
+/// Downloads the tests of mpi4py, whose sources pip must be able to describe.
+pub(crate) const MPI: Environment =
+    Environment { name: "mpi-python", pins: &["setuptools==59.8.0", "wheel==0.48.0"] };
 
 impl Environment {
     pub(crate) fn folder(&self, target: &Path) -> PathBuf {

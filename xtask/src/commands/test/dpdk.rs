@@ -12,11 +12,11 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
+use super::service::Service;
 use crate::failure::Failure;
-use crate::files::{broken, make, make_anew};
+use crate::files::{make, make_anew};
 use crate::guests::packages::{self, Packages};
 use crate::guests::served::SocketFolder;
 use crate::layout::{PRODUCT_WORKSPACE, binary, dpdk};
@@ -28,10 +28,6 @@ use crate::work::Work;
 
 /// How long one run of DPDK's test may take. It takes ten seconds.
 const LIMIT: &str = "120";
-/// How long a service may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What the service says once it listens.
-const LISTENS: &str = "listening on ";
 /// Huge pages of 2 MiB that a run takes: its memory twice while it is moved into frames.
 const HUGE_PAGES: u64 = 320;
 /// Memory of a run, in MiB: enough for the buffers of the test, and less than the tests of memory that grows ask for.
@@ -253,42 +249,6 @@ fn free_huge_pages_of(meminfo: &str) -> u64 {
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
     if value("Hugepagesize:") == Some(2048) { value("HugePages_Free:").unwrap_or(0) } else { 0 }
-}
-
-/// A service of this build; it ends with this value.
-struct Service(Child);
-
-impl Service {
-    fn start(command: &Path, socket: &Path) -> Result<Self, Failure> {
-        let log = socket.with_extension("log");
-        let file = fs::File::create(&log).map_err(|error| broken(&log, &error))?;
-        let errors = file.try_clone().map_err(|error| broken(&log, &error))?;
-        let line = Line::new(command).args(["serve", "--socket"]).arg(socket);
-        let mut command = line.command();
-        command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child =
-            command.spawn().map_err(|error| Failure::setup(format!("cannot start {line}: {error}")))?;
-        let service = Self(child);
-        let start = Instant::now();
-        loop {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            if said.contains(LISTENS) {
-                return Ok(service);
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(Failure::setup(format!("the service does not listen; it said: {}", said.trim())));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // Its clients are gone; nothing is lost.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{dpdk, matrix, newer_ucx, publish, verdicts};
+use super::{dpdk, libfabric, matrix, newer_ucx, publish, verdicts};
 use crate::commands::programs::lab_builds;
 use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
@@ -277,6 +277,14 @@ pub(crate) const PARTS: &[Part] = &[
         is_default: true,
         rotation: Some(300),
         run: |work, _| newer_ucx::run(work),
+    },
+    Part {
+        name: "libfabric",
+        about: "the provider for libfabric under fi_pingpong, and under mpi4py's tests on Open MPI; installs both",
+        minutes: 12,
+        is_default: true,
+        rotation: None,
+        run: |work, _| libfabric::run(work),
     },
     Part {
         name: "publish",

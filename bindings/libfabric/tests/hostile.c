@@ -1,0 +1,292 @@
+/* A peer that does not keep the rules: what it sends to a process with this provider, which has to go on.
+ *
+ *     hostile MEMFERRY SOCKET [ROUNDS]
+ *
+ * One process has an endpoint and also serves a good peer. The other one writes greetings and rings by itself, wrong in all ways that
+ * are named here and in ROUNDS random ones. SPDX-License-Identifier: Apache-2.0 OR MIT */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/un.h>
+
+#include "../provider.h"
+
+#include "peer.h"
+
+#define HEAD_BYTES 4096
+#define RING_BYTES (64 * 1024)
+#define CAPS (FI_MSG | FI_TAGGED | FI_RMA)
+#define MODES (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
+
+/* As wire.c has them. */
+struct head {
+    _Atomic uint64_t produced;
+    uint8_t pad[56];
+    _Atomic uint64_t consumed;
+};
+
+struct greeting {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t ring_bytes;
+    uint64_t session;
+    char name[NAME_BYTES];
+};
+
+static struct greeting good = {0x6d666669, 1, RING_BYTES, 12345, ""};
+static unsigned rounds = 2000;
+static uint64_t state = 0x9e3779b97f4a7c15ULL;
+
+static uint64_t chance(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static int connect_to(const char *name) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int one = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    memcpy(address.sun_path + 1, name, strlen(name));
+    CHECK(one >= 0);
+    CHECK(connect(one, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))) == 0);
+    return one;
+}
+
+static int make_ring(size_t bytes, int seals, struct head **head) {
+    int memfd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    CHECK(memfd >= 0 && ftruncate(memfd, (off_t)bytes) == 0 && fcntl(memfd, F_ADD_SEALS, seals) == 0);
+    *head = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+    CHECK(*head != MAP_FAILED);
+    return memfd;
+}
+
+static void greet(int one, const void *greeting, size_t length, int memfd) {
+    struct iovec iov = {(void *)(uintptr_t)greeting, length};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (memfd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof(control.bytes);
+        control.header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.header), &memfd, sizeof(memfd));
+    }
+    CHECK(sendmsg(one, &message, MSG_NOSIGNAL) == (ssize_t)length);
+}
+
+/* Waits until the other side has closed the connection; its greeting may come first. */
+static void is_closed(int one) {
+    struct timeval limit = {PATIENCE_SECONDS, 0};
+    struct greeting answer;
+    ssize_t got;
+
+    CHECK(setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+    do
+        got = recv(one, &answer, sizeof(answer), 0);
+    while (got > 0);
+    CHECK(got == 0 || errno == ECONNRESET);
+    close(one);
+}
+
+static void wrong_greetings(const char *name) {
+    struct head *head;
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+    int memfd = make_ring(HEAD_BYTES + RING_BYTES, seals, &head);
+    int unsealed = make_ring(HEAD_BYTES + RING_BYTES, 0, &head);
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    struct greeting wrong[6] = {good, good, good, good, good, good};
+    int one;
+
+    wrong[0].magic++;
+    wrong[1].version++;
+    wrong[2].ring_bytes = RING_BYTES - 1;
+    wrong[3].ring_bytes = 1ULL << 63;
+    snprintf(wrong[4].name, sizeof(wrong[4].name), "memferry://%u/00000000deadbeef", geteuid() + 1);
+    memset(wrong[5].name, 'm', sizeof(wrong[5].name));
+    for (int i = 0; i < 6; i++) {
+        one = connect_to(name);
+        greet(one, &wrong[i], sizeof(good), memfd);
+        is_closed(one);
+    }
+    const struct {
+        size_t length;
+        int descriptor;
+    } others[] = {{sizeof(good) - 1, memfd}, {1, memfd}, {sizeof(good), -1}, {sizeof(good), unsealed}, {sizeof(good), file}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        one = connect_to(name);
+        greet(one, &good, others[i].length, others[i].descriptor);
+        is_closed(one);
+    }
+    close(connect_to(name));
+    close(memfd);
+    close(unsealed);
+    close(file);
+}
+
+struct ring {
+    int socket;
+    struct head *head;
+    uint64_t produced;
+};
+
+static struct ring open_ring(const char *name) {
+    struct ring ring = {.socket = connect_to(name)};
+    int memfd = make_ring(HEAD_BYTES + RING_BYTES, F_SEAL_SHRINK, &ring.head);
+
+    greet(ring.socket, &good, sizeof(good), memfd);
+    close(memfd);
+    return ring;
+}
+
+static void put(struct ring *ring, const struct record *record) {
+    uint8_t *bytes = (uint8_t *)ring->head + HEAD_BYTES;
+
+    memcpy(bytes + (ring->produced & (RING_BYTES - 1)), record, sizeof(*record));
+    ring->produced += sizeof(*record) + ((record->length + 63) & ~63u);
+    atomic_store(&ring->head->produced, ring->produced);
+}
+
+/* Each of these ends the connection. */
+static void wrong_records(const char *name) {
+    const struct record wrong[] = {
+        {.kind = 0},
+        {.kind = 99},
+        {.kind = RECORD_GO, .id = 1},
+        {.kind = RECORD_DONE},
+        {.kind = RECORD_OPENED},
+        {.kind = RECORD_CLOSED},
+        {.kind = RECORD_EAGER, .length = 40000, .total = 40000},
+        {.kind = RECORD_EAGER, .length = 64, .total = 65},
+        {.kind = RECORD_EAGER, .length = UINT32_MAX, .total = UINT32_MAX},
+        {.kind = RECORD_LONG, .total = UINT64_MAX},
+        {.kind = RECORD_LONG, .total = 0},
+    };
+    struct ring ring;
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ring = open_ring(name);
+        put(&ring, &wrong[i]);
+        is_closed(ring.socket);
+        munmap(ring.head, HEAD_BYTES + RING_BYTES);
+    }
+    /* Counters beyond the ring. */
+    const uint64_t counts[] = {1, 63, RING_BYTES + 64, UINT64_MAX};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        ring = open_ring(name);
+        atomic_store(&ring.head->produced, counts[i]);
+        is_closed(ring.socket);
+        munmap(ring.head, HEAD_BYTES + RING_BYTES);
+    }
+    /* It says that it has read what nobody sent; the answer to this record finds that out. */
+    ring = open_ring(name);
+    atomic_store(&ring.head->consumed, 4096);
+    put(&ring, &(struct record){.kind = RECORD_OPEN, .key = 1});
+    is_closed(ring.socket);
+    munmap(ring.head, HEAD_BYTES + RING_BYTES);
+}
+
+/* Records that have a meaning, with numbers that may have none. */
+static void random_records(const char *name, uint64_t key, uint64_t address) {
+    static const uint8_t kinds[] = {RECORD_EAGER, RECORD_LONG, RECORD_OPEN, RECORD_READ, RECORD_WRITE, RECORD_IMMEDIATE, RECORD_FORGET, RECORD_DATA};
+
+    for (unsigned round = 0; round < rounds; round++) {
+        struct ring ring = open_ring(name);
+        unsigned count = (unsigned)(chance() % 40) + 1;
+
+        for (unsigned i = 0; i < count; i++) {
+            struct record record = {.kind = kinds[chance() % sizeof(kinds)], .flags = (uint8_t)(chance() & 15)};
+
+            record.length = (uint32_t)(chance() % 3 ? chance() % 512 : chance());
+            if (record.length > 1024)
+                record.length = 0;
+            record.total = chance() % 2 ? record.length : chance() >> (chance() % 64);
+            record.id = chance() >> (chance() % 64);
+            record.address = chance() % 2 ? address + chance() % 70000 : chance() >> (chance() % 64);
+            record.key = chance() % 2 ? key : chance();
+            record.tag = 1000 + chance() % 100;
+            put(&ring, &record);
+        }
+        if (round % 16 == 0)
+            memset((uint8_t *)ring.head + HEAD_BYTES, (int)chance(), RING_BYTES);
+        close(ring.socket);
+        munmap(ring.head, HEAD_BYTES + RING_BYTES);
+    }
+}
+
+struct offer {
+    uint64_t address;
+    uint64_t key;
+};
+
+/* A good peer beside the hostile one: it is the one that the victim answers. */
+static void attacks(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    struct offer offer;
+    char victim[sizeof(peer->name)];
+    char text[8] = "";
+
+    open_peer(peer, CAPS, MODES);
+    size_t length = sizeof(victim);
+    CHECK(fi_av_lookup(peer->av, peer->other, victim, &length) == 0);
+    hear(peer, &offer, sizeof(offer));
+    wrong_greetings(victim);
+    wrong_records(victim);
+    random_records(victim, offer.key, offer.address);
+    /* The victim still answers. */
+    UNTIL_ROOM(peer, fi_tsend(peer->ep, "ping", 4, NULL, peer->other, 1, NULL));
+    CHECK(next(peer, &entry) == 0);
+    CHECK(fi_trecv(peer->ep, text, sizeof(text), NULL, FI_ADDR_UNSPEC, 2, 0, NULL) == 0);
+    CHECK(next(peer, &entry) == 0 && entry.len == 4 && memcmp(text, "pong", 4) == 0);
+    close_peer(peer);
+}
+
+static void endures(struct peer *peer) {
+    char *memory = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct fi_cq_tagged_entry entry;
+    struct fid_mr *mr;
+    struct offer offer;
+    int error;
+
+    CHECK(memory != MAP_FAILED);
+    open_peer(peer, CAPS, MODES);
+    /* What a peer may read, and nothing around it. */
+    CHECK(fi_mr_reg(peer->domain, memory + 4096, 65536, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
+    offer = (struct offer){(uintptr_t)memory + 4096, fi_mr_key(mr)};
+    tell(peer, &offer, sizeof(offer));
+    CHECK(fi_trecv(peer->ep, memory, 4, NULL, FI_ADDR_UNSPEC, 1, 0, NULL) == 0);
+    /* Random writes with data for the completion queue are completions too. */
+    do
+        error = next(peer, &entry);
+    while (error == 0 && entry.tag != 1);
+    CHECK(error == 0 && memcmp(memory, "ping", 4) == 0);
+    for (size_t i = 4; i < 1 << 20; i++)
+        CHECK(memory[i] == 0);
+    UNTIL_ROOM(peer, fi_tsend(peer->ep, "pong", 4, NULL, peer->other, 2, NULL));
+    do
+        error = next(peer, &entry);
+    while (error == 0 && !(entry.flags & FI_SEND));
+    CHECK(error == 0);
+    CHECK(fi_close(&mr->fid) == 0);
+    close_peer(peer);
+}
+
+int main(int count, char **arguments) {
+    if (count < 3 || count > 4) {
+        fprintf(stderr, "usage: %s MEMFERRY SOCKET [ROUNDS]\n", arguments[0]);
+        return 2;
+    }
+    snprintf(good.name, sizeof(good.name), "memferry://%u/00000000deadbeef", geteuid());
+    if (count == 4)
+        rounds = (unsigned)atoi(arguments[3]);
+    start_service(arguments[1], arguments[2]);
+    play("a peer that does not keep the rules", attacks, endures, 0);
+    stop_service();
+    printf("all scenes passed\n");
+    return 0;
+}
