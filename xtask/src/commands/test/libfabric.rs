@@ -121,7 +121,7 @@ fn port() -> u32 {
     20_000 + std::process::id() % 20_000
 }
 
-/// Server and client.
+/// The server's line, then the client's: they meet on the port.
 fn pingpong(folder: &Path, socket: &Path, more: &[&str]) -> [Line; 2] {
     let common = || {
         let line = program("fi_pingpong", folder).args(["-p", libfabric::PROVIDER, "-e", "rdm"]).args(more);
