@@ -233,14 +233,22 @@ static void acknowledge(struct connection *connection, uint64_t id, uint64_t err
 
 static void end_receive(struct op *op) { op_end(op, op->message > op->total ? FI_ETRUNC : 0, 0); }
 
+/* Ends a receive and tells the sender. In this order: a connection that breaks meanwhile ends the operations that it still has. */
+static void end_acknowledged(struct op *op) {
+    struct connection *connection = op->connection;
+    uint64_t sender = op->sender;
+
+    end_receive(op);
+    acknowledge(connection, sender, 0);
+}
+
 /* Asks for the bytes through the ring. */
 static void ask(struct op *op) {
     struct record record = {.kind = RECORD_GO, .id = op->sender, .key = op->id, .total = op->limit};
     struct connection *connection = op->connection;
 
     if (op->limit == 0) {
-        acknowledge(connection, op->sender, 0);
-        end_receive(op);
+        end_acknowledged(op);
         return;
     }
     op->state = OP_STREAMING;
@@ -351,15 +359,16 @@ static void deliver(struct op *op, struct connection *connection, const struct r
     op->tag = record->tag;
     op->data = record->data;
     op->has_data = record->flags & RECORD_HAS_DATA;
+    op->sender = record->id;
     op_attach(op, connection);
     if (record->kind == RECORD_EAGER) {
         iov_write(op->iov, op->iov_count, 0, payload, 0, op->limit);
         if (record->flags & RECORD_ACKNOWLEDGE)
-            acknowledge(connection, record->id, 0);
-        end_receive(op);
+            end_acknowledged(op);
+        else
+            end_receive(op);
         return;
     }
-    op->sender = record->id;
     if (connection->is_dead) {
         op_end(op, FI_ECONNRESET, 0);
         return;
@@ -386,8 +395,7 @@ void message_ended(struct op *op) {
         ask(op);
         return;
     }
-    acknowledge(connection, op->sender, 0);
-    end_receive(op);
+    end_acknowledged(op);
 }
 
 void message_data(struct connection *connection, const struct record *record, const struct payload *payload) {
@@ -503,14 +511,20 @@ static struct unexpected *find_unexpected(struct endpoint *ep, const struct fi_m
 static void deliver_unexpected(struct op *op, struct unexpected *message) {
     struct payload payload = {message->bytes, message->record.length, NULL, 0};
 
+    /* A connection that breaks meanwhile drops the messages that are listed. */
+    link_remove(&message->link);
     deliver(op, message->connection, &message->record, &payload);
     free_message(message);
 }
 
 static void discard(struct unexpected *message) {
-    if (message->record.kind == RECORD_LONG || message->record.flags & RECORD_ACKNOWLEDGE)
-        acknowledge(message->connection, message->record.id, 0);
+    bool is_awaited = message->record.kind == RECORD_LONG || message->record.flags & RECORD_ACKNOWLEDGE;
+    struct connection *connection = message->connection;
+    uint64_t sender = message->record.id;
+
     free_message(message);
+    if (is_awaited)
+        acknowledge(connection, sender, 0);
 }
 
 /* Looks for a message, and tells about it in the completion queue. */

@@ -96,12 +96,13 @@ static void settle(struct op *op) {
         open_remote(op);
         return;
     }
-    if (!op->error && op->has_data) {
-        struct record record = {.kind = RECORD_IMMEDIATE, .data = op->data, .total = op->total};
+    struct record record = {.kind = RECORD_IMMEDIATE, .data = op->data, .total = op->total};
+    bool has_data = !op->error && op->has_data;
 
-        wire_queue(connection, &record, NULL);
-    }
+    /* In this order: a connection that breaks meanwhile ends the operations that it still has. */
     op_end(op, op->error, op->provider_error);
+    if (has_data)
+        wire_queue(connection, &record, NULL);
 }
 
 static void settle_if_done(struct op *op) {
@@ -113,10 +114,8 @@ void rma_fail(struct op *op, int error, int provider_error) {
     link_remove(&op->waiting);
     op->was_reopened = true;
     op->staged = 0;
-    if (!op->error) {
-        op->error = error;
-        op->provider_error = provider_error;
-    }
+    op->error = error;
+    op->provider_error = provider_error;
     /* Transfers under way still use its memory. */
     if (op->pending == 0)
         op_end(op, op->error, op->provider_error);
@@ -615,6 +614,21 @@ static void asked_to_write(struct connection *connection, const struct record *r
     answer(connection, record->id, record->length, region ? 0 : FI_EKEYREJECTED);
 }
 
+/* Ends one answer from a region; false if there is none. */
+static bool stop_stream(struct connection *connection, const struct region_handle *region) {
+    FOR_EACH(item, following, &connection->streams) {
+        struct stream *stream = CONTAINER(item, struct stream, link);
+        uint64_t id = stream->id, left = stream->total - stream->sent;
+
+        if (stream->region != region)
+            continue;
+        stream_stop(connection, stream);
+        answer(connection, id, left, FI_EKEYREJECTED);
+        return true;
+    }
+    return false;
+}
+
 void rma_region_closed(struct region_handle *region) {
     FOR_EACH(item, following, &region->grants) {
         struct granted *granted = CONTAINER(item, struct granted, link);
@@ -635,14 +649,8 @@ void rma_region_closed(struct region_handle *region) {
 
             if (connection->is_dead || connection->is_outgoing)
                 continue;
-            FOR_EACH(three, after_three, &connection->streams) {
-                struct stream *stream = CONTAINER(three, struct stream, link);
-
-                if (stream->region != region)
-                    continue;
-                answer(connection, stream->id, stream->total - stream->sent, FI_EKEYREJECTED);
-                stream_stop(connection, stream);
-            }
+            while (stop_stream(connection, region))
+                ;
             wire_queue(connection, &record, NULL);
         }
     }

@@ -48,6 +48,8 @@
 #define MOST_BACKLOG 65536
 /* Of messages that nobody asked for, from one peer. The rest stays in its ring. */
 #define MOST_UNEXPECTED ((size_t)1 << 30)
+/* Completions that the program has not taken. With more than these, rings are not read. */
+#define MOST_COMPLETIONS 65536
 #define MOST_CONNECTIONS 4096
 #define EVENTS 64
 
@@ -685,12 +687,18 @@ static void dispatch(struct connection *connection, const struct record *record,
     wire_fail(connection, "it sent a record that has no meaning here");
 }
 
+static bool may_receive(const struct connection *connection) {
+    const struct cq *cq = connection->endpoint->receive_cq;
+
+    return !connection->is_dead && connection->unexpected_bytes < MOST_UNEXPECTED && (!cq || cq->count < MOST_COMPLETIONS);
+}
+
 /* Takes records; gives how many. */
 static unsigned receive(struct connection *connection, unsigned most) {
     const struct shared *theirs = connection->theirs;
     unsigned count = 0;
 
-    while (count < most && !connection->is_dead && connection->unexpected_bytes < MOST_UNEXPECTED) {
+    while (count < most && may_receive(connection)) {
         uint64_t produced = atomic_load_explicit(&((struct shared *)(uintptr_t)theirs)->produced, memory_order_acquire);
         uint64_t available = produced - connection->consumed;
         struct payload head, payload;
@@ -719,7 +727,7 @@ static unsigned receive(struct connection *connection, unsigned most) {
 static void end(struct connection *connection) {
     if (connection->theirs)
         (void)receive(connection, (unsigned)(connection->theirs_bytes / RECORD_BYTES));
-    if (connection->unexpected_bytes < MOST_UNEXPECTED)
+    if (may_receive(connection))
         wire_fail(connection, NULL);
 }
 

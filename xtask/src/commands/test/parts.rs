@@ -281,7 +281,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "libfabric",
         about: "the provider for libfabric under fi_pingpong, and under mpi4py's tests on Open MPI; installs both",
-        minutes: 12,
+        minutes: 6,
         is_default: true,
         rotation: None,
         run: |work, _| libfabric::run(work),
