@@ -129,9 +129,9 @@ pub(crate) enum Command {
     ///   --json FILE     also writes the verdicts to FILE, as a JSON array
     ///   --out DIR       also writes the figures to DIR/figures, as CSV and SVG
     ///   --only ID,...   runs only what these claims and figures need
-    ///   --sensitivity   also computes how the figures of predicted claims change with each timing
-    ///                   parameter (DIR/sensitivity.csv); takes a quarter of an hour or more, and can
-    ///                   be interrupted too
+    ///   --sensitivity   also computes how figures and verdicts of predicted claims vary within the
+    ///                   ranges of all parameters together (DIR/bands.csv); takes up to half an hour,
+    ///                   and can be interrupted too
     ///   --deep          also explores the initiation protocols with three processes in larger scenes
     ///   --fresh         repeats what is kept
     ///   initiation      shows step by step how a protocol that starts transfers from user level fails

@@ -16,7 +16,6 @@ pub(crate) struct Display {
     bar: ProgressBar,
     /// The number of jobs, if a line is printed for each.
     lines: Option<usize>,
-    hidden: bool,
     ended: AtomicUsize,
     kept: AtomicUsize,
 }
@@ -32,15 +31,9 @@ impl Display {
         Self {
             bar,
             lines: (!terminal).then_some(jobs),
-            hidden: false,
             ended: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
         }
-    }
-
-    pub(crate) fn hidden() -> Self {
-        let bar = ProgressBar::hidden();
-        Self { bar, lines: None, hidden: true, ended: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
     /// Counts a finished job; `kept` if its result was recalled.
@@ -59,7 +52,7 @@ impl Display {
         self.bar.finish_and_clear();
         let ended = self.ended.load(Ordering::Relaxed);
         let kept = self.kept.load(Ordering::Relaxed);
-        if kept > 0 && !self.hidden {
+        if kept > 0 {
             eprintln!(
                 "{kept} of {ended} results were kept from earlier runs of this build; --fresh computes them again"
             );

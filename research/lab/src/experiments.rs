@@ -20,7 +20,7 @@ use crate::nava;
 use crate::nodes;
 use crate::papa;
 pub use crate::paper::{Case, Judge, Line, Paper, RunError, Runner};
-use crate::parameters::{Parameters, ParametersError};
+use crate::parameters::Parameters;
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::table::Tables;
@@ -46,8 +46,8 @@ pub struct Prepared {
     pub parameters: Parameters,
     runners: &'static [Runner],
     judges: Vec<Judge>,
-    /// The name of a varied parameter, and the parameters before the change.
-    varied: Option<(String, Parameters)>,
+    /// The parameters before they were changed.
+    before: Option<Parameters>,
 }
 
 /// The results of the experiments.
@@ -87,7 +87,7 @@ impl Prepared {
         let runners = paper.runners;
         let judges = paper.judges.concat();
         let parameters = Parameters::parse(paper.parameters)?;
-        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, varied: None })
+        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, before: None })
     }
 
     /// Keeps what the claims and figures of `only` need. A claim needs its judge and every plan that names it.
@@ -159,23 +159,21 @@ impl Prepared {
         outcome
     }
 
-    /// Whether every result is kept. False if there is a live judge.
-    pub fn is_kept(&self, claims: &Claims, results: &Results) -> bool {
-        let run = Run::new(self, claims, results);
-        let lines = self.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
-        lines.into_iter().all(|(plan, series)| run.kept_line(plan, &series.label).is_some())
-            && self.judges.iter().all(|judge| run.kept_row(judge).is_some())
+    /// The same experiments on another machine. Kept results that requested none of the changed parameters stay valid.
+    #[must_use]
+    pub fn on(&self, parameters: &Parameters) -> Self {
+        let before = Some(self.parameters.clone());
+        Self { parameters: parameters.clone(), before, ..self.clone() }
     }
 
-    /// The same experiments with one parameter multiplied. Kept results that did not request the parameter stay valid.
-    ///
-    /// # Errors
-    /// [`ParametersError::Missing`].
-    pub fn varied(&self, parameter: &str, factor: f64) -> Result<Self, ParametersError> {
-        let mut varied = self.clone();
-        varied.parameters = self.parameters.scaled(parameter, factor)?;
-        varied.varied = Some((parameter.to_owned(), self.parameters.clone()));
-        Ok(varied)
+    /// Whether it is a study of our own.
+    pub fn is_study(&self) -> bool {
+        STUDIES.iter().any(|study| study.name == self.name)
+    }
+
+    /// Whether it decides any claim.
+    pub fn has_judges(&self) -> bool {
+        !self.judges.is_empty()
     }
 
     /// Keeps only the judges of one place.
@@ -199,6 +197,16 @@ mod tests {
                 assert!(paper.runners.iter().any(|runner| runner.name == plan.runner), "{}", plan.figure);
                 let judged = |id: &String| paper.judges.iter().any(|judge| judge.claim == id);
                 assert!(plan.claims.iter().all(judged), "{}: a claim without a judge", plan.figure);
+            }
+        }
+    }
+
+    #[test]
+    fn every_parameter_of_a_paper_says_how_well_it_is_known() {
+        for paper in PAPERS {
+            let prepared = Prepared::read(paper).expect("checked");
+            for parameter in prepared.parameters.list() {
+                assert!(parameter.is_bounded(), "{}: {}", paper.name, parameter.name);
             }
         }
     }
@@ -264,7 +272,7 @@ mod tests {
                 .expect("well formed"),
             runners: &[Runner { name: "r", run: line }],
             judges: vec![judge("a"), judge("b")],
-            varied: None,
+            before: None,
         };
         (prepared, Claims::parse(&(claim("a") + &claim("b"))).expect("well formed"))
     }
@@ -313,24 +321,22 @@ mod tests {
     }
 
     #[test]
-    fn results_without_the_varied_parameter_stay() {
+    fn results_without_the_changed_parameter_stay() {
         let (mut prepared, claims) = prepared();
         prepared.plans.retain(|plan| plan.figure == "good");
         prepared.judges.retain(|judge| judge.claim == "a");
-        let (results, directory) = results("varied");
-        assert!(!prepared.varied("colour", 2.0).expect("there").is_kept(&claims, &results));
+        let (results, directory) = results("changed");
         let whole = attempt(&prepared, &claims, &results);
         for (parameter, kept) in
             [("colour", [true, true]), ("weight", [false, true]), ("speed", [false, false])]
         {
-            let varied = prepared.varied(parameter, 2.0).expect("there");
-            assert_eq!(varied.is_kept(&claims, &results), kept == [true, true], "{parameter}");
-            let (ends, tables, _) = attempt(&varied, &claims, &results);
-            let ends: Vec<bool> = ends.into_iter().map(|(_, kept)| kept).collect();
-            assert_eq!((ends, tables), (kept.to_vec(), whole.1.clone()), "{parameter}: judge and figure");
-            assert!(varied.is_kept(&claims, &results), "{parameter}: what was run is kept");
+            let other = prepared.on(&prepared.parameters.scaled(parameter, 2.0).expect("there"));
+            for kept in [kept, [true, true]] {
+                let (ends, tables, _) = attempt(&other, &claims, &results);
+                let ends: Vec<bool> = ends.into_iter().map(|(_, kept)| kept).collect();
+                assert_eq!((ends, tables), (kept.to_vec(), whole.1.clone()), "{parameter}: judge and figure");
+            }
         }
         std::fs::remove_dir_all(&directory).expect("made above");
-        assert!(prepared.varied("sauce", 2.0).is_err());
     }
 }

@@ -77,6 +77,15 @@ impl<'a> Finding<'a> {
         )
     }
 
+    /// Judges the figure of a number claim that may not exist, such as a crossing of two lines that do not cross: without it the
+    /// claim does not hold.
+    pub fn number_if_any(&mut self, value: Option<f64>, absent: &str) -> &mut Self {
+        match value {
+            Some(value) => self.number(value),
+            None => self.check(false, absent),
+        }
+    }
+
     /// Judges named figures of a number claim against its `values`: within `tolerance`, or with a difference inside `range`.
     /// A missing figure is a failure.
     pub fn numbers(&mut self, found: &BTreeMap<String, f64>) -> &mut Self {
@@ -156,6 +165,8 @@ impl<'a> Finding<'a> {
             status,
             basis: Some(basis),
             figures,
+            low: None,
+            high: None,
             unit: self.claim.unit.clone(),
             why,
         }
@@ -227,6 +238,20 @@ mod tests {
             });
             assert_eq!((verdict.status, verdict.figures), (status, Figures::One(Some(value))), "{value}");
         }
+    }
+
+    #[test]
+    fn a_number_that_does_not_exist_is_a_failure() {
+        let near = claim("kind = 'number'\nsays = 's'\nexpect = 100\ntolerance = 0.05");
+        let of = |value| {
+            judged(&near, |finding| {
+                finding.number_if_any(value, "the lines do not cross");
+            })
+        };
+        assert_eq!(of(Some(100.0)).status, Status::Pass);
+        let absent = of(None);
+        assert_eq!((absent.status, absent.figures), (Status::Fail, Figures::One(None)));
+        assert_eq!(absent.why, "does not hold: the lines do not cross");
     }
 
     #[test]

@@ -13,10 +13,12 @@
 //! [`experiments::PAPERS`]. A study of our own is the same without judges, and stands in [`experiments::STUDIES`].
 
 pub mod balancing;
+pub mod bands;
 pub mod claims;
 pub mod dsa;
 pub mod experiments;
 pub mod figures;
+mod halton;
 pub mod judging;
 mod live;
 pub mod machine;
@@ -30,7 +32,6 @@ pub mod plan;
 pub mod report;
 pub mod results;
 mod rng;
-pub mod sensitivity;
 pub mod table;
 pub mod verdict;
 pub mod wicki;

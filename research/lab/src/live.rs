@@ -7,14 +7,16 @@
 //! The program `memferry-bench` is expected in the directory of this one. When it is missing, fails (a failed transfer counts) or
 //! could not measure a row, the claim is not-run and the verdict says why. A row that it does not know is an error of the lab.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
 use crate::claims::Place;
+use crate::judging::Finding;
 use crate::paper::{Case, RunError};
-use crate::verdict::{Basis, Figures, Status, Verdict};
+use crate::verdict::{Basis, Verdict};
 
 const PROGRAM: &str = "memferry-bench";
 
@@ -104,27 +106,25 @@ impl Rows {
     }
 }
 
-/// The verdict of a claim whose live figures are reported, not judged. Without figures it is not-run, with the reason.
-pub(crate) fn reported(
+/// The live verdict on an order: `checks` compares the figures, which are all shown. Their absolute values are not judged. Without
+/// figures it is not-run, with the reason.
+pub(crate) fn ordered(
     case: &Case<'_>,
     unit: &str,
     figures: Result<Vec<(String, f64)>, LiveError>,
-    why: impl FnOnce(&[(String, f64)]) -> String,
+    checks: impl FnOnce(&mut Finding<'_>, &BTreeMap<String, f64>),
 ) -> Result<Verdict, RunError> {
-    let figures = match figures {
-        Ok(figures) => figures,
+    let figures: BTreeMap<String, f64> = match figures {
+        Ok(figures) => figures.into_iter().collect(),
         Err(error) => return not_run(case, error),
     };
-    Ok(Verdict {
-        status: Status::Reported,
-        basis: Some(Basis::Measured),
-        unit: Some(unit.to_owned()),
-        why: why(&figures),
-        figures: Figures::Named(
-            figures.into_iter().map(|(name, value)| (name, (value * 1e3).round() / 1e3)).collect(),
-        ),
-        ..Verdict::not_run(case.claim, Place::Live)
-    })
+    let mut finding = Finding::of(case.claim);
+    for (name, value) in &figures {
+        finding.figure(name.as_str(), *value);
+    }
+    checks(&mut finding, &figures);
+    let verdict = finding.verdict(Place::Live, Basis::Measured);
+    Ok(Verdict { unit: Some(unit.to_owned()), ..verdict })
 }
 
 /// The not-run verdict of a claim that could not be measured.
@@ -147,6 +147,7 @@ mod tests {
     use crate::claims::Claims;
     use crate::parameters::Parameters;
     use crate::table::Tables;
+    use crate::verdict::{Figures, Status};
 
     /// A script that replaces the benchmark program; deleted at the end of the test.
     struct Script(PathBuf);
@@ -174,7 +175,9 @@ mod tests {
         let claims = Claims::built_in().expect("checked");
         let claim = claims.find("nava-live").expect("listed");
         let case = Case { claim, tables: &Tables::default(), parameters: &Parameters::default() };
-        reported(&case, "ns", figures, |_| "measured".to_owned())
+        ordered(&case, "ns", figures, |finding, of| {
+            finding.check(of.get("first").is_some_and(|value| *value < 3.0), "the first is below 3");
+        })
     }
 
     #[test]
@@ -183,12 +186,20 @@ mod tests {
         let script = Script::new("rows", &format!("{arguments}\ncat > $5 <<'END'\n{ROWS}\nEND"));
         let rows = Rows::by(&script.0, "group", Some("part")).expect("the script succeeds");
         let found = verdict(rows.values(&[("first", "a")])).expect("a row");
-        assert_eq!((found.status, found.basis), (Status::Reported, Some(Basis::Measured)));
+        assert_eq!((found.status, found.basis), (Status::Pass, Some(Basis::Measured)));
+        assert_eq!((found.place, found.unit.as_deref()), (Place::Live, Some("ns")));
         assert_eq!(found.figures, Figures::Named([("first".to_owned(), 2.0)].into()));
         let left_out = verdict(rows.values(&[("first", "a"), ("second", "b")])).expect("a row");
         assert_eq!((left_out.status, left_out.basis), (Status::NotRun, None));
         assert!(left_out.why.ends_with("b: no root"), "{}", left_out.why);
         assert!(verdict(rows.values(&[("third", "c")])).is_err(), "an unknown row is an error");
+    }
+
+    #[test]
+    fn an_order_the_wrong_way_is_a_failure() {
+        let found = verdict(Ok(vec![("first".to_owned(), 3.0)])).expect("a row");
+        assert_eq!(found.status, Status::Fail);
+        assert!(found.why.starts_with("does not hold: the first is below 3"), "{}", found.why);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! research/lab/claims.toml, experiments ──► Report ──► table and summary on standard output
 //!                        │               ├──► target/lab/report.html, or --html FILE
 //!                        │               └──► --json FILE
-//!                        ├──► --out DIR: figures/*.csv, figures/*.svg, sensitivity.csv
+//!                        ├──► --out DIR: figures/*.csv, figures/*.svg, bands.csv
 //!                        └──► target/lab/results: kept results, to resume an interrupted run
 //! ```
 //!
@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use display::Display;
 use memferry_lab::balancing;
+use memferry_lab::bands::{self, Bands};
 use memferry_lab::claims::{Claims, ClaimsError};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::figures::{self, FigureError};
@@ -33,9 +34,8 @@ use memferry_lab::nodes::costs;
 use memferry_lab::parameters::ParametersError;
 use memferry_lab::report::{Emulated, Machine, Page, Report, ReportError};
 use memferry_lab::results::Results;
-use memferry_lab::sensitivity::{self, Sensitivity};
 use memferry_lab::table::Table;
-use memferry_lab::verdict::Status;
+use memferry_lab::verdict::{Status, Verdict};
 
 /// Limit of states in a deep exploration.
 const DEEP_STATES: usize = 3_000_000;
@@ -58,8 +58,8 @@ struct Arguments {
     /// Run only what these claims and figures need, and show only their rows.
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// Also measure how each figure of a predicted claim changes when a parameter changes by 20 %; takes a quarter of an hour
-    /// or more, and resumes an interrupted run.
+    /// Compute again how figures and verdicts of predicted claims vary within the ranges of all parameters together, instead of
+    /// using the committed table; takes up to half an hour, and resumes an interrupted run.
     #[arg(long)]
     sensitivity: bool,
     /// Ignore results kept by earlier runs.
@@ -155,10 +155,14 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     if let Some(directory) = &arguments.out {
         tables.iter().try_for_each(|table| figures::write(table, directory))?;
     }
-    let verdicts = outcomes.iter().flat_map(|outcome| outcome.verdicts.clone()).collect();
-    let claims = claims.only(&arguments.only);
-    let report = Report::assemble(&claims, verdicts)?;
-    print(&format!("{report}\n{}\n", report.summary()))?;
+    let verdicts: Vec<Verdict> = outcomes.iter().flat_map(|outcome| outcome.verdicts.clone()).collect();
+    let shown = claims.only(&arguments.only);
+    let bands = match arguments.sensitivity {
+        true => vary(&papers, &verdicts, &claims, (&results, arguments.fresh))?,
+        false => Bands::built_in(&shown),
+    };
+    let report = Report::assemble(&shown, verdicts)?.over(&bands);
+    print(&format!("{report}\n{}\n{}\n", report.summary(), report.predictions(&papers)))?;
     if let Some(path) = &arguments.json {
         write_file(path, &report.to_json()?)?;
     }
@@ -166,31 +170,27 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     for (name, failure) in &failures {
         eprintln!("memferry-lab: {name} failed: {failure}");
     }
-    let mut page = Page {
-        claims: &claims,
+    if arguments.sensitivity {
+        let text = bands.csv();
+        match &arguments.out {
+            Some(directory) => write_file(&directory.join("bands.csv"), &text)?,
+            None => print(&format!("\n{text}"))?,
+        }
+    }
+    let page = Page {
+        claims: &shown,
         report: &report,
         papers: &papers,
         tables,
         failures,
         machine,
-        sensitivity: Sensitivity::default(),
+        bands,
         emulated: Emulated::read(&directory().with_file_name("guest-ioat").join("copies.txt")),
         only: &arguments.only,
     };
     let place = page_place(arguments);
-    // Written once before the long part, so that an interrupted run leaves a report.
-    for runs in [false, true].into_iter().take(1 + usize::from(arguments.sensitivity)) {
-        page.sensitivity = vary(&page, &results, runs)?.or_built_in(&claims);
-        if let Some(path) = &place {
-            write_file(path, &page.html())?;
-        }
-    }
-    if arguments.sensitivity {
-        let text = page.sensitivity.csv();
-        match &arguments.out {
-            Some(directory) => write_file(&directory.join("sensitivity.csv"), &text)?,
-            None => print(&format!("\n{text}"))?,
-        }
+    if let Some(path) = &place {
+        write_file(path, &page.html())?;
     }
     results.complaints().iter().for_each(|complaint| eprintln!("memferry-lab: {complaint}"));
     let broke = if arguments.deep { explore_deeply()? } else { 0 };
@@ -200,20 +200,21 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     Ok(report.count(Status::Fail) + page.failures.len() + broke)
 }
 
-/// How the figures change with the parameters. With `runs`, missing parts are computed; otherwise only kept ones are used.
-fn vary(page: &Page<'_>, results: &Results, runs: bool) -> Result<Sensitivity, LabError> {
-    let claims = Claims::built_in()?;
-    let rows = page.report.rows();
-    let jobs = page.papers.iter().map(|paper| sensitivity::jobs(paper, rows)).sum();
-    let display = if runs { Display::new(jobs) } else { Display::hidden() };
-    let mut all = Sensitivity::default();
-    for paper in page.papers {
-        let ended = |name: &str, kept| display.ended(name, kept);
-        let table = sensitivity::table(paper, rows, &claims, (results, runs), ended)?;
-        all.claims.extend(table.claims);
-        all.changes.extend(table.changes);
-        all.turns.extend(table.turns);
-        all.missing.extend(table.missing);
+/// Computes how figures and verdicts vary with the parameters, except what is kept. The committed part of a paper is used where it
+/// is up to date, unless all is to be `fresh`.
+fn vary(
+    papers: &[Prepared],
+    rows: &[Verdict],
+    claims: &Claims,
+    (results, fresh): (&Results, bool),
+) -> Result<Bands, LabError> {
+    let display = Display::new(papers.iter().map(Prepared::jobs).sum::<usize>() * bands::MACHINES);
+    let ended = |name: &str, kept| display.ended(name, kept);
+    let committed = Bands::built_in(claims);
+    let mut all = Bands::default();
+    for paper in papers.iter().filter(|paper| !paper.is_study()) {
+        let current = committed.current(paper, claims).filter(|_| !fresh);
+        all.extend(current.map_or_else(|| bands::table(paper, rows, claims, results, ended), Ok)?);
     }
     display.finish();
     Ok(all)

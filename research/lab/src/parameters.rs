@@ -3,19 +3,23 @@
 //! ```text
 //! parameters/PAPER.toml ──parse, check──► Parameters ── get(name) ──► runners
 //!                                              │                   └── asked(): the names that a result depends on
-//!                                              └── scaled(name, factor) ──► the sensitivity table
+//!                                              └── sampled(fractions) ──► the bands: a machine within all ranges
 //! ```
 //!
 //! Each paper has one file with all its parameters; experiments have none of their own. Runners give the values their meaning.
-//! The files are built in, not read from disk.
+//! The files are built in, not read from disk. A parameter of a paper says how well its value is known: it is `exact`, or it has
+//! a `range` or `choices` with their source in `within`. Studies of our own may leave that out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
-/// Units of time. The sensitivity table varies the parameters with these units.
+/// Units of time. Other parameters with whole ends of their range are counts.
 const TIMES: [&str; 5] = ["ps", "ns", "us", "ms", "cycles"];
+
+/// A range whose ends differ by this factor or more is sampled evenly in its logarithm.
+const WIDE: f64 = 4.0;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,11 +31,68 @@ pub struct Parameter {
     pub unit: String,
     /// Where the value is from: a manual, the paper, an assumption, or the claim it is calibrated to.
     pub source: String,
+    /// Why the value has no range.
+    pub exact: Option<String>,
+    /// The lowest and the highest value that can be argued.
+    pub range: Option<[f64; 2]>,
+    /// The values that can be argued, where only some are possible.
+    pub choices: Option<Vec<f64>>,
+    /// Where `range` or `choices` is from; "assumed" where no document says.
+    pub within: Option<String>,
     /// The part of the machine's behaviour that it models.
     pub mechanism: String,
 }
 
 impl Parameter {
+    /// Whether the file says how well the value is known.
+    pub fn is_bounded(&self) -> bool {
+        self.exact.is_some() || self.varies()
+    }
+
+    /// Whether it has a range or choices.
+    pub fn varies(&self) -> bool {
+        self.range.is_some() || self.choices.is_some()
+    }
+
+    /// Whether its range is from no document and no fit.
+    pub fn is_assumed(&self) -> bool {
+        self.within.as_deref().is_some_and(|within| within.starts_with("assumed"))
+    }
+
+    /// The value at a fraction, in 0 to 1, of its range.
+    pub fn at(&self, fraction: f64) -> f64 {
+        let part = fraction.clamp(0.0, 1.0);
+        if let Some(choices) = &self.choices {
+            let place = (part * choices.len() as f64) as usize;
+            return choices.get(place.min(choices.len().saturating_sub(1))).copied().unwrap_or(self.value);
+        }
+        let Some([low, high]) = self.range else { return self.value };
+        if !self.is_time() && low.fract() == 0.0 && high.fract() == 0.0 && high - low < 1e6 {
+            return (low + (part * (high - low + 1.0)).floor()).min(high);
+        }
+        if low > 0.0 && high / low >= WIDE {
+            return low * (high / low).powf(part);
+        }
+        low + part * (high - low)
+    }
+
+    /// Whether value, range, choices and their source agree.
+    fn is_consistent(&self) -> bool {
+        let is_stated = |list: &[f64]| list.iter().all(|value| value.is_finite() && *value >= 0.0);
+        let ranged = self.range.is_none_or(|[low, high]| {
+            is_stated(&[low, high]) && low < high && (low..=high).contains(&self.value)
+        });
+        let chosen = self
+            .choices
+            .as_ref()
+            .is_none_or(|choices| is_stated(choices) && choices.len() > 1 && choices.contains(&self.value));
+        let ways = [self.exact.is_some(), self.range.is_some(), self.choices.is_some()];
+        ranged
+            && chosen
+            && ways.iter().filter(|is| **is).count() <= 1
+            && self.within.is_some() == self.varies()
+    }
+
     /// Whether its unit is a unit of time.
     pub fn is_time(&self) -> bool {
         TIMES.contains(&self.unit.as_str())
@@ -53,6 +114,14 @@ pub enum ParametersError {
     /// A value that is negative, infinite or not a number.
     #[error("parameter `{name}` is {value}: give it a finite number that is not negative")]
     Value { name: String, value: f64 },
+    /// A range or choices without the value or without `within`, or two statements of how well the value is known.
+    #[error(
+        "parameter `{name}`: give one of exact, range and choices, the value within it, and `within` beside the latter two"
+    )]
+    Range {
+        /// The name in question.
+        name: String,
+    },
     /// A runner asks for a parameter that the file does not have.
     #[error("there is no parameter `{name}`: list it with its value, unit, source and mechanism")]
     Missing {
@@ -89,6 +158,9 @@ impl Parameters {
             let name = || parameter.name.clone();
             if !parameter.value.is_finite() || parameter.value < 0.0 {
                 return Err(ParametersError::Value { name: name(), value: parameter.value });
+            }
+            if !parameter.is_consistent() {
+                return Err(ParametersError::Range { name: name() });
             }
             if places.insert(name(), place).is_some() {
                 return Err(ParametersError::Duplicate { name: name() });
@@ -144,6 +216,22 @@ impl Parameters {
     pub fn scaled(&self, name: &str, factor: f64) -> Result<Self, ParametersError> {
         self.with(name, self.get(name)? * factor)
     }
+
+    /// A list with each varying parameter at the fraction of its range that `fraction` gives; it is called in the order of the text.
+    #[must_use]
+    pub fn sampled(&self, mut fraction: impl FnMut() -> f64) -> Self {
+        let mut changed = self.clone();
+        for parameter in changed.list.iter_mut().filter(|parameter| parameter.varies()) {
+            parameter.value = parameter.at(fraction());
+        }
+        changed
+    }
+
+    /// Names of the parameters whose value differs from another list's.
+    pub fn changed_from(&self, other: &Self) -> BTreeSet<String> {
+        let pairs = self.list.iter().zip(&other.list);
+        pairs.filter(|(own, before)| own.value != before.value).map(|(own, _)| own.name.clone()).collect()
+    }
 }
 
 #[cfg(test)]
@@ -157,11 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_by_name_and_scaled() {
+    fn values_are_found_by_name_and_replaced() {
         let parameters = Parameters::parse(&(entry("a", "10") + &entry("b", "2.5"))).expect("well formed");
         assert_eq!((parameters.get("a"), parameters.get("b")), (Ok(10.0), Ok(2.5)));
-        let scaled = parameters.scaled("a", 1.2).expect("there");
-        assert_eq!((scaled.get("a"), scaled.get("b")), (Ok(12.0), Ok(2.5)));
+        let changed = parameters.with("a", 12.0).expect("there");
+        assert_eq!((changed.get("a"), changed.get("b")), (Ok(12.0), Ok(2.5)));
         assert_eq!(parameters.get("c"), Err(ParametersError::Missing { name: "c".to_owned() }));
     }
 
@@ -184,5 +272,61 @@ mod tests {
         assert!(matches!(unknown, Err(ParametersError::Syntax(_))));
         let negative = Parameters::parse(&entry("a", "-1"));
         assert_eq!(negative.err(), Some(ParametersError::Value { name: "a".to_owned(), value: -1.0 }));
+    }
+
+    fn bounded(rest: &str, unit: &str) -> Result<Parameters, ParametersError> {
+        let entry = entry("a", "10").replace("'ns'", &format!("'{unit}'"));
+        Parameters::parse(&(entry + rest + "\n"))
+    }
+
+    #[test]
+    fn a_range_is_sampled_from_end_to_end() {
+        let at = |rest: &str, unit: &str, fractions: &[f64]| {
+            let list = bounded(rest, unit).expect("well formed");
+            fractions.iter().map(|part| list.list()[0].at(*part)).collect::<Vec<_>>()
+        };
+        let ends = [0.0, 0.5, 1.0];
+        assert_eq!(at("range = [8, 12]\nwithin = 'm'", "ns", &ends), [8.0, 10.0, 12.0]);
+        let wide = at("range = [1, 100]\nwithin = 'm'", "ns", &ends);
+        assert!((wide[1] - 10.0).abs() < 1e-9, "in the logarithm: {wide:?}");
+        let counts = at("range = [9, 11]\nwithin = 'm'", "lines", &[0.0, 0.32, 0.34, 0.99, 1.0]);
+        assert_eq!(counts, [9.0, 9.0, 10.0, 11.0, 11.0]);
+        assert_eq!(
+            at("choices = [5, 10]\nwithin = 'm'", "bytes", &[0.0, 0.49, 0.5, 1.0]),
+            [5.0, 5.0, 10.0, 10.0]
+        );
+        assert_eq!(at("exact = 'm'", "ns", &ends), [10.0; 3]);
+    }
+
+    #[test]
+    fn a_sample_moves_what_varies() {
+        let text =
+            entry("a", "1") + "exact = 'm'\n" + &entry("b", "2") + "range = [1, 3]\nwithin = 'assumed: x'\n";
+        let list = Parameters::parse(&text).expect("well formed");
+        let mut asked = 0;
+        let sampled = list.sampled(|| {
+            asked += 1;
+            1.0
+        });
+        assert_eq!((asked, sampled.get("a"), sampled.get("b")), (1, Ok(1.0), Ok(3.0)));
+        assert_eq!(sampled.changed_from(&list), BTreeSet::from(["b".to_owned()]));
+        assert!(list.list()[1].is_assumed() && !list.list()[0].is_assumed());
+    }
+
+    #[test]
+    fn refuses_a_range_that_is_no_statement() {
+        for rest in [
+            "range = [11, 12]\nwithin = 'm'",
+            "range = [10, 10]\nwithin = 'm'",
+            "range = [-1, 12]\nwithin = 'm'",
+            "range = [9, 12]",
+            "within = 'm'",
+            "choices = [9, 12]\nwithin = 'm'",
+            "choices = [10]\nwithin = 'm'",
+            "exact = 'm'\nrange = [9, 12]\nwithin = 'm'",
+        ] {
+            let refused = bounded(rest, "ns").err();
+            assert_eq!(refused, Some(ParametersError::Range { name: "a".to_owned() }), "{rest}");
+        }
     }
 }

@@ -29,7 +29,7 @@ pub struct Sweep {
     pub points: Option<Vec<f64>>,
     pub from: Option<u64>,
     pub to: Option<u64>,
-    /// Increasing x values for the sensitivity table: few and cheap ones. Default: all points.
+    /// Increasing x values for the bands: few and cheap ones. Default: all points.
     pub reduced: Option<Vec<f64>>,
 }
 
@@ -128,7 +128,7 @@ impl Plan {
         self.x.all().unwrap_or_default()
     }
 
-    /// The same plan with the short sweep of the sensitivity table.
+    /// The same plan with the short sweep of the bands.
     #[must_use]
     pub fn reduced(&self) -> Self {
         let mut plan = self.clone();

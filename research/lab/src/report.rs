@@ -25,8 +25,10 @@ pub use emulated::Emulated;
 pub use machine::Machine;
 pub use page::Page;
 
+use crate::bands::{Bands, is_banded};
 use crate::claims::{Claims, Kind, Place};
-use crate::verdict::{Basis, Status, Verdict};
+use crate::experiments::Prepared;
+use crate::verdict::{Basis, End, Figures, Status, Verdict};
 
 /// Why verdicts do not match the claims.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,6 +74,15 @@ impl Report {
         }
     }
 
+    /// Gives the rows their bands. A row whose verdict is not the same on every machine becomes undecided.
+    #[must_use]
+    pub fn over(mut self, bands: &Bands) -> Self {
+        for row in self.rows.iter_mut().filter(|row| is_banded(row)) {
+            band(row, bands);
+        }
+        self
+    }
+
     /// The rows, in the order of the claims.
     pub fn rows(&self) -> &[Verdict] {
         &self.rows
@@ -107,14 +118,61 @@ impl Report {
 
     /// The number of rows of each status, in one line.
     pub fn summary(&self) -> String {
-        let count = |status| self.count(status);
+        let words = Status::ALL.map(|status| format!("{} {}", self.count(status), status.word()));
+        words.join(", ")
+    }
+
+    /// How many predictions hold, of how many, and on how many assumed ranges that rests, in one line.
+    pub fn predictions(&self, papers: &[Prepared]) -> String {
+        let rows = || self.rows.iter().filter(|row| row.basis == Some(Basis::Predicted));
+        let count = |status| rows().filter(|row| row.status == status).count();
+        let all = rows().count();
+        let [fail, undecided] = [Status::Fail, Status::Undecided].map(count);
+        let bounded = || {
+            let own = papers.iter().filter(|paper| !paper.is_study());
+            own.flat_map(|paper| paper.parameters.list()).filter(|parameter| parameter.varies())
+        };
+        let bare = rows().filter(|row| row.low.is_none()).count();
+        let bare = if bare > 0 { format!(", {bare} have no error bars yet") } else { String::new() };
+        let assumed = bounded().filter(|parameter| parameter.is_assumed()).count();
         format!(
-            "{} pass, {} fail, {} reported, {} not-run",
+            "{} of {all} predictions hold, {fail} fail, {undecided} are undecided{bare}; {assumed} of the {} ranges of the models' \
+             parameters are assumed.",
             count(Status::Pass),
-            count(Status::Fail),
-            count(Status::Reported),
-            count(Status::NotRun)
+            bounded().count()
         )
+    }
+}
+
+/// Gives one row its band.
+fn band(row: &mut Verdict, bands: &Bands) {
+    let Some(votes) = bands.votes(&row.id).filter(|votes| votes.machines > 0) else { return };
+    // The band of the sweep is widened to the row's own figure, which may come from more points.
+    let end = |name: &str, value: f64, of: fn(f64, f64) -> f64, low: bool| {
+        let found = bands.of(&row.id).find(|band| band.figure == name);
+        found.map_or(value, |band| of(value, if low { band.low } else { band.high }))
+    };
+    let ends = |of: fn(f64, f64) -> f64, low: bool| match &row.figures {
+        Figures::One(value) => value.map(|value| End::One(end("", value, of, low))),
+        Figures::Named(named) => {
+            let each = named.iter().map(|(name, value)| (name.clone(), end(name, *value, of, low)));
+            Some(End::Named(each.collect()))
+        }
+    };
+    let [low, high] = [ends(f64::min, true), ends(f64::max, false)];
+    (row.low, row.high) = (low, high);
+    let holds =
+        format!("holds on {} of {} machines within the parameters' ranges", votes.holds, votes.machines);
+    let is_same = match row.status {
+        Status::Pass => votes.holds == votes.machines,
+        _ => votes.holds == 0,
+    };
+    let why = std::mem::take(&mut row.why);
+    if is_same {
+        row.why = why;
+    } else {
+        row.why = format!("{holds}; with the parameters' own values: {why}");
+        row.status = Status::Undecided;
     }
 }
 
@@ -167,6 +225,8 @@ mod tests {
             status: Status::Pass,
             basis: Some(Basis::Predicted),
             figures: Figures::One(Some(2.1)),
+            low: None,
+            high: None,
             unit: Some("us".to_owned()),
             why: "within 10 %".to_owned(),
         }
@@ -181,7 +241,7 @@ mod tests {
         let report = assemble(vec![]).expect("fits");
         let rows: Vec<(&str, Place)> = report.rows().iter().map(|row| (row.id.as_str(), row.place)).collect();
         assert_eq!(rows, [("a", Place::Simulated), ("a", Place::Live), ("b", Place::Simulated)]);
-        assert_eq!(report.summary(), "0 pass, 0 fail, 0 reported, 3 not-run");
+        assert_eq!(report.summary(), "0 pass, 0 fail, 0 undecided, 0 reported, 3 not-run");
     }
 
     #[test]
@@ -242,5 +302,43 @@ mod tests {
         assert_eq!(read.as_array().map(Vec::len), Some(3));
         assert_eq!(read[0]["unit"], "us");
         assert_eq!(read[2]["where"], "simulated");
+    }
+
+    #[test]
+    fn a_row_that_turns_within_the_ranges_is_undecided() {
+        use crate::bands::{Band, Votes};
+        let bands = |holds, low, high| Bands {
+            votes: vec![Votes { claim: "b".to_owned(), base: Status::Pass, holds, machines: 4 }],
+            bands: vec![Band {
+                claim: "b".to_owned(),
+                figure: String::new(),
+                base: 2.1,
+                low,
+                high,
+                follows: Vec::new(),
+            }],
+            ..Bands::default()
+        };
+        let row = |status, bands: &Bands| {
+            let row = Verdict { status, ..verdict("b", Place::Simulated) };
+            assemble(vec![row]).expect("fits").over(bands).rows()[2].clone()
+        };
+        let pass = Status::Pass;
+        let fail = Status::Fail;
+        for (status, holds, found) in [
+            (pass, 4, pass),
+            (pass, 3, Status::Undecided),
+            (pass, 0, Status::Undecided),
+            (fail, 0, fail),
+            (fail, 1, Status::Undecided),
+        ] {
+            let row = row(status, &bands(holds, 1.0, 3.0));
+            assert_eq!((row.status, row.low, row.high), (found, Some(End::One(1.0)), Some(End::One(3.0))));
+            assert_eq!(row.why.starts_with("holds on"), found == Status::Undecided, "{}", row.why);
+        }
+        // Points that the reduced sweep leaves out count.
+        assert_eq!(row(pass, &bands(4, 2.5, 3.0)).low, Some(End::One(2.1)));
+        let none = row(pass, &Bands::default());
+        assert_eq!((none.status, none.low), (pass, None));
     }
 }

@@ -242,7 +242,8 @@ impl KeptRow {
             None => Figures::One(self.one.map(f64::from_bits)),
         };
         let Self { id, place, status, basis, unit, why, .. } = self;
-        Verdict { id, place, status, basis, figures, unit, why }
+        // Bands come from all machines together, so a kept row of one has none.
+        Verdict { id, place, status, basis, figures, low: None, high: None, unit, why }
     }
 }
 
@@ -282,6 +283,8 @@ mod tests {
             status: Status::Fail,
             basis: Some(Basis::Predicted),
             figures: Figures::Named(BTreeMap::from([("x".to_owned(), 1.0 / 3.0)])),
+            low: None,
+            high: None,
             unit: None,
             why: "w".to_owned(),
         };

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Equal seeds give equal numbers on any machine; do not use it for secrets. The product uses the crate `fastrand`. The lab has
-//! its own generator because its simulated figures and `sensitivity.csv` depend on the exact numbers, which a release of a crate
+//! its own generator because its simulated figures and `bands.csv` depend on the exact numbers, which a release of a crate
 //! may change.
 
 /// A sequence of random numbers.

@@ -1,10 +1,11 @@
 //! One row of the lab's report: the verdict on one claim in one place.
 //!
 //! ```text
-//! {"id", "where", "status", "basis", "value" or "values", "unit", "why"}
+//! {"id", "where", "status", "basis", "value" or "values", "low", "high", "unit", "why"}
 //! ```
 //!
-//! Every key is always present; missing values are null. The only prose is `why`, and there is no time of day, so equal runs
+//! `low` and `high` are the ends of the figures over the ranges of all parameters together: a number beside `value`, numbers by
+//! name beside `values`. Every key is always present; missing values are null. The only prose is `why`, and there is no time of day, so equal runs
 //! give equal bytes.
 
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub enum Status {
     Pass,
     /// The claim does not hold; `why` has the reason.
     Fail,
+    /// Within the ranges of the parameters it holds on some machines and not on others.
+    Undecided,
     /// A figure is given without a criterion.
     Reported,
     /// No experiment has decided it.
@@ -29,16 +32,18 @@ pub enum Status {
 impl Status {
     /// Parses the word used in rows.
     pub fn of_word(word: &str) -> Option<Self> {
-        [Self::Pass, Self::Fail, Self::Reported, Self::NotRun]
-            .into_iter()
-            .find(|status| status.word() == word)
+        Self::ALL.into_iter().find(|status| status.word() == word)
     }
+
+    /// All of them, in the order of the report.
+    pub const ALL: [Self; 5] = [Self::Pass, Self::Fail, Self::Undecided, Self::Reported, Self::NotRun];
 
     /// The word used in rows.
     pub fn word(self) -> &'static str {
         match self {
             Status::Pass => "pass",
             Status::Fail => "fail",
+            Status::Undecided => "undecided",
             Status::Reported => "reported",
             Status::NotRun => "not-run",
         }
@@ -84,6 +89,14 @@ pub enum Figures {
     Named(BTreeMap<String, f64>),
 }
 
+/// One end of a band: of the one figure, or of those by name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum End {
+    One(f64),
+    Named(BTreeMap<String, f64>),
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub id: String,
@@ -96,6 +109,9 @@ pub struct Verdict {
     /// The figures found, in `unit`.
     #[serde(flatten)]
     pub figures: Figures,
+    /// The lowest figures within the ranges of the parameters, if they were varied.
+    pub low: Option<End>,
+    pub high: Option<End>,
     /// The unit of the figures.
     pub unit: Option<String>,
     /// The reason for the status, in one sentence.
@@ -111,6 +127,8 @@ impl Verdict {
             status: Status::NotRun,
             basis: None,
             figures: Figures::One(None),
+            low: None,
+            high: None,
             unit: claim.unit.clone(),
             why: "no experiment decides this claim yet, so it has no basis and no value".to_owned(),
         }
@@ -128,6 +146,8 @@ mod tests {
             status: Status::Reported,
             basis: Some(Basis::Measured),
             figures,
+            low: None,
+            high: None,
             unit: Some("us".to_owned()),
             why: "w".to_owned(),
         }
@@ -141,22 +161,33 @@ mod tests {
     fn writes_one_value_or_several() {
         assert_eq!(
             json(&verdict(Figures::One(Some(1.5)))),
-            r#"{"id":"a","where":"live","status":"reported","basis":"measured","value":1.5,"unit":"us","why":"w"}"#
+            r#"{"id":"a","where":"live","status":"reported","basis":"measured","value":1.5,"low":null,"high":null,"unit":"us","why":"w"}"#
         );
+        let mut banded = verdict(Figures::One(Some(1.5)));
+        banded.low = Some(End::One(1.0));
+        banded.high = Some(End::Named(BTreeMap::from([("a".to_owned(), 2.0)])));
+        assert!(json(&banded).contains(r#""value":1.5,"low":1.0,"high":{"a":2.0},"#));
         let several = Figures::Named(BTreeMap::from([("kernel".to_owned(), 25.1)]));
-        assert!(json(&verdict(several)).contains(r#""basis":"measured","values":{"kernel":25.1},"unit""#));
+        assert!(
+            json(&verdict(several)).contains(r#""basis":"measured","values":{"kernel":25.1},"low":null"#)
+        );
     }
 
     #[test]
     fn writes_null_for_missing_values() {
         let mut empty = verdict(Figures::One(None));
         (empty.status, empty.basis, empty.unit) = (Status::NotRun, None, None);
-        assert!(json(&empty).contains(r#""status":"not-run","basis":null,"value":null,"unit":null"#));
+        assert!(
+            json(&empty).contains(
+                r#""status":"not-run","basis":null,"value":null,"low":null,"high":null,"unit":null"#
+            )
+        );
     }
 
     #[test]
     fn words_match_the_json() {
-        for status in [Status::Pass, Status::Fail, Status::Reported, Status::NotRun] {
+        for status in Status::ALL {
+            assert_eq!(Status::of_word(status.word()), Some(status));
             assert_eq!(serde_json::to_string(&status).expect("a string"), format!("\"{}\"", status.word()));
         }
         for basis in [Basis::Calibrated, Basis::Predicted, Basis::Derived, Basis::Explored, Basis::Measured] {

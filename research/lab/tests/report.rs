@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use memferry_lab::bands::{Band, Bands, Origin, Screened, Votes};
 use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::report::{Emulated, Machine, Page, Report};
 use memferry_lab::results::Results;
-use memferry_lab::sensitivity::{Change, Origin, Sensitivity, VerdictChange};
 use memferry_lab::verdict::{Basis, Figures, Status, Verdict};
 
 /// The data borrowed by a page.
@@ -18,7 +18,7 @@ struct Made {
     claims: Claims,
     papers: Vec<Prepared>,
     outcomes: Vec<Outcome>,
-    sensitivity: Sensitivity,
+    bands: Bands,
     machine: Machine,
 }
 
@@ -29,7 +29,7 @@ impl Made {
         let papers = experiments::prepare(&claims, &[]).expect("checked");
         let machine =
             Machine { time: "2000-01-01 00:00 UTC".to_owned(), facts: vec![("memory", "1 GiB".to_owned())] };
-        Self { claims, papers, outcomes: vec![], sensitivity: Sensitivity::default(), machine }
+        Self { claims, papers, outcomes: vec![], bands: Bands::default(), machine }
     }
 
     /// Runs the experiments of some claims, with reduced sweeps.
@@ -44,7 +44,7 @@ impl Made {
 
     fn page(&self) -> String {
         let verdicts = self.outcomes.iter().flat_map(|outcome| outcome.verdicts.clone()).collect();
-        let report = Report::assemble(&self.claims, verdicts).expect("fits");
+        let report = Report::assemble(&self.claims, verdicts).expect("fits").over(&self.bands);
         let page = Page {
             claims: &self.claims,
             report: &report,
@@ -52,7 +52,7 @@ impl Made {
             tables: self.outcomes.iter().flat_map(|outcome| outcome.tables.iter()).collect(),
             failures: self.outcomes.iter().flat_map(|outcome| &outcome.failures).collect(),
             machine: self.machine.clone(),
-            sensitivity: self.sensitivity.clone(),
+            bands: self.bands.clone(),
             emulated: Emulated::default(),
             only: &[],
         };
@@ -101,7 +101,7 @@ fn every_claim_and_figure_appears_once() {
         assert_eq!(page.matches(&format!("id=\"figure-{}\"", plan.figure)).count(), 1, "{}", plan.figure);
     }
     assert_eq!(page.matches("Not drawn: </strong>it was not run").count(), plans.count());
-    assert!(page.contains("<strong>not run</strong>"), "the sensitivity");
+    assert!(page.contains("<strong>not run</strong>"), "the bands");
 }
 
 #[test]
@@ -130,6 +130,8 @@ fn live_rows_are_between_marks() {
         status: Status::Reported,
         basis: Some(Basis::Measured),
         figures: Figures::One(Some(12.25)),
+        low: None,
+        high: None,
         unit: Some("s".to_owned()),
         why: "measured by the test".to_owned(),
     };
@@ -143,7 +145,7 @@ fn live_rows_are_between_marks() {
 }
 
 #[test]
-fn failures_and_sensitivity_are_shown() {
+fn failures_and_bands_are_shown() {
     let mut made = Made::nothing();
     let error = RunError::Failed {
         figure: "wicki-fig-03".to_owned(),
@@ -151,29 +153,46 @@ fn failures_and_sensitivity_are_shown() {
         message: "the lamp went out".to_owned(),
     };
     made.outcomes.push(Outcome { failures: vec![("wicki-fig-03".to_owned(), error)], ..Outcome::default() });
-    made.sensitivity = Sensitivity {
-        claims: vec!["wicki-burst-peak".to_owned(), "wicki-rotation".to_owned()],
-        changes: vec![Change {
-            claim: "wicki-burst-peak".to_owned(),
+    made.bands = Bands {
+        screened: vec![Screened {
+            paper: "wicki2014".to_owned(),
+            tried: 40,
+            counted: 32,
+            made_of: "0".to_owned(),
+        }],
+        votes: vec![Votes {
+            claim: "wicki-rotation".to_owned(),
+            base: Status::Pass,
+            holds: 21,
+            machines: 32,
+        }],
+        bands: vec![Band {
+            claim: "wicki-rotation".to_owned(),
             figure: String::new(),
             base: 900.0,
-            parameter: "l3-cycle".to_owned(),
-            lower_higher: [0.125, -0.1],
+            low: 850.5,
+            high: 950.0,
+            follows: vec![("l3-cycle".to_owned(), -0.75)],
         }],
-        turns: vec![VerdictChange {
-            claim: "wicki-rotation".to_owned(),
-            parameter: "read-latency".to_owned(),
-            base: Status::Pass,
-            lower_higher: [Status::Reported, Status::Pass],
-        }],
-        missing: vec!["turn".to_owned()],
-        ..Sensitivity::default()
+        ..Bands::default()
     };
+    let row = Verdict {
+        id: "wicki-rotation".to_owned(),
+        place: Place::Simulated,
+        status: Status::Pass,
+        basis: Some(Basis::Predicted),
+        figures: Figures::One(Some(900.0)),
+        low: None,
+        high: None,
+        unit: None,
+        why: "it is so".to_owned(),
+    };
+    made.outcomes.push(Outcome { verdicts: vec![row], ..Outcome::default() });
     let page = made.page();
     assert_closed(&page);
     assert!(!page.contains("committed table"));
     for (origin, words) in [(Origin::Project, "the same plans"), (Origin::Before, "have changed since")] {
-        made.sensitivity.origin = origin;
+        made.bands.origin = origin;
         assert!(made.page().contains(words), "{origin:?}");
     }
     assert_eq!(
@@ -181,14 +200,10 @@ fn failures_and_sensitivity_are_shown() {
         2,
         "in the list of failures and instead of the figure"
     );
-    assert!(page.contains("<td>pass</td><td>reported</td><td>pass</td>"), "the verdict that changes");
-    let source = made.papers[0].parameters.list().iter().find(|parameter| parameter.name == "read-latency");
-    let source = &source.expect("there").source;
-    assert!(
-        page.matches(source.as_str()).count() >= 2,
-        "its parameter's source, and that in the list of all"
-    );
-    assert!(page.contains("+12.5 %") && page.contains("1 parameters were not run (turn)"));
+    assert!(page.contains("0 of 1 predictions hold, 0 fail, 1 are undecided; "), "the first line");
+    assert!(page.contains("badge undecided") && page.contains("850.5 to 950"), "the row");
+    assert!(page.contains("holds on 21 of 32 machines") && page.contains("l3-cycle (-0.75)"), "the table");
+    assert!(page.contains("of 40 machines tried, 32 keep the calibrated claims"));
 }
 
 #[test]
@@ -207,6 +222,8 @@ fn hostile_texts_are_escaped() {
         status,
         basis: None,
         figures: Figures::Named([("<script>f".to_owned(), 1.0)].into()),
+        low: None,
+        high: None,
         unit: Some("<i>".to_owned()),
         why: "does not hold: <script>w (because <script>b); what holds: <script>h".to_owned(),
     };

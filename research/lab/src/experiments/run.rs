@@ -3,7 +3,7 @@
 //! ```text
 //! (plan × series) ── kept? ──► lines; otherwise the runner, with parameters that record requests ──► lines, kept
 //! judge ──────────── kept? ──► row; otherwise the judge, on the figures that name its claim ───────► row, kept
-//! with one parameter varied: results kept before, which did not request that parameter, stay valid
+//! on another machine: results kept before, which requested no changed parameter, stay valid
 //! ```
 //!
 //! [`crate::results`] defines keys and files. Live rows are not kept.
@@ -31,8 +31,8 @@ pub(super) struct Run<'a> {
     results: &'a Results,
     /// The parameters as text, for keys.
     parameters: String,
-    /// The varied parameter, and the text of the parameters before the change.
-    before: Option<(&'a str, String)>,
+    /// The changed parameters, and the text of all before the change.
+    before: Option<(Names, String)>,
 }
 
 /// The computed figures, and the errors of the others.
@@ -46,21 +46,21 @@ pub(super) struct Figures {
 impl<'a> Run<'a> {
     pub(super) fn new(prepared: &'a Prepared, claims: &'a Claims, results: &'a Results) -> Self {
         let text = |parameters: &Parameters| format!("{:?}", parameters.list());
-        let varied = prepared.varied.as_ref();
+        let before = prepared.before.as_ref();
         Self {
             prepared,
             claims,
             results,
             parameters: text(&prepared.parameters),
-            before: varied.map(|(name, parameters)| (name.as_str(), text(parameters))),
+            before: before.map(|before| (prepared.parameters.changed_from(before), text(before))),
         }
     }
 
-    /// A kept result for the present parameters, or one from before a parameter was varied that did not request it.
+    /// A kept result for the present parameters, or one from before some were changed that requested none of them.
     fn kept<T>(&self, recall: impl Fn(&str) -> Option<Made<T>>) -> Option<Made<T>> {
         recall(&self.parameters).or_else(|| {
-            let (varied, parameters) = self.before.as_ref()?;
-            recall(parameters).filter(|made| !made.asked.contains(*varied))
+            let (changed, parameters) = self.before.as_ref()?;
+            recall(parameters).filter(|made| made.asked.is_disjoint(changed))
         })
     }
 

@@ -1,13 +1,15 @@
 //! Live comparison of table 1: memferry's ring and a system call that starts the same transfer, as measured by `./x bench
 //! initiation`.
 //!
-//! The system call also moves its 64 bytes before it returns, which is the smallest work of a call that starts a transfer. The
-//! figure is not a bound.
+//! The ring is that of a service in another process. The system call also moves its 64 bytes before it returns, which is the
+//! smallest work of a call that starts a transfer. "About" an order of magnitude is read as in the simulated row.
 
 use crate::claims::Place;
-use crate::live::{Rows, reported};
+use crate::live::{Rows, ordered};
 use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
+
+use super::timing::is_about_ten;
 
 pub const JUDGE: Judge = Judge { claim: "markatos-order-of-magnitude", place: Place::Live, judge: compared };
 
@@ -20,9 +22,12 @@ const FIGURES: [(&str, &str); 3] = [
 
 fn compared(case: &Case<'_>) -> Result<Verdict, RunError> {
     let figures = Rows::measured("initiation", None).and_then(|rows| rows.values(&FIGURES));
-    reported(case, "ns", figures, |_| {
-        "mean of 1,000 starts to alternating addresses, medians of the rounds; the machine also runs other programs; the call \
-                 also moves the 64 bytes"
-            .to_owned()
+    ordered(case, "ns", figures, |finding, of| {
+        let ratio = of.get("ratio").copied().unwrap_or_default();
+        let words = format!(
+            "the system call takes {ratio:.1} times as long as the ring; mean of 1,000 starts to alternating addresses, medians of the \
+             rounds; the machine also runs other programs; the call also moves the 64 bytes"
+        );
+        finding.check(is_about_ten(ratio), words);
     })
 }

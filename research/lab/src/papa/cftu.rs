@@ -24,6 +24,7 @@ use super::chipset::{CALLERS, Caches, Chipset, ChipsetTimes, RingWords, window};
 use super::host::{Host, LINE_BYTES};
 use crate::machine::cache::{Hierarchy, ProcessorError};
 use crate::parameters::{Parameters, ParametersError};
+use crate::rng::Rng;
 
 /// Address of the kernel's own lines.
 const KERNEL: u64 = 0xE000_0000;
@@ -120,6 +121,8 @@ pub struct Cftu {
     path: Path<IoatEngine<Ioat<Chipset>, RingWords>>,
     callers: Vec<Caller>,
     now: Instant,
+    /// How late interrupts and wake-ups come.
+    lateness: Rng,
 }
 
 impl Cftu {
@@ -160,7 +163,8 @@ impl Cftu {
         let now = device.with(|device| device.now());
         let host = machine.host.clone();
         let caches = Rc::clone(caches);
-        Ok(Self { host, caches, device, capabilities, path, callers: all, now })
+        let lateness = Rng::of_neighbour(machine.seed);
+        Ok(Self { host, caches, device, capabilities, path, callers: all, now, lateness })
     }
 
     pub const fn now(&self) -> Instant {
@@ -215,6 +219,17 @@ impl Cftu {
         self.pass(back);
         let all = (self.now.picoseconds() - started.picoseconds()) as u64;
         Ok(Took { all, cpu: there + back })
+    }
+
+    /// Like [`Cftu::copy`], with an interrupt and a wake-up that come late by chance. The CPU does other work meanwhile.
+    ///
+    /// # Errors
+    /// As [`Cftu::copy`].
+    pub fn copy_with_chance(&mut self, places: [u64; 2], length: u64) -> Result<Took, CftuError> {
+        let took = self.copy(places, length)?;
+        let late = self.host.late.map(|mean| exponential(&mut self.lateness, mean)).iter().sum::<u64>();
+        self.pass(late);
+        Ok(Took { all: took.all + late, ..took })
     }
 
     /// Every caller copies `lengths(caller)` bytes repeatedly until an instant. Calls `observe` at every step of the device,
@@ -308,4 +323,9 @@ impl Cftu {
             }
         }
     }
+}
+
+/// A time of this mean, exponentially distributed.
+fn exponential(rng: &mut Rng, mean: u64) -> u64 {
+    (-(1.0 - rng.part()).ln() * mean as f64) as u64
 }

@@ -127,7 +127,8 @@ const fn one() -> u64 {
 
 fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let CrossingSettings { buffers, set_up, by_arithmetic } = line.settings()?;
-    let point = |x: f64| -> Result<(f64, f64), RunError> {
+    // A size of the cache without a crossing has no point, and the judges say so.
+    let point = |x: f64| -> Result<Option<(f64, f64)>, RunError> {
         let mut machine = Machine::new(&line.parameters.with("l2-size", x)?, line.plan.seed)?;
         let host = &mut machine.host;
         for cost in [&mut host.submit, &mut host.interrupt, &mut host.wake] {
@@ -136,12 +137,11 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         let found =
             if by_arithmetic { crossing_by_arithmetic(&machine, buffers) } else { found(&machine, buffers) };
         let found = found.map_err(|error| line.failed(error))?;
-        let found =
-            found.ok_or_else(|| line.failed("up to 16 MiB the engine is never faster than the CPU"))?;
-        Ok((x, found / KIB))
+        Ok(found.map(|bytes| (x, bytes / KIB)))
     };
-    let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>()?;
-    Ok(vec![Series { label: line.series.label.clone(), points }])
+    let points: Vec<Option<(f64, f64)>> =
+        line.plan.points().into_iter().map(point).collect::<Result<_, _>>()?;
+    Ok(vec![Series { label: line.series.label.clone(), points: points.into_iter().flatten().collect() }])
 }
 
 /// The size in bytes from which a copy by the engine is faster.
@@ -196,8 +196,9 @@ fn judge_crossing(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdic
         Ok(case.tables.line(CROSSINGS, &format!("{buffers}{label}"))?.at(l2))
     };
     let mut finding = Finding::of(case.claim);
-    let crossing = at("", l2)?.unwrap_or(0.0);
-    finding.number(crossing * KIB);
+    let crossing = at("", l2)?;
+    finding
+        .number_if_any(crossing.map(|kib| kib * KIB), "up to 16 MiB the engine is never faster than the CPU");
     let faster = cpu.points.iter().zip(&engine.points).find(|((_, cpu), (_, engine))| engine > cpu);
     let first = faster.map_or(0.0, |((size, _), _)| size / KIB);
     finding.figure("first size of the figure at which the engine is faster, KiB", first);
@@ -209,7 +210,9 @@ fn judge_crossing(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdic
         ("twice the set-up", at(", set-up doubled", l2)?, at(", set-up doubled, by arithmetic", l2)?),
     ];
     for (what, moved, expected) in moves {
-        let Some(((moved, expected), computed)) = moved.zip(expected).zip(computed) else {
+        let (Some((moved, expected)), Some((crossing, computed))) =
+            (moved.zip(expected), crossing.zip(computed))
+        else {
             finding.check(false, format!("the figure has no crossing with {what}"));
             continue;
         };

@@ -24,6 +24,8 @@ pub struct Host {
     /// From the interrupt until the sleeper is woken.
     pub interrupt: u64,
     pub wake: u64,
+    /// Means of what the interrupt and the woken caller come later than that.
+    pub late: [u64; 2],
     /// Lines of the kernel's own data that an offload accesses.
     pub path_lines: u64,
     /// A cycle of the processor.
@@ -44,6 +46,7 @@ impl Host {
             submit: ns("submit")?,
             interrupt: ns("interrupt")?,
             wake: ns("wake")?,
+            late: [ns("interrupt-late")?, ns("wake-late")?],
             path_lines: parameters.get("path-lines")? as u64,
             cycle: cycle_ns * 1e3,
         })

@@ -5,9 +5,11 @@
 
 use crate::claims::Place;
 use crate::judging::Finding;
-use crate::live::{LiveError, Rows, not_run, reported};
+use crate::live::{LiveError, Rows, not_run, ordered};
 use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
+
+use super::pollution::MEASURABLE;
 
 pub(super) const JUDGES: [Judge; 2] = [
     Judge { claim: "papa-policies", place: Place::Live, judge: silent },
@@ -57,9 +59,15 @@ const WALKS: [(&str, &str); 7] = [
 
 fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     let figures = Rows::measured("pollution", Some("pieces")).and_then(|rows| rows.values(&WALKS));
-    reported(case, "us", figures, |_| {
-        "median walk over a victim of 768 KiB in level 2 after 16 pieces of 16,064 bytes; read() is the kernel-user copy; \
-                 offloaded copies are done by a worker on another CPU and polled for; the machine also runs other programs"
-            .to_owned()
+    ordered(case, "us", figures, |finding, of| {
+        let walk = |name: &str| of.get(name).copied().unwrap_or(f64::NAN);
+        let [alone, read, offloaded] = ["alone", "after read()", "after offloaded"].map(walk);
+        let faster = (1.0 - offloaded / read) * 100.0;
+        let words = format!(
+            "a victim of 768 KiB in level 2 takes {offloaded:.1} us after 16 pieces of 16,064 bytes copied by a worker on another CPU, \
+             {read:.1} us after read() of them, {alone:.1} us alone: {faster:.1} % faster when offloaded, where {MEASURABLE} % is \
+             read as measurable; medians; the machine also runs other programs"
+        );
+        finding.check(faster >= MEASURABLE, words);
     })
 }

@@ -1,7 +1,7 @@
 //! Victims in the caches during copies of 16,064 bytes (Papa 2014, "Cache Pollution").
 //!
 //! ```text
-//! victim, to warm up ─► alone ─► with a copy every 50 us of its own time, by CPU or engine ─► increase of its own time, %
+//! victim, to warm up ─► alone ─► with a copy at the slides' cadence, by CPU or engine ─► increase of its own time, %
 //! ```
 //!
 //! Only the victim's own time counts, without the time of the copies. Sources cycle through a file of 32 MiB in the page cache;
@@ -30,8 +30,9 @@ pub(super) const JUDGES: [Judge; 1] =
 
 /// Bytes of the source file.
 const FILE: u64 = 32 << 20;
-/// Smallest effect that counts as measurable, percent: smaller ones are below the variation between two runs of a program.
-const MEASURABLE: f64 = 1.0;
+/// Smallest effect that counts as measurable, percent: smaller ones are below the variation between two runs of a program. Of the
+/// victims, the one in the middle must have it, and none may lose. Set before the cadence of the slides was first run.
+pub(super) const MEASURABLE: f64 = 1.0;
 
 const FIGURE: &str = "papa-pollution";
 
@@ -49,15 +50,15 @@ enum Shows {
 struct Settings {
     by: By,
     shows: Shows,
-    every_us: u64,
 }
 
 fn pollution(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
+    let every = (line.parameters.get("copy-every")? * 1e6) as u64;
     let point = |x: f64| {
         let victim = victim_at(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
-        Ok((x, rise(&machine, victim, settings).map_err(|error| line.failed(error))?))
+        Ok((x, rise(&machine, victim, settings, every).map_err(|error| line.failed(error))?))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
     Ok(vec![Series { label: line.series.label.clone(), points }])
@@ -68,8 +69,8 @@ fn victim_at(x: f64) -> Option<&'static Victim> {
     (x as usize).checked_sub(1).and_then(|at| VICTIMS.get(at))
 }
 
-/// The increase of a victim's time, percent.
-fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, CftuError> {
+/// The increase of a victim's time, percent, with a copy every so many picoseconds.
+fn rise(machine: &Machine, victim: &Victim, settings: Settings, every: u64) -> Result<f64, CftuError> {
     let caches = machine.caches()?;
     // Fills the caches with other data, as after some time of other use.
     prepare_caches(machine, &caches, Buffers::Cold, PIECE);
@@ -95,7 +96,7 @@ fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, C
             },
         }
     };
-    let mut core = Core::new(machine, &caches, settings.every_us * 1_000_000, &mut between);
+    let mut core = Core::new(machine, &caches, every, &mut between);
     (victim.run)(&mut core);
     let own = core.own();
     if let Some(error) = failed {
@@ -103,14 +104,6 @@ fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, C
     }
     let disturbed = own + if settings.shows == Shows::Elapsed { spent } else { 0 };
     Ok((disturbed as f64 / undisturbed as f64 - 1.0) * 100.0)
-}
-
-/// The interval between copies in the figure.
-fn every_us(case: &Case<'_>) -> Result<u64, String> {
-    let plan = case.tables.iter().find(|table| table.plan.figure == FIGURE).map(|table| &table.plan);
-    let settings = plan.and_then(|plan| plan.series.first()).map(|series| series.settings.clone());
-    let settings = Settings::deserialize(settings.unwrap_or_default()).map_err(|error| error.to_string())?;
-    Ok(settings.every_us)
 }
 
 fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
@@ -129,18 +122,23 @@ fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     }
     let least = gains.iter().map(|(_, gain)| *gain).fold(f64::INFINITY, f64::min);
     let most = gains.iter().map(|(_, gain)| *gain).fold(0.0, f64::max);
+    let mut sorted: Vec<f64> = gains.iter().map(|(_, gain)| *gain).collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
+    finding.figure("the victim in the middle faster when offloaded, %", middle);
     let few: Vec<&str> = gains.iter().filter(|(_, gain)| *gain < MEASURABLE).map(|(name, _)| *name).collect();
     let words = format!(
-        "of {} victims, all in level 2, {} are faster beside offloaded copies by at least {MEASURABLE} %, which is read as \
-                 measurable, up to {most:.2}; by less, from {least:.2} % on: {}",
+        "of {} victims, all in level 2, the one in the middle is {middle:.2} % faster beside offloaded copies, where {MEASURABLE} % is \
+         read as measurable; {} are by so much, up to {most:.2}; by less, from {least:.2} % on: {}",
         gains.len(),
         gains.len() - few.len(),
         few.join(", ")
     );
-    finding.check(least > 0.0 && most >= MEASURABLE, words);
+    finding.check(least > 0.0 && middle >= MEASURABLE, words);
     let words = format!(
-        "a copy every {} us of the victim's time is our choice, since the slides state none; the gains depend on it",
-        every_us(case).map_err(|message| case.failed(message))?
+        "a copy every {} us of the victim's time, from the slides' 3.6 million in 100 s on four cores; the victims stand in for \
+         MiBench's programs, whose sources and inputs are not here",
+        case.parameters.get("copy-every")?
     );
     finding.check(true, words);
     let mean =

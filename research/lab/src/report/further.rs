@@ -1,7 +1,7 @@
-//! Sections of the report beside claims and figures: sensitivity to parameters, and all parameters with their sources.
+//! Sections of the report beside claims and figures: bands over the ranges of the parameters, and all parameters with their sources.
 //!
 //! ```text
-//! Sensitivity ──► claim: figures × parameters, in percent      Parameters ──► value, unit, source, mechanism
+//! Bands ──► claim: votes; figures: lowest, highest, parameters they follow      Parameters ──► value, range, sources, mechanism
 //! ```
 //!
 //! Missing and outdated parts are marked as such.
@@ -10,28 +10,38 @@ use maud::{Markup, html};
 
 use super::page::Page;
 use super::words::rounded;
-use crate::sensitivity::{Change, MIN_SHOWN, Origin, Sensitivity, VerdictChange};
+use crate::bands::{Band, Bands, MACHINES, Origin, Votes};
+use crate::parameters::Parameter;
 
-/// The table, by claim.
-pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
-    let Sensitivity { claims, changes, missing, origin: from, .. } = &page.sensitivity;
+/// The bands, by claim.
+pub(super) fn bands(page: &Page<'_>) -> Markup {
+    let Bands { screened, votes, origin: from, .. } = &page.bands;
+    let known = |votes: &&Votes| page.claims.find(&votes.claim).is_some();
     html! {
         section id="sensitivity" {
-            h2 { "Sensitivity" }
+            h2 { "Error bars" }
             p {
-                                "Change of each figure of a predicted claim when one time of the model is 20 % lower or higher, with all other \
-                                 parameters unchanged and reduced sweeps. Figures that are zero, and changes below " (MIN_SHOWN * 100.0) " %, are left out."
+                "Every parameter of a paper's model has a range with its source, listed below. " (MACHINES) " machines, quasi-random \
+                 points (Halton) of all ranges together, give each figure its lowest and highest value and each claim its votes, \
+                 with reduced sweeps. A machine on which a calibrated claim fails is not the paper's and is not counted. A claim that \
+                 holds on some machines and not on others is undecided."
             }
             (origin(*from))
-            @if claims.is_empty() { p.note { "Nothing to show: no claim here is predicted, or it was " strong { "not run" } "." } }
-            @else if !missing.is_empty() {
-                p.note { "Not complete: " (missing.len()) " parameters were not run (" (missing.join(", ")) ")." }
+            @if votes.is_empty() {
+                p.note { "Nothing to show: no claim here is predicted, or it was " strong { "not run" } "." }
             }
-            @if claims.is_empty() || !missing.is_empty() || *from != Origin::Here {
-                                p { "Computing it again takes a quarter of an hour or more, and resumes an interrupted run: " code { "./x lab --sensitivity" } "." }
+            @if *from != Origin::Here {
+                p { "Computing it again takes up to half an hour, and resumes an interrupted run: " code { "./x lab --sensitivity" } "." }
             }
-            @if !claims.is_empty() { (verdict_changes(page)) }
-            @for claim in claims { (figure_changes(claim, changes)) }
+            @for paper in page.papers.iter().filter(|paper| !paper.is_study() && paper.has_judges()) {
+                @if screened.iter().all(|one| one.paper != paper.name) {
+                    p.note { (paper.name) ": its machines were " strong { "not run" } ", so its verdicts are those of the parameters' own values." }
+                }
+            }
+            @for one in screened { p {
+                (one.paper) ": of " (one.tried) " machines tried, " (one.counted) " keep the calibrated claims."
+            } }
+            @for votes in votes.iter().filter(known) { (votes_and_bands(page, votes)) }
         }
     }
 }
@@ -42,70 +52,52 @@ fn origin(origin: Origin) -> Markup {
         @match origin {
             Origin::Here => {}
             Origin::Project => {
-                                p { "This is the committed table, made with the same plans, parameters and criteria." }
+                p { "This is the committed table, made with the same plans, parameters, ranges and criteria." }
             }
             Origin::Before => {
                 p.note {
-                                        "This is the committed table. Plans, parameters or criteria have changed since it was made, so parts of it \
-                                         may be out of date."
+                    "This is the committed table. Plans, parameters, ranges or criteria have changed since it was made, so parts of \
+                     it may be out of date."
                 }
             }
         }
     }
 }
 
-/// The verdicts that one parameter changes.
-fn verdict_changes(page: &Page<'_>) -> Markup {
-    let turns = &page.sensitivity.turns;
-    html! {
-                @if turns.is_empty() { p { strong { "No verdict changes" } " with any parameter." } }
-        @else {
-                        p { "These verdicts change; those of all other predicted claims stay the same." }
-                        div.wide tabindex="0" role="region" aria-label="Verdicts that change" { table {
-                                thead { tr { @for head in ["claim", "parameter", "its source", "unchanged", "at -20 %", "at +20 %"] {
-                    th scope="col" { (head) }
-                } } }
-                tbody { @for turn in turns { tr {
-                    th scope="row" { a href=(format!("#claim-{}", turn.claim)) { (turn.claim) } }
-                    td { (turn.parameter) }
-                    td.text { (source(page, turn)) }
-                    td { (turn.base.word()) }
-                    @for status in turn.lower_higher { td { (status.word()) } }
-                } } }
-            } }
-        }
-    }
-}
-
-/// The source of the parameter that changes a verdict.
-fn source<'a>(page: &'a Page<'_>, turn: &VerdictChange) -> &'a str {
-    let paper = page.claims.find(&turn.claim).map(|claim| claim.paper.as_str());
-    let own = page.papers.iter().find(|prepared| Some(prepared.name) == paper);
-    let list = own.map_or(&[][..], |prepared| prepared.parameters.list());
-    list.iter().find(|parameter| parameter.name == turn.parameter).map_or("", |parameter| &parameter.source)
-}
-
-fn figure_changes(claim: &str, changes: &[Change]) -> Markup {
-    let seen: Vec<&Change> =
-        changes.iter().filter(|change| change.claim == claim && change.is_shown()).collect();
+fn votes_and_bands(page: &Page<'_>, votes: &Votes) -> Markup {
+    let claim = votes.claim.as_str();
+    let seen: Vec<&Band> = page.bands.of(claim).collect();
     html! {
         details {
-            summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " changes" }
-            div.wide tabindex="0" role="region" aria-label=(format!("Sensitivity of {claim}")) { table {
-                thead { tr { @for head in ["figure", "base", "parameter", "at -20 %", "at +20 %"] { th scope="col" { (head) } } } }
-                tbody { @for change in seen { tr {
-                    th scope="row" { @if change.figure.is_empty() { "value" } @else { (change.figure) } }
-                    td { (change.base) }
-                    td { (change.parameter) }
-                    @for part in change.lower_higher { td { (percent(part)) } }
+            summary {
+                a href=(format!("#claim-{claim}")) { (claim) } ": holds on " (votes.holds) " of " (votes.machines) " machines"
+            }
+            div.wide tabindex="0" role="region" aria-label=(format!("Bands of {claim}")) { table {
+                thead { tr { @for head in ["figure", "base", "lowest", "highest", "follows most"] { th scope="col" { (head) } } } }
+                tbody { @for band in seen { tr {
+                    th scope="row" { @if band.figure.is_empty() { "value" } @else { (band.figure) } }
+                    @for value in [band.base, band.low, band.high] { td { (rounded(value)) } }
+                    td.text { (follows(band)) }
                 } } }
             } }
         }
     }
 }
 
-fn percent(fraction: f64) -> String {
-    if fraction.is_nan() { "gone".to_owned() } else { format!("{:+} %", rounded(fraction * 100.0)) }
+/// The parameters that a figure follows, with the sign and the rank correlation.
+fn follows(band: &Band) -> String {
+    let each: Vec<String> = band.follows.iter().map(|(name, part)| format!("{name} ({part:+})")).collect();
+    each.join(", ")
+}
+
+/// What a parameter may be.
+fn range(parameter: &Parameter) -> String {
+    match (&parameter.range, &parameter.choices) {
+        (Some([low, high]), _) => format!("{low} to {high}"),
+        (None, Some(choices)) => choices.iter().map(f64::to_string).collect::<Vec<_>>().join(", "),
+        (None, None) if parameter.exact.is_some() => "exact".to_owned(),
+        (None, None) => String::new(),
+    }
 }
 
 /// Every parameter of every model.
@@ -121,15 +113,17 @@ pub(super) fn parameters(page: &Page<'_>) -> Markup {
                 details {
                     summary { (paper.parameters.list().len()) " parameters: " (paper.title) }
                     div.wide tabindex="0" role="region" aria-label=(format!("Parameters of {}", paper.name)) { table {
-                                                thead { tr { @for head in ["name", "value", "unit", "what it models", "source"] {
+                                                thead { tr { @for head in ["name", "value", "unit", "range", "what it models", "source", "source of the range"] {
                             th scope="col" { (head) }
                         } } }
                         tbody { @for parameter in paper.parameters.list() { tr {
                             th scope="row" { (parameter.name) }
                             td { (parameter.value) }
                             td { (parameter.unit) }
+                            td { (range(parameter)) }
                             td.text { (parameter.mechanism) }
                             td.text { (parameter.source) }
+                            td.text { (parameter.within.as_ref().or(parameter.exact.as_ref()).map_or("", String::as_str)) }
                         } } }
                     } }
                 }

@@ -1,7 +1,7 @@
 //! The report as one self-contained HTML page: no network, no script, no font.
 //!
 //! ```text
-//! claims, rows, figures, failures, machine, sensitivity ──► sections ──► text, with live parts between marks
+//! claims, rows, figures, failures, machine, bands ──► sections ──► text, with live parts between marks
 //! ```
 //!
 //! Equal results give equal bytes except for live parts, which stand between `<!--live-->` and `<!--/live-->`. Texts are
@@ -26,7 +26,7 @@ const SECTIONS: [(&str, &str); 7] = [
     ("failed", "Failed claims"),
     ("claims", "All claims"),
     ("emulated", "Emulated copies"),
-    ("sensitivity", "Sensitivity"),
+    ("sensitivity", "Error bars"),
     ("parameters", "Parameters"),
 ];
 
@@ -48,10 +48,10 @@ impl Page<'_> {
                         (self.machine())
                         (reading())
                                                 section id="failed" { h2 { "Failed claims" } (verdicts::failed(self)) (self.failures()) }
-                        section id="claims" { h2 { "All claims" } (verdicts::counts(self)) (verdicts::overview(self)) }
+                        section id="claims" { h2 { "All claims" } p { strong { (self.report.predictions(self.papers)) } } (verdicts::counts(self)) (verdicts::overview(self)) }
                         @for (name, title) in self.names() { (self.paper(&name, &title)) }
                         (self.emulated.section())
-                        (further::sensitivity(self))
+                        (further::bands(self))
                         (further::parameters(self))
                     }
                     footer { p { "Made by memferry-lab " (env!("CARGO_PKG_VERSION")) " with " code { "./x lab" } "." } }
@@ -63,6 +63,7 @@ impl Page<'_> {
 
     fn head(&self) -> Markup {
         html! {
+            p.lead { strong { (self.report.predictions(self.papers)) } }
             p.lead {
                                 "Memferry gives programs DMA from user level. Four papers built the parts of that path between 1996 and 2014. This \
                                  report lists each of their statements that can be checked, runs it on models of their machines in virtual time, and \
@@ -194,7 +195,8 @@ fn reading() -> Markup {
             h2 { "How to read this" }
             p {
                 strong { "Verdicts. " }
-                                "Pass: the claim holds. Fail: it does not, and the row gives the reason. Reported: a figure without a criterion, \
+                                "Pass: the claim holds. Fail: it does not, and the row gives the reason. Undecided: within the ranges of \
+                                 the parameters it holds on some machines and not on others. Reported: a figure without a criterion, \
                                  such as all absolute live figures. Not-run: no experiment has decided it."
             }
                         p { strong { "Bases. " } "The evidence of a verdict:" }

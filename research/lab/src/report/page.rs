@@ -1,9 +1,9 @@
 //! The data of the HTML page.
 
 use super::{Emulated, Machine, Report};
+use crate::bands::Bands;
 use crate::claims::Claims;
 use crate::experiments::{Prepared, RunError};
-use crate::sensitivity::Sensitivity;
 use crate::table::Table;
 
 /// The data of the HTML page; [`Page::html`] renders it.
@@ -18,8 +18,8 @@ pub struct Page<'a> {
     pub failures: Vec<&'a (String, RunError)>,
     /// The machine that gave the live rows.
     pub machine: Machine,
-    /// The sensitivity table of this run, or the committed one.
-    pub sensitivity: Sensitivity,
+    /// The bands of this run, or the committed ones.
+    pub bands: Bands,
     /// What `./x guest ioat` left.
     pub emulated: Emulated,
     /// The claims and figures selected by `--only`; empty for all.

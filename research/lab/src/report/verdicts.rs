@@ -10,22 +10,21 @@
 use maud::{Markup, html};
 
 use super::page::Page;
-use super::words::{FEW, expected, figure, found, kind, marked, parts};
+use super::words::{FEW, band, expected, figure, found, kind, marked, parts};
 use crate::claims::{Claim, Place};
-use crate::verdict::{Figures, Status, Verdict};
+use crate::verdict::{End, Figures, Status, Verdict};
 
 /// The number of rows by place and status, and the number of predicted number claims.
 pub(super) fn counts(page: &Page<'_>) -> Markup {
     let place = |place: Place| {
         let rows = || page.report.rows().iter().filter(move |row| row.place == place);
         let count = |status| rows().filter(|row| row.status == status).count();
-        let statuses = [Status::Pass, Status::Fail, Status::Reported, Status::NotRun];
         marked(
             place,
             html! {
                 tr {
                     th scope="row" { (place.word()) }
-                    @for status in statuses { td { (count(status)) } }
+                    @for status in Status::ALL { td { (count(status)) } }
                 }
             },
         )
@@ -33,7 +32,7 @@ pub(super) fn counts(page: &Page<'_>) -> Markup {
     let [predicted, simulated, all] = page.report.numbers(page.claims);
     html! {
         div.wide { table {
-            thead { tr { th { "rows" } @for word in ["pass", "fail", "reported", "not run"] { th scope="col" { (word) } } } }
+            thead { tr { th { "rows" } @for status in Status::ALL { th scope="col" { (status.word()) } } } }
             tbody { (place(Place::Simulated)) (place(Place::Live)) }
         } }
         @if all > 0 { p {
@@ -74,6 +73,7 @@ pub(super) fn overview(page: &Page<'_>) -> Markup {
                 td { (row.basis.map_or("-", |basis| basis.word())) }
                 td { (expected(claim).unwrap_or_else(|| kind(claim.kind).to_owned())) }
                 td { (found(row)) }
+                td { (band(row)) }
                 td { (claim.section) }
             }
         }
@@ -81,7 +81,7 @@ pub(super) fn overview(page: &Page<'_>) -> Markup {
     html! {
         div.wide tabindex="0" role="region" aria-label="All claims" { table.claims {
             thead { tr {
-                @for head in ["claim", "verdict", "where", "basis", "paper's value", "ours", "in the paper"] {
+                @for head in ["claim", "verdict", "where", "basis", "paper's value", "ours", "low to high", "in the paper"] {
                     th scope="col" { (head) }
                 }
             } }
@@ -134,6 +134,7 @@ fn verdict(page: &Page<'_>, claim: &Claim, row: &Verdict) -> Markup {
                 (badge(row.status)) " " strong { (row.place.word()) }
                 @if let Some(basis) = row.basis { ", " (basis.word()) }
                 @if !matches!(row.figures, Figures::One(None)) { ": " (found(row)) }
+                @if let (Some(End::One(_)), band) = (&row.low, band(row)) { ", " (band) " within the parameters' ranges" }
             }
             @if row.place == Place::Live && row.status != Status::NotRun {
                 p.place { "On " (page.machine.processor()) ", " (page.machine.time) "." }
@@ -160,11 +161,17 @@ fn named(claim: &Claim, row: &Verdict) -> Markup {
             details open[has_there] {
                 summary { (values.len()) " figures" @if let Some(unit) = &row.unit { ", " (unit) } }
                 div.wide { table {
-                    thead { tr { th { "figure" } @if has_there { th { "paper" } } th { "ours" } } }
+                    thead { tr {
+                        th { "figure" } @if has_there { th { "paper" } } th { "ours" }
+                        @if row.low.is_some() { th { "lowest" } th { "highest" } }
+                    } }
                     tbody { @for (name, value) in values { tr {
                         th scope="row" { (name) }
                         @if has_there { td { @match there(name) { Some(there) => (there), None => "", } } }
                         td { (figure(*value, None)) }
+                        @if let (Some(End::Named(low)), Some(End::Named(high))) = (&row.low, &row.high) {
+                            @for end in [low, high] { td { (end.get(name).map_or(String::new(), |value| figure(*value, None))) } }
+                        }
                     } } }
                 } }
             }

@@ -9,7 +9,7 @@
 use maud::{Markup, PreEscaped, html};
 
 use crate::claims::{Claim, Kind, Place};
-use crate::verdict::{Figures, Verdict};
+use crate::verdict::{End, Figures, Verdict};
 
 /// Largest number of figures in a table cell; more are listed below.
 pub(super) const FEW: usize = 4;
@@ -79,6 +79,15 @@ pub(super) fn found(row: &Verdict) -> String {
     }
 }
 
+/// The ends of a row's only figure.
+pub(super) fn band(row: &Verdict) -> String {
+    match (&row.low, &row.high) {
+        (Some(End::One(low)), Some(End::One(high))) => format!("{} to {}", rounded(*low), rounded(*high)),
+        (Some(End::Named(_)), _) => "below".to_owned(),
+        _ => String::new(),
+    }
+}
+
 /// How a claim is judged.
 pub(super) fn kind(kind: Kind) -> &'static str {
     match kind {
@@ -91,7 +100,9 @@ pub(super) fn kind(kind: Kind) -> &'static str {
 
 /// Splits `why` into what broke, the reason if the judge gave one, and what holds.
 pub(super) fn parts(why: &str) -> (Option<&str>, Option<&str>, Option<&str>) {
-    let Some(rest) = why.strip_prefix("does not hold: ") else { return (None, None, Some(why)) };
+    // An undecided row says first on how many machines it holds.
+    let own = why.split_once("; with the parameters' own values: ").map_or(why, |(_, own)| own);
+    let Some(rest) = own.strip_prefix("does not hold: ") else { return (None, None, Some(why)) };
     let (broken, holds) = match rest.split_once("; what holds: ") {
         Some((broken, holds)) => (broken, Some(holds)),
         None => (rest, None),

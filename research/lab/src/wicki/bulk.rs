@@ -82,12 +82,6 @@ pub enum BulkError {
     /// The processor cannot be modelled.
     #[error(transparent)]
     Processor(#[from] ProcessorError),
-    /// The offload is never faster than the copy.
-    #[error("up to {longest} bytes the offload is never faster than the copy")]
-    NoCrossing {
-        /// The longest length tried.
-        longest: u64,
-    },
 }
 
 impl Board {
@@ -178,11 +172,11 @@ impl Board {
     }
 
     /// The crossing: the shortest transfer of one frame whose offload is faster than the pre-mapped copy, in bytes, rounded to a
-    /// page.
+    /// page; `None` if there is none within a frame.
     ///
     /// # Errors
-    /// [`BulkError::NoCrossing`] if there is none within a frame.
-    pub fn crossing(&self, caching: Caching) -> Result<u64, BulkError> {
+    /// [`BulkError`].
+    pub fn crossing(&self, caching: Caching) -> Result<Option<u64>, BulkError> {
         let wins = |length: u64| -> Result<bool, BulkError> {
             let of = |mode| self.transfer(&Bulk { mode, caching, alternating: false }, length);
             Ok(of(Mode::Offloaded)? < of(Mode::Premapped)?)
@@ -192,7 +186,7 @@ impl Board {
         while !wins(above)? {
             (below, above) = (above, above * 2);
             if above > self.host.frame_bytes {
-                return Err(BulkError::NoCrossing { longest: below });
+                return Ok(None);
             }
         }
         while above - below > PAGE_BYTES.max(above / 64) {
@@ -206,7 +200,7 @@ impl Board {
                 below = middle;
             }
         }
-        Ok(above)
+        Ok(Some(above))
     }
 
     /// The crossing by arithmetic: the shortest length at which the start of an offload takes no more than the additional time of

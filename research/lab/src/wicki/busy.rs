@@ -5,7 +5,7 @@
 //! memferry-bench service --only turns ─► copies of one frame and of eight by turns, one and eight outstanding
 //! ```
 //!
-//! The copies are reported, not asserted: they depend on this machine and its load.
+//! The orders are judged; the rates themselves are reported, since they depend on this machine and its load.
 
 use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer, copy, fill_2d};
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
@@ -13,7 +13,7 @@ use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 use super::beds::BedError;
 use super::crowd::{Crowd, shift};
 use crate::claims::Place;
-use crate::live::{Rows, reported};
+use crate::live::{Rows, ordered};
 use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
@@ -90,11 +90,17 @@ const FIGURES: [(&str, &str); 4] = [
 
 fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
     let figures = Rows::measured("service", Some("turns")).and_then(|rows| rows.values(&FIGURES));
-    reported(case, "MB/s", figures, |figures| {
-        let listed: Vec<String> = figures.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect();
-        format!(
-            "copies of 256 KiB in MB/s, by the CPU and by the service with one and eight outstanding: {}",
-            listed.join(", ")
-        )
+    ordered(case, "MB/s", figures, |finding, of| {
+        let rate = |name: &str| of.get(name).copied().unwrap_or_default();
+        let [same, turns] = ["cpu, same frame", "cpu, eight frames"].map(rate);
+        let [one, eight] = ["one", "eight"].map(rate);
+        let words = format!(
+            "copies of 256 KiB by the CPU: {same:.0} MB/s of one frame, {turns:.0} of eight by turns"
+        );
+        finding.check(turns < same, words);
+        let words = format!(
+            "by the service, eight frames by turns: {eight:.0} MB/s with eight outstanding, {one:.0} with one"
+        );
+        finding.check(eight > one, words);
     })
 }

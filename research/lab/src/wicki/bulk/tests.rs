@@ -49,7 +49,7 @@ fn crossings_match_arithmetic() {
     };
     for (l2, overhead) in [(1 << 20, 1), (1 << 19, 1), (1 << 20, 2), (0, 1)] {
         let board = changed(l2, overhead);
-        let found = board.crossing(CACHED).expect("within a frame") as f64;
+        let found = board.crossing(CACHED).expect("runs").expect("within a frame") as f64;
         let expected = board.expected_crossing().expect("runs").expect("within a frame") as f64;
         assert!(
             (found / expected - 1.0).abs() < 0.1,
@@ -62,15 +62,15 @@ fn crossings_match_arithmetic() {
 fn caching_moves_the_crossing() {
     let board = board();
     let crossings = [Caching::NonCacheable, Caching::Cached, Caching::Maintained].map(|c| board.crossing(c));
-    let crossings = crossings.map(|crossing| crossing.expect("within a frame"));
+    let crossings = crossings.map(|crossing| crossing.expect("runs").expect("within a frame"));
     assert!(crossings.is_sorted_by(|lower, upper| lower < upper), "{crossings:?}");
 }
 
 #[test]
-fn a_missing_crossing_is_an_error() {
+fn a_crossing_may_be_missing() {
     let mut board = board();
     board.host.switch = 1_000_000_000_000;
-    assert!(matches!(board.crossing(CACHED), Err(BulkError::NoCrossing { .. })));
+    assert_eq!(board.crossing(CACHED), Ok(None));
     assert_eq!(board.expected_crossing(), Ok(None));
 }
 
