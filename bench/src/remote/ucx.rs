@@ -22,6 +22,8 @@ const LOADER: &str = "ld-linux-x86-64.so.2";
 const PERFTEST: &str = "ucx_perftest";
 /// How long the program that prints the version may take.
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long a test may take: half a GiB by TCP takes seconds, and long on a busy machine.
+const TEST_LIMIT: Duration = Duration::from_secs(120);
 
 /// How bytes go between the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,7 +129,8 @@ impl Ucx {
     ) -> Result<(Report, f64), BenchError> {
         let words = self.own(PERFTEST);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        Perftest { words: &words, environment: &transport.environment() }.run(test, bytes, count)
+        let environment = &transport.environment();
+        Perftest { limit: TEST_LIMIT, words: &words, environment }.run(test, bytes, count)
     }
 }
 

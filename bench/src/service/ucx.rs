@@ -120,15 +120,16 @@ pub(crate) fn installed() -> bool {
         .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
 }
 
-/// UCX's benchmark: the words that start it, and its environment.
+/// UCX's benchmark: the words that start it, its environment, and how long a test may take.
 pub(crate) struct Perftest<'a> {
+    pub(crate) limit: Duration,
     pub(crate) words: &'a [&'a str],
     pub(crate) environment: &'a [(&'a str, &'a str)],
 }
 
 /// Runs one of UCX's tests, both ends pinned.
 pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
-    let perftest = Perftest { words: &[PROGRAM], environment: &ENVIRONMENT };
+    let perftest = Perftest { limit: LIMIT, words: &[PROGRAM], environment: &ENVIRONMENT };
     Ok(perftest.run(test, bytes, count)?.0)
 }
 
@@ -147,7 +148,7 @@ impl Perftest<'_> {
         let count = count.to_string();
         let words = [&*both, &["127.0.0.1", "-c", &client_cpu, "-t", test, "-s", &size]].concat();
         let words = [&*words, &["-n", &count, "-w", &warm_up, "-f"]].concat();
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + self.limit;
         loop {
             std::thread::sleep(RETRY);
             let before = children_seconds()?;
