@@ -15,6 +15,7 @@
 
 #define HEAD_BYTES 4096
 #define RING_BYTES (64 * 1024)
+#define REGION_BYTES 65536
 #define CAPS (FI_MSG | FI_TAGGED | FI_RMA)
 #define MODES (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
 
@@ -191,6 +192,60 @@ static void wrong_records(const char *name) {
     munmap(ring.head, HEAD_BYTES + RING_BYTES);
 }
 
+/* The memory that the other side sends by. */
+static const struct head *take_greeting(int one) {
+    struct timeval limit = {PATIENCE_SECONDS, 0};
+    struct greeting answer;
+    struct iovec iov = {&answer, sizeof(answer)};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    void *mapped;
+    int memfd;
+
+    CHECK(setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+    CHECK(recvmsg(one, &message, MSG_CMSG_CLOEXEC) == (ssize_t)sizeof(answer));
+    CHECK(message.msg_controllen >= CMSG_LEN(sizeof(int)));
+    memcpy(&memfd, CMSG_DATA(&control.header), sizeof(memfd));
+    /* Not even a peer that knows the descriptor may write there. */
+    CHECK(mmap(NULL, HEAD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0) == MAP_FAILED);
+    mapped = mmap(NULL, HEAD_BYTES + answer.ring_bytes, PROT_READ, MAP_SHARED, memfd, 0);
+    CHECK(mapped != MAP_FAILED);
+    close(memfd);
+    return mapped;
+}
+
+/* Asks for what a peer may not have. Each is refused, and the connection goes on. */
+static void greedy_records(const char *name, uint64_t key, uint64_t address, uint64_t length) {
+    const struct record greedy[] = {
+        {.kind = RECORD_READ, .key = key, .address = address + length - 8, .total = 9},
+        {.kind = RECORD_READ, .key = key, .address = address - 1, .total = 8},
+        {.kind = RECORD_READ, .key = key, .address = address + length + 1, .total = 1},
+        {.kind = RECORD_READ, .key = key, .address = UINT64_MAX, .total = 8},
+        {.kind = RECORD_READ, .key = key, .address = address, .total = UINT64_MAX},
+        {.kind = RECORD_READ, .key = key + 1, .address = address, .total = 8},
+        /* It may only be read. */
+        {.kind = RECORD_WRITE, .key = key, .address = address, .length = 8},
+    };
+    struct ring ring = open_ring(name);
+    const struct head *theirs = take_greeting(ring.socket);
+    time_t since = time(NULL);
+
+    for (size_t i = 0; i < sizeof(greedy) / sizeof(greedy[0]); i++) {
+        struct record answer;
+
+        put(&ring, &greedy[i]);
+        while (atomic_load(&((struct head *)(uintptr_t)theirs)->produced) < (i + 1) * sizeof(answer))
+            patience(since);
+        memcpy(&answer, (const uint8_t *)theirs + HEAD_BYTES + i * sizeof(answer), sizeof(answer));
+        CHECK(answer.kind == RECORD_DONE && answer.tag != 0);
+    }
+    close(ring.socket);
+}
+
 /* Records that have a meaning, with numbers that may have none. */
 static void random_records(const char *name, uint64_t key, uint64_t address) {
     static const uint8_t kinds[] = {RECORD_EAGER, RECORD_LONG, RECORD_OPEN, RECORD_READ, RECORD_WRITE, RECORD_IMMEDIATE, RECORD_FORGET, RECORD_DATA};
@@ -237,6 +292,7 @@ static void attacks(struct peer *peer) {
     hear(peer, &offer, sizeof(offer));
     wrong_greetings(victim);
     wrong_records(victim);
+    greedy_records(victim, offer.key, offer.address, REGION_BYTES);
     random_records(victim, offer.key, offer.address);
     /* The victim still answers. */
     UNTIL_ROOM(peer, fi_tsend(peer->ep, "ping", 4, NULL, peer->other, 1, NULL));
@@ -256,7 +312,7 @@ static void endures(struct peer *peer) {
     CHECK(memory != MAP_FAILED);
     open_peer(peer, CAPS, MODES);
     /* What a peer may read, and nothing around it. */
-    CHECK(fi_mr_reg(peer->domain, memory + 4096, 65536, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
+    CHECK(fi_mr_reg(peer->domain, memory + 4096, REGION_BYTES, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
     offer = (struct offer){(uintptr_t)memory + 4096, fi_mr_key(mr)};
     tell(peer, &offer, sizeof(offer));
     CHECK(fi_trecv(peer->ep, memory, 4, NULL, FI_ADDR_UNSPEC, 1, 0, NULL) == 0);

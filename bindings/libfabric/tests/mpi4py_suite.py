@@ -13,8 +13,9 @@ import unittest
 LEFT_OUT = {
     # A persistent send of absolute addresses: a segmentation fault in mca_pml_cm_start.
     ("test_cco_vec", "testAlltoallwBottom"),
-    # Cancelling a synchronous send: a segmentation fault in the cancel function of mtl/ofi.
+    # Cancelling a synchronous send: a segmentation fault in the cancel function of mtl/ofi, or an error, or nothing.
     ("test_p2p_obj", "testCancel"),
+    ("test_p2p_buf", "testProbeCancel"),
     # It takes sends that are not complete at once for incomplete until their receive; its messages then disturb the tests behind it.
     ("test_p2p_obj", "testManyISendAndRecv"),
     # Processes that spawn others at the same time: at times Open MPI's process manager never answers them (PMIx_Init, PMIx_Lookup), which

@@ -5,7 +5,7 @@
 //! ```
 
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +43,12 @@ impl SocketFolder {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.0.join("socket")
+    }
+
+    /// Lets programs of other users reach the socket.
+    pub(crate) fn open_to_all(&self) -> Result<(), Failure> {
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o711))
+            .map_err(|error| broken(&self.0, &error))
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
     let sources = work.place.at(libfabric::FOLDER);
     work.stages.run("provider for libfabric", &make_line(&sources, &library, &folder))?;
     let sockets = SocketFolder::new("libfabric")?;
+    sockets.open_to_all()?;
     let command = built.join(binary::CLI);
     judge_all(work, &folder, &suite, &command, &sockets.socket())
 }
