@@ -79,8 +79,9 @@ pub(crate) enum Command {
     /// Measure one group of benchmarks on this machine.
     ///
     /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service
-    /// and bulk) install Debian's package ucx-utils, group twod installs OpenCV from PyPI below target/;
-    /// where that is not possible, a message says so and these rows are not measured.
+    /// and bulk) install Debian's package ucx-utils, group twod installs OpenCV from PyPI below target/,
+    /// group peers unpacks newer releases of what it compares with there; where that is not possible, a
+    /// message says so and these rows are not measured.
     ///
     ///   --quick        few rounds, to check that everything works
     ///   --only PARTS   only these parts, with commas between them:
@@ -94,11 +95,13 @@ pub(crate) enum Command {
     ///                  policy       latencies, shares, limits
     ///                  preload      calls, programs
     ///                  fileserver   cold, hot, discarding
+    ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
+    ///   --page FILE    group peers: also writes the page of comparisons, made from them
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
         verbatim_doc_comment,
-        override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--plots DIR]"
+        override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--page FILE] [--plots DIR]"
     )]
     Bench(Passed),
     /// Run random clients against services that are killed, starved and stopped; check every byte.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::peers;
 use crate::failure::Failure;
 use crate::files::{copy, make_anew};
 use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, engine, examples, package};
@@ -18,8 +19,10 @@ const ENGINES: &str = "--engines";
 const NODES: &str = "--nodes";
 /// Environment variable with the Python that has OpenCV.
 const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
+/// Environment variable with the folder of newer releases to compare with.
+const BENCH_PEERS: &str = "MEMFERRY_BENCH_PEERS";
 /// Groups and their parts that compare with UCX.
-const WITH_UCX: [(&str, &str); 2] = [("service", "ucx"), ("bulk", "messages")];
+const WITH_UCX: [(&str, &str); 3] = [("service", "ucx"), ("bulk", "messages"), ("peers", "ucx")];
 
 pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     if arguments.iter().any(|argument| argument == NODES) {
@@ -100,6 +103,11 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     }
     build(&release(&PRODUCT_WORKSPACE, package::BENCH))?;
     let line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
+    let line = if names("peers") {
+        line.env(BENCH_PEERS, peers::prepare(work, |part| wants(arguments, part)))
+    } else {
+        line
+    };
     Err(execute(&line.args(arguments)))
 }
 
