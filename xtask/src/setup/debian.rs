@@ -103,6 +103,9 @@ pub(crate) const DPDK: &[Tool] = &[
     Tool::program("pkg-config", "pkg-config"),
     Tool::program("xz-utils", "xz"),
 ];
+/// A Redis server without a service that starts it: the program that checks its files is the server too.
+pub(crate) const REDIS: &[Tool] =
+    &[Tool::program("redis-tools", "redis-check-rdb"), Tool::program("python3", "python3")];
 /// Tools that lint and tests use if they are installed.
 pub(crate) const WHERE_INSTALLED: &[Tool] =
     &[Tool::program("shellcheck", "shellcheck"), Tool::program("sparse", "sparse")];
