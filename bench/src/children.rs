@@ -275,6 +275,12 @@ pub(crate) fn processor_seconds(process: u32) -> Result<f64, BenchError> {
     Ok(nanoseconds as f64 / 1e9)
 }
 
+/// The words that start a program with the loader and the libraries of another release.
+pub(crate) fn loader(libraries: &Path) -> Vec<String> {
+    let folder = libraries.display().to_string();
+    vec![format!("{folder}/ld-linux-x86-64.so.2"), "--library-path".to_owned(), folder]
+}
+
 /// Prints "ready", and waits until the input ends.
 pub(crate) fn wait_for_end_of_input() -> Result<(), BenchError> {
     println!("ready");

@@ -18,6 +18,7 @@ mod hostile;
 mod initiation;
 mod pair;
 mod peer;
+mod peers;
 mod placement;
 mod plots;
 mod policy;
@@ -54,6 +55,9 @@ struct Arguments {
     /// Measure only these parts of the group, separated by commas; an unknown part lists the known ones.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
+    /// Group `peers`: also make the page of comparisons from the rows.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Draw the sweeps as SVG files in this directory.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
@@ -83,6 +87,9 @@ struct Arguments {
     /// Run as a client of a measurement at scale.
     #[arg(long, hide = true, num_args = 1..)]
     scale: Vec<String>,
+    /// Run as the owner of the memory that group `peers` reads: socket, bytes, its user, the reader's user.
+    #[arg(long, hide = true, num_args = 4)]
+    lend: Vec<String>,
     /// Run as the other process of a bulk measurement, with its files in this directory.
     #[arg(long, hide = true)]
     partner: Option<PathBuf>,
@@ -123,6 +130,7 @@ const GROUPS: &[Group] = &[
     }),
     ("fileserver", "what serving a GiB of files costs: memferry, diod, sendfile", fileserver::measure),
     ("gpu", "copies to and from the memory of an NVIDIA GPU, against the driver alone", gpu::measure),
+    (PEERS, "memferry beside glibc, UCX, iceoryx2 and transfer engines, the newest of each", peers::measure),
     ("commands", "`memferry copy` against `cp`", commands::measure),
     (
         "remote",
@@ -136,7 +144,7 @@ const GROUPS: &[Group] = &[
 ];
 
 /// Groups with parts; each refuses unknown ones.
-const IN_PARTS: [&str; 12] = [
+const IN_PARTS: [&str; 13] = [
     "service",
     "scale",
     "engine",
@@ -149,38 +157,50 @@ const IN_PARTS: [&str; 12] = [
     "gpu",
     "hostile",
     "remote",
+    PEERS,
 ];
 
-fn run(arguments: &Arguments) -> Result<(), BenchError> {
+/// The group whose rows become a page.
+const PEERS: &str = "peers";
+
+/// Runs in another role, if the arguments name one.
+fn play(arguments: &Arguments) -> Option<Result<(), BenchError>> {
     if let Some(socket) = &arguments.serve {
         let equipment = match () {
             () if arguments.with_engine => Equipment::Engine,
             () if arguments.roomy => Equipment::Roomy,
             () => Equipment::Ordinary,
         };
-        return children::serve(socket, equipment);
+        return Some(children::serve(socket, equipment));
     }
     if arguments.cuda_engine {
-        return gpu::engine(&arguments.options);
+        return Some(gpu::engine(&arguments.options));
     }
     if !arguments.serve_as.is_empty() {
-        return hostile::service::serve(&arguments.serve_as);
+        return Some(hostile::service::serve(&arguments.serve_as));
+    }
+    if !arguments.lend.is_empty() {
+        return Some(peers::lend(&arguments.lend));
     }
     if let Some(length) = arguments.hold {
-        return children::hold(length);
+        return Some(children::hold(length));
     }
     if !arguments.files.is_empty() {
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-        return fileserver::role(&arguments.files);
+        let ends = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+        return Some(ends.map_err(BenchError::from).and_then(|()| fileserver::role(&arguments.files)));
     }
     if !arguments.scale.is_empty() {
-        return scale::role(&arguments.scale);
+        return Some(scale::role(&arguments.scale));
     }
     if let Some(directory) = &arguments.partner {
-        return bulk::partner::partner(directory);
+        return Some(bulk::partner::partner(directory));
     }
-    if !arguments.with_parent.is_empty() {
-        return children::become_program(&arguments.with_parent);
+    (!arguments.with_parent.is_empty()).then(|| children::become_program(&arguments.with_parent))
+}
+
+fn run(arguments: &Arguments) -> Result<(), BenchError> {
+    if let Some(played) = play(arguments) {
+        return played;
     }
     let Some(name) = &arguments.group else {
         for (name, about, _) in GROUPS {
@@ -195,15 +215,24 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if !arguments.only.is_empty() && !IN_PARTS.contains(&name.as_str()) {
         return Err(format!("group '{name}' has no parts; these have: {}", IN_PARTS.join(", ")).into());
     }
+    if arguments.page.is_some() && name != PEERS {
+        return Err(format!("only group '{PEERS}' makes a page; --json writes the rows of any").into());
+    }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
     let rows = measure(&run)?;
     drop(run);
     rows::print(&rows);
+    let text =
+        if name == PEERS { peers::page::json(&rows)? } else { serde_json::to_string_pretty(&rows)? + "\n" };
+    let write = |path: &PathBuf, text: &str| {
+        std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    };
     if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&rows)?;
-        std::fs::write(path, text + "\n")
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        write(path, &text)?;
+    }
+    if let Some(path) = &arguments.page {
+        write(path, &peers::page::render(&text)?)?;
     }
     Ok(())
 }

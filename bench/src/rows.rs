@@ -21,6 +21,30 @@ pub(crate) enum Target {
     None,
 }
 
+/// Which side of a comparison is the better one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Better {
+    Lower,
+    Higher,
+}
+
+/// What a row of a comparison has besides the gain.
+#[derive(Serialize)]
+pub(crate) struct Comparison {
+    /// The table that the row belongs to.
+    section: &'static str,
+    /// The other side, with its version.
+    peer: String,
+    /// Medians of both sides, and their unit.
+    ours: Option<f64>,
+    theirs: Option<f64>,
+    side_unit: &'static str,
+    /// Relative placement of the CPUs.
+    place: &'static str,
+    /// What happened, for a row that is no figure.
+    said: Option<String>,
+}
+
 #[derive(Serialize)]
 pub(crate) struct Row {
     name: String,
@@ -32,6 +56,8 @@ pub(crate) struct Row {
     max: Option<f64>,
     /// Why the value is missing.
     reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<Comparison>,
 }
 
 impl Row {
@@ -52,7 +78,7 @@ impl Row {
         };
         let min = values.iter().copied().min_by(f64::total_cmp);
         let max = values.iter().copied().max_by(f64::total_cmp);
-        Self { name, value: Some(value), unit, target, holds, min, max, reason: None }
+        Self { name, value: Some(value), unit, target, holds, min, max, reason: None, comparison: None }
     }
 
     /// A quantile of samples, with the smallest and the largest of them.
@@ -82,6 +108,73 @@ impl Row {
             min: None,
             max: None,
             reason: Some(reason.to_owned()),
+            comparison: None,
+        }
+    }
+
+    /// The gain over a peer, round by round: above 1, memferry is better.
+    pub(crate) fn against(
+        subject: &Subject,
+        (side_unit, better): (&'static str, Better),
+        target: Target,
+        sides: &[(f64, f64)],
+    ) -> Self {
+        let gain = |(ours, theirs): &(f64, f64)| match better {
+            Better::Lower => theirs / ours,
+            Better::Higher => ours / theirs,
+        };
+        let gains: Vec<f64> = sides.iter().map(gain).collect();
+        let side = |of: fn(&(f64, f64)) -> f64| Some(median(&sides.iter().map(of).collect::<Vec<_>>()));
+        let sides = (!sides.is_empty()).then(|| (side(|(ours, _)| *ours), side(|(_, theirs)| *theirs)));
+        let (ours, theirs) = sides.unwrap_or_default();
+        let comparison = Comparison { ours, theirs, side_unit, ..subject.comparison() };
+        Self { comparison: Some(comparison), ..Self::new(subject.name(), "x", target, &gains) }
+    }
+
+    /// A row of a comparison without a value.
+    pub(crate) fn not_compared(subject: &Subject, reason: &str) -> Self {
+        Self { comparison: Some(subject.comparison()), ..Self::not_measured(&subject.name(), reason) }
+    }
+
+    /// A row of a comparison that says what happened.
+    pub(crate) fn told(subject: &Subject, said: String) -> Self {
+        let comparison = Comparison { said: Some(said), ..subject.comparison() };
+        Self { comparison: Some(comparison), ..Self::not_measured(&subject.name(), "") }
+    }
+
+    /// Puts an ordinary row into a section of the comparison, under a name of its own there.
+    pub(crate) fn compared_as(self, subject: &Subject) -> Self {
+        Self { name: subject.name(), comparison: Some(subject.comparison()), ..self }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// What a row of a comparison is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) section: &'static str,
+    pub(crate) what: String,
+    pub(crate) peer: String,
+    pub(crate) place: &'static str,
+}
+
+impl Subject {
+    fn name(&self) -> String {
+        if self.peer.is_empty() { self.what.clone() } else { format!("{}, against {}", self.what, self.peer) }
+    }
+
+    fn comparison(&self) -> Comparison {
+        Comparison {
+            section: self.section,
+            peer: self.peer.clone(),
+            ours: None,
+            theirs: None,
+            side_unit: "",
+            place: self.place,
+            said: None,
         }
     }
 }
@@ -96,6 +189,10 @@ pub(crate) fn print(rows: &[Row]) {
     );
     for row in rows {
         let (Some(value), Some(min), Some(max)) = (row.value, row.min, row.max) else {
+            if let Some(said) = row.comparison.as_ref().and_then(|comparison| comparison.said.as_ref()) {
+                println!("{}: {said}", row.name);
+                continue;
+            }
             let what = if row.holds == Some(false) { "BROKEN" } else { "not measured" };
             println!("{}: {what}: {}", row.name, row.reason.as_deref().unwrap_or_default());
             continue;
@@ -116,6 +213,7 @@ pub(crate) fn print(rows: &[Row]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placement::Class;
 
     fn json(row: &Row) -> serde_json::Value {
         serde_json::to_value(row).unwrap()
@@ -134,6 +232,33 @@ mod tests {
         assert_eq!(Row::new("a", "", Target::Always(1.0), &[1.0, 1.0]).holds, Some(true));
         assert_eq!(Row::new("a", "", Target::Always(1.0), &[1.0, 1.0, 0.0]).holds, Some(false));
         assert_eq!(Row::new("a", "", Target::Always(0.0), &[0.0, 0.0, 1.0]).holds, Some(false));
+    }
+
+    #[test]
+    fn a_gain_above_one_is_ours_in_either_unit() {
+        let subject = Subject {
+            section: "a",
+            what: "b".to_owned(),
+            peer: "C 1.2".to_owned(),
+            place: Class::Same.name(),
+        };
+        let row = |better, sides: &[(f64, f64)]| {
+            json(&Row::against(&subject, ("us", better), Target::AtLeast(1.5), sides))
+        };
+        let value = row(Better::Lower, &[(1.0, 2.0), (4.0, 4.0), (2.0, 6.0)]);
+        assert_eq!(
+            (&value["value"], &value["holds"], &value["name"]),
+            (&2.0.into(), &true.into(), &"b, against C 1.2".into())
+        );
+        assert_eq!(
+            (&value["comparison"]["ours"], &value["comparison"]["theirs"]),
+            (&2.0.into(), &4.0.into())
+        );
+        assert_eq!(row(Better::Higher, &[(1.0, 2.0)])["value"], 0.5);
+        let none = row(Better::Lower, &[]);
+        assert!(none["value"].is_null() && none["comparison"]["ours"].is_null(), "{none}");
+        assert_eq!(json(&Row::told(&subject, "d".to_owned()))["comparison"]["said"], "d");
+        assert_eq!(json(&Row::not_compared(&subject, "e"))["reason"], "e");
     }
 
     #[test]

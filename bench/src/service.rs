@@ -16,7 +16,7 @@
 //! random, because some machines do not write lines of zeros.
 
 mod embedded;
-mod idle;
+pub(crate) mod idle;
 mod mapping;
 mod moved;
 pub(crate) mod overlap;

@@ -80,8 +80,9 @@ pub(crate) enum Command {
     ///
     /// Measures in release mode. Without GROUP it lists the groups. Comparisons with UCX (groups service,
     /// bulk and remote) install Debian's packages ucx-utils and libucx-dev, group twod installs OpenCV
-    /// from PyPI below target/, group remote unpacks there a newer UCX, rsync, sshd and an NFS server;
-    /// where that is not possible, a message says so and these rows are not measured.
+    /// from PyPI below target/, group remote unpacks there a newer UCX, rsync, sshd and an NFS server,
+    /// group peers newer releases of what it compares with; where that is not possible, a message says
+    /// so and these rows are not measured.
     ///
     ///   --quick        few rounds, to check that everything works
     ///   --only PARTS   only these parts, with commas between them:
@@ -96,11 +97,13 @@ pub(crate) enum Command {
     ///                  preload      calls, programs
     ///                  fileserver   cold, hot, discarding
     ///                  remote       reads, latency, files
+    ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
+    ///   --page FILE    group peers: also writes the page of comparisons, made from them
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
         verbatim_doc_comment,
-        override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--plots DIR]"
+        override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--page FILE] [--plots DIR]"
     )]
     Bench(Passed),
     /// Run random clients against services that are killed, starved and stopped; check every byte.

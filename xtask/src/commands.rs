@@ -11,6 +11,7 @@ mod fuzz;
 mod guest;
 mod lint;
 mod package;
+mod peers;
 mod prepare;
 mod programs;
 mod soak;

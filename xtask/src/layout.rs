@@ -165,6 +165,19 @@ pub(crate) mod examples {
 /// What stands in for MPI in UCX's benchmark.
 pub(crate) const MPI: &str = "bench/twin/mpi.c";
 
+/// Examples of whole programs.
+pub(crate) mod programs {
+    pub(crate) const SMALL_BESIDE_LARGE: &str = "tools/preload/examples/small_beside_large.py";
+    pub(crate) const SNAPSHOT: &str = "bindings/c/examples/snapshot.c";
+    pub(crate) const FRAMES: &str = "bindings/python/examples/frames.py";
+    /// Those that run with the Python package, and the options of their shortest measurement.
+    pub(crate) const PYTHON: &[(&str, &[&str])] = &[
+        (FRAMES, &["--rounds", "1", "--most", "1300000"]),
+        ("bindings/python/examples/data_loader.py", &["--rounds", "1", "--most", "65536"]),
+        ("bindings/python/examples/kv_offload.py", &["--rounds", "1", "--most", "65536"]),
+    ];
+}
+
 /// The driver for DPDK.
 pub(crate) mod dpdk {
     pub(crate) const FOLDER: &str = "bindings/dpdk";

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memferry::{Client, Ticket, copy};
@@ -18,10 +19,10 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::BenchError;
-use crate::children::{Program, Service};
+use crate::children::{Program, Service, loader};
 use crate::pair::{Pair, Reader};
 use crate::placement::{Class, Pinned, cpu};
-use crate::rows::{Row, Target};
+use crate::rows::{Better, Row, Target};
 use crate::run::Run;
 use crate::timing::{each_ns, since_ns};
 
@@ -46,16 +47,16 @@ enum Kind {
     Bandwidth,
 }
 
-struct Test {
+pub(crate) struct Test {
     title: &'static str,
-    ucx: &'static str,
+    pub(crate) ucx: &'static str,
     kind: Kind,
-    bytes: u64,
+    pub(crate) bytes: u64,
     count: usize,
     target: Target,
 }
 
-const TESTS: [Test; 4] = [
+pub(crate) const TESTS: [Test; 4] = [
     Test {
         title: "4 KiB moved and every byte read, against UCX's tag_lat",
         ucx: "tag_lat",
@@ -115,9 +116,75 @@ fn parse(output: &str) -> Option<Report> {
 
 /// Whether UCX's benchmark is installed.
 pub(crate) fn installed() -> bool {
-    Program::start(&[PROGRAM, "-h"], &ENVIRONMENT)
-        .and_then(|mut program| program.output(Instant::now() + LIMIT))
-        .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
+    Ucx::of_the_system().works()
+}
+
+/// Runs one of the tests of the installed UCX, both ends pinned.
+pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
+    Ucx::of_the_system().report(test, bytes, count)
+}
+
+/// A UCX: the installed one, or one unpacked beside it.
+pub(crate) struct Ucx {
+    /// What starts one of its programs: nothing, or its own loader with its own libraries.
+    loader: Vec<String>,
+    /// The folder of its programs, with a slash, or nothing.
+    programs: String,
+    environment: Vec<(String, String)>,
+}
+
+impl Ucx {
+    pub(crate) fn of_the_system() -> Self {
+        let environment =
+            ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Self { loader: Vec::new(), programs: String::new(), environment }
+    }
+
+    /// One of another release, from its packages unpacked in this folder.
+    pub(crate) fn unpacked(root: &Path) -> Self {
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        let mut ucx = Self::of_the_system();
+        ucx.loader = loader(&libraries);
+        ucx.programs = format!("{}/", root.join("usr/bin").display());
+        // Else it would look for its transports where an installed one has some.
+        ucx.environment.push(("UCX_MODULE_DIR".to_owned(), libraries.join("ucx").display().to_string()));
+        ucx
+    }
+
+    fn start(&self, program: &str, arguments: &[&str]) -> Result<Program, BenchError> {
+        let program = self.program(program);
+        let words: Vec<&str> = program.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
+        Program::start(&words, &self.environment())
+    }
+
+    /// The words that start one of its programs.
+    fn program(&self, name: &str) -> Vec<String> {
+        self.loader.iter().cloned().chain([format!("{}{name}", self.programs)]).collect()
+    }
+
+    fn environment(&self) -> Vec<(&str, &str)> {
+        self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    pub(crate) fn works(&self) -> bool {
+        self.start(PROGRAM, &["-h"])
+            .and_then(|mut program| program.output(Instant::now() + LIMIT))
+            .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
+    }
+
+    /// Its version, as its own program says it.
+    pub(crate) fn version(&self) -> Option<String> {
+        let output = self.start("ucx_info", &["-v"]).ok()?.output(Instant::now() + LIMIT).ok()??;
+        version(&output).map(str::to_owned)
+    }
+
+    /// Runs one of its tests, both ends pinned.
+    pub(crate) fn report(&self, test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
+        let program = self.program(PROGRAM);
+        let words: Vec<&str> = program.iter().map(String::as_str).collect();
+        let perftest = Perftest { limit: LIMIT, words: &words, environment: &self.environment() };
+        Ok(perftest.run(test, bytes, count)?.0)
+    }
 }
 
 /// UCX's benchmark: the words that start it, its environment, and how long a test may take.
@@ -125,12 +192,6 @@ pub(crate) struct Perftest<'a> {
     pub(crate) limit: Duration,
     pub(crate) words: &'a [&'a str],
     pub(crate) environment: &'a [(&'a str, &'a str)],
-}
-
-/// Runs one of UCX's tests, both ends pinned.
-pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
-    let perftest = Perftest { limit: LIMIT, words: &[PROGRAM], environment: &ENVIRONMENT };
-    Ok(perftest.run(test, bytes, count)?.0)
 }
 
 impl Perftest<'_> {
@@ -177,6 +238,13 @@ fn children_seconds() -> Result<f64, BenchError> {
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
+/// The version in the output of `ucx_info -v`.
+fn version(output: &str) -> Option<&str> {
+    let after =
+        |line| ["# Library version: ", "# Version "].iter().find_map(|start| str::strip_prefix(line, *start));
+    output.lines().find_map(after)
+}
+
 /// Nanoseconds of one request: submitted, moved and read.
 fn our_latency(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let mut reader = Reader::new();
@@ -214,12 +282,50 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
 type Sides = Vec<(f64, f64)>;
 
 fn one_round(pair: &mut Pair, test: &Test) -> Result<(f64, f64), BenchError> {
-    let report = report(test.ucx, test.bytes, test.count)?;
-    let _pinned = Pinned::to(0)?;
-    Ok(match test.kind {
-        Kind::Latency => (our_latency(pair, test)? / 1000.0, report.average_us),
-        Kind::Bandwidth => (our_bandwidth(pair, test)?, report.mib_per_s),
-    })
+    let theirs = test.theirs(&Ucx::of_the_system())?;
+    Ok((test.ours(pair)?, theirs))
+}
+
+impl Test {
+    /// Microseconds or MiB/s of UCX.
+    pub(crate) fn theirs(&self, ucx: &Ucx) -> Result<f64, BenchError> {
+        let report = ucx.report(self.ucx, self.bytes, self.count)?;
+        Ok(match self.kind {
+            Kind::Latency => report.average_us,
+            Kind::Bandwidth => report.mib_per_s,
+        })
+    }
+
+    /// Microseconds or MiB/s of the service.
+    pub(crate) fn ours(&self, pair: &mut Pair) -> Result<f64, BenchError> {
+        let _pinned = Pinned::to(0)?;
+        Ok(match self.kind {
+            Kind::Latency => our_latency(pair, self)? / 1000.0,
+            Kind::Bandwidth => our_bandwidth(pair, self)?,
+        })
+    }
+
+    /// The test without the peer's name.
+    pub(crate) fn what(&self) -> String {
+        self.title.replace("against UCX's", "as its")
+    }
+
+    /// The target as a gain, whatever the unit.
+    pub(crate) fn least_gain(&self) -> f64 {
+        match self.target {
+            Target::AtMost(limit) => 1.0 / limit,
+            Target::AtLeast(limit) | Target::Always(limit) => limit,
+            Target::None => 0.0,
+        }
+    }
+
+    /// The unit of both, and which is the better one.
+    pub(crate) fn unit(&self) -> (&'static str, Better) {
+        match self.kind {
+            Kind::Latency => ("us", Better::Lower),
+            Kind::Bandwidth => ("MiB/s", Better::Higher),
+        }
+    }
 }
 
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
@@ -279,6 +385,24 @@ mod tests {
         let expected = Some(Report { median_us: 0.699, average_us: 0.713, mib_per_s: 5477.63 });
         assert_eq!(parse(&format!("{HEAD}{line}")), expected);
         assert_eq!(parse(&format!("{HEAD}Final: {}", line.trim_start())), expected);
+    }
+
+    #[test]
+    fn the_version_is_what_its_program_says() {
+        assert_eq!(version("# Library version: 1.23.0\n# Library path: /a\n"), Some("1.23.0"));
+        assert_eq!(version("# Version 1.13.1\n"), Some("1.13.1"));
+        assert_eq!(version("# Git branch\n"), None);
+    }
+
+    #[test]
+    fn an_unpacked_one_is_run_by_its_own_loader() {
+        let ucx = Ucx::unpacked(Path::new("/u"));
+        assert_eq!(ucx.loader[0], "/u/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+        assert_eq!(ucx.programs, "/u/usr/bin/");
+        assert!(
+            ucx.environment.iter().any(|(name, value)| name == "UCX_MODULE_DIR" && value.starts_with("/u/"))
+        );
+        assert!(!Ucx::unpacked(Path::new("/no-such-folder")).works());
     }
 
     #[test]

@@ -80,10 +80,14 @@ class Programs(Serving):
         output = example("data_loader.py", "--command", SERVICE, "--rounds", "1", "--most", str(data_loader.SAMPLE))
         self.assertEqual(self.parts(output, 2), HANDED_OVER)
 
+    def test_frames_are_turned(self):
+        output = example("frames.py", "--socket", self.path, "--most", str(400 << 10))
+        self.assertEqual(output.splitlines()[-1], "320 x 240: all pixels are right")
+
 
 class BadInput(Bounded):
     def test_no_service(self):
-        for name in ("kv_offload.py", "data_loader.py"):
+        for name in ("kv_offload.py", "data_loader.py", "frames.py"):
             status, line = failing(name, "--socket", "/nonexistent/memferry.sock")
             self.assertEqual((status, line), (1, f"{name}: [Errno 2] No such file or directory"))
             status, line = failing(name, "--command", "/bin/false")

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::unpacked;
+use super::{peers, unpacked};
 use crate::failure::Failure;
 use crate::files::{copy, make_anew};
 use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, engine, examples, package};
@@ -19,8 +19,10 @@ const ENGINES: &str = "--engines";
 const NODES: &str = "--nodes";
 /// Environment variable with the Python that has OpenCV.
 const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
+/// Environment variable with the folder of newer releases to compare with.
+const BENCH_PEERS: &str = "MEMFERRY_BENCH_PEERS";
 /// Groups and their parts that compare with UCX.
-const WITH_UCX: [(&str, &str); 2] = [("service", "ucx"), ("bulk", "messages")];
+const WITH_UCX: [(&str, &str); 3] = [("service", "ucx"), ("bulk", "messages"), ("peers", "ucx")];
 
 pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     if arguments.iter().any(|argument| argument == NODES) {
@@ -107,6 +109,9 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     let mut line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
     for (name, folder) in surroundings {
         line = line.env(name, folder);
+    }
+    if names("peers") {
+        line = line.env(BENCH_PEERS, peers::prepare(work, |part| wants(arguments, part)));
     }
     Err(execute(&line.args(arguments)))
 }

@@ -10,6 +10,7 @@
 
 mod another_user;
 mod dpdk;
+mod examples;
 mod full;
 mod libfabric;
 mod matrix;

@@ -118,6 +118,9 @@ pub(crate) const OPEN_MPI: &[Tool] = &[
     Tool::file("python3-mpi4py", "/usr/lib/python3/dist-packages/mpi4py"),
     Tool::file("python3-numpy", "/usr/lib/python3/dist-packages/numpy"),
 ];
+/// A Redis server without a service that starts it: the program that checks its files is the server too.
+pub(crate) const REDIS: &[Tool] =
+    &[Tool::program("redis-tools", "redis-check-rdb"), Tool::program("python3", "python3")];
 /// Tools that lint and tests use if they are installed.
 pub(crate) const WHERE_INSTALLED: &[Tool] =
     &[Tool::program("shellcheck", "shellcheck"), Tool::program("sparse", "sparse")];

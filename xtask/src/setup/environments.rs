@@ -16,22 +16,35 @@ pub(crate) struct Environment {
     /// The folder in the build directory.
     pub(crate) name: &'static str,
     pub(crate) pins: &'static [&'static str],
+    /// Whether pip also installs what the packages depend on.
+    with_dependencies: bool,
 }
 
 /// Builds and runs the Python package, and checks the types of its examples.
 pub(crate) const PACKAGE: Environment =
-    Environment { name: "python", pins: &["maturin==1.16.0", "mypy==2.4.1", "numpy==2.4.6"] };
+    Environment::new("python", &["maturin==1.16.0", "mypy==2.4.1", "numpy==2.4.6"]);
 /// Says on which Linux systems a wheel works.
 pub(crate) const AUDIT: Environment =
-    Environment { name: "audit-python", pins: &["auditwheel==6.8.2", "pyelftools==0.33"] };
+    Environment::new("audit-python", &["auditwheel==6.8.2", "pyelftools==0.33"]);
 /// The library that picture benchmarks compare with.
 pub(crate) const OPENCV: Environment =
-    Environment { name: "bench-python", pins: &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"] };
+    Environment::new("bench-python", &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"]);
 /// Downloads the tests of mpi4py, whose sources pip must be able to describe.
-pub(crate) const MPI: Environment =
-    Environment { name: "mpi-python", pins: &["setuptools==59.8.0", "wheel==0.48.0"] };
+pub(crate) const MPI: Environment = Environment::new("mpi-python", &["setuptools==59.8.0", "wheel==0.48.0"]);
+/// Transfer engines of LLM serving, for the comparison. What they depend on is 5 GB for GPUs, and nothing that is used.
+pub(crate) const TRANSFER_ENGINES: Environment = Environment {
+    with_dependencies: false,
+    ..Environment::new(
+        "peers/python",
+        &["mooncake-transfer-engine-non-cuda==0.3.13", "nixl-cu12==1.5.1", "numpy==2.4.6"],
+    )
+};
 
 impl Environment {
+    const fn new(name: &'static str, pins: &'static [&'static str]) -> Self {
+        Self { name, pins, with_dependencies: true }
+    }
+
     pub(crate) fn folder(&self, target: &Path) -> PathBuf {
         target.join(self.name)
     }
@@ -54,7 +67,9 @@ impl Environment {
     fn lines(&self, target: &Path) -> [Line; 2] {
         let make = Line::new("python3").args(["-m", "venv"]).arg(self.folder(target));
         let install = Line::new(self.program(target, "pip"));
-        [make, install.args(["install", "--quiet", "--disable-pip-version-check"]).args(self.pins)]
+        let install = install.args(["install", "--quiet", "--disable-pip-version-check"]);
+        let alone = (!self.with_dependencies).then_some("--no-deps");
+        [make, install.args(alone).args(self.pins)]
     }
 }
 
@@ -83,6 +98,16 @@ mod tests {
         assert_eq!(
             lines[1],
             "/t/python/bin/pip install --quiet --disable-pip-version-check maturin==1.16.0 mypy==2.4.1 numpy==2.4.6"
+        );
+    }
+
+    #[test]
+    fn transfer_engines_come_without_what_they_depend_on() {
+        let lines = TRANSFER_ENGINES.lines(Path::new("/t")).map(|line| line.to_string());
+        assert!(
+            lines[1].contains(" install --quiet --disable-pip-version-check --no-deps mooncake-"),
+            "{}",
+            lines[1]
         );
     }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{dpdk, libfabric, matrix, newer_ucx, publish, verdicts};
+use super::{dpdk, examples, libfabric, matrix, newer_ucx, publish, verdicts};
 use crate::commands::programs::lab_builds;
 use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
@@ -285,6 +285,14 @@ pub(crate) const PARTS: &[Part] = &[
         is_default: true,
         rotation: None,
         run: |work, _| libfabric::run(work),
+    },
+    Part {
+        name: "examples",
+        about: "the examples of whole programs: Redis, snapshots, frames, data loaders, KV caches; installs redis-tools",
+        minutes: 4,
+        is_default: true,
+        rotation: Some(480),
+        run: |work, _| examples::run(work),
     },
     Part {
         name: "publish",
