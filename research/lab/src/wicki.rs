@@ -85,6 +85,7 @@ fn board(parameters: &Parameters, seed: u64) -> Result<Board, ParametersError> {
     let device = DeviceTimes {
         config: machine::device_config(parameters)?,
         memory: machine::memory_timing(parameters)?,
+        fifo_depth: machine::fifo_depth(parameters)?,
     };
     Ok(Board { host: Host::new(parameters)?, device, seed })
 }

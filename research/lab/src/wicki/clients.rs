@@ -166,6 +166,8 @@ impl Outcome {
 pub struct DeviceTimes {
     pub config: Config,
     pub memory: DramTiming,
+    /// The FIFO depth that the driver sets.
+    pub fifo_depth: u8,
 }
 
 /// The memory that the device sees.
@@ -177,7 +179,7 @@ type Memory = Dram<Blank>;
 /// [`ServiceError`], if the work does not fit the board's memory.
 pub fn serve(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
     let model = Sdma::new(device.config, Dram::new(device.memory, Blank));
-    let service = Service::new(model, CHANNELS, Service::<Memory>::patient())?;
+    let service = Service::new(model, CHANNELS, Service::<Memory>::patient(device.fifo_depth))?;
     let mut core = Core::new(host, service, work)?;
     core.run()?;
     Ok(core.outcome())

@@ -124,9 +124,9 @@ fn explain_order(case: &Case<'_>) -> Result<String, String> {
     let at_once = run(&board.host.direct(), &board.device)?;
     let unbatched = run(&unbatched.host, &unbatched.device)?;
     Ok(format!(
-        "the order depends on how the channels' batches of held writes coincide, and the driver starts transfers one after the \
-                 other: of 4 MiB, one to six have {} MiB/s through it, {} when all start at the same instant, and {} without \
-                 batches",
+        "frames of a client lie at multiples of their size, so all streams are in the same banks, and the driver starts transfers one \
+                 after the other: of 4 MiB, one to six have {} MiB/s through it, {} when all start at the same instant, and {} without \
+                 batches of writes",
         listed(&through),
         listed(&at_once),
         listed(&unbatched)

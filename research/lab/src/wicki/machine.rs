@@ -121,6 +121,13 @@ impl Clock for Registers {
     }
 }
 
+/// A transfer, and the picoseconds that pass before it starts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) config: ChannelConfig,
+    pub(super) pause: u64,
+}
+
 /// Board, device and driver.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -143,12 +150,11 @@ pub(super) fn device_config(parameters: &Parameters) -> Result<Config, Parameter
         turn: time("turn")?,
         read_latency: time("read-latency")?,
         write_latency: time("write-latency")?,
-        reads_ahead: count("reads-ahead")?,
-        reads_in_turn: count("reads-in-turn")?,
-        outstanding_writes: count("writes-in-turn")?,
+        channel_reads: count("channel-reads")?,
+        channel_writes: count("channel-writes")?,
         ..Timing::default()
     };
-    Ok(Config { timing, ..Config::default() })
+    Ok(Config { timing, fifo_entry_bytes: count("fifo-entry")?, ..Config::default() })
 }
 
 ///
@@ -168,13 +174,24 @@ pub(super) fn memory_timing(parameters: &Parameters) -> Result<DramTiming, Param
         precharge: time("dram-precharge")?,
         read: time("dram-read")?,
         write: time("dram-write")?,
+        row_active: time("dram-row-active")?,
         write_recovery: time("dram-write-recovery")?,
         read_to_write: time("dram-read-to-write")?,
         write_to_read: time("dram-write-to-read")?,
         held_writes: count("dram-held-writes")?,
+        held_words: count("dram-held-words")?,
+        reads_first: count("dram-reads-first")?,
         refresh_every: time("dram-refresh-interval")?,
         refresh: time("dram-refresh")?,
     })
+}
+
+/// The FIFO depth that the thesis's driver sets.
+///
+/// # Errors
+/// A missing parameter.
+pub(super) fn fifo_depth(parameters: &Parameters) -> Result<u8, ParametersError> {
+    parameters.get("fifo-depth").map(|value| value.round() as u8)
 }
 
 impl Machine {
@@ -200,23 +217,27 @@ impl Machine {
         access(self.registers.device.borrow_mut().bus_mut().bus_mut().bytes_mut())
     }
 
-    /// Runs transfers at once, each on its own channel. Returns for each the picoseconds from the configuration of the first
-    /// channel to its own completion in the interrupt handler.
+    /// Runs transfers at once, each on its own channel, after a pause of its own. Returns for each the picoseconds from the
+    /// configuration of the first channel to its own completion in the interrupt handler; the first pause is before that.
     ///
     /// # Errors
     /// An error of the driver or of the device, or a rule broken by the driver.
-    pub(super) fn run(&mut self, transfers: &[ChannelConfig]) -> Result<Vec<u128>, MachineError> {
+    pub(super) fn run(&mut self, transfers: &[Start]) -> Result<Vec<u128>, MachineError> {
         let mut channels: Vec<Channel> = Vec::new();
         for _ in transfers {
             let channel = self.driver.allocate()?;
             self.driver.set_line(&channel, Line::L0, true);
             channels.push(channel);
         }
+        self.registers.pass(transfers.first().map_or(0, |first| first.pause));
         let begin = self.registers.now();
         for (channel, transfer) in channels.iter().zip(transfers) {
-            self.driver.configure(channel, transfer, None)?;
+            self.driver.configure(channel, &transfer.config, None)?;
         }
-        for channel in &channels {
+        for (place, (channel, transfer)) in channels.iter().zip(transfers).enumerate() {
+            if place > 0 {
+                self.registers.pass(transfer.pause);
+            }
             self.driver.enable(channel)?;
         }
         let mut ends = vec![None; channels.len()];

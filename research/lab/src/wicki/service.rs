@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_driven::{BusMemory, RequestLines, SdmaEngine, SdmaOptions, Shared};
-use memferry_drivers::sdma::InitError;
+use memferry_drivers::sdma::{InitError, Settings};
 use memferry_models::Bus;
 use memferry_models::sdma::Sdma;
 use memferry_path::{
@@ -121,10 +121,11 @@ impl<B: Bus> Service<B> {
     }
 
     /// The options of the thesis's driver: each request is one hardware transfer, and the driver waits for its end.
-    pub fn patient() -> SdmaOptions {
+    pub fn patient(fifo_depth: u8) -> SdmaOptions {
         let chunk_bytes = 1 << 32;
         let patience = Duration::from_secs(60);
-        SdmaOptions { chunk_bytes, patience, ..SdmaOptions::default() }
+        let settings = Settings { fifo_depth, ..Settings::default() };
+        SdmaOptions { chunk_bytes, patience, settings, ..SdmaOptions::default() }
     }
 
     /// Accesses the device's model.

@@ -71,7 +71,7 @@ fn a_stalled_device_is_an_error() {
     let host = host();
     let work = Work::once(1, Call::Simple, 4 * KIB);
     let model = Sdma::new(board().device.config, Dram::new(board().device.memory, Blank));
-    let service = Service::new(model, 1, Service::<Memory>::patient()).expect("resets");
+    let service = Service::new(model, 1, Service::<Memory>::patient(64)).expect("resets");
     service.with_device(|device| device.faults().lose_interrupts(1));
     let stalled = Core::new(&host, service, &work).expect("fits").run();
     assert_eq!(stalled, Err(ServiceError::Stalled { waiting: 1 }));
