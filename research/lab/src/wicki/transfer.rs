@@ -286,6 +286,14 @@ fn throughput(bytes: f64, picoseconds: u128) -> f64 {
     bytes / MIB * PICOSECONDS_OF_A_SECOND / picoseconds.max(1) as f64
 }
 
+/// A copy with 64-byte bursts between two addresses.
+///
+/// # Errors
+/// A message, if the bytes do not fit one block.
+pub(super) fn burst_copy(bytes: u32, from: u64, to: u64) -> Result<ChannelConfig, String> {
+    Settings::default().config(bytes, from, to).map_err(|error| error.to_string())
+}
+
 /// Mean, lowest and highest.
 fn spread(values: impl Iterator<Item = f64> + Clone) -> [f64; 3] {
     let count = values.clone().count().max(1) as f64;
