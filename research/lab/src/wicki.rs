@@ -16,6 +16,7 @@ mod synchronized;
 mod ablation;
 mod beds;
 mod busy;
+mod channels;
 mod crowd;
 mod device_claims;
 mod driver;
@@ -51,6 +52,9 @@ pub const PAPER: Paper = Paper {
         include_str!("../plans/wicki-fig-14.toml"),
         include_str!("../plans/wicki-fig-15.toml"),
         include_str!("../plans/wicki-fig-16.toml"),
+        include_str!("../plans/wicki-driver-graphics.toml"),
+        include_str!("../plans/wicki-linking.toml"),
+        include_str!("../plans/wicki-priorities.toml"),
         include_str!("../plans/wicki-fig-17.toml"),
         include_str!("../plans/wicki-fig-18.toml"),
         include_str!("../plans/wicki-fig-19.toml"),
@@ -64,6 +68,8 @@ pub const PAPER: Paper = Paper {
     runners: &[
         transfer::ONE,
         transfer::SEVERAL,
+        channels::CHAINED,
+        channels::PRIORITIES,
         driver::DRIVER,
         offload::BULK,
         offload::CROSSING,
@@ -71,6 +77,7 @@ pub const PAPER: Paper = Paper {
     ],
     judges: &[
         &device_claims::JUDGES,
+        &channels::JUDGES,
         &judge_driver::JUDGES,
         &judge_bulk::JUDGES,
         &synchronized::JUDGES,
@@ -85,6 +92,7 @@ fn board(parameters: &Parameters, seed: u64) -> Result<Board, ParametersError> {
     let device = DeviceTimes {
         config: machine::device_config(parameters)?,
         memory: machine::memory_timing(parameters)?,
+        fifo_depth: machine::fifo_depth(parameters)?,
     };
     Ok(Board { host: Host::new(parameters)?, device, seed })
 }

@@ -50,8 +50,8 @@ use transfer::Data;
 /// An event at the end of an action.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Read { channel: usize, address: u32, bytes: u32 },
-    Write { channel: usize, address: u32, data: Data, elements: u32, waited_for: bool },
+    Read { channel: usize, thread: usize, address: u32, bytes: u32 },
+    Write { channel: usize, thread: usize, address: u32, data: Data, elements: u32, waited_for: bool },
     Descriptor { channel: usize, address: u32, form: Form },
     Reset,
 }
@@ -123,8 +123,12 @@ impl<B: Bus> Sdma<B> {
 
     fn process_event(&mut self, event: Event) {
         match event {
-            Event::Read { channel, address, bytes } => self.read_done(channel, address, bytes),
-            Event::Write { channel, address, data, elements, waited_for } => {
+            Event::Read { channel, thread, address, bytes } => {
+                self.ports[Port::Read as usize].release(thread);
+                self.read_done(channel, address, bytes);
+            }
+            Event::Write { channel, thread, address, data, elements, waited_for } => {
+                self.ports[Port::Write as usize].release(thread);
                 self.write_done(channel, address, data, elements, waited_for);
             }
             Event::Descriptor { channel, address, form } => self.loaded(channel, address, form),

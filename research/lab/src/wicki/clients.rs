@@ -17,7 +17,8 @@ use memferry_models::sdma::{Config, Sdma};
 use memferry_models::{Bus, BusError, Dram, DramTiming};
 use memferry_path::QueueCompletion;
 use memferry_transfer::{
-    Copy2d, Count2d, Handle, Lists, Operation, PixelSize, Plane, Segment, SessionId, Span, Terms,
+    Color24, Copy2d, Count2d, Handle, Lists, Operation, Pattern, PixelSize, Plane, Segment, SessionId, Span,
+    Terms,
 };
 
 use super::host::Host;
@@ -32,16 +33,38 @@ const CHANNELS: u32 = 32;
 /// Largest number of elements in a frame of the thesis's benchmark.
 const MAX_ELEMENTS: u64 = (1 << 24) - 1;
 
-/// Memory without contents, since only time matters here.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Blank;
+/// Where the descriptors of linked lists lie, behind all frames, and their bytes: 64 of each channel.
+const LISTS: u32 = 0xF000_0000;
+const LIST_BYTES: u64 = 32 * 64 * 32;
+
+/// Memory without contents, since only time matters here, but for the descriptors of linked lists.
+#[derive(Clone, Debug, Default)]
+pub struct Blank {
+    lists: Vec<u8>,
+}
+
+impl Blank {
+    /// The place of an access to the descriptors.
+    fn place(address: u64, length: usize) -> Option<std::ops::Range<usize>> {
+        let begin = usize::try_from(address.checked_sub(LISTS.into())?).ok()?;
+        let end = begin.checked_add(length)?;
+        (end as u64 <= LIST_BYTES).then_some(begin..end)
+    }
+}
 
 impl Bus for Blank {
-    fn read(&mut self, _address: u64, _bytes: &mut [u8]) -> Result<(), BusError> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
+        if let Some(kept) = Self::place(address, bytes.len()).and_then(|place| self.lists.get(place)) {
+            bytes.copy_from_slice(kept);
+        }
         Ok(())
     }
 
-    fn write(&mut self, _address: u64, _bytes: &[u8]) -> Result<(), BusError> {
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
+        if let Some(place) = Self::place(address, bytes.len()) {
+            self.lists.resize(self.lists.len().max(LIST_BYTES as usize), 0);
+            self.lists[place].copy_from_slice(bytes);
+        }
         Ok(())
     }
 }
@@ -51,6 +74,10 @@ impl Bus for Blank {
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
     Simple,
+    /// `mem_fill`: one capability and a value.
+    Fill,
+    /// `mem_copy_2d` with a colour that it leaves out.
+    Transparent,
     /// `mem_copy_2d`: two capabilities with starts and modifiers, counts, colour.
     TwoDimensional,
     /// Left for later by the thesis (5.3): one call with a list of frames of each side.
@@ -63,9 +90,18 @@ impl Call {
     fn words(self) -> u64 {
         match self {
             Self::Simple => 1,
-            Self::TwoDimensional => 1 + 2 * 4 + 2 + 1 + 1,
+            Self::Fill => 2,
+            Self::TwoDimensional | Self::Transparent => 1 + 2 * 4 + 2 + 1 + 1,
             // The number of frames; each frame is a capability.
             Self::ScatterGather => 2,
+        }
+    }
+
+    /// Capabilities of a pair of frames.
+    const fn sides(self) -> u64 {
+        match self {
+            Self::Fill => 1,
+            Self::Simple | Self::Transparent | Self::TwoDimensional | Self::ScatterGather => 2,
         }
     }
 
@@ -81,17 +117,20 @@ impl Call {
         let destination = span(destination);
         match self {
             Self::Simple => Operation::Copy { source, destination, length },
+            Self::Fill => Operation::Fill { destination, length, pattern: Pattern::Byte(7) },
             Self::ScatterGather => {
                 let lists = Lists { source: list(|pair| pair.0), destination: list(|pair| pair.1) };
                 Operation::ScatterGather { lists: lists.into() }
             }
-            Self::TwoDimensional => {
+            Self::TwoDimensional | Self::Transparent => {
                 let rows = length.div_ceil(MAX_ELEMENTS).next_power_of_two();
                 let x_count = (length / rows) as u32;
                 let y_count = rows as u32;
                 let count = Count2d { pixel: PixelSize::Bits8, x_count, y_count };
                 let along = Plane { start: 0, x_step: 1, y_step: 1 };
-                let shape = Copy2d { count, source: along, destination: along, transparent: None };
+                // The memory holds zeros, of which this value matches none.
+                let transparent = if self == Self::Transparent { Color24::new(1) } else { None };
+                let shape = Copy2d { count, source: along, destination: along, transparent };
                 Operation::Copy2d { source, destination, shape }
             }
         }
@@ -122,8 +161,13 @@ impl Work {
     const fn named(&self) -> usize {
         match self.call {
             Call::ScatterGather => self.frames,
-            Call::Simple | Call::TwoDimensional => 1,
+            Call::Simple | Call::Fill | Call::Transparent | Call::TwoDimensional => 1,
         }
+    }
+
+    /// Capabilities of one call.
+    const fn capabilities(&self) -> u64 {
+        self.call.sides() * self.named() as u64
     }
 
     /// One transfer for each of several clients.
@@ -166,6 +210,8 @@ impl Outcome {
 pub struct DeviceTimes {
     pub config: Config,
     pub memory: DramTiming,
+    /// The FIFO depth that the driver sets.
+    pub fifo_depth: u8,
 }
 
 /// The memory that the device sees.
@@ -176,8 +222,24 @@ type Memory = Dram<Blank>;
 /// # Errors
 /// [`ServiceError`], if the work does not fit the board's memory.
 pub fn serve(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
-    let model = Sdma::new(device.config, Dram::new(device.memory, Blank));
-    let service = Service::new(model, CHANNELS, Service::<Memory>::patient())?;
+    let options = Service::<Memory>::patient(device.fifo_depth);
+    served_by(host, work, Service::with_lists(model(device), CHANNELS, options, (LISTS, LIST_BYTES))?)
+}
+
+/// Like [`serve`], by a driver without linked lists: each part of a list is a transfer.
+///
+/// # Errors
+/// [`ServiceError`], if the work does not fit the board's memory.
+pub fn serve_by_parts(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
+    let options = Service::<Memory>::patient(device.fifo_depth);
+    served_by(host, work, Service::new(model(device), CHANNELS, options)?)
+}
+
+fn model(device: &DeviceTimes) -> Sdma<Memory> {
+    Sdma::new(device.config, Dram::new(device.memory, Blank::default()))
+}
+
+fn served_by(host: &Host, work: &Work, service: Service<Memory>) -> Result<Outcome, ServiceError> {
     let mut core = Core::new(host, service, work)?;
     core.run()?;
     Ok(core.outcome())
@@ -329,7 +391,7 @@ impl<'a> Core<'a> {
         self.inbox.push_back((index, client.calls.len()));
         client.calls.push((now, None));
         let has_more = may_call(client);
-        self.charge(self.host.call(self.work.call.words(), 2 * self.work.named() as u64));
+        self.charge(self.host.call(self.work.call.words(), self.work.capabilities()));
         self.switch_to(Domain::Driver);
         if has_more {
             self.queue(Domain::Client(index));
@@ -353,7 +415,7 @@ impl<'a> Core<'a> {
             }
             let Some((index, call)) = self.next_call() else { return Ok(()) };
             self.clients[index].taken += 1;
-            self.charge(2 * self.work.named() as u64 * self.host.invocation);
+            self.charge(self.work.capabilities() * self.host.invocation);
             let client = &self.clients[index];
             let first = call % client.frames.len();
             let named = &client.frames[first..(first + self.work.named()).min(client.frames.len())];
@@ -378,7 +440,8 @@ impl<'a> Core<'a> {
     fn turn(&mut self) {
         self.service.turn();
         let accesses = self.service.take_accesses();
-        self.charge(accesses * self.host.access);
+        let words = self.service.take_words();
+        self.charge(accesses * self.host.access + words * self.host.word);
     }
 
     fn reply(&mut self, tag: u64) {

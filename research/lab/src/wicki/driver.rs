@@ -34,8 +34,11 @@ enum Quantity {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
     gives: Quantity,
-    /// The call; absent for direct use of the device.
+    /// The call; absent for direct use of the device by a plain copy.
     call: Option<Call>,
+    /// Whether the call costs nothing, as if the kernel used the device.
+    #[serde(default)]
+    direct: bool,
     #[serde(default = "one")]
     clients: usize,
 }
@@ -47,7 +50,8 @@ const fn one() -> usize {
 fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let board = board(line.parameters, line.plan.seed)?;
-    let host = if settings.call.is_some() { board.host.clone() } else { board.host.direct() };
+    let served = settings.call.is_some() && !settings.direct;
+    let host = if served { board.host.clone() } else { board.host.direct() };
     let call = settings.call.unwrap_or(Call::Simple);
     let point = |x: f64| {
         let length = x as u64;

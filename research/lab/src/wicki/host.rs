@@ -4,7 +4,8 @@
 //! parameters/wicki.toml ──► Host { processor, message, word, invocation, access, switch, mapping }  in picoseconds
 //! ```
 //!
-//! Every figure is a parameter with its source. Not modelled: energy, for lack of a source; contention of processor and device
+//! Every figure is a parameter with its source. A change of address space is built from its parts: Barrelfish's kernel cleans and
+//! invalidates both level 1 caches, and the lines that the next step needs come back from the next level. Not modelled: energy, for lack of a source; contention of processor and device
 //! for memory, which the thesis does not measure; the second core, which the thesis does not use.
 
 use crate::machine::cache::{Backing, Level, Processor, Replacement};
@@ -59,15 +60,16 @@ impl Host {
         let picoseconds = |ns: f64| (ns * 1e3).round() as u64;
         let whole = |name: &str| cycles(name).map(picoseconds);
         let ps = count;
+        let processor = processor(parameters, cycles)?;
         Ok(Self {
-            processor: processor(parameters, cycles)?,
+            processor: processor.clone(),
             message: whole("message")?,
             interrupt: ps("interrupt-entry")? + whole("message")?,
             word: whole("message-word")?,
             message_words: count("message-words")?.max(1),
             invocation: whole("invocation")?,
             access: ps("register-access")?,
-            switch: picoseconds(parameters.get("address-space-switch")? * 1e3),
+            switch: switch(parameters, &processor, cycle_ns)?,
             map_page: whole("map-page")?,
             unmap_page: whole("unmap-page")?,
             page_walk: whole("page-walk")?,
@@ -83,6 +85,12 @@ impl Host {
         Self { message: 0, word: 0, interrupt, invocation: 0, switch: 0, ..self.clone() }
     }
 
+    /// Direct use of the device by a processor that takes no time.
+    #[must_use]
+    pub fn free(&self) -> Self {
+        Self { interrupt: 0, access: 0, ..self.direct() }
+    }
+
     /// Picoseconds to send and receive this many words and capabilities, with one capability to a message.
     pub fn call(&self, words: u64, capabilities: u64) -> u64 {
         let messages = words.div_ceil(self.message_words).max(capabilities).max(1);
@@ -96,6 +104,17 @@ impl Host {
         // Each leaf table needs a copy of the capability, the mapping, the unmapping and the deletion of the copy.
         2 * (pages * (self.map_page + self.unmap_page) + 4 * calls * self.invocation)
     }
+}
+
+/// Picoseconds of a change of address space: each line of the level 1 data cache is cleaned and invalidated, and the lines that the
+/// next step uses are fetched again, from level 2 or, without one, from memory.
+fn switch(parameters: &Parameters, processor: &Processor, cycle_ns: f64) -> Result<u64, ParametersError> {
+    let lines = parameters.get("l1-size")? / LINE_BYTES as f64;
+    let cleaned = lines * parameters.get("l1-maintain")? * cycle_ns;
+    let next = processor.levels.get(1).map_or(0.0, |level| level.latency_ns);
+    let beyond = if processor.levels.len() > 1 { 0.0 } else { processor.memory.latency_ns };
+    let fetched = parameters.get("switch-lines")? * (next + beyond);
+    Ok(((cleaned + fetched) * 1e3).round() as u64)
 }
 
 fn processor(

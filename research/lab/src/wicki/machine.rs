@@ -15,7 +15,7 @@ use std::rc::Rc;
 use memferry_clock::{Clock, Instant};
 use memferry_drivers::sdma::{
     AllChannelsBusy, Cause, Channel, ChannelConfig, ConfigureError, EnableError, InitError, Line,
-    Sdma as Driver, Settings,
+    Sdma as Driver, Settings, Trusted,
 };
 use memferry_models::sdma::{Complaint, Config, Reason, Sdma as Model, Timing};
 use memferry_models::{Bus, BusError, Dram, DramTiming};
@@ -121,11 +121,19 @@ impl Clock for Registers {
     }
 }
 
+/// A transfer, and the picoseconds that pass before it starts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) config: ChannelConfig,
+    pub(super) pause: u64,
+}
+
 /// Board, device and driver.
 #[derive(Debug)]
 pub(super) struct Machine {
     registers: Registers,
     driver: Driver<Registers, Registers>,
+    trusted: Trusted,
     interrupt: u64,
 }
 
@@ -143,12 +151,11 @@ pub(super) fn device_config(parameters: &Parameters) -> Result<Config, Parameter
         turn: time("turn")?,
         read_latency: time("read-latency")?,
         write_latency: time("write-latency")?,
-        reads_ahead: count("reads-ahead")?,
-        reads_in_turn: count("reads-in-turn")?,
-        outstanding_writes: count("writes-in-turn")?,
+        channel_reads: count("channel-reads")?,
+        channel_writes: count("channel-writes")?,
         ..Timing::default()
     };
-    Ok(Config { timing, ..Config::default() })
+    Ok(Config { timing, fifo_entry_bytes: count("fifo-entry")?, ..Config::default() })
 }
 
 ///
@@ -168,13 +175,24 @@ pub(super) fn memory_timing(parameters: &Parameters) -> Result<DramTiming, Param
         precharge: time("dram-precharge")?,
         read: time("dram-read")?,
         write: time("dram-write")?,
+        row_active: time("dram-row-active")?,
         write_recovery: time("dram-write-recovery")?,
         read_to_write: time("dram-read-to-write")?,
         write_to_read: time("dram-write-to-read")?,
         held_writes: count("dram-held-writes")?,
+        held_words: count("dram-held-words")?,
+        reads_first: count("dram-reads-first")?,
         refresh_every: time("dram-refresh-interval")?,
         refresh: time("dram-refresh")?,
     })
+}
+
+/// The FIFO depth that the thesis's driver sets.
+///
+/// # Errors
+/// A missing parameter.
+pub(super) fn fifo_depth(parameters: &Parameters) -> Result<u8, ParametersError> {
+    parameters.get("fifo-depth").map(|value| value.round() as u8)
 }
 
 impl Machine {
@@ -183,16 +201,23 @@ impl Machine {
     /// # Errors
     /// A missing parameter, or a device that does not initialize.
     pub(super) fn new(parameters: &Parameters, fifo_depth: u8) -> Result<Self, MachineError> {
+        Self::with(parameters, &Settings { fifo_depth, ..Settings::default() })
+    }
+
+    /// A machine whose driver has initialized the device with these settings.
+    ///
+    /// # Errors
+    /// A missing parameter, or a device that does not initialize.
+    pub(super) fn with(parameters: &Parameters, settings: &Settings) -> Result<Self, MachineError> {
         let config = device_config(parameters)?;
         let memory = memory_timing(parameters)?;
         let access = parameters.get("register-access")?.round() as u64;
         let interrupt = parameters.get("interrupt-entry")?.round() as u64;
         let device = Model::new(config, Dram::new(memory, Folded(vec![0; KEPT])));
         let registers = Registers { device: Rc::new(RefCell::new(device)), access };
-        let (mut driver, _) = Driver::new(registers.clone(), registers.clone());
-        let settings = Settings { fifo_depth, ..Settings::default() };
-        driver.initialize(&settings)?;
-        Ok(Self { registers, driver, interrupt })
+        let (mut driver, trusted) = Driver::new(registers.clone(), registers.clone());
+        driver.initialize(settings)?;
+        Ok(Self { registers, driver, trusted, interrupt })
     }
 
     /// Accesses the memory's bytes, from [`MEMORY`].
@@ -200,25 +225,88 @@ impl Machine {
         access(self.registers.device.borrow_mut().bus_mut().bus_mut().bytes_mut())
     }
 
-    /// Runs transfers at once, each on its own channel. Returns for each the picoseconds from the configuration of the first
-    /// channel to its own completion in the interrupt handler.
+    /// Runs transfers at once, each on its own channel, after a pause of its own. Returns for each the picoseconds from the
+    /// configuration of the first channel to its own completion in the interrupt handler; the first pause is before that.
     ///
     /// # Errors
     /// An error of the driver or of the device, or a rule broken by the driver.
-    pub(super) fn run(&mut self, transfers: &[ChannelConfig]) -> Result<Vec<u128>, MachineError> {
-        let mut channels: Vec<Channel> = Vec::new();
-        for _ in transfers {
-            let channel = self.driver.allocate()?;
-            self.driver.set_line(&channel, Line::L0, true);
-            channels.push(channel);
-        }
+    pub(super) fn run(&mut self, transfers: &[Start]) -> Result<Vec<u128>, MachineError> {
+        let channels = self.channels(transfers.len())?;
+        self.registers.pass(transfers.first().map_or(0, |first| first.pause));
         let begin = self.registers.now();
         for (channel, transfer) in channels.iter().zip(transfers) {
-            self.driver.configure(channel, transfer, None)?;
+            self.driver.configure(channel, &transfer.config, None)?;
+        }
+        for (place, (channel, transfer)) in channels.iter().zip(transfers).enumerate() {
+            if place > 0 {
+                self.registers.pass(transfer.pause);
+            }
+            self.driver.enable(channel)?;
+        }
+        self.finish(&channels, begin)
+    }
+
+    /// Runs transfers at once that may have high priority, like [`Machine::run`], without pauses.
+    ///
+    /// # Errors
+    /// See [`Machine::run`].
+    pub(super) fn run_trusted(&mut self, configs: &[ChannelConfig]) -> Result<Vec<u128>, MachineError> {
+        let channels = self.channels(configs.len())?;
+        let begin = self.registers.now();
+        for (channel, config) in channels.iter().zip(configs) {
+            self.driver.configure(channel, config, Some(&self.trusted))?;
         }
         for channel in &channels {
             self.driver.enable(channel)?;
         }
+        self.finish(&channels, begin)
+    }
+
+    /// Runs transfers one after the other: as a chain of linked channels, of which only the last interrupts, or started by the
+    /// interrupt handler. Returns the picoseconds from the start of the first to the end of the last; the channels are configured
+    /// before.
+    ///
+    /// # Errors
+    /// See [`Machine::run`].
+    pub(super) fn run_in_turn(
+        &mut self,
+        configs: &[ChannelConfig],
+        linked: bool,
+    ) -> Result<u128, MachineError> {
+        let channels = self.channels(configs.len())?;
+        for (place, (channel, config)) in channels.iter().zip(configs).enumerate() {
+            let next = channels.get(place + 1).filter(|_| linked).map(Channel::index);
+            let interrupts = match next {
+                Some(_) => config.interrupts.without(Cause::EndOfBlock),
+                None => config.interrupts,
+            };
+            self.driver.configure(channel, &ChannelConfig { link: next, interrupts, ..*config }, None)?;
+        }
+        let begin = self.registers.now();
+        if !linked {
+            for channel in &channels {
+                self.driver.enable(channel)?;
+                self.finish(std::slice::from_ref(channel), begin)?;
+            }
+        } else if let (Some(first), Some(last)) = (channels.first(), channels.last()) {
+            self.driver.enable(first)?;
+            self.finish(std::slice::from_ref(last), begin)?;
+        }
+        Ok(self.registers.now().picoseconds() - begin.picoseconds())
+    }
+
+    fn channels(&mut self, count: usize) -> Result<Vec<Channel>, MachineError> {
+        let mut channels = Vec::new();
+        for _ in 0..count {
+            let channel = self.driver.allocate()?;
+            self.driver.set_line(&channel, Line::L0, true);
+            channels.push(channel);
+        }
+        Ok(channels)
+    }
+
+    /// Waits until all of these channels have ended and returns the picoseconds of each.
+    fn finish(&mut self, channels: &[Channel], begin: Instant) -> Result<Vec<u128>, MachineError> {
         let mut ends = vec![None; channels.len()];
         while ends.contains(&None) {
             self.wait_for_interrupt()?;

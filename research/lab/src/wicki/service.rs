@@ -4,14 +4,16 @@
 //! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► Counted: register accesses ─► model ─ interrupt ─► completion
 //! ```
 //!
+//! With memory for descriptors the device follows scatter-gather lists itself.
+//!
 //! Single-threaded, in virtual time; runs the code of live workers. Only the device and reads of its clock take time. The
 //! processor's time is charged by [`clients`](super::clients), from the counts kept here.
 
 use core::time::Duration;
 
 use memferry_clock::Instant;
-use memferry_driven::{BusMemory, RequestLines, SdmaEngine, SdmaOptions, Shared};
-use memferry_drivers::sdma::InitError;
+use memferry_driven::{BusMemory, ListMemory, RequestLines, SdmaEngine, SdmaOptions, Shared};
+use memferry_drivers::sdma::{InitError, Settings};
 use memferry_models::Bus;
 use memferry_models::sdma::Sdma;
 use memferry_path::{
@@ -34,6 +36,8 @@ const WAITING: usize = 64;
 pub struct Counted<D> {
     device: D,
     accesses: u64,
+    /// Words of descriptors written.
+    words: u64,
 }
 
 impl<D> Counted<D> {
@@ -72,6 +76,34 @@ impl<D: Device> Device for Counted<D> {
     }
 }
 
+/// Memory of the device's bus for descriptors.
+struct Descriptors<B: Bus> {
+    device: Shared<Counted<Sdma<B>>>,
+    memory: BusMemory,
+}
+
+impl<B: Bus> core::fmt::Debug for Descriptors<B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "descriptors in {:?}", self.memory)
+    }
+}
+
+impl<B: Bus> ListMemory for Descriptors<B> {
+    fn memory(&self) -> BusMemory {
+        self.memory
+    }
+
+    fn write(&mut self, first: usize, words: &[u32]) {
+        let at = u64::from(self.memory.address()) + 4 * first as u64;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.device.with(|counted| {
+            counted.words += words.len() as u64;
+            // The engine keeps within the memory; a device that reads garbage reports an error.
+            let _ = counted.device.bus_mut().write(at, &bytes);
+        });
+    }
+}
+
 /// Why the service or a frame could not be set up, or a request failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ServiceError {
@@ -97,6 +129,8 @@ pub enum ServiceError {
     },
 }
 
+type Engined<B> = SdmaEngine<Counted<Sdma<B>>>;
+
 /// The service around one device.
 pub struct Service<B: Bus> {
     device: Shared<Counted<Sdma<B>>>,
@@ -106,14 +140,42 @@ pub struct Service<B: Bus> {
     now: Instant,
 }
 
+impl<B: Bus + 'static> Service<B> {
+    /// Like [`Service::new`], with `length` bytes from `address` for the descriptors of linked lists.
+    ///
+    /// # Errors
+    /// [`ServiceError::Init`], [`ServiceError::Address`].
+    pub fn with_lists(
+        device: Sdma<B>,
+        channels: u32,
+        options: SdmaOptions,
+        (address, length): (u32, u64),
+    ) -> Result<Self, ServiceError> {
+        let outside = ServiceError::Address { address: address.into(), length };
+        let memory = BusMemory::new(address, length).ok_or(outside)?;
+        Self::built(device, channels, options, |engine, device| {
+            engine.with_lists(Box::new(Descriptors { device, memory }))
+        })
+    }
+}
+
 impl<B: Bus> Service<B> {
     /// Creates a service that uses `channels` of the device's channels, without clients.
     ///
     /// # Errors
     /// [`ServiceError::Init`].
     pub fn new(device: Sdma<B>, channels: u32, options: SdmaOptions) -> Result<Self, ServiceError> {
-        let device = Shared::new(Counted { device, accesses: 0 });
-        let engine = SdmaEngine::new(device.clone(), channels, options)?;
+        Self::built(device, channels, options, |engine, _| engine)
+    }
+
+    fn built(
+        device: Sdma<B>,
+        channels: u32,
+        options: SdmaOptions,
+        finish: impl FnOnce(Engined<B>, Shared<Counted<Sdma<B>>>) -> Engined<B>,
+    ) -> Result<Self, ServiceError> {
+        let device = Shared::new(Counted { device, accesses: 0, words: 0 });
+        let engine = finish(SdmaEngine::new(device.clone(), channels, options)?, device.clone());
         let path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: WAITING });
         let now = device.with(|device| device.now());
         device.with(|device| device.accesses = 0);
@@ -121,10 +183,11 @@ impl<B: Bus> Service<B> {
     }
 
     /// The options of the thesis's driver: each request is one hardware transfer, and the driver waits for its end.
-    pub fn patient() -> SdmaOptions {
+    pub fn patient(fifo_depth: u8) -> SdmaOptions {
         let chunk_bytes = 1 << 32;
         let patience = Duration::from_secs(60);
-        SdmaOptions { chunk_bytes, patience, ..SdmaOptions::default() }
+        let settings = Settings { fifo_depth, ..Settings::default() };
+        SdmaOptions { chunk_bytes, patience, settings, ..SdmaOptions::default() }
     }
 
     /// Accesses the device's model.
@@ -145,6 +208,11 @@ impl<B: Bus> Service<B> {
     /// Register accesses since the last call.
     pub fn take_accesses(&mut self) -> u64 {
         self.device.with(|device| std::mem::take(&mut device.accesses))
+    }
+
+    /// Words of descriptors written since the last call.
+    pub fn take_words(&mut self) -> u64 {
+        self.device.with(|device| std::mem::take(&mut device.words))
     }
 
     /// Registers memory as a frame of a session.

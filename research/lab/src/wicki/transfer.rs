@@ -4,19 +4,24 @@
 //! settings + size ──► ChannelConfig ──► Machine::run ──► time ──► MiB/s
 //! ```
 //!
-//! Frames lie one after the other, source before destination, each as long as the transfer. The image of a rotation has
-//! 2^⌈b/2⌉ by 2^⌊b/2⌋ one-byte pixels for 2^b bytes; the source is read in order and the destination is indexed, as in
-//! the thesis.
+//! The thesis does not say where its frames lie, nor at which point of the memory's refresh a transfer starts, and both
+//! matter: streams in the same bank close each other's rows. A point is the mean over several placements drawn at random:
+//! each frame begins at any page, the first transfer at any time, the others within a microsecond of each other. A line
+//! with `spread` also gives the lowest and the highest placement.
+//!
+//! The image of a rotation has 2^⌈b/2⌉ by 2^⌊b/2⌋ one-byte pixels for 2^b bytes; the source is read in order and the
+//! destination is indexed, as in the thesis.
 
 use memferry_drivers::sdma::{
-    Addressing, ChannelConfig, Element, Operation, Piece, Settings as Global, Side, TransferSize, split,
+    Addressing, ChannelConfig, Element, Operation, Piece, Side, TransferSize, split,
 };
 use memferry_registers::sdma::{BurstSize, WriteMode};
 use serde::Deserialize;
 
-use super::machine::{MEMORY, Machine, MachineError};
+use super::machine::{self, MEMORY, Machine, MachineError, Start};
 use crate::paper::{Line, RunError, Runner};
 use crate::parameters::Parameters;
+use crate::rng::Rng;
 use crate::table::Series;
 
 /// One transfer of each size of the sweep.
@@ -27,6 +32,18 @@ pub(super) const SEVERAL: Runner = Runner { name: "several", run: several };
 
 /// Colour of fills, and of the pixels that a transparent copy leaves out.
 const COLOUR: u32 = 0x0012_3456;
+
+/// Placements of a point, at most, and accesses for which there may be several.
+const PLACEMENTS: u64 = 8;
+const ACCESSES: u64 = 1 << 19;
+
+/// Pages in which a frame may begin; more than the memory's rows before they repeat.
+const PAGES: u64 = 64;
+const PAGE_BYTES: u64 = 4096;
+
+/// Picoseconds in which the first transfer starts, a refresh interval, and in which the others do.
+const FIRST_WITHIN: u64 = 3_900_000;
+const OTHERS_WITHIN: u64 = 1_000_000;
 
 const PICOSECONDS_OF_A_SECOND: f64 = 1e12;
 const MIB: f64 = 1_048_576.0;
@@ -82,8 +99,10 @@ struct Settings {
     writes: Writes,
     /// Percentage of the source's pixels that a transparent copy leaves out.
     matching: u32,
-    /// Defaults to the driver's own depth.
+    /// Defaults to what the thesis's driver sets.
     fifo_depth: Option<u8>,
+    /// Whether the line also gives the lowest and the highest placement.
+    spread: bool,
     /// Bytes of each of several transfers.
     bytes: Option<u32>,
 }
@@ -99,6 +118,7 @@ impl Default for Settings {
             writes: Writes::default(),
             matching: 0,
             fifo_depth: None,
+            spread: false,
             bytes: None,
         }
     }
@@ -118,6 +138,17 @@ enum TransferError {
 }
 
 impl Port {
+    /// Bytes of an access, for elements of `element` bytes.
+    const fn bytes(self, element: u32) -> u32 {
+        match self {
+            Self::Plain => element,
+            Self::Packed => 8,
+            Self::Burst16 => 16,
+            Self::Burst32 => 32,
+            Self::Burst64 => 64,
+        }
+    }
+
     const fn side(self, address: u64) -> Side {
         let burst = match self {
             Self::Plain | Self::Packed => BurstSize::Single,
@@ -135,14 +166,24 @@ impl Settings {
         found.ok_or(TransferError::Element { bits: self.element })
     }
 
-    fn fifo_depth(&self) -> u8 {
-        self.fifo_depth.unwrap_or(Global::default().fifo_depth)
+    fn fifo_depth(&self, parameters: &Parameters) -> Result<u8, TransferError> {
+        match self.fifo_depth {
+            Some(depth) => Ok(depth),
+            None => Ok(machine::fifo_depth(parameters).map_err(MachineError::from)?),
+        }
     }
 
-    /// The transfer of `bytes` bytes between the frames of pair `pair`.
-    fn config(&self, bytes: u32, pair: u32) -> Result<ChannelConfig, TransferError> {
-        let from = MEMORY + u64::from(pair) * 2 * u64::from(bytes);
-        let to = from + u64::from(bytes);
+    /// Placements over which transfers of `bytes` bytes in all are averaged: fewer of what takes many accesses.
+    fn placements(&self, bytes: u64) -> u64 {
+        let element = self.element / 8;
+        let turned = matches!(self.operation, What::Rotate90 | What::Rotate180 | What::Rotate270);
+        let written = if turned { 1 } else { self.destination.bytes(element) };
+        let read = if self.operation == What::Fill { written } else { self.source.bytes(element) };
+        (ACCESSES * u64::from(read.min(written)) / bytes.max(1)).clamp(1, PLACEMENTS)
+    }
+
+    /// The transfer of `bytes` bytes between two addresses.
+    fn config(&self, bytes: u32, from: u64, to: u64) -> Result<ChannelConfig, TransferError> {
         let piece = match self.operation {
             What::Copy | What::Transparent | What::Fill => {
                 let element = self.element()?;
@@ -189,12 +230,44 @@ impl Settings {
         }
     }
 
-    /// The time of each of several transfers that run at once.
-    fn run(&self, parameters: &Parameters, bytes: u32, transfers: u32) -> Result<Vec<u128>, TransferError> {
-        let mut machine = Machine::new(parameters, self.fifo_depth())?;
+    /// The time of each of several transfers that run at once, placed by `draw`.
+    fn run(
+        &self,
+        parameters: &Parameters,
+        bytes: u32,
+        transfers: u32,
+        draw: &mut Rng,
+    ) -> Result<Vec<u128>, TransferError> {
+        let mut machine = Machine::new(parameters, self.fifo_depth(parameters)?)?;
         machine.memory(|memory| self.paint(memory));
-        let configs: Result<Vec<_>, _> = (0..transfers).map(|pair| self.config(bytes, pair)).collect();
-        Ok(machine.run(&configs?)?)
+        let room = u64::from(bytes) + PAGES * PAGE_BYTES;
+        let mut frame = |place: u64| MEMORY + place * room + draw.below(PAGES) * PAGE_BYTES;
+        let places: Vec<_> = (0..u64::from(transfers)).map(|at| (frame(2 * at), frame(2 * at + 1))).collect();
+        let mut start = |(at, (from, to)): (usize, (u64, u64))| {
+            let pause = draw.below(if at == 0 { FIRST_WITHIN } else { OTHERS_WITHIN });
+            Ok::<_, TransferError>(Start { config: self.config(bytes, from, to)?, pause })
+        };
+        let starts: Result<Vec<_>, _> = places.into_iter().enumerate().map(&mut start).collect();
+        Ok(machine.run(&starts?)?)
+    }
+
+    /// The total throughput, and the mean of each transfer, in each placement.
+    fn measured(
+        &self,
+        parameters: &Parameters,
+        bytes: u32,
+        transfers: u32,
+        seed: u64,
+    ) -> Result<Vec<(f64, f64)>, TransferError> {
+        let all = u64::from(bytes) * u64::from(transfers);
+        let of = |placement: u64| {
+            let mut draw = Rng::of_neighbour(seed.wrapping_mul(1 << 16) + placement);
+            let ends = self.run(parameters, bytes, transfers, &mut draw)?;
+            let together = throughput(all as f64, ends.iter().copied().max().unwrap_or(1));
+            let each = ends.iter().map(|end| throughput(f64::from(bytes), *end)).sum::<f64>();
+            Ok((together, each / f64::from(transfers.max(1))))
+        };
+        (0..self.placements(all)).map(of).collect()
     }
 
     /// Puts matching pixels into the memory, spread evenly.
@@ -213,44 +286,73 @@ fn throughput(bytes: f64, picoseconds: u128) -> f64 {
     bytes / MIB * PICOSECONDS_OF_A_SECOND / picoseconds.max(1) as f64
 }
 
+/// A copy with 64-byte bursts between two addresses.
+///
+/// # Errors
+/// A message, if the bytes do not fit one block.
+pub(super) fn burst_copy(bytes: u32, from: u64, to: u64) -> Result<ChannelConfig, String> {
+    Settings::default().config(bytes, from, to).map_err(|error| error.to_string())
+}
+
+/// Mean, lowest and highest.
+fn spread(values: impl Iterator<Item = f64> + Clone) -> [f64; 3] {
+    let count = values.clone().count().max(1) as f64;
+    let lowest = values.clone().fold(f64::INFINITY, f64::min);
+    let highest = values.clone().fold(0.0, f64::max);
+    [values.sum::<f64>() / count, lowest, highest]
+}
+
+/// The line of the means and, if asked for, those of the lowest and the highest placements.
+fn with_spread(label: &str, points: &[(f64, [f64; 3])], asked: bool) -> Vec<Series> {
+    let series = |name: &str, of: usize| Series {
+        label: format!("{label}{name}"),
+        points: points.iter().map(|(x, values)| (*x, values[of])).collect(),
+    };
+    let mut lines = vec![series("", 0)];
+    if asked {
+        lines.push(series(", lowest", 1));
+        lines.push(series(", highest", 2));
+    }
+    lines
+}
+
 fn one(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
-    let point = |x: f64| -> Result<(f64, f64), TransferError> {
-        let ends = settings.run(line.parameters, x as u32, 1)?;
-        Ok((x, throughput(x, ends.into_iter().max().unwrap_or(1))))
+    let point = |x: f64| -> Result<(f64, [f64; 3]), TransferError> {
+        let measured = settings.measured(line.parameters, x as u32, 1, line.plan.seed)?;
+        Ok((x, spread(measured.iter().map(|(together, _)| *together))))
     };
     let points: Result<Vec<_>, TransferError> = line.plan.points().into_iter().map(point).collect();
     let points = points.map_err(|error| line.failed(error))?;
-    Ok(vec![Series { label: line.series.label.clone(), points }])
+    Ok(with_spread(&line.series.label, &points, settings.spread))
 }
 
-/// Total throughput in MiB/s of several copies with 64-byte bursts at once.
+/// Total throughput in MiB/s of several copies with 64-byte bursts at once, the mean over placements.
 ///
 /// # Errors
 /// A message, if they could not run.
-pub(super) fn together(parameters: &Parameters, bytes: u32, channels: u32) -> Result<f64, String> {
-    let settings = Settings::default();
-    let ends = settings.run(parameters, bytes, channels).map_err(|error| error.to_string())?;
-    Ok(throughput(f64::from(bytes) * f64::from(channels), ends.into_iter().max().unwrap_or(1)))
+pub(super) fn together(parameters: &Parameters, bytes: u32, channels: u32, seed: u64) -> Result<f64, String> {
+    let measured = Settings::default().measured(parameters, bytes, channels, seed);
+    let measured = measured.map_err(|error| error.to_string())?;
+    Ok(spread(measured.iter().map(|(together, _)| *together))[0])
 }
 
 fn several(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
-    let point = |x: f64| -> Result<(f64, f64, f64), TransferError> {
+    let point = |x: f64| -> Result<[(f64, [f64; 3]); 2], TransferError> {
         let bytes = settings.bytes.ok_or(TransferError::NoBytes)?;
-        let ends = settings.run(line.parameters, bytes, x as u32)?;
-        let all = throughput(f64::from(bytes) * x, ends.iter().copied().max().unwrap_or(1));
-        let each = ends.iter().map(|end| throughput(f64::from(bytes), *end)).sum::<f64>() / x;
-        Ok((x, all, each))
+        let measured = settings.measured(line.parameters, bytes, x as u32, line.plan.seed)?;
+        let all = spread(measured.iter().map(|(together, _)| *together));
+        let each = spread(measured.iter().map(|(_, each)| *each));
+        Ok([(x, all), (x, each)])
     };
     let points: Result<Vec<_>, TransferError> = line.plan.points().into_iter().map(point).collect();
     let points = points.map_err(|error| line.failed(error))?;
     let label = &line.series.label;
-    let series = |name: &str, of: fn(&(f64, f64, f64)) -> (f64, f64)| Series {
-        label: format!("{label}, {name}"),
-        points: points.iter().map(of).collect(),
-    };
-    Ok(vec![series("aggregate", |at| (at.0, at.1)), series("per channel", |at| (at.0, at.2))])
+    let of = |which: usize| points.iter().map(|both| both[which]).collect::<Vec<_>>();
+    let mut lines = with_spread(&format!("{label}, aggregate"), &of(0), settings.spread);
+    lines.extend(with_spread(&format!("{label}, per channel"), &of(1), false));
+    Ok(lines)
 }
 
 #[cfg(test)]
@@ -260,10 +362,12 @@ mod tests {
 
     fn moved(settings: Settings, bytes: u32) -> (Vec<u8>, Vec<u8>) {
         let parameters = Parameters::parse(PAPER.parameters).expect("checked");
-        let mut machine = Machine::new(&parameters, settings.fifo_depth()).expect("comes up");
+        let depth = settings.fifo_depth(&parameters).expect("listed");
+        let mut machine = Machine::new(&parameters, depth).expect("comes up");
         let source: Vec<u8> = (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         machine.memory(|memory| memory[..source.len()].copy_from_slice(&source));
-        machine.run(&[settings.config(bytes, 0).expect("fits")]).expect("runs");
+        let config = settings.config(bytes, MEMORY, MEMORY + u64::from(bytes)).expect("fits");
+        machine.run(&[Start { config, pause: 0 }]).expect("runs");
         let destination = machine.memory(|memory| memory[source.len()..2 * source.len()].to_vec());
         (source, destination)
     }
@@ -297,9 +401,33 @@ mod tests {
     }
 
     #[test]
+    fn placements_differ_and_are_repeatable() {
+        let parameters = Parameters::parse(PAPER.parameters).expect("checked");
+        let of = |seed| Settings::default().measured(&parameters, 65536, 2, seed).expect("runs");
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        let [mean, lowest, highest] = spread(of(1).iter().map(|(together, _)| *together));
+        assert_eq!(of(1).len() as u64, PLACEMENTS);
+        assert!(lowest < mean && mean < highest, "{lowest} {mean} {highest}");
+    }
+
+    #[test]
+    fn what_takes_many_accesses_has_fewer_placements() {
+        let of = |source, destination, bytes| {
+            let settings = Settings { element: 8, source, destination, ..Settings::default() };
+            settings.placements(bytes)
+        };
+        assert_eq!(of(Port::Burst64, Port::Burst64, 1 << 20), PLACEMENTS);
+        assert_eq!(of(Port::Burst64, Port::Plain, 1 << 18), 2);
+        assert_eq!(of(Port::Burst64, Port::Plain, 1 << 24), 1);
+        let turned = Settings { operation: What::Rotate90, ..Settings::default() };
+        assert_eq!(turned.placements(1 << 18), 2);
+    }
+
+    #[test]
     fn bad_settings_are_refused() {
         assert!(toml::from_str::<Settings>("sauce = 'burst-64'").is_err());
         let odd: Settings = toml::from_str("element = 24").expect("a number");
-        assert!(matches!(odd.config(4096, 0), Err(TransferError::Element { bits: 24 })));
+        assert!(matches!(odd.config(4096, MEMORY, MEMORY + 4096), Err(TransferError::Element { bits: 24 })));
     }
 }

@@ -71,9 +71,11 @@ pub(super) struct Run {
     pub(super) block: Option<Block>,
     /// A descriptor read is in flight.
     pub(super) loading: bool,
-    /// Transactions in flight of the current turn on a read thread and on a write thread.
+    /// Reads and writes in flight.
     pub(super) reads: u32,
     pub(super) writes: u32,
+    /// A non-posted write is in flight.
+    pub(super) awaits_answer: bool,
     /// A request is being served, or waits for the next block.
     pub(super) pending: bool,
     /// The pending request was given its elements.
@@ -90,6 +92,7 @@ impl Run {
             loading: false,
             reads: 0,
             writes: 0,
+            awaits_answer: false,
             pending: false,
             granted: false,
             credit: 0,

@@ -72,7 +72,7 @@ impl<B: Bus> Sdma<B> {
         }
         self.show_sync(channel, false);
         let address = next.address();
-        let served = self.read_served(address, form.bytes() as u32, true);
+        let served = self.read_served(address, form.bytes() as u32);
         let done = served.after_picoseconds(self.config.timing.descriptor.into());
         self.events.push(done, Event::Descriptor { channel, address, form });
     }

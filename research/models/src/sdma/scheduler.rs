@@ -5,8 +5,9 @@
 //!                     └───► low priority ───┴────────────────────┴─► 2 write threads ─► write port
 //! ```
 //!
-//! In its turn a channel issues a few transactions, then it queues again. Within a priority the channel that has waited
-//! longest goes first. High priority goes first, but after GCR's arbitration rate of consecutive high turns a waiting
+//! A turn is one transaction and holds one thread until the transaction ends. A channel queues again as soon as its
+//! transaction is sent, so that it can hold several threads; how many, does not depend on the other channels. Within a
+//! priority the channel that has waited longest goes first. High priority goes first, but after GCR's arbitration rate of consecutive high turns a waiting
 //! low-priority channel is served. Threads can be reserved for high priority.
 
 use super::Sdma;
@@ -76,9 +77,9 @@ impl Threads {
         Self { channels: [None; READ_THREADS], free_at: Instant::ORIGIN, high_turns: 0, count }
     }
 
-    /// Ends the turn of `channel`.
-    pub(super) fn release(&mut self, channel: usize) {
-        for thread in self.channels.iter_mut().filter(|thread| **thread == Some(channel as u8)) {
+    /// Ends the turn on `thread`.
+    pub(super) fn release(&mut self, thread: usize) {
+        if let Some(thread) = self.channels.get_mut(thread) {
             *thread = None;
         }
     }
@@ -100,11 +101,8 @@ impl<B: Bus> Sdma<B> {
         if self.reset_until.is_some() {
             return;
         }
+        // The writes first, since they free FIFO room.
         for port in [Port::Write, Port::Read] {
-            if port == Port::Read {
-                // After the writes, since they free FIFO room.
-                self.read_ahead();
-            }
             for thread in 0..self.ports[port as usize].count {
                 let high_only = thread < self.reserved_threads(port);
                 // A turn that ends at once with an error leaves the thread free for the next channel.
@@ -162,8 +160,8 @@ impl<B: Bus> Sdma<B> {
         self.turns += 1;
         self.channels[channel].last_turn[port as usize] = self.turns;
         match port {
-            Port::Read => self.read_turn(channel),
-            Port::Write => self.write_turn(channel),
+            Port::Read => self.read_turn(channel, thread),
+            Port::Write => self.write_turn(channel, thread),
         }
     }
 
@@ -180,8 +178,11 @@ impl<B: Bus> Sdma<B> {
             return false;
         };
         match port {
-            Port::Read => run.reads == 0 && self.can_read(channel),
-            Port::Write => run.writes == 0 && self.can_write(channel),
+            Port::Read => run.reads < self.config.timing.channel_reads.max(1) && self.can_read(channel),
+            Port::Write => {
+                let room = run.writes < self.config.timing.channel_writes.max(1);
+                room && !run.awaits_answer && self.can_write(channel)
+            }
         }
     }
 

@@ -16,18 +16,16 @@ pub struct Timing {
     pub port_bytes: u32,
     /// Time that a transaction occupies its port besides its data.
     pub transaction: u64,
-    /// Time from a channel's turn on a thread to its first transaction: the port loads the channel's context.
+    /// Time from the start of a turn to its transaction: the port loads the channel's context, while the other threads go on.
     pub turn: u64,
     /// Latency of a read: to memory, and of its first data back.
     pub read_latency: u64,
     /// Latency of a write: of its last data to memory, and of the acknowledgement (which non-posted writes wait for) back.
     pub write_latency: u64,
-    /// Maximum reads in flight of the only channel on the read port; no context has to be loaded between them.
-    pub reads_ahead: u32,
-    /// Maximum reads per turn when channels alternate: the port saves a channel's context when its data arrives.
-    pub reads_in_turn: u32,
-    /// Maximum posted writes per turn.
-    pub outstanding_writes: u32,
+    /// Maximum reads of one channel in flight, whatever the other channels do. Each takes a thread of the read port.
+    pub channel_reads: u32,
+    /// Maximum posted writes of one channel in flight. Each takes a thread of the write port.
+    pub channel_writes: u32,
     /// Time from a descriptor's arrival to the start of the block.
     pub descriptor: u64,
     pub reset: u64,
@@ -42,9 +40,8 @@ impl Default for Timing {
             turn: 10_000,
             read_latency: 120_000,
             write_latency: 80_000,
-            reads_ahead: 4,
-            reads_in_turn: 4,
-            outstanding_writes: 4,
+            channel_reads: 4,
+            channel_writes: 2,
             descriptor: 20_000,
             reset: 80_000,
         }

@@ -4,11 +4,15 @@
 //! source walk ── read issued ──► (time) ──► read done ──► FIFO ── write issued ──► (time) ──► write done ──► events
 //! ```
 //!
-//! Memory is accessed when a read or write ends. Posted writes end when the port has sent them, non-posted ones when
-//! they are acknowledged. The scheduler chooses the channel; `linked_list` handles the end of a block.
+//! Memory is accessed when a read or write ends. A read ends with its last data, a posted write when memory has accepted
+//! it, a non-posted one when it is acknowledged. The scheduler chooses the channel; `linked_list` handles the end of a
+//! block.
+//!
+//! A channel may read while its FIFO is below its limit, even if the read goes above it, and while the pool has room for
+//! its largest read (SPRUI30, "FIFO queue memory pool").
 
-use super::channel::{Block, Run, State};
-use super::scheduler::{Port, READ_THREADS};
+use super::channel::{Block, State};
+use super::scheduler::Port;
 use super::setup::{Operation, Setup, Unit};
 use super::sync::counts_writes;
 use super::{Event, Sdma};
@@ -52,14 +56,14 @@ impl<B: Bus> Sdma<B> {
         self.suspended && !self.sysconfig.emu_free() && sensitive
     }
 
-    /// Whether `channel` can issue a read: its FIFO has room for the whole access and the pool for one element.
+    /// Whether `channel` can issue a read.
     pub(super) fn can_read(&self, channel: usize) -> bool {
         let Some((block, run)) = self.block_in(channel, &MOVING).zip(self.channels[channel].run.as_ref())
         else {
             return false;
         };
-        let wants = !block.is_read() && block.fifo.room() >= next_read(block, run.may_read(block));
-        wants && run.may_read(block) > 0 && self.pool_room(channel) >= block.setup.size
+        let wants = !block.is_read() && block.fifo.room() > 0;
+        wants && run.may_read(block) > 0 && self.pool_room(channel) >= block.setup.read_window
     }
 
     /// Whether `channel` can issue a write. The FIFO must hold a whole access or the rest of the frame (nothing is
@@ -92,30 +96,30 @@ impl<B: Bus> Sdma<B> {
         run.reads > 0 || (waits_for_request && !block.is_read() && has_room) || self.can_read(channel)
     }
 
-    /// Time at which the port can start the next transaction, in a new turn or in the current one.
-    fn port_begin(&self, port: Port, new_turn: bool) -> Instant {
-        let turn = if new_turn { self.config.timing.turn } else { 0 };
+    /// Time at which the port can start a transaction whose turn begins now.
+    fn port_begin(&self, port: Port) -> Instant {
+        let turn = self.config.timing.turn;
         self.now.after_picoseconds(turn.into()).max(self.ports[port as usize].free_at)
     }
 
-    /// Sends a read and returns the time at which its first data is back. The port carries requests and data
+    /// Sends a read and returns the time at which its last data is back. The port carries requests and data
     /// independently; data arrives in the order of the reads.
-    pub(super) fn read_served(&mut self, address: u32, bytes: u32, new_turn: bool) -> Instant {
+    pub(super) fn read_served(&mut self, address: u32, bytes: u32) -> Instant {
         let timing = self.config.timing;
-        let sent = self.port_begin(Port::Read, new_turn).after_picoseconds(timing.transaction.into());
+        let sent = self.port_begin(Port::Read).after_picoseconds(timing.transaction.into());
         self.ports[Port::Read as usize].free_at = sent;
         let there = u128::from(timing.read_latency / 2);
         let access = Access { address: address.into(), bytes, kind: AccessKind::Read };
         let served = self.bus.serve(sent.after_picoseconds(there), access);
         let back = served.after_picoseconds(u128::from(timing.read_latency) - there).max(self.read_data_free);
         self.read_data_free = back.after_picoseconds(timing.data(bytes));
-        back
+        self.read_data_free
     }
 
     /// Sends a write and returns the time at which it ends: for a posted write, when memory has accepted it.
-    fn write_served(&mut self, address: u32, bytes: u32, waited_for: bool, new_turn: bool) -> Instant {
+    fn write_served(&mut self, address: u32, bytes: u32, waited_for: bool) -> Instant {
         let timing = self.config.timing;
-        let begin = self.port_begin(Port::Write, new_turn);
+        let begin = self.port_begin(Port::Write);
         let sent = begin.after_picoseconds(u128::from(timing.transaction) + timing.data(bytes));
         let there = u128::from(timing.write_latency / 2);
         let arrival = sent.after_picoseconds(there);
@@ -132,75 +136,37 @@ impl<B: Bus> Sdma<B> {
         left
     }
 
-    fn reads_alone(&self, channel: usize) -> bool {
-        let mut others = self.running.iter().filter(|other| *other != channel);
-        others.all(|other| !self.channels[other].run.as_ref().is_some_and(Run::is_reading))
-    }
-
-    /// A turn of `channel` on a read thread; each turn loads the channel's context.
-    pub(super) fn read_turn(&mut self, channel: usize) {
-        let timing = &self.config.timing;
-        let limit = if self.reads_alone(channel) { timing.reads_ahead } else { timing.reads_in_turn };
-        for _ in 0..limit.max(1) {
-            if !self.can_read(channel) {
-                break;
-            }
-            self.issue_read(channel, true);
-        }
-        self.release_if_idle(channel);
-    }
-
-    /// Issues further reads of the only channel on the read port; it keeps its thread.
-    pub(super) fn read_ahead(&mut self) {
-        for thread in 0..READ_THREADS {
-            let Some(channel) = self.ports[Port::Read as usize].channels[thread].map(usize::from) else {
-                continue;
-            };
-            let limit = self.config.timing.reads_ahead;
-            let in_flight =
-                |device: &Self| device.channels[channel].run.as_ref().map_or(limit, |run| run.reads);
-            while in_flight(self) < limit && self.can_read(channel) && self.reads_alone(channel) {
-                self.issue_read(channel, false);
-            }
+    /// A turn of `channel` on a thread of the read port.
+    pub(super) fn read_turn(&mut self, channel: usize, thread: usize) {
+        if !self.issue_read(channel, thread) {
+            self.ports[Port::Read as usize].release(thread);
         }
     }
 
-    /// A turn of `channel` on a write thread: one non-posted write, or several posted ones.
-    pub(super) fn write_turn(&mut self, channel: usize) {
-        for _ in 0..self.config.timing.outstanding_writes.max(1) {
-            if !self.can_write(channel) || self.issue_write(channel) {
-                break;
-            }
-        }
-        self.release_if_idle(channel);
-    }
-
-    fn release_if_idle(&mut self, channel: usize) {
-        let (reads, writes) =
-            self.channels[channel].run.as_ref().map_or((0, 0), |run| (run.reads, run.writes));
-        if reads == 0 {
-            self.ports[Port::Read as usize].release(channel);
-        }
-        if writes == 0 {
-            self.ports[Port::Write as usize].release(channel);
+    /// A turn of `channel` on a thread of the write port.
+    pub(super) fn write_turn(&mut self, channel: usize, thread: usize) {
+        if !self.issue_write(channel, thread) {
+            self.ports[Port::Write as usize].release(thread);
         }
     }
 
-    fn issue_read(&mut self, channel: usize, new_turn: bool) {
+    /// Issues a read and returns whether it is in flight.
+    fn issue_read(&mut self, channel: usize, thread: usize) -> bool {
         let room = self.pool_room(channel);
         let Some(run) = self.channels[channel].run.as_mut() else {
-            return;
+            return false;
         };
         let Some(allowed) = run.block.as_ref().map(|block| run.may_read(block)) else {
-            return;
+            return false;
         };
         let Some(block) = run.block.as_mut() else {
-            return;
+            return false;
         };
         let size = block.setup.size;
         let address = block.setup.source.address();
         if !address.is_multiple_of(size) {
-            return self.fail(channel, Csr::new().with_misaligned_error(true));
+            self.fail(channel, Csr::new().with_misaligned_error(true));
+            return false;
         }
         let count = next_read(block, allowed).min(room) / size;
         let elements = block.setup.source.advance_run(count, block.setup.read_window);
@@ -210,27 +176,28 @@ impl<B: Bus> Sdma<B> {
             run.credit = run.credit.saturating_sub(u64::from(elements));
         }
         run.reads += 1;
-        let done = self.read_served(address, bytes, new_turn);
-        self.events.push(done, Event::Read { channel, address, bytes });
+        let done = self.read_served(address, bytes);
+        self.events.push(done, Event::Read { channel, thread, address, bytes });
         self.channels[channel].show_progress();
         self.show_sync(channel, true);
+        true
     }
 
-    /// Issues a write and returns whether it is non-posted, i.e. whether the channel waits for it.
-    fn issue_write(&mut self, channel: usize) -> bool {
+    /// Issues a write and returns whether it is in flight.
+    fn issue_write(&mut self, channel: usize, thread: usize) -> bool {
         let Some(run) = self.channels[channel].run.as_mut() else {
-            return true;
+            return false;
         };
         let Some(allowed) = run.block.as_ref().map(|block| run.may_write(block)) else {
-            return true;
+            return false;
         };
         let Some(block) = run.block.as_mut() else {
-            return true;
+            return false;
         };
         let address = block.setup.destination.address();
         if !address.is_multiple_of(block.setup.size) {
             self.fail(channel, Csr::new().with_misaligned_error(true));
-            return true;
+            return false;
         }
         let starts_last =
             block.setup.destination.frame() + 1 == block.setup.frames && !block.last_frame_started;
@@ -248,14 +215,15 @@ impl<B: Bus> Sdma<B> {
             }
             WriteMode::NonPosted | WriteMode::Undefined => true,
         };
-        let done = self.write_served(address, data.length as u32, waited_for, true);
-        self.events.push(done, Event::Write { channel, address, data, elements, waited_for });
+        run.awaits_answer = waited_for;
+        let done = self.write_served(address, data.length as u32, waited_for);
+        self.events.push(done, Event::Write { channel, thread, address, data, elements, waited_for });
         if starts_last {
             self.report(channel, Csr::new().with_last_frame(true));
         }
         self.channels[channel].show_progress();
         self.show_sync(channel, true);
-        waited_for
+        true
     }
 
     pub(super) fn read_done(&mut self, channel: usize, address: u32, bytes: u32) {
@@ -276,7 +244,6 @@ impl<B: Bus> Sdma<B> {
         if result.is_err() {
             run.credit = 0;
         }
-        self.release_if_idle(channel);
         if result.is_err() && taken {
             self.report(channel, Csr::new().with_transaction_error(true));
             self.disable(channel);
@@ -302,8 +269,8 @@ impl<B: Bus> Sdma<B> {
             return;
         };
         run.writes = run.writes.saturating_sub(1);
+        run.awaits_answer &= !waited_for;
         let counts = MOVING.contains(&run.state);
-        self.release_if_idle(channel);
         if result.is_err() && counts && (waited_for || self.config.posted_errors) {
             self.fail(channel, Csr::new().with_transaction_error(true));
         } else {

@@ -45,16 +45,49 @@ fn all_channels_share_the_threads() {
     while board.step() {
         most_reads = most_reads.max(board.sdma.threads(Port::Read).flatten().count());
         most_writes = most_writes.max(board.sdma.threads(Port::Write).flatten().count());
-        let mut carried: Vec<usize> = board.sdma.threads(Port::Read).flatten().collect();
-        carried.sort_unstable();
-        carried.dedup();
-        assert_eq!(carried.len(), board.sdma.threads(Port::Read).flatten().count(), "one thread per channel");
     }
     assert_eq!((most_reads, most_writes), (4, 2));
     for channel in 0..32 {
         assert!(board.csr(channel).block());
         let source = board.memory(BASE + 0x1000, 256).to_vec();
         assert_eq!(board.memory(BASE + 0x8000 + 0x100 * channel as u32, 256), source);
+    }
+}
+
+#[test]
+fn a_channel_holds_several_threads() {
+    let most = |channel_reads, channels| {
+        let mut config = Config::default();
+        config.timing.channel_reads = channel_reads;
+        let mut board = Board::with(config);
+        board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(255).into_bits());
+        busy(&mut board, 0..channels, |_, _| {});
+        let mut most = 0;
+        while board.step() {
+            let carried: Vec<usize> = board.sdma.threads(Port::Read).flatten().collect();
+            let of = |channel: &usize| carried.iter().filter(|other| *other == channel).count();
+            most = most.max(carried.iter().map(of).max().unwrap_or(0));
+        }
+        most
+    };
+    assert_eq!([1, 3, 9].map(|limit| most(limit, 1)), [1, 3, 4]);
+    // The limit of a channel is the same whatever the others do, though they take threads too.
+    for channels in [2, 8] {
+        assert_eq!(most(1, channels), 1);
+        assert!((2..=3).contains(&most(3, channels)), "{channels} channels");
+        assert!(most(9, channels) > 1, "{channels} channels");
+    }
+}
+
+#[test]
+fn reads_stop_at_the_fifos_limit() {
+    // A read may start below the limit even if it goes above it.
+    for (depth, reads) in [(1, 1), (4, 1), (5, 2), (8, 2), (16, 4)] {
+        let mut board = Board::new();
+        board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(depth).into_bits());
+        busy(&mut board, 0..1, |_, _| {});
+        let in_flight = board.sdma.threads(Port::Read).flatten().count();
+        assert_eq!(in_flight, reads, "elements of four bytes, {depth} bytes of FIFO");
     }
 }
 

@@ -67,11 +67,34 @@ fn register_accesses_cost_driver_time() {
 }
 
 #[test]
+fn every_call_moves_its_frames() {
+    let direct = host().direct();
+    let of = |call| served(&direct, &Work { frames: 4, ..Work::once(1, call, 256 * KIB) }).elapsed;
+    let copy = of(Call::Simple);
+    for call in [Call::TwoDimensional, Call::Transparent] {
+        assert!((0.95..1.05).contains(&(of(call) as f64 / copy as f64)), "{call:?}");
+    }
+    assert!(of(Call::Fill) < copy, "a fill reads nothing");
+    assert!(of(Call::ScatterGather) > 3 * copy, "four frames");
+}
+
+#[test]
+fn a_list_needs_one_interrupt() {
+    let work = Work { frames: 8, ..Work::once(1, Call::ScatterGather, 4 * KIB) };
+    let dear = |interrupt| Host { interrupt, ..host().direct() };
+    let added = |serve: fn(&Host, &DeviceTimes, &Work) -> Result<Outcome, ServiceError>| {
+        let of = |interrupt| serve(&dear(interrupt), &board().device, &work).expect("fits").elapsed;
+        (of(1_000_000_000) - of(0)) / 1_000_000_000
+    };
+    assert_eq!((added(serve), added(serve_by_parts)), (1, 8));
+}
+
+#[test]
 fn a_stalled_device_is_an_error() {
     let host = host();
     let work = Work::once(1, Call::Simple, 4 * KIB);
-    let model = Sdma::new(board().device.config, Dram::new(board().device.memory, Blank));
-    let service = Service::new(model, 1, Service::<Memory>::patient()).expect("resets");
+    let model = Sdma::new(board().device.config, Dram::new(board().device.memory, Blank::default()));
+    let service = Service::new(model, 1, Service::<Memory>::patient(64)).expect("resets");
     service.with_device(|device| device.faults().lose_interrupts(1));
     let stalled = Core::new(&host, service, &work).expect("fits").run();
     assert_eq!(stalled, Err(ServiceError::Stalled { waiting: 1 }));
