@@ -217,7 +217,7 @@ impl Channel {
         self.held.len() >= timing.held_writes as usize || held + words > timing.held_words.max(words)
     }
 
-    /// Starts all writes.
+    /// Starts all writes, for an access that must come after them.
     fn drain(&mut self, timing: &DramTiming) {
         while let Some(index) = self.next_write(LATEST) {
             self.start(timing, index);

@@ -62,7 +62,7 @@ fn chained(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct PrioritySettings {
-    /// Transfers at once.
+    /// Copies that run at the same time, on a channel each.
     channels: u64,
     /// How many of them have high priority.
     high: usize,
