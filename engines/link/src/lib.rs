@@ -21,6 +21,7 @@ mod connections;
 mod divide;
 mod engine;
 mod frames;
+mod links;
 pub mod message;
 mod node;
 mod owner;
@@ -29,6 +30,7 @@ mod requests;
 mod secure;
 mod status;
 mod traffic;
+mod turns;
 mod ucx;
 
 pub use config::{Config, ConfigError, KeyPair, Peer};

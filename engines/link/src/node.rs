@@ -18,11 +18,13 @@ use crate::config::{Config, connects};
 use crate::connections::{Event, Up};
 use crate::divide::divide;
 use crate::frames::RemoteFrames;
+use crate::links::{Attached, Link, Links};
 use crate::message::{Attachment, BadMessage, Message, WINDOW};
 use crate::owner::{Answer, Owner, OwnerError, Served};
 use crate::report::tell;
 use crate::requests::{Request, time_for};
 use crate::traffic::{PeerStatus, Recent, Snapshot, Traffic, Transport};
+use crate::turns::{Turn, Turns};
 use crate::ucx::{KEY_BYTES, Ucx};
 
 /// Part of the timeout after which a link without traffic is pinged.
@@ -30,44 +32,14 @@ const PING_PART: u32 = 5;
 /// Events that are handled before requests and answers get their turn.
 const EVENTS: usize = 64;
 
-/// What the peer knows of a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Attached {
-    /// It was asked, by this number and at this time.
-    Asked(u32, Instant),
-    As(u32),
-}
-
-/// A connection to a peer.
-struct Link {
-    up: Box<Up>,
-    /// The key to put before messages over UCX; `None`: bytes go over the encrypted connection.
-    ucx_key: Option<u128>,
-    /// Messages over UCX are taken. The peer decides about those it sends, also if this side cannot send any.
-    takes_ucx: bool,
-    heard: Instant,
-    sent: Instant,
-    /// By the address of a frame.
-    attached: BTreeMap<usize, Attached>,
-    /// Accesses and attachments that were not answered.
-    outstanding: usize,
-    /// Those of requests that have ended, and since when: their answers are thrown away.
-    abandoned: BTreeMap<u32, Instant>,
-    /// The request that was served last, so that none waits for ever behind others.
-    last: u64,
-    backlog: Backlog,
-    /// The peer does not read what is sent to it.
-    is_full: bool,
-    served: Served,
-}
-
 /// All links of a node.
 pub(crate) struct Node {
     config: Config,
     events: Receiver<Event>,
     ucx: Option<Ucx>,
     frames: RemoteFrames,
-    links: BTreeMap<NodeName, Link>,
+    links: Links,
+    turns: Turns,
     owner: Owner,
     requests: BTreeMap<u64, (NodeName, Request)>,
     next_request: u64,
@@ -112,7 +84,8 @@ impl Node {
             events,
             ucx,
             frames,
-            links: BTreeMap::new(),
+            links: Links::default(),
+            turns: Turns::default(),
             owner,
             requests: BTreeMap::new(),
             next_request: 0,
@@ -138,7 +111,7 @@ impl Node {
         let Some(remote) = self.frames.find(frame) else {
             return engine.complete(job.id(), job.failed(Failure::Cancelled, 0));
         };
-        if !self.links.contains_key(&remote.node) {
+        if !self.links.contains(&remote.node) {
             if let Some(traffic) = self.traffic.get_mut(&remote.node) {
                 traffic.asked.count(true, 0, 0);
             }
@@ -291,12 +264,12 @@ impl Node {
             match event {
                 Event::Up(up) => self.connected(engine, up),
                 Event::Bytes { connection, bytes } => {
-                    if let Some(node) = self.node_of(connection) {
+                    if let Some(node) = self.links.node_of(connection) {
                         self.message(engine, node, &bytes);
                     }
                 }
                 Event::Down { connection, why } => {
-                    if let Some(node) = self.node_of(connection) {
+                    if let Some(node) = self.links.node_of(connection) {
                         self.lose(engine, node, &why);
                     }
                 }
@@ -316,27 +289,22 @@ impl Node {
             // Anybody can send here. Only a peer knows the key of its connection.
             let Some((key, message)) = bytes.split_first_chunk() else { continue };
             let key = u128::from_le_bytes(*key);
-            let is_it = |link: &Link| link.takes_ucx && link.up.own_key == key;
-            if let Some(node) = self.links.iter().find(|(_, link)| is_it(link)).map(|(node, _)| *node) {
+            if let Some(node) = self.links.sender(key) {
                 self.message(engine, node, message);
             }
         }
         for connection in failed {
-            if let Some(node) = self.node_of(connection) {
+            if let Some(node) = self.links.node_of(connection) {
                 self.lose(engine, node, "UCX lost its endpoint");
             }
         }
         any
     }
 
-    fn node_of(&self, connection: u64) -> Option<NodeName> {
-        self.links.iter().find(|(_, link)| link.up.connection == connection).map(|(node, _)| *node)
-    }
-
     fn connected(&mut self, engine: &mut Engine, up: Box<Up>) {
         let node = up.node;
         // The peer's process was started again, or noticed the end of the last connection before this one did.
-        if self.links.contains_key(&node) {
+        if self.links.contains(&node) {
             self.lose(engine, node, "the peer has connected again");
         }
         let peer = self.config.peers.get(&node);
@@ -376,7 +344,8 @@ impl Node {
 
     /// A connection has ended: each request that uses it fails, once.
     fn lose(&mut self, engine: &mut Engine, node: NodeName, why: &str) {
-        let Some(link) = self.links.remove(&node) else { return };
+        let Some(link) = self.links.remove(node) else { return };
+        self.turns.note(node, None);
         tell(format_args!("the link to {node} is lost: {why}"));
         if let Some(traffic) = self.traffic.get_mut(&node) {
             traffic.since = Instant::now();
@@ -403,7 +372,7 @@ impl Node {
 
     /// A peer was not reached. What broke an earlier connection is less news than that.
     fn unreached(&mut self, node: NodeName, why: String) {
-        if !self.links.contains_key(&node)
+        if !self.links.contains(&node)
             && let Some(traffic) = self.traffic.get_mut(&node)
         {
             traffic.last_error = Some(why.clone());
@@ -480,7 +449,7 @@ impl Node {
             Ok((
                 message @ (Message::Attach { .. } | Message::Access { .. } | Message::Crc { .. }),
                 payload,
-            )) => Owner::ask(served, message, payload),
+            )) => Owner::ask(served, message, payload).map(|()| self.turns.note(node, served.needs())),
             Ok((Message::Attached { id, outcome }, _)) => self.attached(engine, node, id, outcome),
             Ok((Message::Done { operation, outcome }, payload)) => {
                 self.done(engine, node, operation, outcome, payload)
@@ -567,7 +536,7 @@ impl Node {
     /// Tells the peer that a frame is not used any more.
     fn detach(&mut self, frame: usize) {
         let mut gone = Vec::new();
-        for (node, link) in &mut self.links {
+        for (node, link) in self.links.iter_mut() {
             // One that was asked for is given back when the answer comes.
             if let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
                 link.attached.remove(&frame);
@@ -584,20 +553,15 @@ impl Node {
     /// # Errors
     /// [`OwnerError::Lost`].
     pub(crate) fn serve(&mut self) -> Result<bool, OwnerError> {
-        let mut any = false;
-        let mut starts = true;
-        self.links.values_mut().for_each(|link| link.served.begin_turn());
-        while std::mem::take(&mut starts) {
-            for (node, link) in &mut self.links {
-                let from = (*node, link.up.connection);
-                starts |= self.owner.start(from, &mut link.served, &mut self.answers)?;
-            }
-            any |= starts;
-        }
+        let Self { owner, links, answers, .. } = self;
+        let mut any = self.turns.run(|node| {
+            let Some(link) = links.get_mut(&node) else { return Ok(Turn::Begun(None)) };
+            owner.start((node, link.up.connection), &mut link.served, answers)
+        })?;
         any |= self.owner.drop_some();
         any |= self.owner.poll(&mut self.links, &mut self.answers)?;
         for answer in std::mem::take(&mut self.answers) {
-            let Some(node) = self.node_of(answer.connection) else { continue };
+            let Some(node) = self.links.node_of(answer.connection) else { continue };
             self.answered(node, &answer);
             let Answer { message, payload, .. } = answer;
             let mut bytes = message.encode(payload.len());
@@ -672,11 +636,5 @@ impl Node {
     /// How often [`tick`](Self::tick) has to be called.
     pub(crate) fn tick_interval(&self) -> Duration {
         self.config.timeout / (2 * PING_PART)
-    }
-}
-
-impl crate::owner::Connections for BTreeMap<NodeName, Link> {
-    fn served(&mut self, connection: u64) -> Option<&mut Served> {
-        self.values_mut().find(|link| link.up.connection == connection).map(|link| &mut link.served)
     }
 }

@@ -17,6 +17,7 @@ use memferry::{
 use thiserror::Error;
 
 use crate::message::{Attachment, BadMessage, CHUNK_BYTES, Message, WINDOW};
+use crate::turns::{Needs, Turn};
 
 /// Accesses that the service does at a time.
 const SLOTS: u32 = 32;
@@ -69,8 +70,6 @@ pub(crate) struct Served {
     /// By token and user: a grant that is taken up more than once is one capability.
     grants: BTreeMap<(u64, u32), u32>,
     last: u32,
-    /// A grant was taken up in this turn: the service is asked for one of each peer before the others get their turn.
-    has_attached: bool,
     waiting: VecDeque<Asked>,
     running: usize,
 }
@@ -89,9 +88,12 @@ impl Served {
         }
     }
 
-    /// The link's thread begins a turn.
-    pub(crate) fn begin_turn(&mut self) {
-        self.has_attached = false;
+    /// What the first request that waits needs.
+    pub(crate) fn needs(&self) -> Option<Needs> {
+        self.waiting.front().map(|asked| match asked.task {
+            Asks::Attach(..) => Needs::Answer,
+            Asks::Read(_) | Asks::Write(..) | Asks::Crc { .. } => Needs::Slot,
+        })
     }
 }
 
@@ -270,8 +272,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Starts the next request of a connection, if there is one and a slot for it. Adds an answer if it has one already. Returns whether it
-    /// did anything.
+    /// Starts the next request of a connection, if there is one and a slot for it. Adds an answer if it has one already.
     ///
     /// # Errors
     /// [`OwnerError::Lost`].
@@ -280,13 +281,12 @@ impl Owner {
         (node, connection): (NodeName, u64),
         served: &mut Served,
         answers: &mut Vec<Answer>,
-    ) -> Result<bool, OwnerError> {
-        let Some(Asked { operation, task, .. }) = served.waiting.front() else { return Ok(false) };
+    ) -> Result<Turn, OwnerError> {
+        let Some(Asked { operation, task, .. }) = served.waiting.front() else {
+            return Ok(Turn::Begun(None));
+        };
         let operation = *operation;
         if let Asks::Attach(service, token, user) = *task {
-            if std::mem::replace(&mut served.has_attached, true) {
-                return Ok(false);
-            }
             served.waiting.pop_front();
             let attached = if service == self.service {
                 self.attach(served, node, (token, user))
@@ -300,13 +300,16 @@ impl Owner {
             };
             let message = Message::Attached { id: operation, outcome };
             answers.push(Answer { connection, access: None, message, payload: Vec::new() });
-            return Ok(true);
+            return Ok(Turn::Begun(served.needs()));
         }
         if self.queue.outstanding() >= SLOTS as usize {
-            return Ok(false);
+            return Ok(Turn::Full);
         }
-        let Some(slot) = self.free.pop() else { return Ok(false) };
-        let Some(asked) = served.waiting.pop_front() else { return Ok(false) };
+        let Some(slot) = self.free.pop() else { return Ok(Turn::Full) };
+        let Some(asked) = served.waiting.pop_front() else {
+            self.free.push(slot);
+            return Ok(Turn::Begun(None));
+        };
         match self.submit(served, &asked, slot) {
             Ok((ticket, read)) => {
                 let Asked { transfer, attachment, task, .. } = asked;
@@ -323,7 +326,7 @@ impl Owner {
             }
             Err(NotBegun::Lost) => return Err(OwnerError::Lost),
         }
-        Ok(true)
+        Ok(Turn::Begun(served.needs()))
     }
 
     fn submit(&mut self, served: &Served, asked: &Asked, slot: u32) -> Result<(TicketId, u64), NotBegun> {
