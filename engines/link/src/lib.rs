@@ -18,6 +18,7 @@
 mod backlog;
 mod config;
 mod connections;
+mod direct;
 mod divide;
 mod engine;
 mod frames;

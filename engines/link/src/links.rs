@@ -86,6 +86,12 @@ impl Links {
         self.links.iter_mut()
     }
 
+    /// A connection that still is, and its peer.
+    pub(crate) fn of_connection(&self, connection: u64) -> Option<(NodeName, &Link)> {
+        let node = self.node_of(connection)?;
+        Some((node, self.links.get(&node)?))
+    }
+
     /// The peer of a connection that still is.
     pub(crate) fn node_of(&self, connection: u64) -> Option<NodeName> {
         self.connections.get(&connection).copied()
