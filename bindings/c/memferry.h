@@ -210,6 +210,8 @@ typedef enum mf_rights {
   MF_RIGHTS_WRITE = 2,
   // For grants to others.
   MF_RIGHTS_GRANT = 4,
+  // For grants to users of other nodes, so that the link uses the memory in place where its administrator allows that.
+  MF_RIGHTS_DIRECT = 8,
 } mf_rights;
 
 // Conditions of a transfer; bits of mf_terms.flags.

@@ -7,6 +7,8 @@
 //!
 //! Every byte that is moved is compared with what the owner or the requester wrote.
 
+#[path = "link/direct.rs"]
+mod direct;
 #[path = "link/files.rs"]
 mod files;
 mod harness;
@@ -69,6 +71,8 @@ enum Way {
     Encrypted,
     /// UCX by TCP through the loopback interface.
     Tcp,
+    /// As `Tcp`, with small buffers in the kernel.
+    Narrow,
     /// UCX, over TCP, through the interfaces of a network of its own.
     Network,
     /// UCX, over memory that the processes share.
@@ -81,6 +85,12 @@ impl Way {
         match self {
             Self::Encrypted => vec![],
             Self::Tcp => vec![("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
+            Self::Narrow => vec![
+                ("UCX_TLS", "tcp"),
+                ("UCX_NET_DEVICES", "lo"),
+                ("UCX_TCP_SNDBUF", "64k"),
+                ("UCX_TCP_RCVBUF", "64k"),
+            ],
             Self::Network => vec![("UCX_TLS", "tcp")],
             Self::SharedMemory => vec![("UCX_TLS", "posix"), ("UCX_NET_DEVICES", "lo")],
         }

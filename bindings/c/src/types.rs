@@ -125,6 +125,8 @@ pub enum mf_rights {
     Write = 2,
     /// For grants to others.
     Grant = 4,
+    /// For grants to users of other nodes, so that the link uses the memory in place where its administrator allows that.
+    Direct = 8,
 }
 
 /// Conditions of a transfer; bits of mf_terms.flags.

@@ -102,7 +102,7 @@ static void remote(void) {
     EXPECT(MF_ERROR_NULL_POINTER, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, NULL, 7, &token));
     EXPECT(MF_ERROR_NULL_POINTER, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, "beta", 7, NULL));
     EXPECT(MF_ERROR_TEXT, mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, "\xff", 7, &token));
-    EXPECT(MF_ERROR_ARGUMENT, mf_grant_remote(mf_all(frame), 8, "beta", 7, &token));
+    EXPECT(MF_ERROR_ARGUMENT, mf_grant_remote(mf_all(frame), 16, "beta", 7, &token));
     OK(mf_grant_remote_for(mf_all(frame), MF_RIGHTS_READ, "beta", 7, 1000000000, &token));
     OK(mf_revoke(client, token));
     OK(mf_grant_remote(mf_all(frame), MF_RIGHTS_READ, "beta", 7, &token));
@@ -110,10 +110,15 @@ static void remote(void) {
     EXPECT(MF_ERROR_NULL_POINTER, mf_remote_token(mf_all(frame), MF_RIGHTS_READ, "alpha", token, NULL));
     EXPECT(MF_ERROR_NULL_POINTER, mf_remote_token(mf_all(frame), MF_RIGHTS_READ, NULL, token, text));
     EXPECT(MF_ERROR_ARGUMENT, mf_remote_token(mf_all(frame), MF_RIGHTS_READ, "Alpha", token, text));
-    EXPECT(MF_ERROR_ARGUMENT, mf_remote_token(mf_all(frame), 8, "alpha", token, text));
+    EXPECT(MF_ERROR_ARGUMENT, mf_remote_token(mf_all(frame), 16, "alpha", token, text));
     memset(text, 'x', sizeof text);
     OK(mf_remote_token(mf_all(frame), MF_RIGHTS_READ | MF_RIGHTS_WRITE, "alpha", token, text));
     if (memchr(text, 0, sizeof text) == NULL || strncmp(text, "alpha:", 6) != 0 || strstr(text, "/rw") == NULL) {
+        fprintf(stderr, "line %d: the text of a token is %.*s\n", __LINE__, (int)sizeof text, text);
+        failures++;
+    }
+    OK(mf_remote_token(mf_all(frame), MF_RIGHTS_READ | MF_RIGHTS_DIRECT, "alpha", token, text));
+    if (memchr(text, 0, sizeof text) == NULL || strncmp(text, "alpha:", 6) != 0 || strstr(text, "/rd") == NULL) {
         fprintf(stderr, "line %d: the text of a token is %.*s\n", __LINE__, (int)sizeof text, text);
         failures++;
     }
@@ -168,8 +173,8 @@ static void values(void) {
     EXPECT(MF_ERROR_LENGTH,
            mf_submit_turn(queue, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
     EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_queue_open(client, 0, &queue));
-    EXPECT(MF_ERROR_ARGUMENT, mf_grant_user(mf_all(frame), 8, 0, &token));
-    EXPECT(MF_ERROR_ARGUMENT, mf_grant_user_for(mf_all(frame), 8, 0, 1, &token));
+    EXPECT(MF_ERROR_ARGUMENT, mf_grant_user(mf_all(frame), 16, 0, &token));
+    EXPECT(MF_ERROR_ARGUMENT, mf_grant_user_for(mf_all(frame), 16, 0, 1, &token));
     EXPECT(MF_ERROR_NULL_POINTER, mf_grant_session_for(mf_all(frame), MF_RIGHTS_READ, 1, 1, NULL));
     OK(mf_session(client, &session));
     OK(mf_grant_session_for(mf_all(frame), MF_RIGHTS_READ, session, 0, &token));

@@ -97,7 +97,8 @@ pub(crate) fn rights(letters: &str) -> PyResult<Rights> {
         'r' => Ok(rights | Rights::READ),
         'w' => Ok(rights | Rights::WRITE),
         'g' => Ok(rights | Rights::GRANT),
-        _ => Err(PyValueError::new_err(format!("{letters:?} has other letters than r, w and g"))),
+        'd' => Ok(rights | Rights::DIRECT),
+        _ => Err(PyValueError::new_err(format!("{letters:?} has other letters than r, w, g and d"))),
     })
 }
 

@@ -105,7 +105,8 @@ impl Client {
 
     /// Grants rights on a frame or a region to one session, or to every session of a user (a user id); with `node`, to that user of
     /// another machine, which the links call so (`Grant.remote_token` gives the token then). `rights` are letters
-    /// of "rwg", to read, to write, to grant. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
+    /// of "rwgd": to read, to write, to grant, and, for another machine, to be used in place by the link where its administrator allows
+    /// that. With `lasts`, in seconds, the grant gives access for so long; a transfer that runs then is not
     /// interrupted, so revoke the grant before the memory is reused. The clock stops while the machine is suspended.
     ///
     /// Raises RefusedError where the client lacks these rights, NoAnswerError, ServiceLostError, ForkedError; ValueError

@@ -61,7 +61,7 @@ impl Drop for Frame {
 }
 
 fn letters(rights: Rights) -> String {
-    let known = [(Rights::READ, 'r'), (Rights::WRITE, 'w'), (Rights::GRANT, 'g')];
+    let known = [(Rights::READ, 'r'), (Rights::WRITE, 'w'), (Rights::GRANT, 'g'), (Rights::DIRECT, 'd')];
     known.into_iter().filter(|(right, _)| rights.contains(*right)).map(|(_, letter)| letter).collect()
 }
 
@@ -136,7 +136,7 @@ impl Frame {
         length_of(self.frame.length())
     }
 
-    /// The allowed uses, letters of "rwg": to read, to write, to grant.
+    /// The allowed uses, letters of "rwgd": to read, to write, to grant, and to grant for use in place by another node.
     #[getter]
     fn rights(&self) -> String {
         letters(self.frame.rights())

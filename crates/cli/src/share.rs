@@ -38,6 +38,9 @@ pub(crate) struct Arguments {
     /// Let the user write, too; the file gets what is there at the end.
     #[arg(long)]
     write: bool,
+    /// Let this node's link use the memory in place, where its configuration allows that for the other node.
+    #[arg(long)]
+    direct: bool,
     /// End after this time: a number with s, m, h or d. Without it, Ctrl-C ends it.
     #[arg(long, value_name = "TIME", value_parser = time)]
     lasts: Option<Duration>,
@@ -108,7 +111,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
     let frame = client.frame(length).alloc()?;
     load(&file, &frame, length).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    let rights = if arguments.write { Rights::READ | Rights::WRITE } else { Rights::READ };
+    let mut rights = if arguments.write { Rights::READ | Rights::WRITE } else { Rights::READ };
+    rights.set(Rights::DIRECT, arguments.direct);
     let RemoteUser { node: there, user } = arguments.to;
     let to = Grantee::Remote { node: there, user };
     let since = Instant::now();

@@ -42,13 +42,14 @@ pub struct RemoteToken {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
-    "a token of another node has the form NODE:SERVICE/NUMBER/BYTES/RIGHTS, with 32 hexadecimal digits and rights of r, w and g"
+    "a token of another node has the form NODE:SERVICE/NUMBER/BYTES/RIGHTS, with 32 hexadecimal digits and rights of r, w, g and d"
 )]
 pub struct BadRemoteToken;
 
 /// Hexadecimal digits of a service.
 const DIGITS: usize = 32;
-const LETTERS: [(char, Rights); 3] = [('r', Rights::READ), ('w', Rights::WRITE), ('g', Rights::GRANT)];
+const LETTERS: [(char, Rights); 4] =
+    [('r', Rights::READ), ('w', Rights::WRITE), ('g', Rights::GRANT), ('d', Rights::DIRECT)];
 
 impl fmt::Display for RemoteToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,6 +100,12 @@ mod tests {
         };
         let text = "beta-2:0000000000000abc0000000000000007/30064771075/18446744073709551615/rw".to_owned();
         assert_eq!((token.to_string(), text.parse()), (text.clone(), Ok(token)));
+        let direct = RemoteToken { rights: Rights::READ | Rights::DIRECT, ..token };
+        assert_eq!(
+            (direct.to_string().as_str(), format!("{text}")),
+            (text.replace("/rw", "/rd").as_str(), text.clone())
+        );
+        assert_eq!(direct.to_string().parse(), Ok(direct));
     }
 
     #[test]

@@ -78,7 +78,12 @@ fn numbers_in_messages() {
     assert!(meaning("class").starts_with(&classes.join(", ")), "{}", meaning("class"));
     let kinds = PolicyKind::ALL.map(|kind| format!("{} {}", encode(&kind)[0], kind.name()));
     assert_eq!(meaning("policy"), kinds.join(", "));
-    for (right, text) in [(Rights::READ, "READ"), (Rights::WRITE, "WRITE"), (Rights::GRANT, "GRANT")] {
+    for (right, text) in [
+        (Rights::READ, "READ"),
+        (Rights::WRITE, "WRITE"),
+        (Rights::GRANT, "GRANT"),
+        (Rights::DIRECT, "DIRECT"),
+    ] {
         assert!(meaning("rights").contains(&format!("{} {text}", right.bits())));
     }
     assert_eq!(

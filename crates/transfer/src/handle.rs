@@ -26,6 +26,9 @@ bitflags::bitflags! {
         const WRITE = 2;
         /// Grant it to others.
         const GRANT = 4;
+        /// Grant it to users of other nodes so that the link copies between the memory and its messages itself, where its administrator allows
+        /// that. Without, the service copies to and from a buffer of the link.
+        const DIRECT = 8;
     }
 }
 

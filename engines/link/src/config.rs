@@ -9,6 +9,7 @@
 //! key = "64 hexadecimal digits"      # what keygen printed there
 //! address = "10.0.0.2:7471"
 //! require-encryption = true          # bytes go over the encrypted connection, not over UCX
+//! direct = true                      # memory that was granted to its users with this right is used in place
 //! ```
 
 use std::collections::BTreeMap;
@@ -135,6 +136,8 @@ pub struct Peer {
     pub address: Option<String>,
     /// Bytes go over the encrypted connection.
     pub require_encryption: bool,
+    /// Memory that was granted to its users with `Rights::DIRECT` is used in place.
+    pub direct: bool,
 }
 
 /// The configuration of a link.
@@ -167,6 +170,8 @@ struct PeerEntry {
     address: Option<String>,
     #[serde(default)]
     require_encryption: bool,
+    #[serde(default)]
+    direct: bool,
 }
 
 /// Less than the time for which the service lets an engine make no progress, unless its configuration sets another one.
@@ -201,8 +206,8 @@ impl Config {
             if !connects(name, peer) && file.listen.is_none() {
                 return Err(ConfigError::Listen(peer));
             }
-            let PeerEntry { address, require_encryption, .. } = entry;
-            peers.insert(peer, Peer { key, address, require_encryption });
+            let PeerEntry { address, require_encryption, direct, .. } = entry;
+            peers.insert(peer, Peer { key, address, require_encryption, direct });
         }
         Ok(Self { name, keys, listen: file.listen, peers, timeout: Duration::from_millis(timeout_ms) })
     }
@@ -269,12 +274,15 @@ mod tests {
         let key = to_hex(&KeyPair::generate().unwrap().public);
         let text = format!(
             "name = \"beta\"\nkey = \"key\"\nlisten = \"127.0.0.1:1\"\n[peers.alpha]\nkey = \"{key}\"\n\
-             [peers.gamma]\nkey = \"{key}\"\naddress = \"127.0.0.1:2\"\nrequire-encryption = true\n"
+             [peers.gamma]\nkey = \"{key}\"\naddress = \"127.0.0.1:2\"\nrequire-encryption = true\n\
+             direct = true\n"
         );
         let config = load(&text).unwrap();
         assert_eq!((config.name.to_string().as_str(), config.keys), ("beta", keys));
         assert_eq!(config.peers.len(), 2);
-        assert!(config.peers[&"gamma".parse().unwrap()].require_encryption);
+        let [alpha, gamma] = ["alpha", "gamma"].map(|peer| &config.peers[&peer.parse().unwrap()]);
+        assert!(gamma.require_encryption && gamma.direct);
+        assert!(!alpha.require_encryption && !alpha.direct, "neither is the default");
         for (from, to, expected) in [
             ("name = \"beta\"", "name = \"Beta\"", "no name of a node"),
             ("peers.alpha", "peers.beta", "has the name of this node"),

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use memferry::{Client, ConnectError};
+use memferry::{Client, ConnectError, ServiceId};
 use memferry_engine::{Engine, EngineDescription, EngineOptions, Operations, RunError};
 use thiserror::Error;
 
@@ -149,7 +149,9 @@ enum ServeError {
 
 fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     let config = Config::load(&options.config)?;
-    let frames = RemoteFrames::new(config.peers.keys().copied().collect());
+    // Only this process knows the second part of its window's name.
+    let own = (config.name, ServiceId(u128::from(random()?) << 64 | u128::from(random()?)));
+    let frames = RemoteFrames::new(config.peers.keys().copied().collect(), own);
     engine.watch_frames(frames.clone());
     let ucx = match Ucx::load(&options.library, config.peers.len()) {
         Ok(ucx) => {
@@ -163,7 +165,12 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
     let client = Client::connect(&options.socket)?;
-    let owner = Owner::new(client, config.peers.len())?;
+    let mut owner = Owner::new(client, config.peers.len())?;
+    if config.peers.values().any(|peer| peer.direct)
+        && let Err(error) = owner.open_window(own)
+    {
+        tell(format_args!("no memory is used in place (`direct`): {error}"));
+    }
     let (sender, events) = connections::start(&config, address)?;
     answer_status(&options.status, sender);
     let mut node = Node::new(config, (events, ucx), frames, owner, random()?);

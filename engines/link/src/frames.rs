@@ -3,12 +3,13 @@
 //! ```text
 //! attach(node, token, user) ─► an address that nothing else has ─► requests name it ─► find
 //! unmapping ─► gone: the peer is informed
+//! attach(this node, a secret) ─► the window, by which the link uses its own node's memory in place
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry::NodeName;
+use memferry::{NodeName, ServiceId};
 use memferry_engine::{FrameWatcher, Handle, Mapping, Remote};
 
 /// The first address: nothing of a process lies there.
@@ -17,22 +18,25 @@ const FIRST: usize = 1 << 48;
 const GAP: usize = 1 << 16;
 
 /// The frames. Clones share them.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct RemoteFrames(Arc<Mutex<Known>>);
 
-#[derive(Default)]
 struct Known {
     /// The nodes that the link knows.
     peers: BTreeSet<NodeName>,
+    /// What names the window: this node, and a number that only this process knows.
+    own: (NodeName, ServiceId),
+    window: Option<usize>,
     next: usize,
     frames: BTreeMap<usize, Remote>,
     gone: Vec<usize>,
 }
 
 impl RemoteFrames {
-    /// Frames of these nodes; of others there are none.
-    pub(crate) fn new(peers: BTreeSet<NodeName>) -> Self {
-        Self(Arc::new(Mutex::new(Known { peers, ..Known::default() })))
+    /// Frames of these nodes; of others there are none. The window has a name of its own.
+    pub(crate) fn new(peers: BTreeSet<NodeName>, own: (NodeName, ServiceId)) -> Self {
+        let (frames, gone) = (BTreeMap::new(), Vec::new());
+        Self(Arc::new(Mutex::new(Known { peers, own, window: None, next: FIRST, frames, gone })))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -42,6 +46,11 @@ impl RemoteFrames {
     /// What a frame names, by its address.
     pub(crate) fn find(&self, address: usize) -> Option<Remote> {
         self.known().frames.get(&address).copied()
+    }
+
+    /// The address of the window, if there is one.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.known().window
     }
 
     /// Frames of each node.
@@ -74,13 +83,18 @@ impl FrameWatcher for RemoteFrames {
 
     fn attach(&mut self, _: Handle, remote: &Remote) -> Option<usize> {
         let mut known = self.known();
-        if !known.peers.contains(&remote.node) {
+        let is_window = known.window.is_none() && (remote.node, remote.service) == known.own;
+        if !is_window && !known.peers.contains(&remote.node) {
             return None;
         }
-        let address = known.next.max(FIRST);
+        let address = known.next;
         let length = usize::try_from(remote.length).ok()?;
         known.next = address.checked_add(length)?.checked_add(GAP)?;
-        known.frames.insert(address, *remote);
+        if is_window {
+            known.window = Some(address);
+        } else {
+            known.frames.insert(address, *remote);
+        }
         Some(address)
     }
 }
@@ -93,8 +107,8 @@ mod tests {
 
     #[test]
     fn frames_are_of_known_nodes_and_do_not_touch() {
-        let [alpha, beta] = ["alpha", "beta"].map(|name| name.parse::<NodeName>().unwrap());
-        let mut frames = RemoteFrames::new(BTreeSet::from([alpha]));
+        let [alpha, beta, own] = ["alpha", "beta", "own"].map(|name| name.parse::<NodeName>().unwrap());
+        let mut frames = RemoteFrames::new(BTreeSet::from([alpha]), (own, ServiceId(2)));
         let token = GrantToken::from_raw(1 << 32);
         let remote = |node, length| Remote { node, service: ServiceId(1), token, user: 7, length };
         let mut attach = |node, length| frames.attach(Handle::new(0, 1), &remote(node, length));
@@ -107,5 +121,14 @@ mod tests {
         assert_eq!(frames.counts(), BTreeMap::from([(alpha, 2)]));
         frames.unmapping(Handle::new(0, 1), &Mapping::elsewhere(one, 1 << 20).unwrap());
         assert_eq!((frames.find(one), frames.take_gone()), (None, vec![one]));
+        // The window is named by who knows the secret, once, and is no frame of another node.
+        let mut attach = |service| {
+            let remote = Remote { service: ServiceId(service), ..remote(own, 4096) };
+            frames.attach(Handle::new(0, 1), &remote)
+        };
+        assert_eq!(attach(1), None);
+        let window = attach(2).unwrap();
+        assert_eq!(attach(2), None, "there is one");
+        assert_eq!((frames.window(), frames.find(window)), (Some(window), None));
     }
 }

@@ -18,9 +18,11 @@
 mod backlog;
 mod config;
 mod connections;
+mod direct;
 mod divide;
 mod engine;
 mod frames;
+mod links;
 pub mod message;
 mod node;
 mod owner;
@@ -29,6 +31,7 @@ mod requests;
 mod secure;
 mod status;
 mod traffic;
+mod turns;
 mod ucx;
 
 pub use config::{Config, ConfigError, KeyPair, Peer};

@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(decode(&crc, 0), Err(BadMessage::Bytes(CRC_BYTES + 1)));
         let long = decode(&access(true, vec![(0, most)]), MAX_MESSAGE);
         assert!(matches!(long, Err(BadMessage::TooLong(_))));
-        let rights = Rights::from_bits_retain(8);
+        let rights = Rights::from_bits_retain(16);
         let outcome = Ok(Attachment { number: 0, length: 1, rights });
         assert_eq!(decode(&Message::Attached { id: 0, outcome }, 0), Err(BadMessage::Malformed));
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! jobs ─► accept ─► Request ─ attach? ─► advance ─► accesses ─┐
 //! Owner ─► answers ───────────────────────────────────────────┴─► send: encrypted connection, or UCX
+//! jobs that bring memory of this node ─► use_in_place ─► copied into the answer, or written
 //! events, UCX ─► handle: the peer's messages                 tick: pings, peers that are silent
 //! ```
 
@@ -16,58 +17,30 @@ use memferry_engine::{Engine, Failure, Job};
 use crate::backlog::Backlog;
 use crate::config::{Config, connects};
 use crate::connections::{Event, Up};
+use crate::direct::Hold;
 use crate::divide::divide;
 use crate::frames::RemoteFrames;
+use crate::links::{Attached, Link, Links};
 use crate::message::{Attachment, BadMessage, Message, WINDOW};
-use crate::owner::{Answer, Owner, OwnerError, Served};
+use crate::owner::{Answer, Brought, Owner, OwnerError, Served};
 use crate::report::tell;
 use crate::requests::{Request, time_for};
 use crate::traffic::{PeerStatus, Recent, Snapshot, Traffic, Transport};
+use crate::turns::{Turn, Turns};
 use crate::ucx::{KEY_BYTES, Ucx};
 
 /// Part of the timeout after which a link without traffic is pinged.
 const PING_PART: u32 = 5;
 /// Events that are handled before requests and answers get their turn.
 const EVENTS: usize = 64;
-
-/// What the peer knows of a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Attached {
-    /// It was asked, by this number and at this time.
-    Asked(u32, Instant),
-    As(u32),
-}
-
-/// A connection to a peer.
-struct Link {
-    up: Box<Up>,
-    /// The key to put before messages over UCX; `None`: bytes go over the encrypted connection.
-    ucx_key: Option<u128>,
-    /// Messages over UCX are taken. The peer decides about those it sends, also if this side cannot send any.
-    takes_ucx: bool,
-    heard: Instant,
-    sent: Instant,
-    /// By the address of a frame.
-    attached: BTreeMap<usize, Attached>,
-    /// Accesses and attachments that were not answered.
-    outstanding: usize,
-    /// Those of requests that have ended, and since when: their answers are thrown away.
-    abandoned: BTreeMap<u32, Instant>,
-    /// The request that was served last, so that none waits for ever behind others.
-    last: u64,
-    backlog: Backlog,
-    /// The peer does not read what is sent to it.
-    is_full: bool,
-    served: Served,
-}
-
 /// All links of a node.
 pub(crate) struct Node {
     config: Config,
     events: Receiver<Event>,
     ucx: Option<Ucx>,
     frames: RemoteFrames,
-    links: BTreeMap<NodeName, Link>,
+    links: Links,
+    turns: Turns,
     owner: Owner,
     requests: BTreeMap<u64, (NodeName, Request)>,
     next_request: u64,
@@ -112,7 +85,8 @@ impl Node {
             events,
             ucx,
             frames,
-            links: BTreeMap::new(),
+            links: Links::default(),
+            turns: Turns::default(),
             owner,
             requests: BTreeMap::new(),
             next_request: 0,
@@ -131,6 +105,9 @@ impl Node {
 
     /// Takes a request of the own service.
     pub(crate) fn accept(&mut self, engine: &mut Engine, job: Job) {
+        if let Some(hold) = self.frames.window().and_then(|window| Hold::of(&job, window)) {
+            return self.use_in_place(engine, &hold);
+        }
         let divided = divide(job.operation());
         let Some((frame, work)) = divided else {
             return engine.complete(job.id(), job.failed(Failure::Unsupported, 0));
@@ -138,7 +115,7 @@ impl Node {
         let Some(remote) = self.frames.find(frame) else {
             return engine.complete(job.id(), job.failed(Failure::Cancelled, 0));
         };
-        if !self.links.contains_key(&remote.node) {
+        if !self.links.contains(&remote.node) {
             if let Some(traffic) = self.traffic.get_mut(&remote.node) {
                 traffic.asked.count(true, 0, 0);
             }
@@ -161,6 +138,43 @@ impl Node {
         let request = Request::new((job, transfer), frame, work, time);
         self.requests.insert(number, (remote.node, request));
         self.advance_all(engine, remote.node);
+    }
+
+    /// Uses memory of this node that the service brings for an access, and completes the job: nothing touches the memory after that.
+    fn use_in_place(&mut self, engine: &mut Engine, hold: &Hold) {
+        let id = hold.job.id();
+        let used = if engine.is_cancelled(id) { Err(Failure::Cancelled) } else { self.carry_out(hold) };
+        let outcome = used.map_or_else(|failure| hold.job.failed(failure, 0), |()| hold.job.succeeded());
+        engine.complete(id, outcome);
+    }
+
+    /// Carries out the access that a hold is for. The answer to one that reads is sent here, with the only copy of the bytes.
+    fn carry_out(&mut self, hold: &Hold) -> Result<(), Failure> {
+        let brought = self.owner.brought(hold.slot).ok_or(Failure::Cancelled)?;
+        let Brought { connection, operation, transfer, .. } = brought;
+        let node = self.links.node_of(connection).ok_or(Failure::Cancelled)?;
+        if hold.writes {
+            hold.write(brought.payload.unwrap_or_default())?;
+            self.owner.written_in_place(hold.slot);
+            self.count_direct(node);
+            return Ok(());
+        }
+        let link = self.links.get_mut(&node).ok_or(Failure::Cancelled)?;
+        let message = Message::Done { operation, outcome: Ok(0) };
+        let mut bytes = link.ucx_key.map_or_else(Vec::new, |key| key.to_le_bytes().to_vec());
+        bytes.extend_from_slice(&message.encode(0));
+        hold.read_to(&mut bytes)?;
+        self.owner.answered_in_place(&mut link.served, hold.slot);
+        self.answered(node, &message, Some((transfer, 0)), hold.length());
+        self.count_direct(node);
+        self.send_encoded(node, bytes);
+        Ok(())
+    }
+
+    fn count_direct(&mut self, node: NodeName) {
+        if let Some(traffic) = self.traffic.get_mut(&node) {
+            traffic.direct += 1;
+        }
     }
 
     /// Ends requests early that the service no longer wants.
@@ -264,21 +278,36 @@ impl Node {
 
     /// Sends a message to a peer: `is_data` over UCX if that may be.
     fn send(&mut self, node: NodeName, message: Vec<u8>, is_data: bool) {
-        let Some(link) = self.links.get_mut(&node) else { return };
-        link.sent = Instant::now();
-        let Some(unsent) = link.backlog.add(message.len()) else {
-            link.is_full = true;
-            return;
-        };
-        match (is_data, link.ucx_key, &mut self.ucx) {
-            (true, Some(key), Some(ucx)) => {
+        let key = self.links.get(&node).and_then(|link| link.ucx_key).filter(|_| is_data);
+        let bytes = match key {
+            Some(key) => {
                 let mut bytes = Vec::with_capacity(KEY_BYTES + message.len());
                 bytes.extend_from_slice(&key.to_le_bytes());
                 bytes.extend_from_slice(&message);
-                ucx.send(link.up.connection, bytes, unsent);
+                bytes
             }
+            None => message,
+        };
+        self.send_bytes(node, bytes, key.is_some());
+    }
+
+    /// Sends what is to go over UCX with its key, else without one.
+    fn send_encoded(&mut self, node: NodeName, bytes: Vec<u8>) {
+        let over_ucx = self.links.get(&node).is_some_and(|link| link.ucx_key.is_some());
+        self.send_bytes(node, bytes, over_ucx);
+    }
+
+    fn send_bytes(&mut self, node: NodeName, bytes: Vec<u8>, over_ucx: bool) {
+        let Some(link) = self.links.get_mut(&node) else { return };
+        link.sent = Instant::now();
+        let Some(unsent) = link.backlog.add(bytes.len()) else {
+            link.is_full = true;
+            return;
+        };
+        match (over_ucx, &mut self.ucx) {
+            (true, Some(ucx)) => ucx.send(link.up.connection, bytes, unsent),
             // It fails if the connection has ended, which an event reports.
-            _ => drop(link.up.sender.send((message, unsent))),
+            _ => drop(link.up.sender.send((bytes, unsent))),
         }
     }
 
@@ -291,12 +320,12 @@ impl Node {
             match event {
                 Event::Up(up) => self.connected(engine, up),
                 Event::Bytes { connection, bytes } => {
-                    if let Some(node) = self.node_of(connection) {
+                    if let Some(node) = self.links.node_of(connection) {
                         self.message(engine, node, &bytes);
                     }
                 }
                 Event::Down { connection, why } => {
-                    if let Some(node) = self.node_of(connection) {
+                    if let Some(node) = self.links.node_of(connection) {
                         self.lose(engine, node, &why);
                     }
                 }
@@ -307,36 +336,33 @@ impl Node {
                 }
             }
         }
+        any | self.receive_over_ucx(engine)
+    }
+
+    fn receive_over_ucx(&mut self, engine: &mut Engine) -> bool {
         let mut messages = Vec::new();
         let mut failed = Vec::new();
-        if let Some(ucx) = &mut self.ucx {
-            any |= ucx.poll(&mut messages, &mut failed);
-        }
+        let any = self.ucx.as_mut().is_some_and(|ucx| ucx.poll(&mut messages, &mut failed));
         for bytes in messages {
             // Anybody can send here. Only a peer knows the key of its connection.
             let Some((key, message)) = bytes.split_first_chunk() else { continue };
             let key = u128::from_le_bytes(*key);
-            let is_it = |link: &Link| link.takes_ucx && link.up.own_key == key;
-            if let Some(node) = self.links.iter().find(|(_, link)| is_it(link)).map(|(node, _)| *node) {
+            if let Some(node) = self.links.sender(key) {
                 self.message(engine, node, message);
             }
         }
         for connection in failed {
-            if let Some(node) = self.node_of(connection) {
+            if let Some(node) = self.links.node_of(connection) {
                 self.lose(engine, node, "UCX lost its endpoint");
             }
         }
         any
     }
 
-    fn node_of(&self, connection: u64) -> Option<NodeName> {
-        self.links.iter().find(|(_, link)| link.up.connection == connection).map(|(node, _)| *node)
-    }
-
     fn connected(&mut self, engine: &mut Engine, up: Box<Up>) {
         let node = up.node;
         // The peer's process was started again, or noticed the end of the last connection before this one did.
-        if self.links.contains_key(&node) {
+        if self.links.contains(&node) {
             self.lose(engine, node, "the peer has connected again");
         }
         let peer = self.config.peers.get(&node);
@@ -356,7 +382,7 @@ impl Node {
         if let Some(traffic) = self.traffic.get_mut(&node) {
             traffic.since = now;
         }
-        let served = Served::default();
+        let served = Served::new(peer.is_some_and(|peer| peer.direct));
         let link = Link {
             up,
             ucx_key,
@@ -376,7 +402,8 @@ impl Node {
 
     /// A connection has ended: each request that uses it fails, once.
     fn lose(&mut self, engine: &mut Engine, node: NodeName, why: &str) {
-        let Some(link) = self.links.remove(&node) else { return };
+        let Some(link) = self.links.remove(node) else { return };
+        self.turns.note(node, None);
         tell(format_args!("the link to {node} is lost: {why}"));
         if let Some(traffic) = self.traffic.get_mut(&node) {
             traffic.since = Instant::now();
@@ -403,7 +430,7 @@ impl Node {
 
     /// A peer was not reached. What broke an earlier connection is less news than that.
     fn unreached(&mut self, node: NodeName, why: String) {
-        if !self.links.contains_key(&node)
+        if !self.links.contains(&node)
             && let Some(traffic) = self.traffic.get_mut(&node)
         {
             traffic.last_error = Some(why.clone());
@@ -429,6 +456,7 @@ impl Node {
                 under_way: self.requests.values().filter(|(of, _)| of == node).count() as u64,
                 asked: traffic.asked,
                 served: traffic.served,
+                direct: traffic.direct,
                 lost: traffic.lost,
                 last_error: traffic.last_error.clone(),
             }
@@ -444,24 +472,23 @@ impl Node {
     }
 
     /// Counts an answer to a peer.
-    fn answered(&mut self, node: NodeName, answer: &Answer) {
-        let reason = match &answer.message {
+    fn answered(&mut self, node: NodeName, message: &Message, access: Option<(u64, u64)>, read: u64) {
+        let reason = match message {
             Message::Attached { outcome: Err(reason), .. } | Message::Done { outcome: Err(reason), .. } => {
                 Some(reason.to_string())
             }
             _ => None,
         };
-        let read = answer.payload.len() as u64;
         if let Some(traffic) = self.traffic.get_mut(&node) {
-            if answer.access.is_some() || reason.is_some() {
-                let written = answer.access.map_or(0, |(_, written)| written);
+            if access.is_some() || reason.is_some() {
+                let written = access.map_or(0, |(_, written)| written);
                 traffic.served.count(reason.is_some(), read, written);
             }
             if let Some(reason) = &reason {
                 traffic.last_error = Some(format!("an access of a user there was refused: {reason}"));
             }
         }
-        if let Some((transfer, written)) = answer.access {
+        if let Some((transfer, written)) = access {
             self.recent.served((node, transfer), read + written, reason);
         }
     }
@@ -480,7 +507,7 @@ impl Node {
             Ok((
                 message @ (Message::Attach { .. } | Message::Access { .. } | Message::Crc { .. }),
                 payload,
-            )) => Owner::ask(served, message, payload),
+            )) => Owner::ask(served, message, payload).map(|()| self.turns.note(node, served.needs())),
             Ok((Message::Attached { id, outcome }, _)) => self.attached(engine, node, id, outcome),
             Ok((Message::Done { operation, outcome }, payload)) => {
                 self.done(engine, node, operation, outcome, payload)
@@ -567,7 +594,7 @@ impl Node {
     /// Tells the peer that a frame is not used any more.
     fn detach(&mut self, frame: usize) {
         let mut gone = Vec::new();
-        for (node, link) in &mut self.links {
+        for (node, link) in self.links.iter_mut() {
             // One that was asked for is given back when the answer comes.
             if let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
                 link.attached.remove(&frame);
@@ -584,22 +611,22 @@ impl Node {
     /// # Errors
     /// [`OwnerError::Lost`].
     pub(crate) fn serve(&mut self) -> Result<bool, OwnerError> {
-        let mut any = false;
-        let mut starts = true;
-        self.links.values_mut().for_each(|link| link.served.begin_turn());
-        while std::mem::take(&mut starts) {
-            for (node, link) in &mut self.links {
-                let from = (*node, link.up.connection);
-                starts |= self.owner.start(from, &mut link.served, &mut self.answers)?;
-            }
-            any |= starts;
-        }
+        let Self { owner, links, answers, .. } = self;
+        let mut any = self.turns.run(|node| {
+            let Some(link) = links.get_mut(&node) else { return Ok(Turn::Begun(None)) };
+            owner.start((node, link.up.connection), &mut link.served, answers)
+        })?;
         any |= self.owner.drop_some();
         any |= self.owner.poll(&mut self.links, &mut self.answers)?;
+        for connection in self.owner.take_again() {
+            if let Some((node, link)) = self.links.of_connection(connection) {
+                self.turns.note(node, link.served.needs());
+            }
+        }
         for answer in std::mem::take(&mut self.answers) {
-            let Some(node) = self.node_of(answer.connection) else { continue };
-            self.answered(node, &answer);
-            let Answer { message, payload, .. } = answer;
+            let Some(node) = self.links.node_of(answer.connection) else { continue };
+            let Answer { access, message, payload, .. } = answer;
+            self.answered(node, &message, access, payload.len() as u64);
             let mut bytes = message.encode(payload.len());
             bytes.extend_from_slice(&payload);
             self.send(node, bytes, matches!(message, Message::Done { .. }));
@@ -672,11 +699,5 @@ impl Node {
     /// How often [`tick`](Self::tick) has to be called.
     pub(crate) fn tick_interval(&self) -> Duration {
         self.config.timeout / (2 * PING_PART)
-    }
-}
-
-impl crate::owner::Connections for BTreeMap<NodeName, Link> {
-    fn served(&mut self, connection: u64) -> Option<&mut Served> {
-        self.values_mut().find(|link| link.up.connection == connection).map(|link| &mut link.served)
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! Attach ─ accept_for ─► Frame of this link's session        only what was granted to that user of that node
 //! Access ─► waits ─► slot of the staging frame ─ request to the service, which checks ─► Done, with the bytes that were read
+//!                └─► slot of the window, if the grant is direct ─► Hold: the node reads the memory itself, or writes it
 //! ```
 //!
 //! The service moves the bytes between the granted frame and memory of this link. So a revocation ends an access as any other request, and when
@@ -12,17 +13,21 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use memferry::{
     CallError, Client, Failure, Frame, GrantToken, NodeName, OpenError, PeerReason, Queue, RefusalKind,
-    Region, ServiceId, SubmitError, SubmitReason, TicketId, TransferError, copy, crc32c, scatter_gather,
+    Region, RemoteToken, Rights, ServiceId, SubmitError, SubmitReason, TicketId, TransferError, copy, crc32c,
+    scatter_gather,
 };
 use thiserror::Error;
 
 use crate::message::{Attachment, BadMessage, CHUNK_BYTES, Message, WINDOW};
+use crate::turns::{Needs, Turn};
 
 /// Accesses that the service does at a time.
 const SLOTS: u32 = 32;
 /// Grants that all peers together can have taken up at a time: somewhat less than a session may have capabilities, unless the administrator
 /// of the service says otherwise. Each peer has an equal share, so that none takes those of others.
 const MAX_ATTACHMENTS: usize = 4000;
+/// Shorter accesses are faster in one request of the service than in two.
+const DIRECT_BYTES: u64 = 16 << 10;
 /// Frames that are given back in one turn: the service answers to each before the link goes on.
 const DROPS: usize = 8;
 
@@ -65,17 +70,22 @@ enum Asks {
 /// What one connection has here.
 #[derive(Default)]
 pub(crate) struct Served {
+    /// The administrator lets memory be used in place for this peer.
+    allows_direct: bool,
     attachments: BTreeMap<u32, Attached>,
     /// By token and user: a grant that is taken up more than once is one capability.
     grants: BTreeMap<(u64, u32), u32>,
     last: u32,
-    /// A grant was taken up in this turn: the service is asked for one of each peer before the others get their turn.
-    has_attached: bool,
     waiting: VecDeque<Asked>,
     running: usize,
 }
 
 impl Served {
+    /// What a new connection has.
+    pub(crate) fn new(allows_direct: bool) -> Self {
+        Self { allows_direct, ..Self::default() }
+    }
+
     /// Grants that the peer has taken up.
     pub(crate) fn grants(&self) -> u64 {
         self.attachments.len() as u64
@@ -89,9 +99,12 @@ impl Served {
         }
     }
 
-    /// The link's thread begins a turn.
-    pub(crate) fn begin_turn(&mut self) {
-        self.has_attached = false;
+    /// What the first request that waits needs.
+    pub(crate) fn needs(&self) -> Option<Needs> {
+        self.waiting.front().map(|asked| match asked.task {
+            Asks::Attach(..) => Needs::Answer,
+            Asks::Read(_) | Asks::Write(..) | Asks::Crc { .. } => Needs::Slot,
+        })
     }
 }
 
@@ -101,6 +114,8 @@ struct Attached {
     grant: (u64, u32),
     /// As often as it has to be given back.
     times: u32,
+    /// Its memory may be used in place, and was so far when that was tried.
+    is_direct: bool,
 }
 
 /// A request that the service does.
@@ -113,6 +128,30 @@ struct Running {
     /// Bytes to send when it has ended.
     read: u64,
     written: u64,
+    in_place: Option<InPlace>,
+}
+
+/// An access that uses the memory in place.
+struct InPlace {
+    asked: Asked,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The service has not brought the memory yet.
+    Awaited,
+    Written,
+    /// The answer was sent, with the bytes.
+    Answered,
+}
+
+/// An access whose memory the service brought.
+pub(crate) struct Brought<'a> {
+    pub(crate) connection: u64,
+    pub(crate) operation: u32,
+    pub(crate) transfer: u64,
+    /// Bytes to write.
+    pub(crate) payload: Option<&'a [u8]>,
 }
 
 /// The connections that are served.
@@ -137,6 +176,10 @@ pub(crate) struct Owner {
     service: ServiceId,
     queue: Queue,
     staging: Frame,
+    /// As large as the staging frame, without memory: see [`direct`](crate::direct).
+    window: Option<Frame>,
+    /// Connections of accesses that wait again.
+    again: Vec<u64>,
     free: Vec<u32>,
     running: HashMap<TicketId, Running>,
     /// Grants that one peer can have taken up at a time.
@@ -179,7 +222,31 @@ impl Owner {
         let free = (0..SLOTS).collect();
         let running = HashMap::new();
         let share = share(peers);
-        Ok(Self { client, service, queue, staging, free, running, share, unused: Vec::new() })
+        Ok(Self {
+            client,
+            service,
+            queue,
+            staging,
+            window: None,
+            again: Vec::new(),
+            free,
+            running,
+            share,
+            unused: Vec::new(),
+        })
+    }
+
+    /// Makes the window, which these two name at this link's own engine.
+    ///
+    /// # Errors
+    /// Those of the service: this user may have no frames of other nodes, or not so many bytes.
+    pub(crate) fn open_window(&mut self, (node, service): (NodeName, ServiceId)) -> Result<(), CallError> {
+        let length = u64::from(SLOTS) * CHUNK_BYTES;
+        let rights = Rights::READ | Rights::WRITE;
+        let token = GrantToken::from_raw(1 << 32);
+        self.window =
+            Some(self.client.accept_remote(RemoteToken { node, service, token, length, rights })?);
+        Ok(())
     }
 
     /// Takes up a grant for a user of another node.
@@ -219,8 +286,10 @@ impl Owner {
         let number = number.ok_or(PeerReason::Busy)?;
         served.last = number;
         let attachment = Attachment { number, length: frame.length(), rights: frame.rights() };
+        let is_direct =
+            served.allows_direct && self.window.is_some() && frame.rights().contains(Rights::DIRECT);
         served.grants.insert(grant, number);
-        served.attachments.insert(number, Attached { frame, grant, times: 1 });
+        served.attachments.insert(number, Attached { frame, grant, times: 1, is_direct });
         Ok(attachment)
     }
 
@@ -270,8 +339,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Starts the next request of a connection, if there is one and a slot for it. Adds an answer if it has one already. Returns whether it
-    /// did anything.
+    /// Starts the next request of a connection, if there is one and a slot for it. Adds an answer if it has one already.
     ///
     /// # Errors
     /// [`OwnerError::Lost`].
@@ -280,13 +348,12 @@ impl Owner {
         (node, connection): (NodeName, u64),
         served: &mut Served,
         answers: &mut Vec<Answer>,
-    ) -> Result<bool, OwnerError> {
-        let Some(Asked { operation, task, .. }) = served.waiting.front() else { return Ok(false) };
+    ) -> Result<Turn, OwnerError> {
+        let Some(Asked { operation, task, .. }) = served.waiting.front() else {
+            return Ok(Turn::Begun(None));
+        };
         let operation = *operation;
         if let Asks::Attach(service, token, user) = *task {
-            if std::mem::replace(&mut served.has_attached, true) {
-                return Ok(false);
-            }
             served.waiting.pop_front();
             let attached = if service == self.service {
                 self.attach(served, node, (token, user))
@@ -300,18 +367,25 @@ impl Owner {
             };
             let message = Message::Attached { id: operation, outcome };
             answers.push(Answer { connection, access: None, message, payload: Vec::new() });
-            return Ok(true);
+            return Ok(Turn::Begun(served.needs()));
         }
         if self.queue.outstanding() >= SLOTS as usize {
-            return Ok(false);
+            return Ok(Turn::Full);
         }
-        let Some(slot) = self.free.pop() else { return Ok(false) };
-        let Some(asked) = served.waiting.pop_front() else { return Ok(false) };
-        match self.submit(served, &asked, slot) {
+        let Some(slot) = self.free.pop() else { return Ok(Turn::Full) };
+        let Some(asked) = served.waiting.pop_front() else {
+            self.free.push(slot);
+            return Ok(Turn::Begun(None));
+        };
+        let window = self.window_for(served, &asked);
+        match self.submit(served, &asked, slot, window.as_ref()) {
             Ok((ticket, read)) => {
-                let Asked { transfer, attachment, task, .. } = asked;
-                let written = if let Asks::Write(_, payload) = &task { payload.len() as u64 } else { 0 };
-                let running = Running { connection, operation, attachment, slot, transfer, read, written };
+                let Asked { transfer, attachment, .. } = asked;
+                let written =
+                    if let Asks::Write(_, payload) = &asked.task { payload.len() as u64 } else { 0 };
+                let in_place = window.map(|_| InPlace { asked, stage: Stage::Awaited });
+                let running =
+                    Running { connection, operation, attachment, slot, transfer, read, written, in_place };
                 self.running.insert(ticket, running);
                 served.running += 1;
             }
@@ -323,10 +397,25 @@ impl Owner {
             }
             Err(NotBegun::Lost) => return Err(OwnerError::Lost),
         }
-        Ok(true)
+        Ok(Turn::Begun(served.needs()))
     }
 
-    fn submit(&mut self, served: &Served, asked: &Asked, slot: u32) -> Result<(TicketId, u64), NotBegun> {
+    /// The window, if an access is to use the memory in place.
+    fn window_for(&self, served: &Served, asked: &Asked) -> Option<Frame> {
+        let is_direct = served.attachments.get(&asked.attachment).is_some_and(|held| held.is_direct);
+        let (Asks::Read(pieces) | Asks::Write(pieces, _)) = &asked.task else { return None };
+        let [(_, length)] = pieces[..] else { return None };
+        if is_direct && u64::from(length) >= DIRECT_BYTES { self.window.clone() } else { None }
+    }
+
+    /// Asks the service for an access, by the staging frame, or by the window.
+    fn submit(
+        &mut self,
+        served: &Served,
+        asked: &Asked,
+        slot: u32,
+        window: Option<&Frame>,
+    ) -> Result<(TicketId, u64), NotBegun> {
         let held = served.attachments.get(&asked.attachment).ok_or(PeerReason::NoSuchGrant)?;
         let frame = &held.frame;
         let begin = u64::from(slot) * CHUNK_BYTES;
@@ -343,7 +432,7 @@ impl Owner {
             Asks::Attach(..) => Err(PeerReason::Failed.into()),
             Asks::Read(pieces) => {
                 let bytes = total(pieces);
-                let staged = self.staging.slice(begin..begin + bytes);
+                let staged = window.unwrap_or(&self.staging).slice(begin..begin + bytes);
                 let mut parts = parts(pieces)?;
                 let transfer = match parts.pop() {
                     Some(part) if parts.is_empty() => copy(part, staged),
@@ -353,8 +442,10 @@ impl Owner {
             }
             Asks::Write(pieces, payload) => {
                 let mut parts = parts(pieces)?;
-                self.staging.write(begin, payload).map_err(|_| PeerReason::Failed)?;
-                let staged = self.staging.slice(begin..begin + total(pieces));
+                if window.is_none() {
+                    self.staging.write(begin, payload).map_err(|_| PeerReason::Failed)?;
+                }
+                let staged = window.unwrap_or(&self.staging).slice(begin..begin + total(pieces));
                 let transfer = match parts.pop() {
                     Some(part) if parts.is_empty() => copy(staged, part),
                     last => scatter_gather([staged], parts.iter().chain(&last)),
@@ -382,20 +473,42 @@ impl Owner {
         let mut any = false;
         while let Some(ended) = self.queue.poll() {
             any = true;
+            let is_unsupported = ended.as_ref().is_err_and(|error| error.failure == Failure::Unsupported);
             let (id, outcome) = match &ended {
                 Ok(done) => (done.id, Ok(done.output as u32)),
                 Err(error) => (error.id, Err(reason(error)?)),
             };
             let Some(running) = self.running.remove(&id) else { continue };
-            let Running { connection, operation, attachment, slot, transfer, read, written } = running;
+            let Running { connection, operation, attachment, slot, transfer, read, written, in_place } =
+                running;
             self.free.push(slot);
             let Some(served) = connections.served(connection) else { continue };
+            let mut outcome = outcome;
+            match in_place {
+                Some(InPlace { stage: Stage::Answered, .. }) => {
+                    // It was counted when it was answered.
+                    if outcome.is_err() {
+                        served.forget_grant(attachment);
+                    }
+                    continue;
+                }
+                Some(InPlace { asked, stage: Stage::Awaited }) if is_unsupported => {
+                    // This engine does not have the memory.
+                    served.running -= 1;
+                    served.attachments.entry(attachment).and_modify(|held| held.is_direct = false);
+                    served.waiting.push_front(asked);
+                    self.again.push(connection);
+                    continue;
+                }
+                // There are no bytes: those of the staging frame's slot are of another access.
+                Some(InPlace { stage: Stage::Awaited, .. }) => outcome = outcome.and(Err(PeerReason::Failed)),
+                Some(InPlace { stage: Stage::Written, .. }) | None => {}
+            }
             served.running -= 1;
             if matches!(outcome, Err(PeerReason::Revoked | PeerReason::Expired)) {
                 served.forget_grant(attachment);
             }
             let mut payload = Vec::new();
-            let mut outcome = outcome;
             if outcome.is_ok() && read > 0 {
                 payload.resize(read as usize, 0);
                 if self.staging.read(u64::from(slot) * CHUNK_BYTES, &mut payload).is_err() {
@@ -408,6 +521,45 @@ impl Owner {
             answers.push(Answer { connection, access, message, payload });
         }
         Ok(any)
+    }
+
+    /// The service brought the memory of the access that has this slot of the window; `None` if there is no such access.
+    pub(crate) fn brought(&self, slot: u32) -> Option<Brought<'_>> {
+        let awaited = |running: &&Running| {
+            running.slot == slot
+                && running.in_place.as_ref().is_some_and(|one| matches!(one.stage, Stage::Awaited))
+        };
+        let running = self.running.values().find(awaited)?;
+        let payload = match &running.in_place.as_ref()?.asked.task {
+            Asks::Write(_, payload) => Some(&payload[..]),
+            _ => None,
+        };
+        let Running { connection, operation, transfer, .. } = *running;
+        Some(Brought { connection, operation, transfer, payload })
+    }
+
+    fn set_stage(&mut self, slot: u32, stage: Stage) {
+        let of_slot = |running: &&mut Running| running.slot == slot;
+        if let Some(in_place) = self.running.values_mut().find(of_slot).and_then(|one| one.in_place.as_mut())
+        {
+            in_place.stage = stage;
+        }
+    }
+
+    /// The payload was written to the memory.
+    pub(crate) fn written_in_place(&mut self, slot: u32) {
+        self.set_stage(slot, Stage::Written);
+    }
+
+    /// The answer is sent, with the bytes. The peer may ask for the next access when it has it.
+    pub(crate) fn answered_in_place(&mut self, served: &mut Served, slot: u32) {
+        served.running -= 1;
+        self.set_stage(slot, Stage::Answered);
+    }
+
+    /// Connections with an access that waits once more, because its memory is not to be had in place.
+    pub(crate) fn take_again(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.again)
     }
 
     /// Whether the service does anything for a peer.

@@ -345,7 +345,7 @@ mod tests {
 
     fn config(name: &str, keys: &KeyPair, peer: &str, key: [u8; 32]) -> Config {
         let peer = peer.parse().unwrap();
-        let entry = Peer { key, address: None, require_encryption: false };
+        let entry = Peer { key, address: None, require_encryption: false, direct: false };
         let peers = BTreeMap::from([(peer, entry)]);
         Config { name: name.parse().unwrap(), keys: keys.clone(), listen: None, peers, timeout: PATIENCE }
     }

@@ -184,7 +184,8 @@ fn add_peer(text: &mut String, peer: &PeerStatus) {
     };
     let frames = format!("{under_way} under way, {frames} frames");
     line(text, "requests of users here", &peer.asked, frames);
-    line(text, "accesses of users there", &peer.served, format!("{grants} grants in use"));
+    let grants = format!("{} of them direct, {grants} grants in use", peer.direct);
+    line(text, "accesses of users there", &peer.served, grants);
     if *lost > 0 {
         let _ = writeln!(text, "    lost {lost} times");
     }
@@ -221,6 +222,8 @@ fn metrics(snapshot: &Snapshot) -> String {
     });
     let ended = "Requests of users here, and accesses of users there, that ended.";
     family("requests_total", "counter", ended, &|peer| asked_and_served(peer, |of| of.ended));
+    let direct = "Accesses of users there for which the memory was used in place.";
+    family("direct_total", "counter", direct, &|peer| vec![("", peer.direct)]);
     let failed = "Those of them that failed or were refused.";
     family("failed_total", "counter", failed, &|peer| asked_and_served(peer, |of| of.failed));
     family("read_bytes_total", "counter", "Bytes that were read.", &|peer| {
@@ -250,6 +253,7 @@ mod tests {
             under_way: 0,
             asked: requests,
             served: Requests::default(),
+            direct: 3,
             lost: 4,
             last_error: Some("bad\x1b[2J".to_owned()),
         };
@@ -284,6 +288,7 @@ mod tests {
             "beta: connected for 3 s; bytes to it go over UCX, in clear text, those from it encrypted\n",
             "requests of users here: 7 ended, 1 failed; 4096 bytes read, 5 written; 0 under way, 2 frames\n",
             "gamma: not connected for 3 s: no route\n",
+            "0 written; 3 of them direct, 1 grants in use\n",
             "last error: bad?[2J\n",
             "transfer 00000000000000ff served to beta: 9 bytes in 2 accesses, 8 us\n",
         ] {
@@ -292,6 +297,7 @@ mod tests {
         assert!(!table(&all, &[]).contains("transfer 0"));
         let metrics = metrics(&all);
         assert!(metrics.contains("memferry_link_connected{peer=\"gamma\"} 0\n"), "{metrics}");
+        assert!(metrics.contains("memferry_link_direct_total{peer=\"beta\"} 3\n"), "{metrics}");
         let read = "memferry_link_read_bytes_total{peer=\"beta\",side=\"asked\"} 4096\n";
         assert!(metrics.contains(read), "{metrics}");
     }

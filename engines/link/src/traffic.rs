@@ -44,6 +44,8 @@ pub(crate) struct Traffic {
     pub(crate) asked: Requests,
     /// Of the peer's users, here.
     pub(crate) served: Requests,
+    /// Those of them for which this process used the memory in place.
+    pub(crate) direct: u64,
     /// Connections that broke since this process began.
     pub(crate) lost: u64,
     /// Since when it is connected, or not.
@@ -59,6 +61,7 @@ impl Traffic {
         Self {
             asked: Requests::default(),
             served: Requests::default(),
+            direct: 0,
             lost: 0,
             since: Instant::now(),
             why: why.to_owned(),
@@ -99,6 +102,8 @@ pub struct PeerStatus {
     pub asked: Requests,
     /// Accesses of the peer's users, here.
     pub served: Requests,
+    /// Those of them for which this link used the memory in place.
+    pub direct: u64,
     /// Connections that broke since this process began.
     pub lost: u64,
     pub last_error: Option<String>,

@@ -207,7 +207,7 @@ fn socket(node: &Node) -> PathBuf {
     node.service.socket.with_file_name("status.sock")
 }
 
-fn peer(node: &Node) -> PeerStatus {
+pub(crate) fn peer(node: &Node) -> PeerStatus {
     let [peer] = status(node).peers.try_into().unwrap();
     peer
 }

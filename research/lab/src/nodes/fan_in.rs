@@ -29,15 +29,16 @@ pub(super) struct Rules {
     pub(super) timeout: u64,
     /// Pause before a reader connects again, with the handshake.
     reconnect: u64,
-    /// A turn begins behind the peer that was served last. The link as it is begins with the first one, in the order of names.
-    pub(super) rotates: bool,
+    /// Each turn begins with the first peer, in the order of names, as it did before this study. Now it begins behind the peer that was
+    /// served last.
+    pub(super) by_name: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     pub(super) answer: u64,
     message: u64,
-    /// A look at one peer, in loops over all of them.
+    /// A look at one peer, in loops over all of them. The link has none for a message, but had before this study.
     pub(super) look: u64,
     start: u64,
     pub(super) call: u64,
@@ -59,7 +60,7 @@ impl Rules {
             drops: count("drops")?,
             timeout: time("timeout")?,
             reconnect: time("first-pause")? + time("handshake")?,
-            rotates: false,
+            by_name: false,
         })
     }
 }
@@ -72,7 +73,7 @@ impl Costs {
         Ok(Self {
             answer: time("answer")? + time("transport")?,
             message: time("message")?,
-            look: time("look")?,
+            look: 0,
             start: time("start")?,
             call: (parameters.get("call")? * 1e3) as u64,
             service: time("service-request")? + (chunk / parameters.get("service-rate")?) as u64,
@@ -531,7 +532,7 @@ impl Run {
         let mut any = true;
         while std::mem::take(&mut any) {
             spent += self.costs.look * self.load.readers as u64;
-            let first = if self.rules.rotates { self.last + 1 } else { 0 };
+            let first = if self.rules.by_name { 0 } else { self.last + 1 };
             let order: Vec<usize> =
                 self.ready.range(first..).chain(self.ready.range(..first)).copied().collect();
             for reader in order {

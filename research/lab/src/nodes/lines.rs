@@ -28,8 +28,8 @@ pub(super) enum Quantity {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Variant {
     pub(super) of: Option<Quantity>,
-    /// See [`Rules::rotates`].
-    pub(super) rotates: bool,
+    /// See [`Rules::by_name`].
+    pub(super) by_name: bool,
     /// Milliseconds instead of the configured time limit.
     pub(super) timeout: Option<f64>,
     pub(super) ahead: Option<usize>,
@@ -39,8 +39,8 @@ pub(super) struct Variant {
     pub(super) copies: Option<f64>,
     /// Its buffers are fresh memory each time.
     pub(super) fresh: bool,
-    /// It finds connections by an index instead of looking at all.
-    pub(super) indexed: bool,
+    /// It looks for the connection of each message among all, instead of in an index.
+    pub(super) searches: bool,
     pub(super) requests: Option<usize>,
 }
 
@@ -67,15 +67,15 @@ fn varied(parameters: &Parameters, variant: &Variant) -> Result<(Rules, Costs), 
     let mut rules = Rules::new(parameters)?;
     let wire = parameters.get("wire")?;
     let mut costs = Costs::new(parameters, variant.wire.unwrap_or(wire))?;
-    rules.rotates = variant.rotates;
+    rules.by_name = variant.by_name;
     rules.ahead = variant.ahead.unwrap_or(rules.ahead);
     rules.timeout = variant.timeout.map_or(rules.timeout, |milliseconds| (milliseconds * 1e6) as u64);
     if variant.fresh {
         costs.answer += parameters.get("answer-fresh")? as u64 - parameters.get("answer")? as u64;
     }
     costs.answer = (costs.answer as f64 / variant.copies.unwrap_or(1.0)) as u64;
-    if variant.indexed {
-        costs.look = 0;
+    if variant.searches {
+        costs.look = parameters.get("look")? as u64;
     }
     Ok((rules, costs))
 }
@@ -122,14 +122,12 @@ enum Moment {
 #[serde(deny_unknown_fields)]
 struct Storms {
     moment: Moment,
-    #[serde(default)]
-    rotates: bool,
 }
 
 /// A line of the moments after a revocation, in milliseconds.
 pub(super) fn revocation(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
-    let Storms { moment, rotates } = line.settings()?;
-    let variant = Variant { rotates, ..Variant::default() };
+    let Storms { moment } = line.settings()?;
+    let variant = Variant::default();
     points(line, |readers| {
         let found = revoked(line.parameters, &variant, readers, line.plan.seed)?;
         let nanoseconds = match moment {

@@ -105,7 +105,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Usually all rights, so that long chains of capabilities arise.
 fn rights() -> impl Strategy<Value = u8> + Clone {
-    prop_oneof![3 => Just(7_u8), 1 => 0..8_u8]
+    prop_oneof![3 => Just(15_u8), 1 => 0..16_u8]
 }
 
 struct Record {

@@ -54,10 +54,10 @@ fn narrowing_the_largest_memory_fits() {
 #[test]
 fn only_held_rights_can_be_given() {
     let (mut table, root, _) = with_root();
-    for bits in 1..8 {
+    for bits in 1..16 {
         let held = Rights::from_bits_truncate(bits);
         let parent = table.derive(A, root, (0, 100), held).unwrap();
-        for wanted in (0..8).map(Rights::from_bits_truncate) {
+        for wanted in (0..16).map(Rights::from_bits_truncate) {
             let derived = table.derive(A, parent, (0, 100), wanted);
             if wanted.is_empty() || !held.contains(wanted) {
                 assert_eq!(derived, Err(CapabilityError::Rights { handle: parent, held, wanted }));

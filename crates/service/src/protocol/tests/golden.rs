@@ -371,5 +371,6 @@ fn numbers_of_kinds_and_classes() {
     for (place, class) in (0..).zip([PriorityClass::Low, PriorityClass::Normal, PriorityClass::High]) {
         pin_variant(class, &[place]);
     }
-    assert_eq!((Rights::READ.bits(), Rights::WRITE.bits(), Rights::GRANT.bits()), (1, 2, 4));
+    let rights = [Rights::READ, Rights::WRITE, Rights::GRANT, Rights::DIRECT];
+    assert_eq!(rights.map(|right| right.bits()), [1, 2, 4, 8]);
 }
