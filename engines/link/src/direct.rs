@@ -23,7 +23,6 @@ pub(crate) struct Hold {
     length: u64,
     /// The slot of the access.
     pub(crate) slot: u32,
-    /// The access writes.
     pub(crate) writes: bool,
 }
 

@@ -35,8 +35,14 @@ struct Known {
 impl RemoteFrames {
     /// Frames of these nodes; of others there are none. The window has a name of its own.
     pub(crate) fn new(peers: BTreeSet<NodeName>, own: (NodeName, ServiceId)) -> Self {
-        let (frames, gone) = (BTreeMap::new(), Vec::new());
-        Self(Arc::new(Mutex::new(Known { peers, own, window: None, next: FIRST, frames, gone })))
+        Self(Arc::new(Mutex::new(Known {
+            peers,
+            own,
+            window: None,
+            next: FIRST,
+            frames: BTreeMap::new(),
+            gone: Vec::new(),
+        })))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -150,7 +150,7 @@ pub(crate) struct Brought<'a> {
     pub(crate) connection: u64,
     pub(crate) operation: u32,
     pub(crate) transfer: u64,
-    /// Bytes to write.
+    /// What an access that writes brings.
     pub(crate) payload: Option<&'a [u8]>,
 }
 

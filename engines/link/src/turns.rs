@@ -17,7 +17,7 @@ use memferry::NodeName;
 pub(crate) enum Needs {
     /// An answer of the service, which the link's thread waits for.
     Answer,
-    /// A slot.
+    /// One of the places for accesses, which few at a time have.
     Slot,
 }
 
@@ -116,8 +116,8 @@ mod tests {
         // From the first peer on in each turn, all but the first ones would get nothing.
         for (peers, slots) in [(500, 32), (3, 1), (7, 5), (1, 4)] {
             let counts = served(peers, slots, 10 * peers);
-            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-            assert_eq!((*least, *most), (10 * slots, 10 * slots), "{peers} peers, {slots} slots");
+            let ends = [counts.iter().min().unwrap(), counts.iter().max().unwrap()];
+            assert_eq!(ends.map(|count| *count), [10 * slots; 2], "{peers} peers, {slots} slots");
         }
     }
 
