@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use memferry::Rights;
+
 use super::Scene;
 use super::nodes::{Nodes, Reach, Way};
 use crate::BenchError;
@@ -45,7 +47,7 @@ struct Figures {
 
 pub(super) fn measure(run: &Run, scene: &Scene<'_>) -> Result<Vec<Row>, BenchError> {
     let nodes = Nodes::start(run, Way::Ucx(scene.ucx, scene.transport))?;
-    let mut reach = Reach::open(&nodes, BYTES)?;
+    let mut reach = Reach::open(&nodes, BYTES, Rights::READ)?;
     let cpus = std::thread::available_parallelism()?.get();
     let polls = cpus >= POLLERS;
     let (few, rare) = if run.quick() { (READS / 10, 3) } else { (READS, RARE_READS) };

@@ -116,7 +116,7 @@ impl Nodes {
             let config = directory.join(format!("{name}.toml"));
             let settings = format!(
                 "name = \"{name}\"\nkey = \"{name}\"\nlisten = \"127.0.0.1:{}\"\ntimeout-ms = {TIMEOUT_MS}\n\
-                 [peers.{}]\nkey = \"{}\"\naddress = \"127.0.0.1:{}\"\nrequire-encryption = {encrypts}\n",
+                 [peers.{}]\nkey = \"{}\"\naddress = \"127.0.0.1:{}\"\nrequire-encryption = {encrypts}\ndirect = true\n",
                 ports[own], NAMES[other], keys[other], ports[other]
             );
             std::fs::write(&config, settings)?;
@@ -185,13 +185,13 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// So many bytes, which were read once and compared.
-    pub(super) fn open(nodes: &Nodes, bytes: u64) -> Result<Self, BenchError> {
+    /// So many bytes, granted with these rights, which were read once and compared.
+    pub(super) fn open(nodes: &Nodes, bytes: u64, rights: Rights) -> Result<Self, BenchError> {
         let owner = Client::connect(&nodes.alpha.socket)?;
         let theirs = owner.frame(bytes).alloc()?;
         theirs.write(0, &random_bytes(usize::try_from(bytes)?, 31))?;
         let to = Grantee::Remote { node: NAMES[1].parse::<NodeName>()?, user: user() };
-        let grant = owner.grant(theirs.slice(..bytes), Rights::READ, to)?;
+        let grant = owner.grant(theirs.slice(..bytes), rights, to)?;
         let token = grant.remote_token(NAMES[0].parse()?)?;
         let client = Client::connect(&nodes.beta.socket)?;
         let remote = client.accept_remote(token)?;

@@ -1,5 +1,7 @@
 //! Part `reads`: how fast memory of another node is read, and the processor time of the node that reads.
 
+use memferry::Rights;
+
 use super::nodes::{Nodes, Reach, Way};
 use super::twin::{self, Twin};
 use super::{Scene, nodes};
@@ -12,8 +14,9 @@ const ROUNDS: usize = 7;
 const MIB: u64 = 1 << 20;
 /// Chunks of the link that are under way at a time, at most.
 const CHUNKS: usize = 32;
-/// Minimum rate relative to the twin.
+/// Minimum rate relative to the twin, and of direct reads relative to UCX's get.
 const OVER_TWIN: Target = Target::AtLeast(0.9);
+const OVER_UCX: Target = Target::AtLeast(0.9);
 
 struct Size {
     name: &'static str,
@@ -36,6 +39,7 @@ struct Figures {
     ucx: Vec<f64>,
     twin: Vec<f64>,
     ours: Vec<f64>,
+    direct: Vec<f64>,
     processor_client: Vec<f64>,
     processor_node: Vec<f64>,
     processor_ucx: Vec<f64>,
@@ -47,15 +51,17 @@ enum Side {
     Ucx,
     Twin,
     Ours,
+    Direct,
 }
 
-const SIDES: [Side; 3] = [Side::Ucx, Side::Twin, Side::Ours];
+const SIDES: [Side; 4] = [Side::Ucx, Side::Twin, Side::Ours, Side::Direct];
 
 pub(super) fn measure(run: &Run, scene: &Scene<'_>) -> Result<Vec<Row>, BenchError> {
     let program = twin::program(run)?;
     let longest = SIZES.iter().map(|size| size.bytes).max().unwrap_or(0);
     let nodes = Nodes::start(run, Way::Ucx(scene.ucx, scene.transport))?;
-    let mut reach = Reach::open(&nodes, longest)?;
+    let mut reach = Reach::open(&nodes, longest, Rights::READ)?;
+    let mut direct = Reach::open(&nodes, longest, Rights::READ | Rights::DIRECT)?;
     let mut twin = Twin::start(scene, &program, longest)?;
     twin.read(longest, 1, CHUNKS)?;
     let rounds = run.part("remote reads", ROUNDS);
@@ -70,6 +76,10 @@ pub(super) fn measure(run: &Run, scene: &Scene<'_>) -> Result<Vec<Row>, BenchErr
                         figures.twin.push(size.rate(seconds));
                     }
                     Side::Ours => ask_link(&nodes, &mut reach, size, figures)?,
+                    Side::Direct => {
+                        direct.stream(size.bytes, size.window, size.window)?;
+                        figures.direct.push(size.rate(direct.stream(size.bytes, size.count, size.window)?));
+                    }
                 }
             }
         }
@@ -123,12 +133,16 @@ fn rows(scene: &Scene<'_>, size: &Size, figures: &Figures) -> Vec<Row> {
     let against = |theirs: &[f64]| -> Vec<f64> {
         figures.ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
     };
+    let direct: Vec<f64> =
+        figures.direct.iter().zip(&figures.ucx).map(|(direct, theirs)| direct / theirs).collect();
     let mut rows = vec![
         row("UCX's get", "MiB/s", Target::None, &figures.ucx),
         row("twin with the owner's copy", "MiB/s", Target::None, &figures.twin),
         row("read, checked at the owner", "MiB/s", Target::None, &figures.ours),
         row("read against the twin", "ratio", OVER_TWIN, &against(&figures.twin)),
         row("read against UCX's get", "ratio", Target::None, &against(&figures.ucx)),
+        row("direct read", "MiB/s", Target::None, &figures.direct),
+        row("direct read against UCX's get", "ratio", OVER_UCX, &direct),
     ];
     if size.bytes > MIB {
         rows.extend([
