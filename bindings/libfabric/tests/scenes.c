@@ -378,6 +378,46 @@ static void lacks_rights(struct peer *peer) {
     close_peer(peer);
 }
 
+/* ---- Regions that end ---- */
+
+static void closes_within_a_read(struct peer *peer) {
+    char *memory = memory_of(REGION_BYTES);
+    struct offer offers[2];
+    struct fid_mr *mr[2];
+
+    open_peer(peer, CAPS, MODES);
+    paint(memory, REGION_BYTES, 1);
+    for (int i = 0; i < 2; i++) {
+        CHECK(fi_mr_reg(peer->domain, memory, REGION_BYTES, FI_REMOTE_READ, 0, 0, 0, &mr[i], NULL) == 0);
+        offers[i] = (struct offer){(uintptr_t)memory, fi_mr_key(mr[i])};
+    }
+    tell(peer, offers, sizeof(offers));
+    hear(peer, offers, 1);
+    CHECK(fi_close(&mr[0]->fid) == 0);
+    wake_idle(peer);
+    meet(peer);
+    CHECK(fi_close(&mr[1]->fid) == 0);
+    close_peer(peer);
+}
+
+/* Its plain memory needs more slots than there are, so a part of the read waits for one when the region is closed. */
+static void reads_what_is_closed(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char *memory = memory_of(REGION_BYTES);
+    struct offer offers[2];
+
+    open_peer(peer, CAPS, MODES);
+    hear(peer, offers, sizeof(offers));
+    CHECK(read_once(peer, memory, 8, offers[0].address, offers[0].key) == 0);
+    UNTIL_ROOM(peer, fi_read(peer->ep, memory, REGION_BYTES, NULL, peer->other, offers[0].address, offers[0].key, memory));
+    wake_idle(peer);
+    hear_idle(peer);
+    CHECK(next(peer, &entry) == FI_EKEYREJECTED && entry.op_context == memory);
+    CHECK(read_once(peer, memory, REGION_BYTES, offers[1].address, offers[1].key) == 0 && is_painted(memory, 0, REGION_BYTES, 1));
+    meet(peer);
+    close_peer(peer);
+}
+
 /* ---- Ends ---- */
 
 static void dies(struct peer *peer) {
@@ -565,6 +605,7 @@ int main(int count, char **arguments) {
     play("memory of a peer, with keys and offsets of the program", owns_scalable, uses_scalable, 0);
     play("memory of a peer that is no frame", owns_plain, uses_plain, 0);
     play("rights of regions", owns_with_one_right, lacks_rights, 0);
+    play("a region that is closed within a read", closes_within_a_read, reads_what_is_closed, 0);
     play("wrong requests", makes_mistakes, waits, 0);
     play("a peer that dies", outlives, dies, SIGKILL);
     if (geteuid() == 0) {
