@@ -219,7 +219,7 @@ struct hold;
 /* Takes whole pages of the range into frames, where that is possible. Never fails: the rest is staged. */
 struct hold *memory_hold(void *address, size_t length);
 void memory_release(struct hold *hold);
-/* Gives the frame that the byte at an address is in, and how many bytes from there on are in it; or false, and how many are in none. */
+/* Gives the frame that the registered byte at an address is in, and how many bytes from there on are; or false, and how many are in none. */
 bool memory_find(const void *address, size_t length, mf_range *range);
 /* Gives the frame of an earlier memory_find, for a peer of this user to read: a token, made once for each session. 0 if refused. */
 uint64_t memory_token(const mf_range *range, uint64_t session, uint64_t *offset);

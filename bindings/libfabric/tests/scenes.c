@@ -380,6 +380,48 @@ static void lacks_rights(struct peer *peer) {
 
 /* ---- Regions that end ---- */
 
+static void owns_a_target(struct peer *peer) {
+    char *memory = memory_of(MIB);
+    struct fid_mr *mr;
+    struct offer offer;
+
+    open_peer(peer, CAPS, MODES);
+    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL) == 0);
+    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
+    tell(peer, &offer, sizeof(offer));
+    meet(peer);
+    CHECK(is_painted(memory, 0, MIB, 8));
+    meet(peer);
+    CHECK(is_painted(memory, 0, MIB, 9));
+    CHECK(fi_close(&mr->fid) == 0);
+    close_peer(peer);
+}
+
+/* A frame stays when its region is closed. A smaller region keeps it in use while the rest of its pages is replaced. */
+static void writes_what_replaced_a_frame(struct peer *peer) {
+    char *memory = memory_of(MIB), *rest = memory + 128 * 1024;
+    size_t length = MIB - 128 * 1024;
+    struct fid_mr *mr[3];
+    struct offer offer;
+
+    open_peer(peer, CAPS, MODES);
+    hear(peer, &offer, sizeof(offer));
+    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_WRITE, 0, 0, 0, &mr[0], NULL) == 0);
+    CHECK(fi_mr_reg(peer->domain, memory, 128 * 1024, FI_WRITE, 0, 0, 0, &mr[1], NULL) == 0);
+    CHECK(fi_close(&mr[0]->fid) == 0);
+    CHECK(mmap(rest, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == rest);
+    paint(memory, MIB, 8);
+    CHECK(write_once(peer, memory, MIB, offer.address, offer.key) == 0);
+    meet(peer);
+    /* Registered too, it is still not what the frame holds. */
+    CHECK(fi_mr_reg(peer->domain, rest, length, FI_WRITE, 0, 0, 0, &mr[2], NULL) == 0);
+    paint(memory, MIB, 9);
+    CHECK(write_once(peer, memory, MIB, offer.address, offer.key) == 0);
+    meet(peer);
+    CHECK(fi_close(&mr[1]->fid) == 0 && fi_close(&mr[2]->fid) == 0);
+    close_peer(peer);
+}
+
 static void closes_within_a_read(struct peer *peer) {
     char *memory = memory_of(REGION_BYTES);
     struct offer offers[2];
@@ -606,6 +648,7 @@ int main(int count, char **arguments) {
     play("memory of a peer that is no frame", owns_plain, uses_plain, 0);
     play("rights of regions", owns_with_one_right, lacks_rights, 0);
     play("a region that is closed within a read", closes_within_a_read, reads_what_is_closed, 0);
+    play("memory that took the place of a frame", owns_a_target, writes_what_replaced_a_frame, 0);
     play("wrong requests", makes_mistakes, waits, 0);
     play("a peer that dies", outlives, dies, SIGKILL);
     if (geteuid() == 0) {
