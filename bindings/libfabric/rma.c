@@ -386,28 +386,28 @@ static void remote_free(struct remote *remote) {
     free(remote);
 }
 
+static void revoke_all(struct granted *granted) {
+    link_remove(&granted->link);
+    for (size_t i = 0; i < granted->count; i++) {
+        if (granted->pieces[i].token)
+            memory_revoke(granted->pieces[i].token);
+    }
+    free(granted);
+}
+
 void rma_drop(struct connection *connection) {
+    struct domain *domain = connection->endpoint->domain;
+
     FOR_EACH(item, following, &connection->remotes) { remote_free(CONTAINER(item, struct remote, link)); }
-    FOR_EACH(item, following, &connection->endpoint->domain->regions) {
-        struct region_handle *region = CONTAINER(item, struct region_handle, link);
-
-        FOR_EACH(one, after, &region->grants) {
+    /* Another connection of that process uses the same grants. */
+    if (wire_has_session(domain, connection->session))
+        return;
+    FOR_EACH(item, following, &domain->regions) {
+        FOR_EACH(one, after, &CONTAINER(item, struct region_handle, link)->grants) {
             struct granted *granted = CONTAINER(one, struct granted, link);
-            bool has_other = false;
 
-            FOR_EACH(two, after_two, &connection->endpoint->connections) {
-                struct connection *other = CONTAINER(two, struct connection, link);
-
-                has_other |= !other->is_dead && other->session == granted->session;
-            }
-            if (granted->session != connection->session || has_other)
-                continue;
-            link_remove(one);
-            for (size_t i = 0; i < granted->count; i++) {
-                if (granted->pieces[i].token)
-                    memory_revoke(granted->pieces[i].token);
-            }
-            free(granted);
+            if (granted->session == connection->session)
+                revoke_all(granted);
         }
     }
 }
@@ -637,16 +637,7 @@ static bool stop_stream(struct connection *connection, const struct region_handl
 }
 
 void rma_region_closed(struct region_handle *region) {
-    FOR_EACH(item, following, &region->grants) {
-        struct granted *granted = CONTAINER(item, struct granted, link);
-
-        link_remove(item);
-        for (size_t i = 0; i < granted->count; i++) {
-            if (granted->pieces[i].token)
-                memory_revoke(granted->pieces[i].token);
-        }
-        free(granted);
-    }
+    FOR_EACH(item, following, &region->grants) { revoke_all(CONTAINER(item, struct granted, link)); }
     FOR_EACH(one, after, &region->domain->endpoints) {
         struct endpoint *ep = CONTAINER(one, struct endpoint, link);
 
