@@ -213,7 +213,9 @@ void message_answered(struct connection *connection, const struct record *record
         op_end(op, record->tag ? FI_EIO : 0, 0);
         return;
     }
-    if (op->state != OP_WAITING || (record->kind == RECORD_GO && (op->total <= EAGER_BYTES || record->total == 0 || record->total > op->total))) {
+    /* The bytes of a short message came with it, and its buffer may be the program's again. */
+    if (op->state != OP_WAITING ||
+        (record->kind == RECORD_GO && (op->total <= EAGER_BYTES || record->total == 0 || record->total > op->total))) {
         wire_fail(connection, "it answers what was not asked");
         return;
     }
@@ -381,7 +383,8 @@ static void deliver(struct op *op, struct connection *connection, const struct r
         return;
     }
     /* Frames that it accepts are counted as this user's. */
-    if (record->flags & RECORD_HAS_PIECES && connection->user == geteuid() && is_reachable(op) && take_pieces(op, record, payload)) {
+    if (record->flags & RECORD_HAS_PIECES && connection->user == geteuid() && is_reachable(op) &&
+        take_pieces(op, record, payload)) {
         op->state = OP_MOVING;
         rma_advance(op);
         return;
