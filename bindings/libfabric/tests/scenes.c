@@ -720,6 +720,20 @@ static void sends_nonsense(struct peer *peer) {
     CHECK(fi_recvmsg(peer->ep, &message, FI_PEEK) == -FI_EINVAL);
 }
 
+static void binds_what_is_elsewhere(struct peer *peer, struct fid_ep *ep) {
+    struct fi_cntr_attr cntr_attr = {0};
+    struct fi_cq_attr cq_attr = {0};
+    struct fid_domain *domain;
+    struct fid_cntr *counter;
+    struct fid_cq *cq;
+
+    CHECK(fi_domain(peer->fabric, peer->info, &domain, NULL) == 0);
+    CHECK(fi_cq_open(domain, &cq_attr, &cq, NULL) == 0 && fi_cntr_open(domain, &cntr_attr, &counter, NULL) == 0);
+    CHECK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT) == -FI_EINVAL && fi_ep_bind(ep, &counter->fid, FI_SEND) == -FI_EINVAL);
+    CHECK(fi_close(&counter->fid) == 0 && fi_close(&cq->fid) == 0 && fi_close(&domain->fid) == 0);
+    CHECK(fi_accept(ep, NULL, 0) == -FI_ENOSYS);
+}
+
 static void makes_mistakes(struct peer *peer) {
     struct fi_cq_attr cq_attr = {.wait_obj = FI_WAIT_FD};
     const char *addresses = "memferry://0/0123456789abcdef\0memferry://0/0123456789ABCDEF\0memferry://x/1";
@@ -738,6 +752,7 @@ static void makes_mistakes(struct peer *peer) {
     CHECK(fi_mr_reg(peer->domain, peer, 1, FI_MULTICAST, 0, 0, 0, &mr, NULL) == -FI_EINVAL);
     CHECK(fi_mr_reg(peer->domain, (void *)-8, 16, FI_READ, 0, 0, 0, &mr, NULL) == -FI_EINVAL);
     CHECK(fi_endpoint(peer->domain, peer->info, &ep, NULL) == 0);
+    binds_what_is_elsewhere(peer, ep);
     CHECK(fi_enable(ep) == -FI_ENOAV);
     CHECK(fi_send(ep, peer, 1, NULL, peer->other, NULL) == -FI_EOPBADSTATE);
     CHECK(fi_ep_bind(ep, &peer->av->fid, 0) == 0 && fi_enable(ep) == -FI_ENOCQ);
