@@ -42,7 +42,6 @@ static int open_queue(void) {
     }
     process.bounce_bytes = bytes;
     process.free_slots = UINT32_MAX;
-    process.is_lost = false;
     return 0;
 }
 

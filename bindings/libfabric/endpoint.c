@@ -531,6 +531,13 @@ static int no_connect(struct fid_ep *ep, const void *address, const void *parame
     return -FI_ENOSYS;
 }
 
+static int no_accept(struct fid_ep *ep, const void *parameter, size_t length) {
+    UNUSED(ep);
+    UNUSED(parameter);
+    UNUSED(length);
+    return -FI_ENOSYS;
+}
+
 static int no_shutdown(struct fid_ep *ep, uint64_t flags) {
     UNUSED(ep);
     UNUSED(flags);
@@ -543,13 +550,14 @@ static struct fi_ops_cm cm_ops = {
     .getname = ep_getname,
     .getpeer = no_getpeer,
     .connect = no_connect,
+    .accept = no_accept,
     .shutdown = no_shutdown,
 };
 
 static int bind_cq(struct endpoint *ep, struct cq *cq, uint64_t flags) {
     bool is_selective = flags & FI_SELECTIVE_COMPLETION;
 
-    if (flags & ~(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) || !(flags & (FI_TRANSMIT | FI_RECV)))
+    if (cq->domain != ep->domain || flags & ~(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) || !(flags & (FI_TRANSMIT | FI_RECV)))
         return -FI_EINVAL;
     if ((flags & FI_TRANSMIT && ep->transmit_cq) || (flags & FI_RECV && ep->receive_cq))
         return -FI_EINVAL;
@@ -572,7 +580,7 @@ static int bind_cntr(struct endpoint *ep, struct cntr *cntr, uint64_t flags) {
     /* What peers read and write is not counted: the engine does not tell. */
     if (flags & (FI_REMOTE_READ | FI_REMOTE_WRITE))
         return -FI_ENOSYS;
-    if (flags & ~(FI_SEND | FI_RECV | FI_READ | FI_WRITE) || flags == 0)
+    if (cntr->domain != ep->domain || flags & ~(FI_SEND | FI_RECV | FI_READ | FI_WRITE) || flags == 0)
         return -FI_EINVAL;
     for (int i = 0; i < COUNTERS; i++) {
         if (flags & kinds[i] && ep->counters[i])

@@ -42,14 +42,18 @@ struct backing {
     ino_t inode;
     /* Regions that need it. */
     unsigned holds;
-    /* Still mapped where it was: of idle ones, when memory was last looked at. */
+    /* Bytes that were still mapped where they were, when memory was last looked at. */
     uintptr_t seen;
     struct token *tokens;
 };
 
 struct hold {
+    struct link link;
+    /* What the region registered. */
+    uintptr_t start;
+    uintptr_t end;
     size_t count;
-    struct backing *backings[];
+    struct backing **backings;
 };
 
 /* One line of /proc/self/maps. */
@@ -64,6 +68,7 @@ struct area {
 
 /* All backings by their addresses. */
 static struct link backings = {&backings, &backings};
+static struct link holds = {&holds, &holds};
 static unsigned idle_count;
 
 static struct backing *backing_at(uintptr_t address) {
@@ -257,6 +262,7 @@ static struct backing *move(uintptr_t start, uintptr_t end) {
     }
     backing->start = start;
     backing->end = end;
+    backing->seen = length;
     backing->device = state.st_dev;
     backing->inode = state.st_ino;
     insert(backing);
@@ -292,15 +298,17 @@ static size_t move_bytes(void) {
     return bytes;
 }
 
-static struct hold *add_backing(struct hold *hold, struct backing *backing) {
-    struct hold *larger = realloc(hold, sizeof(*hold) + (hold->count + 1) * sizeof(backing));
+static void add_backing(struct hold *hold, struct backing *backing) {
+    struct backing **larger = realloc(hold->backings, (hold->count + 1) * sizeof(*larger));
 
     if (!larger)
-        return hold;
+        return;
     if (backing->holds++ == 0)
         idle_count--;
-    larger->backings[larger->count++] = backing;
-    return larger;
+    if (hold->count == 0)
+        link_append(&holds, &hold->link);
+    hold->backings = larger;
+    hold->backings[hold->count++] = backing;
 }
 
 struct hold *memory_hold(void *address, size_t length) {
@@ -310,7 +318,12 @@ struct hold *memory_hold(void *address, size_t length) {
     struct area *areas;
     size_t count;
 
-    if (!hold || least == 0 || (uintptr_t)address + length < length || last <= first || last - first < least)
+    if (!hold)
+        return NULL;
+    hold->start = (uintptr_t)address;
+    hold->end = hold->start + length;
+    link_init(&hold->link);
+    if (least == 0 || (uintptr_t)address + length < length || last <= first || last - first < least)
         return hold;
     areas = read_areas(first, last, &count);
     free_unmapped();
@@ -327,8 +340,9 @@ struct hold *memory_hold(void *address, size_t length) {
                 continue;
             }
         }
-        if (backing)
-            hold = add_backing(hold, backing);
+        /* Where the program unmapped a part of a frame that is still in use, its bytes are no frame's. */
+        if (backing && backing->seen == backing->end - backing->start)
+            add_backing(hold, backing);
         at = backing ? backing->end : next_area(at, next_backing(at, last), areas, count);
     }
     free(areas);
@@ -354,6 +368,8 @@ void memory_release(struct hold *hold) {
         if (--hold->backings[i]->holds == 0)
             idle_count++;
     }
+    link_remove(&hold->link);
+    free(hold->backings);
     free(hold);
     while (idle_count > MOST_IDLE)
         free_oldest_idle();
@@ -364,23 +380,33 @@ void memory_close(void) {
     idle_count = 0;
 }
 
+/* Only registered bytes are sure to be mapped from a frame that is larger: the program may have unmapped the rest. */
 bool memory_find(const void *address, size_t length, mf_range *range) {
-    uintptr_t start = (uintptr_t)address, end = start + length;
+    uintptr_t start = (uintptr_t)address, most = start + length, end = start, next = most;
+    const struct backing *found = NULL;
 
-    FOR_EACH(item, following, &backings) {
-        struct backing *backing = CONTAINER(item, struct backing, link);
+    FOR_EACH(item, following, &holds) {
+        const struct hold *hold = CONTAINER(item, struct hold, link);
 
-        if (backing->holds == 0 || backing->end <= start)
-            continue;
-        if (backing->start > start) {
-            range->length = backing->start < end ? backing->start - start : length;
-            return false;
+        for (size_t i = 0; i < hold->count; i++) {
+            const struct backing *backing = hold->backings[i];
+            uintptr_t from = backing->start > hold->start ? backing->start : hold->start;
+            uintptr_t to = backing->end < hold->end ? backing->end : hold->end;
+
+            if (from <= start && end < to) {
+                found = backing;
+                end = to;
+            } else if (start < from && from < next) {
+                next = from;
+            }
         }
-        *range = mf_part(backing->frame, start - backing->start, (end < backing->end ? end : backing->end) - start);
-        return true;
     }
-    range->length = length;
-    return false;
+    if (!found) {
+        range->length = next - start;
+        return false;
+    }
+    *range = mf_part(found->frame, start - found->start, (end < most ? end : most) - start);
+    return true;
 }
 
 /* ---- Tokens ---- */

@@ -146,7 +146,7 @@ static ssize_t put_eager(struct connection *connection, struct record *record, c
 }
 
 static ssize_t put_long(struct connection *connection, struct record *record, const struct fi_msg_tagged *message, bool is_tagged,
-                        bool has_completion) {
+                        bool has_completion, bool is_acknowledged) {
     struct pieces pieces;
     struct op *op;
 
@@ -162,6 +162,8 @@ static ssize_t put_long(struct connection *connection, struct record *record, co
     op = send_op(connection->endpoint, connection, message, is_tagged, has_completion);
     if (!op)
         return -FI_ENOMEM;
+    op->is_acknowledged = is_acknowledged;
+    record->flags |= is_acknowledged ? RECORD_ACKNOWLEDGE : 0;
     record->id = op->id;
     wire_put(connection, record, pieces.iov, record->length > 0 ? pieces.iov_count : 0, 0);
     return 0;
@@ -193,7 +195,7 @@ ssize_t message_send(struct endpoint *ep, const struct fi_msg_tagged *message, u
     record.flags = (is_tagged ? RECORD_TAGGED : 0) | (flags & FI_REMOTE_CQ_DATA ? RECORD_HAS_DATA : 0);
     if (record.total <= EAGER_BYTES)
         return put_eager(connection, &record, message, is_tagged, has_completion, is_acknowledged);
-    return put_long(connection, &record, message, is_tagged, has_completion);
+    return put_long(connection, &record, message, is_tagged, has_completion, is_acknowledged);
 }
 
 void message_answered(struct connection *connection, const struct record *record) {
@@ -207,7 +209,13 @@ void message_answered(struct connection *connection, const struct record *record
         rma_answered(op, record);
         return;
     }
-    if (op->state != OP_WAITING || (record->kind == RECORD_GO && (record->total == 0 || record->total > op->total))) {
+    if (record->kind == RECORD_DONE && op->state == OP_SENT) {
+        op_end(op, record->tag ? FI_EIO : 0, 0);
+        return;
+    }
+    /* The bytes of a short message came with it, and its buffer may be the program's again. */
+    if (op->state != OP_WAITING ||
+        (record->kind == RECORD_GO && (op->total <= EAGER_BYTES || record->total == 0 || record->total > op->total))) {
         wire_fail(connection, "it answers what was not asked");
         return;
     }
@@ -360,10 +368,11 @@ static void deliver(struct op *op, struct connection *connection, const struct r
     op->data = record->data;
     op->has_data = record->flags & RECORD_HAS_DATA;
     op->sender = record->id;
+    op->is_acknowledged = record->flags & RECORD_ACKNOWLEDGE;
     op_attach(op, connection);
     if (record->kind == RECORD_EAGER) {
         iov_write(op->iov, op->iov_count, 0, payload, 0, op->limit);
-        if (record->flags & RECORD_ACKNOWLEDGE)
+        if (op->is_acknowledged)
             end_acknowledged(op);
         else
             end_receive(op);
@@ -373,7 +382,9 @@ static void deliver(struct op *op, struct connection *connection, const struct r
         op_end(op, FI_ECONNRESET, 0);
         return;
     }
-    if (record->flags & RECORD_HAS_PIECES && is_reachable(op) && take_pieces(op, record, payload)) {
+    /* Frames that it accepts are counted as this user's. */
+    if (record->flags & RECORD_HAS_PIECES && connection->user == geteuid() && is_reachable(op) &&
+        take_pieces(op, record, payload)) {
         op->state = OP_MOVING;
         rma_advance(op);
         return;
@@ -415,7 +426,11 @@ void message_data(struct connection *connection, const struct record *record, co
     }
     iov_write(op->iov, op->iov_count, op->done, payload, 0, record->length);
     op->done += record->length;
-    if (op->done == op->limit)
+    if (op->done < op->limit)
+        return;
+    if (op->is_acknowledged)
+        end_acknowledged(op);
+    else
         end_receive(op);
 }
 

@@ -134,6 +134,7 @@ struct payload {
 };
 
 struct shared;
+struct domain;
 struct endpoint;
 struct op;
 
@@ -186,6 +187,8 @@ void wire_queue(struct connection *connection, struct record *record, const void
 /* Takes what peers sent, and sends what waits. `thorough`: looks at the sockets too. */
 void wire_progress(struct endpoint *ep, bool thorough);
 void wire_fail(struct connection *connection, const char *reason);
+/* Whether a process with this session is connected to an endpoint of the domain. */
+bool wire_has_session(const struct domain *domain, uint64_t session);
 fi_addr_t wire_address(struct connection *connection);
 
 void payload_copy(const struct payload *payload, size_t skip, void *to, size_t length);
@@ -219,7 +222,7 @@ struct hold;
 /* Takes whole pages of the range into frames, where that is possible. Never fails: the rest is staged. */
 struct hold *memory_hold(void *address, size_t length);
 void memory_release(struct hold *hold);
-/* Gives the frame that the byte at an address is in, and how many bytes from there on are in it; or false, and how many are in none. */
+/* Gives the frame that the registered byte at an address is in, and how many bytes from there on are; or false, and how many are in none. */
 bool memory_find(const void *address, size_t length, mf_range *range);
 /* Gives the frame of an earlier memory_find, for a peer of this user to read: a token, made once for each session. 0 if refused. */
 uint64_t memory_token(const mf_range *range, uint64_t session, uint64_t *offset);
@@ -247,7 +250,6 @@ struct process {
     /* Operations that wait for a slot or for the queue. */
     struct link waiting;
     struct link all_domains;
-    bool is_lost;
 };
 
 extern struct process process;
@@ -361,6 +363,8 @@ enum op_state {
     OP_WAITING,
     /* Bytes come through the ring, or go there. */
     OP_STREAMING,
+    /* They are in the ring, and the receiver has not acknowledged them. */
+    OP_SENT,
     /* Bytes are moved from or to the peer's pieces. */
     OP_MOVING,
 };
@@ -420,6 +424,8 @@ struct op {
     uint64_t key;
     uint64_t sender;
     bool was_reopened;
+    /* The sender's completion waits until the receiver has the bytes. */
+    bool is_acknowledged;
     /* A copy of what was injected. */
     uint8_t *copy;
 };

@@ -83,6 +83,8 @@ static void open_remote(struct op *op);
 static void settle(struct op *op) {
     struct connection *connection = op->connection;
 
+    /* It may still wait for a slot. */
+    link_remove(&op->waiting);
     if (op->kind == OP_RECEIVE) {
         message_ended(op);
         return;
@@ -90,6 +92,8 @@ static void settle(struct op *op) {
     if (op->error == FI_EKEYREJECTED && !op->was_reopened && !connection->is_dead && op->remote == NULL) {
         /* The owner closed the region, and may have another one with that key. */
         op->was_reopened = true;
+        op->pieces = NULL;
+        op->piece_count = 0;
         op->error = 0;
         op->provider_error = 0;
         op->position = 0;
@@ -201,8 +205,8 @@ static enum begun begin_part(struct op *op, const struct piece *piece, uint64_t 
     return BEGUN;
 }
 
-/* Lets the owner move the next bytes. */
-static bool begin_staged(struct op *op, size_t length) {
+/* Lets the owner move the next bytes. If the connection breaks, the operation ends with it. */
+static void begin_staged(struct op *op, size_t length) {
     struct connection *connection = op->connection;
 
     if (op->kind == OP_READ) {
@@ -213,6 +217,7 @@ static bool begin_staged(struct op *op, size_t length) {
                                 .total = length,
                                 .tag = op->position};
 
+        op->staged += length;
         wire_queue(connection, &record, NULL);
     } else {
         struct stream stream = {.kind = RECORD_WRITE,
@@ -225,13 +230,11 @@ static bool begin_staged(struct op *op, size_t length) {
                                 .op = op};
 
         memcpy(stream.iov, op->iov, sizeof(stream.iov));
-        if (!stream_start(connection, &stream)) {
+        if (stream_start(connection, &stream))
+            op->staged += length;
+        else
             op->error = FI_ENOMEM;
-            return false;
-        }
     }
-    op->staged += length;
-    return !connection->is_dead;
 }
 
 /* The piece that a place of an operation is in. */
@@ -247,6 +250,8 @@ static const struct piece *piece_at(const struct op *op, uint64_t place, uint64_
 }
 
 void rma_advance(struct op *op) {
+    const struct connection *connection = op->connection;
+
     while (!op->error && op->position < op->limit) {
         uint64_t within = 0;
         const struct piece *piece = piece_at(op, op->first + op->position, &within);
@@ -261,9 +266,11 @@ void rma_advance(struct op *op) {
             length = piece->length - within;
         if (piece->has_frame)
             begun = begin_part(op, piece, within, &length);
-        else if (!piece->is_here && !begin_staged(op, length))
-            /* The connection broke: the operation has ended with it. */
-            return;
+        else if (!piece->is_here) {
+            begin_staged(op, length);
+            if (connection->is_dead)
+                return;
+        }
         if (begun == NO_ROOM) {
             link_remove(&op->waiting);
             link_append(&process.waiting, &op->waiting);
@@ -379,28 +386,28 @@ static void remote_free(struct remote *remote) {
     free(remote);
 }
 
+static void revoke_all(struct granted *granted) {
+    link_remove(&granted->link);
+    for (size_t i = 0; i < granted->count; i++) {
+        if (granted->pieces[i].token)
+            memory_revoke(granted->pieces[i].token);
+    }
+    free(granted);
+}
+
 void rma_drop(struct connection *connection) {
+    struct domain *domain = connection->endpoint->domain;
+
     FOR_EACH(item, following, &connection->remotes) { remote_free(CONTAINER(item, struct remote, link)); }
-    FOR_EACH(item, following, &connection->endpoint->domain->regions) {
-        struct region_handle *region = CONTAINER(item, struct region_handle, link);
-
-        FOR_EACH(one, after, &region->grants) {
+    /* Another connection of that process uses the same grants. */
+    if (wire_has_session(domain, connection->session))
+        return;
+    FOR_EACH(item, following, &domain->regions) {
+        FOR_EACH(one, after, &CONTAINER(item, struct region_handle, link)->grants) {
             struct granted *granted = CONTAINER(one, struct granted, link);
-            bool has_other = false;
 
-            FOR_EACH(two, after_two, &connection->endpoint->connections) {
-                struct connection *other = CONTAINER(two, struct connection, link);
-
-                has_other |= !other->is_dead && other->session == granted->session;
-            }
-            if (granted->session != connection->session || has_other)
-                continue;
-            link_remove(one);
-            for (size_t i = 0; i < granted->count; i++) {
-                if (granted->pieces[i].token)
-                    memory_revoke(granted->pieces[i].token);
-            }
-            free(granted);
+            if (granted->session == connection->session)
+                revoke_all(granted);
         }
     }
 }
@@ -630,16 +637,7 @@ static bool stop_stream(struct connection *connection, const struct region_handl
 }
 
 void rma_region_closed(struct region_handle *region) {
-    FOR_EACH(item, following, &region->grants) {
-        struct granted *granted = CONTAINER(item, struct granted, link);
-
-        link_remove(item);
-        for (size_t i = 0; i < granted->count; i++) {
-            if (granted->pieces[i].token)
-                memory_revoke(granted->pieces[i].token);
-        }
-        free(granted);
-    }
+    FOR_EACH(item, following, &region->grants) { revoke_all(CONTAINER(item, struct granted, link)); }
     FOR_EACH(one, after, &region->domain->endpoints) {
         struct endpoint *ep = CONTAINER(one, struct endpoint, link);
 

@@ -265,11 +265,23 @@ static void free_backlog(struct connection *connection) {
     connection->backlog_count = 0;
 }
 
-static bool has_other(const struct connection *connection) {
-    FOR_EACH(item, following, &connection->endpoint->connections) {
-        const struct connection *other = CONTAINER(item, struct connection, link);
+bool wire_has_session(const struct domain *domain, uint64_t session) {
+    FOR_EACH(one, after, &domain->endpoints) {
+        const struct endpoint *ep = CONTAINER(one, struct endpoint, link);
 
-        if (other != connection && !other->is_dead && other->session == connection->session)
+        FOR_EACH(two, after_two, &ep->connections) {
+            const struct connection *connection = CONTAINER(two, struct connection, link);
+
+            if (!connection->is_dead && connection->session == session)
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool is_session_of_any(uint64_t session) {
+    FOR_EACH(item, following, &process.all_domains) {
+        if (wire_has_session(CONTAINER(item, struct domain, link), session))
             return true;
     }
     return false;
@@ -283,6 +295,9 @@ void wire_fail(struct connection *connection, const char *reason) {
     if (reason)
         WARN("%s: %s\n", connection->name.text[0] ? connection->name.text : "a peer without a name", reason);
     connection->is_dead = true;
+    /* A forked child may have the socket too: it must neither hide this end from the peer nor cause events here. */
+    (void)epoll_ctl(ep->epoll, EPOLL_CTL_DEL, connection->socket, NULL);
+    (void)shutdown(connection->socket, SHUT_RDWR);
     close(connection->socket);
     free_backlog(connection);
     for (size_t i = 0; i < ep->outgoing_count; i++) {
@@ -292,7 +307,7 @@ void wire_fail(struct connection *connection, const char *reason) {
     message_drop(connection);
     rma_drop(connection);
     FOR_EACH(item, following, &connection->ops) { rma_fail(CONTAINER(item, struct op, link), FI_ECONNRESET, 0); }
-    if (connection->session && !has_other(connection))
+    if (connection->session && !is_session_of_any(connection->session))
         memory_forget_session(connection->session);
 }
 
@@ -335,6 +350,7 @@ static struct connection *greeted(struct endpoint *ep, int socket, const struct 
             return connection;
         *error = -FI_ECONNREFUSED;
     }
+    (void)epoll_ctl(ep->epoll, EPOLL_CTL_DEL, socket, NULL);
     connection_free(connection);
     return NULL;
 }
@@ -442,6 +458,12 @@ void wire_close(struct endpoint *ep) {
 
         wire_fail(connection, NULL);
         connection_free(connection);
+    }
+    /* Those that nobody has accepted end too, also where a forked child has the listener. */
+    (void)shutdown(ep->listener, SHUT_RDWR);
+    for (int one; (one = accept4(ep->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
+        (void)shutdown(one, SHUT_RDWR);
+        close(one);
     }
     close(ep->listener);
     close(ep->epoll);
@@ -612,7 +634,9 @@ static void send_streams(struct connection *connection) {
             struct op *op = stream->op;
 
             stream_stop(connection, stream);
-            if (op && op->kind == OP_SEND)
+            if (op && op->kind == OP_SEND && op->is_acknowledged)
+                op->state = OP_SENT;
+            else if (op && op->kind == OP_SEND)
                 op_end(op, 0, 0);
         }
     }

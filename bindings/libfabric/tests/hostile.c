@@ -332,6 +332,66 @@ static void endures(struct peer *peer) {
     close_peer(peer);
 }
 
+/* Takes the greeting of the side that connected, with its ring. */
+static const struct record *first_record(int one) {
+    struct greeting greeting;
+    struct iovec iov = {&greeting, sizeof(greeting)};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    const uint8_t *ring;
+    int memfd;
+
+    CHECK(recvmsg(one, &message, MSG_CMSG_CLOEXEC) == (ssize_t)sizeof(greeting));
+    memcpy(&memfd, CMSG_DATA(&control.header), sizeof(memfd));
+    ring = mmap(NULL, HEAD_BYTES + greeting.ring_bytes, PROT_READ, MAP_SHARED, memfd, 0);
+    CHECK(ring != MAP_FAILED);
+    close(memfd);
+    return (const struct record *)(const void *)(ring + HEAD_BYTES);
+}
+
+/* Asks for the bytes of a message that has brought them: the sender may use its buffer for something else. */
+static void asks_again(struct peer *peer) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(good.name));
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const struct record *sent;
+    struct ring ring = {.socket = -1};
+    int memfd;
+
+    memcpy(address.sun_path + 1, good.name, strlen(good.name));
+    CHECK(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0);
+    tell(peer, "", 1);
+    ring.socket = accept(listener, NULL, NULL);
+    CHECK(ring.socket >= 0);
+    hear(peer, &(char){0}, 1);
+    sent = first_record(ring.socket);
+    CHECK(sent->kind == RECORD_EAGER && sent->total == 8 && sent->flags & RECORD_ACKNOWLEDGE);
+    memfd = make_ring(HEAD_BYTES + RING_BYTES, F_SEAL_SHRINK, &ring.head);
+    greet(ring.socket, &good, sizeof(good), memfd);
+    put(&ring, &(struct record){.kind = RECORD_GO, .id = sent->id, .total = 8});
+    is_closed(ring.socket);
+}
+
+static void sends_once(struct peer *peer) {
+    char text[8] = "injected";
+    struct iovec iov = {text, sizeof(text)};
+    struct fi_cq_tagged_entry entry;
+
+    open_domain(peer, CAPS, MODES);
+    open_endpoint(peer);
+    hear(peer, &(char){0}, 1);
+    CHECK(fi_av_insert(peer->av, good.name, 1, &peer->other, 0, NULL) == 1);
+    struct fi_msg message = {&iov, NULL, 1, peer->other, NULL, 0};
+    UNTIL_ROOM(peer, fi_sendmsg(peer->ep, &message, FI_INJECT | FI_DELIVERY_COMPLETE | FI_COMPLETION));
+    tell(peer, "", 1);
+    CHECK(next(peer, &entry) == FI_ECONNRESET);
+    close_peer(peer);
+}
+
 int main(int count, char **arguments) {
     if (count < 3 || count > 4) {
         fprintf(stderr, "usage: %s MEMFERRY SOCKET [ROUNDS]\n", arguments[0]);
@@ -342,6 +402,7 @@ int main(int count, char **arguments) {
         rounds = (unsigned)atoi(arguments[3]);
     start_service(arguments[1], arguments[2]);
     play("a peer that does not keep the rules", attacks, endures, 0);
+    play("a receiver that asks again for what it has", asks_again, sends_once, 0);
     stop_service();
     printf("all scenes passed\n");
     return 0;

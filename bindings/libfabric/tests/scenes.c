@@ -131,6 +131,46 @@ static void send_early(struct peer *peer) {
     close_peer(peer);
 }
 
+/* All of it fits into the ring, where the receiver does not take it yet. */
+#define RING_FULL 100000
+
+static void takes_its_time(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char *memory = memory_of(RING_FULL);
+
+    open_peer(peer, CAPS, MODES);
+    meet(peer);
+    /* The message is announced, so that the receive asks for its bytes at once. */
+    for (int i = 0; i < 1000; i++)
+        progress(peer);
+    CHECK(fi_recv(peer->ep, memory, RING_FULL, NULL, FI_ADDR_UNSPEC, NULL) == 0);
+    wake_idle(peer);
+    hear_idle(peer);
+    CHECK(next(peer, &entry) == 0 && is_painted(memory, 0, RING_FULL, 4));
+    meet(peer);
+    close_peer(peer);
+}
+
+static void waits_for_delivery(struct peer *peer) {
+    char *memory = memory_of(RING_FULL);
+    struct iovec iov = {memory, RING_FULL};
+    struct fi_cq_tagged_entry entry;
+    char here;
+
+    open_peer(peer, CAPS, MODES);
+    paint(memory, RING_FULL, 4);
+    struct fi_msg message = {&iov, NULL, 1, peer->other, NULL, 0};
+    UNTIL_ROOM(peer, fi_sendmsg(peer->ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+    meet(peer);
+    CHECK(recv(peer->socket, &here, 1, 0) == 1);
+    for (int i = 0; i < 1000; i++)
+        CHECK(fi_cq_read(peer->cq, &entry, 1) == -FI_EAGAIN);
+    wake_idle(peer);
+    CHECK(next(peer, &entry) == 0);
+    meet(peer);
+    close_peer(peer);
+}
+
 static void peek(struct peer *peer, uint64_t tag, uint64_t flags, void *context, size_t length) {
     struct fi_msg_tagged message = {.addr = peer->other, .tag = tag, .context = context};
     struct fi_cq_tagged_entry entry;
@@ -386,6 +426,184 @@ static void lacks_rights(struct peer *peer) {
     close_peer(peer);
 }
 
+/* ---- Regions that end ---- */
+
+static void owns_a_target(struct peer *peer) {
+    char *memory = memory_of(MIB);
+    struct fid_mr *mr;
+    struct offer offer;
+
+    open_peer(peer, CAPS, MODES);
+    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL) == 0);
+    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
+    tell(peer, &offer, sizeof(offer));
+    meet(peer);
+    CHECK(is_painted(memory, 0, MIB, 8));
+    meet(peer);
+    meet(peer);
+    CHECK(is_painted(memory, 0, MIB, 9));
+    CHECK(fi_close(&mr->fid) == 0);
+    close_peer(peer);
+}
+
+/* A frame stays when its region is closed. A smaller region keeps it in use while the rest of its pages is replaced. */
+static void writes_what_replaced_a_frame(struct peer *peer) {
+    char *memory = memory_of(MIB), *rest = memory + 128 * 1024;
+    size_t length = MIB - 128 * 1024;
+    struct fid_mr *mr[3];
+    struct offer offer;
+
+    open_peer(peer, CAPS, MODES);
+    hear(peer, &offer, sizeof(offer));
+    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_WRITE, 0, 0, 0, &mr[0], NULL) == 0);
+    CHECK(fi_mr_reg(peer->domain, memory, 128 * 1024, FI_WRITE, 0, 0, 0, &mr[1], NULL) == 0);
+    CHECK(fi_close(&mr[0]->fid) == 0);
+    CHECK(mmap(rest, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == rest);
+    paint(memory, MIB, 8);
+    CHECK(write_once(peer, memory, MIB, offer.address, offer.key) == 0);
+    meet(peer);
+    meet(peer);
+    /* Registered too, it is still not what the frame holds. */
+    CHECK(fi_mr_reg(peer->domain, rest, length, FI_WRITE, 0, 0, 0, &mr[2], NULL) == 0);
+    paint(memory, MIB, 9);
+    CHECK(write_once(peer, memory, MIB, offer.address, offer.key) == 0);
+    meet(peer);
+    CHECK(fi_close(&mr[1]->fid) == 0 && fi_close(&mr[2]->fid) == 0);
+    close_peer(peer);
+}
+
+static void closes_within_a_read(struct peer *peer) {
+    char *memory = memory_of(REGION_BYTES);
+    struct offer offers[2];
+    struct fid_mr *mr[2];
+
+    open_peer(peer, CAPS, MODES);
+    paint(memory, REGION_BYTES, 1);
+    for (int i = 0; i < 2; i++) {
+        CHECK(fi_mr_reg(peer->domain, memory, REGION_BYTES, FI_REMOTE_READ, 0, 0, 0, &mr[i], NULL) == 0);
+        offers[i] = (struct offer){(uintptr_t)memory, fi_mr_key(mr[i])};
+    }
+    tell(peer, offers, sizeof(offers));
+    hear(peer, offers, 1);
+    CHECK(fi_close(&mr[0]->fid) == 0);
+    wake_idle(peer);
+    meet(peer);
+    CHECK(fi_close(&mr[1]->fid) == 0);
+    close_peer(peer);
+}
+
+/* Its plain memory needs more slots than there are, so a part of the read waits for one when the region is closed. */
+static void reads_what_is_closed(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char *memory = memory_of(REGION_BYTES);
+    struct offer offers[2];
+
+    open_peer(peer, CAPS, MODES);
+    hear(peer, offers, sizeof(offers));
+    CHECK(read_once(peer, memory, 8, offers[0].address, offers[0].key) == 0);
+    UNTIL_ROOM(peer, fi_read(peer->ep, memory, REGION_BYTES, NULL, peer->other, offers[0].address, offers[0].key, memory));
+    wake_idle(peer);
+    hear_idle(peer);
+    CHECK(next(peer, &entry) == FI_EKEYREJECTED && entry.op_context == memory);
+    CHECK(read_once(peer, memory, REGION_BYTES, offers[1].address, offers[1].key) == 0 && is_painted(memory, 0, REGION_BYTES, 1));
+    meet(peer);
+    close_peer(peer);
+}
+
+/* ---- Two endpoints, and children ---- */
+
+/* A second endpoint, with a vector of its own; names are exchanged again. */
+static struct fid_ep *second_endpoint(struct peer *peer, struct fid_av **av, fi_addr_t *other) {
+    struct fi_av_attr attr = {.type = FI_AV_TABLE};
+    char name[sizeof(peer->name)];
+    size_t length = sizeof(name);
+    struct fid_ep *ep;
+
+    CHECK(fi_av_open(peer->domain, &attr, av, NULL) == 0);
+    CHECK(fi_endpoint(peer->domain, peer->info, &ep, NULL) == 0);
+    CHECK(fi_ep_bind(ep, &(*av)->fid, 0) == 0 && fi_ep_bind(ep, &peer->cq->fid, FI_TRANSMIT | FI_RECV) == 0);
+    CHECK(fi_enable(ep) == 0 && fi_getname(&ep->fid, name, &length) == 0);
+    tell(peer, name, sizeof(name));
+    hear(peer, name, sizeof(name));
+    CHECK(fi_av_insert(*av, name, 1, other, 0, NULL) == 1);
+    return ep;
+}
+
+static void owns_with_two_endpoints(struct peer *peer) {
+    char *memory = memory_of(MIB);
+    fi_addr_t other;
+    struct fid_av *av;
+    struct fid_ep *ep;
+    struct fid_mr *mr;
+    struct offer offer;
+
+    open_peer(peer, CAPS, MODES);
+    ep = second_endpoint(peer, &av, &other);
+    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
+    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
+    tell(peer, &offer, sizeof(offer));
+    meet(peer);
+    /* Sees that the other side closed one of its endpoints. */
+    for (int i = 0; i < 1000; i++)
+        progress(peer);
+    meet(peer);
+    meet(peer);
+    CHECK(fi_close(&mr->fid) == 0 && fi_close(&ep->fid) == 0 && fi_close(&av->fid) == 0);
+    close_peer(peer);
+}
+
+static void reads_with_two_endpoints(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char *memory = memory_of(MIB);
+    fi_addr_t other;
+    struct fid_av *av;
+    struct fid_ep *ep;
+    struct offer offer;
+
+    open_peer(peer, CAPS, MODES);
+    ep = second_endpoint(peer, &av, &other);
+    hear(peer, &offer, sizeof(offer));
+    CHECK(read_once(peer, memory, MIB, offer.address, offer.key) == 0);
+    UNTIL_ROOM(peer, fi_read(ep, memory, MIB, NULL, other, offer.address, offer.key, NULL));
+    CHECK(next(peer, &entry) == 0);
+    CHECK(fi_close(&ep->fid) == 0 && fi_close(&av->fid) == 0);
+    meet(peer);
+    meet(peer);
+    CHECK(read_once(peer, memory, MIB, offer.address, offer.key) == 0);
+    meet(peer);
+    close_peer(peer);
+}
+
+static void leaves_a_child(struct peer *peer) {
+    pid_t child;
+
+    open_peer(peer, CAPS, MODES);
+    meet(peer);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        pause();
+        _exit(0);
+    }
+    CHECK(fi_close(&peer->ep->fid) == 0);
+    peer->ep = NULL;
+    hear(peer, &(char){0}, 1);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+}
+
+static void sends_to_what_a_child_has(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char *memory = memory_of(MIB);
+
+    open_peer(peer, CAPS, MODES);
+    UNTIL_ROOM(peer, fi_send(peer->ep, memory, MIB, NULL, peer->other, NULL));
+    meet(peer);
+    CHECK(next(peer, &entry) == FI_ECONNRESET);
+    tell(peer, "", 1);
+    close_peer(peer);
+}
+
 /* ---- Ends ---- */
 
 static void dies(struct peer *peer) {
@@ -510,6 +728,20 @@ static void sends_nonsense(struct peer *peer) {
     CHECK(fi_recvmsg(peer->ep, &message, FI_PEEK) == -FI_EINVAL);
 }
 
+static void binds_what_is_elsewhere(struct peer *peer, struct fid_ep *ep) {
+    struct fi_cntr_attr cntr_attr = {0};
+    struct fi_cq_attr cq_attr = {0};
+    struct fid_domain *domain;
+    struct fid_cntr *counter;
+    struct fid_cq *cq;
+
+    CHECK(fi_domain(peer->fabric, peer->info, &domain, NULL) == 0);
+    CHECK(fi_cq_open(domain, &cq_attr, &cq, NULL) == 0 && fi_cntr_open(domain, &cntr_attr, &counter, NULL) == 0);
+    CHECK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT) == -FI_EINVAL && fi_ep_bind(ep, &counter->fid, FI_SEND) == -FI_EINVAL);
+    CHECK(fi_close(&counter->fid) == 0 && fi_close(&cq->fid) == 0 && fi_close(&domain->fid) == 0);
+    CHECK(fi_accept(ep, NULL, 0) == -FI_ENOSYS);
+}
+
 static void makes_mistakes(struct peer *peer) {
     struct fi_cq_attr cq_attr = {.wait_obj = FI_WAIT_FD};
     const char *addresses = "memferry://0/0123456789abcdef\0memferry://0/0123456789ABCDEF\0memferry://x/1";
@@ -528,6 +760,7 @@ static void makes_mistakes(struct peer *peer) {
     CHECK(fi_mr_reg(peer->domain, peer, 1, FI_MULTICAST, 0, 0, 0, &mr, NULL) == -FI_EINVAL);
     CHECK(fi_mr_reg(peer->domain, (void *)-8, 16, FI_READ, 0, 0, 0, &mr, NULL) == -FI_EINVAL);
     CHECK(fi_endpoint(peer->domain, peer->info, &ep, NULL) == 0);
+    binds_what_is_elsewhere(peer, ep);
     CHECK(fi_enable(ep) == -FI_ENOAV);
     CHECK(fi_send(ep, peer, 1, NULL, peer->other, NULL) == -FI_EOPBADSTATE);
     CHECK(fi_ep_bind(ep, &peer->av->fid, 0) == 0 && fi_enable(ep) == -FI_ENOCQ);
@@ -573,6 +806,11 @@ int main(int count, char **arguments) {
     play("memory of a peer, with keys and offsets of the program", owns_scalable, uses_scalable, 0);
     play("memory of a peer that is no frame", owns_plain, uses_plain, 0);
     play("rights of regions", owns_with_one_right, lacks_rights, 0);
+    play("a region that is closed within a read", closes_within_a_read, reads_what_is_closed, 0);
+    play("memory that took the place of a frame", owns_a_target, writes_what_replaced_a_frame, 0);
+    play("two endpoints, one of which is closed", owns_with_two_endpoints, reads_with_two_endpoints, 0);
+    play("an endpoint that ends while a child has its sockets", leaves_a_child, sends_to_what_a_child_has, 0);
+    play("a long message that is acknowledged", takes_its_time, waits_for_delivery, 0);
     play("wrong requests", makes_mistakes, waits, 0);
     play("a peer that dies", outlives, dies, SIGKILL);
     if (geteuid() == 0) {
