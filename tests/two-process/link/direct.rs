@@ -98,7 +98,7 @@ fn without_the_administrator_no_memory_is_used_in_place() {
     let mut bed = bed(&alpha, &beta, MIB);
     bed.theirs.write(0, &noise(1 << 20, 1)).unwrap();
     let (_granted, token) = grant(&alpha, &bed.theirs, &bed.owner, DIRECT, &beta);
-    bed.queue.run(copy(&accept(&bed.client, token), &bed.own)).unwrap();
+    bed.queue.run(copy(accept(&bed.client, token), &bed.own)).unwrap();
     assert!(contents(&bed.own) == contents(&bed.theirs));
     assert_eq!(peer(&alpha).direct, 0);
 }
