@@ -102,7 +102,7 @@ mod tests {
         assert_eq!((token.to_string(), text.parse()), (text.clone(), Ok(token)));
         let direct = RemoteToken { rights: Rights::READ | Rights::DIRECT, ..token };
         assert_eq!(
-            (direct.to_string().as_str(), format!("{text}")),
+            (direct.to_string().as_str(), text.to_string()),
             (text.replace("/rw", "/rd").as_str(), text.clone())
         );
         assert_eq!(direct.to_string().parse(), Ok(direct));
