@@ -12,6 +12,8 @@ use super::{PATIENCE, contents, frame};
 
 /// Frames of this length are missing in the IOMMU of an engine that strays (`straying.rs`).
 pub(crate) const STRAY_BYTES: u64 = 3 << 12;
+/// How long frames are waited for before others are taken.
+const SOON: Duration = Duration::from_secs(2);
 /// The length of all other frames, which the engine has.
 const BYTES: u64 = 64 << 10;
 
@@ -33,20 +35,34 @@ fn noisy(client: &Client, bytes: u64, seed: u64) -> Frame {
     frame
 }
 
+/// Whether the condition holds soon: frames are mapped for the device after they are registered.
+fn soon(mut condition: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        if condition() {
+            return true;
+        }
+        if started.elapsed() >= SOON {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A pair of frames that the engine has. One that it does not map in time stays with the CPU for good, and its user's next ones for a
-/// while, which happens on a slow machine with much to do.
+/// while, which happens on a slow machine with much to do; then others are taken.
 fn pair(client: &Client, seed: u64) -> [Frame; 2] {
     let started = Instant::now();
     let mut queue = client.queue(4).expect("a queue");
     loop {
         let pair = [noisy(client, BYTES, seed), noisy(client, BYTES, seed + 1)];
-        let done = queue.run(copy(&pair[0], &pair[1])).expect("a copy");
-        assert!(contents(&pair[0]) == contents(&pair[1]));
-        if done.engine == EngineKind::External {
+        let mut is_copied =
+            || queue.run(copy(&pair[0], &pair[1])).expect("a copy").engine == EngineKind::External;
+        if soon(&mut is_copied) {
+            assert!(contents(&pair[0]) == contents(&pair[1]));
             return pair;
         }
         assert!(started.elapsed() < PATIENCE, "no copy by the engine: {:?}", state(client));
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -58,7 +74,7 @@ fn users(connect: &dyn Fn() -> Client) -> [User; 2] {
     loop {
         let users = [connect(), connect()].map(|client| User::new(client, requests::FRAMES / 2, frame));
         // Each has a frame for staging, too.
-        if state(&client).frames == before + requests::FRAMES as u32 + 2 {
+        if soon(|| state(&client).frames == before + requests::FRAMES as u32 + 2) {
             return users;
         }
         assert!(started.elapsed() < PATIENCE, "the engine does not map all frames: {:?}", state(&client));
