@@ -215,18 +215,25 @@ fn verdict_of_pingpong(said: &str) -> Result<(), String> {
     if is_complete { Ok(()) } else { Err("it did not say how many messages came back".to_owned()) }
 }
 
-/// A line without the tags of mpirun, which may be in its middle too.
-fn untagged(line: &str) -> String {
-    let text =
-        |part: &str| part.split_once(">:").map_or_else(|| part.to_owned(), |(_, text)| text.to_owned());
-    line.split("[1,").map(text).collect()
+/// What each process printed. mpirun's tags say whose text follows; the next tag may be in the middle of a line.
+fn by_process(said: &str, processes: usize) -> Vec<String> {
+    let mut texts = vec![String::new(); processes];
+    for part in said.split("[1,").skip(1) {
+        let Some((tag, text)) = part.split_once(">:") else { continue };
+        let process = tag.split_once(']').and_then(|(number, _)| number.parse::<usize>().ok());
+        if let Some(whole) = process.and_then(|process| texts.get_mut(process)) {
+            whole.push_str(text);
+        }
+    }
+    texts
 }
 
 /// Whether each process ran tests, and none failed.
 fn verdict_of_mpi4py(said: &str, processes: usize) -> Result<(), String> {
-    let lines: Vec<String> = said.lines().map(untagged).collect();
-    let passed = lines.iter().filter(|line| *line == "OK" || line.starts_with("OK (")).count();
-    let ran = lines.iter().filter(|line| line.starts_with("Ran ") && !line.starts_with("Ran 0 ")).count();
+    let texts = by_process(said, processes);
+    let count = |is_it: fn(&str) -> bool| texts.iter().filter(|text| text.lines().any(is_it)).count();
+    let passed = count(|line| line == "OK" || line.starts_with("OK ("));
+    let ran = count(|line| line.starts_with("Ran ") && !line.starts_with("Ran 0 "));
     if (passed, ran) == (processes, processes) {
         return Ok(());
     }
@@ -246,6 +253,19 @@ mod tests {
         for (part, other) in [("OK\n", "FAILED\n"), ("OK[1,1]", "FAILED[1,1]"), ("Ran 9", "Ran 0")] {
             assert!(verdict_of_mpi4py(&good.replacen(part, other, 1), 2).is_err(), "{part}");
         }
+    }
+
+    #[test]
+    fn words_of_a_process_follow_those_of_another_on_one_line() {
+        let good = "[1,2]<stderr>:---[1,0]<stderr>:Ran 9 tests in 1.0s\n[1,0]<stderr>:OK (skipped=4)\n\
+                    [1,1]<stderr>:Ran 9 tests in 1.1s\n[1,3]<stderr>:---[1,2]<stderr>:\n\
+                    [1,2]<stderr>:Ran 9 tests in 1.2s[1,2]<stderr>:\n[1,2]<stderr>:\n\
+                    [1,2]<stderr>:OK[1,2]<stderr>: (skipped=4)[1,2]<stderr>:\n[1,3]<stderr>:\n\
+                    [1,1]<stderr>:OK\n[1,3]<stderr>:Ran 9 tests in 1.3s\n[1,3]<stderr>:OK\n";
+        assert_eq!(verdict_of_mpi4py(good, 4), Ok(()));
+        let twice = good.replace("[1,3]<stderr>:OK", "[1,1]<stderr>:OK");
+        assert_eq!(verdict_of_mpi4py(&twice, 4).unwrap_err(), "4 of 4 processes ran tests, and 3 said OK");
+        assert!(verdict_of_mpi4py(&good.replace("OK[1,2]", "FAILED[1,2]"), 4).is_err());
     }
 
     #[test]
