@@ -270,7 +270,8 @@ pub(crate) fn processor_seconds(process: u32) -> Result<f64, BenchError> {
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
         // A thread may have ended meanwhile.
         let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        nanoseconds += text.split_whitespace().next().unwrap_or("0").parse::<u64>()?;
+        let first = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        nanoseconds += first.ok_or("the kernel does not report the processor time of threads (schedstat)")?;
     }
     Ok(nanoseconds as f64 / 1e9)
 }

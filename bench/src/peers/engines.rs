@@ -21,6 +21,7 @@ use self::theirs::{Theirs, own_benchmark};
 use super::other::Silence;
 use super::subject;
 use crate::BenchError;
+use crate::children::processor_seconds;
 use crate::placement::Class;
 use crate::rows::{Better, Row, Subject, Target};
 use crate::run::Run;
@@ -283,14 +284,7 @@ fn about(what: &str, peer: &str, class: Class) -> Subject {
 
 /// CPU time of a process's threads, ns.
 fn cpu_ns(process: u32) -> Result<f64, BenchError> {
-    let mut all = 0.0;
-    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        // The thread may have ended meanwhile.
-        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        let first = text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
-        all += first.ok_or("the kernel does not report the CPU time of threads (schedstat)")?;
-    }
-    Ok(all)
+    Ok(processor_seconds(process)? * 1e9)
 }
 
 #[cfg(test)]

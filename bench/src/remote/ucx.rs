@@ -11,14 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::BenchError;
-use crate::children::Program;
+use crate::children::{Program, loader};
 use crate::rows::Row;
-use crate::service::ucx::{NOT_INSTALLED, Perftest, Report};
+use crate::service::ucx::{NOT_INSTALLED, Perftest, Report, version_in};
 
 /// Names the folder into which `./x bench` unpacks a newer UCX.
 const VARIABLE: &str = "MEMFERRY_BENCH_UCX";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-const LOADER: &str = "ld-linux-x86-64.so.2";
 const PERFTEST: &str = "ucx_perftest";
 /// How long the program that prints the version may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -110,15 +109,8 @@ impl Ucx {
 
     /// The words that start a program of this machine with this UCX.
     pub(super) fn with(&self, program: &Path) -> Vec<String> {
-        let mut words = Vec::new();
-        if let Some(folder) = &self.folder {
-            let libraries = folder.join(LIBRARIES);
-            words.push(libraries.join(LOADER).display().to_string());
-            words.push("--library-path".to_owned());
-            words.push(libraries.display().to_string());
-        }
-        words.push(program.display().to_string());
-        words
+        let words = self.folder.as_ref().map(|folder| loader(&folder.join(LIBRARIES))).unwrap_or_default();
+        words.into_iter().chain([program.display().to_string()]).collect()
     }
 
     /// Runs one of the tests of UCX's benchmark. Also returns the processor time of the end that asks, in seconds.
@@ -134,12 +126,6 @@ impl Ucx {
         // A run of minutes is not given up for one that hung, or that the machine held up.
         perftest.run(test, bytes, count).or_else(|_| perftest.run(test, bytes, count))
     }
-}
-
-/// The version in what `ucx_info -v` prints: `# Version 1.13.1`, or since 1.14 `# Library version: 1.18.1`.
-fn version_in(text: &str) -> Option<&str> {
-    let numbers = |word: &&str| word.split('.').all(|part| part.parse::<u32>().is_ok());
-    text.lines().next()?.split_whitespace().find(numbers)
 }
 
 #[cfg(test)]

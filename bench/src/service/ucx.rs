@@ -175,7 +175,7 @@ impl Ucx {
     /// Its version, as its own program says it.
     pub(crate) fn version(&self) -> Option<String> {
         let output = self.start("ucx_info", &["-v"]).ok()?.output(Instant::now() + LIMIT).ok()??;
-        version(&output).map(str::to_owned)
+        version_in(&output).map(str::to_owned)
     }
 
     /// Runs one of its tests, both ends pinned.
@@ -239,7 +239,7 @@ fn children_seconds() -> Result<f64, BenchError> {
 }
 
 /// The version in the output of `ucx_info -v`.
-fn version(output: &str) -> Option<&str> {
+pub(crate) fn version_in(output: &str) -> Option<&str> {
     let after =
         |line| ["# Library version: ", "# Version "].iter().find_map(|start| str::strip_prefix(line, *start));
     output.lines().find_map(after)
@@ -389,9 +389,9 @@ mod tests {
 
     #[test]
     fn the_version_is_what_its_program_says() {
-        assert_eq!(version("# Library version: 1.23.0\n# Library path: /a\n"), Some("1.23.0"));
-        assert_eq!(version("# Version 1.13.1\n"), Some("1.13.1"));
-        assert_eq!(version("# Git branch\n"), None);
+        assert_eq!(version_in("# Library version: 1.23.0\n# Library path: /a\n"), Some("1.23.0"));
+        assert_eq!(version_in("# Version 1.13.1\n"), Some("1.13.1"));
+        assert_eq!(version_in("# Git branch\n"), None);
     }
 
     #[test]

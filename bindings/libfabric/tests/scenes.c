@@ -228,6 +228,17 @@ struct offer {
     uint64_t key;
 };
 
+/* Registers memory for the peer's accesses, and tells it where that is. */
+static struct fid_mr *offer_region(struct peer *peer, char *memory, uint64_t access) {
+    struct offer offer;
+    struct fid_mr *mr;
+
+    CHECK(fi_mr_reg(peer->domain, memory, MIB, access, 0, 0, 0, &mr, NULL) == 0);
+    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
+    tell(peer, &offer, sizeof(offer));
+    return mr;
+}
+
 static const struct {
     size_t place;
     size_t length;
@@ -431,12 +442,9 @@ static void lacks_rights(struct peer *peer) {
 static void owns_a_target(struct peer *peer) {
     char *memory = memory_of(MIB);
     struct fid_mr *mr;
-    struct offer offer;
 
     open_peer(peer, CAPS, MODES);
-    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL) == 0);
-    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
-    tell(peer, &offer, sizeof(offer));
+    mr = offer_region(peer, memory, FI_REMOTE_WRITE);
     meet(peer);
     CHECK(is_painted(memory, 0, MIB, 8));
     meet(peer);
@@ -535,13 +543,10 @@ static void owns_with_two_endpoints(struct peer *peer) {
     struct fid_av *av;
     struct fid_ep *ep;
     struct fid_mr *mr;
-    struct offer offer;
 
     open_peer(peer, CAPS, MODES);
     ep = second_endpoint(peer, &av, &other);
-    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
-    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
-    tell(peer, &offer, sizeof(offer));
+    mr = offer_region(peer, memory, FI_REMOTE_READ);
     meet(peer);
     /* Sees that the other side closed one of its endpoints. */
     for (int i = 0; i < 1000; i++)
@@ -608,13 +613,9 @@ static void sends_to_what_a_child_has(struct peer *peer) {
 
 static void dies(struct peer *peer) {
     char *memory = memory_of(MIB);
-    struct fid_mr *mr;
-    struct offer offer;
 
     open_peer(peer, CAPS, MODES);
-    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
-    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
-    tell(peer, &offer, sizeof(offer));
+    (void)offer_region(peer, memory, FI_REMOTE_READ);
     meet(peer);
     raise(SIGKILL);
 }
@@ -646,13 +647,9 @@ static void outlives(struct peer *peer) {
 static void owns_while_the_service_dies(struct peer *peer) {
     char *memory = memory_of(MIB);
     struct fi_cq_tagged_entry entry;
-    struct fid_mr *mr;
-    struct offer offer;
 
     open_peer(peer, CAPS, MODES);
-    CHECK(fi_mr_reg(peer->domain, memory, MIB, FI_REMOTE_READ, 0, 0, 0, &mr, NULL) == 0);
-    offer = (struct offer){(uintptr_t)memory, fi_mr_key(mr)};
-    tell(peer, &offer, sizeof(offer));
+    (void)offer_region(peer, memory, FI_REMOTE_READ);
     CHECK(fi_recv(peer->ep, memory, MIB, NULL, FI_ADDR_UNSPEC, NULL) == 0);
     CHECK(next(peer, &entry) == 0 && entry.len == MIB / 2);
     meet(peer);

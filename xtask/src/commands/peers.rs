@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 
 use crate::failure::Failure;
-use crate::guests::packages::{Packages, host_architecture};
+use crate::guests::packages::Packages;
 use crate::line::Line;
 use crate::setup::environments::TRANSFER_ENGINES;
 use crate::stages::{run, say};
@@ -37,10 +37,7 @@ pub(super) fn prepare(work: &Work, wants: impl Fn(&str) -> bool) -> PathBuf {
 type Step = fn(&Work) -> Result<(), Failure>;
 
 fn packages(work: &Work, name: &str) -> Result<Packages, Failure> {
-    match host_architecture()?.as_str() {
-        "amd64" => Ok(Packages::new(work.place.built(FOLDER).join(name), "amd64")),
-        other => Err(Failure::setup(format!("peers are unpacked for amd64 only, this is {other}"))),
-    }
+    Packages::to_compare_with(work.place.built(FOLDER).join(name))
 }
 
 fn glibc(work: &Work) -> Result<(), Failure> {

@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
-use crate::guests::packages::{Packages, host_architecture};
+use crate::guests::packages::Packages;
 use crate::layout;
 use crate::line::Line;
 use crate::stages::{run, say};
@@ -42,13 +42,13 @@ const FILE_SERVERS: [&str; 14] = [
     "libnfs13",
 ];
 
-fn folder(work: &Work, name: &str) -> PathBuf {
-    work.place.built("unpacked").join(name)
+fn packages(work: &Work, name: &str) -> Result<Packages, Failure> {
+    Packages::to_compare_with(work.place.built("unpacked").join(name))
 }
 
 /// UCX of a newer release of Debian with that release's C library; downloaded once, 6 MB and lists of packages.
 pub(super) fn newer_ucx(work: &Work) -> Result<PathBuf, Failure> {
-    let packages = of_amd64(work, "ucx")?;
+    let packages = packages(work, "ucx")?;
     if packages.finished().is_none() {
         say(format_args!("downloading UCX of {NEWER}"));
         packages.begin_with(&[NEWER])?;
@@ -64,7 +64,7 @@ pub(super) fn newer_ucx(work: &Work) -> Result<PathBuf, Failure> {
 
 /// Programs that send files, of this machine's release.
 pub(super) fn file_servers(work: &Work) -> Result<PathBuf, Failure> {
-    let packages = of_amd64(work, "file-servers")?;
+    let packages = packages(work, "file-servers")?;
     if packages.finished().is_none() {
         say("downloading rsync, sshd, nfs-ganesha and libnfs");
         packages.begin()?;
@@ -72,13 +72,6 @@ pub(super) fn file_servers(work: &Work) -> Result<PathBuf, Failure> {
         packages.finish("file servers")?;
     }
     Ok(packages.unpacked())
-}
-
-fn of_amd64(work: &Work, name: &str) -> Result<Packages, Failure> {
-    if host_architecture()? != "amd64" {
-        return Err(Failure::setup("packages to compare with are unpacked on amd64 only"));
-    }
-    Ok(Packages::new(folder(work, name), "amd64"))
 }
 
 fn stand_in(source: &Path, library: &Path) -> Line {

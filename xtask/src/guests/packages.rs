@@ -26,6 +26,16 @@ impl Packages {
         Self { folder, debian }
     }
 
+    /// Packages to compare with: they are programs and libraries for the machine of most figures.
+    pub(crate) fn to_compare_with(folder: PathBuf) -> Result<Self, Failure> {
+        match host_architecture()?.as_str() {
+            "amd64" => Ok(Self::new(folder, "amd64")),
+            other => Err(Failure::setup(format!(
+                "packages to compare with are unpacked on amd64 only, this is {other}"
+            ))),
+        }
+    }
+
     /// The folder of unpacked packages.
     pub(crate) fn unpacked(&self) -> PathBuf {
         self.folder.join("unpacking")
