@@ -136,6 +136,8 @@ pub(crate) enum Class {
     /// Cores of one core complex.
     Same,
     Across,
+    /// Not looked at: threads are not pinned, or the measurement outlasts the host's placement.
+    Any,
 }
 
 impl Class {
@@ -153,6 +155,7 @@ impl Class {
             Self::OneCore => "two threads of one core",
             Self::Same => "same core complex",
             Self::Across => "across core complexes",
+            Self::Any => "wherever they were",
         }
     }
 }

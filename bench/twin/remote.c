@@ -6,8 +6,9 @@
  * Two processes of this program: `remote serve BYTES` and `remote read BYTES`. Each prints the address of its UCX worker, and
  * reads that of the other one. Then the reader takes commands, one a line: `LENGTH COUNT AHEAD` reads the first LENGTH bytes COUNT times, in
  * chunks of 256 KiB, of which so many are under way, and prints the nanoseconds that it took. Both fill their memory with the same random
- * bytes from the same seed, the reader only to compare what came the first time. With a third word `thread`, another thread of the server
- * copies, as the service does beside its link.
+ * bytes from the same seed, the reader only to compare what came the first time. With the word `thread`, another thread of the server
+ * copies, as the service does beside its link. With the word `all`, both ends copy as often as links do: the server from its slot into a
+ * message, the reader from the message that came into its memory.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -32,6 +33,9 @@ static ucp_worker_h worker;
 static ucp_ep_h peer;
 static unsigned char *memory;
 static uint64_t memory_bytes;
+/* Copies of links are made as well, by way of these. */
+static int copies_all;
+static unsigned char *messages;
 
 static void fail(const char *what, const char *why) {
     fprintf(stderr, "remote twin: %s: %s\n", what, why);
@@ -130,11 +134,15 @@ static void send_one(void) {
     }
     unsigned slot = sent_count++ % SLOTS;
     is_done[slot] = 0;
+    unsigned char *bytes = slots + (uint64_t)slot * CHUNK;
+    if (copies_all) {
+        bytes = memcpy(messages + (uint64_t)slot * CHUNK, bytes, asked[slot].length);
+    }
     ucp_request_param_t parameters = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                                       .cb.send = on_sent,
                                       .user_data = &is_done[slot]};
-    void *request = ucp_am_send_nbx(peer, DATA, &asked[slot], sizeof asked[slot], slots + (uint64_t)slot * CHUNK,
-                                    asked[slot].length, &parameters);
+    void *request = ucp_am_send_nbx(peer, DATA, &asked[slot], sizeof asked[slot], bytes, asked[slot].length,
+                                    &parameters);
     if (UCS_PTR_IS_ERR(request)) {
         must("ucp_am_send_nbx", UCS_PTR_STATUS(request));
     }
@@ -169,12 +177,33 @@ static void serve(int by_thread) {
 }
 
 static uint64_t arrived;
+/* What comes, by the message that it comes into; that of a chunk is free when as many others are under way as may be. */
+static struct request coming[SLOTS];
+static uint64_t came;
 
-static void on_received(void *request, ucs_status_t status, size_t length, void *none) {
-    (void)length, (void)none;
-    must("receiving", status);
+/* A chunk is there. */
+static void arrive(struct request *one) {
+    if (copies_all) {
+        memcpy(memory + one->offset, messages + (uint64_t)(one - coming) * CHUNK, one->length);
+        one->length = 0;
+    }
     arrived++;
+}
+
+static void on_received(void *request, ucs_status_t status, size_t length, void *one) {
+    (void)length;
+    must("receiving", status);
+    arrive(one);
     ucp_request_free(request);
+}
+
+static struct request *place_for(const struct request *one) {
+    unsigned slot = came++ % SLOTS;
+    while (copies_all && coming[slot].length) {
+        slot = (slot + 1) % SLOTS;
+    }
+    coming[slot] = *one;
+    return &coming[slot];
 }
 
 static ucs_status_t on_data(void *none, const void *header, size_t header_length, void *data, size_t length,
@@ -193,12 +222,18 @@ static ucs_status_t on_data(void *none, const void *header, size_t header_length
         arrived++;
         return UCS_OK;
     }
-    ucp_request_param_t parameters = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.recv_am = on_received};
-    void *request = ucp_am_recv_data_nbx(worker, data, memory + one.offset, length, &parameters);
+    struct request *place = place_for(&one);
+    unsigned char *bytes = copies_all ? messages + (uint64_t)(place - coming) * CHUNK : memory + one.offset;
+    ucp_request_param_t parameters = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                      .cb.recv_am = on_received,
+                                      .user_data = place};
+    void *request = ucp_am_recv_data_nbx(worker, data, bytes, length, &parameters);
     if (UCS_PTR_IS_ERR(request)) {
         must("ucp_am_recv_data_nbx", UCS_PTR_STATUS(request));
     }
-    arrived += request == NULL;
+    if (request == NULL) {
+        arrive(place);
+    }
     return UCS_INPROGRESS;
 }
 
@@ -301,12 +336,22 @@ static void meet(void) {
 
 int main(int count, char **words) {
     if (count < 3) {
-        fail("use", "remote serve|read BYTES [thread]");
+        fail("use", "remote serve|read BYTES [thread] [all]");
     }
     int serves = strcmp(words[1], "serve") == 0;
+    int by_thread = 0;
+    for (int word = 3; word < count; word++) {
+        by_thread |= strcmp(words[word], "thread") == 0;
+        copies_all |= strcmp(words[word], "all") == 0;
+    }
     memory_bytes = strtoull(words[2], NULL, 10);
     memory = pages(memory_bytes);
     start_ucx();
+    if (copies_all) {
+        messages = pages((uint64_t)SLOTS * CHUNK);
+        memset(messages, 1, (uint64_t)SLOTS * CHUNK);
+        add(messages, (uint64_t)SLOTS * CHUNK);
+    }
     if (serves) {
         fill(memory, memory_bytes);
         slots = pages((uint64_t)SLOTS * CHUNK);
@@ -319,7 +364,7 @@ int main(int count, char **words) {
     }
     meet();
     if (serves) {
-        serve(count > 3 && strcmp(words[3], "thread") == 0);
+        serve(by_thread);
     } else {
         take_commands();
     }

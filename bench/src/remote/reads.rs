@@ -3,7 +3,7 @@
 use memferry::Rights;
 
 use super::nodes::{Nodes, Reach, Way};
-use super::twin::{self, Twin};
+use super::twin::{self, Copies, Twin};
 use super::{Scene, nodes};
 use crate::BenchError;
 use crate::rows::{Row, Target};
@@ -38,6 +38,7 @@ const SIZES: [Size; 2] = [
 struct Figures {
     ucx: Vec<f64>,
     twin: Vec<f64>,
+    twin_all: Vec<f64>,
     ours: Vec<f64>,
     direct: Vec<f64>,
     processor_client: Vec<f64>,
@@ -50,11 +51,12 @@ struct Figures {
 enum Side {
     Ucx,
     Twin,
+    TwinAll,
     Ours,
     Direct,
 }
 
-const SIDES: [Side; 4] = [Side::Ucx, Side::Twin, Side::Ours, Side::Direct];
+const SIDES: [Side; 5] = [Side::Ucx, Side::Twin, Side::TwinAll, Side::Ours, Side::Direct];
 
 pub(super) fn measure(run: &Run, scene: &Scene<'_>) -> Result<Vec<Row>, BenchError> {
     let program = twin::program(run)?;
@@ -62,8 +64,10 @@ pub(super) fn measure(run: &Run, scene: &Scene<'_>) -> Result<Vec<Row>, BenchErr
     let nodes = Nodes::start(run, Way::Ucx(scene.ucx, scene.transport))?;
     let mut reach = Reach::open(&nodes, longest, Rights::READ)?;
     let mut direct = Reach::open(&nodes, longest, Rights::READ | Rights::DIRECT)?;
-    let mut twin = Twin::start(scene, &program, longest)?;
+    let mut twin = Twin::start(scene, &program, longest, Copies::One)?;
     twin.read(longest, 1, CHUNKS)?;
+    let mut twin_all = Twin::start(scene, &program, longest, Copies::All)?;
+    twin_all.read(longest, 1, CHUNKS)?;
     let rounds = run.part("remote reads", ROUNDS);
     let mut figures: [Figures; SIZES.len()] = Default::default();
     for round in 0..rounds {
@@ -74,6 +78,10 @@ pub(super) fn measure(run: &Run, scene: &Scene<'_>) -> Result<Vec<Row>, BenchErr
                     Side::Twin => {
                         let seconds = twin.read(size.bytes, size.count, size.chunks)?;
                         figures.twin.push(size.rate(seconds));
+                    }
+                    Side::TwinAll => {
+                        let seconds = twin_all.read(size.bytes, size.count, size.chunks)?;
+                        figures.twin_all.push(size.rate(seconds));
                     }
                     Side::Ours => ask_link(&nodes, &mut reach, size, figures)?,
                     Side::Direct => {
@@ -138,8 +146,10 @@ fn rows(scene: &Scene<'_>, size: &Size, figures: &Figures) -> Vec<Row> {
     let mut rows = vec![
         row("UCX's get", "MiB/s", Target::None, &figures.ucx),
         row("twin with the owner's copy", "MiB/s", Target::None, &figures.twin),
+        row("twin with all copies of the links", "MiB/s", Target::None, &figures.twin_all),
         row("read, checked at the owner", "MiB/s", Target::None, &figures.ours),
         row("read against the twin", "ratio", OVER_TWIN, &against(&figures.twin)),
+        row("read against the twin with all copies", "ratio", Target::None, &against(&figures.twin_all)),
         row("read against UCX's get", "ratio", Target::None, &against(&figures.ucx)),
         row("direct read", "MiB/s", Target::None, &figures.direct),
         row("direct read against UCX's get", "ratio", OVER_UCX, &direct),

@@ -76,6 +76,15 @@ impl Drop for End {
     }
 }
 
+/// How often the bytes are copied besides UCX's own copies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// By the owner.
+    One,
+    /// Also from its slot into a message, and from the message into the reader's memory, as links do.
+    All,
+}
+
 /// Both ends, which know the addresses of each other.
 pub(super) struct Twin {
     reader: End,
@@ -84,12 +93,18 @@ pub(super) struct Twin {
 
 impl Twin {
     /// Starts both with memory of so many bytes.
-    pub(super) fn start(scene: &Scene<'_>, program: &Path, bytes: u64) -> Result<Self, BenchError> {
+    pub(super) fn start(
+        scene: &Scene<'_>,
+        program: &Path,
+        bytes: u64,
+        copies: Copies,
+    ) -> Result<Self, BenchError> {
         let bytes = bytes.to_string();
         let cpus = std::thread::available_parallelism()?.get();
-        let copies = if cpus < CPUS_FOR_A_THREAD { "itself" } else { "thread" };
-        let mut server = End::start(scene, program, &["serve", &bytes, copies])?;
-        let mut reader = End::start(scene, program, &["read", &bytes])?;
+        let who = if cpus < CPUS_FOR_A_THREAD { "itself" } else { "thread" };
+        let copies = if copies == Copies::All { "all" } else { "one" };
+        let mut server = End::start(scene, program, &["serve", &bytes, who, copies])?;
+        let mut reader = End::start(scene, program, &["read", &bytes, copies])?;
         let addresses = [server.line()?, reader.line()?];
         reader.say(&addresses[0])?;
         server.say(&addresses[1])?;

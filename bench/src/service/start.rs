@@ -153,7 +153,7 @@ fn rows(class: Class, measured: &[Measured]) -> Vec<Row> {
     // Two cache lines go each way: across complexes that alone takes longer than the system call.
     let (nop, small) = match class {
         Class::Same | Class::OneCore | Class::OneCpu => (1.1, Target::AtMost(1.2)),
-        Class::Across => (3.5, Target::None),
+        Class::Across | Class::Any => (3.5, Target::None),
     };
     let ns = |name: &str, target, value| Row::new(name, "ns", target, &of(value));
     let ratio = |name: &str, target, value| Row::new(name, "ratio", target, &of(value));

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backlog::Unsent;
 use crate::config::{Config, connects};
+use crate::packet::Packet;
 use crate::report::{Rare, tell};
 use crate::secure::{self, HandshakeError, Secured};
 use crate::traffic::Snapshot;
@@ -77,7 +78,7 @@ pub(crate) struct Up {
     pub(crate) greeting: Greeting,
     /// The key that the peer puts before its messages over UCX.
     pub(crate) own_key: u128,
-    pub(crate) sender: Sender<(Vec<u8>, Unsent)>,
+    pub(crate) sender: Sender<(Packet, Unsent)>,
     stream: TcpStream,
 }
 
@@ -262,13 +263,13 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -
     }
     reader.settle()?;
     drop(stranger);
-    let (sender, to_send) = mpsc::channel::<(Vec<u8>, Unsent)>();
+    let (sender, to_send) = mpsc::channel::<(Packet, Unsent)>();
     let stream = reader.stream()?;
     let ended = reader.stream()?;
     spawn("link-writer", move || {
         // Ends when the other thread has dropped the sender, or the connection has ended.
-        while let Ok((message, _unsent)) = to_send.recv() {
-            if writer.send(&message).is_err() {
+        while let Ok((packet, _unsent)) = to_send.recv() {
+            if writer.send(packet.message()).is_err() {
                 break;
             }
         }

@@ -46,14 +46,15 @@ impl Hold {
         self.length
     }
 
-    /// Adds a copy of the bytes.
+    /// Copies the bytes, as many as there are.
     ///
     /// # Errors
-    /// [`Failure::MemoryFault`] if a page cannot be had.
-    pub(crate) fn read_to(&self, bytes: &mut Vec<u8>) -> Result<(), Failure> {
-        let begin = bytes.len();
-        bytes.resize(begin + self.length as usize, 0);
-        match guarded([&self.memory], || self.memory.read(self.offset, &mut bytes[begin..])) {
+    /// [`Failure::MemoryFault`] if a page cannot be had, or there are not so many.
+    pub(crate) fn read(&self, bytes: &mut [u8]) -> Result<(), Failure> {
+        if bytes.len() as u64 != self.length {
+            return Err(Failure::MemoryFault);
+        }
+        match guarded([&self.memory], || self.memory.read(self.offset, bytes)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Failure::MemoryFault),
         }
@@ -62,7 +63,7 @@ impl Hold {
     /// Replaces the bytes.
     ///
     /// # Errors
-    /// As [`read_to`](Self::read_to).
+    /// As [`read`](Self::read).
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
         if bytes.len() as u64 != self.length {
             return Err(Failure::MemoryFault);
@@ -102,14 +103,15 @@ mod tests {
         let memory = Mapping::owned(vec![7; 8]);
         let read = Hold::of(&job(near(&memory), far(WINDOW, 3)), WINDOW).unwrap();
         let bytes = |hold: &Hold| {
-            let mut bytes = vec![9];
-            hold.read_to(&mut bytes).map(|()| bytes)
+            let mut bytes = [9; 4];
+            hold.read(&mut bytes).map(|()| bytes)
         };
-        assert_eq!((read.slot, read.writes, bytes(&read)), (3, false, Ok(vec![9, 7, 7, 7, 7])));
+        assert_eq!((read.slot, read.writes, bytes(&read)), (3, false, Ok([7; 4])));
         let write = Hold::of(&job(far(WINDOW, 5), near(&memory)), WINDOW).unwrap();
         assert_eq!((write.slot, write.writes, write.write(&[1, 2, 3, 4])), (5, true, Ok(())));
-        assert_eq!(bytes(&read), Ok(vec![9, 1, 2, 3, 4]));
+        assert_eq!(bytes(&read), Ok([1, 2, 3, 4]));
         assert_eq!(write.write(&[1, 2, 3]), Err(Failure::MemoryFault), "not as many as were allowed");
+        assert_eq!(read.read(&mut [0; 5]), Err(Failure::MemoryFault));
         // A frame of another node, two of them, and memory of this node only.
         for job in [
             job(near(&memory), far(WINDOW + 1, 0)),

@@ -19,6 +19,7 @@ use crate::connections::{self, Event};
 use crate::frames::RemoteFrames;
 use crate::node::Node;
 use crate::owner::{Owner, OwnerError};
+use crate::packet::Pool;
 use crate::report::tell;
 use crate::status::{self, StatusError, StatusOptions};
 use crate::ucx::{self, LIBRARY, Ucx};
@@ -153,7 +154,8 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     let own = (config.name, ServiceId(u128::from(random()?) << 64 | u128::from(random()?)));
     let frames = RemoteFrames::new(config.peers.keys().copied().collect(), own);
     engine.watch_frames(frames.clone());
-    let ucx = match Ucx::load(&options.library, config.peers.len()) {
+    let pool = Pool::default();
+    let ucx = match Ucx::load(&options.library, config.peers.len(), pool.clone()) {
         Ok(ucx) => {
             tell(format_args!("node {} uses UCX {}", config.name, ucx.version()));
             Some(ucx)
@@ -165,7 +167,7 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
     let client = Client::connect(&options.socket)?;
-    let mut owner = Owner::new(client, config.peers.len())?;
+    let mut owner = Owner::new(client, config.peers.len(), pool.clone())?;
     if config.peers.values().any(|peer| peer.direct)
         && let Err(error) = owner.open_window(own)
     {
@@ -173,7 +175,7 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     }
     let (sender, events) = connections::start(&config, address)?;
     answer_status(&options.status, sender);
-    let mut node = Node::new(config, (events, ucx), frames, owner, random()?);
+    let mut node = Node::new(config, (events, ucx, pool), frames, owner, random()?);
     let mut news = Instant::now();
     let mut ticked = Instant::now();
     loop {

@@ -26,6 +26,7 @@ mod links;
 pub mod message;
 mod node;
 mod owner;
+mod packet;
 mod report;
 mod requests;
 mod secure;

@@ -23,11 +23,12 @@ use crate::frames::RemoteFrames;
 use crate::links::{Attached, Link, Links};
 use crate::message::{Attachment, BadMessage, Message, WINDOW};
 use crate::owner::{Answer, Brought, Owner, OwnerError, Served};
+use crate::packet::{Packet, Pool};
 use crate::report::tell;
 use crate::requests::{Request, time_for};
 use crate::traffic::{PeerStatus, Recent, Snapshot, Traffic, Transport};
 use crate::turns::{Turn, Turns};
-use crate::ucx::{KEY_BYTES, Ucx};
+use crate::ucx::Ucx;
 
 /// Part of the timeout after which a link without traffic is pinged.
 const PING_PART: u32 = 5;
@@ -38,6 +39,7 @@ pub(crate) struct Node {
     config: Config,
     events: Receiver<Event>,
     ucx: Option<Ucx>,
+    pool: Pool,
     frames: RemoteFrames,
     links: Links,
     turns: Turns,
@@ -62,7 +64,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(
         config: Config,
-        (events, ucx): (Receiver<Event>, Option<Ucx>),
+        (events, ucx, pool): (Receiver<Event>, Option<Ucx>, Pool),
         frames: RemoteFrames,
         owner: Owner,
         first_transfer: u64,
@@ -84,6 +86,7 @@ impl Node {
             config,
             events,
             ucx,
+            pool,
             frames,
             links: Links::default(),
             turns: Turns::default(),
@@ -161,13 +164,12 @@ impl Node {
         }
         let link = self.links.get_mut(&node).ok_or(Failure::Cancelled)?;
         let message = Message::Done { operation, outcome: Ok(0) };
-        let mut bytes = link.ucx_key.map_or_else(Vec::new, |key| key.to_le_bytes().to_vec());
-        bytes.extend_from_slice(&message.encode(0));
-        hold.read_to(&mut bytes)?;
+        let mut packet = Packet::new(&self.pool, &message, hold.length() as usize);
+        hold.read(packet.payload_mut())?;
         self.owner.answered_in_place(&mut link.served, hold.slot);
         self.answered(node, &message, Some((transfer, 0)), hold.length());
         self.count_direct(node);
-        self.send_encoded(node, bytes);
+        self.send(node, packet, true);
         Ok(())
     }
 
@@ -225,13 +227,13 @@ impl Node {
             match link.attached.get(&request.frame) {
                 Some(Attached::As(attachment)) => {
                     if link.outstanding < WINDOW
-                        && let Some(message) = request.next(self.next_number, *attachment)
+                        && let Some(packet) = request.next(&self.pool, self.next_number, *attachment)
                     {
                         self.accesses.insert(self.next_number, number);
                         self.next_number = self.next_number.wrapping_add(1);
                         link.outstanding += 1;
                         link.last = number;
-                        to_send = Some((message, true));
+                        to_send = Some((packet, true));
                     }
                 }
                 Some(Attached::Asked(..)) => {}
@@ -243,7 +245,7 @@ impl Node {
                         let attach = Message::Attach { id, service, token, user };
                         link.attached.insert(request.frame, Attached::Asked(id, Instant::now()));
                         link.outstanding += 1;
-                        to_send = Some((attach.encode(0), false));
+                        to_send = Some((Packet::short(&attach), false));
                     } else {
                         request.fail(Failure::Cancelled);
                     }
@@ -256,8 +258,8 @@ impl Node {
         {
             self.complete(engine, node, request);
         }
-        let Some((message, is_data)) = to_send else { return false };
-        self.send(node, message, is_data);
+        let Some((packet, is_data)) = to_send else { return false };
+        self.send(node, packet, is_data);
         true
     }
 
@@ -277,37 +279,17 @@ impl Node {
     }
 
     /// Sends a message to a peer: `is_data` over UCX if that may be.
-    fn send(&mut self, node: NodeName, message: Vec<u8>, is_data: bool) {
-        let key = self.links.get(&node).and_then(|link| link.ucx_key).filter(|_| is_data);
-        let bytes = match key {
-            Some(key) => {
-                let mut bytes = Vec::with_capacity(KEY_BYTES + message.len());
-                bytes.extend_from_slice(&key.to_le_bytes());
-                bytes.extend_from_slice(&message);
-                bytes
-            }
-            None => message,
-        };
-        self.send_bytes(node, bytes, key.is_some());
-    }
-
-    /// Sends what is to go over UCX with its key, else without one.
-    fn send_encoded(&mut self, node: NodeName, bytes: Vec<u8>) {
-        let over_ucx = self.links.get(&node).is_some_and(|link| link.ucx_key.is_some());
-        self.send_bytes(node, bytes, over_ucx);
-    }
-
-    fn send_bytes(&mut self, node: NodeName, bytes: Vec<u8>, over_ucx: bool) {
+    fn send(&mut self, node: NodeName, packet: Packet, is_data: bool) {
         let Some(link) = self.links.get_mut(&node) else { return };
         link.sent = Instant::now();
-        let Some(unsent) = link.backlog.add(bytes.len()) else {
+        let Some(unsent) = link.backlog.add(packet.memory()) else {
             link.is_full = true;
             return;
         };
-        match (over_ucx, &mut self.ucx) {
-            (true, Some(ucx)) => ucx.send(link.up.connection, bytes, unsent),
+        match (link.ucx_key, &mut self.ucx) {
+            (Some(key), Some(ucx)) if is_data => ucx.send(link.up.connection, packet.with_key(key), unsent),
             // It fails if the connection has ended, which an event reports.
-            _ => drop(link.up.sender.send((bytes, unsent))),
+            _ => drop(link.up.sender.send((packet, unsent))),
         }
     }
 
@@ -343,9 +325,9 @@ impl Node {
         let mut messages = Vec::new();
         let mut failed = Vec::new();
         let any = self.ucx.as_mut().is_some_and(|ucx| ucx.poll(&mut messages, &mut failed));
-        for bytes in messages {
+        for buffer in messages {
             // Anybody can send here. Only a peer knows the key of its connection.
-            let Some((key, message)) = bytes.split_first_chunk() else { continue };
+            let Some((key, message)) = buffer.bytes().split_first_chunk() else { continue };
             let key = u128::from_le_bytes(*key);
             if let Some(node) = self.links.sender(key) {
                 self.message(engine, node, message);
@@ -584,7 +566,7 @@ impl Node {
                 matches!(outcome, Err(PeerReason::NoSuchGrant | PeerReason::Revoked | PeerReason::Expired));
             if is_gone && let Some(Attached::As(attachment)) = link.attached.get(&frame).copied() {
                 link.attached.remove(&frame);
-                self.send(node, Message::Detach { attachment }.encode(0), false);
+                self.send(node, Packet::short(&Message::Detach { attachment }), false);
             }
         }
         self.advance_all(engine, node);
@@ -602,7 +584,7 @@ impl Node {
             }
         }
         for (node, attachment) in gone {
-            self.send(node, Message::Detach { attachment }.encode(0), false);
+            self.send(node, Packet::short(&Message::Detach { attachment }), false);
         }
     }
 
@@ -625,11 +607,9 @@ impl Node {
         }
         for answer in std::mem::take(&mut self.answers) {
             let Some(node) = self.links.node_of(answer.connection) else { continue };
-            let Answer { access, message, payload, .. } = answer;
-            self.answered(node, &message, access, payload.len() as u64);
-            let mut bytes = message.encode(payload.len());
-            bytes.extend_from_slice(&payload);
-            self.send(node, bytes, matches!(message, Message::Done { .. }));
+            let Answer { access, message, packet, .. } = answer;
+            self.answered(node, &message, access, packet.payload_length() as u64);
+            self.send(node, packet, matches!(message, Message::Done { .. }));
         }
         Ok(any)
     }
@@ -692,7 +672,7 @@ impl Node {
         let due = |link: &Link| link.sent.elapsed() > quiet;
         let due: Vec<_> = self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
         for node in due {
-            self.send(node, Message::Ping.encode(0), false);
+            self.send(node, Packet::short(&Message::Ping), false);
         }
     }
 

@@ -19,6 +19,7 @@ use memferry::{
 use thiserror::Error;
 
 use crate::message::{Attachment, BadMessage, CHUNK_BYTES, Message, WINDOW};
+use crate::packet::{Packet, Pool};
 use crate::turns::{Needs, Turn};
 
 /// Accesses that the service does at a time.
@@ -166,7 +167,15 @@ pub(crate) struct Answer {
     /// The transfer that it belongs to, if it is an access, and bytes that were written.
     pub(crate) access: Option<(u64, u64)>,
     pub(crate) message: Message,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) packet: Packet,
+}
+
+impl Answer {
+    /// An answer without bytes.
+    fn short(connection: u64, access: Option<(u64, u64)>, message: Message) -> Self {
+        let packet = Packet::short(&message);
+        Self { connection, access, message, packet }
+    }
 }
 
 /// The link as a client of its service.
@@ -176,6 +185,7 @@ pub(crate) struct Owner {
     service: ServiceId,
     queue: Queue,
     staging: Frame,
+    pool: Pool,
     /// As large as the staging frame, without memory: see [`direct`](crate::direct).
     window: Option<Frame>,
     /// Connections of accesses that wait again.
@@ -215,7 +225,7 @@ impl<T> From<SubmitError<T>> for NotBegun {
 
 impl Owner {
     /// A client that serves so many peers.
-    pub(crate) fn new(client: Client, peers: usize) -> Result<Self, OwnerError> {
+    pub(crate) fn new(client: Client, peers: usize, pool: Pool) -> Result<Self, OwnerError> {
         let service = client.identify(client.session())?.service;
         let queue = client.queue(2 * SLOTS)?;
         let staging = client.frame(u64::from(SLOTS) * CHUNK_BYTES).alloc()?;
@@ -227,6 +237,7 @@ impl Owner {
             service,
             queue,
             staging,
+            pool,
             window: None,
             again: Vec::new(),
             free,
@@ -366,7 +377,7 @@ impl Owner {
                 Err(NotBegun::Lost) => return Err(OwnerError::Lost),
             };
             let message = Message::Attached { id: operation, outcome };
-            answers.push(Answer { connection, access: None, message, payload: Vec::new() });
+            answers.push(Answer::short(connection, None, message));
             return Ok(Turn::Begun(served.needs()));
         }
         if self.queue.outstanding() >= SLOTS as usize {
@@ -393,7 +404,7 @@ impl Owner {
                 self.free.push(slot);
                 let message = Message::Done { operation, outcome: Err(reason) };
                 let access = Some((asked.transfer, 0));
-                answers.push(Answer { connection, access, message, payload: Vec::new() });
+                answers.push(Answer::short(connection, access, message));
             }
             Err(NotBegun::Lost) => return Err(OwnerError::Lost),
         }
@@ -508,17 +519,19 @@ impl Owner {
             if matches!(outcome, Err(PeerReason::Revoked | PeerReason::Expired)) {
                 served.forget_grant(attachment);
             }
-            let mut payload = Vec::new();
-            if outcome.is_ok() && read > 0 {
-                payload.resize(read as usize, 0);
-                if self.staging.read(u64::from(slot) * CHUNK_BYTES, &mut payload).is_err() {
-                    payload.clear();
-                    outcome = Err(PeerReason::Failed);
-                }
-            }
             let access = Some((transfer, if outcome.is_ok() { written } else { 0 }));
             let message = Message::Done { operation, outcome };
-            answers.push(Answer { connection, access, message, payload });
+            if outcome.is_err() || read == 0 {
+                answers.push(Answer::short(connection, access, message));
+                continue;
+            }
+            let mut packet = Packet::new(&self.pool, &message, read as usize);
+            if self.staging.read(u64::from(slot) * CHUNK_BYTES, packet.payload_mut()).is_ok() {
+                answers.push(Answer { connection, access, message, packet });
+            } else {
+                let message = Message::Done { operation, outcome: Err(PeerReason::Failed) };
+                answers.push(Answer::short(connection, access, message));
+            }
         }
         Ok(any)
     }

@@ -15,6 +15,7 @@ use memferry_engine::{Engine, Failure, Job, Mapping, PeerReason, WorkId, guarded
 
 use crate::divide::{Piece, Work, take_chunk};
 use crate::message::{CRC_BYTES, Message};
+use crate::packet::{Packet, Pool};
 
 /// Accesses of one request that are under way at a time: enough to keep both services and the wire busy.
 const AHEAD: usize = 8;
@@ -146,7 +147,7 @@ impl Request {
     }
 
     /// The next access to send, under the number `operation`; `None` if there is none now.
-    pub(crate) fn next(&mut self, operation: u32, attachment: u32) -> Option<Vec<u8>> {
+    pub(crate) fn next(&mut self, pool: &Pool, operation: u32, attachment: u32) -> Option<Packet> {
         let ahead = if matches!(self.work, Work::Transfer { in_order: true, .. }) { 1 } else { AHEAD };
         if self.failure.is_some() || self.sent.len() >= ahead {
             return None;
@@ -162,14 +163,14 @@ impl Request {
                 let named = chunk.iter().map(|piece| (piece.remote, piece.length as u32)).collect();
                 let access =
                     Message::Access { operation, transfer: self.transfer, attachment, write, pieces: named };
-                let mut message = access.encode(if write { bytes as usize } else { 0 });
-                if write && gather(&chunk, &mut message).is_err() {
+                let mut packet = Packet::new(pool, &access, if write { bytes as usize } else { 0 });
+                if write && gather(&chunk, packet.payload_mut()).is_err() {
                     self.fail(Failure::MemoryFault);
                     return None;
                 }
                 let pieces = if write { Vec::new() } else { chunk };
                 self.note_sent(operation, bytes, pieces);
-                Some(message)
+                Some(packet)
             }
             Work::Crc { offset, length, .. } => {
                 // One after the other: each begins with the value of the one before.
@@ -188,7 +189,7 @@ impl Request {
                 *offset += bytes;
                 *length -= bytes;
                 self.note_sent(operation, bytes, Vec::new());
-                Some(message.encode(0))
+                Some(Packet::short(&message))
             }
         }
     }
@@ -271,13 +272,12 @@ impl Request {
     }
 }
 
-/// Adds the bytes of local frames to a message.
-fn gather(pieces: &[Piece], message: &mut Vec<u8>) -> Result<(), Failure> {
+/// Reads the bytes of local frames that a message brings.
+fn gather(pieces: &[Piece], mut bytes: &mut [u8]) -> Result<(), Failure> {
     for piece in pieces {
-        let begin = message.len();
-        message.resize(begin + piece.length as usize, 0);
-        let bytes = &mut message[begin..];
-        access(&piece.local, || piece.local.read(piece.offset, bytes))?;
+        let (part, rest) = bytes.split_at_mut(piece.length as usize);
+        access(&piece.local, || piece.local.read(piece.offset, part))?;
+        bytes = rest;
     }
     Ok(())
 }
@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn under_way(request: &mut Request) -> usize {
-        (0..).map_while(|operation| request.next(operation, 1)).count()
+        (0..).map_while(|operation| request.next(&Pool::default(), operation, 1)).count()
     }
 
     #[test]

@@ -26,6 +26,7 @@ use self::table::{
 };
 use crate::backlog::Unsent;
 use crate::message::{MAX_MESSAGE, WINDOW};
+use crate::packet::{Buffer, KEY_BYTES, Pool};
 
 pub(crate) use self::table::UcxError;
 
@@ -36,8 +37,6 @@ pub const LIBRARY: &str = "libucp.so.0";
 const INTERFACE: (u32, u32) = (1, 11);
 /// The messages of links among active messages.
 const MESSAGE_ID: u32 = 7;
-/// Bytes of the key before each message.
-pub(crate) const KEY_BYTES: usize = 16;
 
 const FIELD_FEATURES: u64 = 1;
 const FEATURE_MESSAGES: u64 = 1 << 6;
@@ -62,17 +61,18 @@ type Connection = u64;
 struct Inbox {
     table: Table,
     worker: *mut c_void,
-    arrived: Vec<Vec<u8>>,
+    arrived: Vec<Buffer>,
     /// Endpoints of which UCX reported an error, some perhaps closed.
     failed: Vec<*mut c_void>,
     /// Messages that are being fetched, and how many may be: anybody can offer some.
     fetching: (usize, usize),
+    pool: Pool,
 }
 
 /// A buffer that UCX has.
 struct Lent {
     inbox: *mut Inbox,
-    bytes: Vec<u8>,
+    buffer: Buffer,
     /// Of what is sent.
     _unsent: Option<Unsent>,
 }
@@ -111,7 +111,7 @@ impl Ucx {
     ///
     /// # Errors
     /// [`UcxError`].
-    pub(crate) fn load(path: &Path, peers: usize) -> Result<Self, UcxError> {
+    pub(crate) fn load(path: &Path, peers: usize, pool: Pool) -> Result<Self, UcxError> {
         let table = Table::load(path)?;
         let parameters = Parameters { mask: FIELD_FEATURES, features: FEATURE_MESSAGES, rest: [0; 32] };
         let mut context = std::ptr::null_mut();
@@ -126,7 +126,8 @@ impl Ucx {
         check("ucp_worker_create", unsafe { (table.create_worker)(context, &parameters, &mut worker) })?;
         // A peer asks and answers within its window.
         let fetching = (0, 2 * WINDOW * peers.max(1));
-        let inbox = Box::new(Inbox { table, worker, arrived: Vec::new(), failed: Vec::new(), fetching });
+        let inbox =
+            Box::new(Inbox { table, worker, arrived: Vec::new(), failed: Vec::new(), fetching, pool });
         let inbox = Box::into_raw(inbox);
         let handler = Handler {
             mask: HANDLER_FIELDS,
@@ -192,16 +193,16 @@ impl Ucx {
     }
 
     /// Sends a message. A failure is reported by [`poll`](Self::poll), if the connection is not closed before.
-    pub(crate) fn send(&mut self, connection: Connection, bytes: Vec<u8>, unsent: Unsent) {
+    pub(crate) fn send(&mut self, connection: Connection, buffer: Buffer, unsent: Unsent) {
         let Some(Endpoint { endpoint, .. }) = self.endpoints.get(&connection).copied() else { return };
-        let lent = Box::into_raw(Box::new(Lent { inbox: self.inbox, bytes, _unsent: Some(unsent) }));
+        let lent = Box::into_raw(Box::new(Lent { inbox: self.inbox, buffer, _unsent: Some(unsent) }));
         let mut parameters = RequestParameters::new();
         parameters.attributes = ATTRIBUTE_CALLBACK | ATTRIBUTE_USER_DATA | ATTRIBUTE_MEMORY_TYPE;
         parameters.callback = on_sent as *const c_void;
         parameters.user_data = lent.cast();
         // SAFETY: X: the buffer lives in its box until `on_sent`, or until it is taken back here because UCX is done with it.
         unsafe {
-            let bytes = &(*lent).bytes;
+            let bytes = (*lent).buffer.bytes();
             let start = bytes.as_ptr();
             let length = bytes.len();
             let request = (self.table.send)(
@@ -242,7 +243,7 @@ impl Ucx {
 
     /// Goes on with all that is under way. Adds the messages that came to `messages`, and the connections that failed to `failed`. Returns
     /// whether anything happened.
-    pub(crate) fn poll(&mut self, messages: &mut Vec<Vec<u8>>, failed: &mut Vec<Connection>) -> bool {
+    pub(crate) fn poll(&mut self, messages: &mut Vec<Buffer>, failed: &mut Vec<Connection>) -> bool {
         let mut any = false;
         // SAFETY: X: callbacks run in this call only, and no reference to the inbox lives across it.
         while unsafe { (self.table.progress)(self.worker) } > 0 {
@@ -321,13 +322,16 @@ unsafe extern "C" fn on_message(
     }
     // SAFETY: X: UCX passes a structure that lives during the call.
     if unsafe { (*arrival).attributes } & ARRIVED_RENDEZVOUS == 0 {
-        let mut bytes = Vec::with_capacity(length);
+        // SAFETY: as above. No reference to the inbox lives while UCX runs.
+        let mut buffer = unsafe { (*inbox).pool.take(length) };
         if length > 0 {
             // SAFETY: X: UCX passes so many bytes, which stay during the call.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) });
+            buffer
+                .bytes_mut()
+                .copy_from_slice(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) });
         }
-        // SAFETY: as above. No reference to the inbox lives while UCX runs.
-        unsafe { (*inbox).arrived.push(bytes) };
+        // SAFETY: as above.
+        unsafe { (*inbox).arrived.push(buffer) };
         return OK;
     }
     // SAFETY: as above.
@@ -336,7 +340,9 @@ unsafe extern "C" fn on_message(
     if fetching.0 >= fetching.1 {
         return OK;
     }
-    let lent = Box::into_raw(Box::new(Lent { inbox, bytes: vec![0; length], _unsent: None }));
+    // SAFETY: as above.
+    let buffer = unsafe { (*inbox).pool.take(length) };
+    let lent = Box::into_raw(Box::new(Lent { inbox, buffer, _unsent: None }));
     let mut parameters = RequestParameters::new();
     parameters.attributes = ATTRIBUTE_CALLBACK | ATTRIBUTE_USER_DATA | ATTRIBUTE_MEMORY_TYPE;
     parameters.callback = on_received as *const c_void;
@@ -345,14 +351,14 @@ unsafe extern "C" fn on_message(
     // done with it.
     unsafe {
         (*inbox).fetching.0 += 1;
-        let start = (*lent).bytes.as_mut_ptr();
+        let start = (*lent).buffer.bytes_mut().as_mut_ptr();
         let request = (table.receive)(worker, data, start.cast(), length, &parameters);
         match state_of(request) {
             State::Pending => {}
             State::Done => {
                 let lent = Box::from_raw(lent);
                 (*inbox).fetching.0 -= 1;
-                (*inbox).arrived.push(lent.bytes);
+                (*inbox).arrived.push(lent.buffer);
             }
             State::Failed => {
                 (*inbox).fetching.0 -= 1;
@@ -371,7 +377,7 @@ unsafe extern "C" fn on_received(request: *mut c_void, status: Status, _: usize,
         ((*lent.inbox).table.free_request)(request);
         (*lent.inbox).fetching.0 -= 1;
         if status == OK {
-            (*lent.inbox).arrived.push(lent.bytes);
+            (*lent.inbox).arrived.push(lent.buffer);
         }
     }
 }
