@@ -79,7 +79,7 @@ impl Drop for End {
 /// How often the bytes are copied besides UCX's own copies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copies {
-    /// By the owner.
+    /// What the owner does anyway: from its memory into a slot.
     One,
     /// Also from its slot into a message, and from the message into the reader's memory, as links do.
     All,
