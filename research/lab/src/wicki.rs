@@ -16,6 +16,7 @@ mod synchronized;
 
 mod ablation;
 mod beds;
+mod beside;
 mod busy;
 mod channels;
 mod contention;

@@ -16,9 +16,9 @@ use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
 use serde::Deserialize;
 
-use super::cache_state::PIECE;
 use super::cftu::{Cftu, CftuError, Machine, Took, Work};
 use super::chipset::{Caches, window};
+use super::host::PIECE;
 use crate::claims::Place;
 use crate::judging::Finding;
 use crate::paper::{Case, Judge, Line, RunError, Runner};

@@ -11,10 +11,10 @@ use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
 use serde::Deserialize;
 
-use super::cache_state::PIECE;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::window;
 use super::crossing::{Buffers, By, prepare_caches};
+use super::host::PIECE;
 use super::victims::{Core, VICTIMS, Victim};
 use crate::claims::Place;
 use crate::judging::Finding;

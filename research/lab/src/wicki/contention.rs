@@ -13,9 +13,10 @@
 //! priority between the core and the device is not modelled, nor are the program's writes.
 
 use memferry_clock::Instant;
-use memferry_models::{Access, AccessKind, Bus, BusError, Dram};
+use memferry_models::Dram;
 use serde::Deserialize;
 
+use super::beside::{Beside, Reader};
 use super::board;
 use super::bulk::{Bulk, Caching, Mode};
 use super::machine::{self, MEMORY, Machine, MachineError};
@@ -36,10 +37,6 @@ pub(super) const TOGETHER: Runner = Runner { name: "together", run: together };
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "wicki-parallel", place: Place::Simulated, judge: parallel }];
 
-/// Bytes of a line of the core's caches.
-const LINE_BYTES: u64 = 32;
-/// Where the program's memory begins, behind the frames of the transfers.
-const PROGRAM: u64 = MEMORY + (512 << 20);
 /// Bytes of the transfer where the program varies.
 const BYTES: u32 = 1 << 20;
 /// Placements of the frames over which figures are averaged, and the pages in which each may begin.
@@ -49,114 +46,13 @@ const PAGE_BYTES: u64 = 4096;
 /// Picoseconds in which a transfer starts after the program.
 const STARTS_WITHIN: u64 = 3_900_000;
 
-/// A program that reads line after line from memory.
-#[derive(Clone, Debug)]
-pub(super) struct Reader {
-    address: u64,
-    /// Picoseconds from a line to the next one, as far as the program computes.
-    think: u64,
-    /// Picoseconds from the core to the controller, and from its first data back.
-    ways: [u64; 2],
-    /// When each line fill buffer is free.
-    fills: Vec<Instant>,
-    /// When the program asks for its next line.
-    next: Instant,
-    lines: u64,
-}
-
-impl Reader {
-    /// A program that computes for so many cycles on each line. It begins `page` pages into its memory.
-    ///
-    /// # Errors
-    /// [`ParametersError::Missing`].
-    pub(super) fn new(parameters: &Parameters, cycles: f64, page: u64) -> Result<Self, ParametersError> {
-        let cycle = 1e6 / parameters.get("cpu-clock")?;
-        let timing = machine::memory_timing(parameters)?;
-        // The parameter has the whole latency behind level 2, of which memory's own part is left to the model of memory.
-        let memory = timing.activate + timing.read + timing.burst;
-        let latency = parameters.get("memory-latency")? * 1e3 + parameters.get("l2-latency")? * cycle;
-        let way = (latency as u64).saturating_sub(memory) / 2;
-        let fills = parameters.get("line-fills")?.max(1.0) as usize;
-        Ok(Self {
-            address: PROGRAM + page * PAGE_BYTES,
-            think: (cycles * cycle) as u64,
-            ways: [way, way],
-            fills: vec![Instant::ORIGIN; fills],
-            next: Instant::ORIGIN,
-            lines: 0,
-        })
-    }
-
-    /// Sends the reads that arrive at memory before `until`.
-    fn advance(&mut self, bus: &mut impl Bus, until: Instant) {
-        while let Some(free) = self.fills.iter_mut().min() {
-            let asked = self.next.max(*free);
-            let arrival = asked.after_picoseconds(self.ways[0].into());
-            if arrival >= until {
-                return;
-            }
-            let access = Access { address: self.address, bytes: LINE_BYTES as u32, kind: AccessKind::Read };
-            *free = bus.serve(arrival, access).after_picoseconds(self.ways[1].into());
-            self.next = asked.after_picoseconds(self.think.into());
-            self.address += LINE_BYTES;
-            self.lines += 1;
-        }
-    }
-}
-
-/// Memory that a program of the core may use beside the device.
-#[derive(Clone, Debug)]
-pub(super) struct Beside<B> {
-    bus: B,
-    reader: Option<Reader>,
-}
-
-impl<B: Bus> Beside<B> {
-    pub(super) const fn new(bus: B) -> Self {
-        Self { bus, reader: None }
-    }
-
-    pub(super) const fn bus_mut(&mut self) -> &mut B {
-        &mut self.bus
-    }
-
-    pub(super) fn let_read(&mut self, reader: Reader) {
-        self.reader = Some(reader);
-    }
-
-    /// The lines that the program has asked for until an instant.
-    pub(super) fn lines_until(&mut self, until: Instant) -> u64 {
-        let Self { bus, reader } = self;
-        reader.as_mut().map_or(0, |reader| {
-            reader.advance(bus, until);
-            reader.lines
-        })
-    }
-}
-
-impl<B: Bus> Bus for Beside<B> {
-    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BusError> {
-        self.bus.read(address, bytes)
-    }
-
-    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), BusError> {
-        self.bus.write(address, bytes)
-    }
-
-    fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
-        self.lines_until(arrival);
-        self.bus.serve(arrival, access)
-    }
-}
-
-/// A transfer beside a program: picoseconds of the transfer, and lines in a picosecond that the program gets.
+/// A transfer beside a program: picoseconds of the transfer, and lines in a picosecond that the program gets; and the same of each
+/// when the other does not run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Both {
     transfer: f64,
-    /// Without the program.
     transfer_alone: f64,
     rate: f64,
-    /// Without the transfer.
     rate_alone: f64,
 }
 
@@ -176,7 +72,7 @@ fn beside(parameters: &Parameters, bytes: u32, cycles: f64, seed: u64) -> Result
         quiet.wait(pause);
         let alone = quiet.run(&start)?;
         let mut machine = Machine::new(parameters, depth)?;
-        machine.let_read(Reader::new(parameters, cycles, page)?);
+        machine.let_read(reader(parameters, cycles, page)?);
         machine.wait(pause);
         let lines = machine.lines_read();
         let began = machine.elapsed();
@@ -193,6 +89,11 @@ fn beside(parameters: &Parameters, bytes: u32, cycles: f64, seed: u64) -> Result
     Ok(Both { transfer, transfer_alone, rate, rate_alone })
 }
 
+/// A program that computes for so many cycles on each line and begins `page` pages into its memory.
+fn reader(parameters: &Parameters, cycles: f64, page: u64) -> Result<Reader, ParametersError> {
+    Reader::new(parameters, &machine::memory_timing(parameters)?, cycles, page * PAGE_BYTES)
+}
+
 /// Lines that the program gets in so many picoseconds when it has memory for itself.
 fn lines_alone(
     parameters: &Parameters,
@@ -202,7 +103,7 @@ fn lines_alone(
 ) -> Result<u64, ParametersError> {
     let memory = Dram::new(machine::memory_timing(parameters)?, machine::folded());
     let mut memory = Beside::new(memory);
-    memory.let_read(Reader::new(parameters, cycles, page)?);
+    memory.let_read(reader(parameters, cycles, page)?);
     Ok(memory.lines_until(Instant::from_picoseconds(picoseconds)))
 }
 
@@ -322,7 +223,7 @@ mod tests {
         let alone = lines_alone(&parameters, 1.0, 0, 1_000_000_000).expect("listed");
         let board = board(&parameters, 1).expect("listed");
         let mut caches = crate::machine::cache::Hierarchy::new(&board.host.processor, 1).expect("fits");
-        let expected = 1e9 / (caches.read(PROGRAM, 1 << 20) as f64 / f64::from((1 << 20) / 32));
+        let expected = 1e9 / (caches.read(MEMORY, 1 << 20) as f64 / f64::from((1 << 20) / 32));
         let ratio = alone as f64 / expected;
         assert!((0.8..1.3).contains(&ratio), "{alone} lines, {expected} by the model of the caches");
     }

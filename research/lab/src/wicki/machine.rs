@@ -21,7 +21,7 @@ use memferry_models::sdma::{Complaint, Config, Reason, Sdma as Model, Timing};
 use memferry_models::{Bus, BusError, Dram, DramTiming};
 use memferry_registers::{Device, RegisterIo};
 
-use super::contention::{Beside, Reader};
+use super::beside::{Beside, Reader};
 use crate::parameters::{Parameters, ParametersError};
 
 /// Why a machine could not run its transfers.
@@ -62,7 +62,7 @@ const KEPT: usize = 1 << 22;
 #[derive(Clone, Debug)]
 pub(super) struct Folded(Vec<u8>);
 
-/// Memory of zeros.
+/// Fresh storage; its contents matter only where a transparent copy compares them.
 pub(super) fn folded() -> Folded {
     Folded(vec![0; KEPT])
 }
