@@ -57,39 +57,55 @@ pub enum DirectError {
     System { offset: u64, length: usize, source: io::Error },
 }
 
-/// An open file, with a second file description for `O_DIRECT` if the file system supports it.
-pub struct Direct {
-    cached: File,
-    direct: Option<OwnedFd>,
-    /// Required alignment of memory addresses, in bytes.
-    memory_align: usize,
-    /// Required alignment of offsets and lengths, in bytes.
-    offset_align: usize,
+/// What a device requires of a transfer to or from memory, in bytes. A file system reports it for `O_DIRECT`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Alignments {
+    /// Memory addresses are multiples of this.
+    pub memory: usize,
+    /// Offsets in the file and lengths are multiples of this.
+    pub offset: usize,
 }
 
-impl Direct {
-    /// Takes an open file, and opens the second file description through `/proc/self/fd` with the same access.
-    pub fn new(file: File) -> Self {
-        let (memory_align, offset_align) = direct_alignments(file.as_fd());
-        let direct = reopen_direct(file.as_fd()).ok();
-        Self { cached: file, direct, memory_align, offset_align }
-    }
-
-    /// Required alignments of memory and of offsets, in bytes; `None` if the file system does not support `O_DIRECT`.
-    pub fn alignments(&self) -> Option<(usize, usize)> {
-        self.direct.as_ref().map(|_| (self.memory_align, self.offset_align))
-    }
-
-    fn qualify(&self, address: usize, length: usize, offset: u64) -> Result<BorrowedFd<'_>, WhyCopied> {
-        let direct = self.direct.as_ref().ok_or(WhyCopied::NotOffered)?;
-        let memory = self.memory_align;
-        let place = self.offset_align;
+impl Alignments {
+    /// Checks a transfer of `length` bytes at an address and an offset in the file.
+    ///
+    /// # Errors
+    /// The first requirement that it does not meet: [`WhyCopied::Address`] or [`WhyCopied::Place`].
+    pub fn check(&self, address: usize, length: usize, offset: u64) -> Result<(), WhyCopied> {
+        let Self { memory, offset: place } = *self;
         if !address.is_multiple_of(memory) {
             return Err(WhyCopied::Address { address, align: memory });
         }
         if !offset.is_multiple_of(place as u64) || !length.is_multiple_of(place) {
             return Err(WhyCopied::Place { offset, length, align: place });
         }
+        Ok(())
+    }
+}
+
+/// An open file, with a second file description for `O_DIRECT` if the file system supports it.
+pub struct Direct {
+    cached: File,
+    direct: Option<OwnedFd>,
+    required: Alignments,
+}
+
+impl Direct {
+    /// Takes an open file, and opens the second file description through `/proc/self/fd` with the same access.
+    pub fn new(file: File) -> Self {
+        let (memory, offset) = direct_alignments(file.as_fd());
+        let direct = reopen_direct(file.as_fd()).ok();
+        Self { cached: file, direct, required: Alignments { memory, offset } }
+    }
+
+    /// Required alignments of memory and of offsets, in bytes; `None` if the file system does not support `O_DIRECT`.
+    pub fn alignments(&self) -> Option<(usize, usize)> {
+        self.direct.as_ref().map(|_| (self.required.memory, self.required.offset))
+    }
+
+    fn qualify(&self, address: usize, length: usize, offset: u64) -> Result<BorrowedFd<'_>, WhyCopied> {
+        let direct = self.direct.as_ref().ok_or(WhyCopied::NotOffered)?;
+        self.required.check(address, length, offset)?;
         Ok(direct.as_fd())
     }
 

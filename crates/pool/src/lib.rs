@@ -37,7 +37,7 @@ use thiserror::Error;
 
 pub use buffer::{Buffer, BufferView, UsedBuffer};
 pub use direct::{
-    Direct, DirectError, Moved, Way, WhyCopied, cached_pages, direct_alignments, reopen_direct,
+    Alignments, Direct, DirectError, Moved, Way, WhyCopied, cached_pages, direct_alignments, reopen_direct,
 };
 pub use holder::{Holder, NotHeld, Place};
 pub use segment::{Segment, SegmentView};

@@ -226,6 +226,17 @@ fn file(bytes: &[u8]) -> File {
 }
 
 #[test]
+fn alignments_name_the_first_unmet_requirement() {
+    let required = Alignments { memory: 64, offset: 512 };
+    assert_eq!(required.check(128, 1024, 512), Ok(()));
+    let address = Err(WhyCopied::Address { address: 96, align: 64 });
+    assert_eq!(required.check(96, 1023, 1), address);
+    for (length, offset) in [(1023, 512), (1024, 64)] {
+        assert_eq!(required.check(128, length, offset), Err(WhyCopied::Place { offset, length, align: 512 }));
+    }
+}
+
+#[test]
 fn the_three_interfaces_read_equal_bytes() {
     let bytes: Vec<u8> = (0..40_000_u32).map(|index| (index * 7 % 251) as u8).collect();
     let file = Direct::new(file(&bytes));

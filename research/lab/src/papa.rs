@@ -38,6 +38,8 @@ pub const PAPER: Paper = Paper {
         include_str!("../plans/papa-pollution.toml"),
         include_str!("../plans/papa-threshold.toml"),
         include_str!("../plans/papa-threshold-cost.toml"),
+        include_str!("../plans/papa-set-xor.toml"),
+        include_str!("../plans/papa-cpu-time.toml"),
     ],
     parameters: include_str!("../parameters/papa.toml"),
     runners: &[

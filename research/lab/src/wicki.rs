@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Figures 3 to 12 measure the device from the kernel (section 4.1), 13 to 16 through the user-level driver (4.2), 17 to 20
-//! bulk transfers with and without it (4.3). A further experiment measures the core time that is free during an offload.
+//! bulk transfers with and without it (4.3). Further experiments
+//! measure the core time that is free during an offload, contention for memory, and energy.
 
 pub mod bulk;
 pub mod clients;
@@ -15,11 +16,14 @@ mod synchronized;
 
 mod ablation;
 mod beds;
+mod beside;
 mod busy;
 mod channels;
+mod contention;
 mod crowd;
 mod device_claims;
 mod driver;
+mod energy;
 mod gather;
 mod judge_bulk;
 mod judge_driver;
@@ -63,6 +67,10 @@ pub const PAPER: Paper = Paper {
         include_str!("../plans/wicki-maintenance.toml"),
         include_str!("../plans/wicki-overlap.toml"),
         include_str!("../plans/wicki-core-time.toml"),
+        include_str!("../plans/wicki-fill-spikes.toml"),
+        include_str!("../plans/wicki-contention.toml"),
+        include_str!("../plans/wicki-together.toml"),
+        include_str!("../plans/wicki-energy.toml"),
     ],
     parameters: include_str!("../parameters/wicki.toml"),
     runners: &[
@@ -74,6 +82,9 @@ pub const PAPER: Paper = Paper {
         offload::BULK,
         offload::CROSSING,
         offload::OVERLAP,
+        contention::CONTENTION,
+        contention::TOGETHER,
+        energy::ENERGY,
     ],
     judges: &[
         &device_claims::JUDGES,
@@ -84,6 +95,8 @@ pub const PAPER: Paper = Paper {
         &safety::JUDGES,
         &busy::JUDGES,
         &gather::JUDGES,
+        &contention::JUDGES,
+        &energy::JUDGES,
     ],
 };
 

@@ -10,7 +10,8 @@
 //! next command of another (a minimum pre-fetch of zero in the caching page); the head then reads ahead of that one. Errors,
 //! spare sectors and zones are not modelled: all tracks have the same size. Times in nanoseconds, places in bytes.
 //!
-//! Source: SCSI-2 (X3.131-1994) caching page; DEC RZ28B and Seagate Hawk 2 manuals for segments; the paper for the rotation.
+//! Source: SCSI-2 (X3.131-1994) caching page; data of the DEC RZ28B and Seagate's Hawk 2 manual for segments, its Medalist Pro
+//! manual for when reading ahead ends; the paper for the rotation.
 
 /// The properties of a disk.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,10 +3,14 @@
 //! ```text
 //! every mapping × start × length × interface × read or write ──► kernel: does it qualify? ─ yes ─► controller moves it
 //!       │ zero-knowledge may remap pages first: frames that the controller reaches       └ no: kernel buffer, copied
-//!       │ pool: no frames until the first fault, then all of them                          (complete-knowledge: refused,
+//!       │ pool: buffers of the project's pool; no frames until the first fault             (complete-knowledge: refused,
 //!       └─────────────────────────────────────────────────────────────────────────────────── then copied)
 //! ──► memory and disk are right everywhere, and a qualifying buffer was not copied
 //! ```
+//!
+//! The rule of alignment by which the kernel decides, and the buffers of the pool with their addresses, are the project's own
+//! code ([`Alignments::check`], [`Pool`]); frames, page tables, controller and disk are the model, and what the controller does
+//! to memory is what decides. An error in the rule, or a pool that hands out an uneven buffer, therefore fails the claim.
 //!
 //! The machine is small: pages of 256 bytes; the controller reaches the lower half of memory, drops the low and the high bits
 //! of an address, and knows no page tables (the paper: the first 8, 16 or 24 MB, aligned to 64 bytes). Without the kernel's
@@ -14,7 +18,7 @@
 
 use std::io::Write;
 
-use memferry_pool::{Direct, DirectError, Pool, Way};
+use memferry_pool::{Alignments, Buffer as Pooled, Direct, DirectError, Options, Pool, PoolError, Way};
 
 use crate::claims::Place;
 use crate::judging::Finding;
@@ -32,6 +36,8 @@ const PAGES: usize = 8;
 const REACH: usize = PAGE * PAGES / 2;
 /// Alignment of the controller's addresses.
 const ALIGN: usize = 64;
+/// What the controller requires of a transfer.
+const REQUIRED: Alignments = Alignments { memory: ALIGN, offset: ALIGN };
 /// Pages of a buffer's mapping.
 const MAPPED: usize = 2;
 
@@ -79,8 +85,7 @@ impl Buffer {
     fn qualifies(&self) -> Option<usize> {
         let first = self.place(0)?;
         let is_one = (0..self.length).all(|byte| self.place(byte) == Some(first + byte));
-        let fits =
-            first.is_multiple_of(ALIGN) && self.length.is_multiple_of(ALIGN) && first + self.length <= REACH;
+        let fits = REQUIRED.check(first, self.length, 0).is_ok() && first + self.length <= REACH;
         (is_one && fits).then_some(first)
     }
 }
@@ -261,10 +266,45 @@ fn buffers() -> Vec<Buffer> {
     all
 }
 
-/// Buffers of a pool before their first fault: no page has a frame.
-fn pooled() -> Vec<Buffer> {
-    let lengths = (ALIGN..=MAPPED * PAGE).step_by(ALIGN);
-    lengths.map(|length| Buffer { pages: [None; MAPPED], start: 0, length }).collect()
+/// Buffers of the project's pool that are tried.
+const POOLED: usize = 8;
+
+/// What the project's pool hands out, and how many segments it had before the first one.
+struct Handed {
+    buffers: Vec<Pooled>,
+    segments: [u64; 2],
+}
+
+fn handed() -> Result<Handed, PoolError> {
+    let pool = Pool::new(Options { buffer_bytes: MAPPED * PAGE, ..Options::default() })?;
+    let before = pool.statistics().segments;
+    let buffers = (0..POOLED).map(|_| pool.take()).collect::<Result<_, _>>()?;
+    Ok(Handed { buffers, segments: [before, pool.statistics().segments] })
+}
+
+/// Blocks in buffers at these addresses, before their first fault: no page has a frame. Every second length is uneven.
+fn pooled(addresses: impl Iterator<Item = usize>) -> Vec<Buffer> {
+    let starts = addresses.map(|address| address % PAGE);
+    let blocks = |start: usize| {
+        let lengths = (ALIGN / 2..=MAPPED * PAGE - start).step_by(ALIGN / 2);
+        lengths.map(move |length| Buffer { pages: [None; MAPPED], start, length })
+    };
+    starts.flat_map(blocks).collect()
+}
+
+/// Tries the pool in one direction: even blocks are moved without a copy, uneven ones are copied, and all are right.
+fn try_pool(finding: &mut Finding<'_>, (name, direction): (&str, Direction), buffers: &[Buffer]) {
+    let (even, uneven): (Vec<Buffer>, Vec<Buffer>) =
+        buffers.iter().partition(|buffer| buffer.length.is_multiple_of(ALIGN));
+    let [even, uneven] = [even, uneven].map(|buffers| counted(Interface::Pool, direction, &buffers));
+    finding.figure(format!("pool, {name} without a copy"), even.direct as f64);
+    finding.figure(format!("pool, {name} by copying"), uneven.copied as f64);
+    let words = format!(
+        "pool: {} blocks of its buffers are {name} without a copy from their first fault on, {} of uneven length by copying",
+        even.direct, uneven.copied
+    );
+    let is_right = even.wrong == 0 && even.copied == 0 && uneven.wrong == 0 && uneven.direct == 0;
+    finding.check(is_right && even.direct > 0 && uneven.copied > 0, words);
 }
 
 /// The courses of all buffers by one interface, in one direction.
@@ -291,6 +331,13 @@ fn counted(interface: Interface, direction: Direction, buffers: &[Buffer]) -> Co
 fn explored(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let all = buffers();
+    let Handed { buffers: taken, segments } = handed().map_err(|error| case.failed(error))?;
+    let words = format!(
+        "the project's pool has {} segments before its first buffer is taken, and {} with {POOLED} in use",
+        segments[0], segments[1]
+    );
+    finding.check(segments == [0, 1], words);
+    let from_pool = pooled(taken.iter().map(|buffer| buffer.pointer().addr()));
     for (name, direction) in [("read", Direction::Read), ("written", Direction::Write)] {
         let of = |interface| counted(interface, direction, &all);
         let zero = of(Interface::Zero);
@@ -316,14 +363,7 @@ fn explored(case: &Case<'_>) -> Result<Verdict, RunError> {
         let helps = uneven
             .filter(|buffer| moved(Interface::Remapping, **buffer, direction, true).0 == Went::Directly);
         finding.check(moving.direct > zero.direct && helps.count() == 0, words);
-        let from_pool = pooled();
-        let pool = counted(Interface::Pool, direction, &from_pool);
-        let words = format!(
-            "pool: {} of {} buffers are {name} without a copy, from their first fault on",
-            pool.direct,
-            from_pool.len()
-        );
-        finding.check(pool.wrong == 0 && pool.copied == 0, words);
+        try_pool(&mut finding, (name, direction), &from_pool);
         let present = all.iter().filter(|buffer| buffer.pages[0].is_some());
         let destroyed =
             present.filter(|buffer| !moved(Interface::Zero, **buffer, direction, false).1).count();
@@ -350,8 +390,8 @@ fn try_live(finding: &mut Finding<'_>) -> Result<(), Box<dyn std::error::Error>>
         (0..BYTES as u32 * 2).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let path = std::env::temp_dir().join(format!("memferry-lab-interfaces-{}", std::process::id()));
     let mut file = std::fs::File::create_new(&path)?;
-    let opened =
-        file.write_all(&content).and_then(|()| file.sync_all()).and_then(|()| std::fs::File::open(&path));
+    let reopened = || std::fs::File::options().read(true).write(true).open(&path);
+    let opened = file.write_all(&content).and_then(|()| file.sync_all()).and_then(|()| reopened());
     std::fs::remove_file(&path)?;
     let file = Direct::new(opened?);
     let (align, _) =
@@ -380,8 +420,7 @@ fn try_live(finding: &mut Finding<'_>) -> Result<(), Box<dyn std::error::Error>>
             Err(error) => return Err(error.into()),
         }
     }
-    let pool =
-        Pool::new(memferry_pool::Options { buffer_bytes: BYTES, ..memferry_pool::Options::default() })?;
+    let pool = Pool::new(Options { buffer_bytes: BYTES, ..Options::default() })?;
     let mut buffer = pool.take()?;
     for (name, offset, wanted) in [("an even place", 0, true), ("an odd place", 1, false)] {
         let moved = file.read_buffer(&mut buffer, 0, BYTES, offset)?;
@@ -392,6 +431,45 @@ fn try_live(finding: &mut Finding<'_>) -> Result<(), Box<dyn std::error::Error>>
             is_right && (moved.way == Way::Direct) == wanted,
             format!("pool, {name}: {}", way(moved.way)),
         );
+    }
+    try_writes(finding, &file, (&mut memory[..], even), &mut buffer)
+}
+
+/// Tries the same with writes, as the paper's driver of the disk does (section 4).
+fn try_writes(
+    finding: &mut Finding<'_>,
+    file: &Direct,
+    (memory, even): (&mut [u8], usize),
+    buffer: &mut Pooled,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let bytes = buffer.length().min(memory.len() - even - 1) & !0xFFFF;
+    let mut found = vec![0; bytes];
+    let mut round = 0x5A_u8;
+    let mut fresh = || {
+        round = round.wrapping_add(1);
+        (0..bytes).map(|at| (at as u8).wrapping_mul(31) ^ round).collect::<Vec<u8>>()
+    };
+    for (name, at, wanted) in [("aligned", even, true), ("one byte further", even + 1, false)] {
+        let own = &mut memory[at..at + bytes];
+        own.copy_from_slice(&fresh());
+        let moved = file.write(own, 0)?;
+        file.read(&mut found, 0)?;
+        let words = format!("zero-knowledge, written, {name}: {}", way(moved.way));
+        finding.check(found == *own && (moved.way == Way::Direct) == wanted, words);
+        own.copy_from_slice(&fresh());
+        let refused = matches!(file.write_aligned(own, 0), Err(DirectError::Unsuitable(_)));
+        file.read(&mut found, 0)?;
+        let words =
+            format!("complete-knowledge, written, {name}: {}", if refused { "refused" } else { "no copy" });
+        finding.check(refused != wanted && (found == *own) == wanted, words);
+    }
+    for (name, offset, wanted) in [("an even place", 0, true), ("an odd place", 1, false)] {
+        let wrote = fresh();
+        buffer.write(0, &wrote)?;
+        let moved = file.write_buffer(buffer, 0, bytes, offset)?;
+        file.read(&mut found, offset)?;
+        let words = format!("pool, written at {name}: {}", way(moved.way));
+        finding.check(found == wrote && (moved.way == Way::Direct) == wanted, words);
     }
     Ok(())
 }
@@ -431,5 +509,18 @@ mod tests {
             assert_eq!(moved(Interface::Pool, fresh, direction, true), (Went::Directly, true));
             assert!(moved(Interface::Zero, fresh, direction, true).1);
         }
+    }
+
+    /// A pool that hands out uneven buffers would fail the claim.
+    #[test]
+    fn an_uneven_buffer_of_a_pool_is_found() {
+        let claims = crate::claims::Claims::built_in().expect("checked");
+        let of = |address: usize| {
+            let mut finding = Finding::of(claims.find("nava-interfaces").expect("listed"));
+            try_pool(&mut finding, ("read", Direction::Read), &pooled([address].into_iter()));
+            finding.verdict(Place::Simulated, Basis::Explored).status
+        };
+        assert_eq!(of(8192), crate::verdict::Status::Pass);
+        assert_eq!(of(8192 + ALIGN / 2), crate::verdict::Status::Fail);
     }
 }

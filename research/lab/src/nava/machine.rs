@@ -106,8 +106,8 @@ pub(super) fn disk(parameters: &Parameters, other: Other, phase: f64) -> Result<
         command: get("disk-command")? * MS,
         bus: get("scsi-byte")? * US,
         segment: other.segment.unwrap_or(get("disk-segment")? as u64),
-        segments: get("disk-segments")? as usize,
-        finishes: other.finishes,
+        segments: (get("disk-buffer")? / get("disk-segment")?.max(1.0)) as usize,
+        finishes: other.finishes || get("disk-finishes")? > 0.0,
         phase: phase * turn,
     }))
 }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::{Caches, window};
 use super::crossing::{Buffers, By, prepare_caches};
+use super::host::PIECE;
 use crate::claims::Place;
 use crate::judging::Finding;
 use crate::paper::{Case, Judge, Line, RunError, Runner};
@@ -33,8 +34,6 @@ pub(super) const JUDGES: [Judge; 2] = [
 
 /// Bytes of a copy when the snoop answer time varies.
 const LENGTH: u64 = 256 << 10;
-/// Bytes of the slides' copies.
-pub(super) const PIECE: u64 = 16_064;
 /// Number of copies whose durations are compared.
 const COPIES: usize = 400;
 

@@ -18,7 +18,9 @@ use memferry_driven::{BusMemory, IoatEngine, IoatInitError, IoatOptions, Shared}
 use memferry_models::ioat::Ioat;
 use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Policy, QueueKey};
 use memferry_registers::ioat::CHANNELS;
-use memferry_transfer::{Failure, Handle, PriorityClass, Request, Rights, SessionId, Span};
+use memferry_transfer::{
+    Failure, Handle, Operation, Pattern, PriorityClass, Request, Rights, SessionId, Span,
+};
 
 use super::chipset::{CALLERS, Caches, Chipset, ChipsetTimes, RingWords, window};
 use super::host::{Host, LINE_BYTES};
@@ -84,6 +86,68 @@ impl Machine {
     /// Picoseconds of `copy_to_user` by the CPU.
     pub fn copy_by_cpu(&self, caches: &Caches, [source, destination]: [u64; 2], length: u64) -> u64 {
         self.host.call + caches.borrow_mut().copy(source, destination, length)
+    }
+
+    /// Picoseconds of any work by the CPU, with the loads or stores of a line at half the issue of a copied one each.
+    pub fn work_by_cpu(&self, caches: &Caches, work: Work, places: [u64; 2], length: u64) -> u64 {
+        if work == Work::Copy {
+            return self.copy_by_cpu(caches, places, length);
+        }
+        let mut caches = caches.borrow_mut();
+        let issue = self.host.processor.issue_ns * 1e3 / 2.0 * (work.sources() + 1) as f64;
+        let issued = (length.div_ceil(LINE_BYTES) as f64 * issue) as u64;
+        // Line by line, so that the sources are read side by side.
+        let lines = (0..length).step_by(LINE_BYTES as usize);
+        let touched: u64 = lines
+            .map(|at| {
+                let part = LINE_BYTES.min(length - at);
+                let mut source = |index| caches.read(places[0] + index * SOURCE_BYTES + at, part);
+                let read: u64 = (0..work.sources()).map(&mut source).sum();
+                read + caches.write(places[1] + at, part)
+            })
+            .sum();
+        self.host.call + issued + touched
+    }
+}
+
+/// What a request does with memory. The slides' engine only copies; later ones set and XOR as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    Copy,
+    Set,
+    /// The exclusive or of [`XOR_SOURCES`] sources.
+    Xor,
+}
+
+/// Sources of an XOR: as many as a stripe of four disks has beside its parity, and fewer than a descriptor without extension takes.
+pub const XOR_SOURCES: u64 = 4;
+
+/// Bytes from one source of an XOR to the next.
+const SOURCE_BYTES: u64 = WINDOW_BYTES / XOR_SOURCES;
+
+impl Work {
+    /// Ranges that are read.
+    pub const fn sources(self) -> u64 {
+        match self {
+            Self::Copy => 1,
+            Self::Set => 0,
+            Self::Xor => XOR_SOURCES,
+        }
+    }
+
+    /// The request, between these places of a frame whose second half has the destinations.
+    fn operation(self, frame: Handle, [from, to]: [u64; 2], length: u64) -> Operation<Span> {
+        let source = |index: u64| Span::new(frame, index * SOURCE_BYTES + from);
+        let destination = Span::new(frame, WINDOW_BYTES + to);
+        match self {
+            Self::Copy => Operation::Copy { source: source(0), destination, length },
+            Self::Set => Operation::Fill { destination, length, pattern: Pattern::Byte(0) },
+            Self::Xor => {
+                let sources = (0..XOR_SOURCES).map(source).collect();
+                Operation::Xor { sources, destination, length }
+            }
+        }
     }
 }
 
@@ -200,12 +264,20 @@ impl Cftu {
     /// # Errors
     /// [`CftuError::Failed`], [`CftuError::Stalled`].
     pub fn copy(&mut self, places: [u64; 2], length: u64) -> Result<Took, CftuError> {
+        self.work(Work::Copy, places, length)
+    }
+
+    /// Like [`Cftu::copy`], for any work of the engine.
+    ///
+    /// # Errors
+    /// As [`Cftu::copy`].
+    pub fn work(&mut self, work: Work, places: [u64; 2], length: u64) -> Result<Took, CftuError> {
         let started = self.now;
         let half = self.host.path_lines / 2 * LINE_BYTES;
         let touched = self.caches.borrow_mut().read(KERNEL, half);
         let there = self.host.call + self.host.submit + touched;
         self.pass(there);
-        self.submit(0, places, length);
+        self.submit(0, work, places, length);
         self.turn();
         while !self.path.has_completions() {
             let wake = self.path.next_wake().ok_or(CftuError::Stalled)?;
@@ -257,7 +329,7 @@ impl Cftu {
                     let length = lengths(caller);
                     let places = WINDOW_BYTES / length.next_multiple_of(LINE_BYTES).max(1);
                     let place = self.callers[caller].copies % places.max(1);
-                    self.submit(caller, [place * length.next_multiple_of(LINE_BYTES); 2], length);
+                    self.submit(caller, Work::Copy, [place * length.next_multiple_of(LINE_BYTES); 2], length);
                 }
             }
             self.turn();
@@ -299,11 +371,9 @@ impl Cftu {
         self.device.with(|device| device.step(self.now));
     }
 
-    fn submit(&mut self, caller: usize, [from, to]: [u64; 2], length: u64) {
+    fn submit(&mut self, caller: usize, work: Work, places: [u64; 2], length: u64) {
         let Some(caller) = self.callers.get_mut(caller) else { return };
-        let from = Span::new(caller.frame, from);
-        let to = Span::new(caller.frame, WINDOW_BYTES + to);
-        let mut request = Request::copy(from, to, length);
+        let mut request = Request::new(work.operation(caller.frame, places, length));
         request.terms.class = caller.class;
         caller.copies += 1;
         (caller.ready, caller.started) = (None, self.now);

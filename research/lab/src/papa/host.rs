@@ -9,6 +9,8 @@
 use crate::machine::cache::{Backing, Level, Processor, Replacement};
 use crate::parameters::{Parameters, ParametersError};
 
+/// Bytes of the slides' copies (Cache Pollution).
+pub const PIECE: u64 = 16_064;
 /// Bytes of a cache line, in both levels.
 pub const LINE_BYTES: u64 = 64;
 const L1_WAYS: usize = 8;

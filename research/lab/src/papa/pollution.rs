@@ -11,10 +11,10 @@ use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
 use serde::Deserialize;
 
-use super::cache_state::PIECE;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::window;
 use super::crossing::{Buffers, By, prepare_caches};
+use super::host::PIECE;
 use super::victims::{Core, VICTIMS, Victim};
 use crate::claims::Place;
 use crate::judging::Finding;
@@ -137,7 +137,7 @@ fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(least > 0.0 && middle >= MEASURABLE, words);
     let words = format!(
         "a copy every {} us of the victim's time, from the slides' 3.6 million in 100 s on four cores; the victims stand in for \
-         MiBench's programs, whose sources and inputs are not here",
+         MiBench's programs, which are under many licences and would need an instrument that records each access",
         case.parameters.get("copy-every")?
     );
     finding.check(true, words);

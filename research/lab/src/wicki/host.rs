@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Every figure is a parameter with its source. A change of address space is built from its parts: Barrelfish's kernel cleans and
-//! invalidates both level 1 caches, and the lines that the next step needs come back from the next level. Not modelled: energy, for lack of a source; contention of processor and device
-//! for memory, which the thesis does not measure; the second core, which the thesis does not use.
+//! invalidates both level 1 caches, and the lines that the next step needs come back from the next level. Not modelled: the second core, which the thesis
+//! does not use. Contention for memory and energy have modules of their own.
 
 use crate::machine::cache::{Backing, Level, Processor, Replacement};
 use crate::parameters::{Parameters, ParametersError};

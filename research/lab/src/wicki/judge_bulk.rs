@@ -14,9 +14,10 @@ use crate::paper::{Case, Judge, RunError};
 use crate::table::{Series, TableError};
 use crate::verdict::{Basis, Verdict};
 
-pub(super) const JUDGES: [Judge; 3] = [
+pub(super) const JUDGES: [Judge; 4] = [
     Judge { claim: "wicki-bulk-crossover", place: Place::Simulated, judge: crossover },
     Judge { claim: "wicki-bulk-alternating", place: Place::Simulated, judge: alternating },
+    Judge { claim: "wicki-mapped-alternating", place: Place::Simulated, judge: mapped_alternating },
     Judge { claim: "wicki-incoherence", place: Place::Simulated, judge: incoherence },
 ];
 
@@ -174,6 +175,30 @@ fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
                  of the address space",
     );
     finding.figure("eight outstanding but taken in turn, against one, longest", in_turn.last() / one.last());
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+/// The payload from which one counts as very large here: twice the one from which the thesis offloads.
+const VERY_LARGE: f64 = 1_048_576.0;
+
+fn mapped_alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let line = |label| case.tables.line(ALTERNATED, label);
+    let [mapped, premapped] = [line("mapped")?, line("pre-mapped")?];
+    let mut finding = Finding::of(case.claim);
+    let slower = exceptions(both(mapped, premapped), |mapped, premapped| mapped < premapped);
+    let words = format!("mapped is slower than pre-mapped {}", slower.as_deref().unwrap_or("throughout"));
+    finding.check(slower.is_none(), words);
+    for (size, mapped, premapped) in both(mapped, premapped) {
+        finding.figure(format!("mapped against pre-mapped, {} KiB", size / KIB), mapped / premapped);
+    }
+    let near = both(mapped, premapped).find(|(_, mapped, premapped)| *mapped >= NEAR * premapped);
+    let words = match near {
+        Some((size, ..)) => {
+            format!("of the sizes tried mapped comes within 10 % of pre-mapped from {} KiB on", size / KIB)
+        }
+        None => "mapped comes within 10 % of pre-mapped at no size".to_owned(),
+    };
+    finding.check(near.is_some_and(|(size, ..)| size >= VERY_LARGE), words);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 

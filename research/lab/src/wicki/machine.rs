@@ -1,8 +1,8 @@
 //! The machine of the thesis: the SDMA with its driver and memory with timing.
 //!
 //! ```text
-//! Machine ── driver ── Registers (each access takes time) ──► SDMA's model ── Dram ── Folded memory
-//!    ▲                                                           │
+//! Machine ── driver ── Registers (each access takes time) ──► SDMA's model ── Beside ── Dram ── Folded memory
+//!    ▲                                                           │             └ a program of the core, if one reads too
 //!    └── interrupt: line, entry of the handler ◄─────────────────┘
 //! ```
 //!
@@ -21,6 +21,7 @@ use memferry_models::sdma::{Complaint, Config, Reason, Sdma as Model, Timing};
 use memferry_models::{Bus, BusError, Dram, DramTiming};
 use memferry_registers::{Device, RegisterIo};
 
+use super::beside::{Beside, Reader};
 use crate::parameters::{Parameters, ParametersError};
 
 /// Why a machine could not run its transfers.
@@ -61,6 +62,11 @@ const KEPT: usize = 1 << 22;
 #[derive(Clone, Debug)]
 pub(super) struct Folded(Vec<u8>);
 
+/// Fresh storage; its contents matter only where a transparent copy compares them.
+pub(super) fn folded() -> Folded {
+    Folded(vec![0; KEPT])
+}
+
 impl Folded {
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
@@ -86,7 +92,7 @@ impl Bus for Folded {
     }
 }
 
-type Board = Model<Dram<Folded>>;
+type Board = Model<Beside<Dram<Folded>>>;
 
 /// The registers behind the configuration port; each access takes time, in which the device continues.
 #[derive(Clone, Debug)]
@@ -213,7 +219,7 @@ impl Machine {
         let memory = memory_timing(parameters)?;
         let access = parameters.get("register-access")?.round() as u64;
         let interrupt = parameters.get("interrupt-entry")?.round() as u64;
-        let device = Model::new(config, Dram::new(memory, Folded(vec![0; KEPT])));
+        let device = Model::new(config, Beside::new(Dram::new(memory, folded())));
         let registers = Registers { device: Rc::new(RefCell::new(device)), access };
         let (mut driver, trusted) = Driver::new(registers.clone(), registers.clone());
         driver.initialize(settings)?;
@@ -222,7 +228,29 @@ impl Machine {
 
     /// Accesses the memory's bytes, from [`MEMORY`].
     pub(super) fn memory<R>(&mut self, access: impl FnOnce(&mut [u8]) -> R) -> R {
-        access(self.registers.device.borrow_mut().bus_mut().bus_mut().bytes_mut())
+        access(self.registers.device.borrow_mut().bus_mut().bus_mut().bus_mut().bytes_mut())
+    }
+
+    /// Lets a program of the core read the same memory from now on.
+    pub(super) fn let_read(&mut self, reader: Reader) {
+        self.registers.device.borrow_mut().bus_mut().let_read(reader);
+    }
+
+    /// Lets time pass before anything starts.
+    pub(super) fn wait(&mut self, picoseconds: u64) {
+        self.registers.pass(picoseconds);
+    }
+
+    /// Picoseconds since the machine was made.
+    pub(super) fn elapsed(&self) -> u128 {
+        self.registers.now().picoseconds()
+    }
+
+    /// The lines that the program has got by now.
+    pub(super) fn lines_read(&mut self) -> u64 {
+        let mut device = self.registers.device.borrow_mut();
+        let now = device.now();
+        device.bus_mut().lines_until(now)
     }
 
     /// Runs transfers at once, each on its own channel, after a pause of its own. Returns for each the picoseconds from the

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! seed ─► random 2-D requests, mostly invalid ─► Bed ─► refused: nothing changed; done: nothing outside the window
+//! the same requests, done ─► the pixels and order of listing 3, computed here ─► the same bytes
 //! words with every upper byte ─► fill, transparent copy ─► upper eight bits zero; ignored
 //! more requests than channels ─► refused or waiting ─► each shifts its bytes by one: a lost or repeated run shows
 //! ```
@@ -37,9 +38,11 @@ const fn judged(
     Judge { claim, place, judge }
 }
 
-pub(super) const JUDGES: [Judge; 6] = [
+pub(super) const JUDGES: [Judge; 8] = [
     judged("wicki-bounds", Place::Simulated, |case| bounds(case, Place::Simulated)),
     judged("wicki-bounds", Place::Live, |case| bounds(case, Place::Live)),
+    judged("wicki-walk", Place::Simulated, |case| walks(case, Place::Simulated)),
+    judged("wicki-walk", Place::Live, |case| walks(case, Place::Live)),
     judged("wicki-fill-colour-bits", Place::Simulated, |case| colour_bits(case, Place::Simulated)),
     judged("wicki-fill-colour-bits", Place::Live, |case| colour_bits(case, Place::Live)),
     judged("wicki-channels-exhausted", Place::Simulated, |case| exhausted(case, Place::Simulated)),
@@ -158,6 +161,100 @@ fn bounds(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
         Some(wrong) => wrong.clone(),
     };
     finding.check(tried.wrong.is_none() && tried.done > 100 && tried.refused > 100, words);
+    Ok(finding.verdict(place, basis(place)))
+}
+
+/// The offsets of a walk's pixels in its frame, in the order of listing 3.
+fn listing_3(count: &Count2d, plane: &Plane) -> Vec<i128> {
+    let mut at = i128::from(plane.start);
+    let mut all = Vec::new();
+    for _ in 0..count.y_count {
+        for x in 1..=count.x_count {
+            all.push(at);
+            at += i128::from(if x < count.x_count { plane.x_step } else { plane.y_step });
+        }
+    }
+    all
+}
+
+/// The destination's window after a request, by listing 3; `None` if a pixel lies outside a window.
+fn expected(draft: &Draft, [source, destination]: [&[u8]; 2]) -> Option<Vec<u8>> {
+    let mut found = destination.to_vec();
+    let (count, to) = match draft {
+        Draft::Copy(shape) => (&shape.count, &shape.destination),
+        Draft::Fill(shape) => (&shape.count, &shape.destination),
+    };
+    let bytes = count.pixel.bytes() as usize;
+    let range = |at: i128| usize::try_from(at).ok().map(|at| at..at + bytes);
+    let mut read = match draft {
+        Draft::Copy(shape) => listing_3(count, &shape.source),
+        Draft::Fill(_) => Vec::new(),
+    }
+    .into_iter();
+    for at in listing_3(count, to) {
+        let pixel = match draft {
+            Draft::Fill(shape) => shape.color.value().to_le_bytes()[..bytes].to_vec(),
+            Draft::Copy(_) => source.get(range(read.next()?)?)?.to_vec(),
+        };
+        let mut word = [0; 4];
+        word[..bytes].copy_from_slice(&pixel);
+        let value = u32::from_le_bytes(word);
+        let color = if let Draft::Copy(shape) = draft { shape.transparent } else { None };
+        let place = found.get_mut(range(at)?)?;
+        if color.is_none_or(|color| !color.matches(count.pixel, value)) {
+            place.copy_from_slice(&pixel);
+        }
+    }
+    Some(found)
+}
+
+/// Numbers of requests that were done and of pixels that they moved, and the first one that moved others.
+struct Walked {
+    done: u32,
+    pixels: u64,
+    wrong: Option<String>,
+}
+
+fn try_walks(bed: &mut impl Bed) -> Result<Walked, BedError> {
+    let mut noise = Noise(Rng::new(SEED));
+    let mut walked = Walked { done: 0, pixels: 0, wrong: None };
+    let window = |bytes: &[u8]| bytes[WINDOW_AT..][..WINDOW_BYTES].to_vec();
+    for number in 0..DRAFTS {
+        let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
+        bed.load([&before[0], &before[1]])?;
+        let draft = noise.draft();
+        if bed.submit(&draft)?.is_err() {
+            continue;
+        }
+        let after = window(&bed.contents()?[1]);
+        walked.done += 1;
+        walked.pixels += match &draft {
+            Draft::Copy(shape) => shape.count.pixels(),
+            Draft::Fill(shape) => shape.count.pixels(),
+        };
+        if expected(&draft, [&window(&before[0]), &window(&before[1])]) != Some(after) {
+            walked.wrong.get_or_insert(format!("request {number}, {draft:?}, moved other pixels"));
+        }
+    }
+    Ok(walked)
+}
+
+fn walks(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
+    let walked = match place {
+        Place::Simulated => Simulated::new().and_then(|mut bed| try_walks(&mut bed)),
+        Place::Live => Live::new().and_then(|mut bed| try_walks(&mut bed)),
+    };
+    let walked = walked.map_err(failed(case))?;
+    let mut finding = Finding::of(case.claim);
+    finding.figure("done", f64::from(walked.done)).figure("pixels", walked.pixels as f64);
+    let words = match &walked.wrong {
+        None => format!(
+            "{} random requests moved {} pixels as listing 3 does, with modifiers of either sign",
+            walked.done, walked.pixels
+        ),
+        Some(wrong) => wrong.clone(),
+    };
+    finding.check(walked.wrong.is_none() && walked.done > 100 && walked.pixels > 1000, words);
     Ok(finding.verdict(place, basis(place)))
 }
 
@@ -303,6 +400,35 @@ mod tests {
         fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
             self.0.contents()
         }
+    }
+
+    /// A broken service that takes the step after a row for a step within it.
+    struct Straight(Simulated);
+
+    impl Bed for Straight {
+        fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError> {
+            self.0.load(memories)
+        }
+
+        fn submit(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+            let mut draft = *draft;
+            if let Draft::Copy(shape) = &mut draft {
+                shape.destination.y_step = shape.destination.x_step;
+            }
+            self.0.submit(&draft)
+        }
+
+        fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
+            self.0.contents()
+        }
+    }
+
+    #[test]
+    fn walks_are_those_of_listing_3() {
+        let right = try_walks(&mut Simulated::new().expect("a service")).expect("it serves");
+        assert!(right.done > 100 && right.wrong.is_none(), "{:?}", right.wrong);
+        let wrong = try_walks(&mut Straight(Simulated::new().expect("a service"))).expect("it serves");
+        assert!(wrong.wrong.is_some());
     }
 
     #[test]

@@ -105,6 +105,8 @@ struct Settings {
     spread: bool,
     /// Bytes of each of several transfers.
     bytes: Option<u32>,
+    /// The only placement that is measured, as when the same frames are used throughout.
+    placement: Option<u64>,
 }
 
 impl Default for Settings {
@@ -120,6 +122,7 @@ impl Default for Settings {
             fifo_depth: None,
             spread: false,
             bytes: None,
+            placement: None,
         }
     }
 }
@@ -267,7 +270,8 @@ impl Settings {
             let each = ends.iter().map(|end| throughput(f64::from(bytes), *end)).sum::<f64>();
             Ok((together, each / f64::from(transfers.max(1))))
         };
-        (0..self.placements(all)).map(of).collect()
+        let all = self.placement.map_or(0..self.placements(all), |only| only..only + 1);
+        all.map(of).collect()
     }
 
     /// Puts matching pixels into the memory, spread evenly.
