@@ -88,7 +88,7 @@ fn narrow_walks_touch_what_their_pixels_touch() {
 #[test]
 #[ignore = "takes a minute without optimization; ./x test --full proof runs it"]
 fn all_narrow_walks_touch_what_their_pixels_touch() {
-    assert_eq!(compare(0..=4, 1, Plane::extent), 3 * 25 << 24);
+    assert_eq!(compare(0..=4, 1, Plane::extent), 75 << 24);
 }
 
 #[test]

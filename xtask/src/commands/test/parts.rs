@@ -65,7 +65,7 @@ pub(crate) const PARTS: &[Part] = &[
         about: "bounded proofs: arithmetic at all values of narrow integers, theorems by z3, which it installs",
         minutes: 4,
         is_default: true,
-        rotation: Some(300),
+        rotation: Some(480),
         run: |work, _| proof::run(work),
     },
     Part {
