@@ -142,10 +142,11 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key if key != " " else "Space",
                       windowsVirtualKeyCode=code, text=text if kind == "keyDown" else "")
 
-    def picture(self, path):
-        height = self.value("document.documentElement.scrollHeight")
-        width = self.value("innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    def picture(self, path, box=None):
+        if box is None:
+            height = self.value("document.documentElement.scrollHeight")
+            box = {"x": 0, "y": 0, "width": self.value("innerWidth"), "height": height}
+        clip = {"scale": 1, **box}
         data = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
         pathlib.Path(path).write_bytes(base64.b64decode(data))
 
@@ -271,4 +272,5 @@ def main():
             browser.end()
 
 
-main()
+if __name__ == "__main__":
+    main()

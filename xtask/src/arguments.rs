@@ -185,6 +185,12 @@ pub(crate) enum Command {
     /// installed.
     #[command(verbatim_doc_comment)]
     Guest(Guest),
+    /// Build the documentation as a site: the guide, the pages, the lab's report; check its links.
+    ///
+    /// Builds target/site/book with mdBook, which it installs, and checks each link within. The lab's
+    /// report is a part of it if ./x lab has made one.
+    #[command(verbatim_doc_comment)]
+    Site(Site),
     /// Check formatting, clippy, documentation, house rules, 64-bit Arm, shellcheck.
     ///
     /// Formatting, clippy and rustdoc with warnings as errors, the house rules (`cargo xtask check`), a
@@ -290,6 +296,14 @@ pub(crate) struct Fuzz {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Site {
+    /// Make the pictures in docs/pictures anew before: the dashboard, the lab's report and a plot, in
+    /// headless Chromium, which it installs.
+    #[arg(verbatim_doc_comment, long)]
+    pub(crate) pictures: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Setup {
     /// Only list what would be installed.
     #[arg(long)]
@@ -352,6 +366,7 @@ mod tests {
             "audit all",
             "coverage all",
             "setup --nonsense",
+            "site docs",
         ] {
             let words = ["x"].into_iter().chain(line.split_whitespace());
             let error = Arguments::try_parse_from(words).unwrap_err();

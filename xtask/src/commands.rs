@@ -7,6 +7,7 @@
 mod audit;
 mod bindings;
 mod check;
+mod dashboard;
 mod fuzz;
 mod guest;
 mod lint;
@@ -14,6 +15,7 @@ mod package;
 mod peers;
 mod prepare;
 mod programs;
+mod site;
 mod soak;
 mod test;
 mod unpacked;
@@ -37,6 +39,7 @@ pub(crate) fn run(work: &Work, command: &Command) -> Result<(), Failure> {
         Command::Fuzz(fuzz) => fuzz::run(work, fuzz.target.as_deref(), fuzz.seconds),
         Command::Audit => audit::run(work),
         Command::Coverage => audit::coverage(work),
+        Command::Site(options) => site::run(work, options),
         Command::Setup(setup) => prepare::run(work.place, setup.dry_run),
         Command::Package => package::run(work),
         Command::Install(install) => package::install(work, &install.prefix),

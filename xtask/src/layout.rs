@@ -74,6 +74,7 @@ pub(crate) mod package {
     pub(crate) const PRELOAD: &str = "memferry-preload";
     pub(crate) const RECORDER: &str = "memferry-recorder";
     pub(crate) const PYTHON: &str = "memferry-python";
+    pub(crate) const PROOF: &str = "memferry-proof";
     pub(crate) const SOAK: &str = "memferry-soak";
     pub(crate) const BENCH: &str = "memferry-bench";
     pub(crate) const LAB: &str = "memferry-lab";
@@ -203,6 +204,31 @@ pub(crate) mod libfabric {
 
 pub(crate) const PYTHON: &str = "bindings/python";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
+
+/// Bounded proofs of slots, ranges, walks and counts.
+pub(crate) mod proof {
+    /// Formulas of the shipped arithmetic, and theorems about them.
+    pub(crate) const FORMULAS: &str = "tests/proof/smt";
+}
+
+/// Parts of pages that a program puts together; their links are those of the whole page.
+pub(crate) const FRAGMENTS: &[&str] = &["bench/src/peers/comparison.md"];
+
+/// The documentation as a site, and its pictures.
+pub(crate) mod site {
+    pub(crate) const SUMMARY: &str = "docs/site/SUMMARY.md";
+    /// In the summary: the page that names the lab's report, which the site alone has.
+    pub(crate) const REPORT_PAGE: &str = "REPORT.md";
+    pub(crate) const CONFIGURATION: &str = "docs/site/book.toml";
+    pub(crate) const PICTURES: &str = "docs/pictures";
+    /// The program that makes the pictures.
+    pub(crate) const PHOTOGRAPHER: &str = "tests/browser/pictures.py";
+    /// In the build directory: the folder that mdBook is run in, and what it makes.
+    pub(crate) const BUILT: &str = "site";
+    pub(crate) const BOOK: &str = "site/book";
+    /// In the build directory: the lab's report.
+    pub(crate) const REPORT: &str = "lab/report.html";
+}
 
 /// The soak's clients in C and Python.
 pub(crate) mod soak {

@@ -15,6 +15,7 @@ mod files;
 mod guests;
 mod layout;
 mod line;
+mod links;
 mod packaging;
 mod place;
 mod rules;

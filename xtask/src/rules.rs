@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Tree::packages ──► arrows
-//! Tree::files ─────► unsafety, length, docs, markers, words, entry, examples, glossary, bindings, comments
+//! Tree::files ─────► unsafety, length, docs, markers, words, entry, examples, glossary, bindings, comments, links
 //! both ────────────► names, dependencies, cycles
 //! ```
 //!
@@ -18,6 +18,7 @@ mod entry;
 mod examples;
 mod glossary;
 mod length;
+mod links;
 mod markers;
 mod names;
 mod unsafety;
@@ -28,7 +29,7 @@ use crate::violation::Violation;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 15] = [
     |tree| arrows::check(&tree.packages),
     |tree| bindings::check(&tree.files),
     |tree| comments::check(&tree.files),
@@ -39,6 +40,7 @@ const RULES: [Rule; 14] = [
     |tree| examples::check(&tree.files),
     |tree| glossary::check(&tree.files),
     |tree| length::check(&tree.files),
+    |tree| links::check(&tree.files),
     |tree| markers::check(&tree.files),
     |tree| names::check(&tree.files, &tree.packages),
     |tree| unsafety::check(&tree.files),

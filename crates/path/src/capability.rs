@@ -5,7 +5,7 @@
 //!                   └─ grant  ─► granted ─ accept ─► held by another session
 //! resolve, claim    handles ─► Regions; counts them as in flight
 //! revoke(handle)    the whole subtree; done when nothing of it is in flight
-//! Mirror            hears what handles give access to, for a table that is read without the lock of this one
+//! Mirror            repeats what handles give access to, for a table that is read without the lock of this one
 //! ```
 //!
 //! A grant may be for a limited time: afterwards it and everything below it give no access, but requests that run go on.
@@ -62,15 +62,17 @@ pub struct RevocationId(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CapabilityError {
     /// The session holds no such capability.
-    #[error("handle {0} names nothing in this session")]
+    #[error("handle {0} names nothing in this session; register or accept the memory first")]
     Unknown(Handle),
-    #[error("handle {0} was revoked")]
+    #[error("handle {0} was revoked; ask its grantor for a new grant, or register the memory again")]
     Revoked(Handle),
     /// The grant that the capability comes from was for a limited time.
     #[error("handle {0} has expired: it was granted for a limited time; ask its grantor for a new grant")]
     Expired(Handle),
     /// The range leaves the range of the capability.
-    #[error("{length} bytes at offset {offset} leave the {available} bytes of handle {handle}")]
+    #[error(
+        "{length} bytes at offset {offset} leave the {available} bytes of handle {handle}; name a range within them"
+    )]
     OutOfRange {
         /// The capability to narrow.
         handle: Handle,
@@ -81,7 +83,7 @@ pub enum CapabilityError {
         available: u64,
     },
     /// More rights than the capability has were asked for, or none.
-    #[error("handle {handle} carries {held:?} and cannot give {wanted:?}")]
+    #[error("handle {handle} carries {held:?} and cannot give {wanted:?}; name some of its rights")]
     Rights {
         /// The capability to narrow.
         handle: Handle,
@@ -90,10 +92,12 @@ pub enum CapabilityError {
         wanted: Rights,
     },
     /// The capability does not carry GRANT.
-    #[error("handle {0} may not be granted to others")]
+    #[error("handle {0} may not be granted to others; its grantor has to include the right to grant")]
     NotGrantable(Handle),
     /// The token names no grant to this session or user.
-    #[error("token {0} names no grant to this client")]
+    #[error(
+        "token {0} names no grant to this client: it is revoked, or for another user or session; ask its grantor"
+    )]
     NoSuchGrant(GrantToken),
     /// The grant was for a limited time.
     #[error("the grant of token {0} has expired; ask its grantor for a new one")]

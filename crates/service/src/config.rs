@@ -216,7 +216,7 @@ pub enum ConfigError {
     )]
     EngineName(String),
     /// Two engines of one name.
-    #[error("two engines are called {0}")]
+    #[error("two engines are called {0}; give each a name of its own")]
     EngineTwice(String),
 }
 

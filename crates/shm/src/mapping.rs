@@ -48,7 +48,9 @@ pub enum Access {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
-    #[error("{length} bytes at offset {offset} exceed the {available} bytes of this memory")]
+    #[error(
+        "{length} bytes at offset {offset} exceed the {available} bytes of this memory; name a range within them"
+    )]
     OutOfRange { offset: u64, length: u64, available: u64 },
     /// A store to read-only memory.
     #[error("cannot write: this memory is mapped read-only")]

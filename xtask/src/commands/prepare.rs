@@ -8,7 +8,7 @@ use crate::stages::{print, say};
 
 /// Rust targets that commands build for.
 const TARGETS: [&str; 3] = [ARM, "aarch64-unknown-linux-musl", "x86_64-unknown-linux-musl"];
-const CARGO_TOOLS: [&str; 4] = ["cargo-fuzz", "cargo-deny", "cargo-machete", "cargo-llvm-cov"];
+const CARGO_TOOLS: [&str; 5] = ["cargo-fuzz", "cargo-deny", "cargo-machete", "cargo-llvm-cov", "mdbook"];
 
 pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
     let setup = if is_dry { Setup::dry(place) } else { Setup::new(place) };
@@ -27,7 +27,9 @@ pub(super) fn run(place: &Place, is_dry: bool) -> Result<(), Failure> {
         debian::LIBFABRIC,
         debian::OPEN_MPI,
         debian::PACKAGING,
+        debian::BROWSER,
         debian::CHROOTS,
+        debian::SOLVER,
         debian::WHERE_INSTALLED,
     ])?;
     setup.rust(&TARGETS)?;

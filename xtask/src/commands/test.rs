@@ -17,6 +17,7 @@ mod matrix;
 mod newer_ucx;
 mod parts;
 mod progress;
+mod proof;
 mod publish;
 mod service;
 mod verdicts;

@@ -91,6 +91,8 @@ pub(crate) const PACKAGING: &[Tool] = &[
 /// A browser, and the language of the program that drives it.
 pub(crate) const BROWSER: &[Tool] =
     &[Tool::program("chromium", "chromium"), Tool::program("python3", "python3")];
+/// Decides the theorems of bounded proofs.
+pub(crate) const SOLVER: &[Tool] = &[Tool::program("z3", "z3")];
 /// Makes chroots of Debian's releases.
 pub(crate) const CHROOTS: &[Tool] = &[Tool::program("mmdebstrap", "mmdebstrap")];
 /// The library that benchmarks of messages compare with.

@@ -9,7 +9,7 @@
 
 use memferry_transfer::{Handle, Rights, SessionId};
 
-/// Hears which handles give access to what.
+/// Repeats which handles give access to what.
 pub trait Mirror<M> {
     /// From now on `handle` gives its session access to a range of `memory`.
     fn appeared(&mut self, handle: Handle, session: SessionId, memory: &M, range: (u64, u64), rights: Rights);

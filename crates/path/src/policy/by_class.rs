@@ -155,3 +155,22 @@ fn pace_some(
     }
     wake
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::RateLimit;
+    use super::*;
+
+    #[test]
+    fn both_policies_lend_the_lesser_of_two() {
+        let ask = Ask { bytes: 1, ..Ask::of(SessionId(1), 1000) };
+        for (general, own) in [(100, 30), (30, 100)] {
+            let own: Box<dyn Policy> = Box::new(RateLimit::new(1, own));
+            let mut policy = ByClass::new(Box::new(RateLimit::new(1, general)), [None, Some(own), None]);
+            assert_eq!(policy.lend(&ask, 1000), 30);
+            policy.take_back(&ask, 10, 20);
+            assert_eq!(policy.lend(&ask, 1000), 20, "both take back what was not used");
+            assert_eq!(policy.lend(&ask, 1000), 0, "one of them has nothing left");
+        }
+    }
+}

@@ -30,6 +30,19 @@ fn reservations_are_limited_by_the_ring() {
 }
 
 #[test]
+fn a_queue_is_full_if_its_next_request_would_wait() {
+    let mut bed = Bed::new(1, Shared::new(), 1);
+    let frame = bed.frame(A, 100).0;
+    let [queue, other] = [(); 2].map(|()| bed.path.open_queue(A, 0));
+    for tag in 1..3 {
+        bed.submit(queue, tag, &fill(frame, 100));
+    }
+    assert_eq!(bed.path.full_for(queue), Some(Failure::WaitingQuota { limit: 1 }));
+    assert_eq!(bed.path.full_for(other), None, "its next request may find a channel");
+    assert_eq!(bed.path.full_for(QueueKey(99)), None);
+}
+
+#[test]
 fn a_completion_counts_until_taken() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let queue = bed.path.open_queue(A, 0);

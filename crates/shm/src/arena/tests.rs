@@ -169,6 +169,16 @@ proptest! {
 }
 
 #[test]
+fn heap_memory_is_no_place_to_land() {
+    let arena = arena();
+    let mut bytes = ArenaVec::new_in(arena.clone());
+    bytes.resize(3 * PAGE, 0_u8);
+    assert!(arena.locate_slice(&bytes).is_some());
+    assert_eq!(arena.whole_pages(&bytes), None, "its pages may hold other objects");
+    assert!(arena.landing(&mut bytes).is_none());
+}
+
+#[test]
 fn refuses_impossible_layouts() {
     let arena = arena();
     assert!(matches!(arena.allocate(layout(0, 1)), Err(ArenaError::Empty)));

@@ -42,8 +42,13 @@ const FIELDS: Fields = Fields { session: 1, rights: 3, base: 8, length: 8, memor
 
 /// A reader copies in two epochs while the memory is revoked and freed.
 fn revoked_under_load(rules: Rules) {
-    let shared =
-        Arc::new(Shared { word: AtomicU64::new(0), entry: Entry::default(), memory: UnsafeCell::new(0) });
+    revoked_from(0, rules);
+}
+
+/// The same after so many epochs that the reader's word is `count`.
+fn revoked_from(count: u64, rules: Rules) {
+    let word = AtomicU64::new(count);
+    let shared = Arc::new(Shared { word, entry: Entry::default(), memory: UnsafeCell::new(0) });
     shared.entry.publish(1, &FIELDS);
     let reader = {
         let shared = Arc::clone(&shared);
@@ -68,6 +73,25 @@ fn revoked_under_load(rules: Rules) {
 #[test]
 fn nothing_is_used_after_the_wait() {
     explore(3, || revoked_under_load(SHIPPED));
+}
+
+/// Within the two epochs the count starts again from 0.
+#[test]
+fn nothing_is_used_after_the_wait_when_the_count_wraps() {
+    explore(3, || revoked_from(u64::MAX - 1, SHIPPED));
+}
+
+#[test]
+#[should_panic]
+fn broken_wait_that_takes_the_count_for_over_when_it_wraps() {
+    let wait = |word: &AtomicU64| {
+        FENCES.heavy();
+        let seen = word.load(Ordering::Acquire);
+        while seen.wrapping_add(1) > seen && seen % 2 == 1 && word.load(Ordering::Acquire) == seen {
+            thread::yield_now();
+        }
+    };
+    explore(3, move || revoked_from(u64::MAX - 1, Rules { wait, ..SHIPPED }));
 }
 
 #[test]

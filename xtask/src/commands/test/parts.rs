@@ -7,9 +7,10 @@
 
 use std::time::Duration;
 
-use super::{dpdk, examples, libfabric, matrix, newer_ucx, publish, verdicts};
+use super::{dpdk, examples, libfabric, matrix, newer_ucx, proof, publish, verdicts};
+use crate::commands::dashboard::dashboard_line;
 use crate::commands::programs::lab_builds;
-use crate::commands::{fuzz, guest};
+use crate::commands::{fuzz, guest, site};
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
 use crate::guests::{ioat, module};
@@ -58,6 +59,14 @@ pub(crate) const PARTS: &[Part] = &[
         is_default: true,
         rotation: Some(240),
         run: |work, _| loom(work),
+    },
+    Part {
+        name: "proof",
+        about: "bounded proofs: arithmetic at all values of narrow integers, theorems by z3, which it installs",
+        minutes: 4,
+        is_default: true,
+        rotation: Some(480),
+        run: |work, _| proof::run(work),
     },
     Part {
         name: "miri-shm",
@@ -263,6 +272,17 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| dashboard(work),
     },
     Part {
+        name: "site",
+        about: "the documentation built by mdBook, which it installs, and its links",
+        minutes: 5,
+        is_default: true,
+        rotation: None,
+        run: |work, _| {
+            work.setup.rust(&[])?;
+            site::build(work)
+        },
+    },
+    Part {
         name: "dpdk",
         about: "the driver for DPDK under DPDK's own test of such devices; installs DPDK",
         minutes: 4,
@@ -451,11 +471,6 @@ fn dashboard(work: &Work) -> Result<(), Failure> {
     work.stages.run("dashboard", &dashboard_line())
 }
 
-fn dashboard_line() -> Line {
-    let (file, name) = test::DASHBOARD;
-    PRODUCT_WORKSPACE.cargo(&["test", "-p", package::CLI, "--test", file, "--", "--ignored", "--exact", name])
-}
-
 /// Runs the whole lab without earlier results.
 fn lab(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
@@ -573,14 +588,6 @@ mod tests {
         let line = arm_libraries_line().to_string();
         assert!(line.contains(" --lib --tests -p memferry-clock "), "{line}");
         assert!(line.contains(" -- --skip ") && !line.contains("memferry-ninep"), "{line}");
-    }
-
-    #[test]
-    fn the_browsers_test_exists() {
-        let (file, name) = test::DASHBOARD;
-        let path = format!("{}/../tests/two-process/{file}.rs", env!("CARGO_MANIFEST_DIR"));
-        assert!(std::fs::read_to_string(path).unwrap().contains(&format!("fn {name}()")));
-        assert!(dashboard_line().to_string().ends_with(&format!("-- --ignored --exact {name}")));
     }
 
     #[test]

@@ -104,6 +104,26 @@ fn a_slot_rests_when_short_requests_cannot_name_it() {
 }
 
 #[test]
+fn a_slot_of_the_last_generation_is_retired() {
+    let (mut table, first, _) = with_root();
+    table.revoke(A, first).unwrap();
+    table.table.parts[0][0].generation = u32::MAX - 1;
+    let mut issued = Vec::new();
+    for generation in [u32::MAX - 1, u32::MAX] {
+        let handle = table.register(A, Counted::new(1), ALL).unwrap();
+        assert_eq!(handle, Handle::new(0, generation));
+        table.revoke(A, handle).unwrap();
+        // The next handle of a worn slot, if it has one.
+        table.table.free.append(&mut table.table.worn);
+        issued.push(handle);
+    }
+    assert_eq!(table.register(A, Counted::new(1), ALL), Ok(Handle::new(1, 1)), "the slot was used again");
+    for handle in issued.into_iter().chain([first, Handle::new(0, 0)]) {
+        assert!(filled(&mut table, A, handle, (0, 1)).is_err(), "{handle} names something");
+    }
+}
+
+#[test]
 fn a_tombstone_reports_revoked_until_released() {
     let (mut table, root, _) = with_root();
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);

@@ -31,6 +31,18 @@ fn revoking_covers_the_subtree_across_sessions() {
 }
 
 #[test]
+fn a_close_waits_for_all_that_is_held() {
+    let (mut table, root, _) = with_root();
+    let other = table.register(A, Counted::new(5), ALL).unwrap();
+    let [first, second] = [root, other].map(|handle| admit_fill(&mut table, A, handle, (0, 1)).unwrap());
+    let closing = table.close(A);
+    release(&mut table, first);
+    assert_eq!(table.take_finished(), [], "a request still uses the other one");
+    release(&mut table, second);
+    assert_eq!(table.take_finished(), [closing]);
+}
+
+#[test]
 fn a_revocation_waits_for_requests_below_it() {
     let (mut table, root, memory) = with_root();
     let (_, held) = pass(&mut table, (A, root, 100), ALL, B);

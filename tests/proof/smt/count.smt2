@@ -1,0 +1,87 @@
+; The counts and sequences of a ring: Producer and Consumer of crates/shm/src/ring.rs. tests/counts.rs compares the definitions with that
+; code. All counts are modulo 2^32, so that the theorems also say what happens when they start again from 0.
+(set-logic QF_BV)
+(define-fun free ((capacity (_ BitVec 32)) (staged (_ BitVec 32)) (consumed (_ BitVec 32))) (_ BitVec 32)
+  (bvsub capacity (bvsub staged consumed)))
+(define-fun is-possible ((claimed (_ BitVec 32)) (published (_ BitVec 32)) (consumed (_ BitVec 32))) Bool
+  (bvule (bvsub claimed consumed) (bvsub published consumed)))
+(define-fun is-news ((claimed (_ BitVec 32)) (published (_ BitVec 32)) (consumed (_ BitVec 32))) Bool
+  (and (not (= (bvsub claimed consumed) #x00000000)) (bvule (bvsub claimed consumed) (bvsub published consumed))))
+(define-fun slot ((capacity (_ BitVec 32)) (position (_ BitVec 32))) (_ BitVec 32)
+  (bvand position (bvsub capacity #x00000001)))
+(define-fun sequence ((position (_ BitVec 32))) (_ BitVec 16) ((_ extract 15 0) (bvadd position #x00000001)))
+
+(define-fun is-capacity ((capacity (_ BitVec 32))) Bool
+  (and (not (= capacity #x00000000)) (bvule capacity #x00008000)
+       (= (bvand capacity (bvsub capacity #x00000001)) #x00000000)))
+; What holds between two calls.
+(define-fun is-state ((capacity (_ BitVec 32)) (staged (_ BitVec 32)) (published (_ BitVec 32)) (consumed (_ BitVec 32))) Bool
+  (and (is-capacity capacity) (bvule (bvsub published consumed) (bvsub staged consumed))
+       (bvule (bvsub staged consumed) capacity)))
+
+(declare-const capacity (_ BitVec 32))
+(declare-const staged (_ BitVec 32))
+(declare-const published (_ BitVec 32))
+(declare-const consumed (_ BitVec 32))
+(declare-const claimed (_ BitVec 32))
+(declare-const position (_ BitVec 32))
+(declare-const another (_ BitVec 32))
+
+(echo "unsat: there are never more free slots than slots")
+(push 1)
+(assert (is-state capacity staged published consumed))
+(assert (not (bvule (free capacity staged consumed) capacity)))
+(check-sat)
+(pop 1)
+
+(echo "unsat: staging into a free slot, publishing, and a possible claim keep what holds")
+(push 1)
+(assert (is-state capacity staged published consumed))
+(assert (not (and (=> (not (= (free capacity staged consumed) #x00000000))
+                      (is-state capacity (bvadd staged #x00000001) published consumed))
+                  (is-state capacity staged staged consumed)
+                  (=> (is-possible claimed published consumed) (is-state capacity staged published claimed)))))
+(check-sat)
+(pop 1)
+
+(echo "sat: staging into a full ring would not")
+(push 1)
+(assert (is-state capacity staged published consumed))
+(assert (not (is-state capacity (bvadd staged #x00000001) published consumed)))
+(check-sat)
+(pop 1)
+
+(echo "unsat: a claim is possible exactly if it is no step back and nothing beyond what was published")
+(push 1)
+(declare-const steps (_ BitVec 32))
+(assert (is-state capacity staged published consumed))
+(assert (not (and (=> (bvule steps (bvsub published consumed)) (is-possible (bvadd consumed steps) published consumed))
+                  (=> (is-possible claimed published consumed) (bvule (bvsub claimed consumed) capacity))
+                  (=> (is-news claimed published consumed)
+                      (and (is-possible claimed published consumed) (not (= claimed consumed)))))))
+(check-sat)
+(pop 1)
+
+(echo "unsat: two elements that are not consumed never share a slot")
+(push 1)
+(assert (is-state capacity staged published consumed))
+(assert (bvult (bvsub position consumed) (bvsub staged consumed)))
+(assert (bvult (bvsub another consumed) (bvsub staged consumed)))
+(assert (not (= position another)))
+(assert (= (slot capacity position) (slot capacity another)))
+(check-sat)
+(pop 1)
+
+(echo "unsat: no slot has the sequence of the element that is to come: neither what it had a lap before, nor zeroed memory in the first lap")
+(push 1)
+(assert (is-capacity capacity))
+(assert (not (and (not (= (sequence position) (sequence (bvsub position capacity))))
+                  (=> (bvult position capacity) (not (= (sequence position) #x0000))))))
+(check-sat)
+(pop 1)
+
+(echo "sat: in a ring of 2^16 slots a lap would repeat the sequences of the one before")
+(push 1)
+(assert (= (sequence position) (sequence (bvsub position #x00010000))))
+(check-sat)
+(pop 1)
