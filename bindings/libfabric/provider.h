@@ -455,7 +455,7 @@ struct op {
     uint64_t address;
     uint64_t key;
     uint64_t sender;
-    bool was_reopened;
+    unsigned reopenings;
     /* Its endpoint is being closed: it ends without a completion. */
     bool is_discarded;
     /* The sender's completion waits until the receiver has the bytes. */

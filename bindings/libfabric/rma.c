@@ -15,6 +15,8 @@
 #define MOST_PIECES 256
 /* Of one request to the engine. */
 #define MOST_PART (64 << 20)
+/* So many times an owner is asked again when rights are gone, for one operation. It may have closed a region long before, and again. */
+#define MOST_REOPENINGS 8
 /* How long a closed endpoint waits for cancelled requests, and between two looks. */
 #define SETTLE_MS 2000
 #define NAP_NANOSECONDS 50000
@@ -93,9 +95,9 @@ static void settle(struct op *op) {
         message_ended(op);
         return;
     }
-    if (op->error == FI_EKEYREJECTED && !op->was_reopened && !connection->is_dead && op->remote == NULL) {
+    if (op->error == FI_EKEYREJECTED && op->reopenings < MOST_REOPENINGS && !connection->is_dead && op->remote == NULL) {
         /* The owner closed the region, and may have another one with that key. */
-        op->was_reopened = true;
+        op->reopenings++;
         op->pieces = NULL;
         op->piece_count = 0;
         op->error = 0;
@@ -123,7 +125,7 @@ static void settle_if_done(struct op *op) {
 
 void rma_fail(struct op *op, int error, int provider_error) {
     link_remove(&op->waiting);
-    op->was_reopened = true;
+    op->reopenings = MOST_REOPENINGS;
     op->staged = 0;
     op->error = error;
     op->provider_error = provider_error;
@@ -387,7 +389,7 @@ void rma_cancel(struct op *op) {
             (void)mf_cancel(process.queue, transfer->ticket);
     }
     link_remove(&op->waiting);
-    op->was_reopened = true;
+    op->reopenings = MOST_REOPENINGS;
     op->error = FI_ECANCELED;
     op->provider_error = 0;
     settle_if_done(op);

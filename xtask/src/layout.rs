@@ -198,7 +198,7 @@ pub(crate) mod libfabric {
     /// Runs mpi4py's tests.
     pub(crate) const MPI4PY_RUNNER: &str = "bindings/libfabric/tests/mpi4py_suite.py";
     /// Its own tests, the last of which measures.
-    pub(crate) const TESTS: [&str; 3] = ["scenes", "hostile", "costs"];
+    pub(crate) const TESTS: [&str; 5] = ["scenes", "hostile", "bounds", "wrappers", "costs"];
 }
 
 pub(crate) const PYTHON: &str = "bindings/python";

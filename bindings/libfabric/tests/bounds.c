@@ -58,25 +58,30 @@ struct flood {
     const struct head *theirs[CONNECTIONS];
 };
 
+/* Messages of a connection that the victim took out of its ring. */
+static uint64_t taken_of(const struct flood *flood, int i) {
+    return atomic_load(&((struct head *)(uintptr_t)flood->theirs[i])->consumed) / sizeof(struct record);
+}
+
 static uint64_t taken(const struct flood *flood) {
     uint64_t sum = 0;
 
     for (int i = 0; i < CONNECTIONS; i++)
-        sum += atomic_load(&((struct head *)(uintptr_t)flood->theirs[i])->consumed) / sizeof(struct record);
+        sum += taken_of(flood, i);
     return sum;
 }
 
-/* Fills all rings with messages that nobody receives. Gives how many were sent in all. */
-static uint64_t fill(struct flood *flood) {
+/* Fills the first rings with messages that nobody receives. Gives how many were sent by them in all. */
+static uint64_t fill(struct flood *flood, int count) {
     const struct record message = {.kind = RECORD_EAGER, .flags = RECORD_TAGGED, .tag = UNWANTED};
     uint64_t sent = 0;
 
-    for (int i = 0; i < CONNECTIONS; i++) {
+    for (int i = 0; i < count; i++) {
         struct ring *ring = &flood->rings[i];
 
-        while (ring->produced - atomic_load(&((struct head *)(uintptr_t)flood->theirs[i])->consumed) < RING_BYTES)
+        while (ring->produced / sizeof(message) - taken_of(flood, i) < RING_BYTES / sizeof(message))
             put(ring, &message);
-        sent += ring->produced / sizeof(struct record);
+        sent += ring->produced / sizeof(message);
     }
     return sent;
 }
@@ -93,9 +98,26 @@ static void close_flood(const struct flood *flood) {
         close(flood->rings[i].socket);
 }
 
+/* Whether a connection is taken. Else it is closed without a greeting. */
+static bool is_taken(const char *victim) {
+    struct timeval limit = {PATIENCE_SECONDS, 0};
+    struct greeting answer;
+    struct head *head;
+    int one = connect_to(victim), memfd = make_ring(HEAD_BYTES + RING_BYTES, F_SEAL_SHRINK, &head);
+    ssize_t got;
+
+    (void)greet_if_open(one, &good, sizeof(good), memfd);
+    CHECK(setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+    got = recv(one, &answer, sizeof(answer), 0);
+    CHECK(got == (ssize_t)sizeof(answer) || got == 0 || (got < 0 && errno == ECONNRESET));
+    close(memfd);
+    close(one);
+    munmap(head, HEAD_BYTES + RING_BYTES);
+    return got > 0;
+}
+
 /* The other user: `line` leads to the friend, which says when it has worked with the victim. */
 static void floods(int line, const char *victim) {
-    struct ring refused[TRIED];
     struct flood flood;
     uint64_t before, sent;
     char here;
@@ -103,35 +125,29 @@ static void floods(int line, const char *victim) {
     CHECK(setgid(ANOTHER_USER) == 0 && setuid(ANOTHER_USER) == 0);
     snprintf(good.name, sizeof(good.name), "memferry://%u/00000000deadbeef", geteuid());
     open_flood(&flood, victim);
-    for (int i = 0; i < TRIED; i++) {
-        refused[i] = (struct ring){.socket = connect_to(victim)};
-        is_closed(refused[i].socket);
-    }
+    for (int i = 0; i < TRIED; i++)
+        CHECK(!is_taken(victim));
     do {
         before = taken(&flood);
-        sent = fill(&flood);
+        sent = fill(&flood, CONNECTIONS);
         CHECK(send(line, &sent, sizeof(sent), 0) == sizeof(sent) && recv(line, &here, 1, 0) == 1);
     } while (taken(&flood) != before);
     CHECK(before >= MESSAGES / 2 && before <= MESSAGES);
     sent = 0;
     CHECK(send(line, &sent, sizeof(sent), 0) == sizeof(sent));
-    sent = fill(&flood);
+    sent = fill(&flood, CONNECTIONS);
     CHECK(send(line, &sent, sizeof(sent), 0) == sizeof(sent) && recv(line, &here, 1, 0) == 1);
-    /* All were received: it may send on, and connect anew when it has left. */
     CHECK(taken(&flood) == sent);
-    close_flood(&flood);
-    for (time_t since = time(NULL);;) {
-        ssize_t got;
-        int one = connect_to(victim), memfd = make_ring(HEAD_BYTES + RING_BYTES, F_SEAL_SHRINK, &flood.rings[0].head);
-
-        greet(one, &good, sizeof(good), memfd);
-        got = recv(one, &flood, sizeof(good), 0);
-        close(memfd);
-        close(one);
-        if (got == (ssize_t)sizeof(good))
-            break;
+    /* All were received: by one connection it may send half as many again, and more than its equal part. */
+    sent = taken_of(&flood, 0) + MESSAGES / 2;
+    for (time_t since = time(NULL); taken_of(&flood, 0) < sent;) {
+        fill(&flood, 1);
         patience(since);
     }
+    /* It may connect anew when it has left. */
+    close_flood(&flood);
+    for (time_t since = time(NULL); !is_taken(victim);)
+        patience(since);
     CHECK(send(line, &sent, sizeof(sent), 0) == sizeof(sent));
     _exit(0);
 }
@@ -463,6 +479,7 @@ static void cannot_greet(struct peer *peer) {
     /* What is lacking comes back in time. */
     in_flight = keep_in_flight();
     meet(peer);
+    meet(peer);
     for (int i = 0; i < 1000; i++)
         progress(peer);
     close(in_flight);
@@ -498,6 +515,7 @@ static void is_not_greeted(struct peer *peer) {
     open_peer(peer, CAPS, MODES);
     meet(peer);
     UNTIL_ROOM(peer, fi_send(peer->ep, memory, MIB, NULL, peer->other, memory));
+    meet(peer);
     CHECK(next(peer, &entry) == 0);
     meet(peer);
     ep = another_endpoint(peer);

@@ -45,7 +45,8 @@ static inline int make_ring(size_t bytes, int seals, struct head **head) {
     return memfd;
 }
 
-static inline void greet(int one, const void *greeting, size_t length, int memfd) {
+/* Sends a greeting; false if the other side has closed the connection. */
+static inline bool greet_if_open(int one, const void *greeting, size_t length, int memfd) {
     struct iovec iov = {(void *)(uintptr_t)greeting, length};
     union {
         struct cmsghdr header;
@@ -59,7 +60,11 @@ static inline void greet(int one, const void *greeting, size_t length, int memfd
         control.header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
         memcpy(CMSG_DATA(&control.header), &memfd, sizeof(memfd));
     }
-    CHECK(sendmsg(one, &message, MSG_NOSIGNAL) == (ssize_t)length);
+    return sendmsg(one, &message, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+static inline void greet(int one, const void *greeting, size_t length, int memfd) {
+    CHECK(greet_if_open(one, greeting, length, memfd));
 }
 
 /* Waits until the other side has closed the connection; its greeting may come first. */
