@@ -195,6 +195,7 @@ pub(crate) mod dpdk {
 pub(crate) mod libfabric {
     pub(crate) const FOLDER: &str = "bindings/libfabric";
     pub(crate) const PROVIDER: &str = "memferry";
+    pub(crate) const LIBRARY: &str = "libmemferry-fi.so";
     /// Runs mpi4py's tests.
     pub(crate) const MPI4PY_RUNNER: &str = "bindings/libfabric/tests/mpi4py_suite.py";
     /// Its own tests, the last of which measures.
