@@ -17,7 +17,7 @@
 /* Polls in a row that found nothing, after which a poll gives the CPU away: the peer may need this one. */
 #define IDLE_POLLS 1000
 
-static uint64_t now_ms(void) {
+uint64_t now_ms(void) {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -111,6 +111,9 @@ static ssize_t read_from(struct cq *cq, void *to, size_t count, fi_addr_t *sourc
     if (cq->count == 0 || count == 0)
         domain_progress(cq->domain, thorough);
     taken = count > 0 ? take(cq, to, count, source) : 0;
+    /* Nothing will come in a forked child. */
+    if (taken == -FI_EAGAIN && process.is_child)
+        taken = -FI_EOPBADSTATE;
     cq->idle_polls = taken == -FI_EAGAIN ? cq->idle_polls + 1 : 0;
     is_idle = cq->idle_polls > IDLE_POLLS;
     pthread_mutex_unlock(&process.lock);
@@ -296,14 +299,18 @@ static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout) {
 
     for (unsigned round = 0;; round++) {
         uint64_t value, failed;
+        bool is_child;
 
         pthread_mutex_lock(&process.lock);
         domain_progress(cntr->domain, round > SPINS);
         value = cntr->value;
         failed = cntr->errors;
+        is_child = process.is_child;
         pthread_mutex_unlock(&process.lock);
         if (value >= threshold)
             return 0;
+        if (is_child)
+            return -FI_EOPBADSTATE;
         if (round == 0)
             errors = failed;
         if (failed != errors)

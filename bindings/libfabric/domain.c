@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "provider.h"
@@ -60,7 +61,54 @@ static int open_session(void) {
     return status;
 }
 
+/* A fork while another thread has the lock would leave the child lists of any shape. It waits only a little: that thread may itself be
+ * the one that forks, in a handler of a signal. */
+#define FORK_MS 1000
+static __thread bool has_fork_lock;
+
+static void before_fork(void) {
+    struct timespec limit;
+
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += FORK_MS / 1000;
+    has_fork_lock = pthread_mutex_timedlock(&process.lock, &limit) == 0;
+}
+
+static void after_fork(void) {
+    if (has_fork_lock)
+        pthread_mutex_unlock(&process.lock);
+}
+
+static void in_child(void) {
+    pthread_mutex_init(&process.lock, NULL);
+    if (process.domains > 0) {
+        process.is_torn = process.is_torn || !has_fork_lock;
+        process.is_child = true;
+    }
+}
+
+static void watch_forks(void) {
+    static bool is_watching;
+
+    if (!is_watching)
+        is_watching = pthread_atfork(before_fork, after_fork, in_child) == 0;
+}
+
+/* A child that has closed the domains of its parent may open its own. */
+static void abandon_session(void) {
+    memory_abandon();
+    link_init(&process.transfers);
+    link_init(&process.waiting);
+    process.transfer_count = 0;
+    process.is_child = false;
+}
+
 static void close_session(void) {
+    if (process.is_child) {
+        if (!process.is_torn)
+            abandon_session();
+        return;
+    }
     (void)mf_queue_close(process.queue);
     memory_close();
     (void)mf_frame_free(process.bounce);
@@ -284,9 +332,13 @@ static int region_close(struct fid *fid) {
     struct region_handle *region = CONTAINER(fid, struct region_handle, fid.fid);
 
     pthread_mutex_lock(&process.lock);
-    link_remove(&region->link);
-    rma_region_closed(region);
-    memory_release(region->hold);
+    /* In a forked child, grants and frames are the parent's. */
+    if (!process.is_torn)
+        link_remove(&region->link);
+    if (!process.is_child) {
+        rma_region_closed(region);
+        memory_release(region->hold);
+    }
     region->domain->references--;
     pthread_mutex_unlock(&process.lock);
     free(region);
@@ -332,7 +384,7 @@ static int region_open(struct domain *domain, const struct iovec *memory, uint64
     if (!region)
         return -FI_ENOMEM;
     pthread_mutex_lock(&process.lock);
-    status = choose_key(domain, wanted, &key);
+    status = process.is_child ? -FI_EOPBADSTATE : choose_key(domain, wanted, &key);
     if (status == 0) {
         region->fid = (struct fid_mr){{FI_CLASS_MR, context, &region_ops}, region, key};
         region->domain = domain;
@@ -382,6 +434,9 @@ static struct fi_ops_mr mr_ops = {.size = sizeof(struct fi_ops_mr), .reg = mr_re
 /* ---- Domains ---- */
 
 void domain_progress(struct domain *domain, bool thorough) {
+    /* A forked child must not touch the rings of its parent. */
+    if (process.is_child)
+        return;
     if (++domain->idle >= THOROUGH_ROUNDS) {
         domain->idle = 0;
         thorough = true;
@@ -457,7 +512,8 @@ static int domain_close(struct fid *fid) {
         pthread_mutex_unlock(&process.lock);
         return -FI_EBUSY;
     }
-    link_remove(&domain->link);
+    if (!process.is_torn)
+        link_remove(&domain->link);
     if (--process.domains == 0)
         close_session();
     pthread_mutex_unlock(&process.lock);
@@ -482,8 +538,13 @@ int domain_open(struct fid_fabric *fabric_fid, struct fi_info *info, struct fid_
     if (!domain)
         return -FI_ENOMEM;
     pthread_mutex_lock(&process.lock);
-    if (process.domains == 0)
+    if (process.is_child || process.is_torn) {
+        WARN("a forked child has to close its parent's domains first, and needs a fork that met no other thread in libfabric\n");
+        status = -FI_EOPBADSTATE;
+    } else if (process.domains == 0) {
+        watch_forks();
         status = open_session();
+    }
     if (status == 0) {
         process.domains++;
         domain->fabric = CONTAINER(fabric_fid, struct fabric, fid);

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "provider.h"
 
@@ -69,6 +68,7 @@ struct op *op_new(struct endpoint *ep, enum op_kind kind) {
     memset(op, 0, sizeof(*op));
     op->id = id;
     op->endpoint = ep;
+    op->is_in_use = true;
     op->kind = kind;
     op->source = FI_ADDR_UNSPEC;
     link_init(&op->link);
@@ -92,6 +92,7 @@ void op_free(struct op *op) {
         }
     }
     op->connection = NULL;
+    op->is_in_use = false;
     link_remove(&op->waiting);
     link_remove(&op->link);
     free(op->own_pieces);
@@ -431,11 +432,25 @@ static struct fi_ops_rma rma_ops = {
 
 /* ---- The endpoint itself ---- */
 
+static bool cancel_move(struct endpoint *ep, const void *context) {
+    for (size_t i = 0; i < ep->op_count; i++) {
+        struct op *op = ep->ops[i];
+
+        if (op->is_in_use && (op->kind == OP_READ || op->kind == OP_WRITE) && op->context == context && !op->error) {
+            rma_cancel(op);
+            return true;
+        }
+    }
+    return false;
+}
+
 static ssize_t ep_cancel(fid_t fid, void *context) {
-    int status;
+    struct endpoint *ep = CONTAINER(fid, struct endpoint, fid.fid);
+    ssize_t status = -FI_EOPBADSTATE;
 
     pthread_mutex_lock(&process.lock);
-    status = message_cancel(CONTAINER(fid, struct endpoint, fid.fid), context);
+    if (endpoint_works(ep))
+        status = message_cancel(ep, context) || cancel_move(ep, context) ? 0 : -FI_ENOENT;
     pthread_mutex_unlock(&process.lock);
     return status;
 }
@@ -544,13 +559,28 @@ static int no_shutdown(struct fid_ep *ep, uint64_t flags) {
     return -FI_ENOSYS;
 }
 
+static int no_listen(struct fid_pep *pep) {
+    UNUSED(pep);
+    return -FI_ENOSYS;
+}
+
+static int no_reject(struct fid_pep *pep, fid_t handle, const void *parameter, size_t length) {
+    UNUSED(pep);
+    UNUSED(handle);
+    UNUSED(parameter);
+    UNUSED(length);
+    return -FI_ENOSYS;
+}
+
 static struct fi_ops_cm cm_ops = {
     .size = offsetof(struct fi_ops_cm, join),
     .setname = no_setname,
     .getname = ep_getname,
     .getpeer = no_getpeer,
     .connect = no_connect,
+    .listen = no_listen,
     .accept = no_accept,
+    .reject = no_reject,
     .shutdown = no_shutdown,
 };
 
@@ -632,15 +662,14 @@ static int enable(struct endpoint *ep) {
     bool sends = ep->transmit_cq || ep->counters[COUNT_SEND] || ep->counters[COUNT_READ] || ep->counters[COUNT_WRITE];
     int status;
 
-    if (ep->is_enabled)
+    if (ep->is_enabled || ep->is_closing || process.is_child)
         return -FI_EOPBADSTATE;
     if (!ep->av)
         return -FI_ENOAV;
     if (!sends && !ep->receive_cq && !ep->counters[COUNT_RECEIVE])
         return -FI_ENOCQ;
     status = wire_listen(ep);
-    if (status == 0)
-        ep->is_enabled = true;
+    ep->is_enabled = ep->has_sockets = status == 0;
     return status;
 }
 
@@ -665,22 +694,27 @@ static void free_unexpected(struct link *list) {
 
         link_remove(item);
         message->connection->references--;
+        account_drop(message->connection, sizeof(*message) + message->record.length);
         free(message);
     }
 }
 
-static int ep_close(struct fid *fid) {
-    struct endpoint *ep = CONTAINER(fid, struct endpoint, fid.fid);
+/* Takes all operations out of what uses them. libfabric drops them without completions. */
+static void discard_all(struct endpoint *ep) {
+    for (size_t i = 0; i < ep->op_count; i++) {
+        struct op *op = ep->ops[i];
 
-    pthread_mutex_lock(&process.lock);
-    /* What it sent is in memory that peers have. */
-    link_remove(&ep->link);
-    rma_settle(ep);
-    for (int i = 0; i < 2; i++)
-        free_unexpected(&ep->unexpected[i]);
-    free_unexpected(&ep->claimed);
-    if (ep->is_enabled)
-        wire_close(ep);
+        if (op->connection)
+            op->connection->references--;
+        op->connection = NULL;
+        op->remote = NULL;
+        op->is_discarded = true;
+        link_remove(&op->waiting);
+        link_remove(&op->link);
+    }
+}
+
+static void free_all(struct endpoint *ep) {
     for (size_t i = 0; i < ep->op_count; i++) {
         free(ep->ops[i]->own_pieces);
         free(ep->ops[i]->copy);
@@ -699,6 +733,40 @@ static int ep_close(struct fid *fid) {
             ep->counters[i]->references--;
     }
     ep->domain->references--;
+}
+
+static int ep_close(struct fid *fid) {
+    struct endpoint *ep = CONTAINER(fid, struct endpoint, fid.fid);
+    bool is_settled = true;
+
+    pthread_mutex_lock(&process.lock);
+    if (process.is_torn) {
+        /* Nothing of it can be freed. */
+        ep->domain->references--;
+        pthread_mutex_unlock(&process.lock);
+        return 0;
+    }
+    /* What it sent is in memory that peers have. */
+    link_remove(&ep->link);
+    ep->is_enabled = false;
+    if (!ep->is_closing)
+        discard_all(ep);
+    ep->is_closing = true;
+    if (!process.is_child)
+        is_settled = rma_settle(ep);
+    if (!is_settled) {
+        pthread_mutex_unlock(&process.lock);
+        WARN("the engine still uses memory of an endpoint that is being closed: does the service run?\n");
+        return -FI_EBUSY;
+    }
+    for (int i = 0; i < 2; i++)
+        free_unexpected(&ep->unexpected[i]);
+    free_unexpected(&ep->claimed);
+    if (ep->has_sockets && process.is_child)
+        wire_abandon(ep);
+    else if (ep->has_sockets)
+        wire_close(ep);
+    free_all(ep);
     pthread_mutex_unlock(&process.lock);
     free(ep);
     return 0;
@@ -735,7 +803,8 @@ int endpoint_open(struct fid_domain *domain_fid, struct fi_info *info, struct fi
     link_init(&ep->claimed);
     link_init(&ep->free_ops);
     ep->fid = (struct fid_ep){
-        .fid = {FI_CLASS_EP, context, &ep_fid_ops}, .ops = &ep_ops, .cm = &cm_ops, .msg = &msg_ops, .rma = &rma_ops, .tagged = &tagged_ops};
+        .fid = {FI_CLASS_EP, context, &ep_fid_ops}, .ops = &ep_ops, .cm = &cm_ops, .msg = &msg_ops, .rma = &rma_ops, .tagged = &tagged_ops,
+        .atomic = &unoffered_atomic_ops, .collective = &unoffered_collective_ops};
     pthread_mutex_lock(&process.lock);
     link_append(&domain->endpoints, &ep->link);
     domain->references++;

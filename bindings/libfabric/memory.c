@@ -380,6 +380,24 @@ void memory_close(void) {
     idle_count = 0;
 }
 
+void memory_abandon(void) {
+    FOR_EACH(item, following, &backings) {
+        struct backing *backing = CONTAINER(item, struct backing, link);
+
+        while (backing->tokens) {
+            struct token *token = backing->tokens;
+
+            backing->tokens = token->next;
+            free(token);
+        }
+        link_remove(item);
+        close(backing->descriptor);
+        free(backing);
+    }
+    link_init(&holds);
+    idle_count = 0;
+}
+
 /* Only registered bytes are sure to be mapped from a frame that is larger: the program may have unmapped the rest. */
 bool memory_find(const void *address, size_t length, mf_range *range) {
     uintptr_t start = (uintptr_t)address, most = start + length, end = start, next = most;

@@ -176,7 +176,7 @@ ssize_t message_send(struct endpoint *ep, const struct fi_msg_tagged *message, u
     struct connection *connection;
     int error;
 
-    if (!ep->is_enabled)
+    if (!endpoint_works(ep))
         return -FI_EOPBADSTATE;
     if (message->iov_count > MOST_BUFFERS || flags & ~SEND_FLAGS)
         return -FI_EINVAL;
@@ -476,14 +476,14 @@ void message_arrived(struct connection *connection, const struct record *record,
     *message = (struct unexpected){.connection = connection, .record = *record};
     payload_copy(payload, 0, message->bytes, record->length);
     connection->references++;
-    connection->unexpected_bytes += sizeof(*message) + record->length;
+    account_keep(connection, sizeof(*message) + record->length);
     link_append(&ep->unexpected[list], &message->link);
 }
 
 static void free_message(struct unexpected *message) {
     link_remove(&message->link);
     message->connection->references--;
-    message->connection->unexpected_bytes -= sizeof(*message) + message->record.length;
+    account_drop(message->connection, sizeof(*message) + message->record.length);
     free(message);
 }
 
@@ -620,7 +620,7 @@ ssize_t message_receive(struct endpoint *ep, const struct fi_msg_tagged *wanted,
     struct unexpected *message;
     struct op *op;
 
-    if (!ep->is_enabled)
+    if (!endpoint_works(ep))
         return -FI_EOPBADSTATE;
     if (wanted->iov_count > MOST_BUFFERS || flags & ~(RECEIVE_FLAGS | special))
         return -FI_EINVAL;
@@ -643,16 +643,16 @@ ssize_t message_receive(struct endpoint *ep, const struct fi_msg_tagged *wanted,
     return 0;
 }
 
-int message_cancel(struct endpoint *ep, void *context) {
+bool message_cancel(struct endpoint *ep, void *context) {
     for (int i = 0; i < 2; i++) {
         FOR_EACH(item, following, &ep->posted[i]) {
             struct op *op = CONTAINER(item, struct op, link);
 
             if (op->context == context) {
                 op_end(op, FI_ECANCELED, 0);
-                return 0;
+                return true;
             }
         }
     }
-    return -FI_ENOENT;
+    return false;
 }

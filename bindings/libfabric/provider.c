@@ -460,6 +460,10 @@ struct fi_provider *fi_prov_ini(void) {
     fi_param_define(&memferry_provider, "socket", FI_PARAM_STRING, "Socket of the memferry service (default: /run/memferry.sock)");
     fi_param_define(&memferry_provider, "users", FI_PARAM_STRING,
                     "Numbers of further users who may connect, with commas, or \"any\" (default: only the program's own)");
+    fi_param_define(&memferry_provider, "user_connections", FI_PARAM_SIZE_T,
+                    "Connections that each of these users may have, and all of them together 16 times as many (default: 64)");
+    fi_param_define(&memferry_provider, "user_bytes", FI_PARAM_SIZE_T,
+                    "Bytes of messages that this process keeps for each of these users until it receives them (default: 64 MiB)");
     fi_param_define(&memferry_provider, "claim_remote", FI_PARAM_BOOL,
                     "Claim FI_REMOTE_COMM, which Open MPI asks for. Peers of other nodes are not reached all the same (default: no)");
     fi_param_define(&memferry_provider, "move", FI_PARAM_SIZE_T,

@@ -5,7 +5,9 @@
  *     domain.c      domains, address vectors, memory regions
  *     memory.c      plain memory of the program as frames
  *     wire.c        connections to peers: sockets, and rings of records in shared memory
+ *     users.c       which users may connect, and how much of this process other users may take
  *     endpoint.c    endpoints: what a program posts
+ *     unoffered.c   tables of functions that this provider does not offer
  *     message.c     messages: matching, eager and long ones
  *     rma.c         reads and writes of peers' memory; copies by the engine
  *     completion.c  completion queues, counters
@@ -21,7 +23,9 @@
 #include <sys/uio.h>
 
 #include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
+#include <rdma/fi_collective.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
@@ -137,6 +141,7 @@ struct shared;
 struct domain;
 struct endpoint;
 struct op;
+struct account;
 
 struct connection {
     struct link link; /* of the endpoint */
@@ -151,6 +156,11 @@ struct connection {
     bool is_dead;
     /* No name yet. */
     bool is_new;
+    /* Of a side that was connected to: the memory that it has not sent yet, or -1; when it was accepted, or greeted. */
+    int greeting;
+    uint64_t since;
+    /* Of a connection that another user made. */
+    struct account *account;
     /* Operations and unexpected messages that name it. */
     unsigned references;
     /* The address of the peer in the endpoint's vector, valid while `generation` is that of the vector. */
@@ -178,6 +188,8 @@ void wire_name_make(struct name *name);
 bool wire_name_parse(const char *text, struct name *name, uid_t *user);
 int wire_listen(struct endpoint *ep);
 void wire_close(struct endpoint *ep);
+/* In a forked child: closes its copies of the sockets, and leaves the connections to the parent. */
+void wire_abandon(struct endpoint *ep);
 /* Gives a connection that sends to a name, or null and a negative error. */
 struct connection *wire_connect(struct endpoint *ep, const struct name *name, int *error);
 bool wire_has_room(struct connection *connection, size_t length);
@@ -192,6 +204,18 @@ bool wire_has_session(const struct domain *domain, uint64_t session);
 fi_addr_t wire_address(struct connection *connection);
 
 void payload_copy(const struct payload *payload, size_t skip, void *to, size_t length);
+
+/* ---- Users (users.c) ---- */
+
+bool user_is_welcome(uid_t user);
+/* Counts a connection that another user made. Null if that user, or all of them together, have as many as they may. */
+struct account *account_open(uid_t user);
+void account_close(struct account *account);
+/* Whether one more message of a connection may be kept until the program receives it. */
+bool account_has_room(const struct connection *connection);
+/* Counts a message that is kept, or is no longer. */
+void account_keep(struct connection *connection, size_t length);
+void account_drop(struct connection *connection, size_t length);
 
 /* Bytes that go to a peer piece by piece. */
 struct stream {
@@ -229,6 +253,8 @@ uint64_t memory_token(const mf_range *range, uint64_t session, uint64_t *offset)
 /* Ends a grant: when it returns, nothing uses it. */
 void memory_revoke(uint64_t token);
 void memory_close(void);
+/* In a forked child: forgets the frames, which are the parent's. */
+void memory_abandon(void);
 /* The session ended: its tokens are of no use. */
 void memory_forget_session(uint64_t session);
 
@@ -237,6 +263,10 @@ void memory_forget_session(uint64_t session);
 struct process {
     pthread_mutex_t lock;
     unsigned domains;
+    /* A forked child of the process that opened the domains: connections, frames and queue are the parent's. */
+    bool is_child;
+    /* Of a child: the fork did not get the lock, so the lists may be of any shape. */
+    bool is_torn;
     mf_client client;
     mf_queue queue;
     uint64_t session;
@@ -351,6 +381,7 @@ struct cntr {
 int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context);
 int cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **cntr, void *context);
 void cq_add(struct cq *cq, const struct entry *entry);
+uint64_t now_ms(void);
 
 /* ---- Endpoints and operations (endpoint.c, message.c, rma.c) ---- */
 
@@ -386,6 +417,7 @@ struct op {
     struct endpoint *endpoint;
     struct connection *connection;
     uint64_t id;
+    bool is_in_use;
     enum op_kind kind;
     enum op_state state;
     void *context;
@@ -423,7 +455,9 @@ struct op {
     uint64_t address;
     uint64_t key;
     uint64_t sender;
-    bool was_reopened;
+    unsigned reopenings;
+    /* Its endpoint is being closed: it ends without a completion. */
+    bool is_discarded;
     /* The sender's completion waits until the receiver has the bytes. */
     bool is_acknowledged;
     /* A copy of what was injected. */
@@ -455,6 +489,9 @@ struct endpoint {
     uint64_t transmit_flags;
     uint64_t receive_flags;
     bool is_enabled;
+    bool has_sockets;
+    /* fi_close has begun. */
+    bool is_closing;
     struct name name;
     int listener;
     int epoll;
@@ -472,6 +509,8 @@ struct endpoint {
     unsigned sends;
 };
 
+/* Whether a program may post operations: it is enabled, and not the parent's. */
+static inline bool endpoint_works(const struct endpoint *ep) { return ep->is_enabled && !process.is_child; }
 int endpoint_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
 struct op *op_new(struct endpoint *ep, enum op_kind kind);
 void op_free(struct op *op);
@@ -488,7 +527,8 @@ void iov_write(const struct iovec *iov, size_t count, size_t place, const struct
 
 ssize_t message_send(struct endpoint *ep, const struct fi_msg_tagged *message, uint64_t flags, bool is_tagged, bool has_context);
 ssize_t message_receive(struct endpoint *ep, const struct fi_msg_tagged *message, uint64_t flags, bool is_tagged);
-int message_cancel(struct endpoint *ep, void *context);
+/* Cancels a receive that has no message; false if there is none. */
+bool message_cancel(struct endpoint *ep, void *context);
 void message_arrived(struct connection *connection, const struct record *record, const struct payload *payload);
 void message_answered(struct connection *connection, const struct record *record);
 void message_data(struct connection *connection, const struct record *record, const struct payload *payload);
@@ -506,10 +546,15 @@ void rma_progress(void);
 void rma_answered(struct op *op, const struct record *record);
 void rma_data(struct op *op, const struct record *record, const struct payload *payload);
 void rma_drop(struct connection *connection);
-/* Waits until no transfer uses the endpoint's operations. */
-void rma_settle(struct endpoint *ep);
+/* Ends the transfers of discarded operations. False if the engine still uses their memory after a time. */
+bool rma_settle(struct endpoint *ep);
+/* Ends a read or write as cancelled, if it has not ended. */
+void rma_cancel(struct op *op);
 void rma_region_closed(struct region_handle *region);
 void rma_fail(struct op *op, int error, int provider_error);
+
+extern struct fi_ops_atomic unoffered_atomic_ops;
+extern struct fi_ops_collective unoffered_collective_ops;
 
 int no_bind(struct fid *fid, struct fid *other, uint64_t flags);
 int no_control(struct fid *fid, int command, void *argument);

@@ -8,12 +8,18 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "provider.h"
 
 #define MOST_PIECES 256
 /* Of one request to the engine. */
 #define MOST_PART (64 << 20)
+/* So many times an owner is asked again when rights are gone, for one operation. It may have closed a region long before, and again. */
+#define MOST_REOPENINGS 8
+/* How long a closed endpoint waits for cancelled requests, and between two looks. */
+#define SETTLE_MS 2000
+#define NAP_NANOSECONDS 50000
 #define RMA_FLAGS                                                                                                              \
     (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_REMOTE_CQ_DATA | FI_MORE)
 
@@ -50,7 +56,7 @@ struct granted {
 struct transfer {
     struct link link;
     struct op *op;
-    uint64_t tag;
+    mf_ticket ticket;
     /* The slot, or -1; where its bytes go if the operation reads. */
     int slot;
     uint8_t *local;
@@ -89,9 +95,9 @@ static void settle(struct op *op) {
         message_ended(op);
         return;
     }
-    if (op->error == FI_EKEYREJECTED && !op->was_reopened && !connection->is_dead && op->remote == NULL) {
+    if (op->error == FI_EKEYREJECTED && op->reopenings < MOST_REOPENINGS && !connection->is_dead && op->remote == NULL) {
         /* The owner closed the region, and may have another one with that key. */
-        op->was_reopened = true;
+        op->reopenings++;
         op->pieces = NULL;
         op->piece_count = 0;
         op->error = 0;
@@ -110,13 +116,16 @@ static void settle(struct op *op) {
 }
 
 static void settle_if_done(struct op *op) {
-    if (op->pending == 0 && op->staged == 0 && (op->error || op->position == op->limit))
+    /* What the owner still sends for a cancelled one is for nobody. */
+    bool is_done = op->pending == 0 && (op->staged == 0 || op->error == FI_ECANCELED);
+
+    if (is_done && (op->error || op->position == op->limit))
         settle(op);
 }
 
 void rma_fail(struct op *op, int error, int provider_error) {
     link_remove(&op->waiting);
-    op->was_reopened = true;
+    op->reopenings = MOST_REOPENINGS;
     op->staged = 0;
     op->error = error;
     op->provider_error = provider_error;
@@ -154,6 +163,17 @@ static uint8_t *local_place(const struct op *op, size_t place, size_t *length) {
         place -= op->iov[i].iov_len;
     }
     return NULL;
+}
+
+static void remote_free(struct remote *remote);
+
+/* The engine does not take a part of an operation, or has failed to move it. */
+static void refused(struct op *op, mf_error error) {
+    op->error = error_of(error);
+    op->provider_error = error;
+    /* The rights are gone, of all operations: the owner has to be asked again, which may not have told yet that it closed the region. */
+    if (op->error == FI_EKEYREJECTED && op->remote)
+        remote_free(op->remote);
 }
 
 enum begun { BEGUN, NO_ROOM, FAILED };
@@ -194,11 +214,10 @@ static enum begun begin_part(struct op *op, const struct piece *piece, uint64_t 
         free(transfer);
         if (error == MF_ERROR_QUEUE_FULL)
             return NO_ROOM;
-        op->error = error_of(error);
-        op->provider_error = error;
+        refused(op, error);
         return FAILED;
     }
-    *transfer = (struct transfer){.op = op, .tag = ticket.tag, .slot = slot, .local = local, .length = *length};
+    *transfer = (struct transfer){.op = op, .ticket = ticket, .slot = slot, .local = local, .length = *length};
     link_append(&process.transfers, &transfer->link);
     process.transfer_count++;
     op->pending++;
@@ -286,12 +305,12 @@ static void transfer_ended(struct transfer *transfer, const mf_completion *compl
     struct op *op = transfer->op;
 
     op->pending--;
-    if (completion->error != MF_ERROR_NONE && !op->error) {
-        op->error = error_of(completion->error);
-        op->provider_error = completion->error;
-        if (op->error == FI_EKEYREJECTED && op->kind != OP_RECEIVE)
-            op->remote = NULL;
+    if (op->is_discarded) {
+        free_transfer(transfer);
+        return;
     }
+    if (completion->error != MF_ERROR_NONE && !op->error)
+        refused(op, completion->error);
     if (completion->error == MF_ERROR_NONE && transfer->slot >= 0 && op->kind != OP_WRITE)
         memcpy(transfer->local, process.bounce_bytes + (size_t)transfer->slot * BOUNCE_BYTES, transfer->length);
     free_transfer(transfer);
@@ -314,7 +333,7 @@ void rma_progress(void) {
         FOR_EACH(item, following, &process.transfers) {
             struct transfer *transfer = CONTAINER(item, struct transfer, link);
 
-            if (transfer->tag == completion.ticket.tag) {
+            if (transfer->ticket.tag == completion.ticket.tag) {
                 transfer_ended(transfer, &completion);
                 break;
             }
@@ -332,22 +351,48 @@ void rma_progress(void) {
     }
 }
 
-void rma_settle(struct endpoint *ep) {
-    bool is_used = true;
-
-    while (is_used) {
-        is_used = false;
-        FOR_EACH(item, following, &process.transfers) {
-            struct transfer *transfer = CONTAINER(item, struct transfer, link);
-
-            if (transfer->op->endpoint == ep) {
-                transfer->op->was_reopened = true;
-                is_used = true;
-            }
-        }
-        if (is_used)
-            rma_progress();
+static bool has_transfers(const struct endpoint *ep) {
+    FOR_EACH(item, following, &process.transfers) {
+        if (CONTAINER(item, struct transfer, link)->op->endpoint == ep)
+            return true;
     }
+    return false;
+}
+
+bool rma_settle(struct endpoint *ep) {
+    uint64_t end = now_ms() + SETTLE_MS;
+
+    FOR_EACH(item, following, &process.transfers) {
+        struct transfer *transfer = CONTAINER(item, struct transfer, link);
+
+        if (transfer->op->endpoint == ep)
+            (void)mf_cancel(process.queue, transfer->ticket);
+    }
+    for (;;) {
+        rma_progress();
+        if (!has_transfers(ep))
+            return true;
+        if (now_ms() >= end)
+            return false;
+        /* Other endpoints go on. */
+        pthread_mutex_unlock(&process.lock);
+        nanosleep(&(struct timespec){0, NAP_NANOSECONDS}, NULL);
+        pthread_mutex_lock(&process.lock);
+    }
+}
+
+void rma_cancel(struct op *op) {
+    FOR_EACH(item, following, &process.transfers) {
+        struct transfer *transfer = CONTAINER(item, struct transfer, link);
+
+        if (transfer->op == op)
+            (void)mf_cancel(process.queue, transfer->ticket);
+    }
+    link_remove(&op->waiting);
+    op->reopenings = MOST_REOPENINGS;
+    op->error = FI_ECANCELED;
+    op->provider_error = 0;
+    settle_if_done(op);
 }
 
 /* ---- Regions of peers ---- */
@@ -521,7 +566,8 @@ static void opened(struct connection *connection, const struct record *record, c
         struct op *op = CONTAINER(ready.next, struct op, waiting);
 
         link_remove(&op->waiting);
-        begin(op, remote);
+        /* One before it may have found that it is closed again. */
+        open_remote(op);
     }
 }
 
@@ -747,7 +793,7 @@ ssize_t rma_start(struct endpoint *ep, enum op_kind kind, const struct fi_msg_rm
     size_t total;
     int error;
 
-    if (!ep->is_enabled)
+    if (!endpoint_works(ep))
         return -FI_EOPBADSTATE;
     if (message->iov_count > MOST_BUFFERS || message->rma_iov_count != 1 || flags & ~RMA_FLAGS || !(ep->caps & FI_RMA))
         return -FI_EINVAL;

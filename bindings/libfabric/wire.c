@@ -51,6 +51,12 @@
 /* Completions that the program has not taken. With more than these, rings are not read. */
 #define MOST_COMPLETIONS 65536
 #define MOST_CONNECTIONS 4096
+/* Connections that are taken at a time. */
+#define MOST_ACCEPTS 64
+/* Answers to another user that wait for room. With more than these, nothing is taken from that user. */
+#define MOST_STREAMS_OF_OTHERS 1024
+/* How long a peer that connected may take to greet, and this side to answer. */
+#define GREETING_MS 2000
 #define EVENTS 64
 
 _Static_assert(RECORD_BYTES == 64, "records begin at multiples of their size");
@@ -146,7 +152,8 @@ static bool map_memory(struct connection *connection, int descriptor, uint64_t b
     int seals = fcntl(descriptor, F_GET_SEALS);
     void *mapped;
 
-    if (bytes < LEAST_RING_BYTES || bytes > MOST_RING_BYTES || (bytes & (bytes - 1)) != 0)
+    /* Pages that another user has not written are this process's when it reads them. */
+    if (bytes < LEAST_RING_BYTES || bytes > (connection->user == geteuid() ? MOST_RING_BYTES : RING_BYTES) || (bytes & (bytes - 1)) != 0)
         return false;
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(descriptor, &state) < 0 || state.st_size != (off_t)(HEAD_BYTES + bytes))
         return false;
@@ -236,6 +243,7 @@ static struct connection *connection_new(struct endpoint *ep, int socket, uid_t 
     connection->endpoint = ep;
     connection->socket = socket;
     connection->user = user;
+    connection->greeting = -1;
     connection->address = FI_ADDR_NOTAVAIL;
     link_init(&connection->backlog);
     link_init(&connection->streams);
@@ -299,6 +307,9 @@ void wire_fail(struct connection *connection, const char *reason) {
     (void)epoll_ctl(ep->epoll, EPOLL_CTL_DEL, connection->socket, NULL);
     (void)shutdown(connection->socket, SHUT_RDWR);
     close(connection->socket);
+    if (connection->greeting >= 0)
+        close(connection->greeting);
+    connection->greeting = -1;
     free_backlog(connection);
     for (size_t i = 0; i < ep->outgoing_count; i++) {
         if (ep->outgoing[i] == connection)
@@ -313,6 +324,9 @@ void wire_fail(struct connection *connection, const char *reason) {
 
 static void connection_free(struct connection *connection) {
     link_remove(&connection->link);
+    /* Not before: what it sent may wait for its receiver when it has left. */
+    if (connection->account)
+        account_close(connection->account);
     if (connection->mine)
         munmap(connection->mine, HEAD_BYTES + connection->mine_bytes);
     if (connection->theirs)
@@ -387,49 +401,42 @@ struct connection *wire_connect(struct endpoint *ep, const struct name *name, in
     return connection;
 }
 
-/* Whether a user may connect. */
-static bool is_welcome(uid_t user) {
-    char *users = NULL, *end;
+/* Takes a connection of a user who may connect; false if there are too many. */
+static bool accept_one(struct endpoint *ep, int socket_fd, uid_t user) {
+    bool is_other = user != geteuid();
+    struct account *account = is_other ? account_open(user) : NULL;
+    struct connection *connection = is_other && !account ? NULL : connection_new(ep, socket_fd, user);
 
-    if (user == geteuid())
-        return true;
-    (void)fi_param_get_str(&memferry_provider, "users", &users);
-    if (!users)
-        return false;
-    if (strcmp(users, "any") == 0)
-        return true;
-    for (const char *at = users; *at; at = *end ? end + 1 : end) {
-        unsigned long one = strtoul(at, &end, 10);
-
-        if (end == at || (*end && *end != ','))
-            return false;
-        if (one == user)
-            return true;
+    if (connection) {
+        connection->is_new = true;
+        connection->account = account;
+        connection->since = now_ms();
+    } else if (account) {
+        account_close(account);
     }
-    return false;
+    return connection != NULL;
 }
 
-static void accept_all(struct endpoint *ep) {
+static void accept_some(struct endpoint *ep) {
     unsigned count = 0;
 
     FOR_EACH(item, following, &ep->connections) { count++; }
-    for (;; count++) {
+    /* Not all: others may connect faster than this process accepts. */
+    for (unsigned i = 0; i < MOST_ACCEPTS; i++) {
         int socket_fd = accept4(ep->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        struct connection *connection;
-        uid_t user;
+        uid_t user = (uid_t)-1;
 
         if (socket_fd < 0)
             return;
-        if (!user_of(socket_fd, &user) || !is_welcome(user)) {
+        if (!user_of(socket_fd, &user) || !user_is_welcome(user)) {
             WARN("a connection of user %d is refused: see FI_MEMFERRY_USERS\n", (int)user);
             close(socket_fd);
-            continue;
-        }
-        connection = count < MOST_CONNECTIONS ? connection_new(ep, socket_fd, user) : NULL;
-        if (connection)
-            connection->is_new = true;
-        else
+        } else if (count == MOST_CONNECTIONS || !accept_one(ep, socket_fd, user)) {
+            WARN("a connection of user %d is refused: there are too many\n", (int)user);
             close(socket_fd);
+        } else {
+            count++;
+        }
     }
 }
 
@@ -469,10 +476,43 @@ void wire_close(struct endpoint *ep) {
     close(ep->epoll);
 }
 
+void wire_abandon(struct endpoint *ep) {
+    FOR_EACH(item, following, &ep->connections) {
+        struct connection *connection = CONTAINER(item, struct connection, link);
+
+        if (!connection->is_dead)
+            close(connection->socket);
+        if (connection->greeting >= 0)
+            close(connection->greeting);
+        free_backlog(connection);
+        connection_free(connection);
+    }
+    close(ep->listener);
+    close(ep->epoll);
+}
+
+/* Sends this side's memory. What the system lacks may come back; in time the connection ends, so that the peer does not wait. */
+static void answer_greeting(struct connection *connection) {
+    bool is_sent = send_greeting(connection, connection->greeting), has_left, may_pass;
+    int error = is_sent ? 0 : errno;
+
+    has_left = error == EPIPE || error == ECONNRESET || error == ENOTCONN;
+    may_pass = error == EAGAIN || error == EINTR || error == ENOBUFS || error == ENOMEM || error == ETOOMANYREFS;
+    if (may_pass && now_ms() - connection->since < GREETING_MS)
+        return;
+    close(connection->greeting);
+    connection->greeting = -1;
+    /* A peer may have left after it had sent everything: that is still in its ring. */
+    if (!is_sent && !has_left) {
+        WARN("no greeting: %s\n", strerror(error));
+        wire_fail(connection, "its greeting cannot be answered");
+    }
+}
+
 /* The memory of the peer has come: what was sent before is in the ring already. */
 static void greet(struct connection *connection) {
     struct greeting greeting;
-    int descriptor, mine;
+    int descriptor;
     ssize_t length = take_message(connection->socket, &greeting, &descriptor);
 
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
@@ -490,15 +530,25 @@ static void greet(struct connection *connection) {
         return;
     connection->name = greeting.name;
     connection->is_self = strcmp(connection->name.text, connection->endpoint->name.text) == 0;
-    mine = make_memory(connection);
-    if (mine < 0 || !send_greeting(connection, mine)) {
-        /* It may have left after it had sent everything: that is still in its ring. */
-        if (mine < 0)
-            wire_fail(connection, "no memory for a ring");
-    }
-    if (mine >= 0)
-        close(mine);
     connection->is_new = false;
+    connection->since = now_ms();
+    connection->greeting = make_memory(connection);
+    if (connection->greeting < 0)
+        wire_fail(connection, "no memory for a ring");
+    else
+        answer_greeting(connection);
+}
+
+/* What has to be done in time. */
+static void look_at_greetings(struct connection *connection) {
+    if (connection->greeting >= 0)
+        answer_greeting(connection);
+    else if (connection->is_new && now_ms() - connection->since >= GREETING_MS) {
+        /* It may have come while this process did something else. */
+        greet(connection);
+        if (connection->is_new)
+            wire_fail(connection, "it does not greet");
+    }
 }
 
 fi_addr_t wire_address(struct connection *connection) {
@@ -714,7 +764,14 @@ static void dispatch(struct connection *connection, const struct record *record,
 static bool may_receive(const struct connection *connection) {
     const struct cq *cq = connection->endpoint->receive_cq;
 
-    return !connection->is_dead && connection->unexpected_bytes < MOST_UNEXPECTED && (!cq || cq->count < MOST_COMPLETIONS);
+    return !connection->is_dead && connection->unexpected_bytes < MOST_UNEXPECTED && (!cq || cq->count < MOST_COMPLETIONS) &&
+           (!connection->account || account_has_room(connection));
+}
+
+/* Whether another user asks for more than it takes. Its requests stay in its ring then. */
+static bool is_behind(const struct connection *connection) {
+    return connection->account &&
+           (!link_is_empty(&connection->backlog) || connection->stream_count >= MOST_STREAMS_OF_OTHERS);
 }
 
 /* Takes records; gives how many. */
@@ -763,7 +820,7 @@ static void look_at_sockets(struct endpoint *ep) {
         struct connection *connection = events[i].data.ptr;
 
         if (!connection) {
-            accept_all(ep);
+            accept_some(ep);
             continue;
         }
         if (!connection->is_dead && !connection->theirs && events[i].events & EPOLLIN)
@@ -781,7 +838,9 @@ void wire_progress(struct endpoint *ep, bool thorough) {
     FOR_EACH(item, following, &ep->connections) {
         struct connection *connection = CONTAINER(item, struct connection, link);
 
-        if (connection->theirs && !connection->is_dead)
+        if (thorough && !connection->is_dead && (connection->is_new || connection->greeting >= 0))
+            look_at_greetings(connection);
+        if (connection->theirs && !connection->is_dead && !is_behind(connection))
             (void)receive(connection, TURN_RECORDS);
         if (!connection->is_dead && !link_is_empty(&connection->backlog))
             send_backlog(connection);

@@ -196,10 +196,11 @@ pub(crate) mod dpdk {
 pub(crate) mod libfabric {
     pub(crate) const FOLDER: &str = "bindings/libfabric";
     pub(crate) const PROVIDER: &str = "memferry";
+    pub(crate) const LIBRARY: &str = "libmemferry-fi.so";
     /// Runs mpi4py's tests.
     pub(crate) const MPI4PY_RUNNER: &str = "bindings/libfabric/tests/mpi4py_suite.py";
     /// Its own tests, the last of which measures.
-    pub(crate) const TESTS: [&str; 3] = ["scenes", "hostile", "costs"];
+    pub(crate) const TESTS: [&str; 5] = ["scenes", "hostile", "bounds", "wrappers", "costs"];
 }
 
 pub(crate) const PYTHON: &str = "bindings/python";

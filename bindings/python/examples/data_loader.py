@@ -10,7 +10,7 @@ memory of its own while it computes with the batch before. The program checks by
 * a new shared_memory for each batch, as PyTorch's DataLoader makes one for each tensor,
 * arrays pickled through a pipe, as multiprocessing.Queue does.
 
-With PyTorch installed the consumer computes with tensors over the same memory. As root its processes belong to different users.
+With PyTorch installed (Debian's python3-torch for the CPU will do) the consumer computes with tensors over the same memory. As root its processes belong to different users.
 """
 
 import contextlib

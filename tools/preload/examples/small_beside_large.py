@@ -7,7 +7,8 @@ so a small request waits while a large reply is copied. Two servers take turns, 
 requests' p50, p99 and p99.9, the large replies in a second and the server's CPU time for each, and how many times as good the
 library is. The first and the last large reply of a turn are compared, and all small ones.
 
-The server is redis-server or valkey-server, or Debian's redis-check-rdb, which is the same program (package redis-tools).
+The server is valkey-server or redis-server, or Debian's redis-check-rdb, which is the same program (package redis-tools). It is looked
+for in PATH, or given by --server: one that is unpacked and not installed runs too.
 """
 
 import argparse
@@ -168,13 +169,14 @@ HIGHER_IS_BETTER = 3
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", required=True)
+    parser.add_argument("--server", help="the server's program, if not the first one in PATH")
     parser.add_argument("--large", type=size, default=size("10M"))
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    program = next(filter(None, map(shutil.which, SERVERS)), None)
-    if program is None:
-        sys.exit("no server is installed: Debian's redis-tools has one")
+    program = next(filter(None, map(shutil.which, [options.server] if options.server else SERVERS)), None)
+    if program is None or os.path.basename(program) not in SERVERS:
+        sys.exit(f"{options.server or 'no server'} is not installed, or none of {', '.join(SERVERS)}: Debian's redis-tools has one")
     if not os.path.exists(options.library):
         sys.exit(f"{options.library} does not exist: cargo build --release -p memferry-preload builds it")
     large = random.Random(1).randbytes(options.large)

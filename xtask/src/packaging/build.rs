@@ -80,6 +80,13 @@ fn install_engine(built: &Path, prefix: &Path) -> Line {
     line.arg(built.join(binary::ENGINE_LIBRARY)).arg(prefix)
 }
 
+/// Builds the provider for libfabric, with a C library that is installed below a prefix.
+pub(crate) fn provider(sources: &Path, library: &Path, folder: &Path) -> Line {
+    let line = Line::new("make").arg("-C").arg(sources).arg(format!("OUTPUT={}", folder.display()));
+    // Made by another libfabric or library, the provider would not be made anew.
+    line.args(["--always-make", "all"]).env("PKG_CONFIG_PATH", library.join("lib/pkgconfig"))
+}
+
 /// Builds the wheel; returns its path.
 pub(crate) fn wheel(work: &Work) -> Result<PathBuf, Failure> {
     if !work.setup.environment(&PACKAGE) {

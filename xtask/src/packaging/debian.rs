@@ -31,6 +31,8 @@ const ENGINE_IOAT: &str = "memferry-engine-ioat";
 const ENGINE_DSA: &str = "memferry-engine-dsa";
 /// The link to other nodes.
 const LINK: &str = "memferry-link";
+/// The provider for libfabric.
+const PROVIDER: &str = "libmemferry-fi";
 /// Devices for virtual machines.
 const DEVICE: &str = "memferry-device";
 /// Packages with crates of others, the crate that each contains, and its workspace.
@@ -53,8 +55,9 @@ const MANDOC: &str = r#"find "$@" -type f -exec mandoc -T lint -W warning {} +"#
 
 /// Builds and checks the packages; returns their folder.
 pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
-    work.setup.tools(&[debian::PACKAGING])?;
+    work.setup.tools(&[debian::PACKAGING, debian::LIBFABRIC])?;
     let built = build::programs(work)?;
+    let provider = provider(work, &built)?;
     let pages = [&built.c, &built.engine].map(|library| library.folder.join("share/man"));
     let lint = Line::new("sh")
         .args(["-c", MANDOC, "mandoc"])
@@ -72,6 +75,7 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
     make_anew(&folder)?;
     let version = version(&read(&work.place.at("Cargo.toml"))?)?;
     lay_out(work, &built, &wheel, &source.join("stage"), &version)?;
+    tree::provider(&provider, &prefix(&source.join("stage"), PROVIDER)?)?;
     let rules = work.place.at(layout::packaging::DEBIAN);
     if run_all(&[Line::new("cp").arg("-r").arg(&rules).arg(source.join("debian"))]) != 0 {
         return Err(Failure::setup("could not copy the rules of the packages"));
@@ -89,6 +93,29 @@ pub(crate) fn run(work: &Work) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
+/// Builds the provider for libfabric, for a system that has the library where the linker looks; returns its folder.
+fn provider(work: &Work, built: &tree::Built) -> Result<PathBuf, Failure> {
+    let folder = work.place.built("package/libfabric");
+    make_anew(&folder)?;
+    let line = build::provider(&work.place.at(layout::libfabric::FOLDER), &built.c.folder, &folder);
+    work.stages.run("provider for libfabric", &line.args(["CFLAGS=-O2", "RPATH="]))?;
+    Ok(folder)
+}
+
+/// Where the files of a package are laid out.
+fn prefix(stage: &Path, package: &str) -> Result<Prefix, Failure> {
+    let triplet = output(&Line::new("dpkg-architecture").args(["-q", "DEB_HOST_MULTIARCH"]));
+    let triplet = triplet.ok_or_else(|| Failure::setup("dpkg-architecture does not run"))?;
+    Ok(Prefix {
+        root: stage.join(package).join("usr"),
+        seen: "/usr".into(),
+        libraries: format!("lib/{}", triplet.trim()),
+        // Where debhelper looks for them.
+        units: stage.join(package).join("lib/systemd/system"),
+        zsh: "share/zsh/vendor-completions",
+    })
+}
+
 fn lay_out(
     work: &Work,
     built: &tree::Built,
@@ -96,29 +123,20 @@ fn lay_out(
     stage: &Path,
     version: &str,
 ) -> Result<(), Failure> {
-    let triplet = output(&Line::new("dpkg-architecture").args(["-q", "DEB_HOST_MULTIARCH"]));
-    let triplet = triplet.ok_or_else(|| Failure::setup("dpkg-architecture does not run"))?;
-    let prefix = |package: &str| Prefix {
-        root: stage.join(package).join("usr"),
-        seen: "/usr".into(),
-        libraries: format!("lib/{}", triplet.trim()),
-        // Where debhelper looks for them.
-        units: stage.join(package).join("lib/systemd/system"),
-        zsh: "share/zsh/vendor-completions",
-    };
-    tree::command(built, &prefix("memferry"))?;
-    tree::cuda(built, &prefix(ENGINE_CUDA))?;
-    tree::ioat(built, &prefix(ENGINE_IOAT))?;
-    tree::node_link(built, &prefix(LINK))?;
-    tree::dsa(built, &prefix(ENGINE_DSA))?;
-    tree::device(built, &prefix(DEVICE))?;
-    tree::library(&built.c, &prefix("libmemferry0"))?;
-    tree::development(&built.c, &prefix("libmemferry-dev"))?;
-    tree::library(&built.engine, &prefix("libmemferry-engine0"))?;
-    tree::development(&built.engine, &prefix(ENGINE_DEVELOPMENT))?;
-    tree::examples(built, &prefix(ENGINE_DEVELOPMENT), ENGINE_DEVELOPMENT)?;
-    tree::python(wheel, &prefix("python3-memferry"))?;
-    tree::module(built, &prefix("memferry-dkms"), version)?;
+    let prefix = |package: &str| prefix(stage, package);
+    tree::command(built, &prefix("memferry")?)?;
+    tree::cuda(built, &prefix(ENGINE_CUDA)?)?;
+    tree::ioat(built, &prefix(ENGINE_IOAT)?)?;
+    tree::node_link(built, &prefix(LINK)?)?;
+    tree::dsa(built, &prefix(ENGINE_DSA)?)?;
+    tree::device(built, &prefix(DEVICE)?)?;
+    tree::library(&built.c, &prefix("libmemferry0")?)?;
+    tree::development(&built.c, &prefix("libmemferry-dev")?)?;
+    tree::library(&built.engine, &prefix("libmemferry-engine0")?)?;
+    tree::development(&built.engine, &prefix(ENGINE_DEVELOPMENT)?)?;
+    tree::examples(built, &prefix(ENGINE_DEVELOPMENT)?, ENGINE_DEVELOPMENT)?;
+    tree::python(wheel, &prefix("python3-memferry")?)?;
+    tree::module(built, &prefix("memferry-dkms")?, version)?;
     let rustc = output(&Line::new("rustc").arg("-vV").within(&work.place.root)).unwrap_or_default();
     let host = toolchains::host(&rustc).ok_or_else(|| Failure::setup("rustc does not run"))?;
     for (package, crate_name, workspace) in WITH_CRATES {

@@ -171,6 +171,12 @@ pub(crate) fn library(library: &CLibrary, prefix: &Prefix) -> Result<(), Failure
     Ok(())
 }
 
+/// The provider for libfabric, in the folder where Debian's libfabric looks for providers.
+pub(crate) fn provider(folder: &Path, prefix: &Prefix) -> Result<(), Failure> {
+    let to = prefix.folder(&format!("{}/libfabric", prefix.libraries))?;
+    stripped(&folder.join(layout::libfabric::LIBRARY), &to)
+}
+
 /// Header, static library, pkg-config file and manual pages.
 pub(crate) fn development(library: &CLibrary, prefix: &Prefix) -> Result<(), Failure> {
     let CLibrary { name, folder } = library;

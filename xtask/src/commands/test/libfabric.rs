@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! libfabric-dev (installed) ─┐
-//! product, debug ─► libmemferry ─┴─► make ──► libmemferry-fi.so ──► scenes, hostile ──► "all scenes passed"
+//! product, debug ─► libmemferry ─┴─► make ──► libmemferry-fi.so ──► its own tests ──► "all scenes passed"
 //!                                                  ├──► fi_pingpong, as Debian built it, two processes
 //!                                                  └──► Open MPI ──► mpi4py's tests, 2 and 4 processes
 //! ```
@@ -20,7 +20,7 @@ use crate::files::make;
 use crate::guests::served::SocketFolder;
 use crate::layout::{PRODUCT_WORKSPACE, binary, libfabric};
 use crate::line::Line;
-use crate::packaging::build::install_c;
+use crate::packaging::build::{install_c, provider};
 use crate::setup::debian;
 use crate::setup::environments::MPI;
 use crate::stages::{self, print, say};
@@ -47,7 +47,9 @@ pub(super) fn run(work: &Work) -> Result<(), Failure> {
     let library = folder.join("memferry");
     work.stages.run("C library", &install_c(&["--strip"], &built, &library))?;
     let sources = work.place.at(libfabric::FOLDER);
-    work.stages.run("provider for libfabric", &make_line(&sources, &library, &folder))?;
+    let line =
+        provider(&sources, &library, &folder).args(libfabric::TESTS.map(|program| folder.join(program)));
+    work.stages.run("provider for libfabric", &line)?;
     let sockets = SocketFolder::new("libfabric")?;
     sockets.open_to_all()?;
     let command = built.join(binary::CLI);
@@ -99,13 +101,6 @@ fn mpi4py(work: &Work, folder: &Path) -> Result<PathBuf, Failure> {
         return Err(Failure::setup(format!("no source of {name}")));
     }
     Ok(source)
-}
-
-fn make_line(sources: &Path, library: &Path, folder: &Path) -> Line {
-    let line = Line::new("make").arg("-C").arg(sources).arg(format!("OUTPUT={}", folder.display()));
-    // Made by another libfabric or library, the provider would not be made anew.
-    let line = line.args(["--always-make", "all"]).args(libfabric::TESTS.map(|program| folder.join(program)));
-    line.env("PKG_CONFIG_PATH", library.join("lib/pkgconfig"))
 }
 
 /// A program that finds the provider.
