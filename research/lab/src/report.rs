@@ -8,6 +8,7 @@
 //! Rows are in the order of the claims, not of the experiments. [`Page`] renders them with everything else.
 
 mod counterexamples;
+mod downloads;
 mod emulated;
 mod further;
 mod html;
@@ -21,6 +22,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use downloads::command;
 pub use emulated::Emulated;
 pub use machine::Machine;
 pub use page::Page;

@@ -13,7 +13,7 @@ use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
 use crate::guests::{ioat, module};
-use crate::layout::{PRODUCT_WORKSPACE, package, test};
+use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, package, test};
 use crate::line::Line;
 use crate::packaging::chroot;
 use crate::setup::{ARM, debian};
@@ -263,6 +263,14 @@ pub(crate) const PARTS: &[Part] = &[
         run: |work, _| dashboard(work),
     },
     Part {
+        name: "lab-page",
+        about: "the lab's page in headless Chromium, which it installs, at two widths, light and dark",
+        minutes: 3,
+        is_default: true,
+        rotation: None,
+        run: |work, _| lab_page(work),
+    },
+    Part {
         name: "dpdk",
         about: "the driver for DPDK under DPDK's own test of such devices; installs DPDK",
         minutes: 4,
@@ -456,6 +464,27 @@ fn dashboard_line() -> Line {
     PRODUCT_WORKSPACE.cargo(&["test", "-p", package::CLI, "--test", file, "--", "--ignored", "--exact", name])
 }
 
+fn lab_page(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    work.setup.tools(&[debian::BROWSER])?;
+    work.stages.run("lab-page", &lab_page_line())
+}
+
+fn lab_page_line() -> Line {
+    let (file, name) = test::LAB_PAGE;
+    RESEARCH_WORKSPACE.cargo(&[
+        "test",
+        "-p",
+        package::LAB,
+        "--test",
+        file,
+        "--",
+        "--ignored",
+        "--exact",
+        name,
+    ])
+}
+
 /// Runs the whole lab without earlier results.
 fn lab(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
@@ -576,11 +605,15 @@ mod tests {
     }
 
     #[test]
-    fn the_browsers_test_exists() {
-        let (file, name) = test::DASHBOARD;
-        let path = format!("{}/../tests/two-process/{file}.rs", env!("CARGO_MANIFEST_DIR"));
-        assert!(std::fs::read_to_string(path).unwrap().contains(&format!("fn {name}()")));
-        assert!(dashboard_line().to_string().ends_with(&format!("-- --ignored --exact {name}")));
+    fn the_browsers_tests_exist() {
+        for ((file, name), folder, line) in [
+            (test::DASHBOARD, "tests/two-process", dashboard_line()),
+            (test::LAB_PAGE, "research/lab/tests", lab_page_line()),
+        ] {
+            let path = format!("{}/../{folder}/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+            assert!(std::fs::read_to_string(path).unwrap().contains(&format!("fn {name}()")));
+            assert!(line.to_string().ends_with(&format!("-- --ignored --exact {name}")));
+        }
     }
 
     #[test]
