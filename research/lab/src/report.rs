@@ -14,7 +14,7 @@ mod further;
 mod html;
 mod machine;
 mod page;
-pub mod paper_tables;
+mod paper_tables;
 mod pictures;
 mod verdicts;
 mod words;

@@ -86,8 +86,14 @@ impl Results {
     pub fn in_directory(directory: &Path, program: String, recalls: bool) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
         let directory = Some(directory.to_owned());
-        let (own, complaints) = (Mutex::default(), Mutex::default());
-        Ok(Self { directory, program, recalls, interrupted: None, own, complaints })
+        Ok(Self {
+            directory,
+            program,
+            recalls,
+            interrupted: None,
+            own: Mutex::default(),
+            complaints: Mutex::default(),
+        })
     }
 
     /// Begins a run with live rows. Those of a run that was interrupted less than an hour ago are recalled.
@@ -377,7 +383,7 @@ mod tests {
         assert_eq!(fresh.begun().live_row(&key), None, "a run that starts anew");
         second.ended();
         assert_eq!(directory.results("one").begun().live_row(&key), None, "the run before ended");
-        // Long ago.
+        // A run that was interrupted two hours ago says nothing of now.
         let began = SystemTime::now() - 2 * FRESH;
         let marker =
             std::fs::File::options().write(true).open(directory.0.join(UNDER_WAY)).expect("it is there");

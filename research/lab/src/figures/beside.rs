@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use memferry_charts::{Beside, Spot};
 use serde::Deserialize;
 
-use crate::report::paper_tables;
+use crate::paper_tables;
 use crate::table::Table;
 
 /// A value of a paper on one axis.
@@ -39,7 +39,7 @@ struct At {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apart {
-    /// The words.
+    /// What their labels contain.
     pub lines: String,
     /// The title of their chart.
     pub title: String,
@@ -104,7 +104,7 @@ pub fn values(figure: &str) -> Option<&'static Values> {
 }
 
 impl Values {
-    /// All of them.
+    /// Those on one axis first.
     pub fn known(&self) -> impl Iterator<Item = Known> + '_ {
         let on = |one: &On, spot: fn(f64) -> Spot| Known {
             spot: spot(one.at),

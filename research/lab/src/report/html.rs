@@ -11,10 +11,11 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::page::Page;
-use super::paper_tables::{PaperTable, built_in, table_with_ours};
+use super::paper_tables::table_with_ours;
 use super::words::marked;
 use super::{counterexamples, further, pictures, verdicts};
 use crate::claims::{Claim, Place};
+use crate::paper_tables::{PaperTable, built_in};
 use crate::plan::Plan;
 use crate::table::Tables;
 use crate::verdict::Basis;

@@ -196,7 +196,8 @@ fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
     let count = Count2d { pixel: PixelSize::Bits32, x_count: WORDS as u32, y_count: 1 };
     // Every byte is set, so that one that was to become zero and did not shows.
     let before = vec![0xff; MEMORY_BYTES];
-    let (mut upper, mut near) = (BTreeSet::new(), BTreeSet::new());
+    let mut upper = BTreeSet::new();
+    let mut near = BTreeSet::new();
     let [mut fills, mut filled_wrong, mut copied_wrong] = [0, 0, 0];
     let single = (0..COLOUR_BITS).map(|bit| 1 << bit);
     for value in single.chain([0, COLOUR, (1 << COLOUR_BITS) - 1]) {
