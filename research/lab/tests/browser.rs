@@ -64,7 +64,11 @@ fn verdict(id: &str, place: Place, number: usize, unit: Option<&str>) -> Verdict
         place,
         status,
         basis: Some(if place == Place::Live { Basis::Measured } else { Basis::Predicted }),
-        figures: if number % 8 == 0 { Figures::One(Some(524_288.0)) } else { Figures::Named(figures) },
+        figures: if number.is_multiple_of(8) {
+            Figures::One(Some(524_288.0))
+        } else {
+            Figures::Named(figures)
+        },
         low: None,
         high: None,
         unit: unit.map(str::to_owned),
