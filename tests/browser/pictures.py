@@ -9,7 +9,8 @@ import pathlib
 import sys
 import tempfile
 
-from dashboard import Browser, Page
+sys.dont_write_bytecode = True
+from chromium import Browser, Page  # noqa: E402
 
 WIDTH = 1000
 HEIGHT = 640

@@ -137,6 +137,8 @@ pub(crate) mod test {
     ];
     /// In [`super::package::CLI`]: the dashboard, with a test that needs a browser.
     pub(crate) const DASHBOARD: (&str, &str) = ("dashboard", "a_browser_shows_the_figures");
+    /// In [`super::package::LAB`]: its page, with a test that needs a browser.
+    pub(crate) const LAB_PAGE: (&str, &str) = ("browser", "a_browser_shows_the_report");
     /// In [`super::package::CLI`]: the link of nodes to each other.
     pub(crate) const LINK: &str = "link";
     /// In [`super::package::CLI`]: revocations of grants to another node.

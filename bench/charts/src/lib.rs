@@ -3,19 +3,23 @@
 //! ```text
 //! Frame { size, title, axes } + lines: Line { label, (x, Value) ... }      ─► lines() ─┐
 //!                             + labels, Group { name, a Value per label } ─► bars()  ─┴─► SVG text
+//!                             + Beside { spot, words }: values from elsewhere, over lines
 //! ```
 //!
 //! A few values far above all others do not stretch a linear axis of measured values: they are drawn at its end, and a note counts them.
 //! Logarithmic axes are linear in the logarithm, so that labels are round numbers. Values without a logarithm are left out on them.
 //! The same values give the same bytes: nothing depends on time, machine or fonts.
 
+mod beside;
 mod date;
 
 use std::ops::Range;
 
+use beside::Place;
 use plotters::prelude::*;
 use serde::Deserialize;
 
+pub use beside::{Beside, Spot};
 pub use date::date;
 
 /// Colours that colour-blind people can distinguish (Okabe and Ito).
@@ -174,12 +178,23 @@ pub fn mark(number: usize) -> ((u8, u8, u8), bool) {
 /// # Errors
 /// [`DrawError`].
 pub fn lines(frame: &Frame, lines: &[Line]) -> Result<String, DrawError> {
+    lines_beside(frame, lines, &[])
+}
+
+/// Draws a chart of lines, with values from elsewhere over them. The axes include these.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn lines_beside(frame: &Frame, lines: &[Line], others: &[Beside]) -> Result<String, DrawError> {
     let placed = |(x, value): &(f64, Value)| frame.x.scale.place(*x).zip(value.places(frame.y.scale));
     let placed = |line: &Line| line.points.iter().filter_map(placed).collect();
     let places: Vec<Vec<(f64, Value)>> = lines.iter().map(placed).collect();
     let all = || places.iter().flatten();
-    let (first, last) = extent(all().map(|(x, _)| *x));
-    let (low, high) = extent(all().flat_map(|(_, value)| [value.low, value.high]));
+    let others = placed_beside(frame, others);
+    let xs = others.iter().filter_map(|(_, x, _)| *x);
+    let (first, last) = extent(all().map(|(x, _)| *x).chain(xs));
+    let ys = others.iter().filter_map(|(_, _, y)| *y);
+    let (low, high) = extent(all().flat_map(|(_, value)| [value.low, value.high]).chain(ys));
     let limit = limit(frame, all().map(|(_, value)| *value)).unwrap_or(high);
     let above = all().filter(|(_, value)| value.middle > limit).count();
     let places: Vec<Vec<_>> = places
@@ -188,6 +203,7 @@ pub fn lines(frame: &Frame, lines: &[Line]) -> Result<String, DrawError> {
         .collect();
     let spans = (first..last, frame.y.scale.span(low, high.min(limit)));
     let mut text = String::new();
+    let mut over = String::new();
     draw(frame, &spans, 44, &mut text, |chart, root| {
         note(frame, above, root)?;
         for (number, (line, points)) in lines.iter().zip(&places).enumerate() {
@@ -207,9 +223,49 @@ pub fn lines(frame: &Frame, lines: &[Line]) -> Result<String, DrawError> {
             chart.draw_series(middle().map(|at| Circle::new(at, 3, dot))).map_err(plotting)?;
         }
         legend(frame, chart, free_corner(&places, &spans))?;
+        over = over_lines(frame, chart, &others, &spans);
         root.present().map_err(plotting)
     })?;
-    Ok(text)
+    Ok(match text.trim_end().strip_suffix("</svg>") {
+        Some(inner) if !over.is_empty() => format!("{inner}{over}</svg>\n"),
+        _ => text,
+    })
+}
+
+/// The values from elsewhere that have a place on the scales, each with its positions.
+fn placed_beside<'a>(frame: &Frame, others: &'a [Beside]) -> Vec<(&'a Beside, Option<f64>, Option<f64>)> {
+    let x = |value| frame.x.scale.place(value);
+    let y = |value| frame.y.scale.place(value);
+    let placed = others.iter().map(|other| match other.spot {
+        Spot::Level(value) => (other, None, y(value)),
+        Spot::Mark(at) => (other, x(at), None),
+        // Only both together are a place.
+        Spot::Point(at, value) => {
+            x(at).zip(y(value)).map_or((other, None, None), |(at, value)| (other, Some(at), Some(value)))
+        }
+    });
+    placed.filter(|(_, x, y)| x.is_some() || y.is_some()).collect()
+}
+
+/// Draws values from elsewhere at their places in pixels.
+fn over_lines(
+    frame: &Frame,
+    chart: &ChartContext<'_, SVGBackend<'_>, Coordinates>,
+    others: &[(&Beside, Option<f64>, Option<f64>)],
+    (x_span, y_span): &Spans,
+) -> String {
+    let pixels = others.iter().filter_map(|(other, x, y)| {
+        let at = (x.unwrap_or(x_span.start), y.unwrap_or(y_span.start));
+        let (across, down) = chart.backend_coord(&at);
+        let place = match (x, y) {
+            (Some(_), Some(_)) => Place::Point(across, down),
+            (Some(_), None) => Place::Mark(across),
+            (None, Some(_)) => Place::Level(down),
+            (None, None) => return None,
+        };
+        Some((*other, place))
+    });
+    beside::drawn(&pixels.collect::<Vec<_>>(), &chart.plotting_area().get_pixel_range(), frame.letters)
 }
 
 /// Draws groups of bars, each from the start of the axis to its middle value, with a stroke from low to high.
@@ -457,6 +513,25 @@ mod tests {
         assert_eq!(text, lines(&frame(Some("a sweep"), Scale::Linear), &[varying, exact.clone()]).unwrap());
         let bare = lines(&frame(None, Scale::Log10), &[exact]).unwrap();
         assert!(!bare.contains("theirs"), "without a title there is no legend");
+    }
+
+    #[test]
+    fn values_from_elsewhere_lie_over_the_lines() {
+        let line = sweep("ours", Value::from);
+        let level = |value| Beside {
+            spot: Spot::Level(value),
+            words: "paper: 900".to_owned(),
+            about: String::new(),
+            line: Some(0),
+        };
+        let log = frame(None, Scale::Log10);
+        let text = lines_beside(&log, std::slice::from_ref(&line), &[level(900.0)]).unwrap();
+        assert_eq!((text.matches("class=\"beside\"").count(), text.matches("</svg>").count()), (1, 1));
+        assert!(text.contains(">paper: 900</text>") && text.contains("stroke=\"#0072B2\""), "{text}");
+        assert!(text.contains("1000"), "the axis includes it");
+        // What has no place on a scale is left out.
+        let text = lines_beside(&log, std::slice::from_ref(&line), &[level(0.0)]).unwrap();
+        assert_eq!(text, lines(&log, std::slice::from_ref(&line)).unwrap());
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Progress of a run: a bar if standard error is a terminal, otherwise a line for each finished job.
 //!
 //! ```text
-//! job ended ──► count ──► bar with its name, or "17/250 wicki-fig-03"
+//! job ended ──► count ──► bar with its name, or "17/250 wicki-fig-03, after 12.1 s"
 //! ```
 //!
 //! Counts jobs only; it does not estimate time.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -18,6 +19,7 @@ pub(crate) struct Display {
     lines: Option<usize>,
     ended: AtomicUsize,
     kept: AtomicUsize,
+    started: Instant,
 }
 
 impl Display {
@@ -33,6 +35,7 @@ impl Display {
             lines: (!terminal).then_some(jobs),
             ended: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
+            started: Instant::now(),
         }
     }
 
@@ -43,7 +46,7 @@ impl Display {
         self.bar.set_message(name.to_owned());
         self.bar.inc(1);
         if let Some(jobs) = self.lines.filter(|_| !kept) {
-            eprintln!("{ended}/{jobs} {name}");
+            eprintln!("{ended}/{jobs} {name}, after {:.1} s", self.started.elapsed().as_secs_f64());
         }
     }
 

@@ -128,7 +128,8 @@ impl Prepared {
     /// Runs everything without a kept result. Calls `ended` for each finished job, from any thread, with whether its result was
     /// kept.
     ///
-    /// A failed figure is left out, and a claim that needs it gets a row with the reason. Live claims are measured every time.
+    /// A failed figure is left out, and a claim that needs it gets a row with the reason. Live claims are measured, unless a run that
+    /// was interrupted left their rows.
     pub fn attempt(&self, claims: &Claims, results: &Results, ended: impl Fn(&str, bool) + Sync) -> Outcome {
         let run = Run::new(self, claims, results);
         let figures = run.figures(&ended);

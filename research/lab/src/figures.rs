@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The same table gives the same bytes: files do not depend on the time, the machine or its fonts. Every picture is marked as
-//! simulated.
+//! simulated, and has the paper's values over the lines.
 
+pub mod beside;
 mod csv;
 mod svg;
 

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::claims::{Claim, Place};
-use crate::verdict::{Basis, Figures, Status, Verdict};
+use crate::verdict::{Basis, Figures, Status, Verdict, split_unit};
 
 /// Figures in rows are rounded to three decimals.
 const DECIMALS: f64 = 1e3;
@@ -90,7 +90,6 @@ impl<'a> Finding<'a> {
     /// A missing figure is a failure.
     pub fn numbers(&mut self, found: &BTreeMap<String, f64>) -> &mut Self {
         let claim = self.claim;
-        let unit = claim.unit.as_deref().unwrap_or_default();
         for (name, expected) in claim.values.iter().flatten() {
             let Some(value) = found.get(name) else {
                 self.check(false, format!("{name} was not found"));
@@ -99,6 +98,7 @@ impl<'a> Finding<'a> {
             let near = claim.tolerance.is_some_and(|fraction| is_within(*value, *expected, fraction));
             let around = claim.range.is_some_and(|[low, high]| (low..=high).contains(&(value - expected)));
             let shown = rounded(*value);
+            let unit = split_unit(name, claim.unit.as_deref()).1.unwrap_or_default();
             self.figure(name, *value);
             self.check(near || around, format!("{name} {shown} {unit} where {expected} is expected"));
         }

@@ -27,6 +27,7 @@ pub mod nava;
 pub mod nodes;
 pub mod papa;
 pub mod paper;
+pub mod paper_tables;
 pub mod parameters;
 pub mod plan;
 pub mod report;

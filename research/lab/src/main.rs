@@ -19,6 +19,7 @@ mod display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use display::Display;
@@ -36,6 +37,8 @@ use memferry_lab::report::{Emulated, Machine, Page, Report, ReportError};
 use memferry_lab::results::Results;
 use memferry_lab::table::Table;
 use memferry_lab::verdict::{Status, Verdict};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 
 /// Limit of states in a deep exploration.
 const DEEP_STATES: usize = 3_000_000;
@@ -148,9 +151,17 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<usize, LabError> {
     let claims = Claims::built_in()?;
     let papers = experiments::prepare(&claims, &arguments.only)?;
-    let results = open_results(!arguments.fresh)?;
+    let mut results = open_results(!arguments.fresh)?;
+    // A part of the lab measures what it was asked for.
+    let is_whole = arguments.only.is_empty();
+    if is_whole {
+        results = results.begun();
+    }
     let machine = Machine::at_hand();
     let outcomes = run_papers(&papers, &claims, &results);
+    if is_whole {
+        results.ended();
+    }
     let tables: Vec<&Table> = outcomes.iter().flat_map(|outcome| outcome.tables.iter()).collect();
     if let Some(directory) = &arguments.out {
         tables.iter().try_for_each(|table| figures::write(table, directory))?;
@@ -308,10 +319,21 @@ fn print_story(story: &Story, step: bool, out: &mut impl Write) -> io::Result<()
 
 /// Runs all experiments, except those with kept results.
 fn run_papers(papers: &[Prepared], claims: &Claims, results: &Results) -> Vec<Outcome> {
+    let started = Instant::now();
     let display = Display::new(papers.iter().map(Prepared::jobs).sum());
     let ended = |name: &str, kept| display.ended(name, kept);
     let outcomes = papers.iter().map(|paper| paper.attempt(claims, results, ended)).collect();
     display.finish();
+    let used = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| {
+        let usage = getrusage(who).ok()?;
+        let time = usage.user_time() + usage.system_time();
+        Some(time.num_milliseconds() as f64 / 1e3)
+    });
+    eprintln!(
+        "memferry-lab: {:.1} s, and {:.1} s of processor time with that of the benchmarks",
+        started.elapsed().as_secs_f64(),
+        used.sum::<f64>()
+    );
     outcomes
 }
 

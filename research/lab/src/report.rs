@@ -8,12 +8,13 @@
 //! Rows are in the order of the claims, not of the experiments. [`Page`] renders them with everything else.
 
 mod counterexamples;
+mod downloads;
 mod emulated;
 mod further;
 mod html;
 mod machine;
 mod page;
-pub mod paper_tables;
+mod paper_tables;
 mod pictures;
 mod verdicts;
 mod words;
@@ -21,6 +22,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use downloads::command;
 pub use emulated::Emulated;
 pub use machine::Machine;
 pub use page::Page;

@@ -7,13 +7,15 @@
 //! ```
 //!
 //! A result depends only on its plan, its parameters and the program, so equal keys mean equal results. Numbers are stored as
-//! their bits. Live results are never kept. Files are never removed.
+//! their bits. Live rows are measured in each run; only a run that was interrupted less than an hour ago leaves its own to the next,
+//! which a file of the run tells. Files of results are never removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -26,6 +28,11 @@ use crate::verdict::{Basis, Figures, Status, Verdict};
 /// Start of the first line of a file; the checksum follows.
 const FORMAT: &str = "memferry-lab result 2";
 
+/// In the directory while a run with live rows is under way.
+const UNDER_WAY: &str = "under-way";
+/// How long after its begin the live rows of an interrupted run count: the machine is the same, and so is its load, perhaps.
+const FRESH: Duration = Duration::from_secs(3600);
+
 /// A store of results for one program.
 #[derive(Debug)]
 pub struct Results {
@@ -34,6 +41,8 @@ pub struct Results {
     program: String,
     /// Whether results of earlier runs are recalled; those of this run always are.
     recalls: bool,
+    /// When an interrupted run began whose live rows count.
+    interrupted: Option<SystemTime>,
     /// Keys of results kept by this run.
     own: Mutex<BTreeSet<String>>,
     complaints: Mutex<Vec<String>>,
@@ -63,6 +72,7 @@ impl Results {
             directory: None,
             program: String::new(),
             recalls: false,
+            interrupted: None,
             own: Mutex::default(),
             complaints: Mutex::default(),
         }
@@ -76,7 +86,48 @@ impl Results {
     pub fn in_directory(directory: &Path, program: String, recalls: bool) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
         let directory = Some(directory.to_owned());
-        Ok(Self { directory, program, recalls, own: Mutex::default(), complaints: Mutex::default() })
+        Ok(Self {
+            directory,
+            program,
+            recalls,
+            interrupted: None,
+            own: Mutex::default(),
+            complaints: Mutex::default(),
+        })
+    }
+
+    /// Begins a run with live rows. Those of a run that was interrupted less than an hour ago are recalled.
+    #[must_use]
+    pub fn begun(mut self) -> Self {
+        let Some(path) = self.under_way() else { return self };
+        let began = std::fs::metadata(&path).and_then(|about| about.modified()).ok();
+        let is_fresh = |began: &SystemTime| began.elapsed().is_ok_and(|since| since < FRESH);
+        self.interrupted = began.filter(is_fresh).filter(|_| self.recalls);
+        if self.interrupted.is_none()
+            && let Err(error) = std::fs::write(&path, "")
+        {
+            self.note(format!("{} cannot be written: {error}", path.display()));
+        }
+        self
+    }
+
+    /// Ends a run: the next one measures again.
+    pub fn ended(&self) {
+        if let Some(path) = self.under_way() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn under_way(&self) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(UNDER_WAY))
+    }
+
+    /// A live row that an interrupted run measured.
+    pub fn live_row(&self, key: &Key) -> Option<Made<Verdict>> {
+        let path = self.path(key)?;
+        let kept = std::fs::metadata(path).and_then(|about| about.modified()).ok()?;
+        self.interrupted.filter(|began| kept >= *began)?;
+        self.row(key)
     }
 
     /// The digest of the running program.
@@ -316,6 +367,29 @@ mod tests {
         assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), None);
         fresh.keep_row(&fresh.key(&["ab", "c"]), &row());
         assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), Some(row()), "kept by this run");
+    }
+
+    #[test]
+    fn only_an_interrupted_run_leaves_its_live_rows() {
+        let directory = Directory::new("live");
+        let first = directory.results("one").begun();
+        let key = first.key(&["live"]);
+        assert_eq!(first.live_row(&key), None);
+        first.keep_row(&key, &row());
+        // It did not end.
+        let second = directory.results("one").begun();
+        assert_eq!(second.live_row(&key), Some(row()));
+        let fresh = Results::in_directory(&directory.0, "one".to_owned(), false).expect("it is there");
+        assert_eq!(fresh.begun().live_row(&key), None, "a run that starts anew");
+        second.ended();
+        assert_eq!(directory.results("one").begun().live_row(&key), None, "the run before ended");
+        // A run that was interrupted two hours ago says nothing of now.
+        let began = SystemTime::now() - 2 * FRESH;
+        let marker =
+            std::fs::File::options().write(true).open(directory.0.join(UNDER_WAY)).expect("it is there");
+        marker.set_modified(began).expect("the test owns it");
+        assert_eq!(directory.results("one").begun().live_row(&key), None);
+        assert_eq!(directory.results("one").complaints(), Vec::<String>::new());
     }
 
     #[test]

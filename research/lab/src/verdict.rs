@@ -79,6 +79,22 @@ impl Basis {
     }
 }
 
+/// Units that the name of a figure may end with.
+const UNITS: [&str; 8] = ["%", "ns", "us", "ms", "s", "bytes", "KiB", "MiB"];
+
+/// The name and the unit of a named figure in a row with this unit. A name that ends in a comma and a unit has that one; one that
+/// compares two figures is a ratio; of two units the second is that of delays.
+pub fn split_unit<'a>(name: &'a str, unit: Option<&'a str>) -> (&'a str, Option<&'a str>) {
+    if let Some((rest, own)) = name.rsplit_once(", ").filter(|(_, own)| UNITS.contains(own)) {
+        return (rest, Some(own));
+    }
+    if name == "ratio" || [" over ", " against "].iter().any(|word| name.contains(word)) {
+        return (name, Some("times"));
+    }
+    let of_two = unit.and_then(|unit| unit.split_once(", "));
+    (name, of_two.map_or(unit, |(first, second)| Some(if name.contains("delay") { second } else { first })))
+}
+
 /// The figures of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Figures {
@@ -171,6 +187,21 @@ mod tests {
         assert!(
             json(&verdict(several)).contains(r#""basis":"measured","values":{"kernel":25.1},"low":null"#)
         );
+    }
+
+    #[test]
+    fn named_figures_have_their_own_units() {
+        for (name, unit, found) in [
+            ("umfs-2-delay", "Mbit/s, ms", ("umfs-2-delay", Some("ms"))),
+            ("umfs-2", "Mbit/s, ms", ("umfs-2", Some("Mbit/s"))),
+            ("a load on the bus, ns", "us", ("a load on the bus", Some("ns"))),
+            ("errors, lowest run", "1/s", ("errors, lowest run", Some("1/s"))),
+            ("2 remote, pool over copying", "s/GiB", ("2 remote, pool over copying", Some("times"))),
+            ("ratio", "ns", ("ratio", Some("times"))),
+        ] {
+            assert_eq!(split_unit(name, Some(unit)), found);
+        }
+        assert_eq!(split_unit("refused", None), ("refused", None));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! on another machine: results kept before, which requested no changed parameter, stay valid
 //! ```
 //!
-//! [`crate::results`] defines keys and files. Live rows are not kept.
+//! [`crate::results`] defines keys and files. Live rows are kept for a run that is interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::parameters::Parameters;
 use crate::plan::{Plan, SeriesPlan};
 use crate::results::{Key, Made, Results};
 use crate::table::{Series, Table, Tables};
-use crate::verdict::Verdict;
+use crate::verdict::{Status, Verdict};
 use crate::workers::spread;
 
 type Failed = Vec<(String, RunError)>;
@@ -139,12 +139,19 @@ impl<'a> Run<'a> {
 
     /// One row, and whether it was kept.
     pub(super) fn row(&self, judge: &Judge, figures: &Figures) -> (Result<Verdict, RunError>, bool) {
-        let keeps = judge.place == Place::Simulated;
-        if let Some(row) = self.kept_row(judge).filter(|_| keeps) {
+        let is_live = judge.place == Place::Live;
+        let kept = || match is_live {
+            true => self.results.live_row(&self.row_key(judge, &self.parameters)),
+            false => self.kept_row(judge),
+        };
+        if let Some(row) = kept() {
             return (Ok(row.result), true);
         }
         let row = self.judged(judge, figures);
-        if let (Ok(row), true) = (&row, keeps) {
+        // What could not be measured may be measurable next time.
+        if let Ok(row) = &row
+            && (!is_live || row.result.status != Status::NotRun)
+        {
             self.results.keep_row(&self.row_key(judge, &self.parameters), row);
         }
         (row.map(|row| row.result), false)

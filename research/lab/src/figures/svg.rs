@@ -1,12 +1,16 @@
-//! A figure's chart: its lines, axes with the paper's units, a legend.
+//! A figure's chart: its lines, the paper's values, axes with the paper's units, a legend.
 //!
 //! ```text
-//! Table ─► Frame, Lines ─► memferry_charts ─► SVG text
+//! Table ─► Frame, Lines, Beside ─► memferry_charts ─► SVG text
 //! ```
 
 use memferry_charts::{Axis, DrawError, Frame, Line, Scale};
 
+use super::beside::beside;
 use crate::table::Table;
+
+/// Width of a chart beside its lines, pixels.
+const MARGINS: u32 = 106;
 
 /// Settings of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,9 @@ pub fn drawn(table: &Table, style: ChartStyle) -> Result<String, DrawError> {
     let ChartStyle { size, x_labels, y_scale, letters, has_heads } = style;
     let plan = &table.plan;
     let words = format!("{} ({})", plan.x.label, plan.x.unit);
+    // A label that does not fit below a narrow chart is in the caption and above the numbers.
+    let fits = size.0.saturating_sub(MARGINS) / (letters * 6 / 10).max(1);
+    let words = if words.chars().count() > fits as usize { plan.x.unit.clone() } else { words };
     let x = Axis { words, in_bytes: plan.x.unit == "bytes", scale: plan.x.scale };
     let words = format!("{} ({}), simulated", plan.y.label, plan.y.unit);
     let y = Axis { words, in_bytes: plan.y.unit == "bytes", scale: y_scale };
@@ -49,7 +56,7 @@ pub fn drawn(table: &Table, style: ChartStyle) -> Result<String, DrawError> {
         label: series.label.clone(),
         points: series.points.iter().map(|(x, y)| (*x, (*y).into())).collect(),
     });
-    memferry_charts::lines(&frame, &lines.collect::<Vec<_>>())
+    memferry_charts::lines_beside(&frame, &lines.collect::<Vec<_>>(), &beside(table))
 }
 
 #[cfg(test)]

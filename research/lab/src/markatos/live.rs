@@ -29,5 +29,11 @@ fn compared(case: &Case<'_>) -> Result<Verdict, RunError> {
              rounds; the machine also runs other programs; the call also moves the 64 bytes"
         );
         finding.check(is_about_ten(ratio), words);
+        if ratio > 10.0 && !is_about_ten(ratio) {
+            finding.because(
+                "the ring is cheaper by more than that: its submission is stores to memory that both processes share, where the paper's \
+                 are accesses to a device on a bus, and a system call of today costs more of them",
+            );
+        }
     })
 }

@@ -69,5 +69,17 @@ fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
              read as measurable; medians; the machine also runs other programs"
         );
         finding.check(faster >= MEASURABLE, words);
+        if faster < MEASURABLE {
+            let [idle, streamed] =
+                ["beside a worker that moved nothing", "after offloaded, streamed"].map(walk);
+            finding.because(format!(
+                "read() adds {:.1} us to the walk alone; the worker's copies add {:.1} us to a walk beside an idle worker, and its \
+                 streamed ones {:.1} us: who has to keep a victim's cache asks for streamed copies, and where those add as much \
+                 the copies should stay with read()",
+                read - alone,
+                offloaded - idle,
+                streamed - idle
+            ));
+        }
     })
 }

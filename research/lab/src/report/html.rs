@@ -11,10 +11,11 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::page::Page;
-use super::paper_tables::{PaperTable, built_in, table_with_ours};
+use super::paper_tables::table_with_ours;
 use super::words::marked;
 use super::{counterexamples, further, pictures, verdicts};
 use crate::claims::{Claim, Place};
+use crate::paper_tables::{PaperTable, built_in};
 use crate::plan::Plan;
 use crate::table::Tables;
 use crate::verdict::Basis;
@@ -47,8 +48,8 @@ impl Page<'_> {
                     main {
                         (self.machine())
                         (reading())
-                                                section id="failed" { h2 { "Failed claims" } (verdicts::failed(self)) (self.failures()) }
-                        section id="claims" { h2 { "All claims" } p { strong { (self.report.predictions(self.papers)) } } (verdicts::counts(self)) (verdicts::overview(self)) }
+                        section id="failed" { h2 { "Failed claims" } (verdicts::failed(self)) (self.failures()) }
+                        section id="claims" { h2 { "All claims" } (verdicts::counts(self)) (verdicts::overview(self)) }
                         @for (name, title) in self.names() { (self.paper(&name, &title)) }
                         (self.emulated.section())
                         (further::bands(self))
@@ -63,7 +64,8 @@ impl Page<'_> {
 
     fn head(&self) -> Markup {
         html! {
-            p.lead { strong { (self.report.predictions(self.papers)) } }
+            p.lead #predictions { strong { (self.report.predictions(self.papers)) } }
+            (verdicts::predictions(self))
             p.lead {
                                 "Memferry gives programs DMA from user level. Four papers built the parts of that path between 1996 and 2014. This \
                                  report lists each of their statements that can be checked, runs it on models of their machines in virtual time, and \
@@ -203,9 +205,10 @@ fn reading() -> Markup {
             dl { @for (basis, meaning) in bases { dt { (basis.word()) } dd { (meaning) } } }
             p {
                 strong { "Figures " }
-                                "have the paper's axes; the vertical axis can be switched between linear and logarithmic. Where lines coincide \
-                                 only the last one is visible; the numbers are below. Every line is simulated: live figures have rows of \
-                                 their own. Each claim and figure names the command that computes it again; " code { "./x lab" } " computes all of them."
+                                "have the paper's axes; the vertical axis can be switched between linear and logarithmic. The paper's own values are \
+                 dashed lines and diamonds; a figure of which the paper has no number says so. Where lines coincide \
+                 only the last one is visible; the numbers are below. Every line is simulated: live figures have rows of \
+                 their own. Each claim and figure names the command that computes it again; " code { "./x lab" } " computes all of them."
             }
         }
     }

@@ -1,7 +1,8 @@
-//! Figures in the report, each beside a description of the paper's, with a switch for the scale of the vertical axis.
+//! Figures in the report, each with the paper's values over our lines, and a switch for the scale of the vertical axis.
 //!
 //! ```text
-//! Table ──► drawn wide and narrow, as planned and on the other scale ──► SVG within the page, legend, numbers
+//! Table ──► charts, some with lines of their own ──► drawn wide and narrow, as planned and on the other scale
+//!       ──► legend, the paper's values in words, numbers, files to save, the command
 //! ```
 //!
 //! Every line is simulated; live figures appear only in rows. The style sheet decides which picture is visible; there is no
@@ -10,10 +11,12 @@
 use std::collections::BTreeSet;
 
 use maud::{Markup, PreEscaped, html};
-use memferry_charts::{DrawError, Scale, mark};
+use memferry_charts::{DrawError, Scale, Spot, mark};
 
+use super::downloads::downloads;
 use super::words::rounded;
 use crate::claims::Claims;
+use crate::figures::beside::{Apart, Known, in_words, values};
 use crate::figures::{ChartStyle, drawn};
 use crate::plan::Plan;
 use crate::table::{Series, Table};
@@ -36,11 +39,12 @@ pub(super) fn picture(table: &Table, claims: &Claims) -> Markup {
                 p { (plan.shows) }
             }
             @match zoomed(table) {
-                Ok(pictures) => { (pictures) (legend(table)) }
+                Ok(pictures) => (pictures),
                 Err(error) => p.note { "It cannot be drawn: " (error) "." },
             }
+            (theirs(table))
             (numbers(table))
-            p.again { "Reproduce: " code { "./x lab --only " (plan.figure) " --out DIR" } }
+            (downloads(table))
         }
     }
 }
@@ -82,13 +86,13 @@ fn decided(plan: &Plan, claims: &Claims) -> Markup {
 /// The picture as planned and, if possible, on the other scale.
 fn zoomed(table: &Table) -> Result<Markup, DrawError> {
     let plan = &table.plan;
-    let planned = wide_and_narrow(table, plan.y.scale)?;
+    let planned = charts(table, plan.y.scale)?;
     let (name, other) = match plan.y.scale {
         Scale::Linear => ("logarithmic", Scale::Log10),
         Scale::Log2 | Scale::Log10 => ("linear", Scale::Linear),
     };
     let planned_name = if plan.y.scale == Scale::Linear { "linear" } else { "logarithmic" };
-    let Ok(zoomed) = wide_and_narrow(table, other) else {
+    let Ok(zoomed) = charts(table, other) else {
         return Ok(html! { div.zoom { div.first { (planned) } } });
     };
     let id = |which: &str| format!("zoom-{}-{which}", plan.figure);
@@ -103,6 +107,30 @@ fn zoomed(table: &Table) -> Result<Markup, DrawError> {
             div.second { (zoomed) }
         }
     })
+}
+
+/// The charts of a figure, wide and narrow, each with its legend.
+fn charts(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
+    let apart = values(&table.plan.figure).and_then(|values| values.apart.as_ref());
+    let parts = apart.map_or_else(|| vec![(None, table.clone())], |apart| parts(table, apart));
+    let mut all = Vec::new();
+    for (title, part) in &parts {
+        all.push(html! {
+            @if let Some(title) = title { p.part { (title) } }
+            (wide_and_narrow(part, y_scale)?)
+            (legend(part))
+        });
+    }
+    Ok(html! { @for chart in all { (chart) } })
+}
+
+/// The table's lines in charts of their own, those with lines only.
+fn parts<'a>(table: &Table, apart: &'a Apart) -> Vec<(Option<&'a str>, Table)> {
+    let (lines, others): (Vec<Series>, Vec<Series>) =
+        table.series.iter().cloned().partition(|series| series.label.contains(&apart.lines));
+    let part = |title: &'a String, series| (Some(title.as_str()), Table { plan: table.plan.clone(), series });
+    let both = [part(&apart.title, lines), part(&apart.others, others)];
+    both.into_iter().filter(|(_, part)| !part.series.is_empty()).collect()
 }
 
 fn wide_and_narrow(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
@@ -145,6 +173,38 @@ fn legend(table: &Table) -> Markup {
         ul.legend {
             @for (number, series) in table.series.iter().enumerate() {
                 li { (swatch(number)) " " (series.label) }
+            }
+        }
+    }
+}
+
+/// The paper's values in words, or what it has instead.
+fn theirs(table: &Table) -> Markup {
+    let Some(values) = values(&table.plan.figure) else { return html! {} };
+    html! {
+        @if let Some(none) = &values.none { p.place.none { "The paper has no number for this figure: " (none) "." } }
+        @else {
+            ul.legend.theirs { @for known in values.known() {
+                li { (sample(&known, table)) " paper: " strong { (in_words(&known, table)) } ", " (known.what) }
+            } }
+        }
+    }
+}
+
+/// A sample of a value of the paper, as it is drawn.
+fn sample(known: &Known, table: &Table) -> Markup {
+    let of = |label: &String| table.series.iter().position(|series| series.label == *label);
+    let colour = known.line.as_ref().and_then(of).map(|number| {
+        let ((red, green, blue), _) = mark(number);
+        format!("rgb({red},{green},{blue})")
+    });
+    let colour = colour.as_deref().unwrap_or("currentColor");
+    html! {
+        svg.swatch viewBox="0 0 24 10" aria-hidden="true" {
+            @match known.spot {
+                Spot::Level(_) => line x1="0" y1="5" x2="24" y2="5" stroke=(colour) stroke-width="2" stroke-dasharray="5 3" {},
+                Spot::Mark(_) => line x1="12" y1="0" x2="12" y2="10" stroke=(colour) stroke-width="2" stroke-dasharray="3 2" {},
+                Spot::Point(..) => path d="M7 5L12 0L17 5L12 10Z" stroke="currentColor" fill=(colour) {},
             }
         }
     }

@@ -10,9 +10,9 @@
 use maud::{Markup, html};
 
 use super::page::Page;
-use super::words::{FEW, band, expected, figure, found, kind, marked, parts};
+use super::words::{FEW, band, expected, figure, found, kind, marked, parts, statements};
 use crate::claims::{Claim, Place};
-use crate::verdict::{End, Figures, Status, Verdict};
+use crate::verdict::{Basis, End, Figures, Status, Verdict, split_unit};
 
 /// The number of rows by place and status, and the number of predicted number claims.
 pub(super) fn counts(page: &Page<'_>) -> Markup {
@@ -41,6 +41,35 @@ pub(super) fn counts(page: &Page<'_>) -> Markup {
                          claims in all; those without a simulated row are only measured live."
         } }
     }
+}
+
+/// The predictions of each paper by verdict: what its models can predict, and what not.
+pub(super) fn predictions(page: &Page<'_>) -> Markup {
+    const SHOWN: [Status; 3] = [Status::Pass, Status::Fail, Status::Undecided];
+    let of = |paper: &str, status: Status| -> Vec<&Verdict> {
+        let is_of = |row: &&Verdict| page.claims.find(&row.id).is_some_and(|claim| claim.paper == paper);
+        let rows = page.report.rows().iter().filter(|row| row.basis == Some(Basis::Predicted));
+        rows.filter(is_of).filter(|row| row.status == status).collect()
+    };
+    let own = || page.papers.iter().filter(|paper| !paper.is_study());
+    let papers = own().filter(|paper| SHOWN.iter().any(|status| !of(paper.name, *status).is_empty()));
+    html! {
+        table.predictions {
+            thead { tr { th scope="col" { "paper" } @for status in SHOWN { th scope="col" { (badge(status)) } } } }
+            tbody { @for paper in papers { tr {
+                th scope="row" { a href=(format!("#paper-{}", paper.name)) { (paper.title.split(':').next().unwrap_or_default()) } }
+                @for status in SHOWN {
+                    @let rows = of(paper.name, status);
+                    td { strong { (rows.len()) } @for row in &rows { " " a href=(anchor(&row.id)) { (without_paper(&row.id)) } } }
+                }
+            } } }
+        }
+    }
+}
+
+/// A claim's name without that of its paper, which stands beside it.
+fn without_paper(id: &str) -> &str {
+    id.split_once('-').map_or(id, |(_, rest)| rest)
 }
 
 /// The failed claims, each with the reason.
@@ -139,15 +168,25 @@ fn verdict(page: &Page<'_>, claim: &Claim, row: &Verdict) -> Markup {
             @if row.place == Place::Live && row.status != Status::NotRun {
                 p.place { "On " (page.machine.processor()) ", " (page.machine.time) "." }
             }
-            @if let Some(broken) = broken { p { strong { "Does not hold: " } (broken) "." } }
+            (checks(broken, holds))
             @if let Some(reason) = reason { p { strong { "Because " } (reason) "." } }
             @else if broken.is_some() { p { "No experiment here shows why." } }
-            @if let Some(holds) = holds { p {
-                @if broken.is_some() { strong { "What holds: " } }
-                (holds) "."
-            } }
             (named(claim, row))
         }
+    }
+}
+
+/// What broke and what holds, a line each.
+fn checks(broken: Option<&str>, holds: Option<&str>) -> Markup {
+    let [broken, holds] = [broken, holds].map(|part| part.map(statements));
+    let line = |word: &str, words: &str| {
+        html! { tr { th scope="row" { (word) } td { (words) } } }
+    };
+    html! {
+        table.checks { tbody {
+            @for words in broken.iter().flatten() { (line("does not hold", words)) }
+            @for words in holds.iter().flatten() { (line(if broken.is_some() { "holds" } else { "" }, words)) }
+        } }
     }
 }
 
@@ -159,18 +198,19 @@ fn named(claim: &Claim, row: &Verdict) -> Markup {
     html! {
         @if values.len() > FEW || has_there {
             details open[has_there] {
-                summary { (values.len()) " figures" @if let Some(unit) = &row.unit { ", " (unit) } }
+                summary { (values.len()) " figures" }
                 div.wide { table {
                     thead { tr {
                         th { "figure" } @if has_there { th { "paper" } } th { "ours" }
                         @if row.low.is_some() { th { "lowest" } th { "highest" } }
                     } }
                     tbody { @for (name, value) in values { tr {
-                        th scope="row" { (name) }
-                        @if has_there { td { @match there(name) { Some(there) => (there), None => "", } } }
-                        td { (figure(*value, None)) }
+                        @let (words, unit) = split_unit(name, row.unit.as_deref());
+                        th scope="row" { (words) }
+                        @if has_there { td { @match there(name) { Some(there) => (figure(*there, unit)), None => "", } } }
+                        td { (figure(*value, unit)) }
                         @if let (Some(End::Named(low)), Some(End::Named(high))) = (&row.low, &row.high) {
-                            @for end in [low, high] { td { (end.get(name).map_or(String::new(), |value| figure(*value, None))) } }
+                            @for end in [low, high] { td { (end.get(name).map_or(String::new(), |value| figure(*value, unit))) } }
                         }
                     } } }
                 } }

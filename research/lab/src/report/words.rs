@@ -9,7 +9,7 @@
 use maud::{Markup, PreEscaped, html};
 
 use crate::claims::{Claim, Kind, Place};
-use crate::verdict::{End, Figures, Verdict};
+use crate::verdict::{End, Figures, Verdict, split_unit};
 
 /// Largest number of figures in a table cell; more are listed below.
 pub(super) const FEW: usize = 4;
@@ -52,8 +52,11 @@ pub(super) fn expected(claim: &Claim) -> Option<String> {
     let mut words = Vec::new();
     words.extend(claim.expect.map(|value| figure(value, unit)));
     if let Some(values) = &claim.values {
-        let named: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        words.push(format!("{} {}", named.join(", "), unit.unwrap_or_default()).trim_end().to_owned());
+        let named = values.iter().map(|(name, value)| {
+            let (name, unit) = split_unit(name, unit);
+            format!("{name} {}", figure(*value, unit))
+        });
+        words.push(named.collect::<Vec<_>>().join(", "));
     }
     match (claim.range, &claim.values) {
         (Some([low, high]), Some(_)) => words.push(format!("give or take {low} to {high} points")),
@@ -73,8 +76,11 @@ pub(super) fn found(row: &Verdict) -> String {
         Figures::One(Some(value)) => figure(*value, row.unit.as_deref()),
         Figures::Named(values) if values.len() > FEW => format!("{} figures", values.len()),
         Figures::Named(values) => {
-            let named: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-            format!("{} {}", named.join(", "), row.unit.as_deref().unwrap_or_default()).trim_end().to_owned()
+            let named = values.iter().map(|(name, value)| {
+                let (name, unit) = split_unit(name, row.unit.as_deref());
+                format!("{name}: {}", figure(*value, unit))
+            });
+            named.collect::<Vec<_>>().join(", ")
         }
     }
 }
@@ -86,6 +92,27 @@ pub(super) fn band(row: &Verdict) -> String {
         (Some(End::Named(_)), _) => "below".to_owned(),
         _ => String::new(),
     }
+}
+
+/// The statements of a part of `why`, which judges join by semicolons; semicolons within brackets do not part them.
+pub(super) fn statements(part: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    let mut depth = 0;
+    let mut from = 0;
+    for (at, letter) in part.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ';' if depth <= 0 && part[at..].starts_with("; ") => {
+                all.push(&part[from..at]);
+                from = at + 2;
+            }
+            _ => {}
+        }
+    }
+    all.push(&part[from..]);
+    all.retain(|words| !words.trim().is_empty());
+    all
 }
 
 /// How a claim is judged.
@@ -139,9 +166,16 @@ mod tests {
         assert_eq!(claim("range = [1, 2]").as_deref(), Some("1 us to 2 us"));
         assert_eq!(
             claim("tolerance = 0.1\nvalues = { b = 1, c = 2 }").as_deref(),
-            Some("b 1, c 2 us, within 10 %")
+            Some("b 1 us, c 2 us, within 10 %")
         );
         assert_eq!(claim(""), None);
+    }
+
+    #[test]
+    fn parts_are_split_into_statements() {
+        assert_eq!(statements("a is 1 (b; c); d"), ["a is 1 (b; c)", "d"]);
+        assert_eq!(statements("a); b;c"), ["a)", "b;c"]);
+        assert!(statements("").is_empty());
     }
 
     #[test]

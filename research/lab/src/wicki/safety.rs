@@ -262,45 +262,70 @@ fn walks(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
 const ALONG: Plane = Plane { start: 0, x_step: 4, y_step: 4 };
 const WORDS: usize = WINDOW_BYTES / 4;
 
-/// Results of fills and transparent copies.
-struct Colours {
-    /// Whether a fill wrote zero into the upper bits.
-    filled: bool,
-    /// Whether transparent copies ignored the upper bits in their comparison.
-    copied: bool,
-    /// Upper bytes tried together with the colour.
-    upper: BTreeSet<u8>,
+/// Bits of a colour (2.3.2.2; OMAP36xx manual, 11.4.14).
+const COLOUR_BITS: u32 = 24;
+
+/// The bytes of a 32-bit element in memory: the colour's three from the lowest, then the upper one. Written out by the definition, and
+/// not by what the service or the device use for it.
+fn element(colour: u32, upper: u8) -> [u8; 4] {
+    [colour % 256, colour / 256 % 256, colour / 65_536 % 256, u32::from(upper)].map(|byte| byte as u8)
 }
 
-/// Tries a fill, and transparent copies with the colour under many upper bytes.
+/// Results of fills and transparent copies.
+#[derive(Debug)]
+struct Colours {
+    /// Fills that wrote other bytes than the colour's three and a zero.
+    filled_wrong: u32,
+    /// Fills: one for each bit of a colour, and some colours.
+    fills: u32,
+    /// Elements that a transparent copy treated otherwise than by its 24 bits.
+    copied_wrong: u32,
+    /// Upper bytes tried together with the colour.
+    upper: BTreeSet<u8>,
+    /// Bits in which elements differed from the colour, and nowhere else.
+    near: BTreeSet<u32>,
+}
+
+/// Tries fills, and transparent copies with the colour, and with colours that differ from it in one bit, under many upper bytes.
 fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
-    let mut noise = Noise(Rng::new(SEED));
-    let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
+    const COLOUR: u32 = 0xab_cdef;
     let window = |bytes: &[u8]| bytes[WINDOW_AT..][..WINDOW_BYTES].to_vec();
     let count = Count2d { pixel: PixelSize::Bits32, x_count: WORDS as u32, y_count: 1 };
-    let color = Color24::new(0xab_cdef).ok_or("a colour of 24 bits")?;
-    bed.load([&before[0], &before[1]])?;
-    let fill = bed.submit(&Draft::Fill(Fill2d { count, destination: ALONG, color }))?;
-    let filled = window(&bed.contents()?[1]) == 0x00ab_cdef_u32.to_le_bytes().repeat(WORDS);
-    let mut tried = Colours { filled: fill.is_ok() && filled, copied: true, upper: BTreeSet::new() };
-    for first in (0..=u8::MAX).step_by(WORDS / 2) {
-        // Every second word has the colour in its lower bits.
-        let mut source = before[0].clone();
-        let words = source[WINDOW_AT..][..WINDOW_BYTES].chunks_mut(4).step_by(2);
-        for (word, upper) in words.zip(first..=u8::MAX) {
-            word.copy_from_slice(&(0x00ab_cdef | u32::from(upper) << 24).to_le_bytes());
-            tried.upper.insert(upper);
-        }
-        bed.load([&source, &before[1]])?;
-        let shape = Copy2d { count, source: ALONG, destination: ALONG, transparent: Some(color) };
-        let copy = bed.submit(&Draft::Copy(shape))?;
-        let from = window(&source);
-        let to = window(&before[1]);
-        let words =
-            (0..WORDS).map(|index| if index % 2 == 0 { &to } else { &from }[4 * index..][..4].to_vec());
-        tried.copied &= copy.is_ok() && window(&bed.contents()?[1]) == words.collect::<Vec<_>>().concat();
+    // Every byte is set, so that one that was to become zero and did not shows.
+    let before = vec![0xff; MEMORY_BYTES];
+    let mut upper = BTreeSet::new();
+    let mut near = BTreeSet::new();
+    let [mut fills, mut filled_wrong, mut copied_wrong] = [0, 0, 0];
+    let single = (0..COLOUR_BITS).map(|bit| 1 << bit);
+    for value in single.chain([0, COLOUR, (1 << COLOUR_BITS) - 1]) {
+        let color = Color24::new(value).ok_or("a colour of 24 bits")?;
+        bed.load([&before, &before])?;
+        let fill = bed.submit(&Draft::Fill(Fill2d { count, destination: ALONG, color }))?;
+        let is_right = window(&bed.contents()?[1]) == element(value, 0).repeat(WORDS);
+        fills += 1;
+        filled_wrong += u32::from(fill.is_err() || !is_right);
     }
-    Ok(tried)
+    let transparent = Color24::new(COLOUR);
+    for first in (0..=u8::MAX).step_by(WORDS / 2) {
+        let mut source = before.clone();
+        let mut expected = window(&before);
+        for (at, byte) in (first..=u8::MAX).take(WORDS / 2).enumerate() {
+            // The colour, which is left out; then a near one, which is copied.
+            let bit = u32::from(byte) % COLOUR_BITS;
+            let pair = [element(COLOUR, byte), element(COLOUR ^ 1 << bit, byte)];
+            source[WINDOW_AT + 8 * at..][..8].copy_from_slice(&pair.concat());
+            expected[8 * at + 4..][..4].copy_from_slice(&pair[1]);
+            upper.insert(byte);
+            near.insert(bit);
+        }
+        bed.load([&source, &before])?;
+        let shape = Copy2d { count, source: ALONG, destination: ALONG, transparent };
+        let copy = bed.submit(&Draft::Copy(shape))?;
+        let found = window(&bed.contents()?[1]);
+        let differ = found.chunks(4).zip(expected.chunks(4)).filter(|(one, other)| one != other).count();
+        copied_wrong += if copy.is_ok() { differ as u32 } else { WORDS as u32 };
+    }
+    Ok(Colours { filled_wrong, fills, copied_wrong, upper, near })
 }
 
 fn colour_bits(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
@@ -308,12 +333,19 @@ fn colour_bits(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
         Place::Simulated => Simulated::new().and_then(|mut bed| try_colours(&mut bed)),
         Place::Live => Live::new().and_then(|mut bed| try_colours(&mut bed)),
     };
-    let Colours { filled, copied, upper } = tried.map_err(failed(case))?;
+    let Colours { filled_wrong, fills, copied_wrong, upper, near } = tried.map_err(failed(case))?;
     let mut finding = Finding::of(case.claim);
-    finding.check(filled, format!("a fill of {WORDS} words left their upper eight bits zero"));
-    let words =
-        format!("transparent copies left out words that match in 24 bits, under {} upper bytes", upper.len());
-    finding.check(copied && upper.len() == 256, words);
+    let words = format!(
+        "of {fills} fills of {WORDS} elements {filled_wrong} left other bytes than the colour's three and a zero"
+    );
+    finding.check(filled_wrong == 0, words);
+    let words = format!(
+        "under {} upper bytes, transparent copies left out the colour and copied {} colours that differ from it in one bit; {copied_wrong} \
+         elements came out otherwise",
+        upper.len(),
+        near.len()
+    );
+    finding.check(copied_wrong == 0 && upper.len() == 256 && near.len() == COLOUR_BITS as usize, words);
     Ok(finding.verdict(place, basis(place)))
 }
 
@@ -429,6 +461,61 @@ mod tests {
         assert!(right.done > 100 && right.wrong.is_none(), "{:?}", right.wrong);
         let wrong = try_walks(&mut Straight(Simulated::new().expect("a service"))).expect("it serves");
         assert!(wrong.wrong.is_some());
+    }
+
+    /// A broken service, whose colour has fewer or more bits than 24.
+    struct Masked {
+        bed: Simulated,
+        /// Bits that a fill writes, and that a transparent copy compares.
+        bits: u32,
+        memories: [Vec<u8>; 2],
+    }
+
+    impl Bed for Masked {
+        fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError> {
+            self.memories = memories.map(<[u8]>::to_vec);
+            self.bed.load(memories)
+        }
+
+        fn submit(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+            let mask = ((1u64 << self.bits) - 1) as u32;
+            let [source, destination] = &mut self.memories;
+            let window = WINDOW_AT..WINDOW_AT + WINDOW_BYTES;
+            let words = source[window.clone()].chunks(4).zip(destination[window].chunks_mut(4));
+            for (from, to) in words {
+                let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                match draft {
+                    Draft::Fill(fill) => {
+                        let kept = word(to) & !mask & 0xff_ffff;
+                        // With more bits, the upper byte is whatever was there.
+                        let upper = if self.bits > 24 { word(to) & !0xff_ffff } else { 0 };
+                        to.copy_from_slice(&(upper | kept | fill.color.value() & mask).to_le_bytes());
+                    }
+                    Draft::Copy(copy) => {
+                        let color = copy.transparent.map_or(0, Color24::value);
+                        if (word(from) ^ color) & mask != 0 {
+                            to.copy_from_slice(from);
+                        }
+                    }
+                }
+            }
+            Ok(Ok(()))
+        }
+
+        fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
+            Ok(self.memories.clone())
+        }
+    }
+
+    #[test]
+    fn a_colour_of_other_than_24_bits_is_detected() {
+        for bits in [16, 23, 24, 25, 32] {
+            let bed = Simulated::new().expect("a service");
+            let mut masked = Masked { bed, bits, memories: [vec![], vec![]] };
+            let tried = try_colours(&mut masked).expect("it serves");
+            let is_right = tried.filled_wrong == 0 && tried.copied_wrong == 0;
+            assert_eq!(is_right, bits == 24, "{bits} bits: {tried:?}");
+        }
     }
 
     #[test]

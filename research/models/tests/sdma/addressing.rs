@@ -91,12 +91,13 @@ fn fill_writes_the_color_and_reads_nothing() {
         block.csdp.set_data_type(data_type);
         block.ccr.set_constant_fill(true);
         block.ccr.set_source_addressing(AddressingMode::Constant);
-        block.color = 0x0011_2233;
+        // The register's upper eight bits are none of the colour's; the model only complains of them.
+        block.color = 0x9A11_2233;
         let mut board = Board::new();
         assert!(board.transfer(3, block).block());
         assert_eq!(board.memory(BASE + 0x8000, 4), bytes, "{data_type}");
         assert!(board.lengths(false).is_empty());
-        assert_eq!(board.reasons(), []);
+        assert_eq!(board.reasons(), [Reason::ReservedBits]);
     }
 }
 
@@ -110,7 +111,7 @@ fn transparent_copy_skips_the_color() {
     }
     let mut block = copy(5, 1);
     block.ccr.set_transparent_copy(true);
-    block.color = 0x0011_2233;
+    block.color = 0x9A11_2233;
     assert!(board.transfer(0, block).block());
     let before = expected(BASE + 0x8000, 20);
     assert_eq!(board.memory(BASE + 0x8000, 8), &before[..8]);

@@ -14,7 +14,7 @@ use crate::commands::{fuzz, guest, site};
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
 use crate::guests::{ioat, module};
-use crate::layout::{PRODUCT_WORKSPACE, package, test};
+use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, package, test};
 use crate::line::Line;
 use crate::packaging::chroot;
 use crate::setup::{ARM, debian};
@@ -283,6 +283,14 @@ pub(crate) const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "lab-page",
+        about: "the lab's page in headless Chromium, which it installs, at two widths, light and dark",
+        minutes: 3,
+        is_default: true,
+        rotation: None,
+        run: |work, _| lab_page(work),
+    },
+    Part {
         name: "dpdk",
         about: "the driver for DPDK under DPDK's own test of such devices; installs DPDK",
         minutes: 4,
@@ -471,6 +479,27 @@ fn dashboard(work: &Work) -> Result<(), Failure> {
     work.stages.run("dashboard", &dashboard_line())
 }
 
+fn lab_page(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    work.setup.tools(&[debian::BROWSER])?;
+    work.stages.run("lab-page", &lab_page_line())
+}
+
+fn lab_page_line() -> Line {
+    let (file, name) = test::LAB_PAGE;
+    RESEARCH_WORKSPACE.cargo(&[
+        "test",
+        "-p",
+        package::LAB,
+        "--test",
+        file,
+        "--",
+        "--ignored",
+        "--exact",
+        name,
+    ])
+}
+
 /// Runs the whole lab without earlier results.
 fn lab(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
@@ -588,6 +617,14 @@ mod tests {
         let line = arm_libraries_line().to_string();
         assert!(line.contains(" --lib --tests -p memferry-clock "), "{line}");
         assert!(line.contains(" -- --skip ") && !line.contains("memferry-ninep"), "{line}");
+    }
+
+    #[test]
+    fn the_test_of_the_labs_page_exists() {
+        let (file, name) = test::LAB_PAGE;
+        let path = format!("{}/../research/lab/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+        assert!(std::fs::read_to_string(path).unwrap().contains(&format!("fn {name}()")));
+        assert!(lab_page_line().to_string().ends_with(&format!("-- --ignored --exact {name}")));
     }
 
     #[test]
