@@ -480,11 +480,11 @@ pub(crate) fn theirs(
     }
 }
 
+/// A packet of a handshake, its descriptors, and its sender.
+pub(crate) type Packet = (Vec<u8>, Vec<OwnedFd>, Option<u32>);
+
 /// Receives a packet of a handshake, its descriptors, and the process that sent it where the kernel can tell.
-pub(crate) fn receive_packet(
-    socket: &Socket,
-    until: Option<Instant>,
-) -> Result<(Vec<u8>, Vec<OwnedFd>, Option<u32>), ConnectError> {
+pub(crate) fn receive_packet(socket: &Socket, until: Option<Instant>) -> Result<Packet, ConnectError> {
     let mut came = Vec::new();
     loop {
         match conduit::receive_introduced(socket.as_fd(), false, &mut came) {

@@ -32,7 +32,6 @@ pub(crate) enum Import {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pledge {
     Here(GrantToken),
-    /// Of another node.
     There(RemoteToken),
 }
 

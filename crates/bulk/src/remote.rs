@@ -83,7 +83,7 @@ impl Wish {
         let name = std::str::from_utf8(&name[..end]).ok().filter(|name| is_padded && is_name(name))?;
         let name = name.to_owned();
         let (users, odd) = rest.as_chunks::<USER_BYTES>();
-        let from: Vec<_> = users.iter().map(|bytes| take_user(bytes)).collect::<Option<_>>()?;
+        let from: Vec<_> = users.iter().map(take_user).collect::<Option<_>>()?;
         if !odd.is_empty() || word(4) as usize != from.len() || from.len() > MOST_USERS {
             return None;
         }

@@ -27,9 +27,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::backlog::{Backlog, Unsent};
 use crate::config::Config;
-use crate::connections::spawn;
 use crate::message::{Message, Step};
 use crate::report::Rare;
+use crate::threads::spawn;
 
 /// Channels of one connection that each side may have opened.
 pub(crate) const MAX_OF_PEER: usize = 64;
@@ -96,7 +96,8 @@ pub(crate) fn start(client: &Client, config: &Config, path: &Path) -> io::Result
     let mut state = State::new(client.clone(), known, counts);
     spawn("link-channels", move || state.run(&news, &bell))?;
     let listened = listen(path).and_then(|socket| {
-        let (channels, client) = (channels.clone(), client.clone());
+        let channels = channels.clone();
+        let client = client.clone();
         spawn("link-clients", move || take_clients(&socket, &client, &channels))
     });
     if let Err(error) = listened {
@@ -182,7 +183,9 @@ fn take_clients(listener: &OwnedFd, client: &Client, channels: &Channels) {
             refusals.tell(format_args!("a process of user {user} was refused: too many ask for channels"));
             continue;
         };
-        let (client, channels, own) = (client.clone(), channels.clone(), Arc::clone(&refusals));
+        let client = client.clone();
+        let channels = channels.clone();
+        let own = Arc::clone(&refusals);
         let spawned = spawn("link-client", move || {
             match Guest::receive(socket, &client, PATIENCE) {
                 Ok(guest) => channels.tell(News::Guest(Box::new(guest))),
@@ -408,8 +411,9 @@ impl State {
                 if guest.is_gone() {
                     continue;
                 }
-                let (user, longest, theirs) = (guest.user(), guest.longest(), asked.longest);
-                let Ok(relay) = guest.join(with, theirs) else { continue };
+                let user = guest.user();
+                let longest = guest.longest();
+                let Ok(relay) = guest.join(with, asked.longest) else { continue };
                 self.asked.remove(&key);
                 self.send(key, Step::Accepted { longest }, &[]);
                 self.open.insert(key, Open { relay, user, with, told: Closed::default(), is_lost: false });

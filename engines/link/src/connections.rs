@@ -23,6 +23,7 @@ use crate::config::{Config, connects};
 use crate::message::Message;
 use crate::report::{Rare, tell};
 use crate::secure::{self, HandshakeError, Secured};
+use crate::threads::spawn;
 use crate::traffic::Snapshot;
 
 /// Handshakes of strangers at a time, and of those from one address or network of IPv6. A peer is a stranger until its first message has come.
@@ -175,11 +176,6 @@ pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>, channels: Cha
     Ok((events, received))
 }
 
-/// Starts a thread that goes on until the process ends, or what it serves.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
-}
-
 fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -279,8 +275,8 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -
         let _ = ended.shutdown(Shutdown::Both);
     })?;
     let connection = shared.next.fetch_add(1, Ordering::Relaxed);
-    let (to_peer, ends) = (sender.clone(), stream.try_clone()?);
-    shared.channels.tell(News::Up { connection, node, sender: to_peer, stream: ends });
+    let up = News::Up { connection, node, sender: sender.clone(), stream: stream.try_clone()? };
+    shared.channels.tell(up);
     let up = Up { connection, node, greeting, own_key, sender, stream };
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
     shared.events.send(Event::Up(Box::new(up))).map_err(gone)?;

@@ -22,6 +22,7 @@ use crate::node::Node;
 use crate::owner::{Owner, OwnerError};
 use crate::report::tell;
 use crate::status::{self, StatusError, StatusOptions};
+use crate::threads;
 use crate::ucx::{self, LIBRARY, Ucx};
 
 /// The name of the engine in the service's configuration.
@@ -221,7 +222,7 @@ fn answer_status(path: &Path, events: SyncSender<Event>) {
         answer.recv_timeout(STATUS_LIMIT).ok()
     };
     let started = status::listen(path)
-        .and_then(|listener| connections::spawn("link-status", move || status::answer(&listener, snapshot)));
+        .and_then(|listener| threads::spawn("link-status", move || status::answer(&listener, snapshot)));
     if let Err(error) = started {
         tell(format_args!("no status at {}: {error}", path.display()));
     }

@@ -31,6 +31,7 @@ mod report;
 mod requests;
 mod secure;
 mod status;
+mod threads;
 mod traffic;
 mod turns;
 mod ucx;

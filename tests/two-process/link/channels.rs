@@ -296,7 +296,7 @@ fn channel_client() {
 fn a_client_or_link_that_dies_ends_the_channel_at_both_nodes() {
     let (alpha, mut beta) = two_nodes(Way::Encrypted);
     let (mut one, mut other) = channel(&alpha, &beta, "first");
-    // A client.
+    // A client's process is killed.
     let listening = listener(&beta, "mortal", &[user_of(&alpha)]);
     let client = beta.client();
     let mut role = Role::start("channels::channel_client", &alpha.service.socket);
@@ -307,7 +307,7 @@ fn a_client_or_link_that_dies_ends_the_channel_at_both_nodes() {
     assert_eq!(text(&mut receiver), b"before the end");
     assert!(matches!(receiver.receive(LONG), Err(ReceiveError::PeerLost)));
     wait_until("the sender to notice", || matches!(sender.send(1, b"x", BRIEF), Err(SendError::PeerLost)));
-    // A link.
+    // The process of a link is killed.
     one.sender.send(1, b"x", LONG).unwrap();
     text(&mut other.receiver);
     kill_process(beta.engine(), Signal::KILL).unwrap();
@@ -319,6 +319,41 @@ fn a_client_or_link_that_dies_ends_the_channel_at_both_nodes() {
     one.sender.send(1, b"again", LONG).unwrap();
     assert_eq!(text(&mut other.receiver), b"again");
     drop(beta.link.take());
+}
+
+/// A peer's word about a channel.
+fn say(peer: &mut Hostile, (number, of_receiver): (u32, bool), step: Step, bytes: &[u8]) {
+    peer.send(&Message::Channel { number, of_receiver, step }, bytes);
+}
+
+/// What the node says next about a channel that it opened, if `is_ours`, or that the peer opened.
+fn said(peer: &mut Hostile, is_ours: bool, node: &Node) -> (u32, Step) {
+    loop {
+        match peer.receive() {
+            Some((Message::Channel { number, of_receiver, step }, _)) if of_receiver == is_ours => {
+                return (number, step);
+            }
+            Some(_) => {}
+            None => panic!("{}", node.told()),
+        }
+    }
+}
+
+/// What a peer may say that ends a channel.
+fn mistakes() -> Vec<(&'static str, Vec<(Step, Vec<u8>)>)> {
+    // Of kind 5, and without bytes.
+    let good = [1 << 32, 5, 0, 0, 0, 0, 0, 0];
+    let piece = |length: u64| [2 << 32 | 1 << 40, length << 32, length, 0, 0, 0, 0, 0];
+    vec![
+        ("more than the credit", vec![(Step::Slot(good), vec![]); 65]),
+        ("a slot of no type", vec![(Step::Slot([9 << 32, 0, 0, 0, 0, 0, 0, 0]), vec![])]),
+        ("a grant of this node", vec![(Step::Slot([3 << 32, 0, 7, 0, 0, 0, 0, 0]), vec![])]),
+        ("a descriptor", vec![(Step::Slot([4 << 32, 0, 7, 0, 0, 0, 0, 0]), vec![])]),
+        ("contents that are too short", vec![(Step::Slot(piece(100)), vec![1; 99])]),
+        ("contents of none", vec![(Step::Slot(good), vec![1])]),
+        ("a piece that is too long", vec![(Step::Slot(piece(129 << 10)), vec![1; 128 << 10])]),
+        ("finished with what was not sent", vec![(Step::Finished(u32::MAX), vec![])]),
+    ]
 }
 
 #[test]
@@ -335,49 +370,27 @@ fn a_hostile_link_ends_its_own_channels_only() {
     let mut peer = Hostile::meet(&bound.unwrap(), &config);
     let client = alpha.client();
     let to = user_of(&beta);
-    let say = |peer: &mut Hostile, number, of_receiver, step, bytes: &[u8]| {
-        peer.send(&Message::Channel { number, of_receiver, step }, bytes);
-    };
     // What it says of channels that are not there is nothing.
     for step in [Step::Accepted { longest: 1 }, Step::Slot([0; 8]), Step::Finished(7), Step::End] {
-        say(&mut peer, 4_000_000, true, step.clone(), &[]);
-        say(&mut peer, 4_000_000, false, step, &[]);
+        say(&mut peer, (4_000_000, true), step.clone(), &[]);
+        say(&mut peer, (4_000_000, false), step, &[]);
     }
-    // Of kind 5, and without bytes.
-    let good = [1 << 32, 5, 0, 0, 0, 0, 0, 0];
-    let piece = |length: u64| [2 << 32 | 1 << 40, length << 32, length, 0, 0, 0, 0, 0];
-    let cases: Vec<(&str, Vec<(Step, Vec<u8>)>)> = vec![
-        ("more than the credit", vec![(Step::Slot(good), vec![]); 65]),
-        ("a slot of no type", vec![(Step::Slot([9 << 32, 0, 0, 0, 0, 0, 0, 0]), vec![])]),
-        ("a grant of this node", vec![(Step::Slot([3 << 32, 0, 7, 0, 0, 0, 0, 0]), vec![])]),
-        ("a descriptor", vec![(Step::Slot([4 << 32, 0, 7, 0, 0, 0, 0, 0]), vec![])]),
-        ("contents that are too short", vec![(Step::Slot(piece(100)), vec![1; 99])]),
-        ("contents of none", vec![(Step::Slot(good), vec![1])]),
-        ("a piece that is too long", vec![(Step::Slot(piece(129 << 10)), vec![1; 128 << 10])]),
-        ("finished with what was not sent", vec![(Step::Finished(u32::MAX), vec![])]),
-    ];
-    for (what, steps) in cases {
-        let (mut receiver, number) = std::thread::scope(|scope| {
+    for (what, steps) in mistakes() {
+        let (mut ends, number) = std::thread::scope(|scope| {
             let connecting = scope.spawn(|| connect(&alpha, &client, (to, "any"), patient()).unwrap());
-            let number = loop {
-                match peer.receive() {
-                    Some((Message::Channel { number, of_receiver: false, step: Step::Open { .. } }, _)) => {
-                        break number;
-                    }
-                    Some(_) => {}
-                    None => panic!("{what}: {}", alpha.told()),
-                }
-            };
-            say(&mut peer, number, true, Step::Accepted { longest: 64 }, &[]);
+            let (number, opened) = said(&mut peer, false, &alpha);
+            assert!(matches!(opened, Step::Open { from, .. } if from == user()), "{what}: {opened:?}");
+            say(&mut peer, (number, true), Step::Accepted { longest: 64 }, &[]);
             (connecting.join().unwrap(), number)
         });
-        let (_sender, receiver) = (&mut receiver.0, &mut receiver.1);
         for (step, bytes) in steps {
-            say(&mut peer, number, true, step, &bytes);
+            say(&mut peer, (number, true), step, &bytes);
         }
+        // The client takes nothing before that, so it gives no credit.
+        assert_eq!(said(&mut peer, false, &alpha), (number, Step::End), "{what}");
         // What came before the mistake is received.
         let ended = loop {
-            match receiver.receive(LONG) {
+            match ends.1.receive(LONG) {
                 Ok(_) => {}
                 Err(error) => break error,
             }
@@ -387,22 +400,14 @@ fn a_hostile_link_ends_its_own_channels_only() {
     // More channels than it may open, under names that nobody has.
     for number in 0..70 {
         let name = "guessed".to_owned();
-        say(&mut peer, number, false, Step::Open { from: 0, to: user(), name, longest: 1 }, &[]);
+        say(&mut peer, (number, false), Step::Open { from: 0, to: user(), name, longest: 1 }, &[]);
     }
-    let mut refused = 0;
-    while refused < 6 {
-        match peer.receive() {
-            Some((Message::Channel { of_receiver: true, step: Step::End, number }, _)) => {
-                assert!(number >= 64, "{number}");
-                refused += 1;
-            }
-            Some(_) => {}
-            None => panic!("{}", alpha.told()),
-        }
+    for number in 64..70 {
+        assert_eq!(said(&mut peer, true, &alpha), (number, Step::End));
     }
     // A name that is none ends the connection, as other messages that are none.
     let name = "../socket".to_owned();
-    say(&mut peer, 99, false, Step::Open { from: 0, to: user(), name, longest: 1 }, &[]);
+    say(&mut peer, (99, false), Step::Open { from: 0, to: user(), name, longest: 1 }, &[]);
     while peer.receive().is_some() {}
     wait_until("the link to say so", || alpha.told().contains("it names a channel as none is named"));
     assert_eq!(alpha.engine(), process, "the link did not go down");
