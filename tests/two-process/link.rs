@@ -7,6 +7,8 @@
 //!
 //! Every byte that is moved is compared with what the owner or the requester wrote.
 
+#[path = "link/channels.rs"]
+mod channels;
 #[path = "link/direct.rs"]
 mod direct;
 #[path = "link/files.rs"]
@@ -63,7 +65,7 @@ fn link_engine() {
     let config = PathBuf::from(std::env::var(CONFIG).unwrap());
     let library = PathBuf::from(std::env::var("MEMFERRY_TEST_UCX").unwrap_or_else(|_| LIBRARY.to_owned()));
     let status = config.with_file_name("status.sock");
-    let options = Options { socket, config, library, status };
+    let options = Options { socket, config, library, status, channels: None };
     in_child(|| memferry_link::run(&options).is_ok());
 }
 

@@ -30,14 +30,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::admission::{self, Admitter, MOST_LEFT};
 use crate::closing::{close_elsewhere, wait_for_room};
 use crate::error::ConnectError;
-use crate::peer::Peer;
+use crate::peer::{Peer, Reach, RemoteUser};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::socket::{NoDescriptor, Socket, is_shortage};
 use crate::wire::{MEMORY_BYTES, Violation};
 
 const MAGIC: [u8; 8] = *b"MFERBLK3";
-const HELLO_BYTES: usize = 56;
+pub(crate) const HELLO_BYTES: usize = 56;
 const ASYMMETRIC: u64 = 1;
 /// Accepted connections without a greeting at which the listener stops accepting more.
 const MAX_SILENT: usize = 16;
@@ -64,15 +64,15 @@ impl Default for Options {
 
 /// An end's greeting, little-endian: magic, features, service, session, longest message, bytes of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Hello {
+pub(crate) struct Hello {
     asymmetric: bool,
     service: ServiceId,
     session: SessionId,
-    longest: u64,
+    pub(crate) longest: u64,
 }
 
 impl Hello {
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(u64::from(self.asymmetric).to_le_bytes());
         bytes.extend(self.service.0.to_le_bytes());
@@ -82,7 +82,7 @@ impl Hello {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let words = bytes.as_chunks::<8>().0;
         let [magic, features, low, high, session, longest, memory] = *words else { return None };
         let whole = u64::from_le_bytes;
@@ -144,12 +144,12 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn failed(step: &'static str) -> impl Fn(Errno) -> ConnectError {
+pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> ConnectError {
     move |source| ConnectError::System { step, source: source.into() }
 }
 
 /// A socket with its fork guard.
-fn guarded(socket: OwnedFd) -> Result<Socket, ConnectError> {
+pub(crate) fn guarded(socket: OwnedFd) -> Result<Socket, ConnectError> {
     Socket::new(socket).map_err(|source| ConnectError::System { step: "fork guard", source })
 }
 
@@ -240,16 +240,16 @@ impl Listener {
 }
 
 /// The instant after `time`; `None` if it is not representable.
-fn after(time: Duration) -> Option<Instant> {
+pub(crate) fn after(time: Duration) -> Option<Instant> {
     Instant::now().checked_add(time)
 }
 
-fn readable(socket: &Socket) -> PollFd<'_> {
+pub(crate) fn readable(socket: &Socket) -> PollFd<'_> {
     PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)
 }
 
 /// Waits for an entry to be ready, the time, or a signal.
-fn poll_until(entries: &mut [PollFd<'_>], until: Option<Instant>) -> rustix::io::Result<()> {
+pub(crate) fn poll_until(entries: &mut [PollFd<'_>], until: Option<Instant>) -> rustix::io::Result<()> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let limit =
         left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
@@ -283,16 +283,20 @@ pub fn connect(
     client: &Client,
     options: Options,
 ) -> Result<(Sender, Receiver), ConnectError> {
+    shake_hands(connected(path.as_ref(), options.handshake)?, client, options)
+}
+
+/// A socket that is connected to the process that listens on `path`.
+pub(crate) fn connected(path: &Path, patience: Duration) -> Result<Socket, ConnectError> {
     wait_for_room(None)?;
-    let path = path.as_ref();
     let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let (socket, address) = seqpacket(path, SocketFlags::empty())?;
     // The connect call waits while the listener's backlog is full.
-    let patience = options.handshake.clamp(Duration::from_micros(1), Duration::from_secs(1 << 30));
+    let patience = patience.clamp(Duration::from_micros(1), Duration::from_secs(1 << 30));
     sockopt::set_socket_timeout(socket.as_fd(), sockopt::Timeout::Send, Some(patience)).map_err(failed)?;
     let connected = rustix::io::retry_on_intr(|| rustix::net::connect(socket.as_fd(), &address));
     connected.map_err(failed)?;
-    shake_hands(socket, client, options)
+    Ok(socket)
 }
 
 /// Connects over a Unix socket of sequenced packets, for example one end of a `socketpair`.
@@ -312,42 +316,93 @@ fn shake_hands(
     client: &Client,
     options: Options,
 ) -> Result<(Sender, Receiver), ConnectError> {
-    let fences = Fences::register();
-    let identity = client.identify(client.session())?;
-    let hello = Hello {
-        asymmetric: fences == Fences::Asymmetric,
-        service: identity.service,
-        session: client.session(),
-        longest: options.longest,
-    };
-    let (descriptor, own) = frame::allocate_sealed(MEMORY_BYTES, false)?;
-    conduit::send(socket.as_fd(), &hello.encode(), &[descriptor.as_fd()], false)
-        .map_err(failed("sendmsg"))?;
+    let own = Own::prepare(client, options.longest)?;
+    own.send(&socket, &own.hello.encode())?;
     let until = after(options.handshake);
-    let (theirs, memory, process) = receive_hello(&socket, until)?;
-    let user = match conduit::peer_user(socket.as_fd()) {
-        Ok(user) => user,
-        Err(error) => {
-            close_elsewhere(vec![memory]);
-            return Err(failed("getsockopt")(error));
-        }
-    };
-    let mapped = admit(memory, user, (until, options.handshake))?;
-    // The other process's memory may fail while this CPU reads it.
-    bus_error::install().map_err(|source| ConnectError::System { step: "sigaction", source })?;
-    for mapping in [&own, &mapped] {
-        mapping.do_not_fork().map_err(|source| ConnectError::System { step: "madvise", source })?;
+    let theirs = receive_hello(&socket, until)?;
+    let longest = theirs.hello.longest;
+    let (peer, session) = own.meet(client, socket, theirs, (until, options.handshake))?;
+    let reach = session.map_or(Reach::Nothing, Reach::Session);
+    let sender = Sender::new(Arc::clone(&peer), client.clone(), reach, longest);
+    Ok((sender, Receiver::new(peer, client.clone(), reach, (options.longest, options.admission))))
+}
+
+/// What this end brings to a handshake.
+pub(crate) struct Own {
+    fences: Fences,
+    identity: Identity,
+    pub(crate) hello: Hello,
+    descriptor: OwnedFd,
+    memory: Mapping,
+}
+
+/// What the other end brings.
+pub(crate) struct Theirs {
+    pub(crate) hello: Hello,
+    pub(crate) memory: OwnedFd,
+    /// Its process where the kernel can tell.
+    pub(crate) process: Option<u32>,
+    /// Who is behind it if it is the link of this node.
+    pub(crate) remote: Option<RemoteUser>,
+}
+
+impl Own {
+    pub(crate) fn prepare(client: &Client, longest: u64) -> Result<Self, ConnectError> {
+        let fences = Fences::register();
+        let session = client.session();
+        let identity = client.identify(session)?;
+        let asymmetric = fences == Fences::Asymmetric;
+        let hello = Hello { asymmetric, service: identity.service, session, longest };
+        let (descriptor, memory) = frame::allocate_sealed(MEMORY_BYTES, false)?;
+        Ok(Self { fences, identity, hello, descriptor, memory })
     }
-    let session = peers_session(client, &identity, &theirs, process)?;
-    let watched = process.filter(|process| *process != std::process::id());
-    let watched = watched.and_then(|process| Pid::from_raw(process.cast_signed()));
-    let watched = watched.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
-    let agreed = if hello.asymmetric && theirs.asymmetric { fences } else { Fences::Full };
-    let words = MappedWords::new(own).zip(MappedWords::new(mapped));
-    let words = words.ok_or(ConnectError::Handshake("its memory is not aligned"))?;
-    let peer = Arc::new(Peer::new(words, agreed, (socket, watched), user));
-    let sender = Sender::new(Arc::clone(&peer), client.clone(), session, theirs.longest);
-    Ok((sender, Receiver::new(peer, client.clone(), session, (options.longest, options.admission))))
+
+    /// Sends a greeting with the memory.
+    pub(crate) fn send(&self, socket: &Socket, greeting: &[u8]) -> Result<(), ConnectError> {
+        conduit::send(socket.as_fd(), greeting, &[self.descriptor.as_fd()], false).map_err(failed("sendmsg"))
+    }
+
+    /// The greeting, and another descriptor of the memory, to be sent after [`meet`](Self::meet).
+    pub(crate) fn copy(&self) -> Result<(Hello, OwnedFd), ConnectError> {
+        let copied = self.descriptor.try_clone();
+        let descriptor = copied.map_err(|source| ConnectError::System { step: "dup", source })?;
+        Ok((self.hello, descriptor))
+    }
+
+    /// Admits and maps what the other end brings. Returns its session, too, if both are clients of one service.
+    pub(crate) fn meet(
+        self,
+        client: &Client,
+        socket: Socket,
+        theirs: Theirs,
+        (until, limit): (Option<Instant>, Duration),
+    ) -> Result<(Arc<Peer>, Option<SessionId>), ConnectError> {
+        let Theirs { hello, memory, process, remote } = theirs;
+        let user = match conduit::peer_user(socket.as_fd()) {
+            Ok(user) => user,
+            Err(error) => {
+                close_elsewhere(vec![memory]);
+                return Err(failed("getsockopt")(error));
+            }
+        };
+        let mapped = admit(memory, user, (until, limit))?;
+        // The other process's memory may fail while this CPU reads it.
+        bus_error::install().map_err(|source| ConnectError::System { step: "sigaction", source })?;
+        for mapping in [&self.memory, &mapped] {
+            mapping.do_not_fork().map_err(|source| ConnectError::System { step: "madvise", source })?;
+        }
+        let session = peers_session(client, &self.identity, &hello, process)?;
+        let watched = process.filter(|process| *process != std::process::id());
+        let watched = watched.and_then(|process| Pid::from_raw(process.cast_signed()));
+        let watched = watched.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+        let both = self.hello.asymmetric && hello.asymmetric;
+        let agreed = if both { self.fences } else { Fences::Full };
+        let words = MappedWords::new(self.memory).zip(MappedWords::new(mapped));
+        let words = words.ok_or(ConnectError::Handshake("its memory is not aligned"))?;
+        let mut peer = Peer::new(words, agreed, (socket, watched), user);
+        peer.remote = remote;
+        Ok((Arc::new(peer), session))
+    }
 }
 
 /// Admits the other end's memory. The other process can delay that, but not beyond `until`.
@@ -405,14 +460,35 @@ fn no_memory(step: &'static str, error: NoDescriptor) -> ConnectError {
 }
 
 /// Receives the other end's greeting and memory, and its process where the kernel can tell.
-fn receive_hello(
-    socket: &Socket,
-    until: Option<Instant>,
-) -> Result<(Hello, OwnedFd, Option<u32>), ConnectError> {
+fn receive_hello(socket: &Socket, until: Option<Instant>) -> Result<Theirs, ConnectError> {
+    let (bytes, came, process) = receive_packet(socket, until)?;
+    theirs(Hello::decode(&bytes), came, process)
+}
+
+/// What the other end brings, if that is a greeting and one descriptor.
+pub(crate) fn theirs(
+    hello: Option<Hello>,
+    came: Vec<OwnedFd>,
+    process: Option<u32>,
+) -> Result<Theirs, ConnectError> {
+    match (hello, <[OwnedFd; 1]>::try_from(came)) {
+        (Some(hello), Ok([memory])) => Ok(Theirs { hello, memory, process, remote: None }),
+        (_, descriptors) => {
+            close_elsewhere(descriptors.map_or_else(|all| all, Vec::from));
+            Err(ConnectError::Handshake("the other process uses another protocol or another version"))
+        }
+    }
+}
+
+/// A packet of a handshake, its descriptors, and its sender.
+pub(crate) type Packet = (Vec<u8>, Vec<OwnedFd>, Option<u32>);
+
+/// Receives a packet of a handshake, its descriptors, and the process that sent it where the kernel can tell.
+pub(crate) fn receive_packet(socket: &Socket, until: Option<Instant>) -> Result<Packet, ConnectError> {
     let mut came = Vec::new();
-    let (bytes, process) = loop {
+    loop {
         match conduit::receive_introduced(socket.as_fd(), false, &mut came) {
-            Ok(packet) => break packet,
+            Ok((bytes, process)) => return Ok((bytes, came, process)),
             Err(ReceiveError::WouldBlock) => {}
             // The buffer holds all descriptors of a packet, so a missing one is a shortage of this process.
             Err(ReceiveError::TooManyDescriptors) if came.is_empty() => {
@@ -432,14 +508,6 @@ fn receive_hello(
             return Err(ConnectError::Handshake("the other process sent no greeting in time"));
         }
         poll_until(&mut [readable(socket)], until).map_err(failed("poll"))?;
-    };
-    let hello = Hello::decode(&bytes);
-    match (hello, <[OwnedFd; 1]>::try_from(came)) {
-        (Some(hello), Ok([memory])) => Ok((hello, memory, process)),
-        (_, descriptors) => {
-            close_elsewhere(descriptors.map_or_else(|all| all, Vec::from));
-            Err(ConnectError::Handshake("the other process uses another protocol or another version"))
-        }
     }
 }
 

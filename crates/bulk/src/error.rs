@@ -51,9 +51,48 @@ pub enum ConnectError {
     /// The other process sent memory that is not safe to map, or made a false statement.
     #[error("the other process broke the handshake: {0}")]
     Violation(#[from] Violation),
+    /// The name of a channel is not one.
+    #[error("{0:?} is no name of a channel: 1 to 32 letters, digits, dots, hyphens and underscores")]
+    Name(String),
+    /// More users may connect than a link can be asked for.
+    #[error("{given} users are to be let in; a channel takes up to {most}")]
+    Users {
+        given: usize,
+        /// The most that are possible.
+        most: usize,
+    },
+    /// The link of this node does not connect the two.
+    #[error(transparent)]
+    Link(#[from] LinkRefusal),
+    /// Nobody of the other node answered in time.
+    #[error(
+        "{user} does not listen as {name:?}, or does not let this user in, or its node is slow: nobody answered in time"
+    )]
+    Unanswered { user: crate::RemoteUser, name: String },
     /// This is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+/// Why the link of this node does not connect a process to another node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum LinkRefusal {
+    /// The link does not know the node.
+    #[error("the link of this node does not know that node; name it below [peers] in link.toml")]
+    UnknownNode,
+    /// The two nodes are not connected now.
+    #[error("the link of this node has no connection to that node; memferry-link status says why")]
+    NotConnected,
+    /// This user, or the two nodes, have as many channels as they may have.
+    #[error("this user, or the two nodes, have as many channels as they may have; close others first")]
+    TooMany,
+    /// The other node did not open the channel, or its connection broke.
+    #[error("the other node refused the channel, or the connection to it broke; try again")]
+    Broken,
+}
+
+impl LinkRefusal {
+    pub(crate) const ALL: [Self; 4] = [Self::UnknownNode, Self::NotConnected, Self::TooMany, Self::Broken];
 }
 
 /// Why a message was not sent.
@@ -92,6 +131,9 @@ pub enum SendError {
         "the two processes have different services (an embedded service belongs to one process); lend the frame mapped"
     )]
     OtherService,
+    /// The other process is on another node, where the memory cannot be mapped.
+    #[error("the other process is on another node and cannot map memory of this one; use lend")]
+    OtherNode,
     /// The frame belongs to another client, so this one cannot grant it.
     #[error("the frame does not belong to this sender's client; lend it mapped")]
     ForeignFrame,

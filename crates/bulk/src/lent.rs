@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memferry::{AccessError, Frame, GrantToken};
+use memferry::{AccessError, Frame, GrantToken, RemoteToken};
 use memferry_shm::bus_error::guarded;
 use memferry_shm::mapping::Mapping;
 use thiserror::Error;
@@ -22,10 +22,17 @@ use crate::retirement::Unretired;
 pub(crate) enum Import {
     Granted(Frame),
     /// A grant that could not be accepted yet.
-    Pending(GrantToken),
+    Pending(Pledge),
     Mapped(Mapping),
     /// Memory of this length that could not be mapped. The descriptor is missing if this process could not receive it.
     Unmapped(Option<OwnedFd>, u64),
+}
+
+/// A grant that the other end announced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pledge {
+    Here(GrantToken),
+    There(RemoteToken),
 }
 
 /// A range that the other end lends. Dropping it, on any thread, returns it to the other end.

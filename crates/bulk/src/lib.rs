@@ -37,6 +37,8 @@
 //! sender      sends bytes through shared memory; lends ranges of frames, granted or mapped
 //! exports     registration cache: which memory the other end already has
 //! receiver    receives bytes, or a LentFrame to pull by the engine or to copy with this CPU
+//! remote      connects to a process of another node, through the links of both
+//! relay       what a link does for that: it carries slots, bytes and counts between two ends
 //! bulk        producer and consumer over a set of frames, in the modes of Wicki 2014, section 4.3
 //! ```
 //!
@@ -69,6 +71,8 @@ mod frames;
 mod lent;
 mod peer;
 mod receiver;
+pub mod relay;
+mod remote;
 mod retirement;
 mod sender;
 mod socket;
@@ -79,11 +83,13 @@ mod wire;
 
 pub use bulk::{Consumer, Mode, Producer, PutError, TakeError, Taken};
 pub use connection::{Listener, Options, connect, over};
-pub use error::{ConnectError, FinishError, PullReason, ReadError, ReceiveError, SendError};
+pub use error::{ConnectError, FinishError, LinkRefusal, PullReason, ReadError, ReceiveError, SendError};
 pub use exports::ExportStatistics;
 pub use frames::SharedFrame;
 pub use lent::{LentFrame, PullError};
+pub use peer::RemoteUser;
 pub use receiver::{Content, Message, Pulled, Receiver};
+pub use remote::{CHANNELS, RemoteListener, connect_remote};
 pub use sender::{Loan, Sender};
 pub use wire::Violation;
 

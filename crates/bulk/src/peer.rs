@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use memferry::Forked;
+use memferry::{Forked, NodeName, SessionId};
 use memferry_shm::parking::{Fences, Spin, park, wanted};
 use memferry_shm::queue_pair::futex;
 use memferry_shm::storage::{MappedWords, RingStorage};
@@ -28,6 +28,31 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 const LIVENESS: Duration = Duration::from_millis(100);
 /// Checks of `ready` before a wait reads the clock.
 const SHORT_SPIN: u32 = 64;
+
+/// A user of another node, as the link of that node names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RemoteUser {
+    /// The node, as the configuration of this node's link names it.
+    pub node: NodeName,
+    /// The user's number there.
+    pub user: u32,
+}
+
+/// `NODE:USER`.
+impl std::fmt::Display for RemoteUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.node, self.user)
+    }
+}
+
+/// Whom frames are granted to, and whose grants are accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// Nobody: the two ends have different services.
+    Nothing,
+    Session(SessionId),
+    Remote(RemoteUser),
+}
 
 /// Why a wait ended before `ready`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +91,8 @@ pub(crate) struct Peer {
     /// The peer's process, if it is known and is not this one.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) user: u32,
+    /// Who is at the end of the channel if the peer is the link of this node.
+    pub(crate) remote: Option<RemoteUser>,
     lost: AtomicBool,
     /// How often the descriptor was armed, by either end of ours.
     armed: AtomicU64,
@@ -84,7 +111,7 @@ impl Peer {
         let lost = Default::default();
         let armed = Default::default();
         let answered = Default::default();
-        Self { own, theirs, fences, socket, process, user, lost, armed, answered }
+        Self { own, theirs, fences, socket, process, user, remote: None, lost, armed, answered }
     }
 
     pub(crate) fn check_fork(&self) -> Result<(), Forked> {

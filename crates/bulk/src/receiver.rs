@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry::{Armed, CallError, Client, Frame, GrantToken, Queue, Region, SessionId, Ticket, copy};
+use memferry::{Armed, CallError, Client, Frame, Queue, Region, RemoteToken, Rights, Ticket, copy};
 use memferry_shm::bus_error::guarded;
 use memferry_shm::parking::Spin;
 use memferry_shm::ring::Consumer;
@@ -33,8 +33,8 @@ use crate::admission::{self, Admitter, Answer, MOST_LEFT, Refused};
 use crate::buffer::Buffer;
 use crate::closing::close_elsewhere;
 use crate::error::{FinishError, PullReason, ReceiveError};
-use crate::lent::{Import, LentFrame, PullError};
-use crate::peer::{Peer, SPIN, Sleep, Unready};
+use crate::lent::{Import, LentFrame, Pledge, PullError};
+use crate::peer::{Peer, Reach, SPIN, Sleep, Unready};
 use crate::retirement::{FOR_ROOM, Retirement, Unretired};
 use crate::socket::NoDescriptor;
 use crate::wire::{
@@ -90,8 +90,8 @@ pub struct Pulled {
 pub struct Receiver {
     peer: Arc<Peer>,
     client: Client,
-    /// The other end's session, if both have the same service. Grants of other sessions are not accepted.
-    grantor: Option<SessionId>,
+    /// Whose grants are accepted.
+    grantor: Reach,
     longest: u64,
     ring: Consumer<SLOT_WORDS, SLOT_WORDS>,
     taken: u64,
@@ -115,7 +115,7 @@ impl Receiver {
     pub(crate) fn new(
         peer: Arc<Peer>,
         client: Client,
-        grantor: Option<SessionId>,
+        grantor: Reach,
         (longest, patience): (u64, Duration),
     ) -> Self {
         Self {
@@ -246,11 +246,14 @@ impl Receiver {
             Slot::Piece { kind, first, total, at, length } => {
                 self.piece((kind, total), if first { None } else { before }, (at, length))
             }
-            Slot::Grant { index, token } => {
-                let accepted = accept(&self.client, self.grantor, token).map_err(ReceiveError::Broken)?;
-                let import = accepted.map_or(Import::Pending(token), Import::Granted);
-                self.imports[index as usize] = Some((Arc::new(import), false));
-                Ok(None)
+            Slot::Grant { index, token } => self.pledged(index, Pledge::Here(token)),
+            Slot::Remote { index, token, length, service } => {
+                let Reach::Remote(user) = self.grantor else {
+                    return Err(ReceiveError::Broken(Violation::NoGrants));
+                };
+                let rights = Rights::READ;
+                let token = RemoteToken { node: user.node, service, token, length, rights };
+                self.pledged(index, Pledge::There(token))
             }
             Slot::Descriptor { index, once, length } => {
                 match self.peer.socket.descriptor(index) {
@@ -271,6 +274,16 @@ impl Receiver {
                 Ok(Some(Arrived::Range(LentFrame { kind, import, offset, length, _unretired: unretired })))
             }
         }
+    }
+
+    /// Accepts a grant that was announced under this number, if that can be done now.
+    fn pledged(&mut self, index: u32, pledge: Pledge) -> Result<Option<Arrived>, ReceiveError> {
+        // Before the next one counts: the one of this number is used no more.
+        self.imports[index as usize] = None;
+        let accepted = accept(&self.client, self.grantor, pledge).map_err(ReceiveError::Broken)?;
+        let import = accepted.map_or(Import::Pending(pledge), Import::Granted);
+        self.imports[index as usize] = Some((Arc::new(import), false));
+        Ok(None)
     }
 
     /// Appends a piece to its message. `before` is the part received so far, unless the piece is the first.
@@ -315,8 +328,8 @@ impl Receiver {
             return Err(ReceiveError::Broken(Violation::NotExported(index)));
         };
         match &**import {
-            Import::Pending(token) => {
-                let frame = accept(&self.client, self.grantor, *token).map_err(ReceiveError::Broken)?;
+            Import::Pending(pledge) => {
+                let frame = accept(&self.client, self.grantor, *pledge).map_err(ReceiveError::Broken)?;
                 let frame = frame.map_err(|source| ReceiveError::Refused { kind, source })?;
                 *import = Arc::new(Import::Granted(frame));
             }
@@ -490,20 +503,19 @@ impl Receiver {
     }
 }
 
-/// Accepts a grant of the session `expected`. The inner error is the service's.
-fn accept(
-    client: &Client,
-    expected: Option<SessionId>,
-    token: GrantToken,
-) -> Result<Result<Frame, CallError>, Violation> {
-    let expected = expected.ok_or(Violation::NoGrants)?;
-    let frame = match client.accept(token) {
-        Ok(frame) => frame,
-        Err(error) => return Ok(Err(error)),
-    };
-    match frame.grantor() {
-        Some(grantor) if grantor != expected => Err(Violation::Grantor { grantor }),
-        _ => Ok(Ok(frame)),
+/// Accepts a grant of `expected`. The inner error is the service's.
+fn accept(client: &Client, expected: Reach, pledge: Pledge) -> Result<Result<Frame, CallError>, Violation> {
+    match (expected, pledge) {
+        (Reach::Session(expected), Pledge::Here(token)) => match client.accept(token) {
+            Ok(frame) => match frame.grantor() {
+                Some(grantor) if grantor != expected => Err(Violation::Grantor { grantor }),
+                _ => Ok(Ok(frame)),
+            },
+            Err(error) => Ok(Err(error)),
+        },
+        // The link of the other node has compared the grantor with its client.
+        (Reach::Remote(_), Pledge::There(token)) => Ok(client.accept_remote(token)),
+        _ => Err(Violation::NoGrants),
     }
 }
 

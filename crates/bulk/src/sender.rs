@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry::{Armed, CallError, Client, Grantee, Handle, Region, Rights, SessionId};
+use memferry::{Armed, CallError, Client, Grantee, Handle, Region, Rights};
 use memferry_shm::parking::Spin;
 use memferry_shm::ring::Producer;
 use memferry_shm::storage::RingStorage;
@@ -28,14 +28,15 @@ use crate::area::Area;
 use crate::error::SendError;
 use crate::exports::{ExportStatistics, Exports, Lending};
 use crate::frames::SharedFrame;
-use crate::peer::{Peer, SPIN, Sleep, Unready, Wake};
+use crate::peer::{Peer, Reach, RemoteUser, SPIN, Sleep, Unready, Wake};
 use crate::wire::{
     AREA_AT, INLINE_BYTES, MESSAGE_NEWS, MESSAGE_WAKE, PIECE_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED,
     RETIRED, RING, ROOM_WAKE, SENDER_CLOSED, SENDER_PARKED, SLOT_WORDS, SLOTS, Slot, Violation,
 };
 
 /// Wakes the other end's receiver.
-const FOR_MESSAGES: Wake = Wake { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE, news: MESSAGE_NEWS };
+pub(crate) const FOR_MESSAGES: Wake =
+    Wake { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE, news: MESSAGE_NEWS };
 
 /// Messages from this length are written past the caches. A core of another complex reads lines from this core's cache at
 /// 1.5 GB/s (measured), a tenth of the speed of memory.
@@ -59,8 +60,7 @@ enum How<'a> {
 pub struct Sender {
     peer: Arc<Peer>,
     client: Client,
-    /// The other end's session, if both have the same service.
-    grants_to: Option<SessionId>,
+    grants_to: Reach,
     longest: u64,
     ring: Producer<SLOT_WORDS, SLOT_WORDS>,
     area: Area,
@@ -74,7 +74,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(peer: Arc<Peer>, client: Client, grants_to: Option<SessionId>, longest: u64) -> Self {
+    pub(crate) fn new(peer: Arc<Peer>, client: Client, grants_to: Reach, longest: u64) -> Self {
         Self {
             peer,
             client,
@@ -96,9 +96,15 @@ impl Sender {
         self.longest
     }
 
-    /// Whether frames can be lent by a grant: both processes must be clients of one service.
+    /// Whether frames can be lent by a grant: both processes must be clients of one service, or of the services of two nodes
+    /// whose links connect them.
     pub fn can_grant(&self) -> bool {
-        self.grants_to.is_some()
+        self.grants_to != Reach::Nothing
+    }
+
+    /// The other end's node and user, if it is on another node. The link of that node answers for the user.
+    pub fn remote(&self) -> Option<RemoteUser> {
+        self.peer.remote
     }
 
     /// Sends a message of any kind and length, including zero. Waits up to `limit` for room.
@@ -312,6 +318,9 @@ impl Sender {
             How::Mapped(shared) => (Some(shared), false),
             How::MappedOnce(shared) => (Some(shared), true),
         };
+        if shared.is_some() && self.peer.remote.is_some() {
+            return Err(SendError::OtherNode);
+        }
         if shared.is_none() && !self.client.owns(range.frame()) {
             return Err(SendError::ForeignFrame);
         }
@@ -321,11 +330,7 @@ impl Sender {
         // While a slot is free, at least one export has no lent frame in use.
         self.room(deadline, |_| Some(()))?;
         let Some(shared) = shared else {
-            let session = self.grants_to.ok_or(SendError::OtherService)?;
-            let token = self.client.grant(range, Rights::READ, Grantee::Session(session))?.token();
-            let index = self.place(range, None, Lending::Granted(token))?;
-            self.put(&Slot::Grant { index, token }, 0);
-            return Ok((index, 0));
+            return self.granted(range);
         };
         let index = self.place(&shared.frame().slice(..), Some(shared.clone()), Lending::Mapped)?;
         if let Err(error) = self.peer.socket.send(index, shared.descriptor()) {
@@ -337,6 +342,26 @@ impl Sender {
         }
         self.put(&Slot::Descriptor { index, once, length: available }, 0);
         Ok((index, offset))
+    }
+
+    /// Grants a range and announces it.
+    fn granted(&mut self, range: &Region) -> Result<(u32, u64), SendError> {
+        let (grantee, service) = match self.grants_to {
+            Reach::Nothing => return Err(SendError::OtherService),
+            Reach::Session(session) => (Grantee::Session(session), None),
+            Reach::Remote(RemoteUser { node, user }) => {
+                let service = self.client.identify(self.client.session())?.service;
+                (Grantee::Remote { node, user }, Some(service))
+            }
+        };
+        let token = self.client.grant(range, Rights::READ, grantee)?.token();
+        let index = self.place(range, None, Lending::Granted(token))?;
+        let slot = match service {
+            None => Slot::Grant { index, token },
+            Some(service) => Slot::Remote { index, token, length: range.length(), service },
+        };
+        self.put(&slot, 0);
+        Ok((index, 0))
     }
 
     fn place(

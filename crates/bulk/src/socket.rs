@@ -124,6 +124,11 @@ impl Socket {
         Ok(false)
     }
 
+    /// Whether descriptors came that nobody has asked for.
+    pub(crate) fn holds_descriptors(&self) -> bool {
+        !self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Whether a wake-up for room was received since the last call.
     pub(crate) fn had_room(&self) -> bool {
         self.room.swap(false, Ordering::Relaxed)

@@ -6,6 +6,7 @@
 //! ```
 
 mod polling;
+mod relays;
 mod trouble;
 
 use std::os::fd::AsFd;

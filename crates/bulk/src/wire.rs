@@ -9,7 +9,7 @@
 //! A slot is copied before it is decoded. The receiver checks what a number means for the connection: whether the import exists,
 //! and whether the piece is the next one.
 
-use memferry::{GrantToken, SessionId};
+use memferry::{GrantToken, ServiceId, SessionId};
 use memferry_shm::frame::FrameRefused;
 use memferry_shm::ring::{ImpossibleCount, Slots};
 use thiserror::Error;
@@ -95,6 +95,12 @@ pub enum Violation {
     /// It lent a range that another client granted.
     #[error("it lent a grant of session {grantor} instead of its own")]
     Grantor { grantor: SessionId },
+    /// It sent what cannot reach another node: a descriptor, or a grant to a session of this one.
+    #[error("it lent memory in a way that does not reach another node")]
+    NotRemote,
+    /// Its memory failed while a message was read.
+    #[error("its memory failed while a message was read")]
+    Memory,
     /// An impossible count of retired slots.
     #[error(transparent)]
     Count(#[from] ImpossibleCount),
@@ -137,6 +143,13 @@ pub(crate) enum Slot {
         offset: u64,
         length: u64,
     },
+    /// Export `index` is a grant of another node, made in this run of its service, of so many bytes.
+    Remote {
+        index: u32,
+        token: GrantToken,
+        length: u64,
+        service: ServiceId,
+    },
 }
 
 const INLINE: u8 = 1;
@@ -144,6 +157,7 @@ const PIECE: u8 = 2;
 const GRANT: u8 = 3;
 const DESCRIPTOR: u8 = 4;
 const LENT: u8 = 5;
+const REMOTE: u8 = 6;
 
 const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
@@ -186,6 +200,11 @@ impl Slot {
                 head(LENT, false);
                 (words[1], words[2], words[3]) = (pair(kind, index), length, offset);
             }
+            Self::Remote { index, token, length, service } => {
+                head(REMOTE, false);
+                (words[1], words[2], words[3]) = (pair(0, index), token.to_raw(), length);
+                (words[4], words[5]) = (service.0 as u64, (service.0 >> 64) as u64);
+            }
         }
         words
     }
@@ -217,11 +236,17 @@ impl Slot {
                 within("offset in the area", at, u64::from(AREA_BYTES - second))?;
                 Ok(Self::Piece { kind, first: bit, total, at: at as u32, length: second })
             }
-            GRANT | DESCRIPTOR | LENT => {
+            GRANT | DESCRIPTOR | LENT | REMOTE => {
                 within("export number", u64::from(second), EXPORTS as u64 - 1)?;
                 Ok(match sort {
                     GRANT => Self::Grant { index: second, token: GrantToken::from_raw(words[2]) },
                     DESCRIPTOR => Self::Descriptor { index: second, once: bit, length: words[2] },
+                    REMOTE => Self::Remote {
+                        index: second,
+                        token: GrantToken::from_raw(words[2]),
+                        length: words[3],
+                        service: ServiceId(u128::from(words[4]) | u128::from(words[5]) << 64),
+                    },
                     _ => Self::Lent { kind, index: second, offset: words[3], length: words[2] },
                 })
             }
@@ -255,8 +280,12 @@ mod tests {
                 once,
                 length
             }),
-            (any::<u32>(), index, any::<u64>(), any::<u64>())
+            (any::<u32>(), index.clone(), any::<u64>(), any::<u64>())
                 .prop_map(|(kind, index, offset, length)| Slot::Lent { kind, index, offset, length }),
+            (index, any::<u64>(), any::<u64>(), any::<u128>()).prop_map(|(index, bits, length, service)| {
+                let token = GrantToken::from_raw(bits);
+                Slot::Remote { index, token, length, service: ServiceId(service) }
+            }),
         ]
     }
 
@@ -274,7 +303,12 @@ mod tests {
                     prop_assert!(at.checked_add(length).is_some_and(|end| end <= AREA_BYTES));
                     prop_assert!(u64::from(length) <= total);
                 }
-                Ok(Slot::Grant { index, .. } | Slot::Descriptor { index, .. } | Slot::Lent { index, .. }) => {
+                Ok(
+                    Slot::Grant { index, .. }
+                    | Slot::Descriptor { index, .. }
+                    | Slot::Lent { index, .. }
+                    | Slot::Remote { index, .. },
+                ) => {
                     prop_assert!((index as usize) < EXPORTS);
                 }
                 Err(_) => {}

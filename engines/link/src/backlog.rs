@@ -7,6 +7,8 @@ use crate::message::{MAX_MESSAGE, WINDOW};
 
 /// What may wait: the accesses of both sides, and room for what is short.
 const MAX_BYTES: usize = 3 * WINDOW * MAX_MESSAGE;
+/// What may wait before channels do: it delays what comes behind it.
+const ROOM: usize = 1 << 20;
 /// Counted for each message besides its bytes.
 const EACH: usize = 256;
 
@@ -21,6 +23,11 @@ pub(crate) struct Unsent {
 }
 
 impl Backlog {
+    /// Whether so little waits that what can wait elsewhere may be added.
+    pub(crate) fn has_room(&self) -> bool {
+        self.0.load(Ordering::Relaxed) < ROOM
+    }
+
     /// Counts a message; `None` if too many wait.
     pub(crate) fn add(&self, message: usize) -> Option<Unsent> {
         let bytes = message + EACH;

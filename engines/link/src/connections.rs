@@ -12,16 +12,19 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream, ToSocketAddrs
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::backlog::Unsent;
+use crate::channels::{Channels, News};
 use crate::config::{Config, connects};
+use crate::message::Message;
 use crate::packet::Packet;
 use crate::report::{Rare, tell};
 use crate::secure::{self, HandshakeError, Secured};
+use crate::threads::spawn;
 use crate::traffic::Snapshot;
 
 /// Handshakes of strangers at a time, and of those from one address or network of IPv6. A peer is a stranger until its first message has come.
@@ -97,6 +100,7 @@ struct Shared {
     next: AtomicU64,
     strangers: Strangers,
     refusals: Rare,
+    channels: Channels,
 }
 
 /// Handshakes under way, by where they come from.
@@ -147,7 +151,7 @@ impl Drop for Stranger {
 pub(crate) type Events = (SyncSender<Event>, mpsc::Receiver<Event>);
 
 /// Starts the threads. `ucx_address` is where UCX reaches this process.
-pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>) -> io::Result<Events> {
+pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>, channels: Channels) -> io::Result<Events> {
     let (events, received) = mpsc::sync_channel(WAITING_MESSAGES);
     let shared = Shared {
         config: config.clone(),
@@ -156,6 +160,7 @@ pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>) -> io::Result
         next: AtomicU64::new(1),
         strangers: Strangers::default(),
         refusals: Rare::default(),
+        channels,
     };
     let shared = Arc::new(shared);
     if let Some(address) = &config.listen {
@@ -170,11 +175,6 @@ pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>) -> io::Result
         spawn("link-dialer", move || dial(&shared, node))?;
     }
     Ok((events, received))
-}
-
-/// Starts a thread that goes on until the process ends, or what it serves.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
 fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
@@ -276,21 +276,73 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -
         let _ = ended.shutdown(Shutdown::Both);
     })?;
     let connection = shared.next.fetch_add(1, Ordering::Relaxed);
+    let up = News::Up { connection, node, sender: sender.clone(), stream: stream.try_clone()? };
+    shared.channels.tell(up);
     let up = Up { connection, node, greeting, own_key, sender, stream };
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
     shared.events.send(Event::Up(Box::new(up))).map_err(gone)?;
-    let why = loop {
-        match reader.receive() {
-            Ok(bytes) => shared.events.send(Event::Bytes { connection, bytes }).map_err(gone)?,
-            Err(error) => break error.to_string(),
-        }
-    };
+    let why = receive_all(shared, connection, &mut reader);
+    shared.channels.tell(News::Down { connection });
     shared.events.send(Event::Down { connection, why }).map_err(gone)
+}
+
+/// Why a connection has ended, and what to do.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "the other link closed the connection: it ended, was started again, or lost this one; they connect again by \
+             themselves, and memferry-link status on the other node says what it saw"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Passes on messages until the connection ends. Returns why it does.
+fn receive_all(shared: &Shared, connection: u64, reader: &mut secure::Reader) -> String {
+    let mut reported = Instant::now();
+    loop {
+        let bytes = match reader.receive() {
+            Ok(bytes) => bytes,
+            Err(error) => return reason(&error),
+        };
+        let to_node = if Message::is_of_channel(&bytes) {
+            match Message::decode(&bytes) {
+                Ok((Message::Channel { number, of_receiver: is_ours, step }, bytes)) => {
+                    let bytes = bytes.to_vec();
+                    shared.channels.tell(News::Step { connection, number, is_ours, step, bytes });
+                }
+                Ok(_) => {}
+                Err(bad) => return format!("it broke the protocol: {bad}"),
+            }
+            // Other messages may wait behind those of channels. The peer lives.
+            if reported.elapsed() < shared.config.timeout / 10 {
+                continue;
+            }
+            reported = Instant::now();
+            Message::Ping.encode(0)
+        } else {
+            bytes
+        };
+        if shared.events.send(Event::Bytes { connection, bytes: to_node }).is_err() {
+            return "the link ends".to_owned();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_end_of_the_connection_is_told_in_words() {
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(other);
+        let error = io::Read::read_exact(&mut &one, &mut [0; 2]).unwrap_err();
+        assert!(reason(&error).starts_with("the other link closed the connection"), "{error}");
+        let other = io::Error::new(io::ErrorKind::InvalidData, "an empty record");
+        assert_eq!(reason(&other), "an empty record");
+    }
 
     #[test]
     fn strangers_of_one_address_leave_room_for_others() {

@@ -14,6 +14,7 @@ use memferry::{Client, ConnectError, ServiceId};
 use memferry_engine::{Engine, EngineDescription, EngineOptions, Operations, RunError};
 use thiserror::Error;
 
+use crate::channels;
 use crate::config::{Config, ConfigError, KeyPair, to_hex};
 use crate::connections::{self, Event};
 use crate::frames::RemoteFrames;
@@ -22,6 +23,7 @@ use crate::owner::{Owner, OwnerError};
 use crate::packet::Pool;
 use crate::report::tell;
 use crate::status::{self, StatusError, StatusOptions};
+use crate::threads;
 use crate::ucx::{self, LIBRARY, Ucx};
 
 /// The name of the engine in the service's configuration.
@@ -81,6 +83,9 @@ pub struct Options {
     /// Socket on which `status` asks; its directory has to exist.
     #[arg(long, value_name = "PATH", default_value = status::SOCKET)]
     pub status: PathBuf,
+    /// Socket on which processes of this node ask for channels to other nodes; beside the status, if not given.
+    #[arg(long, value_name = "PATH")]
+    pub channels: Option<PathBuf>,
 }
 
 /// Why the program ends.
@@ -167,15 +172,17 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
     let client = Client::connect(&options.socket)?;
+    let place = options.channels.clone().unwrap_or_else(|| channels::beside(&options.status));
+    let channels = channels::start(&client, &config, &place)?;
     let mut owner = Owner::new(client, config.peers.len(), pool.clone())?;
     if config.peers.values().any(|peer| peer.direct)
         && let Err(error) = owner.open_window(own)
     {
         tell(format_args!("no memory is used in place (`direct`): {error}"));
     }
-    let (sender, events) = connections::start(&config, address)?;
+    let (sender, events) = connections::start(&config, address, channels.clone())?;
     answer_status(&options.status, sender);
-    let mut node = Node::new(config, (events, ucx, pool), frames, owner, random()?);
+    let mut node = Node::new(config, (events, ucx, pool), frames, (owner, channels), random()?);
     let mut news = Instant::now();
     let mut ticked = Instant::now();
     loop {
@@ -217,7 +224,7 @@ fn answer_status(path: &Path, events: SyncSender<Event>) {
         answer.recv_timeout(STATUS_LIMIT).ok()
     };
     let started = status::listen(path)
-        .and_then(|listener| connections::spawn("link-status", move || status::answer(&listener, snapshot)));
+        .and_then(|listener| threads::spawn("link-status", move || status::answer(&listener, snapshot)));
     if let Err(error) = started {
         tell(format_args!("no status at {}: {error}", path.display()));
     }

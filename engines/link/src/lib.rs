@@ -12,10 +12,11 @@
 //! client it has what was granted to users of other nodes, and nothing else. A link believes nothing that another sends, but which of
 //! that node's users asks.
 //!
-//! All work is done by one thread. It waits for nothing but answers of its own service: to one grant of each peer that is taken up, and a few
+//! All of this is done by one thread; channels between clients have another one (`channels`). It waits for nothing but answers of its own service: to one grant of each peer that is taken up, and a few
 //! that are given back, in a turn. Other threads open connections, encrypt and decrypt.
 
 mod backlog;
+mod channels;
 mod config;
 mod connections;
 mod direct;
@@ -31,6 +32,7 @@ mod report;
 mod requests;
 mod secure;
 mod status;
+mod threads;
 mod traffic;
 mod turns;
 mod ucx;

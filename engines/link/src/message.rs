@@ -5,11 +5,13 @@
 //! Access ─► Done           pieces of what was attached: their bytes follow the message that brings them
 //! Crc    ─► Done           of a range, computed there
 //! Detach, Ping
+//! Channel                  between two clients
 //! ```
 //!
 //! A message is the postcard encoding of [`Message`], and then its bytes.
 
 use memferry::{GrantToken, PeerReason, Rights, ServiceId};
+use memferry_bulk::relay::{WORDS, is_name};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -42,7 +44,31 @@ pub enum Message {
     Crc { operation: u32, transfer: u64, attachment: u32, offset: u64, length: u64, seed: u32 },
     /// The answer to `Access` and `Crc`: the CRC, else 0. The bytes that were read follow.
     Done { operation: u32, outcome: Result<u32, PeerReason> },
+    /// About the channel with this number, which the side gave it that opened it: the receiver of the message, or its sender.
+    Channel { number: u32, of_receiver: bool, step: Step },
 }
+
+/// What becomes of a channel between two clients.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Step {
+    /// A process of user `from` of the sender's node wants to reach one of user `to` here that listens under this name.
+    Open { from: u32, to: u32, name: String, longest: u64 },
+    /// One listens and lets it in. It takes messages of so many bytes.
+    Accepted { longest: u64 },
+    /// A slot of the client's ring. The contents that it names follow.
+    Slot([u64; WORDS]),
+    /// The client has finished with so many more slots.
+    Finished(u32),
+    /// The client sends no more, or takes no more.
+    Closed { sender: bool, receiver: bool },
+    /// There is no such channel, or no more.
+    End,
+}
+
+/// The place of `Channel` among the messages, with which its encoding begins.
+const CHANNEL: u8 = 7;
+/// Bytes of the contents of a slot at most.
+const SLOT_BYTES: u64 = 128 << 10;
 
 /// A grant that was taken up at its owner's link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,6 +96,8 @@ pub enum BadMessage {
     Payload { expected: u64, got: u64 },
     #[error("it answers nothing that was asked")]
     Unasked,
+    #[error("it names a channel as none is named")]
+    Name,
     #[error("it is one more than may be under way")]
     Window,
 }
@@ -81,6 +109,11 @@ impl Message {
         let mut bytes = postcard::to_allocvec(self).unwrap_or_default();
         bytes.reserve_exact(payload);
         bytes
+    }
+
+    /// Whether the bytes are a message about a channel, if they are one at all.
+    pub(crate) fn is_of_channel(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&CHANNEL)
     }
 
     /// Decodes a message and returns the bytes behind it. Whether an answer was asked for is not known here.
@@ -98,6 +131,9 @@ impl Message {
         // How many bytes were asked for is known to the asker.
         if expected.is_some_and(|expected| expected != got) {
             return Err(BadMessage::Payload { expected: expected.unwrap_or(0), got });
+        }
+        if matches!(message, Self::Channel { .. }) && got > SLOT_BYTES {
+            return Err(BadMessage::Payload { expected: SLOT_BYTES, got });
         }
         Ok((message, payload))
     }
@@ -121,7 +157,9 @@ impl Message {
             {
                 Err(BadMessage::Malformed)
             }
-            Self::Done { outcome: Ok(_), .. } => Ok(None),
+            Self::Channel { step: Step::Open { name, .. }, .. } if !is_name(name) => Err(BadMessage::Name),
+            // The slot says how many bytes belong to it.
+            Self::Channel { step: Step::Slot(_), .. } | Self::Done { outcome: Ok(_), .. } => Ok(None),
             _ => Ok(Some(0)),
         }
     }
@@ -134,6 +172,10 @@ mod tests {
 
     fn access(write: bool, pieces: Vec<(u64, u32)>) -> Message {
         Message::Access { operation: 1, transfer: u64::MAX, attachment: 2, write, pieces }
+    }
+
+    fn channel(step: Step) -> Message {
+        Message::Channel { number: 300, of_receiver: true, step }
     }
 
     #[test]
@@ -168,11 +210,18 @@ mod tests {
                 0,
             ),
             (Message::Done { operation: 1, outcome: Ok(77) }, 99),
+            (channel(Step::Open { from: 1, to: 2, name: "x".repeat(32), longest: u64::MAX }), 0),
+            (channel(Step::Accepted { longest: 9 }), 0),
+            (channel(Step::Slot([u64::MAX; WORDS])), SLOT_BYTES as usize),
+            (channel(Step::Finished(u32::MAX)), 0),
+            (channel(Step::Closed { sender: true, receiver: false }), 0),
+            (channel(Step::End), 0),
             (Message::Done { operation: 1, outcome: Err(reason) }, 0),
         ] {
             let mut bytes = message.encode(payload);
             bytes.extend(vec![0xa5; payload]);
             let (decoded, rest) = Message::decode(&bytes).unwrap();
+            assert_eq!(Message::is_of_channel(&bytes), matches!(message, Message::Channel { .. }));
             assert_eq!((decoded, rest.len()), (message, payload));
         }
     }
@@ -211,6 +260,13 @@ mod tests {
         assert_eq!(decode(&crc, 0), Err(BadMessage::Bytes(CRC_BYTES + 1)));
         let long = decode(&access(true, vec![(0, most)]), MAX_MESSAGE);
         assert!(matches!(long, Err(BadMessage::TooLong(_))));
+        for name in ["", "a b", &"x".repeat(33)] {
+            let open = Step::Open { from: 1, to: 2, name: name.to_owned(), longest: 9 };
+            assert_eq!(decode(&channel(open), 0), Err(BadMessage::Name), "{name}");
+        }
+        let long = BadMessage::Payload { expected: SLOT_BYTES, got: SLOT_BYTES + 1 };
+        assert_eq!(decode(&channel(Step::Slot([0; WORDS])), SLOT_BYTES as usize + 1), Err(long));
+        assert_eq!(decode(&channel(Step::End), 1), Err(BadMessage::Payload { expected: 0, got: 1 }));
         let rights = Rights::from_bits_retain(16);
         let outcome = Ok(Attachment { number: 0, length: 1, rights });
         assert_eq!(decode(&Message::Attached { id: 0, outcome }, 0), Err(BadMessage::Malformed));

@@ -15,6 +15,7 @@ use memferry::{NodeName, PeerReason};
 use memferry_engine::{Engine, Failure, Job};
 
 use crate::backlog::Backlog;
+use crate::channels::Channels;
 use crate::config::{Config, connects};
 use crate::connections::{Event, Up};
 use crate::direct::Hold;
@@ -44,6 +45,7 @@ pub(crate) struct Node {
     links: Links,
     turns: Turns,
     owner: Owner,
+    channels: Channels,
     requests: BTreeMap<u64, (NodeName, Request)>,
     next_request: u64,
     /// When requests of a worker of the own service went on. It cuts off a link where none does for too long.
@@ -66,7 +68,7 @@ impl Node {
         config: Config,
         (events, ucx, pool): (Receiver<Event>, Option<Ucx>, Pool),
         frames: RemoteFrames,
-        owner: Owner,
+        (owner, channels): (Owner, Channels),
         first_transfer: u64,
     ) -> Self {
         let unknown = |peer: &NodeName| {
@@ -91,6 +93,7 @@ impl Node {
             links: Links::default(),
             turns: Turns::default(),
             owner,
+            channels,
             requests: BTreeMap::new(),
             next_request: 0,
             moved: BTreeMap::new(),
@@ -435,6 +438,7 @@ impl Node {
                 receives: link.map(|link| transport(link.takes_ucx)),
                 frames: frames.get(node).copied().unwrap_or(0),
                 grants: link.map_or(0, |link| link.served.grants()),
+                channels: self.channels.count(*node),
                 under_way: self.requests.values().filter(|(of, _)| of == node).count() as u64,
                 asked: traffic.asked,
                 served: traffic.served,
@@ -481,7 +485,8 @@ impl Node {
         link.heard = Instant::now();
         let served = &mut link.served;
         let handled = match Message::decode(bytes) {
-            Ok((Message::Ping, _)) => Ok(()),
+            // Channels have the encrypted connection only.
+            Ok((Message::Ping | Message::Channel { .. }, _)) => Ok(()),
             Ok((Message::Detach { attachment }, _)) => {
                 self.owner.detach(served, attachment);
                 Ok(())

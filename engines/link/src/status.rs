@@ -182,7 +182,7 @@ fn add_peer(text: &mut String, peer: &PeerStatus) {
             "    {what}: {ended} ended, {failed} failed; {bytes_read} bytes read, {bytes_written} written; {more}"
         );
     };
-    let frames = format!("{under_way} under way, {frames} frames");
+    let frames = format!("{under_way} under way, {frames} frames, {} channels", peer.channels);
     line(text, "requests of users here", &peer.asked, frames);
     let grants = format!("{} of them direct, {grants} grants in use", peer.direct);
     line(text, "accesses of users there", &peer.served, grants);
@@ -220,6 +220,9 @@ fn metrics(snapshot: &Snapshot) -> String {
     family("grants", "gauge", "Grants of this node that the peer has taken up.", &|peer| {
         vec![("", peer.grants)]
     });
+    family("channels", "gauge", "Bulk channels that are open to the peer.", &|peer| {
+        vec![("", peer.channels)]
+    });
     let ended = "Requests of users here, and accesses of users there, that ended.";
     family("requests_total", "counter", ended, &|peer| asked_and_served(peer, |of| of.ended));
     let direct = "Accesses of users there for which the memory was used in place.";
@@ -250,6 +253,7 @@ mod tests {
             receives: Some(Transport::Encrypted),
             frames: 2,
             grants: 1,
+            channels: 5,
             under_way: 0,
             asked: requests,
             served: Requests::default(),
@@ -286,7 +290,7 @@ mod tests {
         for part in [
             "node alpha, process 9, for 60 s, UCX 1.13.1\n",
             "beta: connected for 3 s; bytes to it go over UCX, in clear text, those from it encrypted\n",
-            "requests of users here: 7 ended, 1 failed; 4096 bytes read, 5 written; 0 under way, 2 frames\n",
+            "requests of users here: 7 ended, 1 failed; 4096 bytes read, 5 written; 0 under way, 2 frames, 5 channels\n",
             "gamma: not connected for 3 s: no route\n",
             "0 written; 3 of them direct, 1 grants in use\n",
             "last error: bad?[2J\n",

@@ -96,6 +96,8 @@ pub struct PeerStatus {
     pub frames: u64,
     /// Grants of this node that it has taken up.
     pub grants: u64,
+    /// Bulk channels of clients here that are open to it.
+    pub channels: u64,
     /// Requests of this node's users under way at the peer.
     pub under_way: u64,
     /// Requests of this node's users, at the peer.

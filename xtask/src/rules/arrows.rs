@@ -135,7 +135,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
         ]),
     ),
     // An engine of its service and a client of it at once.
-    ("memferry-link", Arrows::Only(&["memferry", "memferry-engine"])),
+    ("memferry-link", Arrows::Only(&["memferry", "memferry-bulk", "memferry-engine"])),
     (
         "memferry-engine-dsa",
         Arrows::Only(&[
