@@ -219,6 +219,9 @@ impl Drop for Embedded {
 #[expect(unsafe_code, reason = "forks")]
 mod tests {
     use super::*;
+    use memferry_path::Grantee;
+    use memferry_transfer::{GrantToken, Rights};
+
     use crate::protocol::NotifyBy;
     use crate::session::Introduced;
 
@@ -243,6 +246,35 @@ mod tests {
         assert_eq!(notify(NotifyBy::Event).unwrap().1.len(), 1);
         let refused = notify(NotifyBy::Event).unwrap_err();
         assert!(refused.message.contains("signalled already"), "{refused}");
+    }
+
+    #[test]
+    fn memory_of_an_ended_session_gives_no_access() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let embedded = Embedded::start(ServiceConfig { workers: 1, ..ServiceConfig::default() }).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let client = Introduced { user, process: std::process::id(), asymmetric_fences: false };
+        let [owner, peer] = [(); 2].map(|()| embedded.service().connect(client.clone()).unwrap());
+        let length = rustix::param::page_size() as u64;
+        let rights = Rights::all();
+        let memory = memferry_shm::frame::allocate(length, Default::default()).unwrap().0;
+        let registered = embedded.call(owner, Command::Register { length, rights }, vec![memory]).unwrap().0;
+        let Answer::Handle(handle) = registered else { panic!("{registered:?}") };
+        let grant =
+            Command::Grant { handle, offset: 0, length, rights, to: Grantee::Session(peer), lasts: None };
+        let granted = embedded.call(owner, grant, Vec::new()).unwrap().0;
+        let Answer::Handle(token) = granted else { panic!("{granted:?}") };
+        let accept = Command::Accept { token: GrantToken::from_handle(token) };
+        let accepted = embedded.call(peer, accept, Vec::new()).unwrap().0;
+        let Answer::Accepted { handle, .. } = accepted else { panic!("{accepted:?}") };
+        let derive = || {
+            let part = Command::Derive { handle, offset: 0, length: 1, rights: Rights::READ };
+            embedded.call(peer, part, Vec::new())
+        };
+        assert!(derive().is_ok());
+        embedded.service().end(owner);
+        let refused = derive().unwrap_err();
+        assert!(refused.message.contains("was revoked"), "{refused}");
     }
 
     #[test]

@@ -140,3 +140,26 @@ mod mapped {
         panic!("{count} words from {first} of {words}")
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn words_outside_are_refused() {
+        let (_memfd, mapping) = crate::frame::allocate(4096, Default::default()).unwrap();
+        let words = MappedWords::new(mapping).unwrap();
+        let all = words.words();
+        assert_eq!((words.slice(all - 2, 2).len(), words.slice(all, 0).len()), (2, 0));
+        let part = words.part(2, 4).unwrap();
+        for (of, first, count) in
+            [(&words, all - 1, 2), (&words, all, 1), (&words, usize::MAX, 2), (&part, 4, 1), (&part, 0, 5)]
+        {
+            let refused = catch_unwind(AssertUnwindSafe(|| of.slice(first, count).len()));
+            assert!(refused.is_err(), "{count} words from {first}");
+        }
+        assert!(words.part(all - 1, 2).is_none() && words.part(usize::MAX, 2).is_none());
+    }
+}
