@@ -339,8 +339,11 @@ fn said(peer: &mut Hostile, is_ours: bool, node: &Node) -> (u32, Step) {
     }
 }
 
+/// Steps of a channel, each with the bytes behind it.
+type Steps = Vec<(Step, Vec<u8>)>;
+
 /// What a peer may say that ends a channel.
-fn mistakes() -> Vec<(&'static str, Vec<(Step, Vec<u8>)>)> {
+fn mistakes() -> Vec<(&'static str, Steps)> {
     // Of kind 5, and without bytes.
     let good = [1 << 32, 5, 0, 0, 0, 0, 0, 0];
     let piece = |length: u64| [2 << 32 | 1 << 40, length << 32, length, 0, 0, 0, 0, 0];
