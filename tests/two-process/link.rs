@@ -65,7 +65,8 @@ fn link_engine() {
     let config = PathBuf::from(std::env::var(CONFIG).unwrap());
     let library = PathBuf::from(std::env::var("MEMFERRY_TEST_UCX").unwrap_or_else(|_| LIBRARY.to_owned()));
     let status = config.with_file_name("status.sock");
-    let options = Options { socket, config, library, status, channels: None };
+    let channels = Some(socket.with_file_name("channels.sock"));
+    let options = Options { socket, config, library, status, channels };
     in_child(|| memferry_link::run(&options).is_ok());
 }
 

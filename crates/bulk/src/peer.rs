@@ -162,8 +162,9 @@ impl Peer {
             let mut entry = [PollFd::from_borrowed_fd(fd, wanted)];
             rustix::event::poll(&mut entry, Some(&now)).map(|_| entry[0].revents())
         };
-        let hung_up = asked(self.socket.as_fd(), PollFlags::empty())
-            .is_ok_and(|events| events.intersects(PollFlags::HUP | PollFlags::ERR));
+        // A peer that shuts down one direction leaves the socket readable for good.
+        let hung_up = asked(self.socket.as_fd(), PollFlags::RDHUP)
+            .is_ok_and(|events| events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP));
         // A forked child of the peer may keep its socket open.
         let ended = self.process.as_ref().is_some_and(|process| {
             asked(process.as_fd(), PollFlags::IN).is_ok_and(|events| events.contains(PollFlags::IN))

@@ -235,7 +235,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError::TimedOut`]; [`SendError::PeerLost`] and [`SendError::Closed`], after which no engine reads the range through
-    /// this connection (a process that mapped it may); [`SendError::Broken`], [`SendError::Forked`].
+    /// this connection (a process that mapped it may, and the user of another node until this sender is dropped, which takes the grant back); [`SendError::Broken`], [`SendError::Forked`].
     pub fn settle(&mut self, loan: Loan, limit: Option<Duration>) -> Result<(), SendError> {
         let deadline = deadline(limit);
         let mut waited = false;

@@ -6,15 +6,16 @@
 //! ```
 //!
 //! The kernel says which user a client is. The peer says which of its users opens a channel, and its word counts for its own node only: frames
-//! are granted to that node's users, by their own owners. One thread serves all channels. It waits for no client and for no peer; a client that
-//! takes nothing fills its own credit, and a peer that reads nothing stops the channels to it.
+//! are granted to that node's users, by their own owners. One thread serves all channels. A client that takes nothing fills its own credit, and
+//! a peer that reads nothing stops the channels to it. The thread waits for the service when a grant is announced, and each packet from or to a
+//! client takes it the time that the client's socket makes it take: so the socket is for users that may hold up the channels of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -87,8 +88,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread, and one that takes clients at `path`. Without clients here the channels of peers wait for ever.
-pub(crate) fn start(client: &Client, config: &Config, path: &Path) -> io::Result<Channels> {
+/// Starts the thread, and one that takes clients at `path`, if there is to be one. Without clients here the channels of peers wait for ever.
+pub(crate) fn start(client: &Client, config: &Config, path: Option<&Path>) -> io::Result<Channels> {
     let (sender, news) = mpsc::sync_channel(WAITING_NEWS);
     let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let counts = Counts::default();
@@ -96,6 +97,7 @@ pub(crate) fn start(client: &Client, config: &Config, path: &Path) -> io::Result
     let known = config.peers.keys().copied().collect();
     let mut state = State::new(client.clone(), known, counts);
     spawn("link-channels", move || state.run(&news, &bell))?;
+    let Some(path) = path else { return Ok(channels) };
     let listened = listen(path).and_then(|socket| {
         let channels = channels.clone();
         let client = client.clone();
@@ -233,7 +235,8 @@ struct Open {
     with: RemoteUser,
     /// What the peer knows of the client's ends.
     told: Closed,
-    is_lost: bool,
+    /// Since when the client is known to be gone.
+    lost: Option<Instant>,
 }
 
 /// Why a channel ends here.
@@ -254,7 +257,8 @@ struct State {
     client: Client,
     known: BTreeSet<NodeName>,
     peers: BTreeMap<u64, Peer>,
-    pool: Pool,
+    /// The channel that was carried last.
+    served: Option<Key>,
     /// Clients that wait for one of a peer, in the order in which they came.
     listening: Vec<Guest>,
     /// Those whose channel a peer was asked for, and whom it is to reach.
@@ -271,7 +275,7 @@ impl State {
             client,
             known,
             peers: BTreeMap::new(),
-            pool: Pool::default(),
+            served: None,
             listening: Vec::new(),
             opening: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -419,7 +423,7 @@ impl State {
                 let Ok(relay) = guest.join(with, asked.longest) else { continue };
                 self.asked.remove(&key);
                 self.send(key, Step::Accepted { longest }, &[]);
-                self.open.insert(key, Open { relay, user, with, told: Closed::default(), is_lost: false });
+                self.open.insert(key, Open { relay, user, with, told: Closed::default(), lost: None });
             }
         }
     }
@@ -442,7 +446,7 @@ impl State {
                 match guest.join(with, longest) {
                     Ok(relay) => {
                         let told = Closed::default();
-                        self.open.insert(key, Open { relay, user, with, told, is_lost: false });
+                        self.open.insert(key, Open { relay, user, with, told, lost: None });
                     }
                     Err(_) => self.send(key, Step::End, &[]),
                 }
@@ -486,7 +490,8 @@ impl State {
     fn send(&self, key: Key, step: Step, payload: &[u8]) {
         let Some(peer) = self.peers.get(&key.connection) else { return };
         let message = Message::Channel { number: key.number, of_receiver: !key.is_ours, step };
-        let mut packet = Packet::new(&self.pool, &message, payload.len());
+        // Pieces are too short for buffers that are kept.
+        let mut packet = Packet::new(&Pool::default(), &message, payload.len());
         packet.payload_mut().copy_from_slice(payload);
         match peer.backlog.add(packet.memory()) {
             // It fails if the connection has ended, which other news report.
@@ -510,10 +515,17 @@ impl State {
     /// Carries what clients sent. Returns whether there was anything.
     fn carry_all(&mut self, looks: bool) -> bool {
         let mut any = false;
-        let keys: Vec<_> = self.open.keys().copied().collect();
+        let mut keys: Vec<_> = self.open.keys().copied().collect();
+        // From the one after the last that sent something: room is short when a peer is slow, and is not for the first ones only.
+        let later = self.served.map_or(0, |last| keys.partition_point(|key| *key <= last));
+        keys.rotate_left(later);
         for key in keys {
             match self.carry(key, looks) {
-                Ok(carried) => any |= carried,
+                Ok(true) => {
+                    any = true;
+                    self.served = Some(key);
+                }
+                Ok(false) => {}
                 Err(why) => self.end(key, &why),
             }
         }
@@ -531,12 +543,26 @@ impl State {
         let Some(peer) = self.peers.get(&key.connection) else { return Err(End::Gone) };
         let mut any = false;
         // What a client sent before it closed or was gone is there when that is seen.
-        open.is_lost |= looks && open.relay.is_lost();
+        if open.lost.is_none() && looks && open.relay.is_lost() {
+            open.lost = Some(Instant::now());
+        }
+        let finished = open.relay.finished()?;
+        if finished > 0 {
+            self.send(key, Step::Finished(finished), &[]);
+            any = true;
+        }
         let closed = open.relay.closed();
+        // A client that takes it back is not asked.
+        let closed = Closed {
+            sender: closed.sender || open.told.sender,
+            receiver: closed.receiver || open.told.receiver,
+        };
         let mut is_empty = false;
         for _ in 0..BURST {
             if !peer.backlog.has_room() {
-                return Ok(any);
+                // A peer that reads nothing does not keep what clients have left.
+                let is_over = open.lost.is_some_and(|since| since.elapsed() > PATIENCE);
+                return if is_over { Err(End::Gone) } else { Ok(any) };
             }
             let Some(mut carried) = open.relay.take()? else {
                 is_empty = true;
@@ -546,18 +572,13 @@ impl State {
             self.send(key, Step::Slot(carried.slot), &carried.bytes);
             any = true;
         }
-        let finished = open.relay.finished()?;
-        if finished > 0 {
-            self.send(key, Step::Finished(finished), &[]);
-            any = true;
-        }
         if is_empty && closed != open.told {
             let Closed { sender, receiver } = closed;
             self.send(key, Step::Closed { sender, receiver }, &[]);
             open.told = closed;
             any = true;
         }
-        if is_empty && open.is_lost { Err(End::Gone) } else { Ok(any) }
+        if is_empty && open.lost.is_some() { Err(End::Gone) } else { Ok(any) }
     }
 
     /// A client can announce grants that it made, and no others: the one at the other end takes them for its own.
@@ -602,24 +623,22 @@ impl State {
         }
         let mut entries = vec![PollFd::new(bell, PollFlags::IN)];
         let opens = keys.iter().filter_map(|key| self.open.get(key));
-        entries.extend(opens.map(|open| PollFd::from_borrowed_fd(open.relay.as_fd(), PollFlags::IN)));
+        let wanted = PollFlags::IN | PollFlags::RDHUP;
+        entries.extend(opens.map(|open| PollFd::from_borrowed_fd(open.relay.as_fd(), wanted)));
         let timespec = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };
         // An interrupted wait is one that ends early.
         let _ = rustix::event::poll(&mut entries, Some(&timespec));
-        let hung_up = |entry: &PollFd<'_>| entry.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        // A client that has shut down one direction only is gone, too: its socket is readable for good.
+        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        let hung_up = |entry: &PollFd<'_>| entry.revents().intersects(ended);
         let gone: Vec<_> =
             entries[1..].iter().zip(&keys).filter(|(entry, _)| hung_up(entry)).map(|(_, key)| *key).collect();
         for key in gone {
             if let Some(open) = self.open.get_mut(&key) {
-                open.is_lost = true;
+                open.lost.get_or_insert_with(Instant::now);
             }
         }
         let mut count = [0; 8];
         let _ = rustix::io::read(bell, &mut count);
     }
-}
-
-/// Where the link takes channels: beside its socket for the status, unless it is asked otherwise.
-pub(crate) fn beside(status: &Path) -> PathBuf {
-    status.with_file_name("channels.sock")
 }

@@ -83,7 +83,7 @@ pub struct Options {
     /// Socket on which `status` asks; its directory has to exist.
     #[arg(long, value_name = "PATH", default_value = status::SOCKET)]
     pub status: PathBuf,
-    /// Socket on which processes of this node ask for channels to other nodes; beside the status, if not given.
+    /// Socket on which processes of this node ask for channels to other nodes; there are none, if not given.
     #[arg(long, value_name = "PATH")]
     pub channels: Option<PathBuf>,
 }
@@ -172,8 +172,7 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
     let client = Client::connect(&options.socket)?;
-    let place = options.channels.clone().unwrap_or_else(|| channels::beside(&options.status));
-    let channels = channels::start(&client, &config, &place)?;
+    let channels = channels::start(&client, &config, options.channels.as_deref())?;
     let mut owner = Owner::new(client, config.peers.len(), pool.clone())?;
     if config.peers.values().any(|peer| peer.direct)
         && let Err(error) = owner.open_window(own)

@@ -370,13 +370,19 @@ unsafe extern "C" fn on_message(
 }
 
 /// SAFETY: X: `user_data` is the box of `on_message`, which UCX has filled or given up.
-unsafe extern "C" fn on_received(request: *mut c_void, status: Status, _: usize, user_data: *mut c_void) {
+unsafe extern "C" fn on_received(
+    request: *mut c_void,
+    status: Status,
+    length: usize,
+    user_data: *mut c_void,
+) {
     // SAFETY: as above; the request is UCX's, and freed once.
     unsafe {
         let lent = *Box::from_raw(user_data.cast::<Lent>());
         ((*lent.inbox).table.free_request)(request);
         (*lent.inbox).fetching.0 -= 1;
-        if status == OK {
+        // The buffer may have bytes of an earlier message behind those that came.
+        if status == OK && length == lent.buffer.bytes().len() {
             (*lent.inbox).arrived.push(lent.buffer);
         }
     }

@@ -1,6 +1,6 @@
 //! Two relays back to back, as links have them, and clients that break the rules.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -124,6 +124,16 @@ fn messages_pass_two_relays_whole_and_in_order() {
     assert_eq!(near.closed(), Closed { sender: true, receiver: true });
     assert_eq!(far.closed(), Closed { sender: false, receiver: true });
     drop(back);
+}
+
+#[test]
+fn a_client_that_shuts_down_one_direction_is_gone() {
+    let client = Client::embedded().unwrap();
+    let (((_sender, receiver), near), (_far_end, far)) = channel(&client);
+    assert!(!near.is_lost());
+    // Its socket is readable for good, and says nothing of the end: who waits for that would wait in vain, and not sleep.
+    rustix::net::shutdown(receiver.as_fd(), rustix::net::Shutdown::Write).unwrap();
+    assert!(near.is_lost() && !far.is_lost());
 }
 
 #[test]
