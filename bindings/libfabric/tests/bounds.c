@@ -19,18 +19,6 @@
 #define REGION_BYTES (3 * MIB)
 #define ANOTHER_USER 65534
 
-static void *memory_of(size_t length) {
-    void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    CHECK(memory != MAP_FAILED);
-    return memory;
-}
-
-/* Waits without a call of libfabric, so that nothing here makes progress. */
-static void hear_idle(const struct peer *peer) { CHECK(recv(peer->socket, &(char){0}, 1, 0) == 1); }
-
-static void wake_idle(const struct peer *peer) { tell(peer, "", 1); }
-
 static void is_quiet(struct peer *peer) {
     struct fi_cq_tagged_entry entry;
 
@@ -563,7 +551,7 @@ static void passes_a_key(struct peer *peer) {
     meet(peer);
     for (int i = 0; i < PASSES; i++) {
         hear_idle(peer);
-        /* The reader may find that its rights are gone before it is told so. */
+        /* The owner's service refuses the reader before a message of the owner tells it why. */
         CHECK(fi_close(&mr->fid) == 0);
         CHECK(fi_mr_reg(peer->domain, memory, REGION_BYTES, FI_REMOTE_READ, 0, KEY, 0, &mr, NULL) == 0);
         meet(peer);

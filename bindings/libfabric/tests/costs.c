@@ -43,16 +43,11 @@ static void print_times(const char *operation, size_t length, double *times) {
     fflush(stdout);
 }
 
-static void *memory_of(size_t length) {
-    void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    CHECK(memory != MAP_FAILED);
-    memset(memory, 1, length);
-    return memory;
-}
+/* Memory whose pages are there. */
+static void *memory_with_pages(size_t length) { return memset(memory_of(length), 1, length); }
 
 static void owner(struct peer *peer) {
-    char *memory = memory_of(MOST_BYTES);
+    char *memory = memory_with_pages(MOST_BYTES);
     struct fi_cq_tagged_entry entry;
     struct offer offer;
     struct fid_mr *mr;
@@ -78,7 +73,7 @@ static void owner(struct peer *peer) {
 
 static void user(struct peer *peer) {
     static double times[MOST_REPEATS + 1];
-    char *memory = memory_of(MOST_BYTES);
+    char *memory = memory_with_pages(MOST_BYTES);
     struct fi_cq_tagged_entry entry;
     struct fid_mr *mr = NULL;
     struct offer offer;

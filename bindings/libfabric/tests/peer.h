@@ -217,6 +217,18 @@ static inline void play(const char *title, void (*first)(struct peer *), void (*
     fflush(stdout);
 }
 
+static inline void *memory_of(size_t length) {
+    void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(memory != MAP_FAILED);
+    return memory;
+}
+
+/* Waits without a call of libfabric, so that nothing here makes progress. */
+static inline void hear_idle(const struct peer *peer) { CHECK(recv(peer->socket, &(char){0}, 1, 0) == 1); }
+
+static inline void wake_idle(const struct peer *peer) { tell(peer, "", 1); }
+
 static pid_t service;
 
 static inline void start_service(const char *command, const char *socket) {

@@ -19,22 +19,6 @@ static const size_t lengths[] = {0, 1, 63, 64, 65, 4096, 16384, 16385, 65536, 10
 
 /* ---- Messages ---- */
 
-static void *memory_of(size_t length) {
-    void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    CHECK(memory != MAP_FAILED);
-    return memory;
-}
-
-/* Waits without a call of libfabric, so that nothing here makes progress. */
-static void hear_idle(const struct peer *peer) {
-    char here;
-
-    CHECK(recv(peer->socket, &here, 1, 0) == 1);
-}
-
-static void wake_idle(const struct peer *peer) { tell(peer, "", 1); }
-
 static void send_lengths(struct peer *peer, void *memory) {
     struct fi_cq_tagged_entry entry;
 
