@@ -132,8 +132,8 @@ pub(crate) enum Command {
     ///   --json FILE     also writes the verdicts to FILE, as a JSON array
     ///   --out DIR       also writes the figures to DIR/figures, as CSV and SVG
     ///   --only ID,...   runs only what these claims and figures need
-    ///   --sensitivity   also computes how figures and verdicts of predicted claims vary within the
-    ///                   ranges of all parameters together (DIR/bands.csv); takes up to half an hour,
+    ///   --sensitivity   instead computes how figures and verdicts of predicted claims vary within the
+    ///                   ranges of all parameters together (DIR/bands.csv); takes half an hour or more,
     ///                   and can be interrupted too
     ///   --deep          also explores the initiation protocols with three processes in larger scenes
     ///   --fresh         repeats what is kept

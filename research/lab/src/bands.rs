@@ -1,7 +1,7 @@
 //! Bands: how far figures and verdicts vary when all parameters vary within their ranges together.
 //!
 //! ```text
-//! Halton points ──► a machine within all ranges ──► calibrated claims still hold? ──no──► not this machine, not counted
+//! Halton points ──► a machine within all ranges ──► each calibrated claim still holds? ──no──► not this machine, not counted
 //!                                                        │ yes
 //!                       predicted and derived claims, reduced sweeps ──► figures, verdicts
 //! base and counted machines ──► lowest, highest, in how many it holds ──► CSV ──► research/lab/bands.csv ──► rows
@@ -25,7 +25,7 @@ use crate::verdict::{Basis, Figures, Status, Verdict};
 /// Machines counted for each paper.
 pub const MACHINES: usize = 32;
 /// Machines tried for each paper until so many are counted.
-const TRIED: usize = 192;
+const TRIED: usize = 4096;
 /// The parameters named beside a figure, at most.
 const NAMED: usize = 3;
 /// The least rank correlation of a named parameter: with 32 machines, chance gives as much to one parameter of two hundred.
@@ -131,29 +131,29 @@ fn ids(rows: &[Verdict], keeps: impl Fn(&Verdict) -> bool) -> BTreeSet<String> {
     rows.iter().filter(|row| keeps(row)).map(|row| row.id.clone()).collect()
 }
 
-/// Computes the table of a paper for the banded claims among these rows; recalls kept results. `ended` is called as in
-/// [`Prepared::attempt`].
+/// Computes the table of a paper for its banded claims; recalls kept results. `ended` is called as in [`Prepared::attempt`].
 ///
 /// # Errors
 /// As [`Prepared::run`], for the parameters' own values only: on another machine a failed experiment is a claim that does not hold.
 pub fn table(
     paper: &Prepared,
-    rows: &[Verdict],
     claims: &Claims,
     results: &Results,
     ended: impl Fn(&str, bool) + Sync,
 ) -> Result<Bands, RunError> {
-    let judged = ids(rows, is_banded);
-    let fitted = ids(rows, |row| row.basis == Some(Basis::Calibrated) && row.status == Status::Pass);
-    let banded = paper.clone().reduced(|id| judged.contains(id)).judged(Place::Simulated);
-    let screen = paper.clone().reduced(|id| fitted.contains(id)).judged(Place::Simulated);
-    if !banded.has_judges() {
-        return Ok(Bands::default());
-    }
-    let mut base = banded.attempt(claims, results, &ended);
+    let mut base = paper.clone().reduced(|_| true).judged(Place::Simulated).attempt(claims, results, &ended);
     if !base.failures.is_empty() {
         return Err(base.failures.swap_remove(0).1);
     }
+    let judged = ids(&base.verdicts, is_banded);
+    let fitted =
+        ids(&base.verdicts, |row| row.basis == Some(Basis::Calibrated) && row.status == Status::Pass);
+    let banded = paper.clone().reduced(|id| judged.contains(id)).judged(Place::Simulated);
+    if !banded.has_judges() {
+        return Ok(Bands::default());
+    }
+    base.verdicts.retain(is_banded);
+    let screens = screens(paper, &fitted);
     let mut points = Halton::new(paper.parameters.list().iter().filter(|one| one.varies()).count());
     let mut machines = Vec::new();
     let mut tried = 0;
@@ -161,8 +161,11 @@ pub fn table(
         tried += 1;
         let mut fractions = points.next_point().into_iter();
         let parameters = paper.parameters.sampled(|| fractions.next().unwrap_or(0.5));
-        let fits = screen.on(&parameters).attempt(claims, results, &ended).verdicts;
-        if fits.iter().any(|row| row.status != Status::Pass) {
+        let holds = |screen: &Prepared| {
+            let rows = screen.on(&parameters).attempt(claims, results, &ended).verdicts;
+            rows.iter().all(|row| row.status == Status::Pass)
+        };
+        if !screens.iter().all(holds) {
             continue;
         }
         let rows = banded.on(&parameters).attempt(claims, results, &ended).verdicts;
@@ -171,6 +174,15 @@ pub fn table(
         machines.push(Machine { parameters, rows });
     }
     Ok(summed(paper.name, tried, &base.verdicts, &machines))
+}
+
+/// What decides whether a machine is the paper's: the calibrated claims one by one, those of the fewest jobs first, since most machines
+/// fail one of them and the others need not run then.
+fn screens(paper: &Prepared, fitted: &BTreeSet<String>) -> Vec<Prepared> {
+    let of = |claim: &String| paper.clone().reduced(|id| id == claim).judged(Place::Simulated);
+    let mut all: Vec<Prepared> = fitted.iter().map(of).collect();
+    all.sort_by_key(Prepared::jobs);
+    all
 }
 
 /// The figures of a row, by name.
@@ -294,6 +306,21 @@ mod tests {
         let all = summed("p", 1, &[row("a", Status::Pass, 1.0)], &machines);
         assert_eq!((all.votes[0].holds, all.votes[0].machines), (0, 1));
         assert_eq!((all.bands[0].low, all.bands[0].high), (1.0, 1.0));
+    }
+
+    #[test]
+    fn calibrated_claims_are_screened_one_by_one_the_shortest_first() {
+        let claims = Claims::built_in().expect("checked");
+        let papers = crate::experiments::prepare(&claims, &[]).expect("checked");
+        let papa = papers.iter().find(|paper| paper.name == "papa2014").expect("listed");
+        let fitted = ["papa-cold-crossover", "papa-priority"].map(str::to_owned).into_iter().collect();
+        let found = screens(papa, &fitted);
+        let figures: Vec<Vec<&str>> = found
+            .iter()
+            .map(|screen| screen.plans.iter().map(|plan| plan.figure.as_str()).collect())
+            .collect();
+        assert_eq!(figures, [["papa-channels", "papa-priority"], ["papa-cold", "papa-crossing"]]);
+        assert!(screens(papa, &BTreeSet::new()).is_empty());
     }
 
     #[test]

@@ -61,8 +61,8 @@ struct Arguments {
     /// Run only what these claims and figures need, and show only their rows.
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// Compute again how figures and verdicts of predicted claims vary within the ranges of all parameters together, instead of
-    /// using the committed table; takes up to half an hour, and resumes an interrupted run.
+    /// Only compute again how figures and verdicts of predicted claims vary within the ranges of all parameters together, for the
+    /// papers whose committed part is out of date, and write the table; resumes an interrupted run.
     #[arg(long)]
     sensitivity: bool,
     /// Ignore results kept by earlier runs.
@@ -153,9 +153,12 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     let papers = experiments::prepare(&claims, &arguments.only)?;
     let mut results = open_results(!arguments.fresh)?;
     // A part of the lab measures what it was asked for.
-    let is_whole = arguments.only.is_empty();
+    let is_whole = arguments.only.is_empty() && !arguments.sensitivity;
     if is_whole {
         results = results.begun();
+    }
+    if arguments.sensitivity {
+        return study(arguments, &papers, &claims, &results);
     }
     let machine = Machine::at_hand();
     let outcomes = run_papers(&papers, &claims, &results);
@@ -168,10 +171,7 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     }
     let verdicts: Vec<Verdict> = outcomes.iter().flat_map(|outcome| outcome.verdicts.clone()).collect();
     let shown = claims.only(&arguments.only);
-    let bands = match arguments.sensitivity {
-        true => vary(&papers, &verdicts, &claims, (&results, arguments.fresh))?,
-        false => Bands::built_in(&shown),
-    };
+    let bands = Bands::built_in(&shown);
     let report = Report::assemble(&shown, verdicts)?.over(&bands);
     print(&format!("{report}\n{}\n{}\n", report.summary(), report.predictions(&papers)))?;
     if let Some(path) = &arguments.json {
@@ -180,13 +180,6 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     let failures: Vec<&(String, RunError)> = outcomes.iter().flat_map(|outcome| &outcome.failures).collect();
     for (name, failure) in &failures {
         eprintln!("memferry-lab: {name} failed: {failure}");
-    }
-    if arguments.sensitivity {
-        let text = bands.csv();
-        match &arguments.out {
-            Some(directory) => write_file(&directory.join("bands.csv"), &text)?,
-            None => print(&format!("\n{text}"))?,
-        }
     }
     let page = Page {
         claims: &shown,
@@ -211,21 +204,32 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     Ok(report.count(Status::Fail) + page.failures.len() + broke)
 }
 
+/// Computes the table of the bands and writes it, without a report: that shows the committed one.
+fn study(
+    arguments: &Arguments,
+    papers: &[Prepared],
+    claims: &Claims,
+    results: &Results,
+) -> Result<usize, LabError> {
+    let text = vary(papers, claims, (results, arguments.fresh))?.csv();
+    match &arguments.out {
+        Some(directory) => write_file(&directory.join("bands.csv"), &text)?,
+        None => print(&text)?,
+    }
+    results.complaints().iter().for_each(|complaint| eprintln!("memferry-lab: {complaint}"));
+    Ok(0)
+}
+
 /// Computes how figures and verdicts vary with the parameters, except what is kept. The committed part of a paper is used where it
 /// is up to date, unless all is to be `fresh`.
-fn vary(
-    papers: &[Prepared],
-    rows: &[Verdict],
-    claims: &Claims,
-    (results, fresh): (&Results, bool),
-) -> Result<Bands, LabError> {
+fn vary(papers: &[Prepared], claims: &Claims, (results, fresh): (&Results, bool)) -> Result<Bands, LabError> {
     let display = Display::new(papers.iter().map(Prepared::jobs).sum::<usize>() * bands::MACHINES);
     let ended = |name: &str, kept| display.ended(name, kept);
     let committed = Bands::built_in(claims);
     let mut all = Bands::default();
     for paper in papers.iter().filter(|paper| !paper.is_study()) {
         let current = committed.current(paper, claims).filter(|_| !fresh);
-        all.extend(current.map_or_else(|| bands::table(paper, rows, claims, results, ended), Ok)?);
+        all.extend(current.map_or_else(|| bands::table(paper, claims, results, ended), Ok)?);
     }
     display.finish();
     Ok(all)

@@ -31,7 +31,7 @@ pub(super) fn bands(page: &Page<'_>) -> Markup {
                 p.note { "Nothing to show: no claim here is predicted, or it was " strong { "not run" } "." }
             }
             @if *from != Origin::Here {
-                p { "Computing it again takes up to half an hour, and resumes an interrupted run: " code { "./x lab --sensitivity" } "." }
+                p { "Computing it again takes half an hour or more, and resumes an interrupted run: " code { "./x lab --sensitivity" } "." }
             }
             @for paper in page.papers.iter().filter(|paper| !paper.is_study() && paper.has_judges()) {
                 @if screened.iter().all(|one| one.paper != paper.name) {
