@@ -368,7 +368,7 @@ impl Receiver {
         (index, once, length): (u32, bool, u64),
     ) -> Result<(), ReceiveError> {
         if admission::stuck(self.peer.user) >= MOST_LEFT {
-            close_elsewhere(vec![memory]);
+            close_elsewhere(self.peer.user, vec![memory]);
             return Err(ReceiveError::Held { limit: self.patience });
         }
         let until = Instant::now().checked_add(self.patience);
