@@ -31,6 +31,7 @@ pub use crate::remote::Wish;
 use crate::remote::{WELCOME, answer, refusal};
 use crate::retirement::FOR_ROOM;
 use crate::sender::FOR_MESSAGES;
+use crate::socket::NoDescriptor;
 use crate::wire::{
     AREA_AT, AREA_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED, RETIRED, RING, SENDER_CLOSED, SENDER_PARKED,
     SLOT_WORDS, SLOTS, Slot, Violation,
@@ -339,9 +340,11 @@ impl Relay {
     /// # Errors
     /// [`Violation`].
     pub fn arm(&mut self) -> Result<bool, Violation> {
-        // This process may lack the room for a descriptor, but none was to come.
-        if self.peer.socket.take_in().is_err() || self.peer.socket.holds_descriptors() {
-            return Err(Violation::NotRemote);
+        match self.peer.socket.take_in() {
+            Ok(_) if !self.peer.socket.holds_descriptors() => {}
+            // Of this process, and no mistake of the client's. The packet is still there.
+            Err(NoDescriptor::Shortage(_)) => {}
+            Ok(_) | Err(NoDescriptor::Broken(_)) => return Err(Violation::NotRemote),
         }
         let _ = self.peer.socket.had_room();
         self.peer.arm(RECEIVER_PARKED);
@@ -354,6 +357,15 @@ impl Relay {
     /// Whether the client is gone. What it sent before can still be taken.
     pub fn is_lost(&self) -> bool {
         self.peer.lost()
+    }
+}
+
+impl Drop for Relay {
+    /// Ends the connection at once, and wakes the client, which would notice it with its next look at the socket only.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(self.peer.descriptor(), rustix::net::Shutdown::Both);
+        self.peer.wake(FOR_MESSAGES);
+        self.peer.wake(FOR_ROOM);
     }
 }
 

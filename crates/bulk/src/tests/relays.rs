@@ -13,7 +13,10 @@ use super::trouble::lingering;
 use crate::closing::{check_room, threads_of};
 use crate::connection::Own;
 use crate::relay::{Carried, Closed, Guest, Relay, Wish, prepare, turn_away};
-use crate::wire::{AREA_BYTES, PIECE_BYTES, RETIRED, SLOTS, Slot, Violation};
+use crate::wire::{
+    AREA_BYTES, ASLEEP, MESSAGE_WAKE, PIECE_BYTES, RECEIVER_PARKED, RETIRED, ROOM_WAKE, SENDER_PARKED, SLOTS,
+    Slot, Violation,
+};
 use crate::{
     ConnectError, Content, LinkRefusal, Options, ReceiveError, Receiver, RemoteListener, RemoteUser,
     SendError, Sender, SharedFrame, connect_remote,
@@ -138,6 +141,21 @@ fn a_client_that_shuts_down_one_direction_is_gone() {
     // Its socket is readable for good, and says nothing of the end: who waits for that would wait in vain, and not sleep.
     rustix::net::shutdown(receiver.as_fd(), rustix::net::Shutdown::Write).unwrap();
     assert!(near.is_lost() && !far.is_lost());
+}
+
+#[test]
+fn a_client_that_sleeps_is_woken_by_the_end() {
+    let client = Client::embedded().unwrap();
+    let (((sender, _receiver), near), _other) = channel(&client);
+    let peer = sender.peer();
+    let wakes = || [MESSAGE_WAKE, ROOM_WAKE].map(|word| peer.theirs.word(word).load(Ordering::Acquire));
+    let before = wakes();
+    for flag in [RECEIVER_PARKED, SENDER_PARKED] {
+        peer.own.word(flag).store(ASLEEP, Ordering::Release);
+    }
+    drop(near);
+    assert!(peer.lost(), "whoever wakes sees the end");
+    assert!(wakes().iter().zip(before).all(|(now, before)| *now != before), "both are woken");
 }
 
 #[test]
