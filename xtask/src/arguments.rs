@@ -99,7 +99,8 @@ pub(crate) enum Command {
     ///                  remote       reads, latency, files
     ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
-    ///   --page FILE    group peers: also writes the page of comparisons, made from them
+    ///   --page FILE    also puts them into FILE, between <!-- rows of GROUP --> and <!-- end of GROUP -->;
+    ///                  group peers writes the whole page of comparisons
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
         verbatim_doc_comment,
