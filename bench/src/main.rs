@@ -13,6 +13,7 @@ mod commands;
 mod copier;
 mod engine;
 mod fileserver;
+mod filled;
 mod gpu;
 mod hostile;
 mod initiation;
@@ -55,7 +56,7 @@ struct Arguments {
     /// Measure only these parts of the group, separated by commas; an unknown part lists the known ones.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
-    /// Group `peers`: also make the page of comparisons from the rows.
+    /// Also put the rows into this page, between the marks of the group; group `peers` makes all of its page.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Draw the sweeps as SVG files in this directory.
@@ -215,8 +216,12 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if !arguments.only.is_empty() && !IN_PARTS.contains(&name.as_str()) {
         return Err(format!("group '{name}' has no parts; these have: {}", IN_PARTS.join(", ")).into());
     }
-    if arguments.page.is_some() && name != PEERS {
-        return Err(format!("only group '{PEERS}' makes a page; --json writes the rows of any").into());
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    };
+    if let Some(path) = arguments.page.as_ref().filter(|_| name != PEERS) {
+        // Before minutes of measuring: whether the rows have a place.
+        filled::fill(&read(path)?, name, "", &[])?;
     }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
@@ -232,7 +237,12 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         write(path, &text)?;
     }
     if let Some(path) = &arguments.page {
-        write(path, &peers::page::render(&text)?)?;
+        let page = if name == PEERS {
+            peers::page::render(&text)?
+        } else {
+            filled::fill(&read(path)?, name, &peers::page::machine(), &rows)?
+        };
+        write(path, &page)?;
     }
     Ok(())
 }

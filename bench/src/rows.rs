@@ -150,6 +150,29 @@ impl Row {
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
+
+    /// What a table of a page has: name, value with bounds, or why there is none; target and whether it was missed.
+    pub(crate) fn cells(&self) -> [String; 3] {
+        let (Some(value), Some(min), Some(max)) = (self.value, self.min, self.max) else {
+            let what = if self.holds == Some(false) { "broken" } else { "not measured" };
+            let reason = self.reason.as_deref().unwrap_or_default();
+            return [self.name.clone(), format!("{what}: {reason}"), String::new()];
+        };
+        let unit = if self.unit == "ratio" { "times" } else { self.unit };
+        let figure = format!("{} {unit}", number(value));
+        let missed = if self.holds == Some(false) { ", missed" } else { "" };
+        let target = self.target.as_ref().map_or(String::new(), |target| format!("{target}{missed}"));
+        [self.name.clone(), format!("{} ({} to {})", figure.trim_end(), number(min), number(max)), target]
+    }
+}
+
+/// A number with three digits at most after which only noise follows.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        many if many >= 100.0 => format!("{value:.0}"),
+        some if some >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
 }
 
 /// What a row of a comparison is about.

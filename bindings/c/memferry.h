@@ -40,7 +40,7 @@
 
 // The version of this interface, as MF_MAKE_VERSION(major, minor). A library serves programs that were compiled with the same
 // major version and the same or an earlier minor version.
-#define MF_VERSION 1
+#define MF_VERSION 2
 
 // The length of a range that reaches to the end of its frame.
 #define MF_TO_END UINT64_MAX

@@ -81,6 +81,7 @@ static void after_fork(void) {
 
 static void in_child(void) {
     pthread_mutex_init(&process.lock, NULL);
+    closer_in_child(has_fork_lock);
     if (process.domains > 0) {
         process.is_torn = process.is_torn || !has_fork_lock;
         process.is_child = true;

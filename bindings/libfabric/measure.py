@@ -2,11 +2,12 @@
 """What the provider costs: its ways by themselves, and messages beside Open MPI's own shared memory and UCX, by mpi4py's OSU-like
 programs, unchanged.
 
-    measure.py --suite MPI4PY-SOURCE --provider FOLDER --memferry COMMAND [--rounds 5] [--json FILE]
+    measure.py --suite MPI4PY-SOURCE --provider FOLDER --memferry COMMAND [--rounds 5] [--json FILE] [--page PAGE]
+    measure.py --from FILE --page PAGE
 
-MPI4PY-SOURCE is the source of the installed mpi4py, FOLDER has libmemferry-fi.so and costs. Each layer runs once in each round, by turns. Prints
-a table with medians, and lowest and highest in brackets: the tables of docs/libfabric.md are its output. `./x test --full libfabric`
-leaves both folders in target/libfabric.
+MPI4PY-SOURCE is the source of the installed mpi4py, FOLDER has libmemferry-fi.so and costs: `./x test --full libfabric` leaves both in
+target/libfabric. Each layer runs once in each round, by turns. Prints the tables, and writes them into a page (docs/libfabric.md) in place
+of what is between its two marks. With --from it measures nothing: the figures are those that an earlier run wrote by --json.
 """
 
 import argparse
@@ -20,9 +21,10 @@ import tempfile
 import time
 
 PROGRAMS = {
-    "latency": ("osu_latency", "us", "one way, microseconds"),
-    "bandwidth": ("osu_bw", "MB/s", "one way, MB/s"),
+    "latency": ("osu_latency", "Latency of messages one way, microseconds"),
+    "bandwidth": ("osu_bw", "Bandwidth of messages one way, MB/s"),
 }
+MARKS = ("<!-- figures of measure.py -->", "<!-- end of the figures -->")
 SIZES = (0, 8, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 LAYERS = {
     "memferry": ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "memferry"],
@@ -53,7 +55,7 @@ def median(values):
 def measure(arguments, environment):
     results = {test: {layer: {} for layer in LAYERS} for test in PROGRAMS}
     for number in range(arguments.rounds):
-        for test, (program, _, _) in PROGRAMS.items():
+        for test, (program, _) in PROGRAMS.items():
             for layer in LAYERS:
                 for size, value in run(layer, program, arguments, environment).items():
                     results[test][layer].setdefault(size, []).append(value)
@@ -73,22 +75,78 @@ def costs(arguments, socket):
     return [[row[0], int(row[1]), *map(float, row[2:])] for row in rows]
 
 
-def costs_table(rows):
-    print("| way | bytes | microseconds |\n| --- | --- | --- |")
-    for name, size, middle, lowest, highest in rows:
-        print(f"| {name} | {size} | {middle:.4g} ({lowest:.4g} to {highest:.4g}) |")
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return {
+        "cpus": os.cpu_count(),
+        "model": models[0] if models else "unknown model",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "load": os.getloadavg()[0],
+        "date": time.strftime("%F"),
+    }
 
 
-def table(results):
-    for test, layers in results.items():
-        print(f"\n| {test}, bytes | " + " | ".join(f"{layer}, {PROGRAMS[test][1]}" for layer in layers) + " |")
-        print("| --- |" + " --- |" * len(layers))
-        for size in SIZES:
-            cells = [layers[layer].get(size) for layer in layers]
-            if not all(cells):
-                continue
-            texts = [f"{cell['median']:.4g} ({cell['lowest']:.4g} to {cell['highest']:.4g})" for cell in cells]
-            print(f"| {size} | " + " | ".join(texts) + " |")
+def number(value):
+    """Two digits at least; more only before the point."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def cell(middle, lowest, highest):
+    return f"{number(middle)} ({number(lowest)} to {number(highest)})"
+
+
+def rows_of(title, columns, sizes, cells):
+    """A table with a line for each size that has all its cells."""
+    lines = [f"{title}:", "", f"| bytes | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    for size in sizes:
+        found = [cells.get((column, size)) for column in columns]
+        if all(found):
+            lines.append(f"| {size:,} | {' | '.join(cell(*one) for one in found)} |")
+    return [*lines, ""]
+
+
+def rows_of_ways(ways):
+    """A table with a line for each way; not each has every size."""
+    sizes = sorted({size for _, size in ways})
+    lines = ["The ways by themselves, microseconds:", "", f"| way, bytes | {' | '.join(f'{size:,}' for size in sizes)} |"]
+    lines.append("| --- |" + " --- |" * len(sizes))
+    for name in dict.fromkeys(name for name, _ in ways):
+        cells = (cell(*ways[name, size]) if (name, size) in ways else "" for size in sizes)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def tables(document):
+    """The tables of a run, after its machine and date."""
+    at = document["machine"]
+    lines = [
+        f"Measured on {at['date']}, {at['cpus']} CPUs ({at['model']}), {at['system']}, load {at['load']:.1f} at the end; "
+        f"{document['rounds']} rounds, {document['repeats']} repeats of each way.",
+        "",
+    ]
+    ways = {(name, size): figures for name, size, *figures in document["ways"]}
+    lines += rows_of_ways(ways)
+    for test, layers in document["results"].items():
+        # JSON has text for each size.
+        cells = {
+            (layer, int(size)): (one["median"], one["lowest"], one["highest"])
+            for layer, found in layers.items()
+            for size, one in found.items()
+        }
+        lines += rows_of(PROGRAMS[test][1], list(layers), SIZES, cells)
+    return "\n".join(lines)
+
+
+def fill(path, text):
+    """Puts the text between the marks of a page."""
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    if any(page.count(mark) != 1 for mark in MARKS) or page.index(MARKS[0]) > page.index(MARKS[1]):
+        raise SystemExit(f"{path} has to have each of these lines once, in this order: {MARKS[0]} and {MARKS[1]}")
+    before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{before}{MARKS[0]}\n{text}{MARKS[1]}{after}")
 
 
 def serve(command, socket):
@@ -99,15 +157,23 @@ def serve(command, socket):
     raise SystemExit("the service does not listen")
 
 
-def main():
+def arguments_of(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", required=True)
-    parser.add_argument("--provider", required=True)
-    parser.add_argument("--memferry", required=True)
+    parser.add_argument("--suite")
+    parser.add_argument("--provider")
+    parser.add_argument("--memferry")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=1001)
     parser.add_argument("--json")
-    arguments = parser.parse_args()
+    parser.add_argument("--page")
+    parser.add_argument("--from", dest="earlier", metavar="FILE")
+    arguments = parser.parse_args(words)
+    if not arguments.earlier and not (arguments.suite and arguments.provider and arguments.memferry):
+        parser.error("--suite, --provider and --memferry are needed to measure; or --from, with figures of an earlier run")
+    return arguments
+
+
+def measured(arguments):
     with tempfile.TemporaryDirectory() as folder:
         socket = os.path.join(folder, "memferry.sock")
         ways = costs(arguments, socket)
@@ -125,12 +191,29 @@ def main():
         finally:
             service.terminate()
             service.wait()
-    costs_table(ways)
-    table(results)
+    return {
+        "machine": machine(),
+        "rounds": arguments.rounds,
+        "repeats": arguments.repeats,
+        "ways": ways,
+        "results": results,
+    }
+
+
+def main():
+    arguments = arguments_of(sys.argv[1:])
+    if arguments.earlier:
+        with open(arguments.earlier, encoding="utf-8") as file:
+            document = json.load(file)
+    else:
+        document = measured(arguments)
     if arguments.json:
-        machine = {"system": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg(), "time": time.strftime("%F %T")}
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine, "rounds": arguments.rounds, "ways": ways, "results": results}, file, indent=1)
+            json.dump(document, file, indent=1)
+    text = tables(document)
+    if arguments.page:
+        fill(arguments.page, text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -445,7 +445,7 @@ static int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fid, voi
 static void cleanup(void) {}
 
 struct fi_provider memferry_provider = {
-    .version = FI_VERSION(0, 1),
+    .version = FI_VERSION(0, 2),
     .fi_version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION),
     .name = PROVIDER_NAME,
     .getinfo = getinfo,

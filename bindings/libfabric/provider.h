@@ -6,6 +6,7 @@
  *     memory.c      plain memory of the program as frames
  *     wire.c        connections to peers: sockets, and rings of records in shared memory
  *     users.c       which users may connect, and how much of this process other users may take
+ *     closer.c      closes what other users may have made slow to close
  *     endpoint.c    endpoints: what a program posts
  *     unoffered.c   tables of functions that this provider does not offer
  *     message.c     messages: matching, eager and long ones
@@ -142,6 +143,7 @@ struct domain;
 struct endpoint;
 struct op;
 struct account;
+struct closing;
 
 struct connection {
     struct link link; /* of the endpoint */
@@ -149,7 +151,12 @@ struct connection {
     struct name name;
     uid_t user;
     uint64_t session;
+    /* -1 when it is closed, or the closer's. */
     int socket;
+    /* A descriptor that the peer sent and that is of no use, or -1. */
+    int received;
+    /* What the closer needs to take both. */
+    struct closing *closing;
     /* This side connected: it sends messages, and the other side answers. */
     bool is_outgoing;
     bool is_self;
@@ -216,6 +223,17 @@ bool account_has_room(const struct connection *connection);
 /* Counts a message that is kept, or is no longer. */
 void account_keep(struct connection *connection, size_t length);
 void account_drop(struct connection *connection, size_t length);
+
+/* ---- What is slow to close (closer.c) ---- */
+
+/* Memory for closer_add, which cannot fail. `listens`: connections that were not accepted end too. Null if there is none. */
+struct closing *closing_new(bool listens);
+/* Whether another user's socket may be taken on, because there is room for closing it. */
+bool closer_has_room(void);
+/* Closes a socket that was shut down, and a descriptor unless it is -1, later and by another thread. Also where there is no room. */
+void closer_add(struct closing *closing, int socket, int received);
+/* A forked child has no such thread; its copies of the descriptors wait for the next one. */
+void closer_in_child(bool has_lock);
 
 /* Bytes that go to a peer piece by piece. */
 struct stream {
@@ -494,6 +512,7 @@ struct endpoint {
     bool is_closing;
     struct name name;
     int listener;
+    struct closing *closing; /* of the listener */
     int epoll;
     struct link connections;
     /* By address in the vector. */

@@ -58,6 +58,10 @@
 /* How long a peer that connected may take to greet, and this side to answer. */
 #define GREETING_MS 2000
 #define EVENTS 64
+/* Headers before Linux 6.16 lack it. */
+#if !defined(SO_PASSRIGHTS) && (defined(__x86_64__) || defined(__aarch64__))
+#define SO_PASSRIGHTS 83
+#endif
 
 _Static_assert(RECORD_BYTES == 64, "records begin at multiples of their size");
 
@@ -186,36 +190,34 @@ static bool send_greeting(struct connection *connection, int descriptor) {
     return sendmsg(connection->socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof(greeting);
 }
 
-/* Takes one message of a socket. Gives its bytes, and its descriptor or -1. */
-static ssize_t take_message(int socket, struct greeting *greeting, int *descriptor) {
+/* Whether peers may send descriptors. Before Linux 6.16 they always may. */
+static void take_descriptors(int socket, int may) {
+#ifdef SO_PASSRIGHTS
+    (void)setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &may, sizeof(may));
+#else
+    (void)socket;
+    (void)may;
+#endif
+}
+
+/* Looks at the first message of a socket. Gives its length, or that of no greeting if it has more than one descriptor; and the descriptor or
+ * -1. The message stays in the socket with all of them: nothing is closed here, which may take long. */
+static ssize_t look_at_message(int socket, struct greeting *greeting, int *descriptor) {
     struct iovec iov = {greeting, sizeof(*greeting)};
     union {
         struct cmsghdr header;
-        char bytes[CMSG_SPACE(8 * sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
+    /* Not CMSG_SPACE, which has room for two. */
     struct msghdr message = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
-    ssize_t length = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
+    ssize_t length = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *header = length < 0 ? NULL : CMSG_FIRSTHDR(&message);
 
     *descriptor = -1;
-    if (length < 0)
-        return length;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-        size_t count = header->cmsg_len > CMSG_LEN(0) ? (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-            continue;
-        for (size_t i = 0; i < count; i++) {
-            int one;
-
-            memcpy(&one, CMSG_DATA(header) + i * sizeof(one), sizeof(one));
-            if (*descriptor < 0)
-                *descriptor = one;
-            else
-                close(one);
-        }
-    }
-    return length;
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(descriptor, CMSG_DATA(header), sizeof(*descriptor));
+    return length > 0 && message.msg_flags & MSG_CTRUNC ? 1 : length;
 }
 
 static bool greeting_is_good(const struct connection *connection, const struct greeting *greeting, ssize_t length) {
@@ -234,7 +236,20 @@ static bool greeting_is_good(const struct connection *connection, const struct g
 
 /* ---- Connections ---- */
 
-static struct connection *connection_new(struct endpoint *ep, int socket, uid_t user) {
+/* Closes a socket, and a descriptor that came by it unless it is -1. Only processes of this user may make that slow. */
+static void part_with(struct closing *closing, uid_t user, int socket, int received) {
+    if (user != geteuid()) {
+        closer_add(closing, socket, received);
+        return;
+    }
+    close(socket);
+    if (received >= 0)
+        close(received);
+    free(closing);
+}
+
+/* Gives the connection both, or null. */
+static struct connection *connection_new(struct endpoint *ep, struct closing *closing, int socket, uid_t user) {
     struct connection *connection = calloc(1, sizeof(*connection));
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = connection};
 
@@ -242,6 +257,8 @@ static struct connection *connection_new(struct endpoint *ep, int socket, uid_t 
         return NULL;
     connection->endpoint = ep;
     connection->socket = socket;
+    connection->received = -1;
+    connection->closing = closing;
     connection->user = user;
     connection->greeting = -1;
     connection->address = FI_ADDR_NOTAVAIL;
@@ -295,6 +312,16 @@ static bool is_session_of_any(uint64_t session) {
     return false;
 }
 
+/* The end of a dead connection's socket. False if it has to be kept until others are closed; its user's limit counts it meanwhile. */
+static bool close_socket(struct connection *connection) {
+    if (connection->socket >= 0 && connection->user != geteuid() && !closer_has_room())
+        return false;
+    if (connection->socket >= 0)
+        part_with(connection->closing, connection->user, connection->socket, connection->received);
+    connection->socket = -1;
+    return true;
+}
+
 void wire_fail(struct connection *connection, const char *reason) {
     struct endpoint *ep = connection->endpoint;
 
@@ -306,7 +333,7 @@ void wire_fail(struct connection *connection, const char *reason) {
     /* A forked child may have the socket too: it must neither hide this end from the peer nor cause events here. */
     (void)epoll_ctl(ep->epoll, EPOLL_CTL_DEL, connection->socket, NULL);
     (void)shutdown(connection->socket, SHUT_RDWR);
-    close(connection->socket);
+    (void)close_socket(connection);
     if (connection->greeting >= 0)
         close(connection->greeting);
     connection->greeting = -1;
@@ -324,6 +351,8 @@ void wire_fail(struct connection *connection, const char *reason) {
 
 static void connection_free(struct connection *connection) {
     link_remove(&connection->link);
+    if (connection->socket >= 0)
+        part_with(connection->closing, connection->user, connection->socket, connection->received);
     /* Not before: what it sent may wait for its receiver when it has left. */
     if (connection->account)
         account_close(connection->account);
@@ -344,13 +373,17 @@ static bool user_of(int socket, uid_t *user) {
     return true;
 }
 
-static struct connection *greeted(struct endpoint *ep, int socket, const struct name *name, uid_t user, int *error) {
-    struct connection *connection = connection_new(ep, socket, user);
+/* Makes a connection of a socket; closes the socket if that fails. */
+static struct connection *greeted(struct endpoint *ep, struct closing *closing, int socket, const struct name *name, uid_t user,
+                                  int *error) {
+    struct connection *connection = connection_new(ep, closing, socket, user);
     int descriptor;
 
     *error = -FI_ENOMEM;
-    if (!connection)
+    if (!connection) {
+        part_with(closing, user, socket, -1);
         return NULL;
+    }
     connection->is_outgoing = true;
     connection->name = *name;
     connection->is_self = strcmp(name->text, ep->name.text) == 0;
@@ -369,43 +402,66 @@ static struct connection *greeted(struct endpoint *ep, int socket, const struct 
     return NULL;
 }
 
-struct connection *wire_connect(struct endpoint *ep, const struct name *name, int *error) {
+/* Gives a socket that is connected to the owner of a name, or -1. */
+static int socket_to(const struct name *name, struct closing *closing, uid_t *peer, int *error) {
     struct sockaddr_un address;
     socklen_t length = socket_of(name, &address);
-    struct connection *connection = NULL;
+    int socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct name parsed;
-    uid_t user, peer;
-    int socket_fd;
+    uid_t user;
 
-    FOR_EACH(item, following, &ep->connections) {
-        connection = CONTAINER(item, struct connection, link);
-        if (connection->is_outgoing && !connection->is_dead && strcmp(connection->name.text, name->text) == 0)
-            return connection;
-    }
-    socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     *error = -errno;
-    if (socket_fd < 0)
-        return NULL;
+    *peer = (uid_t)-1;
+    if (socket_fd < 0) {
+        free(closing);
+        return -1;
+    }
+    /* The name may be another user's now, who answers before it is known. */
+    take_descriptors(socket_fd, false);
     if (connect(socket_fd, (struct sockaddr *)&address, length) < 0) {
         /* A full backlog: the peer has not looked yet. */
         *error = errno == EAGAIN ? -FI_EAGAIN : -FI_ECONNREFUSED;
-        connection = NULL;
-    } else if (!wire_name_parse(name->text, &parsed, &user) || !user_of(socket_fd, &peer) || peer != user) {
-        *error = -FI_EACCES;
-        connection = NULL;
-    } else {
-        connection = greeted(ep, socket_fd, name, user, error);
-    }
-    if (!connection)
         close(socket_fd);
-    return connection;
+        free(closing);
+        return -1;
+    }
+    if (!wire_name_parse(name->text, &parsed, &user) || !user_of(socket_fd, peer) || *peer != user) {
+        *error = -FI_EACCES;
+        (void)shutdown(socket_fd, SHUT_RDWR);
+        part_with(closing, *peer, socket_fd, -1);
+        return -1;
+    }
+    take_descriptors(socket_fd, true);
+    return socket_fd;
+}
+
+struct connection *wire_connect(struct endpoint *ep, const struct name *name, int *error) {
+    struct closing *closing;
+    uid_t user;
+    int socket_fd;
+
+    FOR_EACH(item, following, &ep->connections) {
+        struct connection *connection = CONTAINER(item, struct connection, link);
+
+        if (connection->is_outgoing && !connection->is_dead && strcmp(connection->name.text, name->text) == 0)
+            return connection;
+    }
+    *error = -FI_EAGAIN;
+    if (!closer_has_room())
+        return NULL;
+    *error = -FI_ENOMEM;
+    closing = closing_new(false);
+    if (!closing)
+        return NULL;
+    socket_fd = socket_to(name, closing, &user, error);
+    return socket_fd < 0 ? NULL : greeted(ep, closing, socket_fd, name, user, error);
 }
 
 /* Takes a connection of a user who may connect; false if there are too many. */
-static bool accept_one(struct endpoint *ep, int socket_fd, uid_t user) {
+static bool accept_one(struct endpoint *ep, struct closing *closing, int socket_fd, uid_t user) {
     bool is_other = user != geteuid();
     struct account *account = is_other ? account_open(user) : NULL;
-    struct connection *connection = is_other && !account ? NULL : connection_new(ep, socket_fd, user);
+    struct connection *connection = is_other && !account ? NULL : connection_new(ep, closing, socket_fd, user);
 
     if (connection) {
         connection->is_new = true;
@@ -421,22 +477,26 @@ static void accept_some(struct endpoint *ep) {
     unsigned count = 0;
 
     FOR_EACH(item, following, &ep->connections) { count++; }
-    /* Not all: others may connect faster than this process accepts. */
-    for (unsigned i = 0; i < MOST_ACCEPTS; i++) {
-        int socket_fd = accept4(ep->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    /* Not all: others may connect faster than this process accepts. And none that could not be closed again. */
+    for (unsigned i = 0; i < MOST_ACCEPTS && closer_has_room(); i++) {
+        struct closing *closing = closing_new(false);
+        int socket_fd = closing ? accept4(ep->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
         uid_t user = (uid_t)-1;
 
-        if (socket_fd < 0)
+        if (socket_fd < 0) {
+            free(closing);
             return;
+        }
         if (!user_of(socket_fd, &user) || !user_is_welcome(user)) {
             WARN("a connection of user %d is refused: see FI_MEMFERRY_USERS\n", (int)user);
-            close(socket_fd);
-        } else if (count == MOST_CONNECTIONS || !accept_one(ep, socket_fd, user)) {
+        } else if (count == MOST_CONNECTIONS || !accept_one(ep, closing, socket_fd, user)) {
             WARN("a connection of user %d is refused: there are too many\n", (int)user);
-            close(socket_fd);
         } else {
             count++;
+            continue;
         }
+        (void)shutdown(socket_fd, SHUT_RDWR);
+        part_with(closing, user, socket_fd, -1);
     }
 }
 
@@ -445,15 +505,18 @@ int wire_listen(struct endpoint *ep) {
     socklen_t length = socket_of(&ep->name, &address);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
 
+    ep->closing = closing_new(true);
+    if (!ep->closing)
+        return -FI_ENOMEM;
     ep->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (ep->listener < 0)
-        return -errno;
-    ep->epoll = epoll_create1(EPOLL_CLOEXEC);
+    ep->epoll = ep->listener >= 0 ? epoll_create1(EPOLL_CLOEXEC) : -1;
     if (ep->epoll >= 0 && bind(ep->listener, (struct sockaddr *)&address, length) == 0 && listen(ep->listener, SOMAXCONN) == 0 &&
         epoll_ctl(ep->epoll, EPOLL_CTL_ADD, ep->listener, &event) == 0)
         return 0;
     int error = errno;
-    close(ep->listener);
+    free(ep->closing);
+    if (ep->listener >= 0)
+        close(ep->listener);
     if (ep->epoll >= 0)
         close(ep->epoll);
     return -error;
@@ -466,13 +529,9 @@ void wire_close(struct endpoint *ep) {
         wire_fail(connection, NULL);
         connection_free(connection);
     }
-    /* Those that nobody has accepted end too, also where a forked child has the listener. */
+    /* From now on nobody connects. Those that nobody has accepted end later, whoever they are. */
     (void)shutdown(ep->listener, SHUT_RDWR);
-    for (int one; (one = accept4(ep->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
-        (void)shutdown(one, SHUT_RDWR);
-        close(one);
-    }
-    close(ep->listener);
+    closer_add(ep->closing, ep->listener, -1);
     close(ep->epoll);
 }
 
@@ -480,14 +539,12 @@ void wire_abandon(struct endpoint *ep) {
     FOR_EACH(item, following, &ep->connections) {
         struct connection *connection = CONTAINER(item, struct connection, link);
 
-        if (!connection->is_dead)
-            close(connection->socket);
         if (connection->greeting >= 0)
             close(connection->greeting);
         free_backlog(connection);
         connection_free(connection);
     }
-    close(ep->listener);
+    closer_add(ep->closing, ep->listener, -1);
     close(ep->epoll);
 }
 
@@ -513,18 +570,20 @@ static void answer_greeting(struct connection *connection) {
 static void greet(struct connection *connection) {
     struct greeting greeting;
     int descriptor;
-    ssize_t length = take_message(connection->socket, &greeting, &descriptor);
+    ssize_t length = look_at_message(connection->socket, &greeting, &descriptor);
 
     if (length < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (length <= 0 || descriptor < 0 || !greeting_is_good(connection, &greeting, length) ||
         !map_memory(connection, descriptor, greeting.ring_bytes)) {
-        if (descriptor >= 0)
-            close(descriptor);
+        connection->received = descriptor;
         wire_fail(connection, length > 0 ? "its greeting is wrong" : "it left before its greeting");
         return;
     }
+    /* Closes the message's descriptor and its copy. Both are of memory, which is mapped, so this takes no time. */
+    (void)recv(connection->socket, &greeting, sizeof(greeting), MSG_DONTWAIT);
     close(descriptor);
+    take_descriptors(connection->socket, false);
     connection->session = greeting.session;
     if (!connection->is_new)
         return;
@@ -846,7 +905,7 @@ void wire_progress(struct endpoint *ep, bool thorough) {
             send_backlog(connection);
         if (!connection->is_dead && !link_is_empty(&connection->streams))
             send_streams(connection);
-        if (connection->is_dead && connection->references == 0)
+        if (connection->is_dead && connection->references == 0 && close_socket(connection))
             connection_free(connection);
     }
 }

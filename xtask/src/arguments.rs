@@ -99,7 +99,8 @@ pub(crate) enum Command {
     ///                  remote       reads, latency, files
     ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
-    ///   --page FILE    group peers: also writes the page of comparisons, made from them
+    ///   --page FILE    also puts them into FILE, between <!-- rows of GROUP --> and <!-- end of GROUP -->;
+    ///                  group peers writes the whole page of comparisons
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
         verbatim_doc_comment,
@@ -342,6 +343,35 @@ mod tests {
             assert!(command.get_about().is_some(), "{name}");
             assert_eq!(parse(&format!("{name} --help")).unwrap_err(), ErrorKind::DisplayHelp, "{name}");
         }
+    }
+
+    /// What pages write as `./x ...`, in blocks and in the text, up to a comment.
+    fn written(text: &str) -> impl Iterator<Item = &str> {
+        let ends = ['`', '\n', '#', '(', '|'];
+        text.match_indices("./x ").map(move |(at, start)| {
+            let rest = &text[at + start.len()..];
+            rest[..rest.find(ends).unwrap_or(rest.len())].trim()
+        })
+    }
+
+    fn has_mistake(line: &str) -> bool {
+        matches!(parse(line), Err(ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand))
+    }
+
+    #[test]
+    fn command_lines_of_pages_parse() {
+        let tree = crate::tree::read().unwrap();
+        let pages = tree.files.iter().filter(|file| file.path.ends_with(".md"));
+        let lines = pages.flat_map(|page| written(&page.text).map(move |line| (&page.path, line)));
+        // The changelog names what is gone.
+        let lines = lines.filter(|(_, line)| *line != "test --long");
+        let wrong: Vec<_> = lines.filter(|(_, line)| has_mistake(line)).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert_eq!(
+            written("`./x test --full` and\n$ ./x demo  # all\n").collect::<Vec<_>>(),
+            ["test --full", "demo"]
+        );
+        assert!(has_mistake("test --nonsense") && has_mistake("nonsense"));
     }
 
     #[test]

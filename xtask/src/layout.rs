@@ -206,6 +206,9 @@ pub(crate) mod libfabric {
 }
 
 pub(crate) const PYTHON: &str = "bindings/python";
+/// Licences and notices of the crates in the wheel.
+#[cfg(test)]
+pub(crate) const PYTHON_NOTICES: &str = "bindings/python/python/memferry/third-party-licences";
 pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
 
 /// Bounded proofs of slots, ranges, walks and counts.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Tree::packages ──► arrows
-//! Tree::files ─────► unsafety, length, docs, markers, words, entry, examples, glossary, bindings, comments, links
+//! Tree::files ─────► unsafety, length, docs, markers, words, entry, examples, glossary, bindings, comments, links, versions
 //! both ────────────► names, dependencies, cycles
 //! ```
 //!
@@ -22,6 +22,7 @@ mod links;
 mod markers;
 mod names;
 mod unsafety;
+mod versions;
 mod words;
 
 use crate::tree::Tree;
@@ -29,7 +30,7 @@ use crate::violation::Violation;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     |tree| arrows::check(&tree.packages),
     |tree| bindings::check(&tree.files),
     |tree| comments::check(&tree.files),
@@ -44,6 +45,7 @@ const RULES: [Rule; 15] = [
     |tree| markers::check(&tree.files),
     |tree| names::check(&tree.files, &tree.packages),
     |tree| unsafety::check(&tree.files),
+    |tree| versions::check(&tree.files),
     |tree| words::check(&tree.files),
 ];
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::{OTHERS, engines, iceoryx2, kernel, libc, own, ucx};
 use crate::BenchError;
-use crate::rows::Row;
+use crate::rows::{Row, number};
 
 /// The page's text, with a line `{{SECTION}}` where a table goes.
 const TEMPLATE: &str = include_str!("comparison.md");
@@ -64,7 +64,7 @@ pub(crate) fn json(rows: &[Row]) -> Result<String, BenchError> {
 }
 
 /// The processor, the number of its CPUs here, and the kernel.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -208,15 +208,6 @@ fn winner(gain: f64, peer: &str) -> String {
         gain if gain >= 1.0 + EVEN => "memferry".to_owned(),
         gain if gain <= 1.0 - EVEN => peer.to_owned(),
         _ => "nobody".to_owned(),
-    }
-}
-
-/// A number with three digits at most after which only noise follows.
-fn number(value: f64) -> String {
-    match value.abs() {
-        many if many >= 100.0 => format!("{value:.0}"),
-        some if some >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
     }
 }
 

@@ -179,7 +179,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     ),
     (mf_error::Forked, c"the handle belongs to the process this one was forked from; open a client here"),
     (mf_error::InUse, c"another thread is using the queue"),
-    (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the queue"),
+    (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the queue; use a queue of that client"),
     (mf_error::QueueFull, c"the queue is full of requests, or of long lists; take completions first"),
     (mf_error::TimedOut, c"the time limit was reached; the transfer continues"),
     (mf_error::UnknownTicket, c"the ticket is not outstanding on this queue"),

@@ -19,7 +19,7 @@ use crate::error::{Fault, mf_error};
 
 /// The version of this interface, as MF_MAKE_VERSION(major, minor). A library serves programs that were compiled with the same
 /// major version and the same or an earlier minor version.
-pub const MF_VERSION: u32 = 1;
+pub const MF_VERSION: u32 = 2;
 
 /// The length of a range that reaches to the end of its frame.
 pub const MF_TO_END: u64 = u64::MAX;

@@ -1,5 +1,5 @@
 /* What ends in time: what another user may take of this process, endpoints that are closed with operations under way, forked children,
- * connections that cannot be greeted, and reads of a region whose key passes to another one.
+ * connections that cannot be greeted, reads of a region whose key passes to another one, and descriptors that are slow to close.
  *
  *     bounds MEMFERRY SOCKET
  *
@@ -11,6 +11,7 @@
 #include "raw.h"
 
 #include <dirent.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 
 #define CAPS (FI_MSG | FI_TAGGED | FI_RMA)
@@ -18,6 +19,7 @@
 #define MIB (1 << 20)
 #define REGION_BYTES (3 * MIB)
 #define ANOTHER_USER 65534
+#define A_STRANGER 65533
 
 static void is_quiet(struct peer *peer) {
     struct fi_cq_tagged_entry entry;
@@ -204,6 +206,189 @@ static void is_flooded(struct peer *peer) {
     tell(peer, text, 1);
     meet(peer);
     close_peer(peer);
+}
+
+/* ---- Descriptors that are slow to close ---- */
+
+/* More than wait until they are closed. */
+#define STRANGERS 100
+
+/* A TCP socket whose closing takes an hour, unless `ends` does: that end reads nothing. */
+static int lingering(int *ends) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    static const char bytes[65536];
+    socklen_t length = sizeof(address);
+    struct linger hour = {1, 3600};
+    int one = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    *ends = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(*ends, (struct sockaddr *)&address, length) == 0 && listen(*ends, 1) == 0);
+    CHECK(getsockname(*ends, (struct sockaddr *)&address, &length) == 0);
+    CHECK(connect(one, (struct sockaddr *)&address, length) == 0);
+    while (send(one, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+        ;
+    CHECK(errno == EAGAIN && setsockopt(one, SOL_SOCKET, SO_LINGER, &hour, sizeof(hour)) == 0);
+    return one;
+}
+
+static void become(uid_t user) {
+    CHECK(seteuid(0) == 0 && seteuid(user) == 0);
+    snprintf(good.name, sizeof(good.name), "memferry://%u/00000000deadbeef", user);
+}
+
+/* Sends a message with a slow descriptor after others, and has no copy of it. The victim must not look before: the last copy is slow. */
+static void sends_slow(int one, const void *bytes, size_t length, int before, int slow) {
+    const int both[] = {before, slow};
+
+    CHECK(send_with(one, bytes, length, before < 0 ? &slow : both, before < 0 ? 1 : 2));
+    close(slow);
+}
+
+/* What a user who may connect can do: the descriptor comes in place of memory, beside it, and after it. */
+static void lingers_as_a_guest(const char *victim, int guests[3], int ends[3]) {
+    struct head *head;
+    int memfd = make_ring(HEAD_BYTES + RING_BYTES, F_SEAL_SHRINK, &head);
+
+    become(ANOTHER_USER);
+    for (int i = 0; i < 3; i++)
+        guests[i] = connect_to(victim);
+    sends_slow(guests[0], &good, sizeof(good), -1, lingering(&ends[0]));
+    sends_slow(guests[1], &good, sizeof(good), memfd, lingering(&ends[1]));
+    CHECK(send_with(guests[2], &good, sizeof(good), &memfd, 1));
+    sends_slow(guests[2], "", 1, -1, lingering(&ends[2]));
+    close(memfd);
+}
+
+/* The first closing takes an hour; the others find no thread. */
+static void crowd(const char *victim, int strangers[STRANGERS], int *end) {
+    become(A_STRANGER);
+    for (int i = 0; i < STRANGERS; i++)
+        strangers[i] = connect_to(victim);
+    sends_slow(strangers[0], "", 1, -1, lingering(end));
+}
+
+static void all_are_closed(const int *sockets, int count) {
+    for (int i = 0; i < count; i++)
+        is_closed(sockets[i]);
+}
+
+static void next_act(int line) { CHECK(send(line, "", 1, 0) == 1 && recv(line, &(char){0}, 1, 0) == 1); }
+
+/* `line` leads to the friend. After each act it works with the victim, which did nothing before. */
+static void lingers(int line, const char *victim) {
+    int strangers[STRANGERS], guests[3], ends[3], end, refused = 0;
+
+    lingers_as_a_guest(victim, guests, ends);
+    crowd(victim, strangers, &end);
+    next_act(line);
+    all_are_closed(guests, 3);
+    for (int i = 0; i < STRANGERS; i++)
+        refused += recv(strangers[i], &(char){0}, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+    CHECK(refused > 0 && refused < STRANGERS);
+    /* All are refused when closing is quick again. */
+    for (int i = 0; i < 3; i++)
+        close(ends[i]);
+    close(end);
+    all_are_closed(strangers, STRANGERS);
+    next_act(line);
+    crowd(victim, strangers, &end);
+    next_act(line);
+    /* The endpoint is closed. */
+    close(end);
+    all_are_closed(strangers, STRANGERS);
+    CHECK(send(line, "", 1, 0) == 1);
+    _exit(0);
+}
+
+/* The victim serves until it is told to stop. */
+static void works(struct peer *peer, int rounds) {
+    struct fi_cq_tagged_entry entry;
+    char text[8];
+
+    wake_idle(peer);
+    for (int i = 0; i < rounds; i++) {
+        CHECK(fi_trecv(peer->ep, text, sizeof(text), NULL, FI_ADDR_UNSPEC, 2, 0, NULL) == 0);
+        UNTIL_ROOM(peer, fi_tsend(peer->ep, "ping", 4, NULL, peer->other, 1, NULL));
+        CHECK(next(peer, &entry) == 0 && next(peer, &entry) == 0);
+    }
+}
+
+static void stop(struct peer *peer) {
+    UNTIL_ROOM(peer, fi_tinject(peer->ep, "stop", 4, peer->other, 1));
+    hear(peer, &(char){0}, 1);
+}
+
+static void works_meanwhile(struct peer *peer) {
+    char victim[sizeof(peer->name)], here;
+    size_t length = sizeof(victim);
+    int lines[2], status;
+    pid_t child;
+
+    open_peer(peer, CAPS, MODES);
+    CHECK(fi_av_lookup(peer->av, peer->other, victim, &length) == 0);
+    /* Those who are connected stay so. */
+    works(peer, 1);
+    stop(peer);
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) == 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        lingers(lines[1], victim);
+    }
+    close(lines[1]);
+    CHECK(recv(lines[0], &here, 1, 0) == 1);
+    works(peer, 300);
+    next_act(lines[0]);
+    stop(peer);
+    next_act(lines[0]);
+    works(peer, 300);
+    stop(peer);
+    next_act(lines[0]);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    wake_idle(peer);
+    close_peer(peer);
+}
+
+static void serves(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char text[8];
+
+    hear_idle(peer);
+    for (;;) {
+        CHECK(fi_trecv(peer->ep, text, sizeof(text), NULL, FI_ADDR_UNSPEC, 1, 0, NULL) == 0);
+        CHECK(next(peer, &entry) == 0 && entry.tag == 1);
+        if (memcmp(text, "stop", 4) == 0)
+            return;
+        UNTIL_ROOM(peer, fi_tinject(peer->ep, "pong", 4, peer->other, 2));
+    }
+}
+
+static void is_besieged(struct peer *peer) {
+    int status;
+    pid_t child;
+
+    /* A thread that waits for a descriptor hears this. */
+    alarm(2 * PATIENCE_SECONDS);
+    setenv("FI_MEMFERRY_USERS", "65534", 1);
+    open_peer(peer, CAPS, MODES);
+    for (int act = 0; act < 3; act++) {
+        serves(peer);
+        if (act < 2)
+            wake_idle(peer);
+    }
+    /* A forked child has no thread that closes, nor does it wait for the parent's. */
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(PATIENCE_SECONDS);
+        close_peer(peer);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close_peer(peer);
+    wake_idle(peer);
+    hear_idle(peer);
 }
 
 /* ---- Endpoints that are closed with operations under way ---- */
@@ -590,6 +775,7 @@ int main(int count, char **arguments) {
     play("a connection without a greeting", waits_for_a_greeting, says_nothing, 0);
     if (geteuid() == 0) {
         play("a user who floods another one's process", is_flooded, befriends, 0);
+        play("descriptors that are slow to close", is_besieged, works_meanwhile, 0);
         play("a greeting that cannot be sent", is_not_greeted, cannot_greet, 0);
     } else {
         printf("left out: scenes with another user need root\n");

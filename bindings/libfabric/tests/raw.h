@@ -45,22 +45,30 @@ static inline int make_ring(size_t bytes, int seals, struct head **head) {
     return memfd;
 }
 
-/* Sends a greeting; false if the other side has closed the connection. */
-static inline bool greet_if_open(int one, const void *greeting, size_t length, int memfd) {
-    struct iovec iov = {(void *)(uintptr_t)greeting, length};
+#define MOST_SENT 2
+
+/* Sends bytes with descriptors; false if the other side has closed the connection, or takes no descriptors. */
+static inline bool send_with(int one, const void *bytes, size_t length, const int *descriptors, size_t count) {
+    struct iovec iov = {(void *)(uintptr_t)bytes, length};
     union {
         struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(MOST_SENT * sizeof(int))];
     } control = {0};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
 
-    if (memfd >= 0) {
+    CHECK(count <= MOST_SENT);
+    if (count > 0) {
         message.msg_control = control.bytes;
-        message.msg_controllen = sizeof(control.bytes);
-        control.header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
-        memcpy(CMSG_DATA(&control.header), &memfd, sizeof(memfd));
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        control.header = (struct cmsghdr){CMSG_LEN(count * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.header), descriptors, count * sizeof(int));
     }
     return sendmsg(one, &message, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+/* Sends a greeting; false if the other side has closed the connection. */
+static inline bool greet_if_open(int one, const void *greeting, size_t length, int memfd) {
+    return send_with(one, greeting, length, &memfd, memfd >= 0);
 }
 
 static inline void greet(int one, const void *greeting, size_t length, int memfd) {

@@ -176,6 +176,6 @@ fn admit(memory: OwnedFd, length: u64, user: u32) -> Answer {
         return Err(Refused::shortage(error, Some(memory)));
     }
     // Anything but memory may be slow to close.
-    close_elsewhere(vec![memory]);
+    close_elsewhere(user, vec![memory]);
     Err(Refused { why: NoDescriptor::Broken(refused.into()), memory: None })
 }

@@ -381,7 +381,7 @@ impl Own {
         let user = match conduit::peer_user(socket.as_fd()) {
             Ok(user) => user,
             Err(error) => {
-                close_elsewhere(vec![memory]);
+                close_elsewhere(socket.user(), vec![memory]);
                 return Err(failed("getsockopt")(error));
             }
         };
@@ -413,7 +413,7 @@ fn admit(
 ) -> Result<Mapping, ConnectError> {
     let stuck = admission::stuck(user);
     if stuck >= MOST_LEFT {
-        close_elsewhere(vec![memory]);
+        close_elsewhere(user, vec![memory]);
         return Err(ConnectError::Holding { user, stuck });
     }
     let mut admitter = Admitter::new(user);
@@ -422,7 +422,7 @@ fn admit(
         Err(refused) => Err(refused),
     };
     answer.map_err(|refused| {
-        close_elsewhere(refused.memory.into_iter().collect());
+        close_elsewhere(user, refused.memory.into_iter().collect());
         no_memory("mmap", refused.why)
     })
 }
@@ -461,12 +461,13 @@ fn no_memory(step: &'static str, error: NoDescriptor) -> ConnectError {
 
 /// Receives the other end's greeting and memory, and its process where the kernel can tell.
 fn receive_hello(socket: &Socket, until: Option<Instant>) -> Result<Theirs, ConnectError> {
-    let (bytes, came, process) = receive_packet(socket, until)?;
-    theirs(Hello::decode(&bytes), came, process)
+    let (bytes, came, process) = receive_packet(socket, Room::Any, until)?;
+    theirs(socket, Hello::decode(&bytes), came, process)
 }
 
 /// What the other end brings, if that is a greeting and one descriptor.
 pub(crate) fn theirs(
+    socket: &Socket,
     hello: Option<Hello>,
     came: Vec<OwnedFd>,
     process: Option<u32>,
@@ -474,20 +475,35 @@ pub(crate) fn theirs(
     match (hello, <[OwnedFd; 1]>::try_from(came)) {
         (Some(hello), Ok([memory])) => Ok(Theirs { hello, memory, process, remote: None }),
         (_, descriptors) => {
-            close_elsewhere(descriptors.map_or_else(|all| all, Vec::from));
+            close_elsewhere(socket.user(), descriptors.map_or_else(|all| all, Vec::from));
             Err(ConnectError::Handshake("the other process uses another protocol or another version"))
         }
     }
+}
+
+/// How many descriptors of a packet are received. Linux closes the others, on the thread that receives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    Any,
+    One,
 }
 
 /// A packet of a handshake, its descriptors, and its sender.
 pub(crate) type Packet = (Vec<u8>, Vec<OwnedFd>, Option<u32>);
 
 /// Receives a packet of a handshake, its descriptors, and the process that sent it where the kernel can tell.
-pub(crate) fn receive_packet(socket: &Socket, until: Option<Instant>) -> Result<Packet, ConnectError> {
+pub(crate) fn receive_packet(
+    socket: &Socket,
+    room: Room,
+    until: Option<Instant>,
+) -> Result<Packet, ConnectError> {
     let mut came = Vec::new();
     loop {
-        match conduit::receive_introduced(socket.as_fd(), false, &mut came) {
+        let received = match room {
+            Room::Any => conduit::receive_introduced(socket.as_fd(), false, &mut came),
+            Room::One => conduit::receive_with_one(socket.as_fd(), &mut came),
+        };
+        match received {
             Ok((bytes, process)) => return Ok((bytes, came, process)),
             Err(ReceiveError::WouldBlock) => {}
             // The buffer holds all descriptors of a packet, so a missing one is a shortage of this process.
@@ -498,7 +514,7 @@ pub(crate) fn receive_packet(socket: &Socket, until: Option<Instant>) -> Result<
                 return Err(no_memory("recvmsg", NoDescriptor::Shortage(error)));
             }
             Err(_) => {
-                close_elsewhere(came);
+                close_elsewhere(socket.user(), came);
                 return Err(ConnectError::Handshake(
                     "the other process closed the connection or sent no packet",
                 ));

@@ -89,10 +89,14 @@ pub enum LinkRefusal {
     /// The other node did not open the channel, or its connection broke.
     #[error("the other node refused the channel, or the connection to it broke; try again")]
     Broken,
+    /// The link takes no request of this user now: too many are under way, or it lacks descriptors, memory or threads.
+    #[error("the link of this node is busy with other requests, or lacks memory or descriptors; try again")]
+    Busy,
 }
 
 impl LinkRefusal {
-    pub(crate) const ALL: [Self; 4] = [Self::UnknownNode, Self::NotConnected, Self::TooMany, Self::Broken];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::UnknownNode, Self::NotConnected, Self::TooMany, Self::Broken, Self::Busy];
 }
 
 /// Why a message was not sent.

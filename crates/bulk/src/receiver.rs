@@ -44,7 +44,8 @@ use crate::wire::{
 
 /// How long a dropped receiver waits for each of its cancelled pulls to end.
 const CANCEL_WAIT: Duration = Duration::from_secs(1);
-/// How long a call waits for the admission of memory beyond its limit: ordinary admissions end within it.
+/// How long a call waits for the admission of memory beyond its limit, and takes slots that are no message: ordinary admissions, and
+/// what comes before one message, end within it.
 const GRACE: Duration = Duration::from_millis(2);
 
 /// The contents of a message.
@@ -196,6 +197,7 @@ impl Receiver {
     fn next(&mut self, deadline: Option<Instant>) -> Result<Arrived, ReceiveError> {
         self.check()?;
         let over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline + GRACE);
         let mut waited = false;
         loop {
             let arrived = if let Some(admitting) = self.admitting.take() {
@@ -230,7 +232,7 @@ impl Receiver {
                 }
             }
             // A peer can send slots without messages endlessly.
-            if self.admitting.is_none() && over() && self.taken.is_multiple_of(u64::from(SLOTS)) {
+            if self.admitting.is_none() && late() {
                 return Err(ReceiveError::TimedOut);
             }
         }
@@ -368,7 +370,7 @@ impl Receiver {
         (index, once, length): (u32, bool, u64),
     ) -> Result<(), ReceiveError> {
         if admission::stuck(self.peer.user) >= MOST_LEFT {
-            close_elsewhere(vec![memory]);
+            close_elsewhere(self.peer.user, vec![memory]);
             return Err(ReceiveError::Held { limit: self.patience });
         }
         let until = Instant::now().checked_add(self.patience);

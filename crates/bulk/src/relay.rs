@@ -21,15 +21,17 @@ use memferry_shm::bus_error::guarded as guarded_memory;
 use memferry_shm::conduit;
 use memferry_shm::ring::{Consumer, Producer};
 use memferry_shm::storage::RingStorage;
+use rustix::net::sockopt;
 
-use crate::closing::{close_elsewhere, wait_for_room};
-use crate::connection::{Hello, Own, after, guarded, receive_packet, theirs};
+use crate::closing::{check_room, close_elsewhere};
+use crate::connection::{Hello, Own, Room, after, failed, guarded, receive_packet, theirs};
 use crate::error::{ConnectError, LinkRefusal};
 use crate::peer::{Peer, RemoteUser};
 pub use crate::remote::Wish;
-use crate::remote::{answer, refusal};
+use crate::remote::{WELCOME, answer, refusal};
 use crate::retirement::FOR_ROOM;
 use crate::sender::FOR_MESSAGES;
+use crate::socket::NoDescriptor;
 use crate::wire::{
     AREA_AT, AREA_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED, RETIRED, RING, SENDER_CLOSED, SENDER_PARKED,
     SLOT_WORDS, SLOTS, Slot, Violation,
@@ -41,6 +43,26 @@ pub const WORDS: usize = SLOT_WORDS;
 /// Whether a channel can have this name.
 pub fn is_name(name: &str) -> bool {
     crate::remote::is_name(name)
+}
+
+/// Prepares the socket on which a link listens: the kernel adds the sender's process to each packet, and refuses descriptors, which Linux
+/// can from 6.16, until a client's request is awaited. A connection that is not taken is then closed at once.
+///
+/// # Errors
+/// Those of `setsockopt`.
+pub fn prepare(listener: BorrowedFd<'_>) -> std::io::Result<()> {
+    sockopt::set_socket_passcred(listener, true)?;
+    let _ = conduit::refuse_descriptors(listener);
+    Ok(())
+}
+
+/// Closes a connection of `user` that is not taken, without waiting for descriptors that the client left in it.
+pub fn turn_away(socket: OwnedFd, user: u32) {
+    // After that nothing more can come.
+    let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    if !conduit::is_drained(socket.as_fd()) {
+        close_elsewhere(user, vec![socket]);
+    }
 }
 
 /// A client of this node that asked for a channel and waits for the other end.
@@ -60,15 +82,22 @@ impl Guest {
     /// # Errors
     /// [`ConnectError`].
     pub fn receive(socket: OwnedFd, client: &Client, limit: Duration) -> Result<Self, ConnectError> {
-        let socket = guarded(socket)?;
+        let mut socket = guarded(socket)?;
         let until = after(limit);
-        wait_for_room(until)?;
-        let (bytes, came, process) = receive_packet(&socket, until)?;
+        check_room(socket.user())?;
+        // The one that comes with the request. Linux before 6.16 has refused none.
+        let _ = conduit::accept_descriptors(socket.as_fd());
+        conduit::send(socket.as_fd(), &WELCOME, &[], false).map_err(failed("sendmsg"))?;
+        let (bytes, came, process) = receive_packet(&socket, Room::One, until)?;
         let Some((hello, wish)) = Wish::decode(&bytes) else {
-            close_elsewhere(came);
+            close_elsewhere(socket.user(), came);
             return Err(ConnectError::Handshake("the process sent no request for a channel"));
         };
-        let theirs = theirs(Some(hello), came, process)?;
+        let theirs = theirs(&socket, Some(hello), came, process)?;
+        if let Err(error) = socket.refuse_descriptors() {
+            close_elsewhere(socket.user(), vec![theirs.memory]);
+            return Err(error);
+        }
         let own = Own::prepare(client, 0)?;
         let (greeting, descriptor) = own.copy()?;
         let (peer, session) = own.meet(client, socket, theirs, (until, limit))?;
@@ -110,7 +139,7 @@ impl Guest {
         hello.longest = longest;
         let answer = answer(&hello, user);
         let sent = conduit::send(self.peer.socket.as_fd(), &answer, &[self.descriptor.as_fd()], false);
-        sent.map_err(crate::connection::failed("sendmsg"))?;
+        sent.map_err(failed("sendmsg"))?;
         Ok(Relay {
             peer: self.peer,
             session: self.session,
@@ -311,9 +340,11 @@ impl Relay {
     /// # Errors
     /// [`Violation`].
     pub fn arm(&mut self) -> Result<bool, Violation> {
-        // This process may lack the room for a descriptor, but none was to come.
-        if self.peer.socket.take_in().is_err() || self.peer.socket.holds_descriptors() {
-            return Err(Violation::NotRemote);
+        match self.peer.socket.take_in() {
+            Ok(_) if !self.peer.socket.holds_descriptors() => {}
+            // Of this process, and no mistake of the client's. The packet is still there.
+            Err(NoDescriptor::Shortage(_)) => {}
+            Ok(_) | Err(NoDescriptor::Broken(_)) => return Err(Violation::NotRemote),
         }
         let _ = self.peer.socket.had_room();
         self.peer.arm(RECEIVER_PARKED);
@@ -329,8 +360,25 @@ impl Relay {
     }
 }
 
+impl Drop for Relay {
+    /// Ends the connection at once, and wakes the client, which would notice it with its next look at the socket only.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(self.peer.descriptor(), rustix::net::Shutdown::Both);
+        self.peer.wake(FOR_MESSAGES);
+        self.peer.wake(FOR_ROOM);
+    }
+}
+
 impl AsFd for Relay {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.peer.descriptor()
+    }
+}
+
+#[cfg(test)]
+impl Relay {
+    /// Treats the socket as on Linux before 6.16.
+    pub(crate) fn examine(&mut self) -> Result<(), ConnectError> {
+        Arc::get_mut(&mut self.peer).map_or(Ok(()), |peer| peer.socket.examine())
     }
 }

@@ -9,14 +9,18 @@
 //! To each process its own link is the other end of an ordinary connection, of which it carries the slots. The kernel tells the link
 //! the user of a process; the links tell each other. Frames are lent by grants to the user of the other node; nothing is mapped there.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memferry::{Client, NodeName};
+use memferry_shm::conduit;
 
+use crate::closing::close_elsewhere;
 use crate::connection::{
-    HELLO_BYTES, Hello, Options, Own, after, connected, failed, poll_until, readable, receive_packet, theirs,
+    HELLO_BYTES, Hello, Options, Own, Room, after, connected, failed, poll_until, readable, receive_packet,
+    theirs,
 };
 use crate::error::{ConnectError, LinkRefusal};
 use crate::peer::{Reach, RemoteUser};
@@ -26,6 +30,9 @@ use crate::socket::Socket;
 
 /// Where the link of a node takes channels, unless its administrator chose another place.
 pub const CHANNELS: &str = "/run/memferry-link/channels.sock";
+
+/// What a link says to a client whose request it takes: before, Linux refuses the memory that comes with it.
+pub(crate) const WELCOME: [u8; 8] = *b"MFERLNK1";
 
 /// Bytes of a channel's name at most.
 const NAME_BYTES: usize = 32;
@@ -54,7 +61,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    fn encode(&self, hello: &Hello) -> Vec<u8> {
+    pub(crate) fn encode(&self, hello: &Hello) -> Vec<u8> {
         let (purpose, name, users) = match self {
             Self::Listen { name, from } => (LISTEN, name, &from[..]),
             Self::Connect { name, to } => (CONNECT, name, std::slice::from_ref(to)),
@@ -212,17 +219,25 @@ fn meet(
 ) -> Result<Option<(Sender, Receiver)>, ConnectError> {
     let own = Own::prepare(client, options.longest)?;
     let socket = connected(channels, options.handshake)?;
+    let handshake = after(options.handshake);
+    if !is_readable(&socket, [until, handshake].into_iter().flatten().min())? {
+        if until.is_some_and(|until| until <= Instant::now()) {
+            return Ok(None);
+        }
+        return Err(ConnectError::Handshake("the link of this node did not answer in time"));
+    }
+    take_welcome(&socket)?;
     own.send(&socket, &wish.encode(&own.hello))?;
     if !is_readable(&socket, until)? {
         return Ok(None);
     }
-    let (bytes, came, process) = receive_packet(&socket, after(options.handshake))?;
+    let (bytes, came, process) = receive_packet(&socket, Room::Any, after(options.handshake))?;
     if let (true, Some(why)) = (came.is_empty(), decode_refusal(&bytes)) {
         return Err(why.into());
     }
     let parts = if bytes.len() == ANSWER_BYTES { bytes.split_first_chunk::<HELLO_BYTES>() } else { None };
     let hello = parts.and_then(|(hello, _)| Hello::decode(hello));
-    let mut theirs = theirs(hello, came, process)?;
+    let mut theirs = theirs(&socket, hello, came, process)?;
     let user = parts.and_then(|(_, user)| take_user(user.first_chunk()?));
     let user = user.ok_or(ConnectError::Handshake("the link names no user of another node"))?;
     theirs.remote = Some(user);
@@ -233,6 +248,19 @@ fn meet(
     let reach = session.map_or(Reach::Nothing, |_| Reach::Remote(user));
     let sender = Sender::new(Arc::clone(&peer), client.clone(), reach, longest);
     Ok(Some((sender, Receiver::new(peer, client.clone(), reach, (options.longest, options.admission)))))
+}
+
+/// Receives what a link says when it takes a request.
+fn take_welcome(socket: &Socket) -> Result<(), ConnectError> {
+    let mut came = Vec::new();
+    let said = conduit::receive_with_one(socket.as_fd(), &mut came);
+    close_elsewhere(socket.user(), came);
+    match said {
+        Ok((bytes, _)) if bytes == WELCOME => Ok(()),
+        Err(conduit::ReceiveError::Closed) => Err(LinkRefusal::Busy.into()),
+        Err(conduit::ReceiveError::System(source)) => Err(failed("recvmsg")(source)),
+        _ => Err(ConnectError::Handshake("what listens is no link, or one of another version")),
+    }
 }
 
 fn is_readable(socket: &Socket, until: Option<Instant>) -> Result<bool, ConnectError> {
@@ -318,7 +346,7 @@ mod tests {
         for why in LinkRefusal::ALL {
             assert_eq!(decode_refusal(&refusal(why)), Some(why));
         }
-        assert_eq!(decode_refusal(&4_u32.to_le_bytes()), None);
+        assert_eq!(decode_refusal(&5_u32.to_le_bytes()), None);
         assert_eq!(decode_refusal(&[0; 3]), None);
     }
 

@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 use memferry::{ForkGuard, Forked};
 use memferry_shm::conduit::{self, ReceiveError};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use crate::closing::close_elsewhere;
+use crate::error::ConnectError;
 use crate::wire::{EXPORTS, ROOM_NEWS, Violation};
 
 /// Packets received per call if the system does not report how many wait.
@@ -58,6 +60,8 @@ pub(crate) struct Socket {
     kept: Mutex<VecDeque<Option<(u32, OwnedFd)>>>,
     /// A wake-up for room was received and not reported yet.
     room: AtomicBool,
+    /// The other end has no reason to send descriptors, and Linux does not refuse them: packets are looked at first.
+    examines: bool,
     guard: ForkGuard,
 }
 
@@ -66,11 +70,38 @@ impl Socket {
         let guard = ForkGuard::new()?;
         let kept = Default::default();
         let room = Default::default();
-        Ok(Self { socket: Some(socket), kept, room, guard })
+        Ok(Self { socket: Some(socket), kept, room, examines: false, guard })
     }
 
     pub(crate) fn check_fork(&self) -> Result<(), Forked> {
         self.guard.check()
+    }
+
+    /// The user of the other end, as the kernel says.
+    pub(crate) fn user(&self) -> u32 {
+        conduit::peer_user(self.as_fd()).unwrap_or(u32::MAX)
+    }
+
+    /// From now on no descriptor is received. Linux refuses them, from 6.16; before, packets are looked at before they are received.
+    /// Fails if a packet waits already.
+    pub(crate) fn refuse_descriptors(&mut self) -> Result<(), ConnectError> {
+        let refused = conduit::refuse_descriptors(self.as_fd()).is_ok();
+        if !conduit::is_drained(self.as_fd()) {
+            return Err(ConnectError::Handshake("the process sent more than its request"));
+        }
+        if !refused {
+            self.examine()?;
+        }
+        Ok(())
+    }
+
+    /// Looks for descriptors in each packet before it is received.
+    pub(crate) fn examine(&mut self) -> Result<(), ConnectError> {
+        // With the sender's process every packet would look as if it had some.
+        let set = sockopt::set_socket_passcred(self.as_fd(), false);
+        set.map_err(|source| ConnectError::System { step: "setsockopt", source: source.into() })?;
+        self.examines = true;
+        Ok(())
     }
 
     /// Sends a descriptor under the number of its export.
@@ -92,6 +123,10 @@ impl Socket {
         // Each valid packet is one number. The first packet is received even if it is empty.
         let waiting = rustix::io::ioctl_fionread(self.as_fd()).map(|bytes| bytes / size_of::<u32>() as u64);
         for _ in 0..waiting.unwrap_or(UNKNOWN).max(1) {
+            // Received, they would be descriptors of this process, and slow to close.
+            if self.examines && matches!(conduit::peek(self.as_fd(), &mut []), Ok((_, true))) {
+                return Err(Violation::NotRemote.into());
+            }
             let mut came = Vec::new();
             let received = conduit::receive_into(self.as_fd(), false, &mut came);
             let number = received.map(|bytes| bytes.try_into().ok().map(u32::from_le_bytes));
@@ -113,7 +148,7 @@ impl Socket {
                     self.room.fetch_or(news == ROOM_NEWS, Ordering::Relaxed);
                 }
                 (_, came) => {
-                    close_elsewhere(came.map_or_else(|several| several, Vec::from));
+                    close_elsewhere(self.user(), came.map_or_else(|several| several, Vec::from));
                     return Err(Violation::NoDescriptor.into());
                 }
             }
@@ -152,7 +187,8 @@ impl Socket {
             Some(Some((named, descriptor))) if named == index => Ok(descriptor),
             Some(None) => Err(NoDescriptor::Shortage(Errno::MFILE)),
             other => {
-                close_elsewhere(other.flatten().into_iter().map(|(_, descriptor)| descriptor).collect());
+                let others = other.flatten().into_iter().map(|(_, descriptor)| descriptor);
+                close_elsewhere(self.user(), others.collect());
                 Err(Violation::NoDescriptor.into())
             }
         }
@@ -170,12 +206,14 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        let Some(socket) = self.socket.take() else { return };
+        let user = conduit::peer_user(socket.as_fd()).unwrap_or(u32::MAX);
         let kept = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
         let kept = kept.into_iter().flatten().map(|(_, descriptor)| descriptor);
-        let all = self.socket.take().into_iter().chain(kept).collect();
+        let all = std::iter::once(socket).chain(kept).collect();
         // A forked child holds copies, whose close ends nothing, and must not start a thread.
         if self.check_fork().is_ok() {
-            close_elsewhere(all);
+            close_elsewhere(user, all);
         }
     }
 }

@@ -32,6 +32,8 @@ mod mover;
 mod ninep;
 mod output;
 mod overlay;
+#[cfg(test)]
+mod pages;
 mod picture;
 mod policy;
 mod profile;

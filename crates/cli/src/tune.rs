@@ -6,7 +6,7 @@
 //! --engine: a service with an engine process, and one without ─► a length ─► agreement ─► the configuration file
 //! ```
 //!
-//! Engines obey the profile, so none is written where the measurements disagree. `memferry_service::profile` measures and stores. A
+//! Engines use the profile, so none is written where the measurements disagree. `memferry_service::profile` measures and stores. A
 //! running service keeps the thresholds that it was started with.
 
 mod agreement;

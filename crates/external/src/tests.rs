@@ -2,13 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::{ClientEnd, ServiceEnd};
-use memferry_shm::storage::MappedWords;
+use memferry_shm::queue_pair::{ClientEnd, ParkedWord, ServiceEnd};
+use memferry_shm::storage::{MappedWords, RingStorage};
 use memferry_transfer::{
     CacheHint, Completion, Copy2d, Count2d, Descriptor, Engine, EngineCompletion, EngineKind, Failure,
     Handle, Lists, Memory, Operation, Operations, Outcome, PixelSize, Plane, Region, Segment, Span, wire,
@@ -16,7 +17,9 @@ use memferry_transfer::{
 use rustix::event::EventfdFlags;
 
 use crate::layout::EngineLayout;
-use crate::{EngineDescription, EngineEnd, ExternalEngine, ExternalFrame, Fault, Lost, Work};
+use crate::{
+    DescriptionError, EngineDescription, EngineEnd, ExternalEngine, ExternalFrame, Fault, Lost, Work,
+};
 
 const STALL: Duration = Duration::from_millis(40);
 const CAPACITY: u32 = 8;
@@ -248,6 +251,24 @@ fn cancels_reach_the_engine() {
     let completions = pair.poll();
     assert_eq!(completions[0].outcome.result, Err(Failure::Cancelled));
     assert_eq!(completions[0].outcome.bytes_done, 7);
+}
+
+#[test]
+fn a_cancel_wakes_only_an_engine_that_sleeps() {
+    let words = |mapping: &Mapping| MappedWords::new(mapping.clone()).unwrap();
+    for parked in [0, 1] {
+        let mut pair = Pair::new();
+        let mut engine = pair.engine();
+        let ticket = pair.broker.post(Descriptor::new(1, copy(100)).unwrap()).unwrap();
+        pair.broker.ring_doorbell();
+        assert!(engine.next_work().is_some());
+        let flag = pair.layout.parked_words(&words(&pair.own)).unwrap();
+        ParkedWord::new(flag, 0).unwrap().set(parked);
+        let wake = pair.layout.wake_word(&words(&pair.service)).unwrap();
+        let before = wake.word(0).load(Ordering::Relaxed);
+        pair.broker.cancel(ticket);
+        assert_eq!(wake.word(0).load(Ordering::Relaxed) - before, parked);
+    }
 }
 
 #[test]
@@ -600,4 +621,25 @@ fn jobs_that_wait_end_when_the_engine_is_lost() {
     let ended: Vec<_> =
         pair.poll().iter().map(|ended| (ended.ticket.channel, ended.outcome.result)).collect();
     assert_eq!(ended, [(1, Err(Failure::EngineReset))], "the other one may touch memory");
+}
+
+#[test]
+fn each_number_of_a_description_is_checked() {
+    let good = EngineDescription::default();
+    let longest = good.longest_bytes;
+    assert_eq!(EngineDescription { shortest_bytes: longest, ..good }.check(), Ok(()));
+    assert_eq!(EngineDescription { alignment_bytes: 2 << 20, channels: 1 << 12, ..good }.check(), Ok(()));
+    for (longest, shortest) in [(0, 0), (longest + 1, 0), (longest, longest + 1), (100, 101)] {
+        let bad = EngineDescription { longest_bytes: longest, shortest_bytes: shortest, ..good };
+        assert_eq!(bad.check(), Err(DescriptionError::Lengths { shortest, longest }));
+    }
+    for bytes in [0, 3, 4 << 20] {
+        let bad = EngineDescription { alignment_bytes: bytes, ..good };
+        assert_eq!(bad.check(), Err(DescriptionError::Alignment(bytes)));
+    }
+    for channels in [0, (1 << 12) + 1] {
+        assert_eq!(EngineDescription { channels, ..good }.check(), Err(DescriptionError::Channels(channels)));
+    }
+    let none = EngineDescription { operations: Operations::empty(), ..good };
+    assert_eq!(none.check(), Err(DescriptionError::Operations(0)));
 }

@@ -446,9 +446,8 @@ fn offset_and_length(region: &Region) -> Result<(u64, u64), CallError> {
     Ok((region.offset(), region.length()))
 }
 
-/// Rights on memory that were granted to another client. The grant ends when it is revoked, its time is over or the frame's memory is given
-/// back.
-/// Dropping this value does not revoke it: [`Client::revoke`] takes the token.
+/// Rights on memory that were granted to another client. The grant ends when it is revoked, its time is over or the frame's memory is
+/// given back. Dropping this value does not revoke it: [`Client::revoke`] takes the token.
 ///
 /// ```
 /// use memferry::{Client, Grantee, Rights};

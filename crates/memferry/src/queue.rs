@@ -82,7 +82,7 @@ pub enum SubmitReason {
     #[error(transparent)]
     Invalid(InvalidTransfer),
     /// A frame belongs to another client. Clones of a client count as the same client.
-    #[error("a frame of this transfer belongs to another client")]
+    #[error("a frame of this transfer belongs to another client; submit it to a queue of that client")]
     ForeignFrame,
     /// A loop cannot be run alone, because it repeats the transfers submitted after it.
     #[error("a loop cannot be run alone; submit it with the transfers it repeats")]

@@ -136,7 +136,7 @@ impl Service {
         bus_error::install().map_err(failed("installing the memory error handler"))?;
         let handles = WorkerHandle::all(config.workers as usize).map_err(failed("preparing a worker"))?;
         let for_team = handles.clone();
-        // No helpers in the idle class: a helper that the kernel does not schedule delays the copy it helps with.
+        // No copy team in the idle class: a member that the kernel does not schedule delays the copy that it shares.
         let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
         let team = Arc::new(CopyTeam::new(members, move |number| for_team[number].wake()));
         let fences = Fences::register();
@@ -184,6 +184,11 @@ impl Service {
     /// The fences that order parking flags of this process.
     pub fn fences(&self) -> Fences {
         self.fences
+    }
+
+    /// The fences of a queue pair: those of this process, if membarrier may order the parking flags of its client, too.
+    fn fences_with(&self, is_asymmetric: bool) -> Fences {
+        if is_asymmetric { self.fences } else { Fences::Full }
     }
 
     /// Readable when [`process_events`](Self::process_events) has work.
@@ -555,7 +560,7 @@ impl Service {
                 TakeError::System(error) => no_resources(&error),
             }
         })?;
-        let fences = if asymmetric_fences { self.fences } else { Fences::Full };
+        let fences = self.fences_with(asymmetric_fences);
         let memories = MappedWords::new(memory).zip(MappedWords::new(half.mapping.clone()));
         let end = memories.and_then(|(client, own)| ServiceEnd::new(layout, client, own, fences).ok());
         let descriptor = half.descriptor.try_clone();
@@ -773,3 +778,6 @@ pub(crate) fn refused_capability(error: &CapabilityError) -> Refusal {
     let quota = matches!(error, CapabilityError::Quota { .. });
     refusal(if quota { RefusalKind::Quota } else { RefusalKind::Capability }, error)
 }
+
+#[cfg(test)]
+mod tests;

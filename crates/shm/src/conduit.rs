@@ -23,6 +23,11 @@ const CONTROL_BYTES: usize = unsafe {
     libc::CMSG_SPACE((KERNEL_DESCRIPTORS * size_of::<libc::c_int>()) as u32)
         + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
 } as usize;
+/// Room for one descriptor and the sender's credentials.
+// SAFETY: as above.
+const ONE_BYTES: usize = unsafe {
+    libc::CMSG_SPACE(size_of::<libc::c_int>() as u32) + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
+} as usize;
 
 /// `SO_PASSRIGHTS` (Linux 6.16); the same number on all supported architectures.
 pub const SO_PASSRIGHTS: libc::c_int = 83;
@@ -91,6 +96,23 @@ pub fn receive_introduced(
     Ok((received.bytes, received.process))
 }
 
+/// As [`receive_introduced`] without waiting, for a packet that may have one descriptor: of more, Linux gives this process one or two and
+/// closes the others before the call returns, which takes as long as their sender likes.
+///
+/// # Errors
+/// [`ReceiveError`]; [`ReceiveError::TooManyDescriptors`] for more.
+pub fn receive_with_one(
+    socket: BorrowedFd<'_>,
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<(Vec<u8>, Option<u32>), ReceiveError> {
+    let mut control = [0u64; ONE_BYTES.div_ceil(8)];
+    let received = receive_with(socket, false, MAXIMUM_BYTES, (&mut control, descriptors))?;
+    if received.lost_descriptors {
+        return Err(ReceiveError::TooManyDescriptors);
+    }
+    Ok((received.bytes, received.process))
+}
+
 /// Result of [`receive_up_to`].
 #[derive(Debug)]
 pub struct ReceivedPacket {
@@ -111,12 +133,20 @@ pub fn receive_up_to(
     limit: usize,
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<ReceivedPacket, ReceiveError> {
-    let mut bytes = vec![0; limit];
     let mut control = [0u64; CONTROL_BYTES.div_ceil(8)];
+    receive_with(socket, wait, limit, (&mut control, descriptors))
+}
+
+fn receive_with(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+    limit: usize,
+    (control, descriptors): (&mut [u64], &mut Vec<OwnedFd>),
+) -> Result<ReceivedPacket, ReceiveError> {
+    let mut bytes = vec![0; limit];
     let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
-    let mut attempt = || {
-        rustix::io::retry_on_intr(|| receive_message(socket, &mut bytes, &mut control, flags, descriptors))
-    };
+    let mut attempt =
+        || rustix::io::retry_on_intr(|| receive_message(socket, &mut bytes, control, flags, descriptors));
     // A peer that closed before it read our message causes ECONNRESET once. Its earlier messages are still queued.
     let received = match attempt() {
         Err(Errno::CONNRESET) => attempt(),
@@ -440,6 +470,29 @@ mod tests {
         rustix::net::sockopt::set_socket_passcred(&theirs, true).unwrap();
         assert_eq!(exchange(), (b"hello".to_vec(), Some(std::process::id())));
         assert_eq!(descriptors.len(), 2);
+    }
+
+    #[test]
+    fn a_short_control_buffer_takes_few_descriptors() {
+        let (ours, theirs) = pair();
+        rustix::net::sockopt::set_socket_passcred(&theirs, true).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+        let mut send_many = |count: usize| {
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let many = vec![ours.as_fd(); count];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+            rustix::net::sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+        };
+        send_many(200);
+        let mut came = Vec::new();
+        assert_eq!(receive_with_one(theirs.as_fd(), &mut came), Err(ReceiveError::TooManyDescriptors));
+        assert!(came.len() <= 2, "{} descriptors", came.len());
+        came.clear();
+        send_many(1);
+        let received = receive_with_one(theirs.as_fd(), &mut came);
+        assert_eq!(received, Ok((b"x".to_vec(), Some(std::process::id()))));
+        assert_eq!(came.len(), 1);
+        assert_eq!(receive_with_one(theirs.as_fd(), &mut came), Err(ReceiveError::WouldBlock));
     }
 
     #[test]

@@ -307,8 +307,7 @@ fn a_released_fault_says_what_remains() {
 
 #[test]
 fn each_operation_continues_where_it_stopped() {
-    let at = 0x1003_u32;
-    let rest = |operation| {
+    let rest_from = |operation: Operation, at: u32| {
         let (mut queue, _, memory) = queue();
         let ticket = queue.submit(&Request::new(operation)).unwrap();
         let write = operation.reads() == [None; 2];
@@ -318,6 +317,8 @@ fn each_operation_continues_where_it_stopped() {
         assert!(matches!(queue.poll().unwrap().outcome, Outcome::Faulted(_)), "{operation:?}");
         queue.release(ticket).unwrap()
     };
+    let at = 0x1003;
+    let rest = |operation| rest_from(operation, at);
     let bytes = 0x2000;
     let left = bytes - at;
     let pattern = 0x0807_0605_0403_0201;
@@ -328,6 +329,10 @@ fn each_operation_continues_where_it_stopped() {
     assert_eq!(rest(compared), Operation::ComparePattern { pattern: turned, source: 0x2003, bytes: left });
     let crc = Operation::Crc { source: 0x1000, bytes, seed: 5 };
     assert_eq!(rest(crc), Operation::Crc { source: 0x2003, bytes: left, seed: 0x77 });
+    assert_eq!(rest_from(crc, 0), crc, "no byte, no CRC");
+    let both = Operation::CopyCrc { source: 0x1000, destination: 0x8000, bytes, seed: 5 };
+    let both_rest = Operation::CopyCrc { source: 0x2003, destination: 0x9003, bytes: left, seed: 0x77 };
+    assert_eq!((rest(both), rest_from(both, 0)), (both_rest, both));
     let dual = Operation::Dualcast { source: 0x1000, destinations: [0x8000, 0xC000], bytes };
     let dual_rest = Operation::Dualcast { source: 0x2003, destinations: [0x9003, 0xD003], bytes: left };
     assert_eq!(rest(dual), dual_rest);

@@ -373,6 +373,30 @@ fn quarantines_a_channel_after_the_timeout() {
 }
 
 #[test]
+fn gives_back_only_channels_that_do_not_work() {
+    let (mut driver, mut channel) = ready();
+    driver.io.set(at(Register::Chansts), 4, u32::from(TransferState::Active.into_bits()));
+    channel = driver.release(channel).unwrap_err();
+    assert_eq!(
+        (driver.take(1), driver.io.writes.as_slice()),
+        (Err(TakeError::Taken { index: 1 }), [].as_slice())
+    );
+    driver.io.set(at(Register::Chansts), 4, u32::from(TransferState::Suspended.into_bits()));
+    driver.release(channel).unwrap();
+    assert_eq!(driver.io.writes, [(at(Register::Chanctrl), 2, 0)]);
+    let channel = driver.take(1).unwrap();
+    driver.open(&channel, RING, TIMEOUT).unwrap();
+    driver.io.unresponsive = true;
+    assert!(driver.recover(&channel, TIMEOUT).is_err() && driver.is_quarantined(&channel));
+    driver.io.writes.clear();
+    driver.release(channel).unwrap();
+    assert_eq!(
+        (driver.take(1), driver.io.writes.as_slice()),
+        (Err(TakeError::Taken { index: 1 }), [].as_slice())
+    );
+}
+
+#[test]
 fn resumes_and_rewinds_only_stopped_channels() {
     let (mut driver, channel) = ready();
     let mut outcomes = |state: TransferState| {

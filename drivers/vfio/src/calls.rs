@@ -156,15 +156,19 @@ pub(crate) fn iommu(container: BorrowedFd<'_>) -> io::Result<(Vec<Range>, u64)> 
         check(unsafe { libc::ioctl(container.as_raw_fd(), IOMMU_GET_INFO as _, buffer.as_mut_ptr()) })?;
         let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let needed = word(&bytes, 0).unwrap_or(least);
-        if needed <= wanted {
-            let page_sizes = long(&bytes, 8).unwrap_or(0);
-            return Ok((ranges(&bytes), page_sizes));
+        match larger(needed, wanted)? {
+            Some(needed) => wanted = needed,
+            None => return Ok((ranges(&bytes), long(&bytes, 8).unwrap_or(0))),
         }
-        if needed > MOST_INFO_BYTES {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        wanted = needed;
     }
+}
+
+/// The bytes to ask with next if the kernel needs more than were `wanted`.
+fn larger(needed: u32, wanted: u32) -> io::Result<Option<u32>> {
+    if needed > MOST_INFO_BYTES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok((needed > wanted).then_some(needed))
 }
 
 /// The ranges in what `IOMMU_GET_INFO` wrote; of a kernel that says none, those that every IOMMU of such machines has.
@@ -255,6 +259,14 @@ mod tests {
         let found = ranges(&info(VFIO_IOMMU_INFO_CAPS, 24, &chain));
         let range = |first, last| Range { first, last };
         assert_eq!(found, [range(0, 0xFEDF_FFFF), range(0xFEF0_0000, (1 << 39) - 1)]);
+    }
+
+    #[test]
+    fn a_kernel_that_needs_more_is_asked_again() {
+        assert_eq!((larger(0, 24).unwrap(), larger(24, 24).unwrap()), (None, None));
+        assert_eq!(larger(25, 24).unwrap(), Some(25));
+        assert_eq!(larger(MOST_INFO_BYTES, 24).unwrap(), Some(MOST_INFO_BYTES));
+        assert_eq!(larger(MOST_INFO_BYTES + 1, 24).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memferry::{Client, NodeName};
-use memferry_bulk::relay::{Carried, Closed, Guest, Relay, Wish};
+use memferry_bulk::relay::{self, Carried, Closed, Guest, Relay, Wish};
 use memferry_bulk::{LinkRefusal, RemoteUser, Violation};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -118,8 +118,7 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     let open = || rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
     let address = SocketAddrUnix::new(path)?;
     let socket = open()?;
-    // The kernel adds the sender's process to each packet.
-    sockopt::set_socket_passcred(&socket, true)?;
+    relay::prepare(socket.as_fd())?;
     if let Err(error) = rustix::net::bind(&socket, &address) {
         let ended = rustix::net::connect(open()?, &address) == Err(rustix::io::Errno::CONNREFUSED);
         let is_socket = || {
@@ -179,11 +178,15 @@ fn take_clients(listener: &OwnedFd, client: &Client, channels: &Channels) {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        let Ok(peer) = sockopt::socket_peercred(&socket) else { continue };
+        let Ok(peer) = sockopt::socket_peercred(&socket) else {
+            relay::turn_away(socket, u32::MAX);
+            continue;
+        };
         let user = peer.uid.as_raw();
         // A client that is not taken sees the end of the connection.
         let Some(stranger) = strangers.admit(user) else {
             refusals.tell(format_args!("a process of user {user} was refused: too many ask for channels"));
+            relay::turn_away(socket, user);
             continue;
         };
         let client = client.clone();

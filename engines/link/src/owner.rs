@@ -47,7 +47,7 @@ pub(crate) enum OwnerError {
     Queue(#[from] OpenError),
     #[error("the service does not say which run of it this is: {0}")]
     Identify(#[from] CallError),
-    #[error("the service is lost")]
+    #[error("the service is lost; see its log")]
     Lost,
 }
 

@@ -131,7 +131,7 @@ fn may_ask(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
 }
 
-/// Text without what a terminal would obey.
+/// Text without control characters, which would control a terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }

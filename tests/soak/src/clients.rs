@@ -156,7 +156,7 @@ pub(crate) fn handle_line(client: &mut Running, text: &str, history: &History, r
             report.count(match what {
                 "lost" => "losses of the service that clients met with",
                 "ended" => "sessions that the service ended for lack of descriptors",
-                _ if kind == "lingering" => "sessions given up because a lost engine process did not exit",
+                _ if kind == "lingering" => "sessions given up because an engine process kept a request when it was lost or the service stopped",
                 _ => "calls that were refused for lack of what they need",
             });
             if !history.explains(client, what, process, kind) {

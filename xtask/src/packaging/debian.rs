@@ -35,19 +35,19 @@ const LINK: &str = "memferry-link";
 const PROVIDER: &str = "libmemferry-fi";
 /// Devices for virtual machines.
 const DEVICE: &str = "memferry-device";
-/// Packages with crates of others, the crate that each contains, and its workspace.
-const WITH_CRATES: [(&str, &str, Workspace); 11] = [
-    ("memferry", package::CLI, PRODUCT_WORKSPACE),
-    (ENGINE_CUDA, package::ENGINE_CUDA, PRODUCT_WORKSPACE),
-    (ENGINE_IOAT, package::ENGINE_IOAT, PRODUCT_WORKSPACE),
-    (LINK, package::LINK, PRODUCT_WORKSPACE),
-    (ENGINE_DSA, package::ENGINE_DSA, PRODUCT_WORKSPACE),
-    (DEVICE, package::DEVICE, RESEARCH_WORKSPACE),
-    ("libmemferry0", package::C, PRODUCT_WORKSPACE),
-    ("libmemferry-dev", package::C, PRODUCT_WORKSPACE),
-    ("libmemferry-engine0", package::ENGINE_C, PRODUCT_WORKSPACE),
-    (ENGINE_DEVELOPMENT, package::ENGINE_C, PRODUCT_WORKSPACE),
-    ("python3-memferry", package::PYTHON, PRODUCT_WORKSPACE),
+/// Packages with crates of others, the crates that each is built of, and their workspace.
+pub(super) const WITH_CRATES: [(&str, &[&str], Workspace); 11] = [
+    ("memferry", &[package::CLI, package::PRELOAD, package::RECORDER], PRODUCT_WORKSPACE),
+    (ENGINE_CUDA, &[package::ENGINE_CUDA], PRODUCT_WORKSPACE),
+    (ENGINE_IOAT, &[package::ENGINE_IOAT], PRODUCT_WORKSPACE),
+    (LINK, &[package::LINK], PRODUCT_WORKSPACE),
+    (ENGINE_DSA, &[package::ENGINE_DSA], PRODUCT_WORKSPACE),
+    (DEVICE, &[package::DEVICE], RESEARCH_WORKSPACE),
+    ("libmemferry0", &[package::C], PRODUCT_WORKSPACE),
+    ("libmemferry-dev", &[package::C], PRODUCT_WORKSPACE),
+    ("libmemferry-engine0", &[package::ENGINE_C], PRODUCT_WORKSPACE),
+    (ENGINE_DEVELOPMENT, &[package::ENGINE_C], PRODUCT_WORKSPACE),
+    ("python3-memferry", &[package::PYTHON], PRODUCT_WORKSPACE),
 ];
 
 /// Checks each manual page below folders; pages of other packages need not be installed.
@@ -139,12 +139,12 @@ fn lay_out(
     tree::module(built, &prefix("memferry-dkms")?, version)?;
     let rustc = output(&Line::new("rustc").arg("-vV").within(&work.place.root)).unwrap_or_default();
     let host = toolchains::host(&rustc).ok_or_else(|| Failure::setup("rustc does not run"))?;
-    for (package, crate_name, workspace) in WITH_CRATES {
+    for (package, crates, workspace) in WITH_CRATES {
         let docs = stage.join(package).join("usr/share/doc").join(package);
         make(&docs)?;
         write(
             &docs.join("third-party-licences"),
-            licences::of(crate_name, &work.place.at(workspace.folder), host)?,
+            licences::of(crates, &work.place.at(workspace.folder), host)?,
         )?;
     }
     Ok(())
@@ -190,6 +190,19 @@ mod tests {
     fn version_is_the_workspaces() {
         assert_eq!(version("[workspace.package]\nversion = \"1.2.3\"\n").unwrap(), "1.2.3");
         assert!(version("[package]\nversion = \"1.2.3\"\n").is_err());
+    }
+
+    #[test]
+    fn every_package_with_programs_brings_notices() {
+        let control = include_str!("../../../packaging/debian/control");
+        let packages: Vec<&str> = control.lines().filter_map(|line| line.strip_prefix("Package: ")).collect();
+        // In C: a provider that loads libmemferry0, and the sources of the module.
+        let others = [PROVIDER, "memferry-dkms"];
+        let with_crates = |name: &str| WITH_CRATES.iter().any(|(with, ..)| *with == name);
+        for name in &packages {
+            assert!(with_crates(name) != others.contains(name), "{name}");
+        }
+        assert_eq!(packages.len(), WITH_CRATES.len() + others.len());
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub(crate) fn lacks(target: &Path, built: &Path) -> Option<String> {
 fn lacks_of_list(is_wheel: bool, name: &str, list: &str) -> Option<String> {
     let tags: &[&str] = if is_wheel { &["-cp311-abi3-", "manylinux"] } else { &[] };
     let tag = tags.iter().find(|tag| !name.contains(**tag)).map(|tag| format!("the tag {tag}"));
-    let files = ["LICENSE-APACHE", "LICENSE-MIT"];
+    let files = ["LICENSE-APACHE", "LICENSE-MIT", "memferry/third-party-licences"];
     let file = files.iter().find(|file| !list.contains(**file)).map(|file| format!("the file {file}"));
     tag.or(file)
 }
@@ -160,13 +160,19 @@ mod tests {
 
     #[test]
     fn licences_and_tags_are_missed() {
-        let list = "memferry.dist-info/licenses/LICENSE-APACHE\nmemferry.dist-info/licenses/LICENSE-MIT\n";
+        let licences =
+            "memferry.dist-info/licenses/LICENSE-APACHE\nmemferry.dist-info/licenses/LICENSE-MIT\n";
+        let list = &format!("{licences}memferry/third-party-licences\n");
         let wheel = |tags: &str| format!("memferry-0.1.0-{tags}_x86_64.whl");
         let lacks = |name: &str, list| lacks_of_list(name.ends_with("whl"), name, list);
         assert_eq!(lacks(&wheel("cp311-abi3-manylinux_2_34"), list), None);
         assert_eq!(lacks("memferry-0.1.0.tar.gz", list), None);
         assert_eq!(lacks(&wheel("cp311-abi3-linux"), list).unwrap(), "the tag manylinux");
         assert_eq!(lacks(&wheel("cp311-cp311-manylinux_2_34"), list).unwrap(), "the tag -cp311-abi3-");
+        assert_eq!(
+            lacks("memferry-0.1.0.tar.gz", licences).unwrap(),
+            "the file memferry/third-party-licences"
+        );
         assert_eq!(lacks("memferry-0.1.0.tar.gz", "LICENSE-APACHE").unwrap(), "the file LICENSE-MIT");
     }
 

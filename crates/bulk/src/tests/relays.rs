@@ -5,11 +5,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use memferry::{Client, GrantToken};
+use memferry_shm::conduit;
 use memferry_shm::storage::RingStorage;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::relay::{Carried, Closed, Guest, Relay, Wish};
-use crate::wire::{AREA_BYTES, PIECE_BYTES, RETIRED, SLOTS, Slot, Violation};
+use super::trouble::lingering;
+use crate::closing::{check_room, threads_of};
+use crate::connection::Own;
+use crate::relay::{Carried, Closed, Guest, Relay, Wish, prepare, turn_away};
+use crate::wire::{
+    AREA_BYTES, ASLEEP, MESSAGE_WAKE, PIECE_BYTES, RECEIVER_PARKED, RETIRED, ROOM_WAKE, SENDER_PARKED, SLOTS,
+    Slot, Violation,
+};
 use crate::{
     ConnectError, Content, LinkRefusal, Options, ReceiveError, Receiver, RemoteListener, RemoteUser,
     SendError, Sender, SharedFrame, connect_remote,
@@ -137,6 +144,21 @@ fn a_client_that_shuts_down_one_direction_is_gone() {
 }
 
 #[test]
+fn a_client_that_sleeps_is_woken_by_the_end() {
+    let client = Client::embedded().unwrap();
+    let (((sender, _receiver), near), _other) = channel(&client);
+    let peer = sender.peer();
+    let wakes = || [MESSAGE_WAKE, ROOM_WAKE].map(|word| peer.theirs.word(word).load(Ordering::Acquire));
+    let before = wakes();
+    for flag in [RECEIVER_PARKED, SENDER_PARKED] {
+        peer.own.word(flag).store(ASLEEP, Ordering::Release);
+    }
+    drop(near);
+    assert!(peer.lost(), "whoever wakes sees the end");
+    assert!(wakes().iter().zip(before).all(|(now, before)| *now != before), "both are woken");
+}
+
+#[test]
 fn what_breaks_the_rules_goes_no_further() {
     let client = Client::embedded().unwrap();
     let refusal = |forge: &dyn Fn(&mut Sender)| {
@@ -192,8 +214,109 @@ fn descriptors_do_not_reach_a_relay() {
     let frame = SharedFrame::allocate(&client, 4096).unwrap();
     assert!(matches!(sender.lend_mapped(1, &frame, (0, 8), Some(LONG)), Err(SendError::OtherNode)));
     assert!(!near.arm().unwrap());
-    sender.peer().socket.send(0, frame.descriptor()).unwrap();
+    // Linux refuses them, from 6.16.
+    if sender.peer().socket.send(0, frame.descriptor()).is_ok() {
+        assert!(matches!(near.arm(), Err(Violation::NotRemote)));
+        return;
+    }
+    assert!(!near.arm().unwrap());
+    // Before, the relay looks at each packet: one with descriptors is not received. What lingers would be closed by this thread.
+    let (((sender, _receiver), mut near), _other) = channel(&client);
+    conduit::accept_descriptors(near.as_fd()).unwrap();
+    near.examine().unwrap();
+    sender.peer().socket.signal(7);
+    assert!(!near.arm().unwrap(), "a packet without them");
+    let (slow, taker) = lingering();
+    sender.peer().socket.send(0, slow.as_fd()).unwrap();
+    drop(slow);
     assert!(matches!(near.arm(), Err(Violation::NotRemote)));
+    assert_eq!(rustix::io::ioctl_fionread(&near), Ok(4), "it is still in the socket");
+    drop(near);
+    drop(taker);
+}
+
+/// Connects as a client does, without a request.
+fn stranger(path: &std::path::Path) -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn who_is_turned_away_delays_nobody() {
+    let (socket, path) = link();
+    let accept = || rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+    // The user has no other test's number. Linux before 6.16 takes descriptors from the start, as this socket does.
+    let user = 4_000_001;
+    let gifts: Vec<_> = (0..100).map(|_| lingering()).collect();
+    let clients: Vec<_> = gifts
+        .iter()
+        .map(|(slow, _)| {
+            let client = stranger(&path);
+            conduit::send(client.as_fd(), b"x", &[slow.as_fd()], false).unwrap();
+            let accepted = accept();
+            (client, accepted)
+        })
+        .collect();
+    let (slow, takers): (Vec<_>, Vec<_>) = gifts.into_iter().unzip();
+    drop(slow);
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for (client, accepted) in clients {
+            turn_away(accepted, user);
+            drop(client);
+        }
+        done.send(()).unwrap();
+    });
+    assert_eq!(ended.recv_timeout(LONG), Ok(()), "no close was waited for");
+    assert!(threads_of(user) <= 4, "{} threads", threads_of(user));
+    assert!(matches!(check_room(user), Err(ConnectError::Closing { pending: 65.. })));
+    assert!(check_room(user + 1).is_ok(), "others are served");
+    drop(takers);
+    while check_room(user).is_err() {
+        std::thread::yield_now();
+    }
+    // A prepared socket takes no descriptors before a request is awaited, if Linux can.
+    prepare(socket.as_fd()).unwrap();
+    let client = stranger(&path);
+    let gift = rustix::fs::memfd_create("gift", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let sent = conduit::send(client.as_fd(), b"x", &[gift.as_fd()], false);
+    assert_eq!(sent.is_err(), conduit::refuses_descriptors(socket.as_fd()));
+    let _ = std::fs::remove_file(&path);
+}
+
+#[test]
+fn a_request_brings_one_descriptor_and_nothing_behind_it() {
+    let client = Client::embedded().unwrap();
+    let (socket, path) = link();
+    let refusal = |forge: &dyn Fn(&OwnedFd)| {
+        let stranger = stranger(&path);
+        forge(&stranger);
+        let connection = rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+        Guest::receive(connection, &client, LONG).map(drop).unwrap_err()
+    };
+    let wish = Wish::Connect { name: "name".to_owned(), to: user("beta") };
+    let own = Own::prepare(&client, 0).unwrap();
+    let (hello, memory) = own.copy().unwrap();
+    let request = wish.encode(&hello);
+    let send = |to: &OwnedFd, count| {
+        conduit::send(to.as_fd(), &request, &vec![memory.as_fd(); count], false).unwrap();
+    };
+    let many = refusal(&|to| send(to, 4));
+    assert!(matches!(many, ConnectError::Handshake(_)), "{many}");
+    let more = refusal(&|to| (0..2).for_each(|_| send(to, 1)));
+    assert!(matches!(more, ConnectError::Handshake("the process sent more than its request")), "{more}");
+    // A link that closes the connection instead of the welcome is busy.
+    let busy = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| {
+            connect_remote(&path, user("beta"), "test", &client, Options::default()).map(drop).unwrap_err()
+        });
+        turn_away(rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap(), 0);
+        connecting.join().unwrap()
+    });
+    assert!(matches!(busy, ConnectError::Link(LinkRefusal::Busy)), "{busy}");
+    let _ = std::fs::remove_file(&path);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn two_services_do_not_grant_to_each_other() {
 }
 
 /// A socket whose close lingers for an hour, and the end that it waits for.
-fn lingering() -> (TcpStream, TcpStream) {
+pub(super) fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (taker, _) = listener.accept().unwrap();

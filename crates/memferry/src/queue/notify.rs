@@ -47,8 +47,7 @@ impl Queue {
     /// [arm](Self::arm) again.
     ///
     /// # Errors
-    /// [`CallError::Refused`] if the queue has a signal already, or if the service's system has no io_uring; other
-    /// [`CallError`]s.
+    /// [`CallError::Refused`] if the queue has a signal already; other [`CallError`]s.
     pub fn notify_by_event(&self) -> Result<OwnedFd, CallError> {
         let command = Command::Notify { queue: self.number, by: NotifyBy::Event };
         let (answer, descriptors) = self.session.call(command, Vec::new())?;
@@ -65,8 +64,8 @@ impl Queue {
     /// process. There, read or poll the descriptor of [`notify_by_event`](Self::notify_by_event) with the ring instead.
     ///
     /// # Errors
-    /// As [`notify_by_event`](Self::notify_by_event); [`CallError::Send`] if the system does not allow the ring to be sent or
-    /// the process is out of descriptors (`EMFILE`).
+    /// As [`notify_by_event`](Self::notify_by_event); [`CallError::Refused`] also if the system gives the service no io_uring, and
+    /// [`CallError::Send`] if it does not allow the ring to be sent or the process is out of descriptors (`EMFILE`).
     pub fn notify_by_ring(&self, ring: BorrowedFd<'_>, user_data: u64) -> Result<(), CallError> {
         let ring = ring.try_clone_to_owned().map_err(CallError::Send)?;
         let command = Command::Notify { queue: self.number, by: NotifyBy::Ring { user_data } };

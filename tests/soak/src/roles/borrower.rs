@@ -14,7 +14,7 @@ use memferry::{
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
-use super::{PATIENCE, lender};
+use super::{PATIENCE, judge, lender};
 use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
 
@@ -127,6 +127,9 @@ fn wait(queue: &mut Queue, transfer: Transfer) -> Result<Outcome, Stop> {
         Some(Err(TransferError { failure: Failure::ServiceLost, .. })) => Err(Stop::Lost),
         Some(Err(TransferError { failure: Failure::ServiceStopping, .. })) => {
             Err(Stop::Refused("stopping", "stopping".to_owned()))
+        }
+        Some(outcome) if judge::is_lingering(&outcome) => {
+            Err(Stop::Refused("lingering", format!("{outcome:?}")))
         }
         Some(outcome) => Ok(outcome),
     }

@@ -32,8 +32,9 @@ fn served(ended: &Outcome) -> Served {
     }
 }
 
-/// Whether an engine process was lost and had not exited for five seconds. It may write to the memory of the request until it has.
-pub(super) fn is_lingering(ended: &Outcome) -> bool {
+/// Whether an engine process kept a request for good: it was lost and had not exited for five seconds, or the service stopped and
+/// waited no longer. It may write to the memory of the request until it has exited.
+pub(super) fn is_lingering<T>(ended: &Result<Done<T>, TransferError>) -> bool {
     let of = |error: &TransferError| (error.failure, error.engine);
     ended.as_ref().err().map(of) == Some((Failure::ChannelFaulted, EngineKind::External))
 }

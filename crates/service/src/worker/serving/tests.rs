@@ -4,11 +4,12 @@
 //! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► completions, and the turn of each
 //! ```
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
-use std::time::Instant as Stopwatch;
+use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_cpu::CpuEngine;
-use memferry_cpu::team::CopyTeam;
+use memferry_cpu::team::{Activity, CopyTeam};
 use memferry_path::{PathLimits, PolicyKind};
 use memferry_shm::frame;
 use memferry_shm::mapping::Access;
@@ -80,7 +81,7 @@ impl Bed {
         let session = SessionId(1);
         let handles = WorkerHandle::all(1).unwrap();
         let handle = Arc::clone(&handles[0]);
-        let team = Arc::new(CopyTeam::new(0, |_| ()));
+        let team = Arc::new(CopyTeam::new(1, |_| ()));
         let shared = Arc::new(Shared::new(8, (handles, vec![0], Fences::Full), team, 0).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
@@ -165,7 +166,7 @@ fn transfers_of_a_resting_user_rest_but_end_when_cancelled() {
     let progress = |bed: &Bed| bed.client.progress(0).map_or(0, |(bytes, _)| bytes);
     let before = progress(&bed);
     assert!(bed.worker.turn() && progress(&bed) > before, "it runs");
-    bed.worker.shares.rest(0, std::time::Duration::from_secs(60));
+    bed.worker.shares.rest(0, Duration::from_secs(60));
     let at_rest = progress(&bed);
     assert!((0..20).all(|_| !bed.worker.turn()), "the worker may sleep");
     assert_eq!(progress(&bed), at_rest);
@@ -360,12 +361,69 @@ fn closed_dormant_queues_are_released() {
 #[test]
 fn a_dormant_queue_of_a_resting_user_rests() {
     let (mut bed, mut clients) = Bed::with_dormant(1);
-    bed.worker.shares.rest(1, std::time::Duration::from_secs(60));
+    bed.worker.shares.rest(1, Duration::from_secs(60));
     nop(&mut clients[3]);
     (0..MANY).for_each(|_| assert!(!bed.worker.turn(), "the worker may sleep"));
     assert_eq!(bed.worker.queues.awake(), []);
     assert!(!bed.worker.has_news(usize::MAX));
-    bed.worker.shares.rest(1, std::time::Duration::ZERO);
+    bed.worker.shares.rest(1, Duration::ZERO);
     assert!((0..MANY).any(|_| bed.worker.turn()));
     assert!(clients[3].pop().is_some());
+}
+
+#[test]
+fn completions_do_not_wait_for_the_table() {
+    let mut bed = Bed::new();
+    let shared = Arc::clone(&bed.worker.shared);
+    assert!((0..2).all(|_| !nop(&mut bed.client)), "the worker is awake");
+    let fill = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
+    bed.submit(&wire::encode_request(3, &fill, &mut Default::default()).unwrap());
+    let Bed { mut worker, client, .. } = bed;
+    client.parked().store(ClientEnd::<MappedWords>::parked_for_completions(), Ordering::SeqCst);
+    let before = client.wake_word().load(Ordering::Acquire);
+    let wakes = || client.wake_word().load(Ordering::Acquire) - before;
+    let table = Worker::capabilities(&shared);
+    let woken = std::thread::scope(|scope| {
+        // The fill makes it wait for the table.
+        scope.spawn(|| worker.turn());
+        let started = Stopwatch::now();
+        while wakes() < 2 && started.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        let woken = wakes();
+        drop(table);
+        woken
+    });
+    assert_eq!(woken, 2, "after the first nop, and after the second");
+}
+
+#[test]
+fn only_a_client_that_sleeps_is_woken() {
+    let mut bed = Bed::new();
+    let wakes = |bed: &mut Bed, flag: u64| {
+        bed.client.parked().store(flag, Ordering::SeqCst);
+        let before = bed.client.wake_word().load(Ordering::Acquire);
+        nop(&mut bed.client);
+        bed.worker.turn();
+        assert!(bed.client.pop().is_some());
+        bed.client.wake_word().load(Ordering::Acquire) - before
+    };
+    assert_eq!(wakes(&mut bed, 0), 0);
+    assert_eq!(wakes(&mut bed, ClientEnd::<MappedWords>::parked_for_completions()), 1);
+}
+
+#[test]
+fn a_worker_that_slept_while_it_helped_helps_nobody() {
+    let mut bed = Bed::new();
+    let announced = |bed: &Bed| {
+        bed.worker.idles(Activity::Asleep);
+        format!("{:?}", bed.worker.shared.team)
+    };
+    assert_eq!(announced(&bed), "CopyTeam of 1: 0 spinning, 1 asleep");
+    bed.worker.helps_from = Some(Stopwatch::now() + Duration::from_secs(60));
+    // Help that is not refused would end the rest.
+    assert!(!bed.worker.help());
+    assert_eq!(announced(&bed), "CopyTeam of 1: 0 spinning, 0 asleep");
+    bed.worker.helps_from = Some(Stopwatch::now());
+    assert_eq!(announced(&bed), "CopyTeam of 1: 0 spinning, 1 asleep");
 }
