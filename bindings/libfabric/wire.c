@@ -529,7 +529,7 @@ void wire_close(struct endpoint *ep) {
         wire_fail(connection, NULL);
         connection_free(connection);
     }
-    /* From now on nobody connects. Those that nobody has accepted end later, whoever they are. */
+    /* Nobody can connect after this. The closer ends the connections that were not accepted, those of this user too. */
     (void)shutdown(ep->listener, SHUT_RDWR);
     closer_add(ep->closing, ep->listener, -1);
     close(ep->epoll);

@@ -142,27 +142,38 @@ static void floods(int line, const char *victim) {
     _exit(0);
 }
 
-/* A process of the owner's user, which is served while the other user floods. */
-static void befriends(struct peer *peer) {
-    struct fi_cq_tagged_entry entry;
-    char victim[sizeof(peer->name)], text[8];
+/* Starts a process that acts on the endpoint of the peer, which is named to it, and ends with this one. Gives the line to it. */
+static pid_t start_beside(struct peer *peer, void (*act)(int line, const char *victim), int *line) {
+    char victim[sizeof(peer->name)];
     size_t length = sizeof(victim);
-    uint64_t sent;
-    int lines[2], status;
+    int lines[2];
     pid_t child;
 
-    open_peer(peer, CAPS, MODES);
     CHECK(fi_av_lookup(peer->av, peer->other, victim, &length) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) == 0);
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-        floods(lines[1], victim);
+        act(lines[1], victim);
     }
     close(lines[1]);
+    *line = lines[0];
+    return child;
+}
+
+/* A process of the owner's user, which is served while the other user floods. */
+static void befriends(struct peer *peer) {
+    struct fi_cq_tagged_entry entry;
+    char text[8];
+    uint64_t sent;
+    int line, status;
+    pid_t child;
+
+    open_peer(peer, CAPS, MODES);
+    child = start_beside(peer, floods, &line);
     for (;;) {
-        CHECK(recv(lines[0], &sent, sizeof(sent), 0) == sizeof(sent));
+        CHECK(recv(line, &sent, sizeof(sent), 0) == sizeof(sent));
         if (sent == 0)
             break;
         for (int i = 0; i < 300; i++) {
@@ -170,13 +181,13 @@ static void befriends(struct peer *peer) {
             UNTIL_ROOM(peer, fi_tsend(peer->ep, "ping", 4, NULL, peer->other, 1, NULL));
             CHECK(next(peer, &entry) == 0 && next(peer, &entry) == 0);
         }
-        CHECK(send(lines[0], "", 1, 0) == 1);
+        CHECK(send(line, "", 1, 0) == 1);
     }
     UNTIL_ROOM(peer, fi_tinject(peer->ep, "stop", 4, peer->other, 1));
-    CHECK(recv(lines[0], &sent, sizeof(sent), 0) == sizeof(sent));
+    CHECK(recv(line, &sent, sizeof(sent), 0) == sizeof(sent));
     tell(peer, &sent, sizeof(sent));
     hear(peer, text, 1);
-    CHECK(send(lines[0], "", 1, 0) == 1 && recv(lines[0], &sent, sizeof(sent), 0) == sizeof(sent));
+    CHECK(send(line, "", 1, 0) == 1 && recv(line, &sent, sizeof(sent), 0) == sizeof(sent));
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     meet(peer);
     close_peer(peer);
@@ -300,7 +311,7 @@ static void lingers(int line, const char *victim) {
     _exit(0);
 }
 
-/* The victim serves until it is told to stop. */
+/* Exchanges pings with the peer, which answers until it is told to stop. */
 static void works(struct peer *peer, int rounds) {
     struct fi_cq_tagged_entry entry;
     char text[8];
@@ -319,32 +330,23 @@ static void stop(struct peer *peer) {
 }
 
 static void works_meanwhile(struct peer *peer) {
-    char victim[sizeof(peer->name)], here;
-    size_t length = sizeof(victim);
-    int lines[2], status;
+    char here;
+    int line, status;
     pid_t child;
 
     open_peer(peer, CAPS, MODES);
-    CHECK(fi_av_lookup(peer->av, peer->other, victim, &length) == 0);
     /* Those who are connected stay so. */
     works(peer, 1);
     stop(peer);
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) == 0);
-    child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-        lingers(lines[1], victim);
-    }
-    close(lines[1]);
-    CHECK(recv(lines[0], &here, 1, 0) == 1);
+    child = start_beside(peer, lingers, &line);
+    CHECK(recv(line, &here, 1, 0) == 1);
     works(peer, 300);
-    next_act(lines[0]);
+    next_act(line);
     stop(peer);
-    next_act(lines[0]);
+    next_act(line);
     works(peer, 300);
     stop(peer);
-    next_act(lines[0]);
+    next_act(line);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     wake_idle(peer);
     close_peer(peer);

@@ -131,7 +131,7 @@ fn may_ask(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
 }
 
-/// Text without control characters, which would control a terminal.
+/// The text with `?` for each control character, so that it cannot control a terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }

@@ -154,7 +154,7 @@ fn a_client_that_sleeps_is_woken_by_the_end() {
         peer.own.word(flag).store(ASLEEP, Ordering::Release);
     }
     drop(near);
-    assert!(peer.lost(), "whoever wakes sees the end");
+    assert!(peer.lost(), "a client that wakes finds the connection ended");
     assert!(wakes().iter().zip(before).all(|(now, before)| *now != before), "both are woken");
 }
 
