@@ -211,6 +211,8 @@ fn without_memory_queues_are_refused() {
     assert!(matches!(client.frame(64 << 20).alloc(), Err(FrameError::Call(CallError::Refused(_)))));
     client.status().unwrap();
     drop(queues);
+    // The service answers before its worker has released the queues and their memory.
+    wait_until("memory of the closed queues", || client.queue(4).is_ok());
     assert_moves_bytes(&client);
 }
 
