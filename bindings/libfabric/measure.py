@@ -13,18 +13,18 @@ of what is between its two marks. With --from it measures nothing: the figures a
 import argparse
 import json
 import os
-import platform
-import statistics
+import pathlib
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import figures
 
 PROGRAMS = {
     "latency": ("osu_latency", "Latency of messages one way, microseconds"),
     "bandwidth": ("osu_bw", "Bandwidth of messages one way, MB/s"),
 }
-MARKS = ("<!-- figures of measure.py -->", "<!-- end of the figures -->")
 SIZES = (0, 8, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 LAYERS = {
     "memferry": ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "memferry"],
@@ -48,10 +48,6 @@ def run(layer, program, arguments, environment):
     return {int(row[0]): float(row[1]) for row in rows}
 
 
-def median(values):
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
-
-
 def measure(arguments, environment):
     results = {test: {layer: {} for layer in LAYERS} for test in PROGRAMS}
     for number in range(arguments.rounds):
@@ -61,7 +57,7 @@ def measure(arguments, environment):
                     results[test][layer].setdefault(size, []).append(value)
         print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
     return {
-        test: {layer: {size: median(values) for size, values in sizes.items()} for layer, sizes in layers.items()}
+        test: {layer: {size: figures.median(values) for size, values in sizes.items()} for layer, sizes in layers.items()}
         for test, layers in results.items()
     }
 
@@ -75,34 +71,13 @@ def costs(arguments, socket):
     return [[row[0], int(row[1]), *map(float, row[2:])] for row in rows]
 
 
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return {
-        "cpus": os.cpu_count(),
-        "model": models[0] if models else "unknown model",
-        "system": f"{platform.system()} {platform.release().split('-')[0]}",
-        "load": os.getloadavg()[0],
-        "date": time.strftime("%F"),
-    }
-
-
-def number(value):
-    """Two digits at least; more only before the point."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def cell(middle, lowest, highest):
-    return f"{number(middle)} ({number(lowest)} to {number(highest)})"
-
-
 def rows_of(title, columns, sizes, cells):
     """A table with a line for each size that has all its cells."""
     lines = [f"{title}:", "", f"| bytes | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
     for size in sizes:
         found = [cells.get((column, size)) for column in columns]
         if all(found):
-            lines.append(f"| {size:,} | {' | '.join(cell(*one) for one in found)} |")
+            lines.append(f"| {size:,} | {' | '.join(figures.cell(*one) for one in found)} |")
     return [*lines, ""]
 
 
@@ -112,20 +87,18 @@ def rows_of_ways(ways):
     lines = ["The ways by themselves, microseconds:", "", f"| way, bytes | {' | '.join(f'{size:,}' for size in sizes)} |"]
     lines.append("| --- |" + " --- |" * len(sizes))
     for name in dict.fromkeys(name for name, _ in ways):
-        cells = (cell(*ways[name, size]) if (name, size) in ways else "" for size in sizes)
+        cells = (figures.cell(*ways[name, size]) if (name, size) in ways else "" for size in sizes)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
 def tables(document):
     """The tables of a run, after its machine and date."""
-    at = document["machine"]
     lines = [
-        f"Measured on {at['date']}, {at['cpus']} CPUs ({at['model']}), {at['system']}, load {at['load']:.1f} at the end; "
-        f"{document['rounds']} rounds, {document['repeats']} repeats of each way.",
+        f"{figures.sentence(document['machine'])}; {document['rounds']} rounds, {document['repeats']} repeats of each way.",
         "",
     ]
-    ways = {(name, size): figures for name, size, *figures in document["ways"]}
+    ways = {(name, size): times for name, size, *times in document["ways"]}
     lines += rows_of_ways(ways)
     for test, layers in document["results"].items():
         # JSON has text for each size.
@@ -136,25 +109,6 @@ def tables(document):
         }
         lines += rows_of(PROGRAMS[test][1], list(layers), SIZES, cells)
     return "\n".join(lines)
-
-
-def fill(path, text):
-    """Puts the text between the marks of a page."""
-    with open(path, encoding="utf-8") as file:
-        page = file.read()
-    if any(page.count(mark) != 1 for mark in MARKS) or page.index(MARKS[0]) > page.index(MARKS[1]):
-        raise SystemExit(f"{path} has to have each of these lines once, in this order: {MARKS[0]} and {MARKS[1]}")
-    before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{MARKS[0]}\n{text}{MARKS[1]}{after}")
-
-
-def serve(command, socket):
-    service = subprocess.Popen([command, "serve", "--socket", socket], stdout=subprocess.PIPE, text=True)
-    for line in service.stdout:
-        if line.startswith("listening on "):
-            return service
-    raise SystemExit("the service does not listen")
 
 
 def arguments_of(words):
@@ -177,7 +131,7 @@ def measured(arguments):
     with tempfile.TemporaryDirectory() as folder:
         socket = os.path.join(folder, "memferry.sock")
         ways = costs(arguments, socket)
-        service = serve(arguments.memferry, socket)
+        service = figures.serve(arguments.memferry, socket)
         environment = dict(
             os.environ,
             FI_PROVIDER_PATH=os.path.abspath(arguments.provider),
@@ -192,7 +146,7 @@ def measured(arguments):
             service.terminate()
             service.wait()
     return {
-        "machine": machine(),
+        "machine": figures.machine(),
         "rounds": arguments.rounds,
         "repeats": arguments.repeats,
         "ways": ways,
@@ -212,7 +166,7 @@ def main():
             json.dump(document, file, indent=1)
     text = tables(document)
     if arguments.page:
-        fill(arguments.page, text)
+        figures.fill(arguments.page, text)
     print(text)
 
 

@@ -144,7 +144,7 @@ fn make_line(sources: &Path, headers: &Path, library: &Path, folder: &Path) -> L
     let line = Line::new("make").arg("-C").arg(sources).arg(assigned("DPDK_SOURCE", headers));
     // Made by another DPDK or library, the driver would not be made anew.
     let line = line.arg(assigned("OUTPUT", folder)).arg("--always-make").arg("all");
-    let line = line.args(["dpdk_copy", "bad_input"].map(|program| folder.join(program)));
+    let line = line.args(["dpdk_copy", "bad_input", "turns"].map(|program| folder.join(program)));
     line.env("PKG_CONFIG_PATH", library.join("lib/pkgconfig"))
 }
 
