@@ -11,7 +11,7 @@
 //! `./x bench peers` unpacks the newer releases below target/peers, beside what is installed; a peer that cannot be had is a row with
 //! the reason. A row's value is the gain: above 1, memferry is better.
 
-mod engines;
+pub(crate) mod engines;
 mod iceoryx2;
 mod kernel;
 mod libc;

@@ -11,7 +11,7 @@
 //! are short; ours are called from Rust. Nothing is waited for without a limit.
 
 mod ours;
-mod theirs;
+pub(crate) mod theirs;
 
 use std::time::Duration;
 
@@ -30,12 +30,15 @@ pub(super) const SECTION: &str = "engines";
 pub(super) const OUTCOMES: &str = "outcomes";
 const ROUNDS: usize = 5;
 /// Memory of each side.
-const MEMORY: u64 = 64 << 20;
+pub(crate) const MEMORY: u64 = 64 << 20;
 /// How long a read from a stopped or dead process may take.
 const OUTCOME_LIMIT: Duration = Duration::from_secs(10);
 
+/// UCX's transports within a node.
+const ANY_TRANSPORT: &str = "posix,cma,tcp";
+
 /// The names by which transfer_engines.py knows them, and their names here.
-const ENGINES: [(&str, &str); 3] = [
+pub(crate) const ENGINES: [(&str, &str); 3] = [
     ("mooncake-tcp", "Mooncake 0.3.13 (TCP)"),
     ("nixl-ucx", "NIXL 1.5.1 (UCX)"),
     ("nixl-libfabric", "NIXL 1.5.1 (LIBFABRIC)"),
@@ -43,7 +46,7 @@ const ENGINES: [(&str, &str); 3] = [
 
 /// Users of the reader and of the process whose memory is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Users {
+pub(crate) enum Users {
     One,
     Two,
 }
@@ -59,10 +62,10 @@ impl Users {
 
 /// Reads: so many blocks of so many bytes at a time, so often.
 #[derive(Clone, Copy)]
-struct Reads {
-    bytes: u64,
-    depth: u64,
-    count: u64,
+pub(crate) struct Reads {
+    pub(crate) bytes: u64,
+    pub(crate) depth: u64,
+    pub(crate) count: u64,
 }
 
 impl Reads {
@@ -72,11 +75,11 @@ impl Reads {
 }
 
 /// Times of reads, in nanoseconds: all of them, and each.
-struct Taken {
-    ns: f64,
-    each: Vec<f64>,
+pub(crate) struct Taken {
+    pub(crate) ns: f64,
+    pub(crate) each: Vec<f64>,
     /// CPU time of all processes.
-    cpu_ns: f64,
+    pub(crate) cpu_ns: f64,
 }
 
 impl Taken {
@@ -99,15 +102,23 @@ impl Taken {
 }
 
 /// One figure: its name, reads, unit, and value.
-struct Figure {
-    what: &'static str,
-    reads: Reads,
-    unit: (&'static str, Better),
-    value: fn(&Taken, &Reads) -> f64,
+pub(crate) struct Figure {
+    pub(crate) what: &'static str,
+    pub(crate) reads: Reads,
+    pub(crate) unit: (&'static str, Better),
+    pub(crate) value: fn(&Taken, &Reads) -> f64,
+}
+
+impl Figure {
+    /// Its reads: fewer if the run is quick.
+    pub(crate) fn reads_of(&self, run: &Run) -> Reads {
+        let count = if run.quick() { self.reads.count.min(10) } else { self.reads.count };
+        Reads { count, ..self.reads }
+    }
 }
 
 const ALONE: Reads = Reads { bytes: 1 << 20, depth: 1, count: 200 };
-const FIGURES: [Figure; 5] = [
+pub(crate) const FIGURES: [Figure; 5] = [
     Figure {
         what: "1 MiB, one at a time, median",
         reads: ALONE,
@@ -192,7 +203,7 @@ fn of_users(run: &Run, python: &str, users: Users, class: Class) -> Result<Vec<R
     let mut rows = Vec::new();
     let mut ours = Ours::start(run, users)?;
     for (engine, peer) in ENGINES {
-        let mut theirs = match Theirs::start(python, engine, users) {
+        let mut theirs = match Theirs::start(python, engine, (users, ANY_TRANSPORT)) {
             Ok(theirs) => theirs,
             Err(error) => {
                 let what = format!("{}: reads", users.name());
@@ -223,11 +234,7 @@ fn figures(
     let mut broken = None;
     'rounds: for _ in 0..rounds {
         for (figure, sides) in FIGURES.iter().zip(&mut sides) {
-            let reads = if run.quick() {
-                Reads { count: figure.reads.count.min(10), ..figure.reads }
-            } else {
-                figure.reads
-            };
+            let reads = figure.reads_of(run);
             let own = ours.take(reads)?;
             match theirs.take(reads) {
                 Ok(other) => sides.push(((figure.value)(&own, &reads), (figure.value)(&other, &reads))),

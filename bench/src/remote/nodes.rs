@@ -181,7 +181,7 @@ pub(super) struct Reach {
     own: Frame,
     theirs: Frame,
     _grant: Grant,
-    _owner: Client,
+    owner: Client,
 }
 
 impl Reach {
@@ -209,7 +209,7 @@ impl Reach {
                 Err(error) => Err(error.to_string().into()),
             }
         })?;
-        let mut reach = Self { client, queue, remote, own, theirs, _grant: grant, _owner: owner };
+        let mut reach = Self { client, queue, remote, own, theirs, _grant: grant, owner };
         reach.stream(bytes, 1, 1)?;
         reach.compare(bytes)?;
         Ok(reach)
@@ -263,6 +263,23 @@ impl Reach {
             self.queue.wait(ticket)?;
         }
         Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// Reads so many blocks of so many bytes, all at a time, and waits without polling until all have arrived.
+    pub(super) fn blocks(&mut self, bytes: u64, depth: u64) -> Result<(), BenchError> {
+        let mut in_flight = Vec::<Ticket>::new();
+        for block in 0..depth {
+            let range = block * bytes..(block + 1) * bytes;
+            let transfer = copy(self.remote.slice(range.clone()), self.own.slice(range));
+            in_flight.push(self.queue.submit(transfer)?);
+        }
+        in_flight.into_iter().try_for_each(|ticket| self.queue.wait(ticket).map(drop))?;
+        Ok(())
+    }
+
+    /// Processor time of the services and links of both nodes, in seconds.
+    pub(super) fn processor_seconds_of_both(&self, nodes: &Nodes) -> Result<f64, BenchError> {
+        Ok(nodes.alpha.processor_seconds(&self.owner)? + self.processor_seconds(nodes)?)
     }
 
     /// Processor time of beta's service and link, in seconds.

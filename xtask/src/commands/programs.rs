@@ -112,6 +112,10 @@ pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> 
     }
     if names("peers") {
         line = line.env(BENCH_PEERS, peers::prepare(work, |part| wants(arguments, part)));
+    } else if names("remote") {
+        // Nodes read by the same engines.
+        let part = |part: &str| part == "engines" && wants(arguments, part);
+        line = line.env(BENCH_PEERS, peers::prepare(work, part));
     }
     Err(execute(&line.args(arguments)))
 }

@@ -44,17 +44,22 @@ impl Line {
 }
 
 /// The Python with the engines, if there is one.
-pub(super) fn python() -> Option<String> {
+pub(crate) fn python() -> Option<String> {
     Some(unpacked(PYTHON)?.display().to_string())
 }
 
-pub(super) struct Theirs {
+pub(crate) struct Theirs {
     target: Other,
     initiator: Other,
 }
 
 impl Theirs {
-    pub(super) fn start(python: &str, engine: &str, users: Users) -> Result<Self, BenchError> {
+    /// Starts both processes of an engine, for these users, with these transports for UCX.
+    pub(crate) fn start(
+        python: &str,
+        engine: &str,
+        (users, transports): (Users, &str),
+    ) -> Result<Self, BenchError> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/transfer_engines.py");
         let start = |role: &str, user: u32| -> Result<Other, BenchError> {
             let mut words: Vec<String> = Vec::new();
@@ -69,7 +74,7 @@ impl Theirs {
                     .map(str::to_owned),
             );
             // NIXL looks for settings in the home folder, which another user may not read.
-            Other::start(&words, &[("HOME", "/tmp"), ("UCX_TLS", "posix,cma,tcp"), ("UCX_NET_DEVICES", "lo")])
+            Other::start(&words, &[("HOME", "/tmp"), ("UCX_TLS", transports), ("UCX_NET_DEVICES", "lo")])
         };
         let target = start("target", USERS[0])?;
         let place = target.answer()?;
@@ -86,7 +91,7 @@ impl Theirs {
         [self.target.process(), self.initiator.process()].into_iter().map(cpu_ns).sum()
     }
 
-    pub(super) fn take(&mut self, reads: Reads) -> Result<Taken, BenchError> {
+    pub(crate) fn take(&mut self, reads: Reads) -> Result<Taken, BenchError> {
         let before = self.cpu_ns()?;
         let line = Line::of(&self.initiator.ask(&question(reads))?)?;
         Ok(Taken { ns: line.ns, each: line.each, cpu_ns: self.cpu_ns()? - before })
