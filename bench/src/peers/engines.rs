@@ -235,7 +235,9 @@ fn figures(
     'rounds: for _ in 0..rounds {
         for (figure, sides) in FIGURES.iter().zip(&mut sides) {
             let reads = figure.reads_of(run);
+            theirs.pause()?;
             let own = ours.take(reads)?;
+            theirs.go_on()?;
             match theirs.take(reads) {
                 Ok(other) => sides.push(((figure.value)(&own, &reads), (figure.value)(&other, &reads))),
                 Err(error) => {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The blocks are those of group `peers`, part `engines`, where the same engines read within a node. Theirs have no rights: who knows
-//! the address of the memory reads it. The sides take turns in each round.
+//! the address of the memory reads it. The sides take turns in each round, and theirs are stopped meanwhile.
 
 use std::time::Instant;
 
@@ -59,7 +59,9 @@ fn against(
     for _ in 0..run.part("remote engines", ROUNDS) {
         for (figure, sides) in FIGURES.iter().zip(&mut sides) {
             let reads = figure.reads_of(run);
+            theirs.pause()?;
             let own = take(nodes, reach, reads)?;
+            theirs.go_on()?;
             let other = theirs.take(reads)?;
             sides.push(((figure.value)(&own, &reads), (figure.value)(&other, &reads)));
         }

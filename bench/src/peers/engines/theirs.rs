@@ -91,6 +91,18 @@ impl Theirs {
         [self.target.process(), self.initiator.process()].into_iter().map(cpu_ns).sum()
     }
 
+    /// Stops both processes while the other side of a comparison is measured: NIXL's poll, and would take its CPUs.
+    pub(crate) fn pause(&self) -> Result<(), BenchError> {
+        self.target.signal(Signal::STOP)?;
+        self.initiator.signal(Signal::STOP)
+    }
+
+    /// Ends the pause.
+    pub(crate) fn go_on(&self) -> Result<(), BenchError> {
+        self.target.signal(Signal::CONT)?;
+        self.initiator.signal(Signal::CONT)
+    }
+
     pub(crate) fn take(&mut self, reads: Reads) -> Result<Taken, BenchError> {
         let before = self.cpu_ns()?;
         let line = Line::of(&self.initiator.ask(&question(reads))?)?;
