@@ -6,6 +6,7 @@
 //! ucx_perftest: ucp_get, ucp_am_lat ═════════════════════════════════════════════════════ ucx_perftest
 //! parts: reads      1 MiB and 64 MiB; processor time
 //!        latency    4 KiB, while all threads are awake and after a rest
+//!        channels   messages between two nodes, beside those on one and a socket
 //!        engines    the transfer engines of LLM serving that group peers measures within one node
 //!        files      memferry copy TOKEN FILE, rsync, scp, NFS in user space
 //! ```
@@ -14,6 +15,7 @@
 //! transfer have the same UCX, transport and machine. The sides of a comparison take turns in each round. What a part needs and is not there
 //! makes its rows "not measured".
 
+mod channels;
 mod engines;
 mod files;
 mod latency;
@@ -33,9 +35,10 @@ const TOOLS_VARIABLE: &str = "MEMFERRY_BENCH_REMOTE_TOOLS";
 
 type Part = (&'static str, fn(&Run) -> Result<Vec<Row>, BenchError>);
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("reads", |run| for_each_ucx(run, reads::measure)),
     ("latency", |run| for_each_ucx(run, latency::measure)),
+    ("channels", channels::measure),
     ("engines", engines::measure),
     ("files", files::measure),
 ];

@@ -23,7 +23,7 @@ use crate::pair::poll_for;
 use crate::run::Run;
 use crate::timing::random_bytes;
 
-const NAMES: [&str; 2] = ["alpha", "beta"];
+pub(super) const NAMES: [&str; 2] = ["alpha", "beta"];
 /// How long the links may take to connect and to have memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -69,6 +69,8 @@ pub(super) struct Node {
     link: Program,
     service: Program,
     pub(super) socket: PathBuf,
+    /// Where the link takes channels.
+    pub(super) channels: PathBuf,
 }
 
 impl Node {
@@ -143,9 +145,11 @@ fn start_node(directory: &Path, name: &str, config: &Path, way: Way<'_>) -> Resu
         Way::Encrypted => (vec![text(&link)?.to_owned()], Vec::new()),
     };
     let link: Vec<&str> = link.iter().map(String::as_str).collect();
+    let channels = directory.join(format!("{name}.channels"));
     let words = ["run", "--socket", text(&socket)?, "--config", text(config)?, "--status", text(&status)?];
-    let link = Program::start(&[&link[..], &words].concat(), &environment)?;
-    let node = Node { link, service, socket };
+    let more = ["--channels", text(&channels)?];
+    let link = Program::start(&[&link[..], &words, &more].concat(), &environment)?;
+    let node = Node { link, service, socket, channels };
     let client = Client::connect(&node.socket)?;
     patiently("the link of a node to attach", || {
         Ok(client.status()?.engines.iter().any(|engine| engine.is_connected).then_some(()))

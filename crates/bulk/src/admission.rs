@@ -23,24 +23,19 @@ use rustix::io::Errno;
 
 use crate::closing::close_elsewhere;
 use crate::socket::{NoDescriptor, is_shortage};
-use crate::tally::Tally;
+use crate::tally::ByUser;
 
 /// Helpers that may be stuck in memory of one user.
 pub(crate) const MOST_LEFT: u32 = 8;
-/// Counts of stuck helpers. Users whose numbers are equal modulo this share one.
-const COUNTS: usize = 64;
 /// Bytes of a helper's stack.
 const STACK: usize = 128 << 10;
 
-static LEFT: [Tally; COUNTS] = [const { Tally::new() }; COUNTS];
-
-fn left_by(user: u32) -> &'static Tally {
-    &LEFT[user as usize % COUNTS]
-}
+/// Helpers that are stuck.
+static LEFT: ByUser = ByUser::new();
 
 /// Helpers that are stuck in memory of `user`.
 pub(crate) fn stuck(user: u32) -> u32 {
-    left_by(user).get()
+    LEFT.get(user)
 }
 
 /// Why memory was not admitted. After a shortage it can be tried again.
@@ -123,9 +118,9 @@ impl Admitter {
     pub(crate) fn give_up(&mut self) {
         let left = self.helper.take().and_then(|helper| helper.under_way);
         if let Some(left) = left {
-            left_by(self.user).add(1);
+            LEFT.add(self.user, 1);
             if left.swap(true, Ordering::AcqRel) {
-                left_by(self.user).subtract(1);
+                LEFT.subtract(self.user, 1);
             }
         }
     }
@@ -150,7 +145,7 @@ impl Helper {
             for Job { memory, length, left } in taken {
                 let answer = admit(memory, length, user);
                 if left.swap(true, Ordering::AcqRel) {
-                    left_by(user).subtract(1);
+                    LEFT.subtract(user, 1);
                     return;
                 }
                 if answered.send(answer).is_err() {

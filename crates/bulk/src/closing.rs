@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::error::ConnectError;
-use crate::tally::Tally;
+use crate::tally::{ByUser, Tally};
 
 /// Pending descriptors with which a connection may still start: more than one packet brings.
 const MOST: u32 = 256;
@@ -30,12 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(5);
 /// Attempts to lock the piles. A forked child may have inherited the lock held; then each batch gets a thread.
 const ATTEMPTS: usize = 100;
-/// Counts by user. Users whose numbers are equal modulo this share one.
-const COUNTS: usize = 64;
 
 /// Received descriptors that are not closed yet.
 static PENDING: Tally = Tally::new();
-static OF_USER: [Tally; COUNTS] = [const { Tally::new() }; COUNTS];
+static OF_USER: ByUser = ByUser::new();
 static PILES: Mutex<Piles> = Mutex::new(Piles { process: 0, of: BTreeMap::new() });
 
 /// What waits for the threads of each user, in this process.
@@ -60,7 +58,7 @@ impl Batch {
     fn new(user: u32, descriptors: Vec<OwnedFd>) -> Self {
         let more = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
         PENDING.add(more);
-        of_user(user).add(more);
+        OF_USER.add(user, more);
         Self { user, descriptors }
     }
 }
@@ -70,13 +68,9 @@ impl Drop for Batch {
         for descriptor in self.descriptors.drain(..) {
             drop(descriptor);
             PENDING.subtract(1);
-            of_user(self.user).subtract(1);
+            OF_USER.subtract(self.user, 1);
         }
     }
-}
-
-fn of_user(user: u32) -> &'static Tally {
-    &OF_USER[user as usize % COUNTS]
 }
 
 /// Closes descriptors that a process of `user` sent, without waiting for them.
@@ -145,7 +139,7 @@ fn piles() -> Option<MutexGuard<'static, Piles>> {
 
 /// Whether so few descriptors of `user` are pending that another request of that user may be taken.
 pub(crate) fn check_room(user: u32) -> Result<(), ConnectError> {
-    let pending = of_user(user).get();
+    let pending = OF_USER.get(user);
     if pending <= MOST_OF_USER { Ok(()) } else { Err(ConnectError::Closing { pending }) }
 }
 

@@ -375,8 +375,19 @@ impl Own {
         client: &Client,
         socket: Socket,
         theirs: Theirs,
-        (until, limit): (Option<Instant>, Duration),
+        limit: (Option<Instant>, Duration),
     ) -> Result<(Arc<Peer>, Option<SessionId>), ConnectError> {
+        Ok(self.admit(client, &socket, theirs, limit)?.over(socket))
+    }
+
+    /// As [`meet`](Self::meet), for one that still has something to say on the socket.
+    pub(crate) fn admit(
+        self,
+        client: &Client,
+        socket: &Socket,
+        theirs: Theirs,
+        (until, limit): (Option<Instant>, Duration),
+    ) -> Result<Met, ConnectError> {
         let Theirs { hello, memory, process, remote } = theirs;
         let user = match conduit::peer_user(socket.as_fd()) {
             Ok(user) => user,
@@ -399,9 +410,26 @@ impl Own {
         let agreed = if both { self.fences } else { Fences::Full };
         let words = MappedWords::new(self.memory).zip(MappedWords::new(mapped));
         let words = words.ok_or(ConnectError::Handshake("its memory is not aligned"))?;
-        let mut peer = Peer::new(words, agreed, (socket, watched), user);
-        peer.remote = remote;
-        Ok((Arc::new(peer), session))
+        Ok(Met { words, agreed, watched, user, remote, session })
+    }
+}
+
+/// What two ends have of each other, but for the socket.
+pub(crate) struct Met {
+    words: (MappedWords, MappedWords),
+    agreed: Fences,
+    watched: Option<OwnedFd>,
+    user: u32,
+    remote: Option<RemoteUser>,
+    session: Option<SessionId>,
+}
+
+impl Met {
+    /// The connection, and the session of its other end if both are clients of one service.
+    pub(crate) fn over(self, socket: Socket) -> (Arc<Peer>, Option<SessionId>) {
+        let mut peer = Peer::new(self.words, self.agreed, (socket, self.watched), self.user);
+        peer.remote = self.remote;
+        (Arc::new(peer), self.session)
     }
 }
 

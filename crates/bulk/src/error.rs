@@ -94,6 +94,19 @@ pub enum LinkRefusal {
     Busy,
 }
 
+impl ConnectError {
+    /// Whether this process or its service lacks something, and the other process did nothing wrong.
+    pub(crate) fn is_shortage(&self) -> bool {
+        match self {
+            Self::Shortage { .. } | Self::Allocate(_) | Self::Call(_) => true,
+            Self::System { source, .. } => {
+                rustix::io::Errno::from_io_error(source).is_some_and(crate::socket::is_shortage)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl LinkRefusal {
     pub(crate) const ALL: [Self; 5] =
         [Self::UnknownNode, Self::NotConnected, Self::TooMany, Self::Broken, Self::Busy];
@@ -167,7 +180,8 @@ pub enum ReceiveError {
     /// The other end broke the protocol; the connection is unusable.
     #[error("the other end broke the protocol: {0}")]
     Broken(Violation),
-    /// A message lends a frame whose grant cannot be accepted, for example a revoked one. The connection remains usable.
+    /// A message lends a frame whose grant cannot be accepted, for example a revoked one, or one that the link of the other node could
+    /// not check. The connection remains usable.
     #[error("message of kind {kind} lends a frame that cannot be accepted: {source}")]
     Refused { kind: u32, source: CallError },
     /// A message lends a frame that this process lacks the resources to map. The connection remains usable. The next message

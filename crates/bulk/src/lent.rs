@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memferry::{AccessError, Frame, GrantToken, RemoteToken};
+use memferry::{AccessError, Frame, GrantToken, RefusalKind, RemoteToken};
 use memferry_shm::bus_error::guarded;
 use memferry_shm::mapping::Mapping;
 use thiserror::Error;
@@ -23,6 +23,8 @@ pub(crate) enum Import {
     Granted(Frame),
     /// A grant that could not be accepted yet.
     Pending(Pledge),
+    /// A grant that the link of the other node could not check.
+    Withheld(RefusalKind),
     Mapped(Mapping),
     /// Memory of this length that could not be mapped. The descriptor is missing if this process could not receive it.
     Unmapped(Option<OwnedFd>, u64),
@@ -71,7 +73,9 @@ impl LentFrame {
         match &*self.import {
             Import::Mapped(mapping) if inside => Ok(mapping),
             Import::Mapped(_) => Err(AccessError::OutOfRange { offset, length, available: self.length }),
-            Import::Granted(_) | Import::Pending(_) | Import::Unmapped(..) => Err(AccessError::NotMapped),
+            Import::Granted(_) | Import::Pending(_) | Import::Withheld(_) | Import::Unmapped(..) => {
+                Err(AccessError::NotMapped)
+            }
         }
     }
 

@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry::{Armed, CallError, Client, Frame, Queue, Region, RemoteToken, Rights, Ticket, copy};
+use memferry::{
+    Armed, CallError, Client, Frame, Queue, Refusal, RefusalKind, Region, RemoteToken, Rights, Ticket, copy,
+};
 use memferry_shm::bus_error::guarded;
 use memferry_shm::parking::Spin;
 use memferry_shm::ring::Consumer;
@@ -249,10 +251,14 @@ impl Receiver {
                 self.piece((kind, total), if first { None } else { before }, (at, length))
             }
             Slot::Grant { index, token } => self.pledged(index, Pledge::Here(token)),
-            Slot::Remote { index, token, length, service } => {
+            Slot::Remote { index, token, length, service, withheld } => {
                 let Reach::Remote(user) = self.grantor else {
                     return Err(ReceiveError::Broken(Violation::NoGrants));
                 };
+                if let Some(kind) = withheld {
+                    self.imports[index as usize] = Some((Arc::new(Import::Withheld(kind)), false));
+                    return Ok(None);
+                }
                 let rights = Rights::READ;
                 let token = RemoteToken { node: user.node, service, token, length, rights };
                 self.pledged(index, Pledge::There(token))
@@ -334,6 +340,9 @@ impl Receiver {
                 let frame = accept(&self.client, self.grantor, *pledge).map_err(ReceiveError::Broken)?;
                 let frame = frame.map_err(|source| ReceiveError::Refused { kind, source })?;
                 *import = Arc::new(Import::Granted(frame));
+            }
+            Import::Withheld(why) => {
+                return Err(ReceiveError::Refused { kind, source: not_checked(*why) });
             }
             // Memory to be mapped was taken before.
             Import::Unmapped(..) => {
@@ -503,6 +512,15 @@ impl Receiver {
             Err(Unready::Forked(forked)) => Err(forked.into()),
         }
     }
+}
+
+/// Why a grant is refused that the link of the other node could not check.
+fn not_checked(kind: RefusalKind) -> CallError {
+    let message = format!(
+        "the link of the sender's node could not check the grant ({}); the sender has to forget the frame and lend it again",
+        kind.name()
+    );
+    CallError::Refused(Refusal { kind, message })
 }
 
 /// Accepts a grant of `expected`. The inner error is the service's.

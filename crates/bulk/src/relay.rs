@@ -14,9 +14,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use memferry::{Client, GrantToken, ServiceId, SessionId};
+use memferry::{Client, GrantToken, RefusalKind, ServiceId, SessionId};
 use memferry_shm::bus_error::guarded as guarded_memory;
 use memferry_shm::conduit;
 use memferry_shm::ring::{Consumer, Producer};
@@ -24,14 +24,14 @@ use memferry_shm::storage::RingStorage;
 use rustix::net::sockopt;
 
 use crate::closing::{check_room, close_elsewhere};
-use crate::connection::{Hello, Own, Room, after, failed, guarded, receive_packet, theirs};
+use crate::connection::{Hello, Met, Own, Room, after, failed, guarded, receive_packet, theirs};
 use crate::error::{ConnectError, LinkRefusal};
 use crate::peer::{Peer, RemoteUser};
 pub use crate::remote::Wish;
 use crate::remote::{WELCOME, answer, refusal};
 use crate::retirement::FOR_ROOM;
 use crate::sender::FOR_MESSAGES;
-use crate::socket::NoDescriptor;
+use crate::socket::{NoDescriptor, Socket};
 use crate::wire::{
     AREA_AT, AREA_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED, RETIRED, RING, SENDER_CLOSED, SENDER_PARKED,
     SLOT_WORDS, SLOTS, Slot, Violation,
@@ -65,6 +65,15 @@ pub fn turn_away(socket: OwnedFd, user: u32) {
     }
 }
 
+/// A request of a client, whose socket belongs to it.
+struct Request {
+    hello: Hello,
+    own: Hello,
+    descriptor: OwnedFd,
+    met: Met,
+    wish: Wish,
+}
+
 /// A client of this node that asked for a channel and waits for the other end.
 pub struct Guest {
     hello: Hello,
@@ -77,31 +86,60 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Receives the request of a client, and admits its memory. That takes as long as the client likes, up to `limit`.
+    /// Receives the request of a client, and admits its memory. That takes as long as the client likes, up to `limit`. A client that is
+    /// not taken because this process or its service lacks something hears that the link is busy.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub fn receive(socket: OwnedFd, client: &Client, limit: Duration) -> Result<Self, ConnectError> {
         let mut socket = guarded(socket)?;
+        socket.time_calls();
         let until = after(limit);
+        // A client that has not sent its request takes the end of the connection for a busy link.
         check_room(socket.user())?;
         // The one that comes with the request. Linux before 6.16 has refused none.
         let _ = conduit::accept_descriptors(socket.as_fd());
-        conduit::send(socket.as_fd(), &WELCOME, &[], false).map_err(failed("sendmsg"))?;
-        let (bytes, came, process) = receive_packet(&socket, Room::One, until)?;
+        socket.answer(&WELCOME, None).map_err(failed("sendmsg"))?;
+        match Self::request(&mut socket, client, (until, limit)) {
+            Ok(request) => {
+                let Request { hello, own, descriptor, met, wish } = request;
+                let (peer, session) = met.over(socket);
+                Ok(Self { hello, own, descriptor, peer, session, wish })
+            }
+            Err(error) => {
+                if error.is_shortage() {
+                    let _ = socket.answer(&refusal(LinkRefusal::Busy), None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn request(
+        socket: &mut Socket,
+        client: &Client,
+        (until, limit): (Option<Instant>, Duration),
+    ) -> Result<Request, ConnectError> {
+        let (bytes, came, process) = receive_packet(socket, Room::One, until)?;
         let Some((hello, wish)) = Wish::decode(&bytes) else {
             close_elsewhere(socket.user(), came);
             return Err(ConnectError::Handshake("the process sent no request for a channel"));
         };
-        let theirs = theirs(&socket, Some(hello), came, process)?;
+        let theirs = theirs(socket, Some(hello), came, process)?;
         if let Err(error) = socket.refuse_descriptors() {
             close_elsewhere(socket.user(), vec![theirs.memory]);
             return Err(error);
         }
-        let own = Own::prepare(client, 0)?;
-        let (greeting, descriptor) = own.copy()?;
-        let (peer, session) = own.meet(client, socket, theirs, (until, limit))?;
-        Ok(Self { hello, own: greeting, descriptor, peer, session, wish })
+        let prepared = Own::prepare(client, 0).and_then(|own| Ok((own.copy()?, own)));
+        let ((greeting, descriptor), own) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                close_elsewhere(socket.user(), vec![theirs.memory]);
+                return Err(error);
+            }
+        };
+        let met = own.admit(client, socket, theirs, (until, limit))?;
+        Ok(Request { hello, own: greeting, descriptor, met, wish })
     }
 
     /// The client's user, as the kernel says.
@@ -124,10 +162,11 @@ impl Guest {
         self.peer.lost()
     }
 
-    /// Tells the client why it is not connected.
-    pub fn refuse(self, why: LinkRefusal) {
+    /// Tells the client why it is not connected. Returns the CPU time that its socket took beyond an honest one's.
+    pub fn refuse(self, why: LinkRefusal) -> Duration {
         // A client that is gone needs no answer.
-        let _ = conduit::send(self.peer.socket.as_fd(), &refusal(why), &[], false);
+        let _ = self.peer.socket.answer(&refusal(why), None);
+        self.peer.socket.take_slow_time()
     }
 
     /// Connects the client with a user of another node, who takes messages of up to `longest` bytes.
@@ -138,8 +177,7 @@ impl Guest {
         let mut hello = self.own;
         hello.longest = longest;
         let answer = answer(&hello, user);
-        let sent = conduit::send(self.peer.socket.as_fd(), &answer, &[self.descriptor.as_fd()], false);
-        sent.map_err(failed("sendmsg"))?;
+        self.peer.socket.answer(&answer, Some(self.descriptor.as_fd())).map_err(failed("sendmsg"))?;
         Ok(Relay {
             peer: self.peer,
             session: self.session,
@@ -185,11 +223,12 @@ impl Carried {
         }
     }
 
-    /// Puts a grant that does not exist in the place of the one that the slot announces.
-    pub fn forget_grant(&mut self) {
+    /// Puts a grant that does not exist in the place of the one that the slot announces: because that does not exist any more, or, with
+    /// `why`, because it could not be checked.
+    pub fn withhold_grant(&mut self, why: Option<RefusalKind>) {
         if let Ok(Slot::Remote { index, length, .. }) = Slot::decode(&self.slot) {
             let token = GrantToken::from_raw(0);
-            self.slot = Slot::Remote { index, token, length, service: ServiceId(0) }.encode();
+            self.slot = Slot::Remote { index, token, length, service: ServiceId(0), withheld: why }.encode();
         }
     }
 }
@@ -242,6 +281,8 @@ impl Relay {
                 read.map_err(|_| Violation::Memory)?.map_err(|_| Violation::Memory)?;
             }
             Slot::Remote { .. } if self.session.is_none() => return Err(Violation::NoGrants),
+            // Links withhold grants, and clients make them.
+            Slot::Remote { withheld: Some(_), .. } => return Err(Violation::NotRemote),
             Slot::Grant { .. } | Slot::Descriptor { .. } => return Err(Violation::NotRemote),
             Slot::Inline { .. } | Slot::Lent { .. } | Slot::Remote { .. } => {}
         }
@@ -358,12 +399,25 @@ impl Relay {
     pub fn is_lost(&self) -> bool {
         self.peer.lost()
     }
+
+    /// CPU time of this thread that the client's socket took since the last call, beyond that of an honest client. A client can have its
+    /// socket watched by so many epoll instances that each packet takes long.
+    pub fn take_slow_time(&self) -> Duration {
+        self.peer.socket.take_slow_time()
+    }
+
+    /// Ends the connection. Returns what [`take_slow_time`](Self::take_slow_time) would.
+    pub fn end(self) -> Duration {
+        let peer = Arc::clone(&self.peer);
+        drop(self);
+        peer.socket.take_slow_time()
+    }
 }
 
 impl Drop for Relay {
     /// Ends the connection at once, and wakes the client, which would notice it with its next look at the socket only.
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(self.peer.descriptor(), rustix::net::Shutdown::Both);
+        self.peer.socket.shut_down();
         self.peer.wake(FOR_MESSAGES);
         self.peer.wake(FOR_ROOM);
     }

@@ -69,6 +69,8 @@ pub struct Sender {
     staged: u64,
     retired: u64,
     exports: Exports,
+    /// What could not be taken back in time after the end of the connection.
+    unrevoked: Vec<Lending>,
     spin: Spin,
     broken: bool,
 }
@@ -86,6 +88,7 @@ impl Sender {
             staged: 0,
             retired: 0,
             exports: Exports::empty(),
+            unrevoked: Vec::new(),
             spin: Spin::new(SPIN),
             broken: false,
         }
@@ -112,13 +115,17 @@ impl Sender {
     /// # Errors
     /// [`SendError`].
     pub fn send(&mut self, kind: u32, bytes: &[u8], limit: Option<Duration>) -> Result<(), SendError> {
+        let sent = self.send_until(kind, bytes, deadline(limit));
+        self.or_take_back(sent)
+    }
+
+    fn send_until(&mut self, kind: u32, bytes: &[u8], deadline: Option<Instant>) -> Result<(), SendError> {
         self.check()?;
         let length = bytes.len() as u64;
         let longest = self.longest;
         if length > longest {
             return Err(SendError::TooLong { length, longest });
         }
-        let deadline = deadline(limit);
         if bytes.len() <= INLINE_BYTES {
             self.room(deadline, |_| Some(()))?;
             let mut inline = [0; INLINE_BYTES];
@@ -192,7 +199,8 @@ impl Sender {
     /// # Errors
     /// [`SendError`].
     pub fn export(&mut self, range: impl Into<Region>, limit: Option<Duration>) -> Result<(), SendError> {
-        self.exported(&range.into(), How::Granted, deadline(limit)).map(|_| ())
+        let exported = self.exported(&range.into(), How::Granted, deadline(limit)).map(|_| ());
+        self.or_take_back(exported)
     }
 
     /// Lets the other process map a frame before any part of it is lent.
@@ -200,7 +208,8 @@ impl Sender {
     /// # Errors
     /// [`SendError`].
     pub fn export_mapped(&mut self, frame: &SharedFrame, limit: Option<Duration>) -> Result<(), SendError> {
-        self.exported(&frame.frame().slice(..), How::Mapped(frame), deadline(limit)).map(|_| ())
+        let exported = self.exported(&frame.frame().slice(..), How::Mapped(frame), deadline(limit));
+        self.or_take_back(exported.map(|_| ()))
     }
 
     /// Revokes the grants of a frame. The other end's transfers that read it are cancelled first. Later lends export the frame
@@ -226,6 +235,11 @@ impl Sender {
     /// # Errors
     /// [`SendError::Broken`], [`SendError::Forked`].
     pub fn settled(&mut self, loan: Loan) -> Result<bool, SendError> {
+        let settled = self.settled_now(loan);
+        self.or_take_back(settled)
+    }
+
+    fn settled_now(&mut self, loan: Loan) -> Result<bool, SendError> {
         self.peer.check_fork()?;
         self.refresh()?;
         Ok(self.retired >= loan.0)
@@ -234,12 +248,17 @@ impl Sender {
     /// Waits up to `limit` until the other end has finished with the lent range.
     ///
     /// # Errors
-    /// [`SendError::TimedOut`]; [`SendError::PeerLost`] and [`SendError::Closed`], after which no engine reads the range through
-    /// this connection (a process that mapped it may, and the user of another node until this sender is dropped, which takes the grant back); [`SendError::Broken`], [`SendError::Forked`].
+    /// [`SendError::TimedOut`]; [`SendError::PeerLost`], [`SendError::Closed`] and [`SendError::Broken`], after which nobody reads
+    /// the range through this connection but a process that mapped it: its grant has been taken back. [`SendError::Grant`] if that
+    /// is not complete: call again to wait for it. [`SendError::Forked`].
     pub fn settle(&mut self, loan: Loan, limit: Option<Duration>) -> Result<(), SendError> {
-        let deadline = deadline(limit);
+        let settled = self.settle_until(loan, deadline(limit));
+        self.or_take_back(settled)
+    }
+
+    fn settle_until(&mut self, loan: Loan, deadline: Option<Instant>) -> Result<(), SendError> {
         let mut waited = false;
-        while !self.settled(loan)? {
+        while !self.settled_now(loan)? {
             // A peer can take back its count while this end wakes.
             if waited && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(SendError::TimedOut);
@@ -256,6 +275,11 @@ impl Sender {
     /// # Errors
     /// [`SendError::Closed`], [`SendError::PeerLost`], [`SendError::Broken`], [`SendError::Forked`].
     pub fn arm(&mut self) -> Result<Armed, SendError> {
+        let armed = self.arm_now();
+        self.or_take_back(armed)
+    }
+
+    fn arm_now(&mut self) -> Result<Armed, SendError> {
         self.check()?;
         self.peer.arm(SENDER_PARKED);
         if self.refresh()? {
@@ -272,7 +296,40 @@ impl Sender {
         self.exports.statistics()
     }
 
+    /// After the end of the connection nobody reads what was lent: it is taken back before the caller learns of the end.
+    fn or_take_back<T>(&mut self, outcome: Result<T, SendError>) -> Result<T, SendError> {
+        if matches!(outcome, Err(SendError::PeerLost | SendError::Closed | SendError::Broken(_))) {
+            self.take_back()?;
+        }
+        outcome
+    }
+
+    /// Revokes every grant. One that may still be used is tried again by the next call.
+    fn take_back(&mut self) -> Result<(), CallError> {
+        self.unrevoked.extend(self.exports.forget(None));
+        while let Some(lending) = self.unrevoked.pop() {
+            if let Err(error @ (CallError::RevocationPending { .. } | CallError::TimedOut { .. })) =
+                self.revoke(lending)
+            {
+                self.unrevoked.push(lending);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     fn lend_as(
+        &mut self,
+        kind: u32,
+        range: &Region,
+        how: How<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Loan, SendError> {
+        let lent = self.lend_until(kind, range, how, deadline);
+        self.or_take_back(lent)
+    }
+
+    fn lend_until(
         &mut self,
         kind: u32,
         range: &Region,
@@ -358,7 +415,7 @@ impl Sender {
         let index = self.place(range, None, Lending::Granted(token))?;
         let slot = match service {
             None => Slot::Grant { index, token },
-            Some(service) => Slot::Remote { index, token, length: range.length(), service },
+            Some(service) => Slot::Remote { index, token, length: range.length(), service, withheld: None },
         };
         self.put(&slot, 0);
         Ok((index, 0))
@@ -500,8 +557,9 @@ impl Drop for Sender {
         }
         self.peer.own.word(SENDER_CLOSED).store(1, Ordering::Release);
         self.peer.wake(FOR_MESSAGES);
-        for lending in self.exports.forget(None) {
-            let _ = self.revoke(lending);
+        // One that takes too long goes on without this sender.
+        while self.take_back().is_err() {
+            self.unrevoked.pop();
         }
     }
 }

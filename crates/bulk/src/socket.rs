@@ -11,14 +11,15 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memferry::{ForkGuard, Forked};
 use memferry_shm::conduit::{self, ReceiveError};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, sockopt};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::closing::close_elsewhere;
 use crate::error::ConnectError;
@@ -29,6 +30,8 @@ const UNKNOWN: u64 = 2 * EXPORTS as u64;
 
 /// How long a call receives packets.
 const BRIEFLY: Duration = Duration::from_millis(10);
+/// CPU time that a call on the socket of an honest peer does not take by far, with the packets that such a peer sends between two calls.
+const HONEST: Duration = Duration::from_micros(50);
 /// How often that is repeated for a descriptor. An honest peer has sent a few wake-ups before it.
 const MOST_ROUNDS: u32 = 8;
 
@@ -52,6 +55,11 @@ pub(crate) fn is_shortage(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
 }
 
+/// CPU time of this thread. Neither other threads nor a machine that stands still add to it.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// A socket, its received descriptors and wake-ups.
 pub(crate) struct Socket {
     /// `None` only during drop.
@@ -62,6 +70,10 @@ pub(crate) struct Socket {
     room: AtomicBool,
     /// The other end has no reason to send descriptors, and Linux does not refuse them: packets are looked at first.
     examines: bool,
+    /// The calls are timed, for a process that serves many users.
+    is_timed: bool,
+    /// CPU time in nanoseconds that calls took beyond honest ones.
+    slow: AtomicU64,
     guard: ForkGuard,
 }
 
@@ -70,7 +82,8 @@ impl Socket {
         let guard = ForkGuard::new()?;
         let kept = Default::default();
         let room = Default::default();
-        Ok(Self { socket: Some(socket), kept, room, examines: false, guard })
+        let slow = Default::default();
+        Ok(Self { socket: Some(socket), kept, room, examines: false, is_timed: false, slow, guard })
     }
 
     pub(crate) fn check_fork(&self) -> Result<(), Forked> {
@@ -80,6 +93,40 @@ impl Socket {
     /// The user of the other end, as the kernel says.
     pub(crate) fn user(&self) -> u32 {
         conduit::peer_user(self.as_fd()).unwrap_or(u32::MAX)
+    }
+
+    /// From now on calls are timed.
+    pub(crate) fn time_calls(&mut self) {
+        self.is_timed = true;
+    }
+
+    /// CPU time of this thread that calls on the socket took since the last time, beyond that of an honest peer: each packet wakes
+    /// every epoll instance that watches the socket at either end.
+    pub(crate) fn take_slow_time(&self) -> Duration {
+        Duration::from_nanos(self.slow.swap(0, Ordering::Relaxed))
+    }
+
+    fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
+        if !self.is_timed {
+            return call();
+        }
+        let before = cpu_time();
+        let done = call();
+        let beyond = cpu_time().saturating_sub(before).saturating_sub(HONEST);
+        if !beyond.is_zero() {
+            self.slow.fetch_add(beyond.as_nanos() as u64, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Ends the connection at once, in both directions.
+    pub(crate) fn shut_down(&self) {
+        let _ = self.timed(|| rustix::net::shutdown(self.as_fd(), Shutdown::Both));
+    }
+
+    /// Sends a packet of a handshake, with up to one descriptor.
+    pub(crate) fn answer(&self, packet: &[u8], memory: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+        self.timed(|| conduit::send(self.as_fd(), packet, memory.as_slice(), false))
     }
 
     /// From now on no descriptor is received. Linux refuses them, from 6.16; before, packets are looked at before they are received.
@@ -111,13 +158,17 @@ impl Socket {
 
     /// Makes the other end's descriptor readable. If its socket is full, it is readable already.
     pub(crate) fn signal(&self, news: u32) {
-        let _ = conduit::send(self.as_fd(), &news.to_le_bytes(), &[], false);
+        let _ = self.timed(|| conduit::send(self.as_fd(), &news.to_le_bytes(), &[], false));
     }
 
     /// Receives the packets that wait now, as long as that takes little time. Later ones are left, so that a fast peer cannot
     /// hold the caller. Returns whether it stopped early: a peer whose socket is watched by very many epoll instances makes each
     /// packet slow to receive.
     pub(crate) fn take_in(&self) -> Result<bool, NoDescriptor> {
+        self.timed(|| self.take_in_now())
+    }
+
+    fn take_in_now(&self) -> Result<bool, NoDescriptor> {
         let until = Instant::now() + BRIEFLY;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Each valid packet is one number. The first packet is received even if it is empty.

@@ -9,7 +9,7 @@
 //! A slot is copied before it is decoded. The receiver checks what a number means for the connection: whether the import exists,
 //! and whether the piece is the next one.
 
-use memferry::{GrantToken, ServiceId, SessionId};
+use memferry::{GrantToken, RefusalKind, ServiceId, SessionId};
 use memferry_shm::frame::FrameRefused;
 use memferry_shm::ring::{ImpossibleCount, Slots};
 use thiserror::Error;
@@ -143,12 +143,14 @@ pub(crate) enum Slot {
         offset: u64,
         length: u64,
     },
-    /// Export `index` is a grant of another node, made in this run of its service, of so many bytes.
+    /// Export `index` is a grant of another node, made in this run of its service, of so many bytes. If the link of that node could not
+    /// check it, for another reason than that it does not exist, it is withheld for that reason.
     Remote {
         index: u32,
         token: GrantToken,
         length: u64,
         service: ServiceId,
+        withheld: Option<RefusalKind>,
     },
 }
 
@@ -200,9 +202,10 @@ impl Slot {
                 head(LENT, false);
                 (words[1], words[2], words[3]) = (pair(kind, index), length, offset);
             }
-            Self::Remote { index, token, length, service } => {
+            Self::Remote { index, token, length, service, withheld } => {
                 head(REMOTE, false);
-                (words[1], words[2], words[3]) = (pair(0, index), token.to_raw(), length);
+                let reason = withheld.map_or(0, |kind| kind as u32 + 1);
+                (words[1], words[2], words[3]) = (pair(reason, index), token.to_raw(), length);
                 (words[4], words[5]) = (service.0 as u64, (service.0 >> 64) as u64);
             }
         }
@@ -238,6 +241,9 @@ impl Slot {
             }
             GRANT | DESCRIPTOR | LENT | REMOTE => {
                 within("export number", u64::from(second), EXPORTS as u64 - 1)?;
+                if sort == REMOTE {
+                    within("reason why a grant is withheld", u64::from(kind), RefusalKind::ALL.len() as u64)?;
+                }
                 Ok(match sort {
                     GRANT => Self::Grant { index: second, token: GrantToken::from_raw(words[2]) },
                     DESCRIPTOR => Self::Descriptor { index: second, once: bit, length: words[2] },
@@ -246,6 +252,9 @@ impl Slot {
                         token: GrantToken::from_raw(words[2]),
                         length: words[3],
                         service: ServiceId(u128::from(words[4]) | u128::from(words[5]) << 64),
+                        withheld: kind
+                            .checked_sub(1)
+                            .and_then(|kind| RefusalKind::ALL.get(kind as usize).copied()),
                     },
                     _ => Self::Lent { kind, index: second, offset: words[3], length: words[2] },
                 })
@@ -282,10 +291,14 @@ mod tests {
             }),
             (any::<u32>(), index.clone(), any::<u64>(), any::<u64>())
                 .prop_map(|(kind, index, offset, length)| Slot::Lent { kind, index, offset, length }),
-            (index, any::<u64>(), any::<u64>(), any::<u128>()).prop_map(|(index, bits, length, service)| {
-                let token = GrantToken::from_raw(bits);
-                Slot::Remote { index, token, length, service: ServiceId(service) }
-            }),
+            (index, any::<u64>(), any::<u64>(), any::<u128>(), 0..=RefusalKind::ALL.len()).prop_map(
+                |(index, bits, length, service, reason)| {
+                    let token = GrantToken::from_raw(bits);
+                    let withheld = RefusalKind::ALL.into_iter().cycle().nth(reason);
+                    let withheld = withheld.filter(|_| reason < RefusalKind::ALL.len());
+                    Slot::Remote { index, token, length, service: ServiceId(service), withheld }
+                }
+            ),
         ]
     }
 
@@ -314,6 +327,30 @@ mod tests {
                 Err(_) => {}
             }
         }
+    }
+
+    /// The table in docs/protocol.md.
+    #[test]
+    fn grants_of_other_nodes_have_these_words() {
+        let token = GrantToken::from_raw(0x1122_3344_5566_7788);
+        let service = ServiceId(0xaaaa << 64 | 0xbbbb);
+        let slot = |withheld| Slot::Remote { index: 9, token, length: 4096, service, withheld };
+        let words =
+            |reason: u64| [6 << 32, 9 << 32 | reason, 0x1122_3344_5566_7788, 4096, 0xbbbb, 0xaaaa, 0, 0];
+        assert_eq!(slot(None).encode(), words(0));
+        for (reason, kind) in [
+            (1, RefusalKind::Frame),
+            (2, RefusalKind::Capability),
+            (3, RefusalKind::Quota),
+            (4, RefusalKind::Argument),
+            (5, RefusalKind::Stopping),
+            (6, RefusalKind::System),
+        ] {
+            assert_eq!(slot(Some(kind)).encode(), words(reason));
+            assert_eq!(Slot::decode(&words(reason)).unwrap(), slot(Some(kind)));
+        }
+        let unknown = Slot::decode(&words(7));
+        assert!(matches!(unknown, Err(Violation::Bounds { value: 7, most: 6, .. })), "{unknown:?}");
     }
 
     #[test]

@@ -5,10 +5,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use memferry::Client;
-use memferry_bulk::{ConnectError, Content, Options, ReceiveError, Receiver, Sender, SharedFrame, over};
+use memferry_bulk::relay::{self, Guest};
+use memferry_bulk::{
+    ConnectError, Content, LinkRefusal, Options, ReceiveError, Receiver, RemoteUser, Sender, SharedFrame,
+    connect_remote, over,
+};
 use memferry_shm::{conduit, frame};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -107,6 +111,35 @@ fn without_descriptor_for_the_handshake(client: &Client) {
     );
 }
 
+/// A link that has no descriptor left for the memory of a client says that it is busy.
+fn a_link_without_descriptors(client: &Client) {
+    let path = std::env::temp_dir().join(format!("memferry-shortage-{}.sock", std::process::id()));
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    relay::prepare(socket.as_fd()).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 4).unwrap();
+    let to = RemoteUser { node: "beta".parse().unwrap(), user: 5 };
+    // None for the memory that comes, none for its own, and none for the copy of that.
+    for more in 0..3 {
+        let (guest, refused) = std::thread::scope(|scope| {
+            let connecting =
+                scope.spawn(|| connect_remote(&path, to, "name", client, Options::default()).map(drop));
+            // Its client has all descriptors that it needs.
+            let connection = rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+            let guest =
+                with_descriptors(more, || Guest::receive(connection, client, Duration::from_secs(20)));
+            (guest.map(drop), connecting.join().unwrap())
+        });
+        assert!(guest.is_err(), "{more}");
+        assert!(
+            matches!(refused, Err(ConnectError::Link(LinkRefusal::Busy))),
+            "{more}: {guest:?}, {refused:?}"
+        );
+    }
+    let _ = std::fs::remove_file(&path);
+}
+
 #[test]
 fn a_shortage_does_not_end_the_connection() {
     let (one, other) = pair();
@@ -118,4 +151,5 @@ fn a_shortage_does_not_end_the_connection() {
     without_descriptors(&client, &mut sender, &mut receiver);
     without_address_space(&client, &mut sender, &mut receiver);
     without_descriptor_for_the_handshake(&client);
+    a_link_without_descriptors(&client);
 }

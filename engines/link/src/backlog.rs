@@ -13,8 +13,18 @@ const ROOM: usize = 1 << 20;
 const EACH: usize = 256;
 
 /// The bytes that wait for one peer.
-#[derive(Clone, Default)]
-pub(crate) struct Backlog(Arc<AtomicUsize>);
+#[derive(Clone)]
+pub(crate) struct Backlog {
+    bytes: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Default for Backlog {
+    /// For what is sent to a peer.
+    fn default() -> Self {
+        Self::of(MAX_BYTES)
+    }
+}
 
 /// A message that counts until this is dropped.
 pub(crate) struct Unsent {
@@ -23,18 +33,23 @@ pub(crate) struct Unsent {
 }
 
 impl Backlog {
+    /// One of up to so many bytes.
+    pub(crate) fn of(most: usize) -> Self {
+        Self { bytes: Arc::default(), most }
+    }
+
     /// Whether so little waits that what can wait elsewhere may be added.
     pub(crate) fn has_room(&self) -> bool {
-        self.0.load(Ordering::Relaxed) < ROOM
+        self.bytes.load(Ordering::Relaxed) < ROOM
     }
 
     /// Counts a message; `None` if too many wait.
     pub(crate) fn add(&self, message: usize) -> Option<Unsent> {
         let bytes = message + EACH;
-        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         // Dropped, it counts no more.
-        let unsent = Unsent { backlog: Arc::clone(&self.0), bytes };
-        (before + bytes <= MAX_BYTES).then_some(unsent)
+        let unsent = Unsent { backlog: Arc::clone(&self.bytes), bytes };
+        (before + bytes <= self.most).then_some(unsent)
     }
 }
 
@@ -58,6 +73,6 @@ mod tests {
         unsent.extend(backlog.add(MAX_MESSAGE));
         assert!(backlog.add(MAX_MESSAGE).is_none());
         drop(unsent);
-        assert_eq!(backlog.0.load(Ordering::Relaxed), 0);
+        assert_eq!(backlog.bytes.load(Ordering::Relaxed), 0);
     }
 }

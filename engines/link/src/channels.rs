@@ -2,50 +2,57 @@
 //!
 //! ```text
 //! client ─ request ─► Guest ─ listens, or Open ─► the peer: Accepted ─► Relay ─ slots, counts ─► the peer ─► its client
-//! reader of a connection ─ News ─► this thread ◄─ descriptors of clients
+//! reader of a connection ─ Steps ─► this thread ◄─ descriptors of clients
 //! ```
 //!
 //! The kernel says which user a client is. The peer says which of its users opens a channel, and its word counts for its own node only: frames
 //! are granted to that node's users, by their own owners. One thread serves all channels. A client that takes nothing fills its own credit, and
-//! a peer that reads nothing stops the channels to it. The thread waits for the service when a grant is announced, and each packet from or to a
-//! client takes it the time that the client's socket makes it take: so the socket is for users that may hold up the channels of others.
+//! a peer that reads nothing stops the channels to it. The thread waits for the service when a grant is announced. Packets from and to a client
+//! take it the time that the client's socket makes them take: a user who takes much ends its own channels (`slowness`).
+
+mod clients;
+mod slowness;
+mod steps;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memferry::{Client, NodeName};
-use memferry_bulk::relay::{self, Carried, Closed, Guest, Relay, Wish};
+use memferry::{CallError, Client, NodeName, RefusalKind};
+use memferry_bulk::relay::{Carried, Closed, Guest, Relay, Wish};
 use memferry_bulk::{LinkRefusal, RemoteUser, Violation};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use self::clients::Stranger;
+use self::slowness::Slowness;
+use self::steps::{Steps, Told, ring};
+use self::waiting::{Place, Waiting};
 use crate::backlog::{Backlog, Unsent};
 use crate::config::Config;
 use crate::message::{Message, Step};
-use crate::packet::{Packet, Pool};
+use crate::packet::Packet;
 use crate::report::Rare;
 use crate::threads::spawn;
+
+pub(crate) use self::steps::Teller;
 
 /// Channels of one connection that each side may have opened.
 pub(crate) const MAX_OF_PEER: usize = 64;
 /// Channels of one user here, with those that wait, and of all users.
 const MAX_OF_USER: usize = 32;
 const MAX_GUESTS: usize = 512;
-/// Requests of clients that are received at a time, and those of one user.
-const MAX_STRANGERS: (usize, usize) = (32, 8);
 /// How long a client may take for its request, and hold the memory that it brings.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Slots of one channel that are carried before others get their turn.
 const BURST: usize = 16;
-/// News that wait for the thread. Peers are not read while there are more.
-const WAITING_NEWS: usize = 256;
+/// News, and words of one peer, that are dealt with before others get their turn.
+const NEWS: usize = 64;
 /// How often clients are looked at that may be gone without a word.
 const LIVENESS: Duration = Duration::from_millis(100);
 /// How soon a peer is looked at again that does not read fast enough.
@@ -53,16 +60,24 @@ const STALL: Duration = Duration::from_millis(2);
 
 /// What the thread has to know.
 pub(crate) enum News {
-    Up { connection: u64, node: NodeName, sender: Sender<(Packet, Unsent)>, stream: TcpStream },
-    Step { connection: u64, number: u32, is_ours: bool, step: Step, bytes: Vec<u8> },
-    Down { connection: u64 },
-    Guest(Box<Guest>),
+    Up {
+        connection: u64,
+        node: NodeName,
+        sender: Sender<(Packet, Unsent)>,
+        stream: TcpStream,
+        steps: Steps,
+    },
+    /// The peer of a connection said something, or it has ended.
+    Told {
+        connection: u64,
+    },
+    Guest(Box<Guest>, Stranger),
 }
 
 /// The way to the thread.
 #[derive(Clone)]
 pub(crate) struct Channels {
-    news: SyncSender<News>,
+    news: Sender<News>,
     bell: Arc<OwnedFd>,
     counts: Counts,
 }
@@ -71,11 +86,22 @@ pub(crate) struct Channels {
 pub(crate) type Counts = Arc<Mutex<BTreeMap<NodeName, u64>>>;
 
 impl Channels {
-    pub(crate) fn tell(&self, news: News) {
+    fn tell(&self, news: News) {
         if self.news.send(news).is_ok() {
-            // It fails if the counter is full: then the thread is awake.
-            let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+            ring(&self.bell);
         }
+    }
+
+    /// A connection to a peer is there. Its reader tells what the peer says, until it drops what this returns.
+    pub(crate) fn connect(
+        &self,
+        connection: u64,
+        node: NodeName,
+        (sender, stream): (Sender<(Packet, Unsent)>, TcpStream),
+    ) -> Teller {
+        let (teller, steps) = steps::queue(connection, self.news.clone(), Arc::clone(&self.bell));
+        self.tell(News::Up { connection, node, sender, stream, steps });
+        teller
     }
 
     /// Channels that are open to a peer.
@@ -90,7 +116,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Starts the thread, and one that takes clients at `path`, if there is to be one. Without clients here the channels of peers wait for ever.
 pub(crate) fn start(client: &Client, config: &Config, path: Option<&Path>) -> io::Result<Channels> {
-    let (sender, news) = mpsc::sync_channel(WAITING_NEWS);
+    let (sender, news) = mpsc::channel();
     let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let counts = Counts::default();
     let channels = Channels { news: sender, bell: Arc::clone(&bell), counts: Arc::clone(&counts) };
@@ -98,10 +124,10 @@ pub(crate) fn start(client: &Client, config: &Config, path: Option<&Path>) -> io
     let mut state = State::new(client.clone(), known, counts);
     spawn("link-channels", move || state.run(&news, &bell))?;
     let Some(path) = path else { return Ok(channels) };
-    let listened = listen(path).and_then(|socket| {
+    let listened = clients::listen(path).and_then(|socket| {
         let channels = channels.clone();
         let client = client.clone();
-        spawn("link-clients", move || take_clients(&socket, &client, &channels))
+        spawn("link-clients", move || clients::take(&socket, &client, &channels))
     });
     if let Err(error) = listened {
         let path = path.display();
@@ -110,99 +136,6 @@ pub(crate) fn start(client: &Client, config: &Config, path: Option<&Path>) -> io
         ));
     }
     Ok(channels)
-}
-
-/// Listens at `path`, for all users. A socket that nobody listens on any more is replaced; another file is not.
-fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let kind = SocketType::SEQPACKET;
-    let open = || rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-    let address = SocketAddrUnix::new(path)?;
-    let socket = open()?;
-    relay::prepare(socket.as_fd())?;
-    if let Err(error) = rustix::net::bind(&socket, &address) {
-        let ended = rustix::net::connect(open()?, &address) == Err(rustix::io::Errno::CONNREFUSED);
-        let is_socket = || {
-            use std::os::unix::fs::FileTypeExt;
-            std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        };
-        if error != rustix::io::Errno::ADDRINUSE || !ended || !is_socket() {
-            return Err(error.into());
-        }
-        std::fs::remove_file(path)?;
-        rustix::net::bind(&socket, &address)?;
-    }
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))?;
-    rustix::net::listen(&socket, 64)?;
-    Ok(socket)
-}
-
-/// Users whose requests are being received.
-#[derive(Clone, Default)]
-struct Strangers(Arc<Mutex<BTreeMap<u32, usize>>>);
-
-struct Stranger {
-    all: Strangers,
-    user: u32,
-}
-
-impl Strangers {
-    fn admit(&self, user: u32) -> Option<Stranger> {
-        let mut counts = locked(&self.0);
-        let of_user = counts.get(&user).copied().unwrap_or(0);
-        if counts.values().sum::<usize>() >= MAX_STRANGERS.0 || of_user >= MAX_STRANGERS.1 {
-            return None;
-        }
-        counts.insert(user, of_user + 1);
-        Some(Stranger { all: self.clone(), user })
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let mut counts = locked(&self.all.0);
-        if let Some(count) = counts.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.user);
-            }
-        }
-    }
-}
-
-fn take_clients(listener: &OwnedFd, client: &Client, channels: &Channels) {
-    let strangers = Strangers::default();
-    let refusals = Arc::new(Rare::default());
-    loop {
-        let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
-            // For want of descriptors, as a rule: a pause lets others end.
-            std::thread::sleep(Duration::from_millis(50));
-            continue;
-        };
-        let Ok(peer) = sockopt::socket_peercred(&socket) else {
-            relay::turn_away(socket, u32::MAX);
-            continue;
-        };
-        let user = peer.uid.as_raw();
-        // A client that is not taken sees the end of the connection.
-        let Some(stranger) = strangers.admit(user) else {
-            refusals.tell(format_args!("a process of user {user} was refused: too many ask for channels"));
-            relay::turn_away(socket, user);
-            continue;
-        };
-        let client = client.clone();
-        let channels = channels.clone();
-        let own = Arc::clone(&refusals);
-        let spawned = spawn("link-client", move || {
-            match Guest::receive(socket, &client, PATIENCE) {
-                Ok(guest) => channels.tell(News::Guest(Box::new(guest))),
-                Err(error) => own.tell(format_args!("a process of user {user} was refused: {error}")),
-            }
-            drop(stranger);
-        });
-        if let Err(error) = spawned {
-            refusals.tell(format_args!("a process of user {user} was refused: {error}"));
-        }
-    }
 }
 
 /// Names a channel: the connection, which side opened it, and the number that this side gave it.
@@ -219,6 +152,7 @@ struct Peer {
     sender: Sender<(Packet, Unsent)>,
     stream: TcpStream,
     backlog: Backlog,
+    steps: Steps,
     last: u32,
 }
 
@@ -240,6 +174,14 @@ struct Open {
     told: Closed,
     /// Since when the client is known to be gone.
     lost: Option<Instant>,
+    /// The client's next news make its descriptor readable. Those that it is readable for are to be taken in first.
+    is_armed: bool,
+}
+
+impl Open {
+    fn new(relay: Relay, user: u32, with: RemoteUser) -> Self {
+        Self { relay, user, with, told: Closed::default(), lost: None, is_armed: false }
+    }
 }
 
 /// Why a channel ends here.
@@ -248,6 +190,8 @@ enum End {
     Gone,
     /// One of the two broke the rules.
     Broken(Violation),
+    /// The client's socket takes the time of all channels.
+    Slow,
 }
 
 impl From<Violation> for End {
@@ -260,15 +204,18 @@ struct State {
     client: Client,
     known: BTreeSet<NodeName>,
     peers: BTreeMap<u64, Peer>,
+    /// Connections whose peers said something that was not dealt with yet.
+    told: BTreeSet<u64>,
     /// The channel that was carried last.
     served: Option<Key>,
-    /// Clients that wait for one of a peer, in the order in which they came.
-    listening: Vec<Guest>,
+    /// Clients that wait for one of a peer, and users of peers that wait for one here.
+    waiting: Waiting<Guest, Key>,
     /// Those whose channel a peer was asked for, and whom it is to reach.
     opening: BTreeMap<Key, (Guest, RemoteUser)>,
     asked: BTreeMap<Key, Asked>,
     open: BTreeMap<Key, Open>,
     counts: Counts,
+    slowness: Slowness,
     refusals: Rare,
 }
 
@@ -278,12 +225,14 @@ impl State {
             client,
             known,
             peers: BTreeMap::new(),
+            told: BTreeSet::new(),
             served: None,
-            listening: Vec::new(),
+            waiting: Waiting::default(),
             opening: BTreeMap::new(),
             asked: BTreeMap::new(),
             open: BTreeMap::new(),
             counts,
+            slowness: Slowness::default(),
             refusals: Rare::default(),
         }
     }
@@ -292,18 +241,20 @@ impl State {
         let mut looked = Instant::now();
         loop {
             let mut any = false;
-            for _ in 0..WAITING_NEWS {
+            for _ in 0..NEWS {
                 match news.try_recv() {
                     Ok(one) => self.handle(one),
-                    Err(mpsc::TryRecvError::Empty) => break,
-                    Err(mpsc::TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
                 }
                 any = true;
             }
+            any |= self.take_told();
             let looks = looked.elapsed() >= LIVENESS;
             if looks {
                 looked = Instant::now();
                 self.forget_gone();
+                self.slowness.forget(looked);
                 self.count();
             }
             any |= self.carry_all(looks);
@@ -315,20 +266,45 @@ impl State {
 
     fn handle(&mut self, news: News) {
         match news {
-            News::Up { connection, node, sender, stream } => {
+            News::Up { connection, node, sender, stream, steps } => {
                 let before = self.peers.iter().find(|(_, peer)| peer.node == node);
                 if let Some(before) = before.map(|(connection, _)| *connection) {
                     self.lose(before);
                 }
                 let backlog = Backlog::default();
-                self.peers.insert(connection, Peer { node, sender, stream, backlog, last: 0 });
+                self.peers.insert(connection, Peer { node, sender, stream, backlog, steps, last: 0 });
             }
-            News::Step { connection, number, is_ours, step, bytes } => {
-                self.step(Key { connection, is_ours, number }, step, bytes);
+            News::Told { connection } => {
+                if let Some(peer) = self.peers.get(&connection) {
+                    peer.steps.see_note();
+                    self.told.insert(connection);
+                }
             }
-            News::Down { connection } => self.lose(connection),
-            News::Guest(guest) => self.welcome(*guest),
+            News::Guest(guest, stranger) => self.welcome(*guest, stranger),
         }
+    }
+
+    /// Deals with what peers said, a part of each. Returns whether there was anything.
+    fn take_told(&mut self) -> bool {
+        let connections: Vec<_> = self.told.iter().copied().collect();
+        for connection in &connections {
+            for _ in 0..NEWS {
+                match self.peers.get(connection).map(|peer| peer.steps.next()) {
+                    Some(Ok(Told { number, is_ours, step, bytes, .. })) => {
+                        self.step(Key { connection: *connection, is_ours, number }, step, bytes);
+                    }
+                    Some(Err(TryRecvError::Empty)) => {
+                        self.told.remove(connection);
+                        break;
+                    }
+                    Some(Err(TryRecvError::Disconnected)) | None => {
+                        self.lose(*connection);
+                        break;
+                    }
+                }
+            }
+        }
+        !connections.is_empty()
     }
 
     fn count(&self) {
@@ -342,14 +318,43 @@ impl State {
     /// A connection has ended, and its channels with it.
     fn lose(&mut self, connection: u64) {
         self.peers.remove(&connection);
-        let of_it = |key: &Key| key.connection == connection;
-        self.asked.retain(|key, _| !of_it(key));
-        self.open.retain(|key, _| !of_it(key));
-        let keys: Vec<_> = self.opening.keys().filter(|key| of_it(key)).copied().collect();
-        for key in keys {
+        self.told.remove(&connection);
+        let of_it = |key: &&Key| key.connection == connection;
+        let asked: Vec<_> = self.asked.keys().filter(of_it).copied().collect();
+        asked.into_iter().for_each(|key| self.forget_asked(key));
+        let open: Vec<_> = self.open.keys().filter(of_it).copied().collect();
+        open.into_iter().for_each(|key| self.discard(key));
+        let opening: Vec<_> = self.opening.keys().filter(of_it).copied().collect();
+        for key in opening {
             if let Some((guest, _)) = self.opening.remove(&key) {
-                guest.refuse(LinkRefusal::Broken);
+                self.refuse(guest, LinkRefusal::Broken);
             }
+        }
+    }
+
+    fn forget_asked(&mut self, key: Key) {
+        if let Some(Asked { to, name, .. }) = self.asked.remove(&key) {
+            self.waiting.forget(&(to, name), key);
+        }
+    }
+
+    fn refuse(&mut self, guest: Guest, why: LinkRefusal) {
+        let user = guest.user();
+        let took = guest.refuse(why);
+        self.slowness.add(user, took, Instant::now());
+    }
+
+    /// Ends the connection to a client, which wakes all that watch it.
+    fn discard(&mut self, key: Key) {
+        let Some(Open { relay, user, .. }) = self.open.remove(&key) else { return };
+        let now = Instant::now();
+        if self.slowness.is_over(user, now) {
+            // Its part of the time of this thread is used up. If no thread starts, it ends here all the same.
+            let _ = spawn("link-slow", move || {
+                relay.end();
+            });
+        } else {
+            self.slowness.add(user, relay.end(), now);
         }
     }
 
@@ -361,34 +366,44 @@ impl State {
 
     /// The users of the clients here, once for each.
     fn users(&self) -> impl Iterator<Item = u32> {
-        let waiting = self.listening.iter().chain(self.opening.values().map(|(guest, _)| guest));
+        let waiting = self.waiting.guests().chain(self.opening.values().map(|(guest, _)| guest));
         waiting.map(Guest::user).chain(self.open.values().map(|open| open.user))
     }
 
-    fn welcome(&mut self, guest: Guest) {
-        let of_user = self.users().filter(|user| *user == guest.user()).count();
+    fn welcome(&mut self, guest: Guest, stranger: Stranger) {
+        let user = guest.user();
+        if self.slowness.is_over(user, Instant::now()) {
+            // Its part of the time of this thread is used up. If no thread starts, the client sees the end of the connection.
+            let _ = spawn("link-slow", move || {
+                let _ = guest.refuse(LinkRefusal::Busy);
+                drop(stranger);
+            });
+            return;
+        }
+        let of_user = self.users().filter(|one| *one == user).count();
         if of_user >= MAX_OF_USER || self.users().count() >= MAX_GUESTS {
-            return guest.refuse(LinkRefusal::TooMany);
+            return self.refuse(guest, LinkRefusal::TooMany);
         }
         let (name, to) = match guest.wish() {
-            Wish::Listen { .. } => {
-                self.listening.push(guest);
-                return self.join_asked();
+            Wish::Listen { name, .. } => {
+                let place = (user, name.clone());
+                self.waiting.listen(place.clone(), guest);
+                return self.join(&place);
             }
             Wish::Connect { name, to } => (name.clone(), *to),
         };
         if !self.known.contains(&to.node) {
-            return guest.refuse(LinkRefusal::UnknownNode);
+            return self.refuse(guest, LinkRefusal::UnknownNode);
         }
         let Some(connection) = self.peers.iter().find(|(_, peer)| peer.node == to.node).map(|(key, _)| *key)
         else {
-            return guest.refuse(LinkRefusal::NotConnected);
+            return self.refuse(guest, LinkRefusal::NotConnected);
         };
         if self.of_peer(connection, true) >= MAX_OF_PEER {
-            return guest.refuse(LinkRefusal::TooMany);
+            return self.refuse(guest, LinkRefusal::TooMany);
         }
-        let Some(key) = self.next_key(connection) else { return guest.refuse(LinkRefusal::TooMany) };
-        let step = Step::Open { from: guest.user(), to: to.user, name, longest: guest.longest() };
+        let Some(key) = self.next_key(connection) else { return self.refuse(guest, LinkRefusal::TooMany) };
+        let step = Step::Open { from: user, to: to.user, name, longest: guest.longest() };
         self.send(key, step, &[]);
         self.opening.insert(key, (guest, to));
     }
@@ -404,31 +419,39 @@ impl State {
         Some(key)
     }
 
-    /// Connects what peers asked for with clients that wait for it.
-    fn join_asked(&mut self) {
-        let keys: Vec<_> = self.asked.keys().copied().collect();
-        for key in keys {
-            let Some(node) = self.peers.get(&key.connection).map(|peer| peer.node) else { continue };
-            while let Some(asked) = self.asked.get(&key) {
-                let with = RemoteUser { node, user: asked.from };
-                let waits = |guest: &Guest| {
-                    let Wish::Listen { name, from } = guest.wish() else { return false };
-                    guest.user() == asked.to && *name == asked.name && from.contains(&with)
-                };
-                let Some(index) = self.listening.iter().position(waits) else { break };
-                let guest = self.listening.remove(index);
+    /// Connects users of peers with clients that wait for them, at one place.
+    fn join(&mut self, place: &Place) {
+        for key in self.waiting.asked(place) {
+            let node = self.peers.get(&key.connection).map(|peer| peer.node);
+            let asked = self.asked.get(&key);
+            let Some((node, Asked { from, longest, .. })) = node.zip(asked) else { continue };
+            let with = RemoteUser { node, user: *from };
+            let longest = *longest;
+            let lets_in =
+                |guest: &Guest| matches!(guest.wish(), Wish::Listen { from, .. } if from.contains(&with));
+            while let Some(guest) = self.waiting.take(place, lets_in) {
                 // One that is gone leaves its place to the next one.
                 if guest.is_gone() {
                     continue;
                 }
-                let user = guest.user();
-                let longest = guest.longest();
-                let Ok(relay) = guest.join(with, asked.longest) else { continue };
-                self.asked.remove(&key);
-                self.send(key, Step::Accepted { longest }, &[]);
-                self.open.insert(key, Open { relay, user, with, told: Closed::default(), lost: None });
+                let own = guest.longest();
+                if !self.open(key, (guest, with), longest) {
+                    continue;
+                }
+                self.forget_asked(key);
+                self.send(key, Step::Accepted { longest: own }, &[]);
+                break;
             }
         }
+    }
+
+    /// Connects a client with a user of a peer. Returns whether that was possible.
+    fn open(&mut self, key: Key, (guest, with): (Guest, RemoteUser), longest: u64) -> bool {
+        let user = guest.user();
+        let Ok(relay) = guest.join(with, longest) else { return false };
+        self.slowness.add(user, relay.take_slow_time(), Instant::now());
+        self.open.insert(key, Open::new(relay, user, with));
+        true
     }
 
     fn step(&mut self, key: Key, step: Step, bytes: Vec<u8>) {
@@ -440,18 +463,15 @@ impl State {
                 if self.of_peer(key.connection, false) >= MAX_OF_PEER {
                     return self.send(key, Step::End, &[]);
                 }
+                let place = (to, name.clone());
                 self.asked.insert(key, Asked { from, to, name, longest });
-                self.join_asked();
+                self.waiting.ask(place.clone(), key);
+                self.join(&place);
             }
             Step::Accepted { longest } => {
                 let Some((guest, with)) = self.opening.remove(&key) else { return };
-                let user = guest.user();
-                match guest.join(with, longest) {
-                    Ok(relay) => {
-                        let told = Closed::default();
-                        self.open.insert(key, Open { relay, user, with, told, lost: None });
-                    }
-                    Err(_) => self.send(key, Step::End, &[]),
+                if !self.open(key, (guest, with), longest) {
+                    self.send(key, Step::End, &[]);
                 }
             }
             Step::Slot(slot) => self.change(key, |relay| relay.put(&Carried { slot, bytes })),
@@ -461,11 +481,11 @@ impl State {
                 Ok(())
             }),
             Step::End => {
-                self.asked.remove(&key);
+                self.forget_asked(key);
                 // The client learns of it by the end of its connection. What came before it is in its memory.
-                self.open.remove(&key);
+                self.discard(key);
                 if let Some((guest, _)) = self.opening.remove(&key) {
-                    guest.refuse(LinkRefusal::Broken);
+                    self.refuse(guest, LinkRefusal::Broken);
                 }
             }
         }
@@ -473,29 +493,34 @@ impl State {
 
     /// Does what the peer says to a channel that is open. The two may end one at the same time, so that others are no mistakes.
     fn change(&mut self, key: Key, change: impl FnOnce(&mut Relay) -> Result<(), Violation>) {
-        if let Some(open) = self.open.get_mut(&key)
-            && let Err(violation) = change(&mut open.relay)
-        {
-            self.end(key, &End::Broken(violation));
+        let Some(open) = self.open.get_mut(&key) else { return };
+        let changed = change(&mut open.relay);
+        let is_over = self.slowness.add(open.user, open.relay.take_slow_time(), Instant::now());
+        match changed {
+            Err(violation) => self.end(key, &End::Broken(violation)),
+            Ok(()) if is_over => self.end(key, &End::Slow),
+            Ok(()) => {}
         }
     }
 
     fn end(&mut self, key: Key, why: &End) {
-        let Some(open) = self.open.remove(&key) else { return };
-        if let End::Broken(violation) = why {
-            let Open { user, with, .. } = &open;
-            self.refusals
-                .tell(format_args!("a channel of user {user} here with {with} has ended: {violation}"));
+        let Some(Open { user, with, .. }) = self.open.get(&key) else { return };
+        let why = match why {
+            End::Gone => None,
+            End::Broken(violation) => Some(violation.to_string()),
+            End::Slow => Some("its socket takes the time of others, because very many watch it".to_owned()),
+        };
+        if let Some(why) = why {
+            self.refusals.tell(format_args!("a channel of user {user} here with {with} has ended: {why}"));
         }
+        self.discard(key);
         self.send(key, Step::End, &[]);
     }
 
     fn send(&self, key: Key, step: Step, payload: &[u8]) {
         let Some(peer) = self.peers.get(&key.connection) else { return };
         let message = Message::Channel { number: key.number, of_receiver: !key.is_ours, step };
-        // Pieces are too short for buffers that are kept.
-        let mut packet = Packet::new(&Pool::default(), &message, payload.len());
-        packet.payload_mut().copy_from_slice(payload);
+        let packet = Packet::with(&message, payload);
         match peer.backlog.add(packet.memory()) {
             // It fails if the connection has ended, which other news report.
             Some(unsent) => drop(peer.sender.send((packet, unsent))),
@@ -506,7 +531,7 @@ impl State {
 
     /// Forgets clients that do not wait any more.
     fn forget_gone(&mut self) {
-        self.listening.retain(|guest| !guest.is_gone());
+        self.waiting.retain(|guest| !guest.is_gone());
         let gone = self.opening.iter().filter(|(_, (guest, _))| guest.is_gone());
         let gone: Vec<_> = gone.map(|(key, _)| *key).collect();
         for key in gone {
@@ -594,36 +619,51 @@ impl State {
                 }
                 _ => Ok(()),
             },
-            // Revoked already, or never made; another one may have the number later.
-            Err(_) => {
-                carried.forget_grant();
+            Err(error) => {
+                carried.withhold_grant(why_withheld(&error));
                 Ok(())
             }
         }
     }
 
+    /// Whether the peer of a channel reads fast enough to be sent more.
+    fn has_room(&self, key: &Key) -> bool {
+        self.peers.get(&key.connection).is_some_and(|peer| peer.backlog.has_room())
+    }
+
+    /// Clients whose next news would wake nobody: those that had some, and not all of them, since it takes several system calls for each.
+    fn unarmed(&self) -> Vec<Key> {
+        let keys = self.open.iter().filter(|(_, open)| !open.is_armed).map(|(key, _)| *key);
+        keys.filter(|key| self.has_room(key)).collect()
+    }
+
+    /// Makes a client's next news wake this thread. Returns whether there are some already.
+    fn arm(&mut self, key: Key) -> Result<bool, End> {
+        let Some(open) = self.open.get_mut(&key) else { return Ok(false) };
+        let armed = open.relay.arm();
+        open.is_armed = true;
+        let is_over = self.slowness.add(open.user, open.relay.take_slow_time(), Instant::now());
+        let is_ready = armed?;
+        if is_over { Err(End::Slow) } else { Ok(is_ready) }
+    }
+
     /// Waits for the next news, or for those of a client.
     fn wait(&mut self, bell: &OwnedFd) {
-        let mut limit = LIVENESS;
-        let mut broken = Vec::new();
-        let mut keys = Vec::new();
-        for (key, open) in &mut self.open {
-            if !self.peers.get(&key.connection).is_some_and(|peer| peer.backlog.has_room()) {
-                limit = limit.min(STALL);
-                continue;
-            }
-            match open.relay.arm() {
-                Ok(is_ready) if is_ready => limit = Duration::ZERO,
-                Ok(_) => keys.push(*key),
-                Err(violation) => broken.push((*key, violation)),
-            }
+        let mut any = false;
+        for key in self.unarmed() {
+            any |= match self.arm(key) {
+                Ok(is_ready) => is_ready,
+                Err(why) => {
+                    self.end(key, &why);
+                    true
+                }
+            };
         }
-        if !broken.is_empty() {
-            return broken.into_iter().for_each(|(key, why)| self.end(key, &End::Broken(why)));
-        }
-        if limit.is_zero() {
+        if any {
             return;
         }
+        let (keys, stalled): (Vec<_>, Vec<_>) = self.open.keys().partition(|key| self.has_room(key));
+        let limit = if stalled.is_empty() { LIVENESS } else { STALL };
         let mut entries = vec![PollFd::new(bell, PollFlags::IN)];
         let opens = keys.iter().filter_map(|key| self.open.get(key));
         let wanted = PollFlags::IN | PollFlags::RDHUP;
@@ -631,13 +671,14 @@ impl State {
         let timespec = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };
         // An interrupted wait is one that ends early.
         let _ = rustix::event::poll(&mut entries, Some(&timespec));
+        let seen: Vec<_> =
+            entries[1..].iter().zip(&keys).map(|(entry, key)| (*key, entry.revents())).collect();
         // A client that has shut down one direction only is gone, too: its socket is readable for good.
         let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
-        let hung_up = |entry: &PollFd<'_>| entry.revents().intersects(ended);
-        let gone: Vec<_> =
-            entries[1..].iter().zip(&keys).filter(|(entry, _)| hung_up(entry)).map(|(_, key)| *key).collect();
-        for key in gone {
-            if let Some(open) = self.open.get_mut(&key) {
+        for (key, events) in seen.into_iter().filter(|(_, events)| !events.is_empty()) {
+            let Some(open) = self.open.get_mut(&key) else { continue };
+            open.is_armed = false;
+            if events.intersects(ended) {
                 open.lost.get_or_insert_with(Instant::now);
             }
         }
@@ -645,3 +686,15 @@ impl State {
         let _ = rustix::io::read(bell, &mut count);
     }
 }
+
+/// Why a grant is withheld that the service did not let this link take up; `None` if there is no such grant, also not any more. Another one
+/// may have its number later.
+fn why_withheld(error: &CallError) -> Option<RefusalKind> {
+    match error {
+        CallError::Refused(refusal) => Some(refusal.kind).filter(|kind| *kind != RefusalKind::Capability),
+        _ => Some(RefusalKind::System),
+    }
+}
+
+#[cfg(test)]
+mod tests;

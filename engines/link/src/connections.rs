@@ -18,11 +18,12 @@ use memferry::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::backlog::Unsent;
-use crate::channels::{Channels, News};
+use crate::channels::{Channels, Teller};
 use crate::config::{Config, connects};
 use crate::message::Message;
 use crate::packet::Packet;
 use crate::report::{Rare, tell};
+use crate::rests::Rests;
 use crate::secure::{self, HandshakeError, Secured};
 use crate::threads::spawn;
 use crate::traffic::Snapshot;
@@ -79,6 +80,8 @@ pub(crate) struct Up {
     pub(crate) connection: u64,
     pub(crate) node: NodeName,
     pub(crate) greeting: Greeting,
+    /// This side has said where UCX reaches it.
+    pub(crate) offers_ucx: bool,
     /// The key that the peer puts before its messages over UCX.
     pub(crate) own_key: u128,
     pub(crate) sender: Sender<(Packet, Unsent)>,
@@ -101,6 +104,7 @@ struct Shared {
     strangers: Strangers,
     refusals: Rare,
     channels: Channels,
+    rests: Rests,
 }
 
 /// Handshakes under way, by where they come from.
@@ -151,7 +155,11 @@ impl Drop for Stranger {
 pub(crate) type Events = (SyncSender<Event>, mpsc::Receiver<Event>);
 
 /// Starts the threads. `ucx_address` is where UCX reaches this process.
-pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>, channels: Channels) -> io::Result<Events> {
+pub(crate) fn start(
+    config: &Config,
+    ucx_address: Option<Vec<u8>>,
+    (channels, rests): (Channels, Rests),
+) -> io::Result<Events> {
     let (events, received) = mpsc::sync_channel(WAITING_MESSAGES);
     let shared = Shared {
         config: config.clone(),
@@ -161,6 +169,7 @@ pub(crate) fn start(config: &Config, ucx_address: Option<Vec<u8>>, channels: Cha
         strangers: Strangers::default(),
         refusals: Rare::default(),
         channels,
+        rests,
     };
     let shared = Arc::new(shared);
     if let Some(address) = &config.listen {
@@ -252,7 +261,11 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -
     // getrandom returns all bytes of requests as short as this.
     rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
     let own_key = u128::from_le_bytes(key);
-    let ucx = shared.ucx_address.clone().map(|address| UcxPeer { address, key: own_key });
+    // While it rests, the peer learns of none, so that neither side uses it.
+    let rests = shared.rests.left(node, Instant::now()).is_some();
+    let address = shared.ucx_address.clone().filter(|_| !rests);
+    let ucx = address.map(|address| UcxPeer { address, key: own_key });
+    let offers_ucx = ucx.is_some();
     let require_encryption = shared.config.peers.get(&node).is_some_and(|peer| peer.require_encryption);
     let greeting = postcard::to_allocvec(&Greeting { ucx, require_encryption }).map_err(io::Error::other)?;
     writer.send(&greeting)?;
@@ -276,13 +289,12 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -
         let _ = ended.shutdown(Shutdown::Both);
     })?;
     let connection = shared.next.fetch_add(1, Ordering::Relaxed);
-    let up = News::Up { connection, node, sender: sender.clone(), stream: stream.try_clone()? };
-    shared.channels.tell(up);
-    let up = Up { connection, node, greeting, own_key, sender, stream };
+    let teller = shared.channels.connect(connection, node, (sender.clone(), stream.try_clone()?));
+    let up = Up { connection, node, greeting, offers_ucx, own_key, sender, stream };
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
     shared.events.send(Event::Up(Box::new(up))).map_err(gone)?;
-    let why = receive_all(shared, connection, &mut reader);
-    shared.channels.tell(News::Down { connection });
+    let why = receive_all(shared, connection, &mut reader, &teller);
+    drop(teller);
     shared.events.send(Event::Down { connection, why }).map_err(gone)
 }
 
@@ -299,7 +311,7 @@ fn reason(error: &io::Error) -> String {
 }
 
 /// Passes on messages until the connection ends. Returns why it does.
-fn receive_all(shared: &Shared, connection: u64, reader: &mut secure::Reader) -> String {
+fn receive_all(shared: &Shared, connection: u64, reader: &mut secure::Reader, teller: &Teller) -> String {
     let mut reported = Instant::now();
     loop {
         let bytes = match reader.receive() {
@@ -309,8 +321,10 @@ fn receive_all(shared: &Shared, connection: u64, reader: &mut secure::Reader) ->
         let to_node = if Message::is_of_channel(&bytes) {
             match Message::decode(&bytes) {
                 Ok((Message::Channel { number, of_receiver: is_ours, step }, bytes)) => {
-                    let bytes = bytes.to_vec();
-                    shared.channels.tell(News::Step { connection, number, is_ours, step, bytes });
+                    if !teller.tell(number, is_ours, step, bytes) {
+                        return "it broke the protocol: it says more about channels than their credit allows"
+                            .to_owned();
+                    }
                 }
                 Ok(_) => {}
                 Err(bad) => return format!("it broke the protocol: {bad}"),

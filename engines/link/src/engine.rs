@@ -22,6 +22,7 @@ use crate::node::Node;
 use crate::owner::{Owner, OwnerError};
 use crate::packet::Pool;
 use crate::report::tell;
+use crate::rests::Rests;
 use crate::status::{self, StatusError, StatusOptions};
 use crate::threads;
 use crate::ucx::{self, LIBRARY, Ucx};
@@ -179,9 +180,10 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     {
         tell(format_args!("no memory is used in place (`direct`): {error}"));
     }
-    let (sender, events) = connections::start(&config, address, channels.clone())?;
+    let rests = Rests::default();
+    let (sender, events) = connections::start(&config, address, (channels.clone(), rests.clone()))?;
     answer_status(&options.status, sender);
-    let mut node = Node::new(config, (events, ucx, pool), frames, (owner, channels), random()?);
+    let mut node = Node::new(config, (events, ucx, pool), frames, (owner, channels, rests), random()?);
     let mut news = Instant::now();
     let mut ticked = Instant::now();
     loop {

@@ -30,6 +30,7 @@ mod owner;
 mod packet;
 mod report;
 mod requests;
+mod rests;
 mod secure;
 mod status;
 mod threads;

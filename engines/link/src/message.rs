@@ -111,6 +111,11 @@ impl Message {
         bytes
     }
 
+    /// Whether the bytes are no more than a sign of life, if they are a message at all.
+    pub(crate) fn is_ping(bytes: &[u8]) -> bool {
+        bytes == [0]
+    }
+
     /// Whether the bytes are a message about a channel, if they are one at all.
     pub(crate) fn is_of_channel(bytes: &[u8]) -> bool {
         bytes.first() == Some(&CHANNEL)
@@ -222,6 +227,7 @@ mod tests {
             bytes.extend(vec![0xa5; payload]);
             let (decoded, rest) = Message::decode(&bytes).unwrap();
             assert_eq!(Message::is_of_channel(&bytes), matches!(message, Message::Channel { .. }));
+            assert_eq!(Message::is_ping(&bytes), message == Message::Ping);
             assert_eq!((decoded, rest.len()), (message, payload));
         }
     }

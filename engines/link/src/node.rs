@@ -27,6 +27,7 @@ use crate::owner::{Answer, Brought, Owner, OwnerError, Served};
 use crate::packet::{Packet, Pool};
 use crate::report::tell;
 use crate::requests::{Request, time_for};
+use crate::rests::Rests;
 use crate::traffic::{PeerStatus, Recent, Snapshot, Traffic, Transport};
 use crate::turns::{Turn, Turns};
 use crate::ucx::Ucx;
@@ -35,6 +36,9 @@ use crate::ucx::Ucx;
 const PING_PART: u32 = 5;
 /// Events that are handled before requests and answers get their turn.
 const EVENTS: usize = 64;
+/// A connection that is used for nothing for so long is made anew to try UCX again.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// All links of a node.
 pub(crate) struct Node {
     config: Config,
@@ -46,6 +50,7 @@ pub(crate) struct Node {
     turns: Turns,
     owner: Owner,
     channels: Channels,
+    rests: Rests,
     requests: BTreeMap<u64, (NodeName, Request)>,
     next_request: u64,
     /// When requests of a worker of the own service went on. It cuts off a link where none does for too long.
@@ -68,7 +73,7 @@ impl Node {
         config: Config,
         (events, ucx, pool): (Receiver<Event>, Option<Ucx>, Pool),
         frames: RemoteFrames,
-        (owner, channels): (Owner, Channels),
+        (owner, channels, rests): (Owner, Channels, Rests),
         first_transfer: u64,
     ) -> Self {
         let unknown = |peer: &NodeName| {
@@ -94,6 +99,7 @@ impl Node {
             turns: Turns::default(),
             owner,
             channels,
+            rests,
             requests: BTreeMap::new(),
             next_request: 0,
             moved: BTreeMap::new(),
@@ -235,6 +241,7 @@ impl Node {
                         self.accesses.insert(self.next_number, number);
                         self.next_number = self.next_number.wrapping_add(1);
                         link.outstanding += 1;
+                        link.asked_over_ucx |= link.ucx_key.is_some();
                         link.last = number;
                         to_send = Some((packet, true));
                     }
@@ -285,6 +292,9 @@ impl Node {
     fn send(&mut self, node: NodeName, packet: Packet, is_data: bool) {
         let Some(link) = self.links.get_mut(&node) else { return };
         link.sent = Instant::now();
+        if is_data {
+            link.used = link.sent;
+        }
         let Some(unsent) = link.backlog.add(packet.memory()) else {
             link.is_full = true;
             return;
@@ -333,15 +343,40 @@ impl Node {
             let Some((key, message)) = buffer.bytes().split_first_chunk() else { continue };
             let key = u128::from_le_bytes(*key);
             if let Some(node) = self.links.sender(key) {
+                self.delivered(node);
                 self.message(engine, node, message);
             }
         }
         for connection in failed {
             if let Some(node) = self.links.node_of(connection) {
+                self.count_undelivered(node);
                 self.lose(engine, node, "UCX lost its endpoint");
             }
         }
         any
+    }
+
+    /// UCX has delivered a message of a peer, or one to it.
+    fn delivered(&mut self, node: NodeName) {
+        if let Some(link) = self.links.get_mut(&node)
+            && !std::mem::replace(&mut link.ucx_delivers, true)
+        {
+            self.rests.delivered(node);
+        }
+    }
+
+    /// A connection is about to be lost because something was not answered.
+    fn count_undelivered(&mut self, node: NodeName) {
+        let is_mute = |link: &Link| link.asked_over_ucx && !link.ucx_delivers;
+        if self.links.get(&node).is_some_and(is_mute)
+            && let Some(pause) = self.rests.lost(node, Instant::now())
+        {
+            tell(format_args!(
+                "UCX delivered nothing to or from {node} on several connections, so bytes go encrypted; it is tried again in {} s. \
+                 Is its port filtered, or does UCX use a network that the two do not share (UCX_NET_DEVICES)?",
+                pause.as_secs()
+            ));
+        }
     }
 
     fn connected(&mut self, engine: &mut Engine, up: Box<Up>) {
@@ -351,7 +386,9 @@ impl Node {
             self.lose(engine, node, "the peer has connected again");
         }
         let peer = self.config.peers.get(&node);
-        let is_encrypted = up.greeting.require_encryption || peer.is_none_or(|peer| peer.require_encryption);
+        let is_encrypted = up.greeting.require_encryption
+            || peer.is_none_or(|peer| peer.require_encryption)
+            || !up.offers_ucx;
         let mut ucx_key = None;
         if let (false, Some(ucx), Some(theirs)) = (is_encrypted, &mut self.ucx, &up.greeting.ucx) {
             match ucx.connect(up.connection, &theirs.address) {
@@ -360,7 +397,7 @@ impl Node {
             }
         }
         // An endpoint that one side cannot make changes nothing for the other: each direction goes its own way.
-        let takes_ucx = !is_encrypted && self.ucx.is_some();
+        let takes_ucx = !is_encrypted && self.ucx.is_some() && up.greeting.ucx.is_some();
         let way = if ucx_key.is_some() { "over UCX, in clear text" } else { "encrypted" };
         tell(format_args!("{node} is connected; bytes go {way}"));
         let now = Instant::now();
@@ -372,6 +409,9 @@ impl Node {
             up,
             ucx_key,
             takes_ucx,
+            asked_over_ucx: false,
+            ucx_delivers: false,
+            used: now,
             heard: now,
             sent: now,
             attached: BTreeMap::new(),
@@ -439,6 +479,7 @@ impl Node {
                 frames: frames.get(node).copied().unwrap_or(0),
                 grants: link.map_or(0, |link| link.served.grants()),
                 channels: self.channels.count(*node),
+                ucx_rests: self.rests.left(*node, Instant::now()).map(|left| left.as_secs()),
                 under_way: self.requests.values().filter(|(of, _)| of == node).count() as u64,
                 asked: traffic.asked,
                 served: traffic.served,
@@ -483,6 +524,9 @@ impl Node {
     fn message(&mut self, engine: &mut Engine, node: NodeName, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(&node) else { return };
         link.heard = Instant::now();
+        if !Message::is_ping(bytes) {
+            link.used = link.heard;
+        }
         let served = &mut link.served;
         let handled = match Message::decode(bytes) {
             // Channels have the encrypted connection only.
@@ -564,6 +608,10 @@ impl Node {
         }
         let frame = request.frame;
         self.accesses.remove(&operation);
+        // An access that went over UCX was answered.
+        if self.links.get(&node).is_some_and(|link| link.ucx_key.is_some()) {
+            self.delivered(node);
+        }
         if let Some(link) = self.links.get_mut(&node) {
             link.outstanding -= 1;
             // What was revoked may be granted again under another token only, but the peer keeps it until it hears of that.
@@ -657,6 +705,7 @@ impl Node {
                 .map(|(node, _)| *node),
         );
         for node in late {
+            self.count_undelivered(node);
             self.lose(engine, node, &format!("it did not answer for {} ms", timeout.as_millis()));
         }
         let overdue: Vec<_> = self
@@ -673,11 +722,26 @@ impl Node {
         for node in full {
             self.lose(engine, node, "it does not read what is sent to it");
         }
+        self.try_ucx_again(engine);
         let quiet = timeout / PING_PART;
         let due = |link: &Link| link.sent.elapsed() > quiet;
         let due: Vec<_> = self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
         for node in due {
             self.send(node, Packet::short(&Message::Ping), false);
+        }
+    }
+
+    /// Makes connections anew that nobody uses and whose bytes go encrypted because UCX rested: whether it is used is said at the beginning.
+    fn try_ucx_again(&mut self, engine: &mut Engine) {
+        let now = Instant::now();
+        let is_due = |(node, link): &(&NodeName, &Link)| {
+            let is_idle = link.outstanding == 0 && link.used.elapsed() > IDLE;
+            let rested = self.ucx.is_some() && !link.up.offers_ucx;
+            rested && is_idle && self.channels.count(**node) == 0 && self.rests.left(**node, now).is_none()
+        };
+        let due: Vec<_> = self.links.iter().filter(is_due).map(|(node, _)| *node).collect();
+        for node in due {
+            self.lose(engine, node, "UCX is tried again");
         }
     }
 

@@ -34,7 +34,7 @@ impl Pool {
     /// A buffer of so many bytes, which are zeros or those of an earlier one.
     pub(crate) fn take(&self, length: usize) -> Buffer {
         if length <= SHORT_BYTES || length > LONG_BYTES {
-            return Buffer { storage: vec![0; length], length, pool: None };
+            return Buffer::fresh(length);
         }
         let storage = self.kept().pop().unwrap_or_else(|| vec![0; LONG_BYTES]);
         Buffer { storage, length, pool: Some(self.clone()) }
@@ -50,6 +50,11 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    /// A buffer of no pool.
+    fn fresh(length: usize) -> Self {
+        Self { storage: vec![0; length], length, pool: None }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.storage[..self.length]
     }
@@ -80,16 +85,27 @@ pub(crate) struct Packet {
 impl Packet {
     /// The message, with room for so many bytes behind it: the caller writes all of them.
     pub(crate) fn new(pool: &Pool, message: &Message, length: usize) -> Self {
-        let encoded = message.encode(0);
-        let payload = KEY_BYTES + encoded.len();
-        let mut buffer = pool.take(payload + length);
-        buffer.bytes_mut()[KEY_BYTES..payload].copy_from_slice(&encoded);
-        Self { buffer, payload }
+        Self::within(message, length, |length| pool.take(length))
+    }
+
+    /// The message, with so few bytes that its buffer is not worth keeping.
+    pub(crate) fn with(message: &Message, bytes: &[u8]) -> Self {
+        let mut packet = Self::within(message, bytes.len(), Buffer::fresh);
+        packet.payload_mut().copy_from_slice(bytes);
+        packet
     }
 
     /// A message without bytes.
     pub(crate) fn short(message: &Message) -> Self {
-        Self::new(&Pool::default(), message, 0)
+        Self::with(message, &[])
+    }
+
+    fn within(message: &Message, length: usize, take: impl FnOnce(usize) -> Buffer) -> Self {
+        let encoded = message.encode(0);
+        let payload = KEY_BYTES + encoded.len();
+        let mut buffer = take(payload + length);
+        buffer.bytes_mut()[KEY_BYTES..payload].copy_from_slice(&encoded);
+        Self { buffer, payload }
     }
 
     /// The bytes behind the message.
@@ -157,6 +173,7 @@ mod tests {
         drop((pool.take(SHORT_BYTES), pool.take(LONG_BYTES + 1)));
         assert_eq!(pool.kept().len(), KEPT);
         assert_eq!(Packet::new(&pool, &Message::Ping, 1).memory(), KEY_BYTES + 2);
+        assert_eq!(Packet::with(&Message::Ping, b"abc").message(), [0, b'a', b'b', b'c']);
         assert_eq!(Packet::new(&pool, &Message::Ping, SHORT_BYTES).memory(), LONG_BYTES);
     }
 }

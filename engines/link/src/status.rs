@@ -186,6 +186,12 @@ fn add_peer(text: &mut String, peer: &PeerStatus) {
     line(text, "requests of users here", &peer.asked, frames);
     let grants = format!("{} of them direct, {grants} grants in use", peer.direct);
     line(text, "accesses of users there", &peer.served, grants);
+    if let Some(seconds) = peer.ucx_rests {
+        let _ = writeln!(
+            text,
+            "    UCX delivered nothing, so bytes go encrypted; it is tried again in {seconds} s"
+        );
+    }
     if *lost > 0 {
         let _ = writeln!(text, "    lost {lost} times");
     }
@@ -254,6 +260,7 @@ mod tests {
             frames: 2,
             grants: 1,
             channels: 5,
+            ucx_rests: Some(77),
             under_way: 0,
             asked: requests,
             served: Requests::default(),
@@ -293,6 +300,7 @@ mod tests {
             "requests of users here: 7 ended, 1 failed; 4096 bytes read, 5 written; 0 under way, 2 frames, 5 channels\n",
             "gamma: not connected for 3 s: no route\n",
             "0 written; 3 of them direct, 1 grants in use\n",
+            "    UCX delivered nothing, so bytes go encrypted; it is tried again in 77 s\n",
             "last error: bad?[2J\n",
             "transfer 00000000000000ff served to beta: 9 bytes in 2 accesses, 8 us\n",
         ] {

@@ -98,6 +98,9 @@ pub struct PeerStatus {
     pub grants: u64,
     /// Bulk channels of clients here that are open to it.
     pub channels: u64,
+    /// Seconds for which bytes go encrypted because UCX delivered nothing.
+    #[serde(default)]
+    pub ucx_rests: Option<u64>,
     /// Requests of this node's users under way at the peer.
     pub under_way: u64,
     /// Requests of this node's users, at the peer.

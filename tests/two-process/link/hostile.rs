@@ -7,6 +7,7 @@
 use std::net::TcpListener;
 
 use memferry::{PeerReason, RemoteToken};
+use memferry_link::Greeting;
 use memferry_link::message::Message;
 
 /// A peer that knows a node's key, and what the links say.
@@ -18,14 +19,22 @@ pub(crate) struct Hostile {
 impl Hostile {
     /// Waits for the node to connect.
     pub(crate) fn meet(listener: &TcpListener, config: &memferry_link::Config) -> Self {
+        Self::meet_as(listener, config, |_| Greeting { ucx: None, require_encryption: true }).0
+    }
+
+    /// Waits for the node to connect, and answers its greeting. Returns what it said.
+    pub(crate) fn meet_as(
+        listener: &TcpListener,
+        config: &memferry_link::Config,
+        greet: impl FnOnce(&Greeting) -> Greeting,
+    ) -> (Self, Greeting) {
         let secured = memferry_link::accept(listener.accept().unwrap().0, config).unwrap();
         let mut reader = secured.reader;
         let mut writer = secured.writer;
-        let greeting = memferry_link::Greeting { ucx: None, require_encryption: true };
-        writer.send(&postcard::to_allocvec(&greeting).unwrap()).unwrap();
-        reader.receive().unwrap();
+        let theirs = postcard::from_bytes(&reader.receive().unwrap()).unwrap();
+        writer.send(&postcard::to_allocvec(&greet(&theirs)).unwrap()).unwrap();
         reader.settle().unwrap();
-        Self { reader, writer }
+        (Self { reader, writer }, theirs)
     }
 
     pub(crate) fn send(&mut self, message: &Message, payload: &[u8]) {

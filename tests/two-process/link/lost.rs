@@ -1,5 +1,7 @@
 //! Peers that are lost and come back.
 
+use memferry_link::{Greeting, UcxPeer};
+
 use super::*;
 
 #[test]
@@ -41,4 +43,67 @@ fn a_lost_peer_fails_each_request_once_and_comes_back() {
         alpha.start_link();
         connected(&mut queue, &remote, &own, [&alpha, &beta]);
     }
+}
+
+#[test]
+fn bytes_go_encrypted_where_ucx_delivers_nothing() {
+    if !Way::all().contains(&Way::Tcp) {
+        println!("skipped: this machine has no UCX");
+        return;
+    }
+    let (alpha, mut beta) = two_nodes_with(Way::Tcp, 600, STALL_MS);
+    drop(beta.link.take());
+    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
+    let mut listener = None;
+    wait_until("the address", || {
+        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
+        listener.is_some()
+    });
+    let listener = listener.unwrap();
+    let client = alpha.client();
+    let own = host(&client, 4096);
+    let mut queue = client.queue(4).unwrap();
+    let remote = accept(&client, any_token(&beta, MIB));
+    let attachment = memferry_link::message::Attachment { number: 1, length: MIB, rights: BOTH };
+    // The peer sends the node's own address back: UCX delivers all to the node itself, which takes nothing with this key.
+    let echo = |theirs: &Greeting| {
+        let ucx = theirs.ucx.clone().map(|UcxPeer { address, .. }| UcxPeer { address, key: 7 });
+        Greeting { ucx, require_encryption: false }
+    };
+    for number in 0..4 {
+        let (mut peer, theirs) = Hostile::meet_as(&listener, &config, echo);
+        assert_eq!(theirs.ucx.is_some(), number < 3, "connection {number}: {}", alpha.told());
+        let mut ticket = queue.submit(copy(remote.slice(..101), own.slice(..101))).unwrap();
+        let first = std::thread::scope(|scope| {
+            let first = scope.spawn(|| peer.receive());
+            while !first.is_finished() {
+                // Without a connection a request fails, and no message tells of it.
+                if queue.wait_for(ticket, Duration::from_millis(5)).is_err() {
+                    ticket = queue.submit(copy(remote.slice(..101), own.slice(..101))).unwrap();
+                }
+            }
+            first.join().unwrap()
+        });
+        let Some((Message::Attach { id, .. }, _)) = first else { panic!("{first:?}: {}", alpha.told()) };
+        peer.send(&Message::Attached { id, outcome: Ok(attachment) }, &[]);
+        if number == 3 {
+            let Some((Message::Access { operation, .. }, _)) = peer.receive() else {
+                panic!("{}", alpha.told());
+            };
+            peer.send(&Message::Done { operation, outcome: Ok(0) }, &[9; 101]);
+            queue.wait(ticket).unwrap();
+            break;
+        }
+        let ended = loop {
+            let _ = peer.writer.send(&Message::Ping.encode(0));
+            if let Some(ended) = queue.wait_for(ticket, Duration::from_millis(50)).transpose() {
+                break ended;
+            }
+        };
+        assert_eq!(ended.map(drop).unwrap_err().failure, Failure::PeerLost);
+    }
+    assert_eq!(contents(&own)[..101], [9; 101]);
+    assert!(alpha.told().contains("UCX delivered nothing to or from beta"), "{}", alpha.told());
+    let status = memferry_link::ask(&alpha.service.socket.with_file_name("status.sock")).unwrap();
+    assert!(status.peers[0].ucx_rests.is_some_and(|seconds| (200..=300).contains(&seconds)), "{status:?}");
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use memferry::{Client, GrantToken};
+use memferry::{CallError, Client, GrantToken, RefusalKind, ServiceId};
 use memferry_shm::conduit;
 use memferry_shm::storage::RingStorage;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -178,6 +178,10 @@ fn what_breaks_the_rules_goes_no_further() {
     let mapped = Slot::Descriptor { index: 0, once: false, length: 4096 };
     let mapped = refusal(&|sender| sender.forge(&mapped.encode()));
     assert!(matches!(mapped, Some(Violation::NotRemote)), "{mapped:?}");
+    let remote = |withheld| Slot::Remote { index: 0, token, length: 1, service: ServiceId(1), withheld };
+    let withheld = refusal(&|sender| sender.forge(&remote(Some(RefusalKind::System)).encode()));
+    assert!(matches!(withheld, Some(Violation::NotRemote)), "links withhold grants: {withheld:?}");
+    assert!(refusal(&|sender| sender.forge(&remote(None).encode())).is_none());
     let unknown = refusal(&|sender| sender.forge(&[9 << 32, 0, 0, 0, 0, 0, 0, 0]));
     assert!(matches!(unknown, Some(Violation::Sort(9))), "{unknown:?}");
     // Pieces that lie over each other are more than the area holds.
@@ -205,6 +209,28 @@ fn what_breaks_the_rules_goes_no_further() {
     receiver.peer().own.word(RETIRED).store(7, Ordering::Release);
     assert!(near.arm().unwrap(), "it says something");
     assert!(matches!(near.finished(), Err(Violation::Count(_))));
+}
+
+#[test]
+fn a_grant_that_could_not_be_checked_is_no_revoked_one() {
+    let client = Client::embedded().unwrap();
+    let (((mut sender, _receiver), mut near), ((_back, mut taker), mut far)) = channel(&client);
+    let frame = client.frame(4096).alloc().unwrap();
+    let _loan = sender.lend(7, &frame, Some(LONG)).unwrap();
+    while let Some(mut carried) = near.take().unwrap() {
+        carried.withhold_grant(Some(RefusalKind::Quota));
+        far.put(&carried).unwrap();
+    }
+    let refused = taker.receive(Some(LONG)).map(|message| message.kind);
+    let Err(ReceiveError::Refused { kind: 7, source: CallError::Refused(refusal) }) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(refusal.kind, RefusalKind::Quota);
+    assert!(refusal.message.contains("forget the frame and lend it again"), "{}", refusal.message);
+    // The connection goes on.
+    sender.send(8, b"on", Some(LONG)).unwrap();
+    carry(&mut near, &mut far);
+    assert_eq!(taker.receive(Some(LONG)).map(|message| message.kind).unwrap(), 8);
 }
 
 #[test]
@@ -272,7 +298,9 @@ fn who_is_turned_away_delays_nobody() {
     assert_eq!(ended.recv_timeout(LONG), Ok(()), "no close was waited for");
     assert!(threads_of(user) <= 4, "{} threads", threads_of(user));
     assert!(matches!(check_room(user), Err(ConnectError::Closing { pending: 65.. })));
-    assert!(check_room(user + 1).is_ok(), "others are served");
+    for other in [user + 1, user + 64, user - 64, user + 4096] {
+        assert!(check_room(other).is_ok(), "others are served");
+    }
     drop(takers);
     while check_room(user).is_err() {
         std::thread::yield_now();

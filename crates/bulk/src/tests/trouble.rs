@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use memferry::ServiceConfig;
+use memferry::{RunError, ServiceConfig, copy};
 
 use super::*;
+use crate::lent::Import;
 use crate::wire::AREA_AT;
 
 #[test]
@@ -36,6 +38,61 @@ pub(super) fn lingering() -> (TcpStream, TcpStream) {
     stream.set_nonblocking(false).unwrap();
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
     (stream, taker)
+}
+
+#[test]
+fn what_was_lent_is_taken_back_before_the_end_is_told() {
+    for is_lost in [false, true] {
+        let ((ours, mut sender, _here), (theirs, _back, mut receiver)) = ends(Options::default());
+        let frame = ours.frame(4096).alloc().unwrap();
+        let loan = sender.lend(9, &frame, SOON).unwrap();
+        // It stays lent, and the other end keeps what it accepted.
+        let lent = receive_lent(&mut receiver);
+        let Import::Granted(granted) = &*lent.import else { panic!("{lent:?}") };
+        let own = theirs.frame(4096).alloc().unwrap();
+        let mut queue = theirs.queue(2).unwrap();
+        queue.run(copy(granted, &own)).unwrap();
+        let ended = if is_lost {
+            rustix::net::shutdown(receiver.as_fd(), rustix::net::Shutdown::Both).unwrap();
+            matches!(sender.settle(loan, SOON), Err(SendError::PeerLost))
+        } else {
+            drop(receiver);
+            matches!(sender.settle(loan, SOON), Err(SendError::Closed))
+        };
+        assert!(ended);
+        match queue.run(copy(granted, &own)) {
+            Err(RunError::Transfer(error)) => {
+                assert!(matches!(error.failure, Failure::Revoked { .. }), "{error}");
+            }
+            other => panic!("{:?}", other.map(drop).map_err(|_| "not submitted")),
+        }
+        assert_eq!(sender.statistics().entries, 0);
+    }
+}
+
+#[test]
+fn slots_without_end_do_not_hold_a_receiver() {
+    let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
+    // Each begins a message, none ends one, and each takes the receiver longer than its sender.
+    let piece = Slot::Piece { kind: 1, first: true, total: 1 << 20, at: 0, length: PIECE_BYTES }.encode();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                sender.forge_with_room(&piece);
+            }
+        });
+        let (done, ended) = std::sync::mpsc::channel();
+        let receiving = std::thread::spawn(move || {
+            let received = receiver.receive(Some(Duration::from_millis(20))).map(|message| message.kind);
+            done.send(matches!(received, Err(ReceiveError::TimedOut))).unwrap();
+            receiver
+        });
+        let ended = ended.recv_timeout(Duration::from_secs(20));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(ended, Ok(true), "the call kept its limit");
+        drop(receiving.join());
+    });
 }
 
 #[test]

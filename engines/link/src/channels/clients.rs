@@ -1,0 +1,117 @@
+//! The clients of this node that ask for channels: their requests are received, each by a thread of its own.
+//!
+//! ```text
+//! accept ─ user, as the kernel says ─► Stranger ─ too many? turned away ─► Guest::receive ─► the thread of channels
+//! ```
+//!
+//! A stranger counts until that thread has dealt with its request, so requests do not gather there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use memferry::Client;
+use memferry_bulk::relay::{self, Guest};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use super::{Channels, News, PATIENCE, locked};
+use crate::report::Rare;
+use crate::threads::spawn;
+
+/// Requests of clients that are under way at a time, and those of one user.
+const MAX_STRANGERS: (usize, usize) = (32, 8);
+
+/// Listens at `path`, for all users. A socket that nobody listens on any more is replaced; another file is not.
+pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let kind = SocketType::SEQPACKET;
+    let open = || rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+    let address = SocketAddrUnix::new(path)?;
+    let socket = open()?;
+    relay::prepare(socket.as_fd())?;
+    if let Err(error) = rustix::net::bind(&socket, &address) {
+        let ended = rustix::net::connect(open()?, &address) == Err(rustix::io::Errno::CONNREFUSED);
+        let is_socket = || {
+            use std::os::unix::fs::FileTypeExt;
+            std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+        };
+        if error != rustix::io::Errno::ADDRINUSE || !ended || !is_socket() {
+            return Err(error.into());
+        }
+        std::fs::remove_file(path)?;
+        rustix::net::bind(&socket, &address)?;
+    }
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))?;
+    rustix::net::listen(&socket, 64)?;
+    Ok(socket)
+}
+
+/// Users whose requests are under way.
+#[derive(Clone, Default)]
+pub(super) struct Strangers(Arc<Mutex<BTreeMap<u32, usize>>>);
+
+/// A request that is under way.
+pub(crate) struct Stranger {
+    all: Strangers,
+    user: u32,
+}
+
+impl Strangers {
+    pub(super) fn admit(&self, user: u32) -> Option<Stranger> {
+        let mut counts = locked(&self.0);
+        let of_user = counts.get(&user).copied().unwrap_or(0);
+        if counts.values().sum::<usize>() >= MAX_STRANGERS.0 || of_user >= MAX_STRANGERS.1 {
+            return None;
+        }
+        counts.insert(user, of_user + 1);
+        Some(Stranger { all: self.clone(), user })
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut counts = locked(&self.all.0);
+        if let Some(count) = counts.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.user);
+            }
+        }
+    }
+}
+
+pub(super) fn take(listener: &OwnedFd, client: &Client, channels: &Channels) {
+    let strangers = Strangers::default();
+    let refusals = Arc::new(Rare::default());
+    loop {
+        let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
+            // For want of descriptors, as a rule: a pause lets others end.
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        let Ok(peer) = sockopt::socket_peercred(&socket) else {
+            relay::turn_away(socket, u32::MAX);
+            continue;
+        };
+        let user = peer.uid.as_raw();
+        // A client that is not taken sees the end of the connection.
+        let Some(stranger) = strangers.admit(user) else {
+            refusals.tell(format_args!("a process of user {user} was refused: too many ask for channels"));
+            relay::turn_away(socket, user);
+            continue;
+        };
+        let client = client.clone();
+        let channels = channels.clone();
+        let own = Arc::clone(&refusals);
+        let spawned = spawn("link-client", move || match Guest::receive(socket, &client, PATIENCE) {
+            Ok(guest) => channels.tell(News::Guest(Box::new(guest), stranger)),
+            Err(error) => own.tell(format_args!("a process of user {user} was refused: {error}")),
+        });
+        if let Err(error) = spawned {
+            refusals.tell(format_args!("a process of user {user} was refused: {error}"));
+        }
+    }
+}
