@@ -38,7 +38,7 @@ struct Shared {
 
 /// What copies the file.
 enum Copier {
-    Memferry(Shared),
+    Memferry(Box<Shared>),
     Other(Server),
 }
 
@@ -85,7 +85,7 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         Some(ucx) => share(run, &file, Way::Ucx(ucx, Transport::Tcp), "over-ucx"),
         None => Err(crate::service::ucx::NOT_INSTALLED.into()),
     };
-    let ours = |shared: Result<Shared, BenchError>| shared.map(Copier::Memferry);
+    let ours = |shared: Result<Shared, BenchError>| shared.map(|shared| Copier::Memferry(Box::new(shared)));
     let other = |server: Result<Server, BenchError>| server.map(Copier::Other);
     let mut candidates = [
         ("memferry copy over UCX by TCP", ours(over_ucx)),
