@@ -101,13 +101,24 @@ fn between(nodes: &Nodes) -> Result<Channel, BenchError> {
     let listener = RemoteListener::new(&nodes.beta.channels, "bench", &from)?;
     let theirs = Client::connect(&nodes.beta.socket)?;
     let ours = Client::connect(&nodes.alpha.socket)?;
-    let options = Options { handshake: Duration::from_secs(20), ..Options::default() };
+    let options = Options { handshake: Duration::from_secs(5), ..Options::default() };
     std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| listener.accept(&theirs, options, LIMIT));
+        // The links may not listen yet, nor be connected.
+        let accepting = scope.spawn(|| {
+            patiently("the link to listen", || match listener.accept(&theirs, options, LIMIT) {
+                Ok(ends) => Ok(Some(ends)),
+                Err(ConnectError::Socket { .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            })
+        });
         let connected = patiently("the links to connect", || {
             match connect_remote(&nodes.alpha.channels, to, "bench", &ours, options) {
                 Ok(ends) => Ok(Some(ends)),
-                Err(ConnectError::Link(LinkRefusal::NotConnected | LinkRefusal::Broken)) => Ok(None),
+                Err(
+                    ConnectError::Socket { .. }
+                    | ConnectError::Unanswered { .. }
+                    | ConnectError::Link(LinkRefusal::NotConnected | LinkRefusal::Broken),
+                ) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         })?;
