@@ -17,9 +17,9 @@ use memferry_bulk::{
     ConnectError, Content, LinkRefusal, Options, Receiver, RemoteListener, RemoteUser, Sender,
     connect_remote, over,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair};
 
-use super::nodes::{NAMES, Nodes, Way, patiently, user};
+use super::nodes::{NAMES, Node, Nodes, Way, patiently, user};
 use crate::BenchError;
 use crate::rows::{Row, Target};
 use crate::run::Run;
@@ -101,16 +101,17 @@ fn between(nodes: &Nodes) -> Result<Channel, BenchError> {
     let listener = RemoteListener::new(&nodes.beta.channels, "bench", &from)?;
     let theirs = Client::connect(&nodes.beta.socket)?;
     let ours = Client::connect(&nodes.alpha.socket)?;
+    patiently("the links to listen for channels", || {
+        let listens = |node: &Node| -> Result<bool, BenchError> {
+            let kind = SocketType::SEQPACKET;
+            let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+            Ok(connect(&socket, &SocketAddrUnix::new(&node.channels)?).is_ok())
+        };
+        Ok((listens(&nodes.alpha)? && listens(&nodes.beta)?).then_some(()))
+    })?;
     let options = Options { handshake: Duration::from_secs(5), ..Options::default() };
     std::thread::scope(|scope| {
-        // The links may not listen yet, nor be connected.
-        let accepting = scope.spawn(|| {
-            patiently("the link to listen", || match listener.accept(&theirs, options, LIMIT) {
-                Ok(ends) => Ok(Some(ends)),
-                Err(ConnectError::Socket { .. }) => Ok(None),
-                Err(error) => Err(error.into()),
-            })
-        });
+        let accepting = scope.spawn(|| listener.accept(&theirs, options, LIMIT));
         let connected = patiently("the links to connect", || {
             match connect_remote(&nodes.alpha.channels, to, "bench", &ours, options) {
                 Ok(ends) => Ok(Some(ends)),
