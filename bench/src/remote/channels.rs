@@ -75,7 +75,6 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
 }
 
 impl Size {
-    /// In MiB/s.
     fn rate(&self, seconds: f64) -> f64 {
         self.bytes as f64 * f64::from(self.count) / MIB / seconds
     }

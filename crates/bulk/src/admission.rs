@@ -22,7 +22,8 @@ use memferry_shm::mapping::Mapping;
 use rustix::io::Errno;
 
 use crate::closing::close_elsewhere;
-use crate::socket::{NoDescriptor, is_shortage};
+use crate::error::is_shortage;
+use crate::socket::NoDescriptor;
 use crate::tally::ByUser;
 
 /// Helpers that may be stuck in memory of one user.

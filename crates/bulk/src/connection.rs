@@ -29,11 +29,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::admission::{self, Admitter, MOST_LEFT};
 use crate::closing::{close_elsewhere, wait_for_room};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, is_shortage};
 use crate::peer::{Peer, Reach, RemoteUser};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
-use crate::socket::{NoDescriptor, Socket, is_shortage};
+use crate::socket::{NoDescriptor, Socket};
 use crate::wire::{MEMORY_BYTES, Violation};
 
 const MAGIC: [u8; 8] = *b"MFERBLK3";

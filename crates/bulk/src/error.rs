@@ -6,9 +6,15 @@ use std::time::Duration;
 
 use memferry::{AccessError, CallError, Failure, Forked, OpenError, SubmitReason};
 use memferry_shm::frame::AllocateError;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::wire::Violation;
+
+/// Whether a system call failed for lack of a resource of this process or machine, rather than by a fault of the peer.
+pub(crate) fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
+}
 
 /// Why two processes were not connected.
 #[derive(Debug, Error)]
@@ -99,9 +105,7 @@ impl ConnectError {
     pub(crate) fn is_shortage(&self) -> bool {
         match self {
             Self::Shortage { .. } | Self::Allocate(_) | Self::Call(_) => true,
-            Self::System { source, .. } => {
-                rustix::io::Errno::from_io_error(source).is_some_and(crate::socket::is_shortage)
-            }
+            Self::System { source, .. } => Errno::from_io_error(source).is_some_and(is_shortage),
             _ => false,
         }
     }

@@ -22,7 +22,7 @@ use rustix::net::{Shutdown, sockopt};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::closing::close_elsewhere;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, is_shortage};
 use crate::wire::{EXPORTS, ROOM_NEWS, Violation};
 
 /// Packets received per call if the system does not report how many wait.
@@ -48,11 +48,6 @@ impl From<Violation> for NoDescriptor {
     fn from(violation: Violation) -> Self {
         Self::Broken(violation)
     }
-}
-
-/// Whether a system call failed for lack of a resource of this process or machine, rather than by a fault of the peer.
-pub(crate) fn is_shortage(error: Errno) -> bool {
-    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
 }
 
 /// CPU time of this thread. Neither other threads nor a machine that stands still add to it.

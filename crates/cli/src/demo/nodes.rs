@@ -1,4 +1,4 @@
-//! `memferry demo --nodes 2`: a file that goes between two nodes, a refusal, messages, a revocation, and a link that is killed.
+//! `memferry demo --nodes 2`: a file that goes between two nodes, a refusal, a revocation, and a link that is killed.
 //!
 //! ```text
 //! service alpha ◄─ link ─ network of its own ─ veth ─ network of its own ─ link ─► service beta
@@ -12,7 +12,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memferry::{Client, Failure, Frame, Grantee, NodeName, Queue, RemoteToken, Rights, RunError, copy};
-use memferry_bulk::{Content, Options, ReceiveError, RemoteListener, RemoteUser, connect_remote};
 
 use super::stage::{Link, Part, Service, Stage};
 use crate::CommandError;
@@ -23,8 +22,6 @@ use crate::output::say;
 const MAX_BYTES: usize = 16 << 20;
 /// Copies that run when the grant is revoked or the link killed.
 const COPIES: u32 = 32;
-/// Messages that go over a channel.
-const MESSAGES: usize = 8;
 /// How long links may take to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMES: [&str; 2] = ["alpha", "beta"];
@@ -65,8 +62,6 @@ struct Node {
     client: Client,
     link: Option<Link>,
     service: Service,
-    /// Where its link takes channels.
-    channels: PathBuf,
     /// The command of the link, to start it again.
     command: Vec<PathBuf>,
 }
@@ -111,10 +106,8 @@ fn start(stage: &Stage, program: &Path, networks: Option<&Networks>) -> Result<[
         command.push(service.socket.clone());
         let status = stage.path_of(Part::Engines, &format!("{name}.status"));
         command.extend([PathBuf::from("--config"), config, PathBuf::from("--status"), status]);
-        let channels = stage.path_of(Part::Engines, &format!("{name}.channels"));
-        command.extend([PathBuf::from("--channels"), channels.clone()]);
         let client = Client::connect(&service.socket)?;
-        let mut node = Node { client, link: None, service, channels, command };
+        let mut node = Node { client, link: None, service, command };
         node.start_link(stage)?;
         nodes.push(node);
     }
@@ -208,17 +201,7 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     let stolen = client.accept_remote(RemoteToken { token: others.token(), ..token })?;
     refused("the token of another user", run(&mut queue, &stolen, &own)?)?;
 
-    say!("\n3. A client of alpha sends the file to one of beta over a channel, {MESSAGES} messages");
-    let started = Instant::now();
-    if sent(stage, &nodes, [alpha, beta].map(|node| RemoteUser { node, user }), &file)? != file {
-        return Err("other messages arrived".into());
-    }
-    say!(
-        "   They arrived, encrypted, in order, in {:.1} ms with the time to connect.",
-        1e3 * started.elapsed().as_secs_f64()
-    );
-
-    say!("\n4. Alpha's link is killed while {COPIES} copies are on their way");
+    say!("\n3. Alpha's link is killed while {COPIES} copies are on their way");
     let tickets = begin(&mut queue, &remote, &own)?;
     drop(nodes[0].link.take());
     ended(&mut queue, tickets, |failure| matches!(failure, Failure::PeerLost))?;
@@ -228,7 +211,7 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     })?;
     say!("   It was started again, and the frame is good again.");
 
-    say!("\n5. Alpha revokes the grant while {COPIES} copies are on their way");
+    say!("\n4. Alpha revokes the grant while {COPIES} copies are on their way");
     let tickets = begin(&mut queue, &remote, &own)?;
     grant.revoke()?;
     ended(&mut queue, tickets, |failure| matches!(failure, Failure::PeerRefused { .. }))?;
@@ -240,41 +223,8 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
         drop(node.link);
         node.service.stop()?;
     }
-    say!("\n6. The links and services are ended.");
+    say!("\n5. The links and services are ended.");
     Ok(())
-}
-
-/// What a client of the second node gets over a channel, to which one of the first sends the file.
-fn sent(
-    stage: &Stage,
-    nodes: &[Node; 2],
-    [from, to]: [RemoteUser; 2],
-    file: &[u8],
-) -> Result<Vec<u8>, CommandError> {
-    let listener = RemoteListener::new(&nodes[1].channels, "demo", &[from])?;
-    let client = nodes[1].client.clone();
-    let receiving = std::thread::spawn(move || -> Result<Vec<u8>, String> {
-        let accepted = listener.accept(&client, Options::default(), Some(PATIENCE));
-        let (_sender, mut receiver) = accepted.map_err(|error| error.to_string())?;
-        let mut got = Vec::new();
-        loop {
-            match receiver.receive(Some(PATIENCE)).map(|message| message.content) {
-                Ok(Content::Bytes(bytes)) => got.extend_from_slice(bytes),
-                Ok(Content::Range(_)) => return Err("a frame was lent".to_owned()),
-                Err(ReceiveError::Closed) => return Ok(got),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    });
-    let (mut sender, _receiver) = patiently(stage, "connecting a channel", || {
-        connect_remote(&nodes[0].channels, to, "demo", &nodes[0].client, Options::default()).ok()
-    })?;
-    for (number, part) in file.chunks(file.len().div_ceil(MESSAGES).max(1)).enumerate() {
-        sender.send(number as u32, part, Some(PATIENCE))?;
-    }
-    drop(sender);
-    let received = receiving.join().map_err(|_| "the receiving thread panicked")?;
-    received.map_err(|error| format!("a message was not received: {error}").into())
 }
 
 fn arrived(queue: &mut Queue, remote: &Frame, own: &Frame, file: &[u8]) -> Result<(), CommandError> {

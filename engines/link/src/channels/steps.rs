@@ -56,7 +56,6 @@ pub(super) fn queue(connection: u64, news: Sender<News>, bell: Arc<OwnedFd>) -> 
     (Teller { connection, told: Some(sender), waiting, is_noted, news, bell }, steps)
 }
 
-/// Wakes the thread.
 pub(super) fn ring(bell: &OwnedFd) {
     // It fails if the counter is full: then the thread is awake.
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());

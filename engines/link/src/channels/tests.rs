@@ -48,7 +48,6 @@ impl Stage {
         Self { state, bell, news: mpsc::channel(), listener, path, client, strangers, sent }
     }
 
-    /// Connects a peer.
     fn peer(&mut self, connection: u64, node: NodeName) -> Teller {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
