@@ -259,3 +259,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    #[test]
+    fn command_lines_of_pages_parse() {
+        let mistakes = memferry_pages::mistakes::<Arguments>("x bench");
+        assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    }
+}

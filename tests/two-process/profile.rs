@@ -20,24 +20,9 @@ use harness::fresh_directory;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The recorder of this build. Cargo does not build it for tests; `./x test` does, and names its folder.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("MEMFERRY_TEST_BUILT") {
-            return Path::new(&folder).join("libmemferry_recorder.so");
-        }
-        let directory = Path::new(env!("CARGO_BIN_EXE_memferry")).parent().expect("target/PROFILE/memferry");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", "memferry-recorder", "--target-dir"]);
-        build.arg(directory.parent().expect("target"));
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the library cannot be built");
-        directory.join("libmemferry_recorder.so")
-    })
+/// The recorder of this build.
+fn library() -> PathBuf {
+    harness::libraries().join("libmemferry_recorder.so")
 }
 
 /// Compiles the C program under a name, with an additional option.
@@ -288,7 +273,7 @@ fn a_missing_library_has_a_remedy() {
     copy(Path::new(env!("CARGO_BIN_EXE_memferry")), &alone);
     let odd = place.join("odd place");
     std::fs::create_dir(&odd).unwrap();
-    copy(library(), &odd.join("libmemferry_recorder.so"));
+    copy(&library(), &odd.join("libmemferry_recorder.so"));
     let fails = |command: &mut Command, words: &str| {
         let output = command.output().unwrap();
         let printed = text(&output.stderr);
@@ -303,7 +288,7 @@ fn a_missing_library_has_a_remedy() {
         "has a space or a colon",
     );
     fails(profile(&["--to"]).arg(place.join("no/file")).arg("true"), "cannot write");
-    copy(library(), &place.join("libmemferry_recorder.so"));
+    copy(&library(), &place.join("libmemferry_recorder.so"));
     let beside = missing.output().unwrap();
     assert!(
         text(&beside.stderr).contains("1 program(s) counted"),

@@ -298,8 +298,11 @@ pub(crate) mod packaging {
     pub(crate) const EXAMPLES: &str = "packaging/examples";
     /// Checks of the packages in a chroot.
     pub(crate) const CHROOT_CHECKS: &str = "packaging/tests/chroot";
-    /// Follows README.md and the first chapter of the guide word by word, in a chroot.
+    /// Follows README.md and chapters of the guide word by word, in a chroot.
     pub(crate) const PAGE_CHECKS: &str = "packaging/tests/pages";
+    /// What follows a page, there and in the working tree.
+    pub(crate) const FOLLOWER: &str = "packaging/tests/follow.py";
+    pub(crate) const GUIDE: &str = "docs/guide";
     /// A client of the installed service, for these checks.
     pub(crate) const CLIENT: &str = "packaging/tests/client.py";
     /// Checks of the packages in a guest with systemd.

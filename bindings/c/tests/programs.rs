@@ -143,6 +143,39 @@ fn the_readme_example_runs() {
     assert_eq!(stdout_of(&mut Command::new(program)), "1048576 bytes\n");
 }
 
+/// Around the fragment of docs/asynchronous-copy.md.
+const BEFORE: &str = r#"#include <memferry.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static void check(mf_error error) {
+    if (error != MF_ERROR_NONE) { fprintf(stderr, "%s\n", mf_last_message()); exit(1); }
+}
+int main(void) {
+    const size_t n = 4 << 20;
+    unsigned char *received = malloc(n), *between = malloc(n), *kept = malloc(n);
+    mf_client client;
+    mf_copier copier;
+    memset(received, 7, n);
+    check(mf_embed(&client));
+"#;
+const AFTER: &str = r#"
+    check(mf_csync(copier, kept, n));
+    printf("%d %d\n", kept[0], kept[n - 1]);
+    return 0;
+}
+"#;
+
+#[test]
+fn the_asynchronous_copies_of_the_page_run() {
+    let page = std::fs::read_to_string(Path::new(CRATE).join("../../docs/asynchronous-copy.md")).unwrap();
+    let (_, rest) = page.split_once("```c\n").unwrap();
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("asynchronous-copy.c");
+    std::fs::write(&source, [BEFORE, rest.split("```").next().unwrap(), AFTER].concat()).unwrap();
+    let program = compile("cc", source.to_str().unwrap(), &["-Os"]);
+    assert_eq!(stdout_of(&mut Command::new(program)), "7 7\n");
+}
+
 #[test]
 fn the_header_compiles_as_cpp() {
     if is_installed("g++") {

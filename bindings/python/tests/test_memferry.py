@@ -310,6 +310,15 @@ class Moves(Bounded):
         move(self.queue, memferry.overlay(top, base, (40, 10), 0xFF00FF))
         numpy.testing.assert_array_equal(base, expected)
 
+    def test_empty_pictures_fit_at_the_end_of_any_base(self):
+        base = noise(13, 17)
+        before = base.copy()
+        # The place behind the last pixel of a base that is walked backward would be in front of all its bytes.
+        for walked in (base, base[:, ::-1], base[::-1], base[::-1, ::-1]):
+            for top, at in ((noise(13, 0), (17, 0)), (noise(0, 17), (0, 13)), (noise(0, 0), (17, 13))):
+                self.assertEqual(move(self.queue, memferry.overlay(top, walked, at)).bytes_done, 0)
+        numpy.testing.assert_array_equal(base, before)
+
     def test_random_copies_match_numpy(self):
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")

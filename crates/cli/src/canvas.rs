@@ -41,9 +41,15 @@ impl Key {
             (Kind::Grey8, Some(grey)) => u32::from(grey),
             // 8 bits of grey become 16 by repeating the byte, so byte order does not matter.
             (Kind::Grey16, Some(grey)) => u32::from(grey) * 257,
-            (Kind::Grey8 | Kind::Grey16, None) => return Err("grey pictures need a grey key".into()),
+            (Kind::Grey8 | Kind::Grey16, None) => {
+                return Err("grey pictures need a grey key, as in 808080".into());
+            }
             (Kind::GreyAlpha8 | Kind::GreyAlpha16, _) => {
-                return Err(format!("pixels of {} have no colour to compare", kind.name()).into());
+                return Err(format!(
+                    "pixels of {} have no colour to compare; convert the picture to RGB",
+                    kind.name()
+                )
+                .into());
             }
         };
         Color24::new(value).ok_or_else(|| "a colour key must fit 24 bits".into())

@@ -74,6 +74,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
     match (remote::token(&arguments.source)?, remote::token(&arguments.destination)?) {
+        (None, None) if arguments.retry > 0 => {
+            return Err(
+                "--retry is for memory of another node, and neither file is a token (NODE:...)".into()
+            );
+        }
         (None, None) => {}
         (Some(_), Some(_)) => return Err("both name memory of other nodes; copy to a file first".into()),
         (Some(from), None) => return remote::fetch(arguments, from),

@@ -6,8 +6,9 @@
 //! 1 a file from A to B   2 pictures   3 refusals   4 revocation   5 status and the end
 //! ```
 //!
-//! `--engines` tells another story, about [engine processes](far), and `--nodes 2` one about [two nodes](nodes). A step with an unexpected result ends the demo with an error. Processes and files are removed in any case. The demo checks
-//! the clients' reports against its own computation where possible.
+//! `--engines` tells another story, about [engine processes](far), and `--nodes 2` one about [two nodes](nodes). A step with an unexpected
+//! result ends the demo with an error. Processes and files are removed in any case. The demo checks the clients' reports against its own
+//! computation where possible.
 
 mod client;
 mod expected;
@@ -109,19 +110,21 @@ fn inputs(arguments: &Arguments) -> Result<Inputs, CommandError> {
 /// Runs the demo.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let started = Instant::now();
+    tell(arguments)?;
+    say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn tell(arguments: &Arguments) -> Result<(), CommandError> {
     if let Some(programs) = &arguments.engines {
         let (file, _) = file(arguments)?;
         let stage = Stage::build()?;
-        far::Story::open(&stage, &file, programs)?.tell()?;
-        say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
-        return Ok(());
+        return far::Story::open(&stage, &file, programs)?.tell();
     }
     if let (Some(_), Some(link)) = (arguments.nodes, &arguments.link) {
         let (file, _) = file(arguments)?;
         let stage = Stage::build()?;
-        nodes::tell(&stage, file, link)?;
-        say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
-        return Ok(());
+        return nodes::tell(&stage, file, link);
     }
     let inputs = inputs(arguments)?;
     let stage = Stage::build()?;
@@ -130,9 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     story.pictures()?;
     story.refusals()?;
     story.revocation()?;
-    story.end()?;
-    say!("\nAll five steps succeeded, in {:.1} s.", started.elapsed().as_secs_f64());
-    Ok(())
+    story.end()
 }
 
 #[cfg(test)]

@@ -19,14 +19,14 @@ pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), CommandError>
         return Err(format!("{} is a directory; name one file", path.display()).into());
     }
     if !about.is_file() {
-        return Err(format!("{} is not a regular file", path.display()).into());
+        return Err(format!("{} is not a regular file; name one", path.display()).into());
     }
     // If a pipe took its place meanwhile, opening that must not wait for a writer.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
     if !about.is_file() {
-        return Err(format!("{} is not a regular file", path.display()).into());
+        return Err(format!("{} is not a regular file; name one", path.display()).into());
     }
     Ok((file, about))
 }

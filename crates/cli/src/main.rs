@@ -32,8 +32,6 @@ mod mover;
 mod ninep;
 mod output;
 mod overlay;
-#[cfg(test)]
-mod pages;
 mod picture;
 mod policy;
 mod profile;
@@ -155,3 +153,14 @@ fn completions(shell: Shell) -> Result<(), CommandError> {
 
 /// The error of a failed command: a message for the user.
 type CommandError = Box<dyn std::error::Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+
+    #[test]
+    fn command_lines_of_pages_parse() {
+        let mistakes = memferry_pages::mistakes::<Cli>("memferry");
+        assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    }
+}

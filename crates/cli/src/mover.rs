@@ -53,7 +53,11 @@ impl Mover {
         ticket: Ticket<T>,
     ) -> Result<Result<Done<T>, TransferError>, CommandError> {
         match self.queue.wait_for(ticket, PATIENCE) {
-            Ok(None) => Err(format!("the transfer did not complete within {} s", PATIENCE.as_secs()).into()),
+            Ok(None) => Err(format!(
+                "the transfer did not complete within {} s; `memferry status` shows what the service does",
+                PATIENCE.as_secs()
+            )
+            .into()),
             Ok(Some(done)) => Ok(Ok(done)),
             Err(error) => Ok(Err(error)),
         }

@@ -47,6 +47,7 @@ mod engine;
 mod frames;
 mod keeper;
 mod options;
+mod pauses;
 mod process;
 
 pub use connection::ConnectionError;
@@ -62,3 +63,4 @@ pub use memferry_transfer::{
     Pattern, PeerReason, Region, Segment, Side,
 };
 pub use options::{EngineOptions, report};
+pub use pauses::Pauses;

@@ -1,7 +1,7 @@
 //! The engine process: requests of the service, done by streams of a GPU.
 //!
 //! ```text
-//! Engine::next ─► divide: parts ─► the lane with the fewest requests: two parts at a time ─► completed words
+//! Engine::next ─► divide: parts ─► the stream with the fewest requests: two parts at a time ─► completed words
 //!                                     └─ cancelled: what has not begun is taken back          └─► progress, complete
 //! context lost ─► an error ─► the process ends, its frames are revoked, the keeper starts another
 //! ```
@@ -11,11 +11,12 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use memferry_engine::{
-    Engine, EngineDescription, EngineOptions, Failure, Job as Request, Operations, RunError, WorkId, report,
+    Engine, EngineDescription, EngineOptions, Failure, Job as Request, Operations, Pauses, RunError, WorkId,
+    report,
 };
 use thiserror::Error;
 
@@ -29,20 +30,11 @@ use crate::stream::{Completion, Settings, Stream, Ticket};
 use crate::vram::{VramError, VramPool};
 
 /// Requests of one stream at a time.
-const LANE_REQUESTS: u32 = 16;
+const STREAM_REQUESTS: u32 = 16;
 /// Parts of one request at a time: the second one keeps the device busy while the first one's end is noticed.
 const PARTS_AHEAD: usize = 2;
 /// VRAM of a stream for copies whose bytes have to be moved twice.
 const BUFFER_BYTES: u64 = 2 << 20;
-/// How long an engine without requests sleeps.
-const IDLE: Duration = Duration::from_secs(1);
-/// After the last request, so long the next one is waited for without a sleep.
-const AWAKE: Duration = Duration::from_micros(200);
-/// So long the words are polled without a pause: a few times the time of a part. A sleep ends some 50 to 200 us late.
-const POLLING: Duration = Duration::from_millis(2);
-/// After that, pauses are this part of the time since the last news.
-const PAUSE_PART: u32 = 32;
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Gives clients of a memferry service memory of an NVIDIA GPU, and copies between it and their host memory.
 ///
@@ -86,7 +78,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             | Operations::SCATTER_GATHER,
         // Between places in host memory only if `shortest=` asks: the detour takes the link's bandwidth twice.
         shortest_bytes: any.longest_bytes,
-        channels: options.streams * LANE_REQUESTS,
+        channels: options.streams * STREAM_REQUESTS,
         memory_bytes: options.memory,
         ..any
     };
@@ -102,7 +94,7 @@ enum ServeError {
     #[error("device {ordinal}: {source}")]
     Device { ordinal: i32, source: DeviceError },
     #[error(
-        "device {ordinal} ({device}) has {all} bytes of VRAM, fewer than the {wanted} for frames and {buffers} for buffers"
+        "device {ordinal} ({device}) has {all} bytes of VRAM, fewer than the {wanted} for frames and {buffers} for buffers: name a smaller --memory, or fewer --streams"
     )]
     Memory { ordinal: i32, device: String, all: u64, wanted: u64, buffers: u64 },
     #[error(transparent)]
@@ -124,7 +116,7 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
         let device = device.name().to_owned();
         return Err(ServeError::Memory { ordinal, device, all, wanted: *memory, buffers });
     }
-    let lanes = (0..*streams).map(|_| Lane::open(&device)).collect::<Result<_, _>>()?;
+    let streams = (0..*streams).map(|_| RequestStream::open(&device)).collect::<Result<_, _>>()?;
     if let Some(why) = device.no_gather() {
         report(name, format_args!("lists of small pieces are copied without the kernel for them: {why}"));
     }
@@ -134,70 +126,60 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
         name,
         format_args!("device {ordinal} ({}) is ready, with {memory} bytes for frames", device.name()),
     );
-    Server { device, frames, lanes, news: Instant::now() }.serve(engine)
+    Server { device, frames, streams, pauses: Pauses::new() }.serve(engine)
 }
 
 struct Server {
     device: Arc<Device>,
     frames: Frames,
-    lanes: Vec<Lane>,
-    /// When a part last ended or a request came.
-    news: Instant,
+    streams: Vec<RequestStream>,
+    pauses: Pauses,
 }
 
 impl Server {
     fn serve(mut self, engine: &mut Engine) -> Result<(), ServeError> {
         loop {
-            let mut next = engine.next(self.pause());
-            while let Some(request) = next {
-                self.news = Instant::now();
+            let mut wait = self.pauses.next(self.is_idle());
+            // Requests that are refused at once could come without an end.
+            for _ in 0..self.streams.len() * STREAM_REQUESTS as usize {
+                let Some(request) = engine.next(wait) else { break };
+                self.pauses.note_news();
                 self.accept(engine, request);
-                next = engine.next(Duration::ZERO);
+                wait = Duration::ZERO;
             }
             if engine.take_cancels() {
-                self.lanes.iter_mut().for_each(|lane| lane.cancel(engine));
+                self.streams.iter_mut().for_each(|stream| stream.cancel(engine));
             }
             let mut any = false;
-            for lane in &mut self.lanes {
-                any |= lane.poll(engine, &self.device);
+            for stream in &mut self.streams {
+                any |= stream.poll(engine, &self.device);
             }
             if let Some(code) = self.device.lost() {
                 // What has not ended is ended by the service, once this process and the device's access to memory have.
                 return Err(ServeError::Lost(code));
             }
             if any {
-                self.news = Instant::now();
+                self.pauses.note_news();
             }
         }
     }
 
-    /// How long to wait for requests before the words are polled again.
-    fn pause(&self) -> Duration {
-        let quiet = self.news.elapsed();
-        let is_idle = self.lanes.iter().all(|lane| lane.requests.is_empty());
-        if is_idle && quiet >= AWAKE {
-            return IDLE;
-        }
-        if is_idle || quiet < POLLING {
-            // The machine may have fewer CPUs than threads that want one.
-            std::thread::yield_now();
-            return Duration::ZERO;
-        }
-        (quiet / PAUSE_PART).min(LONGEST_PAUSE)
+    fn is_idle(&self) -> bool {
+        self.streams.iter().all(|stream| stream.requests.is_empty())
     }
 
     fn accept(&mut self, engine: &mut Engine, request: Request) {
-        let Some(lane) = self.lanes.iter_mut().min_by_key(|lane| lane.requests.len()) else { return };
-        let divided = divide(request.operation(), self.frames.finder(), &lane.buffer);
+        let Some(stream) = self.streams.iter_mut().min_by_key(|stream| stream.requests.len()) else { return };
+        let divided = divide(request.operation(), self.frames.finder(), &stream.buffer);
         match divided {
-            Some(parts) => lane.begin(engine, request, parts),
+            Some(parts) => stream.begin(engine, request, parts),
             None => engine.complete(request.id(), request.failed(Failure::Unsupported, 0)),
         }
     }
 }
 
 /// A stream, and the requests that it does.
-struct Lane {
+struct RequestStream {
     stream: Stream,
     buffer: Place,
     requests: Vec<Running>,
@@ -216,7 +198,7 @@ struct Running {
     failure: Option<Failure>,
 }
 
-impl Lane {
+impl RequestStream {
     fn open(device: &Arc<Device>) -> Result<Self, ServeError> {
         let stream = Stream::open(device, Settings::default())?;
         let buffer = VramPool::new(device, u64::MAX).allocate(BUFFER_BYTES)?;

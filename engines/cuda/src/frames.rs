@@ -29,11 +29,11 @@ struct Shared {
     device: Arc<Device>,
     pool: Arc<VramPool>,
     known: Mutex<Known>,
-    told_unpinned: AtomicBool,
+    reported_unpinned: AtomicBool,
     /// A failed allocation was reported.
-    told_exhausted: AtomicBool,
+    reported_exhausted: AtomicBool,
     /// A failed export was reported.
-    told_not_exported: AtomicBool,
+    reported_not_exported: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -50,9 +50,9 @@ impl Frames {
             device: Arc::clone(device),
             pool: VramPool::new(device, memory_bytes),
             known: Mutex::default(),
-            told_unpinned: AtomicBool::new(false),
-            told_exhausted: AtomicBool::new(false),
-            told_not_exported: AtomicBool::new(false),
+            reported_unpinned: AtomicBool::new(false),
+            reported_exhausted: AtomicBool::new(false),
+            reported_not_exported: AtomicBool::new(false),
         }))
     }
 
@@ -73,9 +73,9 @@ impl Frames {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line to the administrator, unless `told` says that it was written before.
-    fn tell_once(&self, told: &AtomicBool, what: std::fmt::Arguments<'_>) {
-        if !told.swap(true, Ordering::Relaxed) {
+    /// Writes a line to the administrator, unless it was written before.
+    fn report_once(&self, was_reported: &AtomicBool, what: std::fmt::Arguments<'_>) {
+        if !was_reported.swap(true, Ordering::Relaxed) {
             report(&self.0.name, what);
         }
     }
@@ -85,8 +85,8 @@ impl FrameWatcher for Frames {
     fn mapped(&mut self, _: Handle, memory: &Mapping) {
         let pinned = HostMemory::new(&self.0.device, memory.clone());
         if let Some(why) = pinned.not_pinned() {
-            self.tell_once(
-                &self.0.told_unpinned,
+            self.report_once(
+                &self.0.reported_unpinned,
                 format_args!("a frame is not pinned, so it is slow: {why}"),
             );
         }
@@ -111,7 +111,7 @@ impl FrameWatcher for Frames {
             }
             Err(why) => {
                 let what = format_args!("no frame of {length} bytes: {why}");
-                self.tell_once(&self.0.told_exhausted, what);
+                self.report_once(&self.0.reported_exhausted, what);
                 None
             }
         }
@@ -125,7 +125,10 @@ impl FrameWatcher for Frames {
                 Ok(Exported { descriptor, kind, length: vram.mapped_bytes() })
             }
             Err(why) => {
-                self.tell_once(&self.0.told_not_exported, format_args!("a frame is not exported: {why}"));
+                self.report_once(
+                    &self.0.reported_not_exported,
+                    format_args!("a frame is not exported: {why}"),
+                );
                 Err(NotExported::Failed)
             }
         }

@@ -21,9 +21,11 @@ use crate::stream::zero;
 pub enum VramError {
     #[error("{length_bytes} bytes are no length for memory of the device")]
     Length { length_bytes: u64 },
-    #[error("{wanted_bytes} bytes of VRAM, with {left_bytes} of {quota_bytes} left in the quota")]
+    #[error(
+        "{wanted_bytes} bytes of VRAM, with {left_bytes} of {quota_bytes} left in the quota: --memory sets it"
+    )]
     Quota { wanted_bytes: u64, left_bytes: u64, quota_bytes: u64 },
-    #[error("the device has not {wanted_bytes} bytes of VRAM left")]
+    #[error("the device has not {wanted_bytes} bytes of VRAM left: other programs use it, see nvidia-smi")]
     Exhausted { wanted_bytes: u64 },
     #[error(transparent)]
     Call(#[from] CallError),

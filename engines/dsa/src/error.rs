@@ -29,15 +29,23 @@ pub enum OpenError {
     NoSharedMemory { queue: QueueName },
     #[error("{queue} has no entries: accel-config config-wq {device}/{queue} --wq-size=32, with --threshold if it is shared", device = .queue.device())]
     NoEntries { queue: QueueName },
-    #[error("{queue} moves no memory: op_config of the queue, or op_cap of the device, lacks that operation")]
+    #[error(
+        "{queue} moves no memory: its max_transfer_size is 0, or its op_config or {device}'s op_cap lacks that operation: set the queue's own \
+         two while it is disabled, or use a queue of another device",
+        device = .queue.device()
+    )]
     NoMoves { queue: QueueName },
-    #[error("/sys/bus/dsa/devices/{file}: {source}")]
+    #[error("/sys/bus/dsa/devices/{file}: {source}; `memferry doctor` shows what this kernel has")]
     Sysfs { queue: QueueName, file: String, source: io::Error },
-    #[error("/sys/bus/dsa/devices/{file} is '{value}', which this engine does not know")]
+    #[error(
+        "/sys/bus/dsa/devices/{file} is '{value}', which this engine does not know: use another queue, and report this"
+    )]
     Value { queue: QueueName, file: String, value: String },
     #[error("opening /dev/dsa/{queue}: {source}; {}", open_remedy(*.queue, .source))]
     Open { queue: QueueName, source: io::Error },
-    #[error("memory for the completion records of {queue}: {source}")]
+    #[error(
+        "memory for the completion records of {queue}: {source}; raise MemoryMax= of the unit, or name fewer queues"
+    )]
     Memory { queue: QueueName, source: AllocateError },
     #[error("{queue}: {source}")]
     Queue { queue: QueueName, source: QueueError },

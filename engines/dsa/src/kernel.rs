@@ -68,7 +68,7 @@ pub trait QueueFile: DescriptorFile {
 #[derive(Debug, Error)]
 pub enum NotMapped {
     /// The CPU cannot store a descriptor there.
-    #[error("the CPU has no {0}")]
+    #[error("this processor has no {0}; a virtual machine has to be given the host's (QEMU: -cpu host)")]
     Instruction(&'static str),
     /// The kernel refuses the mapping.
     #[error("{0}")]

@@ -10,10 +10,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memferry_driven_engines::DsaControl;
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region, report};
+use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, report};
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
 use thiserror::Error;
 
@@ -24,17 +24,10 @@ use crate::memory::Reached;
 use crate::name::QueueName;
 use crate::open::QueueEngine;
 
-/// How long an engine without requests sleeps.
-const IDLE: Duration = Duration::from_secs(1);
-/// After the last request, so long the next one is waited for without a sleep.
-const AWAKE: Duration = Duration::from_micros(200);
-/// So long the completion records are polled without a pause.
-const POLLING: Duration = Duration::from_millis(2);
-/// After that, pauses are this part of the time since the last news.
-const PAUSE_PART: u32 = 32;
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// Requests that are taken before the queues are looked at again.
+const MOST_TAKEN: u32 = 64;
 /// Failures that are reported one by one.
-const TOLD_FAILURES: u32 = 20;
+const REPORTED_FAILURES: u32 = 20;
 
 /// Why an engine's process ends.
 #[derive(Debug, Error)]
@@ -43,7 +36,7 @@ pub enum ServeError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A thread could not be started.
-    #[error("starting the thread that makes pages present: {0}")]
+    #[error("starting the thread that makes pages present: {0}; raise TasksMax= of the unit")]
     Thread(io::Error),
     /// A queue does not complete what it has.
     #[error(
@@ -84,8 +77,7 @@ pub(crate) struct Server<F: QueueFile> {
     frames: Prefault,
     waiting: VecDeque<Waiting>,
     completions: Vec<EngineCompletion>,
-    /// When a request last came or ended.
-    news: Instant,
+    pauses: Pauses,
     failures: u32,
 }
 
@@ -107,7 +99,7 @@ impl<F: QueueFile> Server<F> {
             frames: Prefault::default(),
             waiting: VecDeque::new(),
             completions: Vec::new(),
-            news: Instant::now(),
+            pauses: Pauses::new(),
             failures: 0,
         }
     }
@@ -121,39 +113,26 @@ impl<F: QueueFile> Server<F> {
 
     pub(crate) fn serve(mut self, engine: &mut Engine) -> Result<(), ServeError> {
         loop {
-            let mut next = engine.next(self.pause());
-            while let Some(job) = next {
-                self.news = Instant::now();
+            let mut wait = self.pauses.next(self.is_idle());
+            // Requests that are refused at once could come without an end.
+            for _ in 0..MOST_TAKEN {
+                let Some(job) = engine.next(wait) else { break };
+                self.pauses.note_news();
                 self.accept(engine, job);
-                next = engine.next(Duration::ZERO);
+                wait = Duration::ZERO;
             }
             if engine.take_cancels() {
                 self.cancel(engine);
             }
             self.start(engine);
             if self.poll(engine)? {
-                self.news = Instant::now();
+                self.pauses.note_news();
             }
         }
     }
 
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.queues.iter().all(|queue| queue.busy == 0)
-    }
-
-    /// How long to wait for requests before the completion records are polled again.
-    fn pause(&self) -> Duration {
-        let quiet = self.news.elapsed();
-        let is_idle = self.is_idle();
-        if is_idle && quiet >= AWAKE {
-            return IDLE;
-        }
-        if is_idle || quiet < POLLING {
-            // The machine may have fewer CPUs than threads that want one.
-            std::thread::yield_now();
-            return Duration::ZERO;
-        }
-        (quiet / PAUSE_PART).min(LONGEST_PAUSE)
     }
 
     fn accept(&mut self, engine: &mut Engine, job: Job) {
@@ -272,9 +251,10 @@ impl<F: QueueFile> Server<F> {
 
     fn report_failure(&mut self, queue: usize, failure: Failure) {
         self.failures = self.failures.saturating_add(1);
-        if self.failures <= TOLD_FAILURES {
+        if self.failures <= REPORTED_FAILURES {
             let queue = self.queues[queue].name;
-            let rest = if self.failures == TOLD_FAILURES { "; further ones are not reported" } else { "" };
+            let rest =
+                if self.failures == REPORTED_FAILURES { "; further ones are not reported" } else { "" };
             report(&self.name, format_args!("a request on {queue} failed: {failure}{rest}"));
         }
     }

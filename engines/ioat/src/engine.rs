@@ -30,7 +30,7 @@ pub struct Options {
     /// PCI address of the device, as in 0000:00:04.0.
     #[arg(long, value_name = "ADDRESS")]
     pub vfio: PciAddress,
-    /// Channels of the device to use; all if not given.
+    /// Engine channels of the device to use; all if not given.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub channels: Option<u32>,
 }

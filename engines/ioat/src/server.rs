@@ -13,7 +13,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memferry_driven_engines::{DeviceWords, IoatEngine, Shared};
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Region, report};
+use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, report};
 use memferry_ioat_registers::Device;
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
@@ -28,15 +28,6 @@ use memferry_vfio::PciAddress;
 
 /// Requests for each channel: one runs, the others begin without a round trip to the service.
 pub(crate) const CHANNEL_REQUESTS: u32 = 4;
-/// The longest that an engine without requests sleeps before it looks after the device.
-const IDLE: Duration = Duration::from_secs(1);
-/// After the last request, so long the next one is waited for without a sleep.
-const AWAKE: Duration = Duration::from_micros(200);
-/// So long the completion words are polled without a pause.
-const POLLING: Duration = Duration::from_millis(2);
-/// After that, pauses are this part of the time since the last news.
-const PAUSE_PART: u32 = 32;
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How often the kernel is asked whether it wants the device back.
 const CHECK: Duration = Duration::from_millis(200);
 /// Failures of channels that are reported one by one.
@@ -76,8 +67,7 @@ pub(crate) struct Server<V: Vfio> {
     running: Vec<Option<Running>>,
     waiting: VecDeque<Waiting>,
     completions: Vec<EngineCompletion>,
-    /// When a request last came or ended.
-    news: Instant,
+    pauses: Pauses,
     checked: Instant,
     failures: u32,
 }
@@ -103,7 +93,6 @@ impl<V: Vfio> Server<V> {
     pub(crate) fn new(name: &str, address: PciAddress, parts: Parts<V>) -> Self {
         let Parts { vfio, registers, engine: device, frames } = parts;
         let channels = device.capabilities().channels;
-        let now = Instant::now();
         Self {
             name: name.to_owned(),
             address,
@@ -114,8 +103,8 @@ impl<V: Vfio> Server<V> {
             running: (0..channels).map(|_| None).collect(),
             waiting: VecDeque::new(),
             completions: Vec::new(),
-            news: now,
-            checked: now,
+            pauses: Pauses::new(),
+            checked: Instant::now(),
             failures: 0,
         }
     }
@@ -129,11 +118,11 @@ impl<V: Vfio> Server<V> {
 
     pub(crate) fn serve(mut self, engine: &mut Engine) -> Result<(), ServeError> {
         loop {
-            let mut wait = self.pause();
+            let mut wait = self.pauses.next(self.is_idle());
             // Requests that are refused at once could come without an end.
             for _ in 0..self.running.len() * CHANNEL_REQUESTS as usize {
                 let Some(job) = engine.next(wait) else { break };
-                self.news = Instant::now();
+                self.pauses.note_news();
                 self.accept(engine, job);
                 wait = Duration::ZERO;
             }
@@ -142,25 +131,14 @@ impl<V: Vfio> Server<V> {
             }
             self.start(engine);
             if self.poll(engine)? {
-                self.news = Instant::now();
+                self.pauses.note_news();
             }
             self.check_device()?;
         }
     }
 
-    /// How long to wait for requests before the completion words are polled again.
-    fn pause(&self) -> Duration {
-        let quiet = self.news.elapsed();
-        let is_idle = self.waiting.is_empty() && self.running.iter().all(Option::is_none);
-        if is_idle && quiet >= AWAKE {
-            return IDLE;
-        }
-        if is_idle || quiet < POLLING {
-            // The machine may have fewer CPUs than threads that want one.
-            std::thread::yield_now();
-            return Duration::ZERO;
-        }
-        (quiet / PAUSE_PART).min(LONGEST_PAUSE)
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.iter().all(Option::is_none)
     }
 
     fn accept(&mut self, engine: &mut Engine, job: Job) {

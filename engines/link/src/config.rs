@@ -261,6 +261,29 @@ mod tests {
     }
 
     #[test]
+    fn the_configurations_of_the_page_are_read() {
+        let directory = directory("page");
+        let keys = KeyPair::generate().unwrap();
+        keys.save(&directory.join("link.key")).unwrap();
+        let page = include_str!("../../../docs/remote.md");
+        for node in ["alpha", "beta"] {
+            let (_, rest) = page.split_once(&format!("{node}# cat /etc/memferry/link.toml\n")).unwrap();
+            let lines: Vec<_> = rest.lines().take_while(|line| !line.contains("# ")).collect();
+            // What the page describes, a reader has to put in.
+            let key = to_hex(&KeyPair::generate().unwrap().public);
+            let text: Vec<_> = lines
+                .iter()
+                .map(|line| if line.contains('<') { format!("key = \"{key}\"") } else { (*line).to_owned() })
+                .collect();
+            let path = directory.join("link.toml");
+            std::fs::write(&path, text.join("\n")).unwrap();
+            let config = Config::load(&path).unwrap();
+            assert_eq!((config.name.to_string().as_str(), config.peers.len()), (node, 1));
+        }
+        let _ = std::fs::remove_dir_all(directory);
+    }
+
+    #[test]
     fn a_configuration_is_read_and_mistakes_are_named() {
         let directory = directory("config");
         let keys = KeyPair::generate().unwrap();

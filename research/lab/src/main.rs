@@ -347,3 +347,14 @@ fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
     made.and_then(|()| std::fs::write(path, text))
         .map_err(|error| LabError::Write { path: path.to_owned(), error })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    #[test]
+    fn command_lines_of_pages_parse() {
+        let mistakes = memferry_pages::mistakes::<Arguments>("x lab");
+        assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    }
+}

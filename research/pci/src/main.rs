@@ -185,3 +185,14 @@ fn main() -> ExitCode {
     let _ = writeln!(std::io::stderr(), "memferry-device: {text}");
     code
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn command_lines_of_pages_parse() {
+        let mistakes = memferry_pages::mistakes::<Options>("memferry-device");
+        assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    }
+}

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,26 @@ pub fn fresh_directory() -> PathBuf {
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir(&directory).unwrap();
     directory
+}
+
+/// The folder of this build's libraries to preload. Cargo does not build them for tests; `./x test` does, and names their folder.
+pub fn libraries() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("MEMFERRY_TEST_BUILT") {
+            return folder.into();
+        }
+        let folder = Path::new(env!("CARGO_BIN_EXE_memferry")).parent().expect("target/PROFILE/memferry");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", "memferry-recorder", "--package", "memferry-preload"]);
+        build.arg("--target-dir").arg(folder.parent().expect("target"));
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the libraries cannot be built");
+        folder.to_owned()
+    })
 }
 
 impl Service {

@@ -190,7 +190,9 @@ def main():
             rounds.append((taken[0], taken[1]))
         for server in servers:
             server.end()
-    print(f"{os.path.basename(program)}, large values of {options.large} bytes, {options.rounds} rounds")
+    # Debian's redis-check-rdb runs as the server that it is.
+    name = options.server or SERVERS[os.path.basename(program)]
+    print(f"{name}, large values of {options.large} bytes, {options.rounds} rounds")
     for index, row in enumerate(ROWS):
         plain, ours = ([one[side][index] for one in rounds] for side in (0, 1))
         ratios = [(b / a if index == HIGHER_IS_BETTER else a / b) if a and b else 1.0 for a, b in zip(plain, ours)]

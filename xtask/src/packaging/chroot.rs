@@ -93,7 +93,11 @@ fn check(work: &Work, packages: &Path, release: &str, script: &str, mark: &str) 
     let mut lines = vec![Line::new("tar").arg("-C").arg(&root).arg("-xf").arg(&base)];
     lines.push(Line::new("mkdir").arg(&given));
     lines.push(Line::new("cp").args(debian::files(packages, "deb")?).arg(&given));
-    for file in [script, layout::packaging::CLIENT, "README.md", "docs/guide/first-transfers.md"] {
+    // The tree's README.md replaces the guide's.
+    lines.push(
+        Line::new("cp").args(debian::files(&work.place.at(layout::packaging::GUIDE), "md")?).arg(&given),
+    );
+    for file in [script, layout::packaging::CLIENT, layout::packaging::FOLLOWER, "README.md"] {
         lines.push(Line::new("cp").arg(work.place.at(file)).arg(&given));
     }
     // The chroot reaches the mirror by the names that this machine knows.

@@ -155,6 +155,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
         "memferry-attackers",
         Arrows::Only(&["memferry", "memferry-service", "memferry-shm", "memferry-transfer"]),
     ),
+    ("memferry-pages", Arrows::Only(&[])),
     ("memferry-proof", Arrows::Only(&[])),
     ("memferry-soak", Arrows::Product),
     ("memferry-bench", Arrows::Product),

@@ -37,7 +37,7 @@ const CALL_BYTES: u64 = 256 << 20;
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Copies `source` to the empty `destination`. `moved` hears how far the copy is.
+/// Copies `source` to the empty `destination`. `moved` is called with how far the copy has come.
 ///
 /// # Errors
 /// What the kernel says about either file.

@@ -186,7 +186,8 @@ fn a_queue_says_how_it_is_reached() {
     let expected = match crate::Instructions::of_this_cpu().movdir64b {
         true => "wq0.0 (dedicated, group 2): by its portal, with MOVDIR64B; batches of up to 32",
         false => {
-            "wq0.0 (dedicated, group 2): by write(), which is slower: its portal cannot be mapped: the CPU has no MOVDIR64B; \
+            "wq0.0 (dedicated, group 2): by write(), which is slower: its portal cannot be mapped: this processor has no \
+             MOVDIR64B; a virtual machine has to be given the host's (QEMU: -cpu host); \
              no batches: write() takes none"
         }
     };
