@@ -57,7 +57,7 @@ impl Rig {
         for queue in 0..2 {
             let mode = QueueMode::new()
                 .with_dedicated(queue == 0)
-                .with_priority(1 + (kind >> 4))
+                .with_priority((1 + (kind >> 4)).min(15))
                 .with_pasid_enable(queue == 1)
                 .with_block_on_fault(kind & 8 == 8);
             for (at, value) in [
