@@ -175,7 +175,8 @@ impl Rig {
         let (good, memory) = frame::allocate(GOOD_BYTES, Default::default()).expect("memory");
         let bytes: Vec<u8> = (0..GOOD_BYTES).map(good_byte).collect();
         memory.write(0, &bytes).expect("inside the memory");
-        let (slots_sent, claimed) = (0, 0);
+        let slots_sent = 0;
+        let claimed = 0;
         Self {
             sender,
             receiver,

@@ -54,7 +54,7 @@ impl Rig {
         let mut client = Hostile::new(ours);
         let mut identity = *identity;
         if !has_session {
-            // Of another service.
+            // The client is of another service, so it has none here.
             identity.service.0 ^= 1;
         }
         let mut request = Hostile::greeting(&identity, other.session(), 100);

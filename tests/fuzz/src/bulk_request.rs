@@ -29,7 +29,8 @@ pub fn bulk_request(data: &[u8]) {
         CLIENTS.get_or_init(|| Mutex::new(clients())).lock().unwrap_or_else(PoisonError::into_inner);
     let (link, other, identity) = &*clients;
     let mut input = Input::new(data);
-    let (form, gift) = (input.u8(), input.u8());
+    let form = input.u8();
+    let gift = input.u8();
     let rest = data.get(2..).unwrap_or_default();
     let request = match form % 3 {
         0 => rest.to_vec(),

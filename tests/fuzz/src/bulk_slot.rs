@@ -54,7 +54,9 @@ impl Slot {
                 Self::Inline { kind, bytes: all.get(..number as usize)?.to_vec() }
             }
             2 => {
-                let (length, total, at) = (u64::from(number), second, third);
+                let length = u64::from(number);
+                let total = second;
+                let at = third;
                 let is_good = length > 0 && length <= total && length <= PIECE_BYTES;
                 if !is_good || at.checked_add(length)? > AREA_BYTES {
                     return None;

@@ -84,7 +84,7 @@ struct Rig {
     frame: Frame,
     /// The service's end, for completions that look right.
     end: ServiceEnd<MappedWords>,
-    /// Its memory.
+    /// The service's half of the queue, which the client reads.
     own: MappedWords,
     /// The transfers that have not ended, with their bytes.
     open: BTreeMap<TicketId, u64>,

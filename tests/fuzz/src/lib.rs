@@ -89,7 +89,7 @@ mod output;
 #[path = "../../../crates/cli/src/socket.rs"]
 mod socket;
 
-/// How commands fail.
+/// What the command's modules name as their error.
 type CommandError = Box<dyn std::error::Error>;
 
 /// Runs `body` on each file named on the command line.

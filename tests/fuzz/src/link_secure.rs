@@ -144,7 +144,9 @@ impl Changes<'_> {
     /// The bytes with a change, if there is one more.
     fn of(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut changed = bytes.to_vec();
-        let (what, at, by) = (self.0.u8() % 6, self.0.u32() as usize, self.0.u8());
+        let what = self.0.u8() % 6;
+        let at = self.0.u32() as usize;
+        let by = self.0.u8();
         let Some(at) = at.checked_rem(bytes.len()) else { return changed };
         match what {
             1 => changed[at] ^= by,
@@ -177,7 +179,9 @@ fn handshake(changes: &mut Changes<'_>) -> Met {
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| open(opener, alpha, beta.name));
         let taken = scope.spawn(|| accept(taker, beta));
-        let (mut is_touched, mut is_harmed, mut passed) = (false, false, 0);
+        let mut is_touched = false;
+        let mut is_harmed = false;
+        let mut passed = 0;
         // The greeting, the verdict, and a record of each side: its length and its bytes.
         for (from_left, length) in [(true, Some(PREAMBLE)), (false, Some(3)), (true, None), (false, None)] {
             let (from, to) = if from_left { (&mut left, &mut right) } else { (&mut right, &mut left) };
@@ -196,7 +200,8 @@ fn handshake(changes: &mut Changes<'_>) -> Met {
                 let _ = stream.shutdown(Shutdown::Write);
             }
         }
-        let (opened, taken) = (opened.join().expect("no panic"), taken.join().expect("no panic"));
+        let opened = opened.join().expect("no panic");
+        let taken = taken.join().expect("no panic");
         Met { opened, taken, left, right, is_touched, is_harmed }
     })
 }

@@ -248,7 +248,8 @@ impl Block {
                 BurstSize::from_bits(0)
             }
         };
-        let (source, destination) = (self.bit(2), self.bit(3));
+        let source = self.bit(2);
+        let destination = self.bit(3);
         Csdp::new()
             .with_data_type(DataType::from_bits(self.size.ilog2() as u8))
             .with_source_packed(source)
@@ -272,7 +273,8 @@ impl Block {
     fn expected(&self, before: &[u8]) -> Expected {
         let size = self.size as usize;
         let of = |side: &Side| side.addresses(self.size, self.elements, self.frames);
-        let (sources, destinations) = (of(&self.source), of(&self.destination));
+        let sources = of(&self.source);
+        let destinations = of(&self.destination);
         let place = |address: u32| {
             let at = address.checked_sub(BASE)? as usize;
             (address.is_multiple_of(self.size) && at + size <= before.len()).then_some(at)

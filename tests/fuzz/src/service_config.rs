@@ -21,7 +21,7 @@ use memferry_service::printable::printable;
 use settings::Settings;
 use table::SECTIONS;
 
-/// Input: a text.
+/// Input: the text of a file. What is not UTF-8 is refused before it is parsed.
 pub fn service_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match parse(text) {
