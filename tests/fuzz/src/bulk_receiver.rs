@@ -31,7 +31,7 @@ pub fn bulk_receiver(data: &[u8]) {
     let clients =
         CLIENTS.get_or_init(|| Mutex::new(clients())).lock().unwrap_or_else(PoisonError::into_inner);
     let mut input = Input::new(data);
-    let mut rig = Rig::new(&clients, input.u8() % 4 > 0);
+    let mut rig = Rig::new(&clients, !input.u8().is_multiple_of(4));
     while !input.is_empty() && !rig.is_over {
         rig.step(&mut input);
         rig.check();
@@ -64,7 +64,7 @@ enum Export {
 const GOOD_BYTES: u64 = 4096;
 
 fn good_byte(at: u64) -> u8 {
-    (at * 3 >> 2) as u8
+    ((at * 3) >> 2) as u8
 }
 
 /// A second reading of what was received so far.

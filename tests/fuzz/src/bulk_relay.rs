@@ -27,7 +27,7 @@ pub fn bulk_relay(data: &[u8]) {
     let clients =
         CLIENTS.get_or_init(|| Mutex::new(clients())).lock().unwrap_or_else(PoisonError::into_inner);
     let mut input = Input::new(data);
-    let mut rig = Rig::new(&clients, input.u8() % 4 > 0);
+    let mut rig = Rig::new(&clients, !input.u8().is_multiple_of(4));
     while !input.is_empty() && !rig.is_broken {
         rig.step(&mut input);
     }

@@ -117,7 +117,8 @@ impl Rig {
             11 => {
                 let id = self.ticket(input.u8());
                 let known = self.open.contains_key(&id);
-                let asked = if input.u8() % 2 == 0 { self.queue.cancel(id) } else { self.queue.stop(id) };
+                let asked =
+                    if input.u8().is_multiple_of(2) { self.queue.cancel(id) } else { self.queue.stop(id) };
                 // What the queue took from the ring while it waited for another one is open here, and has ended there.
                 assert!(known || asked.is_err(), "{id:?} was cancelled, which has ended");
             }
@@ -177,7 +178,7 @@ impl Rig {
     }
 
     fn stage(&mut self, slot: &[u64; COMPLETION_WORDS]) {
-        self.written.extend(slot.map(|word| wire::tag_of_completion(word)));
+        self.written.extend(slot.map(wire::tag_of_completion));
         let _ = self.end.completion_room();
         let _ = self.end.stage(slot);
         let _ = self.end.publish();

@@ -23,7 +23,7 @@ const MOST_EVENTS: usize = 20_000;
 /// Input: steps of one byte and its operands (see `step`).
 pub fn sdma_device(data: &[u8]) {
     let mut input = Input::new(data);
-    let bytes = (0..SIZE).map(|at| (at * 7 >> 3) as u8).collect();
+    let bytes = (0..SIZE).map(|at| ((at * 7) >> 3) as u8).collect();
     let mut rig = Rig { device: Sdma::new(Config::default(), Ram::new(BASE.into(), bytes)) };
     while !input.is_empty() {
         rig.step(&mut input);
@@ -48,7 +48,7 @@ impl Rig {
             5 => {
                 let before = self.device.bus().bytes().to_vec();
                 let offset = input.u32() % 0x1200;
-                if input.u8() % 2 == 0 {
+                if input.u8().is_multiple_of(2) {
                     self.device.read(offset)
                 } else {
                     self.device.unprivileged().read(offset)
@@ -77,7 +77,7 @@ impl Rig {
                     _ => self.device.faults().release(at as usize % 40),
                 }
             }
-            10 => self.device.set_suspend(input.u8() % 2 == 0),
+            10 => self.device.set_suspend(input.u8().is_multiple_of(2)),
             _ => self.settle(),
         }
         let now = self.device.now();
