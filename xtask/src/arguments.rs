@@ -198,9 +198,10 @@ pub(crate) enum Command {
     /// check for 64-bit Arm, and shellcheck where it is installed.
     #[command(verbatim_doc_comment)]
     Lint,
-    /// Fuzz one target.
+    /// Fuzz one target, or each.
     ///
-    /// Fuzzes TARGET on a nightly toolchain. Without TARGET it lists the targets.
+    /// Fuzzes TARGET on a nightly toolchain. Without TARGET it lists the targets. Time and number of inputs
+    /// are added to tests/fuzz/HOURS.toml, and up to 64 files of what was found to the committed corpus.
     #[command(verbatim_doc_comment)]
     Fuzz(Fuzz),
     /// Check the dependencies: licences, sources, and whether each is used.
@@ -291,6 +292,9 @@ pub(crate) struct Fuzz {
     /// The target to fuzz.
     #[arg(value_name = "TARGET")]
     pub(crate) target: Option<String>,
+    /// Fuzz each target for so many seconds. An interrupted run continues with the targets that are left.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "target", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) all: Option<u32>,
     /// Seconds to fuzz.
     #[arg(value_name = "DURATION", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seconds: u32,
@@ -406,6 +410,9 @@ mod tests {
     fn fuzzing_takes_a_minute_by_default() {
         let Ok(Command::Fuzz(fuzz)) = parse("fuzz geometry") else { panic!("does not parse") };
         assert_eq!((fuzz.target.as_deref(), fuzz.seconds), (Some("geometry"), 60));
+        let Ok(Command::Fuzz(fuzz)) = parse("fuzz --all 10") else { panic!("does not parse") };
+        assert_eq!((fuzz.target, fuzz.all), (None, Some(10)));
+        assert!(parse("fuzz --all 10 geometry").is_err() && parse("fuzz --all 0").is_err());
         let Ok(Command::Fuzz(fuzz)) = parse("fuzz geometry 10") else { panic!("does not parse") };
         assert_eq!(fuzz.seconds, 10);
     }

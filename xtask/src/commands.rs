@@ -36,7 +36,7 @@ pub(crate) fn run(work: &Work, command: &Command) -> Result<(), Failure> {
         Command::Test(test) => test::run(work, test),
         Command::Guest(guest) => guest::run(work, &guest.machine),
         Command::Lint => lint::run(work),
-        Command::Fuzz(fuzz) => fuzz::run(work, fuzz.target.as_deref(), fuzz.seconds),
+        Command::Fuzz(fuzz) => fuzz::run(work, fuzz.target.as_deref(), fuzz.all, fuzz.seconds),
         Command::Audit => audit::run(work),
         Command::Coverage => audit::coverage(work),
         Command::Site(options) => site::run(work, options),

@@ -237,9 +237,5 @@ impl Connection {
 
 /// The error of a session that the service ended, with a text that is safe to print.
 fn ended(violation: Violation) -> ConnectionError {
-    ConnectionError::Ended(match violation {
-        Violation::Unwelcome(reason) => Violation::Unwelcome(printable(&reason)),
-        Violation::Stuck(reason) => Violation::Stuck(printable(&reason)),
-        other => other,
-    })
+    ConnectionError::Ended(violation.printable())
 }

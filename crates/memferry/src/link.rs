@@ -119,8 +119,7 @@ fn connect_once(path: &Path, deadline: &Deadline) -> Result<Opened, ConnectError
         (Ok(packet), _) => packet,
         (Err(WaitError::Closed), Err(error)) | (Err(error), _) => return Err(of_wait(error)),
     };
-    let welcome =
-        Welcome::decode(&packet.bytes).map_err(|violation| ended(exchange::cleaned_violation(violation)))?;
+    let welcome = Welcome::decode(&packet.bytes).map_err(|violation| ended(violation.printable()))?;
     let agreed = welcome.features & features & FEATURE_ASYMMETRIC_FENCES != 0;
     let fences = if agreed { fences } else { Fences::Full };
     let link = Link::Socket {

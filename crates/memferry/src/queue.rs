@@ -612,6 +612,8 @@ impl Queue {
             self.finished.push(completion);
         }
         self.lost = true;
+        // Else a transfer would be staged after these without a look at the service, and never end.
+        self.staged = false;
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let tag = std::mem::replace(&mut slot.tag, NO_TAG);
             if tag != NO_TAG {

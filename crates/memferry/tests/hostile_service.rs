@@ -17,7 +17,7 @@ use memferry::{
     CallError, Client, ConnectError, ConnectOptions, ExportError, ExportKind, Exported, FrameError,
     GrantToken, Handle, OpenError, Refusal, RefusalKind, SessionId, Status, UnsafeMemory, Violation,
 };
-use memferry_service::protocol::{self, Answer, Command, Envelope, Hello, Welcome};
+use memferry_service::protocol::{self, Answer, Command, Envelope, ExternalStatus, Hello, Welcome};
 use memferry_shm::conduit;
 use memferry_shm::queue_pair::Layout;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -332,13 +332,19 @@ fn texts_of_the_service_control_no_terminal() {
     assert_clean(&refused.to_string());
     let (client, service) = connected(SOON, move |peer| {
         let policy = HOSTILE.to_owned();
-        peer.serve(&Command::Status, Answer::Status(Box::new(Status { policy, ..Status::default() })));
+        let engines = vec![ExternalStatus { name: HOSTILE.to_owned(), ..ExternalStatus::default() }];
+        peer.serve(
+            &Command::Status,
+            Answer::Status(Box::new(Status { policy, engines, ..Status::default() })),
+        );
         let (serial, _, _) = peer.command().unwrap();
         peer.answer(serial, Err(Refusal { kind: RefusalKind::Quota, message: long.clone() }));
         peer.command().unwrap();
         peer.send(&protocol::encode_violation(&Violation::Unwelcome(long)), &[]);
     });
-    assert_clean(&client.status().unwrap().policy);
+    let status = client.status().unwrap();
+    assert_clean(&status.policy);
+    assert_clean(&status.engines[0].name);
     let refused = client.status().unwrap_err();
     assert!(matches!(refused, CallError::Refused(_)), "{refused}");
     assert_clean(&refused.to_string());
@@ -346,6 +352,18 @@ fn texts_of_the_service_control_no_terminal() {
     assert!(matches!(ended, CallError::Ended(_)), "{ended}");
     assert_clean(&ended.to_string());
     service.join().unwrap();
+}
+
+#[test]
+fn every_last_word_of_the_service_is_clean() {
+    for last in [Violation::Unwelcome, Violation::Stuck, Violation::Engine] {
+        let (client, service) = connected(SOON, move |peer| {
+            peer.command().unwrap();
+            peer.send(&protocol::encode_violation(&last(HOSTILE.to_owned())), &[]);
+        });
+        assert_clean(&client.status().unwrap_err().to_string());
+        service.join().unwrap();
+    }
 }
 
 fn unsealed(bytes: u64) -> OwnedFd {

@@ -25,6 +25,8 @@ use memferry_transfer::{GrantToken, Handle, NodeName, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
+use crate::printable::printable;
+
 mod engine;
 mod status;
 
@@ -417,6 +419,29 @@ pub enum Violation {
     Engine(String) = 13,
 }
 
+impl Violation {
+    /// The violation with a text that is safe to print, for the side that received it.
+    #[must_use]
+    pub fn printable(self) -> Self {
+        match self {
+            Self::Unwelcome(text) => Self::Unwelcome(printable(&text)),
+            Self::Stuck(text) => Self::Stuck(printable(&text)),
+            Self::Engine(text) => Self::Engine(printable(&text)),
+            Self::NotHello
+            | Self::Version { .. }
+            | Self::Malformed
+            | Self::Serial { .. }
+            | Self::Descriptors { .. }
+            | Self::TooLong
+            | Self::NotReading
+            | Self::RingCounts
+            | Self::Overrun
+            | Self::MemoryFault
+            | Self::Admission { .. } => self,
+        }
+    }
+}
+
 /// A message with its serial.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Envelope<T> {
@@ -541,6 +566,15 @@ mod tests {
             assert_eq!(Hello::decode(bytes), Err(Violation::NotHello));
             assert_eq!(Welcome::decode(bytes), Err(Violation::NotHello));
         }
+    }
+
+    #[test]
+    fn texts_of_violations_can_be_made_safe() {
+        for violation in [Violation::Unwelcome, Violation::Stuck, Violation::Engine] {
+            assert_eq!(violation("a\u{1b}[2J".to_owned()).printable(), violation("a\\u{1b}[2J".to_owned()));
+        }
+        let plain = Violation::Serial { expected: 1, got: 2 };
+        assert_eq!(plain.clone().printable(), plain);
     }
 
     #[test]

@@ -119,6 +119,14 @@ impl KeyPair {
         if mode & 0o077 != 0 {
             return Err(ConfigError::Mode { path: path.to_owned() });
         }
+        Self::parse(&text, path)
+    }
+
+    /// The keys in the text of a file: the private one, then the public one.
+    ///
+    /// # Errors
+    /// [`ConfigError::Key`], which names the file.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut lines = text.lines();
         let mut next = || {
             let key = lines.next().and_then(from_hex);
@@ -183,11 +191,22 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path)?;
+        Self::parse(&read(path)?, path, KeyPair::load)
+    }
+
+    /// Checks the text of a configuration. `path` is where it is from, and `load` reads the file of keys that it names.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn parse(
+        text: &str,
+        path: &Path,
+        load: impl FnOnce(&Path) -> Result<KeyPair, ConfigError>,
+    ) -> Result<Self, ConfigError> {
         let syntax = |source| ConfigError::Syntax { path: path.to_owned(), source };
-        let file: File = toml::from_str(&text).map_err(syntax)?;
+        let file: File = toml::from_str(text).map_err(syntax)?;
         let name = parse_name("name", &file.name)?;
-        let keys = KeyPair::load(&path.parent().unwrap_or(Path::new("")).join(&file.key))?;
+        let keys = load(&path.parent().unwrap_or(Path::new("")).join(&file.key))?;
         let timeout_ms = file.timeout_ms.unwrap_or(TIMEOUT_MS);
         if !(100..=60_000).contains(&timeout_ms) {
             return Err(ConfigError::Timeout(timeout_ms));

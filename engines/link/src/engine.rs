@@ -110,7 +110,8 @@ pub fn execute(arguments: &Arguments) -> Result<(), Error> {
     match &arguments.task {
         Task::Run(options) => run(options),
         Task::Status(options) => {
-            write!(std::io::stdout(), "{}", status::show(options)?).map_err(Error::Print)
+            write!(std::io::stdout(), "{}", status::show(&status::ask(&options.status)?, options)?)
+                .map_err(Error::Print)
         }
         Task::Keygen { file } => {
             let keys = KeyPair::generate()?;

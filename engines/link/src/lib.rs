@@ -44,6 +44,6 @@ pub use engine::{Arguments, Error, Options, Task, execute, run};
 // What a peer needs, also for tests that play a hostile one.
 pub use owner::share;
 pub use secure::{HandshakeError, PROTOCOL, Reader, Secured, Writer, accept, open};
-pub use status::{StatusError, StatusOptions, ask};
+pub use status::{StatusError, StatusOptions, ask, show};
 pub use traffic::{PeerStatus, Requests, Snapshot, TransferStatus, Transport};
 pub use ucx::LIBRARY;

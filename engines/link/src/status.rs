@@ -51,24 +51,23 @@ pub enum StatusError {
     Answer { path: PathBuf, why: String },
 }
 
-/// The text that the options ask for.
+/// The text that the options ask for, of what a link said.
 ///
 /// # Errors
-/// [`StatusError`].
-pub(crate) fn show(options: &StatusOptions) -> Result<String, StatusError> {
-    let snapshot = ask(&options.status)?;
+/// [`StatusError::Answer`].
+pub fn show(snapshot: &Snapshot, options: &StatusOptions) -> Result<String, StatusError> {
     if options.json {
-        let text = serde_json::to_string_pretty(&snapshot);
+        let text = serde_json::to_string_pretty(snapshot);
         let path = options.status.clone();
         return text
             .map(|text| text + "\n")
             .map_err(|error| StatusError::Answer { path, why: error.to_string() });
     }
     if options.metrics {
-        return Ok(metrics(&snapshot));
+        return Ok(metrics(snapshot));
     }
     let transfers = if options.transfers { &snapshot.transfers[..] } else { &[] };
-    Ok(table(&snapshot, transfers))
+    Ok(table(snapshot, transfers))
 }
 
 /// Asks the link at `path`.
@@ -200,7 +199,7 @@ fn add_peer(text: &mut String, peer: &PeerStatus) {
     }
 }
 
-/// The exposition format 0.0.4 of Prometheus. Names of nodes need no escapes.
+/// The exposition format 0.0.4 of Prometheus. Names of nodes need no escapes, but what said this may be no link.
 fn metrics(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let mut family =
@@ -208,7 +207,7 @@ fn metrics(snapshot: &Snapshot) -> String {
             let _ = writeln!(text, "# HELP memferry_link_{name} {help}\n# TYPE memferry_link_{name} {kind}");
             for peer in &snapshot.peers {
                 for (labels, value) in values(peer) {
-                    let node = printable(&peer.name);
+                    let node = printable(&peer.name).replace('\\', "\\\\").replace('"', "\\\"");
                     let _ = writeln!(text, "memferry_link_{name}{{peer=\"{node}\"{labels}}} {value}");
                 }
             }
@@ -312,6 +311,16 @@ mod tests {
         assert!(metrics.contains("memferry_link_direct_total{peer=\"beta\"} 3\n"), "{metrics}");
         let read = "memferry_link_read_bytes_total{peer=\"beta\",side=\"asked\"} 4096\n";
         assert!(metrics.contains(read), "{metrics}");
+    }
+
+    #[test]
+    fn a_name_stays_within_its_label() {
+        let mut all = snapshot();
+        all.peers.truncate(1);
+        all.peers[0].name = "a\"} 1\nother{b=\"c\\".to_owned();
+        let metrics = metrics(&all);
+        let connected = "memferry_link_connected{peer=\"a\\\"} 1?other{b=\\\"c\\\\\"} 1\n";
+        assert!(metrics.contains(connected), "{metrics}");
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Rig {
         for queue in 0..2 {
             let mode = QueueMode::new()
                 .with_dedicated(queue == 0)
-                .with_priority(1 + (kind >> 4))
+                .with_priority((1 + (kind >> 4)).min(15))
                 .with_pasid_enable(queue == 1)
                 .with_block_on_fault(kind & 8 == 8);
             for (at, value) in [
@@ -110,7 +110,7 @@ impl Rig {
             words[1] = BASE + (words[1] & 0xFFE0);
             words[2] = if shape >> 1 == 1 { LIST } else { BASE + (words[2] & 0xFFFF) };
             words[3] = BASE + (words[3] & 0xFFFF);
-            words[4] = words[4] & 0xF_0000_3FFF;
+            words[4] &= 0xF_0000_3FFF;
             (words[5], words[6], words[7]) = (0, 0, 0);
         }
         if words[0] >> 56 == u64::from(opcode::BATCH) && words[2] != LIST + 32 {
@@ -161,7 +161,11 @@ impl Rig {
                     _ => self.device.faults().touch(address),
                 }
             }
-            9 => self.device.set_pci(Pci { bus_master: input.u8() % 4 > 0, pasid: true, ..Pci::default() }),
+            9 => self.device.set_pci(Pci {
+                bus_master: !input.u8().is_multiple_of(4),
+                pasid: true,
+                ..Pci::default()
+            }),
             10 => {
                 let until = self.device.now().after_picoseconds(u128::from(input.u32() % 50_000_000));
                 self.device.step(until);

@@ -72,3 +72,63 @@ fn fault_schedule_accepts_every_seed() {
 fn pci_socket_accepts_every_seed() {
     replay("pci_socket", memferry_fuzz::pci_socket);
 }
+
+#[test]
+fn bulk_receiver_accepts_every_seed() {
+    replay("bulk_receiver", memferry_fuzz::bulk_receiver);
+}
+
+#[test]
+fn bulk_relay_accepts_every_seed() {
+    replay("bulk_relay", memferry_fuzz::bulk_relay);
+}
+
+#[test]
+fn bulk_request_accepts_every_seed() {
+    replay("bulk_request", memferry_fuzz::bulk_request);
+}
+
+#[test]
+fn client_answer_accepts_every_seed() {
+    replay("client_answer", memferry_fuzz::client_answer);
+}
+
+#[test]
+fn client_completion_accepts_every_seed() {
+    replay("client_completion", memferry_fuzz::client_completion);
+}
+
+#[test]
+fn doctor_files_accepts_every_seed() {
+    replay("doctor_files", memferry_fuzz::doctor_files);
+}
+
+#[test]
+fn doctor_report_accepts_every_seed() {
+    replay("doctor_report", memferry_fuzz::doctor_report);
+}
+
+#[test]
+fn link_config_accepts_every_seed() {
+    replay("link_config", memferry_fuzz::link_config);
+}
+
+#[test]
+fn link_secure_accepts_every_seed() {
+    replay("link_secure", memferry_fuzz::link_secure);
+}
+
+#[test]
+fn link_status_accepts_every_seed() {
+    replay("link_status", memferry_fuzz::link_status);
+}
+
+#[test]
+fn sdma_device_accepts_every_seed() {
+    replay("sdma_device", memferry_fuzz::sdma_device);
+}
+
+#[test]
+fn service_config_accepts_every_seed() {
+    replay("service_config", memferry_fuzz::service_config);
+}

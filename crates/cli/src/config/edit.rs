@@ -102,7 +102,7 @@ mod tests {
     fn only_the_length_changes() {
         for (before, after) in [
             ("\"a user=1\"", "\"a user=1 shortest=65536\""),
-            ("'a  user=1 shortest=7 stall-ms=9'", "\"a user=1 stall-ms=9 shortest=65536\""),
+            ("'a  user=1 shortest=7 stall-ms=90'", "\"a user=1 stall-ms=90 shortest=65536\""),
         ] {
             for mark in ["", "\u{feff}"] {
                 let text = |line: &str| {

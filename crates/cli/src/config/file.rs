@@ -7,6 +7,8 @@
 use std::fmt::{self, Display, Write};
 use std::ops::Range;
 
+use memferry_service::config::ConfigError;
+use memferry_service::printable::printable;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
@@ -44,7 +46,11 @@ impl std::error::Error for Mistakes {}
 pub(super) fn parse(text: &str) -> Result<Settings, Vec<Mistake>> {
     // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let at = |span: Range<usize>, message: String| Mistake { line: line_of(text, span.start), message };
+    // Keys in quotes may have any characters, and messages name them.
+    let at = |span: Range<usize>, message: String| Mistake {
+        line: line_of(text, span.start),
+        message: printable(&message),
+    };
     let table = DeTable::parse(text).map_err(|error| {
         let message =
             format!("{}; run `memferry config default` for a valid file", one_line(error.message()));
@@ -70,13 +76,22 @@ pub(super) fn parse(text: &str) -> Result<Settings, Vec<Mistake>> {
             (None, _) => mistakes.push(at(span, unknown_section(name))),
         }
     }
-    let policy = settings.daemon.service.policy.check();
-    if let (true, Err(error)) = (mistakes.is_empty(), policy) {
-        let section = table.get_ref().iter().find(|(name, _)| name.get_ref() == "policy");
+    let together = settings.daemon.service.check();
+    if let (true, Err(error)) = (mistakes.is_empty(), together) {
+        let section = table.get_ref().iter().find(|(name, _)| name.get_ref() == section_of(&error));
         mistakes.push(at(section.map_or(0..0, |(name, _)| name.span()), error.to_string()));
     }
     mistakes.sort_by_key(|mistake| mistake.line);
     if mistakes.is_empty() { Ok(settings) } else { Err(mistakes) }
+}
+
+/// The section of a mistake that does not show in one option alone.
+fn section_of(error: &ConfigError) -> &'static str {
+    match error {
+        ConfigError::Policy(_) => "policy",
+        // Options that are numbers have been checked by their rows; those that remain are words of an engine's string.
+        ConfigError::Value(_) | ConfigError::EngineName(_) | ConfigError::EngineTwice(_) => "engines",
+    }
 }
 
 /// Sets one option. The error's flag says whether the key is wrong, or else the value.

@@ -296,3 +296,21 @@ fn the_help_shows_the_defaults() {
         assert!(shows_default, "--{}: {help} does not show {shown}", row.flag);
     }
 }
+
+#[test]
+fn what_the_service_refuses_is_a_mistake() {
+    let engines = |lines: &str| format!("[service]\nworkers = 1\n[engines]\nprocesses = [{lines}]\n");
+    for (lines, part) in [
+        ("\"A! user=1\"", "an engine is called \"A!\""),
+        ("\"a user=1\", \"a user=2\"", "two engines are called a"),
+        ("\"a user=1 stall-ms=0\"", "stall-ms"),
+    ] {
+        assert_mistake(&engines(lines), 3, &[part]);
+    }
+}
+
+#[test]
+fn messages_control_no_terminal() {
+    assert_mistake("\"\\u001b[2J\" = 1\n", 1, &["'\\u{1b}[2J'"]);
+    assert_mistake("[service]\n\"\\u0007\" = 1\n", 2, &["'\\u{7}'"]);
+}

@@ -413,5 +413,7 @@ fn read_node(root: &OwnedFd, path: &str, is_live: bool) -> Result<Fact, String> 
     }))
 }
 
+// Named, because this file is also a part of the fuzz targets, where it has another place.
 #[cfg(test)]
+#[path = "machine/tests.rs"]
 mod tests;

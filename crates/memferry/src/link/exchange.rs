@@ -233,7 +233,7 @@ pub(super) fn timed_out(command: &Command, deadline: &Deadline) -> CallError {
 /// Decodes an answer with its descriptors, or the last message of a session.
 fn decode(packet: Packet) -> Result<(Reply, Vec<OwnedFd>), CallError> {
     if let Some(violation) = protocol::decode_violation(&packet.bytes) {
-        return Err(CallError::Ended(cleaned_violation(violation)));
+        return Err(CallError::Ended(violation.printable()));
     }
     let malformed = |_: Violation| CallError::Protocol("its answer is malformed");
     let reply: Reply = protocol::decode(&packet.bytes).map_err(malformed)?;
@@ -246,17 +246,12 @@ fn decode(packet: Packet) -> Result<(Reply, Vec<OwnedFd>), CallError> {
 /// The reply with texts that are safe to print.
 fn cleaned(mut reply: Reply) -> Reply {
     match &mut reply.body {
-        Ok(Answer::Status(status)) => status.policy = printable(&status.policy),
+        Ok(Answer::Status(status)) => {
+            status.policy = printable(&status.policy);
+            status.engines.iter_mut().for_each(|engine| engine.name = printable(&engine.name));
+        }
         Err(refusal) => refusal.message = printable(&refusal.message),
         Ok(_) => {}
     }
     reply
-}
-
-/// The violation with a text that is safe to print.
-pub(super) fn cleaned_violation(violation: Violation) -> Violation {
-    match violation {
-        Violation::Unwelcome(reason) => Violation::Unwelcome(printable(&reason)),
-        other => other,
-    }
 }

@@ -173,3 +173,16 @@ fn short_transfers_end_the_same_here_and_by_the_worker() {
     }
     assert!((500..2500).contains(&succeeded), "{succeeded} of 3000 requests succeeded");
 }
+
+#[test]
+fn nothing_can_be_staged_behind_what_was_staged_when_the_queue_was_lost() {
+    let client = Client::embedded().unwrap();
+    let (mut queue, worker) = ScriptedWorker::with_queue(&client, 4);
+    let staged = queue.stage(crate::nop()).unwrap();
+    worker.close();
+    let lost = queue.poll().unwrap().unwrap_err();
+    assert_eq!((lost.id, lost.failure), (staged.id(), Failure::ServiceLost));
+    let refused = queue.stage(crate::nop()).unwrap_err();
+    assert_eq!(refused.reason, SubmitReason::ServiceLost);
+    assert_eq!(queue.outstanding(), 0);
+}

@@ -135,7 +135,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "fuzz",
         about: "each fuzz target for a minute",
-        minutes: 10,
+        minutes: 25,
         is_default: true,
         rotation: None,
         run: |work, _| fuzz::run_all(work, FUZZ_SECONDS),

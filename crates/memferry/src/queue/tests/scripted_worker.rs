@@ -44,6 +44,11 @@ impl ScriptedWorker {
         (queue, Self(end))
     }
 
+    /// Closes the queue, as a service that ends does.
+    pub(crate) fn close(&self) {
+        self.0.close();
+    }
+
     /// Waits for the next request and completes it. Returns the transfer, which keeps no frames alive.
     pub(crate) fn complete(&mut self, result: Result<(), Failure>, engine: EngineKind) -> Transfer {
         let started = Instant::now();

@@ -1,0 +1,14 @@
+//! Fuzz target `client_completion`: a client's queue against a service that writes anything to it.
+//!
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::client_completion`]. In other builds this program replays
+//! the files given as arguments.
+
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| memferry_fuzz::client_completion(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    memferry_fuzz::replay_files(memferry_fuzz::client_completion)
+}

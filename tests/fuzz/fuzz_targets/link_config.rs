@@ -1,0 +1,14 @@
+//! Fuzz target `link_config`: configurations and keys of a link.
+//!
+//! Under `cargo fuzz`, libFuzzer calls the body, [`memferry_fuzz::link_config`]. In other builds this program replays
+//! the files given as arguments.
+
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| memferry_fuzz::link_config(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    memferry_fuzz::replay_files(memferry_fuzz::link_config)
+}
