@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use memferry::{RunError, ServiceConfig, copy};
 
@@ -68,31 +67,6 @@ fn what_was_lent_is_taken_back_before_the_end_is_told() {
         }
         assert_eq!(sender.statistics().entries, 0);
     }
-}
-
-#[test]
-fn slots_without_end_do_not_hold_a_receiver() {
-    let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
-    // Each begins a message, none ends one, and each takes the receiver longer than its sender.
-    let piece = Slot::Piece { kind: 1, first: true, total: 1 << 20, at: 0, length: PIECE_BYTES }.encode();
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                sender.forge_with_room(&piece);
-            }
-        });
-        let (done, ended) = std::sync::mpsc::channel();
-        let receiving = std::thread::spawn(move || {
-            let received = receiver.receive(Some(Duration::from_millis(20))).map(|message| message.kind);
-            done.send(matches!(received, Err(ReceiveError::TimedOut))).unwrap();
-            receiver
-        });
-        let ended = ended.recv_timeout(Duration::from_secs(20));
-        is_over.store(true, Ordering::Relaxed);
-        assert_eq!(ended, Ok(true), "the call kept its limit");
-        drop(receiving.join());
-    });
 }
 
 #[test]

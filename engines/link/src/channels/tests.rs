@@ -113,11 +113,13 @@ fn only_clients_with_news_are_armed() {
     assert_eq!(keys.len(), 5);
     assert_eq!(stage.state.unarmed(), keys, "nobody was waited for yet");
     let bell = Arc::clone(&stage.bell);
-    while !stage.state.unarmed().is_empty() {
-        stage.state.carry_all(false);
-        stage.state.wait(&bell);
+    // What they said while they were connected may come first.
+    for _ in 0..20 {
+        if !stage.state.unarmed().is_empty() {
+            stage.state.carry_all(false);
+            stage.state.wait(&bell);
+        }
     }
-    stage.state.wait(&bell);
     assert_eq!(stage.state.unarmed(), [], "nobody said anything");
     ends[3].0.send(1, b"news", NOW).unwrap();
     stage.state.wait(&bell);
