@@ -62,5 +62,5 @@ pub use memferry_transfer::{
     CacheHint, Descriptor, Failure, GrantToken, Handle, Lists, NodeName, Operation, Operations, Outcome,
     Pattern, PeerReason, Region, Segment, Side,
 };
-pub use options::{EngineOptions, report};
+pub use options::{EngineOptions, Reports, report};
 pub use pauses::Pauses;

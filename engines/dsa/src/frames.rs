@@ -130,6 +130,16 @@ mod tests {
         Handle::from_bits(1)
     }
 
+    /// Bytes of a mapping that are in the page tables of this process.
+    fn present_bytes(memory: &Mapping) -> usize {
+        let start = format!("{:x}-", key(memory));
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let present = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        let kilobytes: usize = present.split_whitespace().next().unwrap().parse().unwrap();
+        kilobytes * 1024
+    }
+
     #[test]
     fn frames_are_made_present_piece_by_piece() {
         let mut frames = Prefault::default();
@@ -141,6 +151,7 @@ mod tests {
             assert!(frames.next());
             assert_eq!(left(&frames), expected);
         }
+        assert!(present_bytes(&long) > 2 * PIECE, "each piece, not the first one again");
         frames.close();
         assert!(!frames.next());
     }

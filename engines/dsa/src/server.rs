@@ -13,7 +13,7 @@ use std::io;
 use std::time::Duration;
 
 use memferry_driven_engines::DsaControl;
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, report};
+use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, Reports};
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
 use thiserror::Error;
 
@@ -72,13 +72,12 @@ struct Place<F: QueueFile> {
 }
 
 pub(crate) struct Server<F: QueueFile> {
-    name: String,
     queues: Vec<Place<F>>,
     frames: Prefault,
     waiting: VecDeque<Waiting>,
     completions: Vec<EngineCompletion>,
     pauses: Pauses,
-    failures: u32,
+    failures: Reports,
 }
 
 impl<F: QueueFile> Drop for Server<F> {
@@ -94,13 +93,12 @@ impl<F: QueueFile> Server<F> {
             Place { name, engine, running: (0..channels).map(|_| None).collect(), busy: 0 }
         };
         Self {
-            name: name.to_owned(),
             queues: queues.into_iter().map(place).collect(),
             frames: Prefault::default(),
             waiting: VecDeque::new(),
             completions: Vec::new(),
             pauses: Pauses::new(),
-            failures: 0,
+            failures: Reports::new(name, REPORTED_FAILURES),
         }
     }
 
@@ -250,12 +248,7 @@ impl<F: QueueFile> Server<F> {
     }
 
     fn report_failure(&mut self, queue: usize, failure: Failure) {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures <= REPORTED_FAILURES {
-            let queue = self.queues[queue].name;
-            let rest =
-                if self.failures == REPORTED_FAILURES { "; further ones are not reported" } else { "" };
-            report(&self.name, format_args!("a request on {queue} failed: {failure}{rest}"));
-        }
+        let queue = self.queues[queue].name;
+        self.failures.report(format_args!("a request on {queue} failed: {failure}"));
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memferry_driven_engines::{DeviceWords, IoatEngine, Shared};
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, report};
+use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, Reports};
 use memferry_ioat_registers::Device;
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
@@ -57,7 +57,6 @@ pub enum ServeError {
 }
 
 pub(crate) struct Server<V: Vfio> {
-    name: String,
     address: PciAddress,
     vfio: V,
     registers: Shared<V::Registers>,
@@ -69,7 +68,7 @@ pub(crate) struct Server<V: Vfio> {
     completions: Vec<EngineCompletion>,
     pauses: Pauses,
     checked: Instant,
-    failures: u32,
+    failures: Reports,
 }
 
 struct Waiting {
@@ -94,7 +93,6 @@ impl<V: Vfio> Server<V> {
         let Parts { vfio, registers, engine: device, frames } = parts;
         let channels = device.capabilities().channels;
         Self {
-            name: name.to_owned(),
             address,
             vfio,
             registers,
@@ -105,7 +103,7 @@ impl<V: Vfio> Server<V> {
             completions: Vec::new(),
             pauses: Pauses::new(),
             checked: Instant::now(),
-            failures: 0,
+            failures: Reports::new(name, REPORTED_FAILURES),
         }
     }
 
@@ -251,15 +249,9 @@ impl<V: Vfio> Server<V> {
     }
 
     fn report_failure(&mut self, channel: u32, failure: Failure) {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures <= REPORTED_FAILURES {
-            let errors = self.device.last_errors(channel);
-            let rest =
-                if self.failures == REPORTED_FAILURES { "; further ones are not reported" } else { "" };
-            let what =
-                format_args!("a request on channel {channel} failed: {failure} (device: {errors}){rest}");
-            report(&self.name, what);
-        }
+        let errors = self.device.last_errors(channel);
+        self.failures
+            .report(format_args!("a request on channel {channel} failed: {failure} (device: {errors})"));
     }
 
     fn check_device(&mut self) -> Result<(), ServeError> {

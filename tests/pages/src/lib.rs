@@ -188,6 +188,9 @@ fn of_program(line: &str, program: &str) -> Option<Vec<String>> {
         let skipped = if words.get(1).is_some_and(|word| word == "-u") { 3 } else { 1 };
         words.drain(..skipped.min(words.len()));
     }
+    // Variables, and lines of units.
+    let assigned = words.iter().take_while(|word| word.contains('=')).count();
+    words.drain(..assigned);
     let (program, command) =
         program.split_once(' ').map_or((program, None), |(name, rest)| (name, Some(rest)));
     let is_program = words.first()?.rsplit('/').next()? == program;
@@ -225,16 +228,13 @@ mod tests {
 
     #[derive(Args)]
     struct Copy {
-        #[expect(dead_code, reason = "only parsed")]
         source: String,
-        #[expect(dead_code, reason = "only parsed")]
         destination: String,
     }
 
     #[derive(Args)]
     struct Status {
         #[arg(long)]
-        #[expect(dead_code, reason = "only parsed")]
         watch: bool,
     }
 
@@ -253,10 +253,13 @@ mod tests {
             "$ other add --path PATH/program --nonsense",
             "program: output",
             "$ program COMMAND --help",
+            "$ DeviceAllow=/dev/program rw",
         ] {
             assert_eq!(block(right), 0, "{right}");
         }
-        for wrong in ["$ program nonsense", "$ program status --nonsense", "beta# program copy a"] {
+        for wrong in
+            ["$ program nonsense", "$ LOG=x program status --nonsense", "beta# program copy a", "$ ./program"]
+        {
             assert_eq!(block(wrong), 1, "{wrong}");
         }
         assert_eq!(count("Both `program copy` and `program status --watch` do.\n"), 0);

@@ -141,6 +141,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn command_lines_of_pages_parse() {
+        let mistakes = memferry_pages::mistakes::<Arguments>("x soak");
+        assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    }
+
+    #[test]
     fn durations_have_units_and_bounds() {
         assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
