@@ -60,6 +60,7 @@ fn connection() -> (TcpStream, TcpStream) {
     let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let ours = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (theirs, _) = listener.accept().expect("a connection");
+    ours.set_nodelay(true).expect("an option of TCP");
     // Its end is told by a reset, so that no port stays in use for a minute.
     rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::ZERO)).expect("an option of TCP");
     (ours, theirs)

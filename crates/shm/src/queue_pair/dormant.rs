@@ -34,7 +34,8 @@ const PARKED_WORDS: usize = MAX_WORKERS * DISTANCE;
 /// Index of a worker's parked word in the memory. `None` for a number that no worker has.
 #[inline]
 pub(super) fn parked_word(worker: u64) -> Option<usize> {
-    (worker < MAX_WORKERS as u64).then_some(worker as usize * DISTANCE)
+    // The product is made only of a number within the limit: the peer writes it, and others overflow.
+    (worker < MAX_WORKERS as u64).then(|| worker as usize * DISTANCE)
 }
 
 /// The worker's side of its parked word.

@@ -283,3 +283,12 @@ fn refuses_memories_that_are_too_small() {
         assert_eq!(Layout::new(capacity), Err(BadCapacity(capacity)));
     }
 }
+
+#[test]
+fn a_worker_that_cannot_be_has_no_parked_word() {
+    let last = MAX_WORKERS as u64 - 1;
+    assert!(dormant::parked_word(last).is_some());
+    for worker in [last + 1, u64::MAX / 8, u64::MAX] {
+        assert_eq!(dormant::parked_word(worker), None);
+    }
+}
