@@ -1,31 +1,41 @@
 //! Bands: how far figures and verdicts vary when all parameters vary within their ranges together.
 //!
 //! ```text
-//! Halton points ──► a machine within all ranges ──► each calibrated claim still holds? ──no──► not this machine, not counted
+//! Halton points ──► a machine within all ranges ──► fitted parameters solved again ──no value──► not this machine, not counted
+//!                                                        ▼                                          ▲
+//!                                                   each calibrated claim still holds? ─────no──────┘
 //!                                                        │ yes
 //!                       predicted and derived claims, reduced sweeps ──► figures, verdicts
 //! base and counted machines ──► lowest, highest, in how many it holds ──► CSV ──► research/lab/bands.csv ──► rows
 //! ```
 //!
 //! A machine on which a calibrated claim fails is not the paper's: the values that were fitted were fitted together with the others.
+//! Parameters with a [`Fit`](crate::experiments::Fit) are not drawn but solved on each machine, for the claim that they were calibrated
+//! to and no other.
 //! A row is undecided if its verdict differs between the base and any counted machine. Computing all of it takes long, so the
 //! results of each machine are kept, and the table is committed for reports. Each paper's part has a digest of its inputs, which shows
 //! when it is out of date.
 
+mod fit;
 mod table;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::claims::{Claims, Place};
-use crate::experiments::{Prepared, RunError};
+use crate::experiments::{Fit, Prepared, RunError};
 use crate::halton::Halton;
+use crate::parameters::Parameters;
 use crate::results::Results;
 use crate::verdict::{Basis, Figures, Status, Verdict};
+use crate::workers::spread;
+use fit::{Reach, Solved};
 
 /// Machines counted for each paper.
 pub const MACHINES: usize = 32;
 /// Machines tried for each paper until so many are counted.
 const TRIED: usize = 4096;
+/// Machines that are fitted at once, on all cores.
+const BATCH: usize = 16;
 /// The parameters named beside a figure, at most.
 const NAMED: usize = 3;
 /// The least rank correlation of a named parameter: with 32 machines, chance gives as much to one parameter of two hundred.
@@ -56,13 +66,25 @@ pub struct Votes {
 }
 
 /// How many machines were tried for a paper, and how many were counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Screened {
     pub paper: String,
     pub tried: usize,
     pub counted: usize,
+    /// How many have no value of a fitted parameter within its range that keeps the claim it is fitted to.
+    pub unfit: usize,
+    /// The values of the fitted parameters on the counted machines.
+    pub fitted: Vec<Fitted>,
     /// A digest of the plans, parameters and criteria that the paper's part of the table was made of.
     pub made_of: String,
+}
+
+/// The values that a fitted parameter has on the counted machines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fitted {
+    pub parameter: String,
+    pub low: f64,
+    pub high: f64,
 }
 
 /// The origin of a table.
@@ -154,18 +176,24 @@ pub fn table(
     }
     base.verdicts.retain(is_banded);
     let screens = screens(paper, &fitted);
-    let mut points = Halton::new(paper.parameters.list().iter().filter(|one| one.varies()).count());
+    let holds = |parameters: &Parameters, screen: &Prepared| {
+        let rows = screen.on(parameters).attempt(claims, results, &ended).verdicts;
+        rows.iter().all(|row| row.status == Status::Pass)
+    };
+    let mut points = Halton::new(paper.parameters.list().iter().filter(|one| one.is_drawn()).count());
+    let mut waiting = VecDeque::new();
     let mut machines = Vec::new();
     let mut tried = 0;
+    let mut unfit = 0;
     while machines.len() < MACHINES && tried < TRIED && points.dimensions() > 0 {
+        if waiting.is_empty() {
+            let drawn: Vec<Parameters> = (0..BATCH).map(|_| drawn(paper, &mut points)).collect();
+            waiting.extend(spread(&drawn, |drawn| fit::solve(paper, claims, results, drawn)));
+        }
+        let Some(Solved { parameters, reach }) = waiting.pop_front() else { break };
         tried += 1;
-        let mut fractions = points.next_point().into_iter();
-        let parameters = paper.parameters.sampled(|| fractions.next().unwrap_or(0.5));
-        let holds = |screen: &Prepared| {
-            let rows = screen.on(&parameters).attempt(claims, results, &ended).verdicts;
-            rows.iter().all(|row| row.status == Status::Pass)
-        };
-        if !screens.iter().all(holds) {
+        if reach == Reach::Beyond || !screens.iter().all(|screen| holds(&parameters, screen)) {
+            unfit += usize::from(reach != Reach::Within);
             continue;
         }
         let rows = banded.on(&parameters).attempt(claims, results, &ended).verdicts;
@@ -173,7 +201,26 @@ pub fn table(
         let parameters = varied.map(|one| (one.name.clone(), one.value)).collect();
         machines.push(Machine { parameters, rows });
     }
-    Ok(summed(paper.name, tried, &base.verdicts, &machines))
+    let mut all = summed(paper.name, tried, &base.verdicts, &machines);
+    for one in &mut all.screened {
+        one.unfit = unfit;
+        one.fitted = paper.fits.iter().filter_map(|fit| outcome(fit, &machines)).collect();
+    }
+    Ok(all)
+}
+
+/// The next machine within all ranges.
+fn drawn(paper: &Prepared, points: &mut Halton) -> Parameters {
+    let mut fractions = points.next_point().into_iter();
+    paper.parameters.sampled(|| fractions.next().unwrap_or(0.5))
+}
+
+/// The values of a fitted parameter on the counted machines.
+fn outcome(fit: &Fit, machines: &[Machine]) -> Option<Fitted> {
+    let values = || machines.iter().filter_map(|machine| machine.parameters.get(fit.parameter).copied());
+    let low = values().reduce(f64::min)?;
+    let high = values().reduce(f64::max)?;
+    Some(Fitted { parameter: fit.parameter.to_owned(), low, high })
 }
 
 /// What decides whether a machine is the paper's: the calibrated claims one by one, those of the fewest jobs first, since most machines
@@ -196,7 +243,14 @@ fn figures(row: &Verdict) -> BTreeMap<String, f64> {
 fn summed(paper: &str, tried: usize, base: &[Verdict], machines: &[Machine]) -> Bands {
     let mut all = Bands::default();
     let made_of = table::inputs(paper).unwrap_or_default();
-    all.screened.push(Screened { paper: paper.to_owned(), tried, counted: machines.len(), made_of });
+    all.screened.push(Screened {
+        paper: paper.to_owned(),
+        tried,
+        counted: machines.len(),
+        unfit: 0,
+        fitted: Vec::new(),
+        made_of,
+    });
     for row in base {
         let others: Vec<(&Machine, &Verdict)> = machines
             .iter()
@@ -291,7 +345,9 @@ mod tests {
         ];
         let all = summed("p", 9, &[row("a", Status::Pass, 50.0)], &machines);
         let made_of = String::new();
-        assert_eq!(all.screened, [Screened { paper: "p".to_owned(), tried: 9, counted: 4, made_of }]);
+        let paper = "p".to_owned();
+        let fitted = Vec::new();
+        assert_eq!(all.screened, [Screened { paper, tried: 9, counted: 4, unfit: 0, fitted, made_of }]);
         assert_eq!(all.votes, [Votes { claim: "a".to_owned(), base: Status::Pass, holds: 3, machines: 4 }]);
         let band = &all.bands[0];
         assert_eq!((band.low, band.high), (10.0, 50.0), "the base counts");
@@ -321,6 +377,23 @@ mod tests {
             .collect();
         assert_eq!(figures, [["papa-channels", "papa-priority"], ["papa-cold", "papa-crossing"]]);
         assert!(screens(papa, &BTreeSet::new()).is_empty());
+    }
+
+    #[test]
+    fn papas_own_machine_is_fitted_to_about_its_own_values() {
+        let claims = Claims::built_in().expect("checked");
+        let papers = crate::experiments::prepare(&claims, &[]).expect("checked");
+        let papa = papers.iter().find(|paper| paper.name == "papa2014").expect("listed");
+        let moved = papa.parameters.with("way-turn", 6.0).and_then(|list| list.with("read-latency", 200.0));
+        let solved = fit::solve(papa, &claims, &Results::none(), &moved.expect("listed"));
+        assert_eq!(solved.reach, Reach::Within);
+        let [turn, latency] =
+            ["way-turn", "read-latency"].map(|name| solved.parameters.get(name).expect("listed"));
+        // By hand it was 3 and 100: each low channel has 0.61 GB/s with these, and the crossing is at 19 KiB.
+        assert!((2.0..=3.0).contains(&turn) && (70.0..=110.0).contains(&latency), "{turn}, {latency}");
+        // Half the way's width moves less than the slide's bandwidth, whatever an access takes besides its data.
+        let narrow = papa.parameters.with("way-bytes", 16.0).expect("listed");
+        assert_eq!(fit::solve(papa, &claims, &Results::none(), &narrow).reach, Reach::Beyond);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub const STUDY: Paper = Paper {
     parameters: include_str!("../parameters/dsa.toml"),
     runners: &RUNNERS,
     judges: &[],
+    fits: &[],
 };
 
 const RUNNERS: [Runner; 5] = [

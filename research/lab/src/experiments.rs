@@ -19,7 +19,7 @@ use crate::markatos;
 use crate::nava;
 use crate::nodes;
 use crate::papa;
-pub use crate::paper::{Case, Judge, Line, Paper, RunError, Runner};
+pub use crate::paper::{Case, Fit, Judge, Line, Paper, RunError, Runner};
 use crate::parameters::Parameters;
 use crate::plan::Plan;
 use crate::results::Results;
@@ -46,6 +46,8 @@ pub struct Prepared {
     pub parameters: Parameters,
     runners: &'static [Runner],
     judges: Vec<Judge>,
+    /// The fitted parameters, in the order in which they are solved.
+    pub fits: Vec<Fit>,
     /// The parameters before they were changed.
     before: Option<Parameters>,
 }
@@ -87,7 +89,9 @@ impl Prepared {
         let runners = paper.runners;
         let judges = paper.judges.concat();
         let parameters = Parameters::parse(paper.parameters)?;
-        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, before: None })
+        let fits = paper.fits.concat();
+        let Paper { name, title, .. } = *paper;
+        Ok(Self { name, title, plans, parameters, runners, judges, fits, before: None })
     }
 
     /// Keeps what the claims and figures of `only` need. A claim needs its judge and every plan that names it.
@@ -203,6 +207,21 @@ mod tests {
     }
 
     #[test]
+    fn every_fitted_parameter_has_its_fit_and_no_other() {
+        let claims = Claims::built_in().expect("checked");
+        for paper in prepare(&claims, &[]).expect("checked") {
+            let stated = paper.parameters.list().iter();
+            let stated: Vec<(&str, &str)> =
+                stated.filter_map(|one| Some((one.name.as_str(), one.fitted.as_deref()?))).collect();
+            let mut own: Vec<(&str, &str)> =
+                paper.fits.iter().map(|fit| (fit.parameter, fit.claim)).collect();
+            own.sort_by_key(|(name, _)| stated.iter().position(|(other, _)| other == name));
+            assert_eq!(own, stated, "{}", paper.name);
+            assert!(own.iter().all(|(_, claim)| claims.find(claim).is_some()));
+        }
+    }
+
+    #[test]
     fn every_parameter_of_a_paper_says_how_well_it_is_known() {
         for paper in PAPERS {
             let prepared = Prepared::read(paper).expect("checked");
@@ -273,6 +292,7 @@ mod tests {
                 .expect("well formed"),
             runners: &[Runner { name: "r", run: line }],
             judges: vec![judge("a"), judge("b")],
+            fits: vec![],
             before: None,
         };
         (prepared, Claims::parse(&(claim("a") + &claim("b"))).expect("well formed"))

@@ -25,6 +25,7 @@ pub mod machine;
 pub mod markatos;
 pub mod nava;
 pub mod nodes;
+mod once;
 pub mod papa;
 pub mod paper;
 pub mod paper_tables;

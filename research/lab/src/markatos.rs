@@ -37,6 +37,7 @@ pub const PAPER: Paper = Paper {
     parameters: include_str!("../parameters/markatos.toml"),
     runners: &RUNNERS,
     judges: &[&safety::JUDGES, &[two_cpus::JUDGE], &timing::JUDGES, &[verification::JUDGE], &[live::JUDGE]],
+    fits: &[],
 };
 
 const RUNNERS: [Runner; 3] = [timing::RUNNERS[0], timing::RUNNERS[1], verification::RUNNER];

@@ -34,6 +34,7 @@ pub const PAPER: Paper = Paper {
     parameters: include_str!("../parameters/nava.toml"),
     runners: &RUNNERS,
     judges: &[&judges::JUDGES, &interfaces::JUDGES, &live::JUDGES],
+    fits: &[],
 };
 
 const RUNNERS: [Runner; 3] = [raw::RUNNER, tables::RUNNERS[0], tables::RUNNERS[1]];

@@ -32,6 +32,7 @@ pub const STUDY: Paper = Paper {
     parameters: include_str!("../parameters/nodes.toml"),
     runners: &RUNNERS,
     judges: &[],
+    fits: &[],
 };
 
 const RUNNERS: [Runner; 4] = [

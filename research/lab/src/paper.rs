@@ -81,6 +81,17 @@ pub struct Judge {
     pub judge: fn(&Case<'_>) -> Result<Verdict, RunError>,
 }
 
+/// How a fitted parameter is found again on another machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Fit {
+    /// A parameter whose entry says `fitted`.
+    pub parameter: &'static str,
+    /// The calibrated claim to which it is fitted.
+    pub claim: &'static str,
+    /// The relative distance to the claim's figure: positive while the parameter is too low, and falling as it rises.
+    pub gap: fn(&Claim, &Parameters) -> Result<f64, RunError>,
+}
+
 /// The experiments on one paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Paper {
@@ -95,6 +106,8 @@ pub struct Paper {
     pub runners: &'static [Runner],
     /// The judges of its claims, grouped by module.
     pub judges: &'static [&'static [Judge]],
+    /// The fitted parameters, in the order in which they are solved.
+    pub fits: &'static [&'static [Fit]],
 }
 
 /// Why experiments could not be prepared or run.
@@ -125,6 +138,8 @@ pub enum RunError {
     Failed { figure: String, series: String, message: String },
     #[error("claim `{claim}`: {message}")]
     Judge { claim: String, message: String },
+    #[error("parameter `{parameter}` cannot be fitted: {message}")]
+    Fit { parameter: String, message: String },
     /// A judge asks for an unknown protocol.
     #[error("there is no protocol `{name}`")]
     NoProtocol { name: String },

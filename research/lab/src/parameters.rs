@@ -39,6 +39,8 @@ pub struct Parameter {
     pub choices: Option<Vec<f64>>,
     /// Where `range` or `choices` is from; "assumed" where no document says.
     pub within: Option<String>,
+    /// The calibrated claim to which it is fitted again on each machine of the bands, within `range`, instead of being drawn.
+    pub fitted: Option<String>,
     /// The part of the machine's behaviour that it models.
     pub mechanism: String,
 }
@@ -52,6 +54,11 @@ impl Parameter {
     /// Whether it has a range or choices.
     pub fn varies(&self) -> bool {
         self.range.is_some() || self.choices.is_some()
+    }
+
+    /// Whether machines of the bands draw it from its range or choices.
+    pub fn is_drawn(&self) -> bool {
+        self.varies() && self.fitted.is_none()
     }
 
     /// Whether its range is from no document and no fit.
@@ -91,6 +98,7 @@ impl Parameter {
             && chosen
             && ways.iter().filter(|is| **is).count() <= 1
             && self.within.is_some() == self.varies()
+            && (self.fitted.is_none() || self.range.is_some())
     }
 
     /// Whether its unit is a unit of time.
@@ -114,9 +122,11 @@ pub enum ParametersError {
     /// A value that is negative, infinite or not a number.
     #[error("parameter `{name}` is {value}: give it a finite number that is not negative")]
     Value { name: String, value: f64 },
-    /// A range or choices without the value or without `within`, or two statements of how well the value is known.
+    /// A range or choices without the value or without `within`, two statements of how well the value is known, or a fitted one
+    /// without a range.
     #[error(
-        "parameter `{name}`: give one of exact, range and choices, the value within it, and `within` beside the latter two"
+        "parameter `{name}`: give one of exact, range and choices, the value within it, and `within` beside the latter two; \
+         what is fitted needs a range"
     )]
     Range {
         /// The name in question.
@@ -181,6 +191,11 @@ impl Parameters {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Counts names as requested, for a result that was computed elsewhere.
+    pub(crate) fn ask(&self, names: &BTreeSet<String>) {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).extend(names.iter().cloned());
+    }
+
     /// The parameters, in the order of their text.
     pub fn list(&self) -> &[Parameter] {
         &self.list
@@ -217,11 +232,11 @@ impl Parameters {
         self.with(name, self.get(name)? * factor)
     }
 
-    /// A list with each varying parameter at the fraction of its range that `fraction` gives; it is called in the order of the text.
+    /// A list with each drawn parameter at the fraction of its range that `fraction` gives; it is called in the order of the text.
     #[must_use]
     pub fn sampled(&self, mut fraction: impl FnMut() -> f64) -> Self {
         let mut changed = self.clone();
-        for parameter in changed.list.iter_mut().filter(|parameter| parameter.varies()) {
+        for parameter in changed.list.iter_mut().filter(|parameter| parameter.is_drawn()) {
             parameter.value = parameter.at(fraction());
         }
         changed
@@ -314,6 +329,14 @@ mod tests {
     }
 
     #[test]
+    fn a_fitted_value_is_not_drawn() {
+        let list = bounded("range = [8, 12]\nwithin = 'm'\nfitted = 'c'", "ns").expect("well formed");
+        let sampled = list.sampled(|| panic!("nothing to draw"));
+        assert_eq!(sampled.get("a"), Ok(10.0));
+        assert!(list.list()[0].varies() && !list.list()[0].is_drawn());
+    }
+
+    #[test]
     fn refuses_a_range_that_is_no_statement() {
         for rest in [
             "range = [11, 12]\nwithin = 'm'",
@@ -324,6 +347,8 @@ mod tests {
             "choices = [9, 12]\nwithin = 'm'",
             "choices = [10]\nwithin = 'm'",
             "exact = 'm'\nrange = [9, 12]\nwithin = 'm'",
+            "choices = [9, 10]\nwithin = 'm'\nfitted = 'c'",
+            "fitted = 'c'",
         ] {
             let refused = bounded(rest, "ns").err();
             assert_eq!(refused, Some(ParametersError::Range { name: "a".to_owned() }), "{rest}");

@@ -58,6 +58,14 @@ pub struct SeriesPlan {
     pub settings: toml::Table,
 }
 
+impl SeriesPlan {
+    /// Its name and, where one simulation gives two lines, that of the second: the setting `also`.
+    pub fn labels(&self) -> impl Iterator<Item = &str> {
+        let also = self.settings.get("also").and_then(toml::Value::as_str);
+        std::iter::once(self.label.as_str()).chain(also)
+    }
+}
+
 /// The plan of one figure.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,9 +123,9 @@ impl Plan {
         if !stated || !plan.x.reduced.as_deref().is_none_or(rises) {
             return Err(PlanError::Sweep { figure: figure() });
         }
-        let labels: std::collections::BTreeSet<&str> =
-            plan.series.iter().map(|series| series.label.as_str()).collect();
-        if labels.is_empty() || labels.len() != plan.series.len() {
+        let labels = || plan.series.iter().flat_map(SeriesPlan::labels);
+        let unique: std::collections::BTreeSet<&str> = labels().collect();
+        if unique.is_empty() || unique.len() != labels().count() {
             return Err(PlanError::Series { figure: figure() });
         }
         Ok(plan)
@@ -183,6 +191,9 @@ mod tests {
     fn refuses_repeated_labels_and_no_lines() {
         let twice = parse(&[PLAN, AXES, SERIES, SERIES]);
         assert_eq!(twice, Err(PlanError::Series { figure: "a-1".to_owned() }));
+        let second = SERIES.replace("bits = 8", "also = 's'");
+        let one = parse(&[PLAN, AXES, &second]);
+        assert_eq!(one, Err(PlanError::Series { figure: "a-1".to_owned() }));
         let none = parse(&[PLAN, "series = []\n", AXES]);
         assert_eq!(none, Err(PlanError::Series { figure: "a-1".to_owned() }));
     }

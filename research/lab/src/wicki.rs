@@ -98,6 +98,7 @@ pub const PAPER: Paper = Paper {
         &contention::JUDGES,
         &energy::JUDGES,
     ],
+    fits: &[],
 };
 
 /// The board with the given parameters; `seed` is for pseudo-random replacement.

@@ -39,7 +39,7 @@ fn table(plan: &Plan) -> Table {
     let apart = beside::values(&plan.figure).and_then(|values| values.apart.as_ref());
     let labels = plan.series.iter().flat_map(|series| {
         let second = apart.map(|apart| format!("{}{}", series.label, apart.lines));
-        std::iter::once(series.label.clone()).chain(second)
+        series.labels().map(str::to_owned).chain(second)
     });
     Table {
         plan: plan.clone(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use memferry_lab::bands::{Band, Bands, Origin, Screened, Votes};
+use memferry_lab::bands::{Band, Bands, Fitted, Origin, Screened, Votes};
 use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::report::{Emulated, Machine, Page, Report};
@@ -158,6 +158,8 @@ fn failures_and_bands_are_shown() {
             paper: "wicki2014".to_owned(),
             tried: 40,
             counted: 32,
+            unfit: 5,
+            fitted: vec![Fitted { parameter: "turn".to_owned(), low: 1.0, high: 2.5 }],
             made_of: "0".to_owned(),
         }],
         votes: vec![Votes {
@@ -204,6 +206,7 @@ fn failures_and_bands_are_shown() {
     assert!(page.contains("badge undecided") && page.contains("850.5 to 950"), "the row");
     assert!(page.contains("holds on 21 of 32 machines") && page.contains("l3-cycle (-0.75)"), "the table");
     assert!(page.contains("of 40 machines tried, 32 keep the calibrated claims"));
+    assert!(page.contains("On 5 others") && page.contains(" turn 1 to 2.5."), "what was fitted");
 }
 
 #[test]

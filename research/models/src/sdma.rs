@@ -103,6 +103,8 @@ impl<B: Bus> Sdma<B> {
     /// Processes all events due until `now` and returns the time of the next one. With none, the device waits for a
     /// register access or a request. A time in the past counts as the current time.
     pub fn step(&mut self, now: Instant) -> Option<Instant> {
+        // Register accesses before this step may have made channels ready; after an event nothing is left to schedule.
+        let mut is_scheduled = false;
         while self.events.next_due().is_some_and(|due| due <= now) {
             let Some((due, event)) = self.events.pop() else {
                 break;
@@ -110,9 +112,12 @@ impl<B: Bus> Sdma<B> {
             self.now = self.now.max(due);
             self.process_event(event);
             self.schedule();
+            is_scheduled = true;
         }
         self.now = self.now.max(now);
-        self.schedule();
+        if !is_scheduled {
+            self.schedule();
+        }
         self.next_wake()
     }
 

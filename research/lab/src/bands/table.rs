@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! # counted PAPER COUNTED of TRIED from DIGEST
+//! # unfit PAPER MACHINES
+//! # fitted PAPER PARAMETER LOW to HIGH
 //! CLAIM,"verdict",BASE,HOLDS,MACHINES,
 //! CLAIM,"FIGURE",BASE,LOW,HIGH,PARAMETER +0.9 PARAMETER -0.6
 //! ```
 
 use sha2::{Digest, Sha256};
 
-use super::{Band, Bands, Origin, Screened, Votes};
+use super::{Band, Bands, Fitted, Origin, Screened, Votes};
 use crate::claims::{Claim, Claims};
 use crate::experiments;
 use crate::parameters::Parameter;
@@ -19,6 +21,9 @@ use crate::verdict::Status;
 const BUILT_IN: &str = include_str!("../../bands.csv");
 /// Start of the line about a paper's machines.
 const COUNTED: &str = "# counted ";
+/// Start of the lines about the parameters that are fitted on each machine.
+const UNFIT: &str = "# unfit ";
+const FITTED: &str = "# fitted ";
 const HEAD: &str = "claim,figure,base,low or holds,high or machines,follows";
 /// Replaces the figure's name in a line about a verdict.
 const VERDICT: &str = "verdict";
@@ -31,8 +36,16 @@ impl Bands {
 
     /// Reads a table; ignores lines that do not parse.
     fn parse(text: &str, claims: &Claims) -> Self {
-        let screened: Vec<Screened> =
+        let mut screened: Vec<Screened> =
             text.lines().filter_map(|line| parse_screened(line.strip_prefix(COUNTED)?)).collect();
+        for one in &mut screened {
+            let own = |line: &str, start: &str| {
+                line.strip_prefix(start)?.strip_prefix(&one.paper)?.strip_prefix(' ').map(str::to_owned)
+            };
+            let unfit = text.lines().find_map(|line| own(line, UNFIT)?.parse().ok());
+            let fitted = text.lines().filter_map(|line| parse_fitted(&own(line, FITTED)?)).collect();
+            (one.unfit, one.fitted) = (unfit.unwrap_or(0), fitted);
+        }
         let is_current = screened.iter().all(|one| inputs(&one.paper).as_ref() == Some(&one.made_of));
         let is_known = |line: &&str| line.split(',').next().is_some_and(|id| claims.find(id).is_some());
         let lines = || text.lines().filter(is_known);
@@ -47,8 +60,14 @@ impl Bands {
     /// The table as CSV.
     pub fn csv(&self) -> String {
         let mut text = String::new();
-        for Screened { paper, tried, counted, made_of } in &self.screened {
+        for Screened { paper, tried, counted, unfit, fitted, made_of } in &self.screened {
             text += &format!("{COUNTED}{paper} {counted} of {tried} from {made_of}\n");
+            if !fitted.is_empty() {
+                text += &format!("{UNFIT}{paper} {unfit}\n");
+            }
+            for Fitted { parameter, low, high } in fitted {
+                text += &format!("{FITTED}{paper} {parameter} {low} to {high}\n");
+            }
         }
         text += &format!("{HEAD}\n");
         for Votes { claim, base, holds, machines } in &self.votes {
@@ -67,7 +86,14 @@ fn parse_screened(line: &str) -> Option<Screened> {
     let words: Vec<&str> = line.split(' ').collect();
     let [paper, counted, "of", tried, "from", made_of] = words[..] else { return None };
     let [paper, made_of] = [paper, made_of].map(str::to_owned);
-    Some(Screened { paper, tried: tried.parse().ok()?, counted: counted.parse().ok()?, made_of })
+    let [tried, counted] = [tried.parse().ok()?, counted.parse().ok()?];
+    Some(Screened { paper, tried, counted, unfit: 0, fitted: Vec::new(), made_of })
+}
+
+fn parse_fitted(text: &str) -> Option<Fitted> {
+    let words: Vec<&str> = text.split(' ').collect();
+    let [parameter, low, "to", high] = words[..] else { return None };
+    Some(Fitted { parameter: parameter.to_owned(), low: low.parse().ok()?, high: high.parse().ok()? })
 }
 
 /// Splits a line into claim, figure and four more fields. Only the figure's name may contain commas.
@@ -111,8 +137,11 @@ pub(super) fn inputs(paper: &str) -> Option<String> {
         let Plan { figure, runner, seed, claims, series, .. } = &plan;
         add(format!("{:?}", (figure, runner, seed, claims, plan.points(), series)));
     }
-    for Parameter { name, value, unit, range, choices, .. } in prepared.parameters.list() {
+    for Parameter { name, value, unit, range, choices, fitted, .. } in prepared.parameters.list() {
         add(format!("{:?}", (name, value, unit, range, choices)));
+        if let Some(claim) = fitted {
+            add(format!("fitted to {claim}"));
+        }
     }
     for claim in claims.list().iter().filter(|claim| claim.paper == paper) {
         let Claim { id, kind, expect, tolerance, range, values, .. } = claim;
@@ -145,6 +174,8 @@ mod tests {
                 paper: "wicki2014".to_owned(),
                 tried: 9,
                 counted: 4,
+                unfit: 2,
+                fitted: vec![Fitted { parameter: "turn".to_owned(), low: 1.5, high: 3.0 }],
                 made_of: inputs("wicki2014").expect("listed"),
             }],
             votes: vec![votes("wicki-rotation"), votes("wicki-unknown")],

@@ -197,7 +197,8 @@ mod tests {
                         "{figure}: {x} is beside the axis"
                     );
                 }
-                let has = |label: &String| plan.series.iter().any(|series| series.label == *label);
+                let has =
+                    |label: &String| plan.series.iter().any(|series| series.labels().any(|own| own == label));
                 assert!(known.line.as_ref().is_none_or(has), "{figure}: {:?}", known.line);
             }
         }

@@ -15,9 +15,10 @@ use memferry_transfer::PriorityClass;
 use serde::Deserialize;
 
 use super::cftu::{Cftu, CftuError, Machine};
-use crate::claims::Place;
+use crate::claims::{Claim, Place};
 use crate::judging::Finding;
-use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::paper::{Case, Fit, Judge, Line, RunError, Runner};
+use crate::parameters::Parameters;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -34,6 +35,16 @@ const LONG: f64 = 65536.0;
 /// The bandwidth of each low channel in the claim's statement, GB/s, with the same tolerance.
 const EACH_LOW: f64 = 0.65;
 
+/// The bandwidth of all channels follows what an access takes of the way besides its data.
+pub(super) const FITS: [Fit; 1] =
+    [Fit { parameter: "way-turn", claim: "papa-priority", gap: low_channels_gap }];
+
+/// The slide's channels, and the size at which their bandwidth is fitted: beyond 64 KiB it hardly depends on the size.
+const CALLERS: usize = 4;
+const FITTED_AT: u64 = 512 << 10;
+/// The slide's period and slice.
+const SLIDE: Period = Period { period_us: 90, slice_us: 30 };
+
 /// A period of the priority policy.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -45,17 +56,19 @@ struct Period {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Of {
-    First,
-    /// The mean of the others.
-    Others,
+    /// The first caller; the line `also` has the mean of the others.
+    Each,
     All,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
     callers: usize,
     of: Of,
+    /// The name of the second line of the same simulation.
+    #[serde(rename = "also")]
+    _also: Option<String>,
     /// Slices for the first caller, which has the high class; if absent, all callers are equal under the shared policy.
     priority: Option<Period>,
 }
@@ -80,21 +93,38 @@ fn bandwidths(machine: &Machine, settings: &Settings, length: u64) -> Result<Vec
 fn channels(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
-    let point = |x: f64| {
+    let mut lines: Vec<Series> =
+        line.series.labels().map(|label| Series { label: label.to_owned(), points: Vec::new() }).collect();
+    for x in line.plan.points() {
         let each = bandwidths(&machine, &settings, x as u64).map_err(|error| line.failed(error))?;
-        let all: f64 = each.iter().sum();
-        let first = each.first().copied().unwrap_or(0.0);
-        Ok((
-            x,
-            match settings.of {
-                Of::First => first,
-                Of::Others => (all - first) / (each.len().max(2) - 1) as f64,
-                Of::All => all,
-            },
-        ))
-    };
-    let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
-    Ok(vec![Series { label: line.series.label.clone(), points }])
+        let values = match settings.of {
+            Of::Each => first_and_others(&each),
+            Of::All => [each.iter().sum(), 0.0],
+        };
+        lines.iter_mut().zip(values).for_each(|(line, y)| line.points.push((x, y)));
+    }
+    Ok(lines)
+}
+
+/// The bandwidth of the first caller, and the mean of the others.
+fn first_and_others(each: &[f64]) -> [f64; 2] {
+    let first = each.first().copied().unwrap_or(0.0);
+    [first, (each.iter().sum::<f64>() - first) / (each.len().max(2) - 1) as f64]
+}
+
+/// How far each low channel is above the slide's bandwidth, as a fraction, in the priority experiment of the slides.
+fn low_channels_gap(_: &Claim, parameters: &Parameters) -> Result<f64, RunError> {
+    let machine = Machine::new(parameters, 1)?;
+    let (policy, classes) = policy_with_classes(CALLERS, Some(SLIDE));
+    let each = machine
+        .caches()
+        .map_err(CftuError::from)
+        .and_then(|caches| Cftu::new(&machine, &caches, policy, &classes)?.bandwidths(FITTED_AT, TIMES));
+    let each = each.map_err(|error| RunError::Fit {
+        parameter: FITS[0].parameter.to_owned(),
+        message: error.to_string(),
+    })?;
+    Ok(first_and_others(&each)[1] / EACH_LOW - 1.0)
 }
 
 /// The lowest and the highest value above the slide's size.

@@ -19,9 +19,10 @@ use serde::Deserialize;
 use super::cftu::{Cftu, CftuError, Machine, Took, Work};
 use super::chipset::{Caches, window};
 use super::host::PIECE;
-use crate::claims::Place;
+use crate::claims::{Claim, Place};
 use crate::judging::Finding;
-use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::paper::{Case, Fit, Judge, Line, RunError, Runner};
+use crate::parameters::Parameters;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -35,6 +36,10 @@ pub(super) const JUDGES: [Judge; 4] = [
     Judge { claim: "papa-set-xor", place: Place::Simulated, judge: set_and_xor },
     Judge { claim: "papa-cpu-time", place: Place::Simulated, judge: cpu_time },
 ];
+
+/// The cold crossing follows the latency of the engine's reads.
+pub(super) const FITS: [Fit; 1] =
+    [Fit { parameter: "read-latency", claim: "papa-cold-crossover", gap: cold_gap }];
 
 const KIB: f64 = 1024.0;
 /// Longest size searched for a crossing.
@@ -186,6 +191,17 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points: points.into_iter().flatten().collect() }])
 }
 
+/// How much shorter the engine's copy of the slide's size is than the CPU's, as a fraction: zero where the crossing is there.
+fn cold_gap(claim: &Claim, parameters: &Parameters) -> Result<f64, RunError> {
+    let failed = |message: String| RunError::Fit { parameter: FITS[0].parameter.to_owned(), message };
+    let length = claim.expect.ok_or_else(|| failed(format!("{} expects no size", claim.id)))? as u64;
+    let machine = Machine::new(parameters, 1)?;
+    let times = by_engine(&machine, Buffers::Cold, length)
+        .and_then(|engine| Ok([engine, by_cpu(&machine, Buffers::Cold, length)?]));
+    let [engine, cpu] = times.map_err(|error| failed(error.to_string()))?;
+    Ok(1.0 - engine as f64 / cpu as f64)
+}
+
 /// The size in bytes from which a copy by the engine is faster.
 pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
     let wins = |length| -> Result<bool, CftuError> {
@@ -318,7 +334,6 @@ fn cpu_time(case: &Case<'_>) -> Result<Verdict, RunError> {
 mod tests {
     use super::*;
     use crate::papa::PAPER;
-    use crate::parameters::Parameters;
 
     #[test]
     fn an_xor_reads_more_than_a_set() {

@@ -36,32 +36,28 @@ pub(super) const MEASURABLE: f64 = 1.0;
 
 const FIGURE: &str = "papa-pollution";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Shows {
-    /// The increase of the victim's own time.
-    Own,
-    /// The same including the CPU's time for the copies.
-    Elapsed,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The increase of the victim's own time; the line `also` has the same including the CPU's time for the copies.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
     by: By,
-    shows: Shows,
+    /// The name of the second line.
+    #[serde(rename = "also")]
+    _also: String,
 }
 
 fn pollution(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
     let every = (line.parameters.get("copy-every")? * 1e6) as u64;
-    let point = |x: f64| {
+    let mut lines: Vec<Series> =
+        line.series.labels().map(|label| Series { label: label.to_owned(), points: Vec::new() }).collect();
+    for x in line.plan.points() {
         let victim = victim_at(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
-        Ok((x, rise(&machine, victim, settings, every).map_err(|error| line.failed(error))?))
-    };
-    let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
-    Ok(vec![Series { label: line.series.label.clone(), points }])
+        let rises = rises(&machine, victim, settings.by, every).map_err(|error| line.failed(error))?;
+        lines.iter_mut().zip(rises).for_each(|(line, rise)| line.points.push((x, rise)));
+    }
+    Ok(lines)
 }
 
 /// The victim at this x value of a figure.
@@ -69,8 +65,8 @@ fn victim_at(x: f64) -> Option<&'static Victim> {
     (x as usize).checked_sub(1).and_then(|at| VICTIMS.get(at))
 }
 
-/// The increase of a victim's time, percent, with a copy every so many picoseconds.
-fn rise(machine: &Machine, victim: &Victim, settings: Settings, every: u64) -> Result<f64, CftuError> {
+/// The increase of a victim's time, percent, with a copy every so many picoseconds: its own, and with the CPU's time for the copies.
+fn rises(machine: &Machine, victim: &Victim, by: By, every: u64) -> Result<[f64; 2], CftuError> {
     let caches = machine.caches()?;
     // Fills the caches with other data, as after some time of other use.
     prepare_caches(machine, &caches, Buffers::Cold, PIECE);
@@ -88,7 +84,7 @@ fn rise(machine: &Machine, victim: &Victim, settings: Settings, every: u64) -> R
     let mut between = || {
         place = (place + PIECE.next_multiple_of(64)) % FILE;
         let [source, destination] = window(0);
-        match settings.by {
+        match by {
             By::Cpu => spent += machine.copy_by_cpu(&caches, [source + place, destination], PIECE),
             By::Engine => match cftu.copy([place, 0], PIECE) {
                 Ok(took) => spent += took.cpu,
@@ -102,8 +98,7 @@ fn rise(machine: &Machine, victim: &Victim, settings: Settings, every: u64) -> R
     if let Some(error) = failed {
         return Err(error);
     }
-    let disturbed = own + if settings.shows == Shows::Elapsed { spent } else { 0 };
-    Ok((disturbed as f64 / undisturbed as f64 - 1.0) * 100.0)
+    Ok([own, own + spent].map(|disturbed| (disturbed as f64 / undisturbed as f64 - 1.0) * 100.0))
 }
 
 fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::cftu::{CftuError, Machine};
 use super::crossing::{Buffers, by_cpu, by_engine};
+use crate::once::Once;
 use crate::paper::{Line, RunError, Runner};
 use crate::table::Series;
 
@@ -50,6 +51,7 @@ struct Settings {
 }
 
 /// A size, and the times of both ways in picoseconds.
+#[derive(Clone, Copy)]
 struct Timed {
     bytes: u64,
     cpu: [f64; 2],
@@ -86,9 +88,12 @@ impl Rule {
 }
 
 fn threshold(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    static KNOWN: Once<Result<Vec<Timed>, CftuError>> = Once::new();
     let Settings { rule, shows } = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
-    let sizes = timed(&machine).map_err(|error| line.failed(error))?;
+    // All lines of both figures need the same times.
+    let what = format!("seed {}", line.plan.seed);
+    let sizes = KNOWN.get(&what, line.parameters, |_| timed(&machine)).map_err(|error| line.failed(error))?;
     let point = |percent: f64| {
         let share = percent / 100.0;
         let y = match shows {

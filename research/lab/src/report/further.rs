@@ -23,8 +23,9 @@ pub(super) fn bands(page: &Page<'_>) -> Markup {
             p {
                 "Every parameter of a paper's model has a range with its source, listed below. " (MACHINES) " machines, quasi-random \
                  points (Halton) of all ranges together, give each figure its lowest and highest value and each claim its votes, \
-                 with reduced sweeps. A machine on which a calibrated claim fails is not the paper's and is not counted. A claim that \
-                 holds on some machines and not on others is undecided."
+                 with reduced sweeps. A machine on which a calibrated claim fails is not the paper's and is not counted. A parameter \
+                 that is fitted on each machine is solved for the figure that it is calibrated to, and not drawn. A claim that holds \
+                 on some machines and not on others is undecided."
             }
             (origin(*from))
             @if votes.is_empty() {
@@ -40,6 +41,14 @@ pub(super) fn bands(page: &Page<'_>) -> Markup {
             }
             @for one in screened { p {
                 (one.paper) ": of " (one.tried) " machines tried, " (one.counted) " keep the calibrated claims."
+                @if !one.fitted.is_empty() {
+                    " On " (one.unfit) " others the figure that a parameter is fitted to is out of reach within its range. Fitted on \
+                     the counted machines:"
+                    @for (at, fitted) in one.fitted.iter().enumerate() {
+                        @if at > 0 { "," } " " (fitted.parameter) " " (fitted.low) " to " (fitted.high)
+                    }
+                    "."
+                }
             } }
             @for votes in votes.iter().filter(known) { (votes_and_bands(page, votes)) }
         }

@@ -19,6 +19,7 @@ use memferry_registers::sdma::{BurstSize, WriteMode};
 use serde::Deserialize;
 
 use super::machine::{self, MEMORY, Machine, MachineError, Start};
+use crate::once::Once;
 use crate::paper::{Line, RunError, Runner};
 use crate::parameters::Parameters;
 use crate::rng::Rng;
@@ -128,7 +129,7 @@ impl Default for Settings {
 }
 
 /// Why a line cannot be computed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 enum TransferError {
     #[error("an element has 8, 16 or 32 bits, not {bits}")]
     Element { bits: u32 },
@@ -254,8 +255,22 @@ impl Settings {
         Ok(machine.run(&starts?)?)
     }
 
-    /// The total throughput, and the mean of each transfer, in each placement.
+    /// The total throughput, and the mean of each transfer, in each placement. Figures share many points, and each runs once.
     fn measured(
+        &self,
+        parameters: &Parameters,
+        bytes: u32,
+        transfers: u32,
+        seed: u64,
+    ) -> Result<Vec<(f64, f64)>, TransferError> {
+        static KNOWN: Once<Result<Vec<(f64, f64)>, TransferError>> = Once::new();
+        // What a line shows and how its sizes are given does not matter to a point.
+        let point = Self { spread: false, bytes: None, ..*self };
+        let what = format!("{point:?} {bytes} {transfers} {seed}");
+        KNOWN.get(&what, parameters, |parameters| self.simulated(parameters, bytes, transfers, seed))
+    }
+
+    fn simulated(
         &self,
         parameters: &Parameters,
         bytes: u32,

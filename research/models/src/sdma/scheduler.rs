@@ -45,10 +45,6 @@ impl Running {
         self.0 &= !(1 << channel);
     }
 
-    pub(super) const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
     /// The channels in ascending order.
     pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
@@ -132,23 +128,22 @@ impl<B: Bus> Sdma<B> {
 
     /// The channel with the next turn on `port`.
     fn choose(&self, port: Port, high_only: bool) -> Option<usize> {
-        let next = |high: bool| {
-            self.running
-                .iter()
-                .filter(|channel| self.is_high(*channel, port) == high && self.is_ready(*channel, port))
-                .min_by_key(|channel| self.channels[*channel].last_turn[port as usize])
-        };
-        if self.running.is_empty() {
-            return None;
+        let turn = |channel: usize| self.channels[channel].last_turn[port as usize];
+        // Of each priority, the channel that has waited longest; of equal ones, the first.
+        let mut next: [Option<usize>; 2] = [None; 2];
+        for channel in self.running.iter() {
+            let is_high = self.is_high(channel, port);
+            let first = &mut next[usize::from(is_high)];
+            let waited = first.is_none_or(|first| turn(channel) < turn(first));
+            if waited && (is_high || !high_only) && self.is_ready(channel, port) {
+                *first = Some(channel);
+            }
         }
-        let high = next(true);
-        if high_only {
-            return high;
-        }
+        let [low, high] = next;
         let rate = u32::from(self.gcr.arbitration_rate()).max(1);
         match high {
-            Some(high) if self.ports[port as usize].high_turns < rate => Some(high),
-            _ => next(false).or(high),
+            Some(high) if high_only || self.ports[port as usize].high_turns < rate => Some(high),
+            _ => low.or(high),
         }
     }
 
