@@ -97,7 +97,6 @@ impl Theirs {
         self.initiator.signal(Signal::STOP)
     }
 
-    /// Ends the pause.
     pub(crate) fn go_on(&self) -> Result<(), BenchError> {
         self.target.signal(Signal::CONT)?;
         self.initiator.signal(Signal::CONT)
