@@ -17,13 +17,13 @@
 
 pub mod layout;
 
-mod broker;
 mod description;
 mod engine_end;
+mod worker_end;
 
-pub use broker::{ExternalEngine, ExternalFrame, Fault, Lost};
 pub use description::{DescriptionError, EngineDescription};
 pub use engine_end::{EngineEnd, Refused, Work, WorkId};
+pub use worker_end::{ExternalEngine, ExternalFrame, Fault, Lost};
 
 #[cfg(test)]
 mod tests;

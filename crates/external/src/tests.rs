@@ -31,7 +31,7 @@ const DESTINATION: Handle = Handle::new(4, 7);
 
 /// The memories of a queue pair, and the ends over them.
 struct Pair {
-    broker: ExternalEngine,
+    worker_end: ExternalEngine,
     service: Mapping,
     own: Mapping,
     layout: EngineLayout,
@@ -60,9 +60,9 @@ impl Pair {
         let parked = layout.parked_words(&words(&own)).unwrap();
         let end = ClientEnd::new(layout.pair(), client, half, parked, Fences::Full).unwrap();
         let wake = layout.wake_word(&words(&service)).unwrap();
-        let broker = ExternalEngine::new(description, (end, wake), (CHANNELS, limit), STALL);
+        let worker_end = ExternalEngine::new(description, (end, wake), (CHANNELS, limit), STALL);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        Self { broker, service, own, layout, doorbell }
+        Self { worker_end, service, own, layout, doorbell }
     }
 
     fn new() -> Self {
@@ -83,8 +83,8 @@ impl Pair {
 
     fn post(&mut self, channel: u32, operation: Operation<Region<ExternalFrame>>) {
         let descriptor = Descriptor::new(channel, operation).unwrap().with_hint(CacheHint::Stream);
-        self.broker.post(descriptor).unwrap();
-        self.broker.ring_doorbell();
+        self.worker_end.post(descriptor).unwrap();
+        self.worker_end.ring_doorbell();
     }
 
     fn poll(&mut self) -> Vec<EngineCompletion> {
@@ -93,7 +93,7 @@ impl Pair {
 
     fn poll_at(&mut self, milliseconds: u64) -> Vec<EngineCompletion> {
         let mut completions = Vec::new();
-        self.broker.poll(Instant::ORIGIN.after(Duration::from_millis(milliseconds)), &mut completions);
+        self.worker_end.poll(Instant::ORIGIN.after(Duration::from_millis(milliseconds)), &mut completions);
         completions
     }
 }
@@ -138,14 +138,14 @@ fn a_copy_arrives_and_its_completion_returns() {
         length: 100,
     };
     assert_eq!(work.operation, expected);
-    assert!(!pair.broker.has_news() && pair.poll().is_empty());
+    assert!(!pair.worker_end.has_news() && pair.poll().is_empty());
     engine.progress(work.id, 60, false);
     engine.complete(work.id, done(100));
-    assert!(pair.broker.has_news());
+    assert!(pair.worker_end.has_news());
     let completions = pair.poll();
     assert_eq!(completions.len(), 1);
     assert_eq!((completions[0].ticket.channel, completions[0].outcome), (2, done(100)));
-    assert_eq!(pair.broker.fault(), None);
+    assert_eq!(pair.worker_end.fault(), None);
     assert!(pair.poll().is_empty(), "the completion came twice");
 }
 
@@ -201,21 +201,21 @@ fn a_list_without_room_waits_and_holds_up_no_copy() {
     let copy = engine.next_work().unwrap();
     assert_eq!(copy.operation.total_bytes(), 100);
     assert!(
-        !pair.broker.has_news() && pair.broker.works_alone(),
+        !pair.worker_end.has_news() && pair.worker_end.works_alone(),
         "there is nothing to do until the engine says more"
     );
     // An engine that finds nothing says how much it has taken.
     assert!(engine.next_work().is_none());
-    assert!(pair.broker.has_news() && !pair.broker.works_alone());
+    assert!(pair.worker_end.has_news() && !pair.worker_end.works_alone());
     pair.poll();
-    assert!(!pair.broker.has_news());
+    assert!(!pair.worker_end.has_news());
     let second = engine.next_work().unwrap();
     assert_eq!(second.operation.total_bytes(), 1024);
     for (work, bytes) in [(second, 1024), (copy, 100), (list, 1024)] {
         engine.complete(work.id, done(bytes));
     }
     assert_eq!(pair.poll().len(), 3);
-    assert_eq!(pair.broker.fault(), None);
+    assert_eq!(pair.worker_end.fault(), None);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_list_without_room_follows_a_completion_of_an_engine_that_does_not_count() {
     pair.post(0, longest_list());
     pair.post(1, longest_list());
     let slot = liar.pop().unwrap();
-    assert!(!pair.broker.has_news() && pair.broker.works_alone());
+    assert!(!pair.worker_end.has_news() && pair.worker_end.works_alone());
     let tag = u64::from(wire::tag_of(slot[0]));
     let completion = Completion { tag, inherited: false, outcome: done(1024) };
     liar.stage(&wire::encode_completion(&completion)).unwrap();
@@ -239,11 +239,11 @@ fn cancels_reach_the_engine() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();
     let descriptor = Descriptor::new(1, copy(100)).unwrap();
-    let ticket = pair.broker.post(descriptor).unwrap();
-    pair.broker.ring_doorbell();
+    let ticket = pair.worker_end.post(descriptor).unwrap();
+    pair.worker_end.ring_doorbell();
     let work = engine.next_work().unwrap();
     assert!(!engine.take_cancels() && !engine.is_cancelled(work.id));
-    pair.broker.cancel(ticket);
+    pair.worker_end.cancel(ticket);
     // It does not sleep while a cancel waits.
     engine.sleep(Duration::from_secs(60));
     assert!(engine.take_cancels() && engine.is_cancelled(work.id));
@@ -259,14 +259,14 @@ fn a_cancel_wakes_only_an_engine_that_sleeps() {
     for parked in [0, 1] {
         let mut pair = Pair::new();
         let mut engine = pair.engine();
-        let ticket = pair.broker.post(Descriptor::new(1, copy(100)).unwrap()).unwrap();
-        pair.broker.ring_doorbell();
+        let ticket = pair.worker_end.post(Descriptor::new(1, copy(100)).unwrap()).unwrap();
+        pair.worker_end.ring_doorbell();
         assert!(engine.next_work().is_some());
         let flag = pair.layout.parked_words(&words(&pair.own)).unwrap();
         ParkedWord::new(flag, 0).unwrap().set(parked);
         let wake = pair.layout.wake_word(&words(&pair.service)).unwrap();
         let before = wake.word(0).load(Ordering::Relaxed);
-        pair.broker.cancel(ticket);
+        pair.worker_end.cancel(ticket);
         assert_eq!(wake.word(0).load(Ordering::Relaxed) - before, parked);
     }
 }
@@ -301,7 +301,7 @@ fn a_parked_worker_gets_the_doorbell() {
         rustix::io::read(&pair.doorbell, &mut count).is_ok()
     };
     for parked in [0, 1] {
-        pair.broker.set_parked(parked);
+        pair.worker_end.set_parked(parked);
         pair.post(0, copy(100));
         let work = engine.next_work().unwrap();
         engine.complete(work.id, done(100));
@@ -320,7 +320,7 @@ fn an_engine_gets_only_what_it_announced() {
     };
     let mut pair = Pair::of(description);
     let mut refused = |operation: Operation<Region<ExternalFrame>>| {
-        pair.broker.post(Descriptor::new(0, operation).unwrap()).is_err()
+        pair.worker_end.post(Descriptor::new(0, operation).unwrap()).is_err()
     };
     let read_only = ExternalFrame { is_writable: false, ..frame(DESTINATION, PAGE as u64) };
     let destination = Region::new(read_only, 0, 64).unwrap();
@@ -361,10 +361,10 @@ fn fault_of(lie: impl FnOnce(u32, &mut ServiceEnd<MappedWords>)) -> Option<Fault
     lie(tag, &mut liar);
     liar.publish();
     assert_eq!(pair.poll(), [], "a lie became a completion");
-    let fault = pair.broker.fault();
+    let fault = pair.worker_end.fault();
     // No more work for it, and the job ends when the process has.
-    assert!(pair.broker.post(Descriptor::new(1, copy(1)).unwrap()).is_err());
-    pair.broker.end(Lost::Gone);
+    assert!(pair.worker_end.post(Descriptor::new(1, copy(1)).unwrap()).is_err());
+    pair.worker_end.end(Lost::Gone);
     let ended = pair.poll();
     assert_eq!(ended.len(), 1, "the job is lost");
     assert_eq!(ended[0].outcome.result, Err(Failure::EngineReset));
@@ -397,7 +397,7 @@ fn a_second_completion_is_a_fault() {
     }
     liar.publish();
     assert_eq!(pair.poll().len(), 1);
-    assert_eq!(pair.broker.fault(), Some(Fault::UnknownTag(tag)));
+    assert_eq!(pair.worker_end.fault(), Some(Fault::UnknownTag(tag)));
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn random_words_never_panic_the_worker() {
         }
         let completions = pair.poll();
         assert!(completions.len() <= 2, "{completions:?}");
-        pair.broker.end(Lost::Gone);
+        pair.worker_end.end(Lost::Gone);
         assert_eq!(completions.len() + pair.poll().len(), 2);
     }
 }
@@ -471,13 +471,13 @@ fn a_job_without_progress_is_a_fault() {
     let id = engine.next_work().unwrap().id;
     let stall = STALL.as_millis() as u64;
     pair.poll_at(1);
-    assert!(pair.broker.next_wake().is_some());
+    assert!(pair.worker_end.next_wake().is_some());
     engine.progress(id, 50, false);
     pair.poll_at(stall / 2);
     pair.poll_at(stall + 10);
-    assert_eq!(pair.broker.fault(), None, "it made progress");
+    assert_eq!(pair.worker_end.fault(), None, "it made progress");
     pair.poll_at(3 * stall);
-    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
 }
 
 #[test]
@@ -490,11 +490,11 @@ fn progress_that_never_ends_is_a_fault() {
     for round in 1..=4 {
         engine.progress(id, round, false);
         pair.poll_at(round * stall);
-        assert_eq!(pair.broker.fault(), None, "round {round}");
+        assert_eq!(pair.worker_end.fault(), None, "round {round}");
     }
     engine.progress(id, 5, false);
     pair.poll_at(5 * stall);
-    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
 }
 
 #[test]
@@ -508,7 +508,7 @@ fn progress_back_and_forth_is_none() {
         engine.progress(id, round % 2, false);
         pair.poll_at(1 + round * stall / 2);
     }
-    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
 }
 
 #[test]
@@ -526,7 +526,7 @@ fn progress_of_one_job_counts_for_others() {
     engine.complete(first, done(100));
     assert_eq!(pair.poll_at(2 * stall - 1).len(), 1);
     pair.poll_at(2 * stall + stall / 2);
-    assert_eq!(pair.broker.fault(), None, "the second one had to wait");
+    assert_eq!(pair.worker_end.fault(), None, "the second one had to wait");
     engine.complete(second, done(100));
     assert_eq!(pair.poll_at(2 * stall + stall / 2 + 1).len(), 1);
 }
@@ -539,7 +539,7 @@ fn a_claimed_channel_fault_is_a_fault() {
     let id = engine.next_work().unwrap().id;
     engine.complete(id, Outcome::refused(Failure::ChannelFaulted));
     assert!(pair.poll().is_empty());
-    assert_eq!(pair.broker.fault(), Some(Fault::Failure(Failure::ChannelFaulted)));
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Failure(Failure::ChannelFaulted)));
 }
 
 #[test]
@@ -551,10 +551,10 @@ fn polls_without_a_time_are_no_stall() {
     let stall = STALL.as_millis() as u64;
     for milliseconds in [0, 1000 * stall, 0, 1000 * stall + 1] {
         pair.poll_at(milliseconds);
-        assert_eq!(pair.broker.fault(), None);
+        assert_eq!(pair.worker_end.fault(), None);
     }
     pair.poll_at(1002 * stall);
-    assert_eq!(pair.broker.fault(), Some(Fault::Stalled(STALL)));
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
 }
 
 #[test]
@@ -563,12 +563,12 @@ fn jobs_of_a_lingering_engine_fault_their_channels() {
     let mut engine = pair.engine();
     pair.post(3, copy(100));
     engine.next_work().unwrap();
-    pair.broker.end(Lost::Cut);
+    pair.worker_end.end(Lost::Cut);
     assert_eq!(pair.poll(), [], "its process still runs");
-    pair.broker.end(Lost::Lingering);
+    pair.worker_end.end(Lost::Lingering);
     let completions = pair.poll();
     assert_eq!(completions[0].outcome.result, Err(Failure::ChannelFaulted));
-    assert_eq!(pair.broker.faulted(), [3]);
+    assert_eq!(pair.worker_end.faulted(), [3]);
 }
 
 #[test]
@@ -596,11 +596,11 @@ fn jobs_that_wait_for_the_engine_come_in_turn() {
         pair.post(channel, own_fill());
     }
     let refused = Descriptor::new(2, copy(8)).unwrap();
-    assert!(pair.broker.post(refused).is_err(), "a CPU can do it");
+    assert!(pair.worker_end.post(refused).is_err(), "a CPU can do it");
     let mut served = Vec::new();
     for _ in 0..6 {
         let work = engine.next_work().unwrap();
-        assert!(engine.next_work().is_none() && pair.broker.works_alone(), "one at a time");
+        assert!(engine.next_work().is_none() && pair.worker_end.works_alone(), "one at a time");
         engine.complete(work.id, done(64));
         let channel = pair.poll()[0].ticket.channel;
         served.push(channel);
@@ -616,8 +616,8 @@ fn jobs_that_wait_end_when_the_engine_is_lost() {
     pair.post(0, own_fill());
     pair.post(1, own_fill());
     assert!(pair.poll().is_empty());
-    pair.broker.end(Lost::Cut);
-    assert!(!pair.broker.works_alone());
+    pair.worker_end.end(Lost::Cut);
+    assert!(!pair.worker_end.works_alone());
     let ended: Vec<_> =
         pair.poll().iter().map(|ended| (ended.ticket.channel, ended.outcome.result)).collect();
     assert_eq!(ended, [(1, Err(Failure::EngineReset))], "the other one may touch memory");
