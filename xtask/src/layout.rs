@@ -139,6 +139,9 @@ pub(crate) mod test {
     pub(crate) const DASHBOARD: (&str, &str) = ("dashboard", "a_browser_shows_the_figures");
     /// In [`super::package::LAB`]: its page, with a test that needs a browser.
     pub(crate) const LAB_PAGE: (&str, &str) = ("browser", "a_browser_shows_the_report");
+    /// In [`super::package::LAB`]: the short sweep of its slowest figure against the whole one.
+    pub(crate) const SHORT_SWEEP: (&str, &str) =
+        ("short_sweeps", "rotations_of_a_mib_are_as_fast_as_longer_ones");
     /// In [`super::package::CLI`]: the link of nodes to each other.
     pub(crate) const LINK: &str = "link";
     /// In [`super::package::CLI`]: revocations of grants to another node.

@@ -506,7 +506,15 @@ fn lab(work: &Work) -> Result<(), Failure> {
     for line in lab_builds() {
         work.stages.run("lab", &line)?;
     }
+    work.stages.run("lab", &short_sweep_line())?;
     verdicts::run(work)
+}
+
+/// In the release profile: the lab is built in it already, and the test takes minutes in the other.
+fn short_sweep_line() -> Line {
+    let (file, name) = test::SHORT_SWEEP;
+    let test = ["test", "--release", "-p", package::LAB, "--test", file, "--", "--ignored", "--exact", name];
+    RESEARCH_WORKSPACE.cargo(&test)
 }
 
 /// A part for the tests of this module's users.
@@ -620,11 +628,14 @@ mod tests {
     }
 
     #[test]
-    fn the_test_of_the_labs_page_exists() {
-        let (file, name) = test::LAB_PAGE;
-        let path = format!("{}/../research/lab/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
-        assert!(std::fs::read_to_string(path).unwrap().contains(&format!("fn {name}()")));
-        assert!(lab_page_line().to_string().ends_with(&format!("-- --ignored --exact {name}")));
+    fn the_tests_of_the_lab_that_are_named_exist() {
+        for ((file, name), line) in
+            [(test::LAB_PAGE, lab_page_line()), (test::SHORT_SWEEP, short_sweep_line())]
+        {
+            let path = format!("{}/../research/lab/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+            assert!(std::fs::read_to_string(path).unwrap().contains(&format!("fn {name}()")));
+            assert!(line.to_string().ends_with(&format!("-- --ignored --exact {name}")));
+        }
     }
 
     #[test]
