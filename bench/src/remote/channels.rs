@@ -97,13 +97,10 @@ fn between(nodes: &Nodes) -> Result<Channel, BenchError> {
     let [alpha, beta] = NAMES.map(|name| name.parse::<NodeName>());
     let from = [RemoteUser { node: alpha?, user: user() }];
     let to = RemoteUser { node: beta?, user: user() };
-    // A link that is attached may not listen yet.
-    for node in [&nodes.alpha, &nodes.beta] {
-        patiently("a link to take channels", || Ok(node.channels.exists().then_some(())))?;
-    }
     let listener = RemoteListener::new(&nodes.beta.channels, "bench", &from)?;
     let theirs = Client::connect(&nodes.beta.socket)?;
     let ours = Client::connect(&nodes.alpha.socket)?;
+    // A link that is attached may not listen yet.
     patiently("the links to listen for channels", || {
         let listens = |node: &Node| -> Result<bool, BenchError> {
             let kind = SocketType::SEQPACKET;
