@@ -2,6 +2,8 @@
 //! to the whole process.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use memferry::Client;
@@ -17,6 +19,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 const LONG: u64 = 64 << 20;
+/// The variable that names the link's socket to a client in another process.
+const SOCKET: &str = "MEMFERRY_SHORTAGES_SOCKET";
 
 fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -119,25 +123,29 @@ fn a_link_without_descriptors(client: &Client) {
     relay::prepare(socket.as_fd()).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     rustix::net::listen(&socket, 4).unwrap();
-    let to = RemoteUser { node: "beta".parse().unwrap(), user: 5 };
     // None for the memory that comes, none for its own, and none for the copy of that.
     for more in 0..3 {
-        let (guest, refused) = std::thread::scope(|scope| {
-            let connecting =
-                scope.spawn(|| connect_remote(&path, to, "name", client, Options::default()).map(drop));
-            // Its client has all descriptors that it needs.
-            let connection = rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
-            let guest =
-                with_descriptors(more, || Guest::receive(connection, client, Duration::from_secs(20)));
-            (guest.map(drop), connecting.join().unwrap())
-        });
+        // In this process it would use descriptors, and close them while they are counted.
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process.args(["--exact", "a_client_of_a_link_without_descriptors"]).env(SOCKET, &path);
+        let mut process = process.stdout(Stdio::null()).spawn().unwrap();
+        let connection = rustix::net::accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+        let guest = with_descriptors(more, || Guest::receive(connection, client, Duration::from_secs(20)));
+        let guest = guest.map(drop);
         assert!(guest.is_err(), "{more}");
-        assert!(
-            matches!(refused, Err(ConnectError::Link(LinkRefusal::Busy))),
-            "{more}: {guest:?}, {refused:?}"
-        );
+        assert!(process.wait().unwrap().success(), "{more}: {guest:?}");
     }
     let _ = std::fs::remove_file(&path);
+}
+
+/// A part of the other test, in a process of its own.
+#[test]
+fn a_client_of_a_link_without_descriptors() {
+    let Some(path) = std::env::var_os(SOCKET) else { return };
+    let to = RemoteUser { node: "beta".parse().unwrap(), user: 5 };
+    let client = Client::embedded().unwrap();
+    let refused = connect_remote(Path::new(&path), to, "name", &client, Options::default()).map(drop);
+    assert!(matches!(refused, Err(ConnectError::Link(LinkRefusal::Busy))), "{refused:?}");
 }
 
 #[test]
