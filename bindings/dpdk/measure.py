@@ -3,7 +3,7 @@
 
     measure.py --folder FOLDER --memferry COMMAND [--rounds 7] [--milliseconds 400] [--json FILE] [--page PAGE]
 
-FOLDER has librte_dma_memferry.so and turns: `./x test --full dpdk` leaves both in target/dpdk. The lcore that submits and polls is on the first
+FOLDER has librte_dma_memferry.so and turns, built with an installed libmemferry; COMMAND is of the same build. The lcore that submits and polls is on the first
 CPU; the other side is on the last. Each way runs once in each round, by turns. Prints the table, and writes it into a page (docs/dpdk.md) in
 place of what is between its two marks.
 """
@@ -22,7 +22,7 @@ import figures
 SIZES = (256, 1024, 4096, 16384, 65536, 1048576)
 # A ring of copies of this size is 1 GiB: their turns last longer.
 LARGE = 1048576
-# Twice what a program has: it is there once more while it is moved into frames.
+# Three programs take 32 each, and the one behind a socket as many once more while they are moved into frames.
 HUGE_PAGES = 128
 
 
@@ -40,8 +40,9 @@ class Program:
 
     def __init__(self, folder, number, pages, device):
         first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
-        # The second lcore only sleeps: dma_skeleton's thread runs on its CPU.
-        line = [os.path.join(folder, "turns"), "--no-pci", "--lcores", f"0@{first},1@{last}", "-m", "64", *pages]
+        # A second lcore only sleeps: dma_skeleton's thread needs it for its CPU. A service in the process takes the CPUs without one.
+        lcores = f"0@{first},1@{last}" if device.startswith("dma_skeleton") else f"0@{first}"
+        line = [os.path.join(folder, "turns"), "--no-pci", "--lcores", lcores, "-m", "64", *pages]
         line += ["--log-level", "error", f"--file-prefix=turns-{os.getpid()}-{number}"]
         line += ["-d", os.path.join(folder, "librte_dma_memferry.so"), "--vdev", device]
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

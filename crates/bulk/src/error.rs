@@ -161,6 +161,9 @@ pub enum SendError {
     /// The grant was refused.
     #[error(transparent)]
     Grant(#[from] CallError),
+    /// The channel has ended, and the other end may still use a grant, because it could not be revoked yet. The next call tries again.
+    #[error("the channel has ended, and a grant could not be revoked yet ({0}); call again")]
+    Unrevoked(CallError),
     /// The descriptor could not be sent.
     #[error("cannot send a descriptor to the other process: {0}")]
     Descriptor(io::Error),

@@ -103,6 +103,8 @@ impl Guest {
         match Self::request(&mut socket, client, (until, limit)) {
             Ok(request) => {
                 let Request { hello, own, descriptor, met, wish } = request;
+                // It was time of this thread, not of the one that carries messages.
+                let _ = socket.take_slow_time();
                 let (peer, session) = met.over(socket);
                 Ok(Self { hello, own, descriptor, peer, session, wish })
             }

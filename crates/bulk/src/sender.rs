@@ -219,8 +219,15 @@ impl Sender {
     /// [`CallError`]; the frame is removed from the cache even then.
     pub fn forget(&mut self, frame: Handle) -> Result<(), CallError> {
         self.peer.check_fork()?;
-        let forgotten = self.exports.forget(Some(frame));
-        forgotten.into_iter().map(|lending| self.revoke(lending)).fold(Ok(()), Result::and)
+        let mut outcome = Ok(());
+        for lending in self.exports.forget(Some(frame)) {
+            let revoked = self.revoke(lending);
+            if revoked.as_ref().is_err_and(|error| !error.is_revoked_before()) {
+                self.unrevoked.push(lending);
+            }
+            outcome = outcome.and(revoked);
+        }
+        outcome
     }
 
     fn revoke(&self, lending: Lending) -> Result<(), CallError> {
@@ -249,7 +256,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError::TimedOut`]; [`SendError::PeerLost`], [`SendError::Closed`] and [`SendError::Broken`], after which nobody reads
-    /// the range through this connection but a process that mapped it: its grant has been taken back. [`SendError::Grant`] if that
+    /// the range through this connection but a process that mapped it: its grant has been taken back. [`SendError::Unrevoked`] if that
     /// is not complete: call again to wait for it. [`SendError::Forked`].
     pub fn settle(&mut self, loan: Loan, limit: Option<Duration>) -> Result<(), SendError> {
         let settled = self.settle_until(loan, deadline(limit));
@@ -299,7 +306,7 @@ impl Sender {
     /// After the end of the connection nobody reads what was lent: it is taken back before the caller learns of the end.
     fn or_take_back<T>(&mut self, outcome: Result<T, SendError>) -> Result<T, SendError> {
         if matches!(outcome, Err(SendError::PeerLost | SendError::Closed | SendError::Broken(_))) {
-            self.take_back()?;
+            self.take_back().map_err(SendError::Unrevoked)?;
         }
         outcome
     }
@@ -308,14 +315,22 @@ impl Sender {
     fn take_back(&mut self) -> Result<(), CallError> {
         self.unrevoked.extend(self.exports.forget(None));
         while let Some(lending) = self.unrevoked.pop() {
-            if let Err(error @ (CallError::RevocationPending { .. } | CallError::TimedOut { .. })) =
-                self.revoke(lending)
-            {
-                self.unrevoked.push(lending);
-                return Err(error);
-            }
+            self.revoke_or_keep(lending)?;
         }
         Ok(())
+    }
+
+    /// Revokes a grant, or keeps it for [`take_back`](Self::take_back) and says why.
+    fn revoke_or_keep(&mut self, lending: Lending) -> Result<(), CallError> {
+        match self.revoke(lending) {
+            // A session takes its grants with it.
+            Err(CallError::Ended(_) | CallError::ServiceLost | CallError::Forked(_)) => Ok(()),
+            Err(error) if !error.is_revoked_before() => {
+                self.unrevoked.push(lending);
+                Err(error)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn lend_as(
@@ -430,8 +445,8 @@ impl Sender {
         let (index, evicted) =
             self.exports.place(range, shared, lending, self.retired).ok_or(SendError::TimedOut)?;
         if let Some(lending) = evicted {
-            // Revoking can fail only if the service, and with it the grant, is gone.
-            let _ = self.revoke(lending);
+            // What cannot be revoked now is tried again at the end of the channel.
+            let _ = self.revoke_or_keep(lending);
         }
         Ok(index)
     }

@@ -30,7 +30,7 @@ const UNKNOWN: u64 = 2 * EXPORTS as u64;
 
 /// How long a call receives packets.
 const BRIEFLY: Duration = Duration::from_millis(10);
-/// CPU time that a call on the socket of an honest peer does not take by far, with the packets that such a peer sends between two calls.
+/// Far more CPU time than a call on an honest peer's socket takes.
 const HONEST: Duration = Duration::from_micros(50);
 /// How often that is repeated for a descriptor. An honest peer has sent a few wake-ups before it.
 const MOST_ROUNDS: u32 = 8;
@@ -50,7 +50,7 @@ impl From<Violation> for NoDescriptor {
     }
 }
 
-/// CPU time of this thread. Neither other threads nor a machine that stands still add to it.
+/// CPU time of this thread. Other threads add nothing to it; a machine that stands still adds nothing where the kernel accounts stolen time.
 fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -7,8 +7,8 @@
 //!
 //! The kernel says which user a client is. The peer says which of its users opens a channel, and its word counts for its own node only: frames
 //! are granted to that node's users, by their own owners. One thread serves all channels. A client that takes nothing fills its own credit, and
-//! a peer that reads nothing stops the channels to it. The thread waits for the service when a grant is announced. Packets from and to a client
-//! take it the time that the client's socket makes them take: a user who takes much ends its own channels (`slowness`).
+//! a peer that reads nothing stops the channels to it. The thread waits for the service when a grant is announced. A client can make
+//! calls on its socket slow. A user whose calls take too much CPU time loses its channels (`slowness`).
 
 mod clients;
 mod slowness;
@@ -588,6 +588,8 @@ impl State {
         let mut is_empty = false;
         for _ in 0..BURST {
             if !peer.backlog.has_room() {
+                // Slots may be left, so its next news are awaited anew once there is room.
+                open.is_armed = false;
                 // A peer that reads nothing does not keep what clients have left.
                 let is_over = open.lost.is_some_and(|since| since.elapsed() > PATIENCE);
                 return if is_over { Err(End::Gone) } else { Ok(any) };
@@ -600,6 +602,8 @@ impl State {
             self.check_grant(open, &mut carried)?;
             self.send(key, Step::Slot(carried.slot), &carried.bytes);
             any = true;
+            // The peer reads.
+            open.lost = open.lost.map(|_| Instant::now());
             // The service was asked, which took as long as some slots do.
             if is_grant {
                 break;
@@ -636,10 +640,10 @@ impl State {
         self.peers.get(&key.connection).is_some_and(|peer| peer.backlog.has_room())
     }
 
-    /// Clients whose next news would wake nobody: those that had some, and not all of them, since it takes several system calls for each.
-    fn unarmed(&self) -> Vec<Key> {
-        let keys = self.open.iter().filter(|(_, open)| !open.is_armed).map(|(key, _)| *key);
-        keys.filter(|key| self.has_room(key)).collect()
+    /// Clients among these whose next news would wake nobody: those that had some. Arming takes several system calls for each.
+    fn unarmed(&self, keys: &[Key]) -> Vec<Key> {
+        let is_unarmed = |key: &&Key| self.open.get(key).is_some_and(|open| !open.is_armed);
+        keys.iter().filter(is_unarmed).copied().collect()
     }
 
     /// Makes a client's next news wake this thread. Returns whether there are some already.
@@ -654,8 +658,10 @@ impl State {
 
     /// Waits for the next news, or for those of a client.
     fn wait(&mut self, bell: &OwnedFd) {
+        // Once for all that follows: room that comes meanwhile would leave a client that is neither armed nor looked at.
+        let (keys, stalled): (Vec<_>, Vec<_>) = self.open.keys().partition(|key| self.has_room(key));
         let mut any = false;
-        for key in self.unarmed() {
+        for key in self.unarmed(&keys) {
             any |= match self.arm(key) {
                 Ok(is_ready) => is_ready,
                 Err(why) => {
@@ -667,7 +673,6 @@ impl State {
         if any {
             return;
         }
-        let (keys, stalled): (Vec<_>, Vec<_>) = self.open.keys().partition(|key| self.has_room(key));
         let limit = if stalled.is_empty() { LIVENESS } else { STALL };
         let mut entries = vec![PollFd::new(bell, PollFlags::IN)];
         let opens = keys.iter().filter_map(|key| self.open.get(key));

@@ -174,7 +174,12 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
     };
     let address = ucx.as_ref().map(|ucx| ucx.address().to_vec());
     let client = Client::connect(&options.socket)?;
-    let channels = channels::start(&client, &config, options.channels.as_deref())?;
+    // A session of its own: calls of a session wait for each other, and local users can cause many.
+    let for_channels = match options.channels {
+        Some(_) => Client::connect(&options.socket)?,
+        None => client.clone(),
+    };
+    let channels = channels::start(&for_channels, &config, options.channels.as_deref())?;
     let mut owner = Owner::new(client, config.peers.len(), pool.clone())?;
     if config.peers.values().any(|peer| peer.direct)
         && let Err(error) = owner.open_window(own)

@@ -24,8 +24,9 @@ pub(crate) struct Link {
     pub(crate) ucx_key: Option<u128>,
     /// Messages over UCX are taken. The peer decides about those it sends, also if this side cannot send any.
     pub(crate) takes_ucx: bool,
-    /// An access went over UCX, and whether UCX delivered that or anything else.
+    /// An access went over UCX.
     pub(crate) asked_over_ucx: bool,
+    /// UCX has delivered a message in one of the two directions.
     pub(crate) ucx_delivers: bool,
     /// When something but a sign of life was sent or came.
     pub(crate) used: Instant,

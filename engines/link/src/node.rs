@@ -373,7 +373,7 @@ impl Node {
         {
             tell(format_args!(
                 "UCX delivered nothing to or from {node} on several connections, so bytes go encrypted; it is tried again in {} s. \
-                 Is its port filtered, or does UCX use a network that the two do not share (UCX_NET_DEVICES)?",
+                 Is its port filtered, does UCX use a network that the two do not share (UCX_NET_DEVICES), or was the peer's service stuck?",
                 pause.as_secs()
             ));
         }
@@ -593,6 +593,9 @@ impl Node {
             && link.abandoned.remove(&operation).is_some()
         {
             link.outstanding -= 1;
+            if link.ucx_key.is_some() {
+                self.delivered(node);
+            }
             self.advance_all(engine, node);
             return Ok(());
         }

@@ -41,7 +41,7 @@ const SOAK: Duration = Duration::from_secs(600);
 const RANDOM_MESSAGES: Duration = Duration::from_secs(240);
 const ENGINE_KILLS: u32 = 1000;
 const REMOTE_REVOCATIONS: u32 = 10_000;
-const FUZZ_SECONDS: u32 = 60;
+const FUZZ_SECONDS: u32 = 30;
 
 pub(crate) const PARTS: &[Part] = &[
     Part {
@@ -134,8 +134,8 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "fuzz",
-        about: "each fuzz target for a minute",
-        minutes: 25,
+        about: "each fuzz target for half a minute",
+        minutes: 15,
         is_default: true,
         rotation: None,
         run: |work, _| fuzz::run_all(work, FUZZ_SECONDS),
