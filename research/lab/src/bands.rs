@@ -394,6 +394,14 @@ mod tests {
         // Half the way's width moves less than the slide's bandwidth, whatever an access takes besides its data.
         let narrow = papa.parameters.with("way-bytes", 16.0).expect("listed");
         assert_eq!(fit::solve(papa, &claims, &Results::none(), &narrow).reach, Reach::Beyond);
+        // With short accesses, of which few are under way, it is the latency that has to be solved first.
+        let values =
+            [("burst", 128.0), ("outstanding", 3.0), ("line-fills", 4.0), ("submit", 300.0), ("wake", 800.0)];
+        let short = values
+            .iter()
+            .fold(papa.parameters.clone(), |list, (name, value)| list.with(name, *value).expect("listed"));
+        let solved = fit::solve(papa, &claims, &Results::none(), &short);
+        assert_ne!(solved.reach, Reach::Beyond, "{:?}", solved.parameters.get("read-latency"));
     }
 
     #[test]

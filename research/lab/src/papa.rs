@@ -60,5 +60,5 @@ pub const PAPER: Paper = Paper {
         &live::JUDGES,
         &[volume::JUDGE],
     ],
-    fits: &[&channels::FITS, &crossing::FITS],
+    fits: &[&crossing::FITS, &channels::FITS],
 };

@@ -16,7 +16,7 @@ use crate::results::{Made, Results};
 use crate::table::Series;
 
 /// Rounds over all fits, at most: one fit hardly moves the figure of another.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 6;
 /// A gap this small ends a search.
 const CLOSE: f64 = 0.002;
 
@@ -70,6 +70,7 @@ fn recalled(drawn: &Parameters, kept: &[Series]) -> Option<Solved> {
     Some(solved)
 }
 
+/// What is out of reach in one round may be within reach in the next, when the other parameters have moved: the last round counts.
 fn solve_in_turn(fits: &[Fit], claims: &Claims, drawn: &Parameters) -> Result<Solved, RunError> {
     let mut parameters = drawn.clone();
     let mut reach = Reach::Within;
@@ -81,12 +82,12 @@ fn solve_in_turn(fits: &[Fit], claims: &Claims, drawn: &Parameters) -> Result<So
             let claim = claims.find(fit.claim).ok_or_else(nothing)?;
             let found = search(fit, claim, &parameters)?;
             parameters = parameters.with(fit.parameter, found.value)?;
-            if found.is_beyond && claim.tolerance.is_some_and(|tolerance| found.gap.abs() > tolerance) {
-                return Ok(Solved { parameters, reach: Reach::Beyond });
-            }
-            if found.is_beyond {
-                reach = Reach::AtEnd;
-            }
+            let is_out = claim.tolerance.is_some_and(|tolerance| found.gap.abs() > tolerance);
+            reach = match (found.is_beyond, is_out) {
+                (true, true) => Reach::Beyond,
+                (true, false) if reach == Reach::Within => Reach::AtEnd,
+                _ => reach,
+            };
         }
         if parameters.changed_from(&before).is_empty() {
             break;
