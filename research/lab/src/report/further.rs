@@ -42,7 +42,7 @@ pub(super) fn bands(page: &Page<'_>) -> Markup {
             @for one in screened { p {
                 (one.paper) ": of " (one.tried) " machines tried, " (one.counted) " keep the calibrated claims."
                 @if !one.fitted.is_empty() {
-                    " On " (one.unfit) " others the figure that a parameter is fitted to is out of reach within its range. Fitted on \
+                    " On " (one.unfit) " others a fitted parameter ended at an end of its range, and a calibrated claim failed. Fitted on \
                      the counted machines:"
                     @for (at, fitted) in one.fitted.iter().enumerate() {
                         @if at > 0 { "," } " " (fitted.parameter) " " (fitted.low) " to " (fitted.high)
