@@ -602,7 +602,7 @@ impl State {
             self.check_grant(open, &mut carried)?;
             self.send(key, Step::Slot(carried.slot), &carried.bytes);
             any = true;
-            // The peer reads.
+            // What a client left goes on for as long as the peer takes some of it.
             open.lost = open.lost.map(|_| Instant::now());
             // The service was asked, which took as long as some slots do.
             if is_grant {
