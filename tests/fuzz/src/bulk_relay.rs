@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use memferry::{Client, Identity};
+use memferry::{Client, Identity, RefusalKind};
 use memferry_bulk::RemoteUser;
 use memferry_bulk::relay::{Carried, Closed, Guest, Relay};
 use memferry_shm::conduit;
@@ -117,7 +117,8 @@ impl Rig {
                 Ok((slot, bytes))
             }
             Slot::Inline { .. } | Slot::Lent { .. } => Ok((slot, Vec::new())),
-            Slot::Remote { .. } if self.has_session => Ok((slot, Vec::new())),
+            // Only a link withholds a grant.
+            Slot::Remote { reason: 0, .. } if self.has_session => Ok((slot, Vec::new())),
             _ => Err(()),
         })
     }
@@ -132,7 +133,7 @@ impl Rig {
                 assert_eq!(carried.slot[0] & 0xffff, 0, "the sequence is the ring's");
                 let grant = carried.grant().map(|token| token.to_raw());
                 assert_eq!(grant, if let Slot::Remote { token, .. } = slot { Some(token) } else { None });
-                self.check_forgotten(carried, &slot);
+                self.check_withheld(&carried, &slot);
                 self.taken += 1;
                 self.held.push(bytes.len() as u32);
             }
@@ -141,16 +142,21 @@ impl Rig {
         }
     }
 
-    /// A grant that is forgotten leaves nothing of it.
-    fn check_forgotten(&self, mut carried: Carried, slot: &Slot) {
-        carried.forget_grant();
-        let expected = match slot {
-            Slot::Remote { index, length, .. } => Slot::Remote { index: *index, token: 0, length: *length },
-            other => other.clone(),
-        };
-        assert_eq!(Slot::read(&carried.slot), Some(expected));
-        let is_remote = matches!(slot, Slot::Remote { .. });
-        assert!(!is_remote || carried.slot[4..6] == [0, 0], "the service of a forgotten grant");
+    /// A grant that is withheld leaves nothing of it but its length and the reason.
+    fn check_withheld(&self, carried: &Carried, slot: &Slot) {
+        for (reason, why) in [(0, None), (2, Some(RefusalKind::Capability))] {
+            let mut carried = carried.clone();
+            carried.withhold_grant(why);
+            let expected = match slot {
+                Slot::Remote { index, length, .. } => {
+                    Slot::Remote { index: *index, reason, token: 0, length: *length }
+                }
+                other => other.clone(),
+            };
+            assert_eq!(Slot::read(&carried.slot), Some(expected));
+            let is_remote = matches!(slot, Slot::Remote { .. });
+            assert!(!is_remote || carried.slot[4..6] == [0, 0], "the service of a withheld grant");
+        }
     }
 
     fn put(&mut self, input: &mut Input<'_>) {

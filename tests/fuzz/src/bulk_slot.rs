@@ -29,16 +29,42 @@ pub(crate) const AREA_BYTES: u64 = 1 << 20;
 pub(crate) const MEMORY_BYTES: u64 = AREA_AT + AREA_BYTES;
 const PIECE_BYTES: u64 = 128 << 10;
 pub(crate) const HELLO_BYTES: usize = 56;
+/// Reasons why a grant may be withheld, from 1 on.
+const REASONS: u32 = 6;
 
 /// A slot, by its words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
-    Inline { kind: u32, bytes: Vec<u8> },
-    Piece { kind: u32, first: bool, total: u64, at: u64, length: u32 },
-    Grant { index: u32 },
-    Descriptor { index: u32 },
-    Lent { kind: u32, index: u32, offset: u64, length: u64 },
-    Remote { index: u32, token: u64, length: u64 },
+    Inline {
+        kind: u32,
+        bytes: Vec<u8>,
+    },
+    Piece {
+        kind: u32,
+        first: bool,
+        total: u64,
+        at: u64,
+        length: u32,
+    },
+    Grant {
+        index: u32,
+    },
+    Descriptor {
+        index: u32,
+    },
+    Lent {
+        kind: u32,
+        index: u32,
+        offset: u64,
+        length: u64,
+    },
+    /// A reason other than 0: the grant is withheld.
+    Remote {
+        index: u32,
+        reason: u32,
+        token: u64,
+        length: u64,
+    },
 }
 
 impl Slot {
@@ -66,7 +92,10 @@ impl Slot {
             3 => Self::Grant { index: index? },
             4 => Self::Descriptor { index: index? },
             5 => Self::Lent { kind, index: index?, offset: third, length: second },
-            6 => Self::Remote { index: index?, token: second, length: third },
+            6 => {
+                let reason = Some(kind).filter(|reason| *reason <= REASONS)?;
+                Self::Remote { index: index?, reason, token: second, length: third }
+            }
             _ => return None,
         })
     }
