@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A machine on which a calibrated claim fails is not the paper's: the values that were fitted were fitted together with the others.
-//! Parameters with a [`Fit`](crate::experiments::Fit) are not drawn but solved on each machine, for the claim that they were calibrated
+//! Parameters with a [`Fit`] are not drawn but solved on each machine, for the claim that they were calibrated
 //! to and no other.
 //! A row is undecided if its verdict differs between the base and any counted machine. Computing all of it takes long, so the
 //! results of each machine are kept, and the table is committed for reports. Each paper's part has a digest of its inputs, which shows
