@@ -27,7 +27,6 @@ REPLACED = {
 # The same in the tree: not what takes long, and the C library is not installed.
 REPLACED_IN_TREE = {
     "memferry tune": "memferry tune --help",
-    "memferry advise --socket /run/memferry.sock": "memferry advise --help",
     "cc example.c $(pkg-config --cflags --libs memferry) -Wl,-rpath,$PWD/target/c/lib && ./a.out":
         "cc -Wall -Werror -fsyntax-only -I $TREE/bindings/c example.c",
     "cargo build --release -p memferry-preload": None,
@@ -50,7 +49,7 @@ LIBRARIES = ["libmemferry_preload.so", "libmemferry_recorder.so"]
 SOON = 30
 # As nobody: root's service would have another socket.
 USER = 65534
-BLOCK = re.compile(r"^(<!-- not run: .*-->\n)?```([a-z]+)[^\n]*\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^(<!-- not run: [^\n]*-->\n)?```([a-z]+)[^\n]*\n(.*?)^```$", re.M | re.S)
 
 passed = failed = 0
 running = []
@@ -78,7 +77,7 @@ def use_tree(root, program, libraries):
     literal["memferry dashboard"] = f"memferry dashboard --listen 127.0.0.1:{literal['9465']}"
 
 
-def told(name, is_right, said=""):
+def report(name, is_right, said=""):
     global passed, failed
     passed, failed = passed + is_right, failed + (not is_right)
     print("PASS" if is_right else "FAIL", name, flush=True)
@@ -130,7 +129,7 @@ def run(command, expected):
                 status = "does not end"
             # A library that is not there is a warning only.
             is_right_end = status == 0 and is_right() and "cannot be preloaded" not in said()
-            told(shown, is_right_end, f"{status}\n{said()}")
+            report(shown, is_right_end, f"{status}\n{said()}")
             return
         if command.startswith("memferry serve"):
             stop()
@@ -142,7 +141,7 @@ def run(command, expected):
             running.remove(process)
             process.send_signal(signal.SIGINT)
             is_alive = is_alive and process.wait(SOON) in (0, 130, -signal.SIGINT)
-        told(shown, is_alive, f"{process.poll()}\n{said()}")
+        report(shown, is_alive, f"{process.poll()}\n{said()}")
 
 
 def stop():
