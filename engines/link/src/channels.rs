@@ -29,7 +29,6 @@ use memferry_bulk::relay::{Carried, Closed, Guest, Relay, Wish};
 use memferry_bulk::{LinkRefusal, RemoteUser, Violation};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use self::clients::Stranger;
 use self::slowness::Slowness;
 use self::steps::{Steps, Told, ring};
 use self::waiting::{Place, Waiting};
@@ -38,6 +37,7 @@ use crate::config::Config;
 use crate::message::{Message, Step};
 use crate::packet::Packet;
 use crate::report::Rare;
+use crate::strangers::Stranger;
 use crate::threads::spawn;
 
 pub(crate) use self::steps::Teller;
@@ -71,7 +71,7 @@ pub(crate) enum News {
     Told {
         connection: u64,
     },
-    Guest(Box<Guest>, Stranger),
+    Guest(Box<Guest>, Stranger<u32>),
 }
 
 /// The way to the thread.
@@ -370,7 +370,7 @@ impl State {
         waiting.map(Guest::user).chain(self.open.values().map(|open| open.user))
     }
 
-    fn welcome(&mut self, guest: Guest, stranger: Stranger) {
+    fn welcome(&mut self, guest: Guest, stranger: Stranger<u32>) {
         let user = guest.user();
         if self.slowness.is_over(user, Instant::now()) {
             // Its part of the time of this thread is used up. If no thread starts, the client sees the end of the connection.

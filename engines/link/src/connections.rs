@@ -6,12 +6,11 @@
 //!                                                 writer thread ◄─ Sender
 //! ```
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memferry::NodeName;
@@ -25,6 +24,7 @@ use crate::packet::Packet;
 use crate::report::{Rare, tell};
 use crate::rests::Rests;
 use crate::secure::{self, HandshakeError, Secured};
+use crate::strangers::{Stranger, Strangers};
 use crate::threads::spawn;
 use crate::traffic::Snapshot;
 
@@ -101,53 +101,18 @@ struct Shared {
     ucx_address: Option<Vec<u8>>,
     events: SyncSender<Event>,
     next: AtomicU64,
-    strangers: Strangers,
+    /// Handshakes under way.
+    strangers: Strangers<IpAddr>,
     refusals: Rare,
     channels: Channels,
     rests: Rests,
 }
 
-/// Handshakes under way, by where they come from.
-#[derive(Clone, Default)]
-struct Strangers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
-
-/// A handshake under way.
-struct Stranger {
-    all: Strangers,
-    from: IpAddr,
-}
-
-impl Strangers {
-    fn counts(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a handshake; `None` if there are too many.
-    fn admit(&self, address: IpAddr) -> Option<Stranger> {
-        let from = match address.to_canonical() {
-            // Who has one address of a network has all of them.
-            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-            other => other,
-        };
-        let mut counts = self.counts();
-        let of_one = counts.get(&from).copied().unwrap_or(0);
-        if counts.values().sum::<usize>() >= MAX_HANDSHAKES.0 || of_one >= MAX_HANDSHAKES.1 {
-            return None;
-        }
-        counts.insert(from, of_one + 1);
-        Some(Stranger { all: self.clone(), from })
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let mut counts = self.all.counts();
-        if let Some(count) = counts.get_mut(&self.from) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.from);
-            }
-        }
+/// Where a handshake comes from, for the counts: who has one address of an IPv6 network has all of them.
+fn place_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        other => other,
     }
 }
 
@@ -166,7 +131,7 @@ pub(crate) fn start(
         ucx_address,
         events: events.clone(),
         next: AtomicU64::new(1),
-        strangers: Strangers::default(),
+        strangers: Strangers::new(MAX_HANDSHAKES),
         refusals: Rare::default(),
         channels,
         rests,
@@ -194,7 +159,7 @@ fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
             continue;
         };
         let Ok(address) = stream.peer_addr() else { continue };
-        let Some(stranger) = shared.strangers.admit(address.ip()) else {
+        let Some(stranger) = shared.strangers.admit(place_of(address.ip())) else {
             shared.refusals.tell(format_args!(
                 "a connection from {address} was refused: too many handshakes are under way"
             ));
@@ -255,7 +220,7 @@ fn connect(shared: &Shared, node: NodeName) -> Result<Secured, HandshakeError> {
 }
 
 /// Exchanges greetings, then passes on messages until the connection ends. An error is one of the greetings, or of this side.
-fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger>) -> io::Result<()> {
+fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger<IpAddr>>) -> io::Result<()> {
     let Secured { node, mut reader, mut writer } = secured;
     let mut key = [0; 16];
     // getrandom returns all bytes of requests as short as this.
@@ -360,8 +325,8 @@ mod tests {
 
     #[test]
     fn strangers_of_one_address_leave_room_for_others() {
-        let strangers = Strangers::default();
-        let admit = |address: &str| strangers.admit(address.parse().unwrap());
+        let strangers = Strangers::new(MAX_HANDSHAKES);
+        let admit = |address: &str| strangers.admit(place_of(address.parse().unwrap()));
         let mut one: Vec<_> = (0..20).filter_map(|_| admit("192.0.2.1")).collect();
         assert_eq!(one.len(), MAX_HANDSHAKES.1);
         // All addresses of a network are one, and so are both ways to write one.
@@ -373,6 +338,6 @@ mod tests {
         one.pop();
         assert!(admit("192.0.2.1").is_some());
         drop((one, network, others));
-        assert!(strangers.counts().is_empty());
+        assert!(strangers.is_empty());
     }
 }

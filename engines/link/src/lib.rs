@@ -33,6 +33,7 @@ mod requests;
 mod rests;
 mod secure;
 mod status;
+mod strangers;
 mod threads;
 mod traffic;
 mod turns;

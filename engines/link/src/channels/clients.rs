@@ -6,20 +6,20 @@
 //!
 //! A stranger counts until that thread has dealt with its request, so requests do not gather there.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memferry::Client;
 use memferry_bulk::relay::{self, Guest};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use super::{Channels, News, PATIENCE, locked};
+use super::{Channels, News, PATIENCE};
 use crate::report::Rare;
+use crate::strangers::Strangers;
 use crate::threads::spawn;
 
 /// Requests of clients that are under way at a time, and those of one user.
@@ -49,42 +49,13 @@ pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Users whose requests are under way.
-#[derive(Clone, Default)]
-pub(super) struct Strangers(Arc<Mutex<BTreeMap<u32, usize>>>);
-
-/// A request that is under way.
-pub(crate) struct Stranger {
-    all: Strangers,
-    user: u32,
-}
-
-impl Strangers {
-    pub(super) fn admit(&self, user: u32) -> Option<Stranger> {
-        let mut counts = locked(&self.0);
-        let of_user = counts.get(&user).copied().unwrap_or(0);
-        if counts.values().sum::<usize>() >= MAX_STRANGERS.0 || of_user >= MAX_STRANGERS.1 {
-            return None;
-        }
-        counts.insert(user, of_user + 1);
-        Some(Stranger { all: self.clone(), user })
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let mut counts = locked(&self.all.0);
-        if let Some(count) = counts.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.user);
-            }
-        }
-    }
+/// Requests of users that are under way.
+pub(super) fn strangers() -> Strangers<u32> {
+    Strangers::new(MAX_STRANGERS)
 }
 
 pub(super) fn take(listener: &OwnedFd, client: &Client, channels: &Channels) {
-    let strangers = Strangers::default();
+    let strangers = strangers();
     let refusals = Arc::new(Rare::default());
     loop {
         let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {

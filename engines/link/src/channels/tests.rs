@@ -10,8 +10,8 @@ use memferry_bulk::{ConnectError, Content, Options, Receiver as End, Sender as B
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::clients::Strangers;
 use super::*;
+use crate::strangers::Strangers;
 
 const LONG: Duration = Duration::from_secs(30);
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -28,7 +28,7 @@ struct Stage {
     listener: OwnedFd,
     path: PathBuf,
     client: Client,
-    strangers: Strangers,
+    strangers: Strangers<u32>,
     /// What is sent to peers.
     sent: Vec<Receiver<(Packet, Unsent)>>,
 }
@@ -43,7 +43,7 @@ impl Stage {
         let client = Client::embedded().unwrap();
         let state = State::new(client.clone(), BTreeSet::from([beta()]), Counts::default());
         let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let strangers = Strangers::default();
+        let strangers = clients::strangers();
         let sent = Vec::new();
         Self { state, bell, news: mpsc::channel(), listener, path, client, strangers, sent }
     }
