@@ -613,15 +613,7 @@ fn nothing_is_written_after_the_answer_to_a_revocation() {
 #[test]
 fn a_hostile_peer_gets_what_was_granted_to_its_node() {
     let (alpha, mut beta) = two_nodes(Way::Encrypted);
-    drop(beta.link.take());
-    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
-    let address = config.listen.clone().unwrap();
-    let mut listener = None;
-    wait_until("the address", || {
-        listener = TcpListener::bind(&address).ok();
-        listener.is_some()
-    });
-    let listener = listener.unwrap();
+    let (listener, config) = in_place_of_link(&mut beta);
     let owner = alpha.client();
     let theirs = owner.frame(MIB).alloc().unwrap();
     theirs.write(0, &noise(1 << 20, 4)).unwrap();
@@ -742,6 +734,18 @@ fn floods(
     assert_eq!(peer.access(first, (0, 1), None), Err(PeerReason::NoSuchGrant));
 }
 
+/// Ends the link of a node, for a hostile one that listens at its address with its configuration.
+fn in_place_of_link(node: &mut Node) -> (TcpListener, memferry_link::Config) {
+    drop(node.link.take());
+    let config = memferry_link::Config::load(&node.service.socket.with_file_name("link.toml")).unwrap();
+    let mut listener = None;
+    wait_until("the address", || {
+        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
+        listener.is_some()
+    });
+    (listener.unwrap(), config)
+}
+
 fn grant_to(alpha: &Node, owner: &Client, frame: &Frame) -> (Grant, RemoteToken) {
     let to = Grantee::Remote { node: "beta".parse().unwrap(), user: user() };
     let granted = owner.grant(frame, Rights::READ, to).unwrap();
@@ -752,14 +756,7 @@ fn grant_to(alpha: &Node, owner: &Client, frame: &Frame) -> (Grant, RemoteToken)
 #[test]
 fn a_slow_owner_ends_its_own_requests_and_not_the_link() {
     let (alpha, mut beta) = two_nodes_with(Way::Encrypted, 1000, 1300);
-    drop(beta.link.take());
-    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
-    let mut listener = None;
-    wait_until("the address", || {
-        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
-        listener.is_some()
-    });
-    let listener = listener.unwrap();
+    let (listener, config) = in_place_of_link(&mut beta);
     let client = alpha.client();
     let process = alpha.engine();
     let own = host(&client, 32 * MIB);
@@ -850,14 +847,7 @@ fn a_link_that_ends_takes_the_frames_of_other_nodes_with_it() {
 #[test]
 fn a_hostile_owner_harms_its_own_requests_only() {
     let (alpha, mut beta) = two_nodes(Way::Encrypted);
-    drop(beta.link.take());
-    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
-    let mut listener = None;
-    wait_until("the address", || {
-        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
-        listener.is_some()
-    });
-    let listener = listener.unwrap();
+    let (listener, config) = in_place_of_link(&mut beta);
     let client = alpha.client();
     let process = alpha.engine();
     let own = host(&client, 4096);

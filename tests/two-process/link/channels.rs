@@ -1,6 +1,5 @@
 //! Bulk channels between clients of different nodes.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 use super::harness::{self, Role, next_order, report, role_socket, wait_until};
 use super::hostile::Hostile;
 use super::networks::Networks;
-use super::{MIB, Node, Way, contents, host, nodes, refused, two_nodes, user};
+use super::{MIB, Node, Way, contents, host, in_place_of_link, nodes, refused, two_nodes, user};
 
 const LONG: Option<Duration> = Some(harness::SOON);
 const BRIEF: Option<Duration> = Some(Duration::from_millis(50));
@@ -362,15 +361,9 @@ fn mistakes() -> Vec<(&'static str, Steps)> {
 #[test]
 fn a_hostile_link_ends_its_own_channels_only() {
     let (alpha, mut beta) = two_nodes(Way::Encrypted);
-    drop(beta.link.take());
-    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
-    let mut bound = None;
-    wait_until("the address", || {
-        bound = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
-        bound.is_some()
-    });
+    let (listener, config) = in_place_of_link(&mut beta);
     let process = alpha.engine();
-    let mut peer = Hostile::meet(&bound.unwrap(), &config);
+    let mut peer = Hostile::meet(&listener, &config);
     let client = alpha.client();
     let to = user_of(&beta);
     // What it says of channels that are not there is nothing.

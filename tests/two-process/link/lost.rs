@@ -52,14 +52,7 @@ fn bytes_go_encrypted_where_ucx_delivers_nothing() {
         return;
     }
     let (alpha, mut beta) = two_nodes_with(Way::Tcp, 600, STALL_MS);
-    drop(beta.link.take());
-    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
-    let mut listener = None;
-    wait_until("the address", || {
-        listener = TcpListener::bind(config.listen.as_ref().unwrap()).ok();
-        listener.is_some()
-    });
-    let listener = listener.unwrap();
+    let (listener, config) = in_place_of_link(&mut beta);
     let client = alpha.client();
     let own = host(&client, 4096);
     let mut queue = client.queue(4).unwrap();
