@@ -69,7 +69,7 @@ pub struct Sender {
     staged: u64,
     retired: u64,
     exports: Exports,
-    /// What could not be taken back in time after the end of the connection.
+    /// What could not be revoked yet.
     unrevoked: Vec<Lending>,
     spin: Spin,
     broken: bool,
@@ -219,22 +219,18 @@ impl Sender {
     /// [`CallError`]; the frame is removed from the cache even then.
     pub fn forget(&mut self, frame: Handle) -> Result<(), CallError> {
         self.peer.check_fork()?;
-        let mut outcome = Ok(());
-        for lending in self.exports.forget(Some(frame)) {
-            let revoked = self.revoke(lending);
-            if revoked.as_ref().is_err_and(|error| !error.is_revoked_before()) {
-                self.unrevoked.push(lending);
-            }
-            outcome = outcome.and(revoked);
-        }
-        outcome
+        let forgotten = self.exports.forget(Some(frame));
+        forgotten.into_iter().map(|lending| self.revoke(lending)).fold(Ok(()), Result::and)
     }
 
-    fn revoke(&self, lending: Lending) -> Result<(), CallError> {
-        match lending {
-            Lending::Granted(token) => self.client.revoke(token),
-            Lending::Mapped => Ok(()),
+    /// Revokes a grant. One that may still be used is kept for [`take_back`](Self::take_back).
+    fn revoke(&mut self, lending: Lending) -> Result<(), CallError> {
+        let Lending::Granted(token) = lending else { return Ok(()) };
+        let revoked = self.client.revoke(token);
+        if revoked.as_ref().is_err_and(may_be_used) {
+            self.unrevoked.push(lending);
         }
+        revoked
     }
 
     /// Whether the other end has finished with the lent range.
@@ -315,22 +311,9 @@ impl Sender {
     fn take_back(&mut self) -> Result<(), CallError> {
         self.unrevoked.extend(self.exports.forget(None));
         while let Some(lending) = self.unrevoked.pop() {
-            self.revoke_or_keep(lending)?;
+            self.revoke(lending).or_else(|error| if may_be_used(&error) { Err(error) } else { Ok(()) })?;
         }
         Ok(())
-    }
-
-    /// Revokes a grant, or keeps it for [`take_back`](Self::take_back) and says why.
-    fn revoke_or_keep(&mut self, lending: Lending) -> Result<(), CallError> {
-        match self.revoke(lending) {
-            // A session takes its grants with it.
-            Err(CallError::Ended(_) | CallError::ServiceLost | CallError::Forked(_)) => Ok(()),
-            Err(error) if !error.is_revoked_before() => {
-                self.unrevoked.push(lending);
-                Err(error)
-            }
-            _ => Ok(()),
-        }
     }
 
     fn lend_as(
@@ -446,7 +429,7 @@ impl Sender {
             self.exports.place(range, shared, lending, self.retired).ok_or(SendError::TimedOut)?;
         if let Some(lending) = evicted {
             // What cannot be revoked now is tried again at the end of the channel.
-            let _ = self.revoke_or_keep(lending);
+            let _ = self.revoke(lending);
         }
         Ok(index)
     }
@@ -561,6 +544,12 @@ impl Sender {
 
 fn deadline(limit: Option<Duration>) -> Option<Instant> {
     limit.and_then(|limit| Instant::now().checked_add(limit))
+}
+
+/// Whether a grant may still be used whose revocation failed so. A session that ends takes its grants with it.
+fn may_be_used(error: &CallError) -> bool {
+    let is_over = matches!(error, CallError::Ended(_) | CallError::ServiceLost | CallError::Forked(_));
+    !is_over && !error.is_revoked_before()
 }
 
 impl Drop for Sender {
