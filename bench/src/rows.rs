@@ -28,6 +28,16 @@ pub(crate) enum Better {
     Higher,
 }
 
+impl Better {
+    /// What the first side gains over the second: above 1 it is the better one.
+    pub(crate) fn gain(self, (ours, theirs): (f64, f64)) -> f64 {
+        match self {
+            Self::Lower => theirs / ours,
+            Self::Higher => ours / theirs,
+        }
+    }
+}
+
 /// What a row of a comparison has besides the gain.
 #[derive(Serialize)]
 pub(crate) struct Comparison {
@@ -119,11 +129,7 @@ impl Row {
         target: Target,
         sides: &[(f64, f64)],
     ) -> Self {
-        let gain = |(ours, theirs): &(f64, f64)| match better {
-            Better::Lower => theirs / ours,
-            Better::Higher => ours / theirs,
-        };
-        let gains: Vec<f64> = sides.iter().map(gain).collect();
+        let gains: Vec<f64> = sides.iter().map(|sides| better.gain(*sides)).collect();
         let side = |of: fn(&(f64, f64)) -> f64| Some(median(&sides.iter().map(of).collect::<Vec<_>>()));
         let sides = (!sides.is_empty()).then(|| (side(|(ours, _)| *ours), side(|(_, theirs)| *theirs)));
         let (ours, theirs) = sides.unwrap_or_default();

@@ -96,10 +96,7 @@ fn rows_of(
     sides: &[(f64, f64)],
 ) -> Vec<Row> {
     let (own, other): (Vec<f64>, Vec<f64>) = sides.iter().copied().unzip();
-    let gains: Vec<f64> = sides
-        .iter()
-        .map(|(own, other)| if better == Better::Higher { own / other } else { other / own })
-        .collect();
+    let gains: Vec<f64> = sides.iter().map(|sides| better.gain(*sides)).collect();
     vec![
         Row::new(format!("between nodes, {what}: memferry over {ucx} by TCP"), unit, Target::None, &own),
         Row::new(format!("between nodes, {what}: {peer}"), unit, Target::None, &other),
