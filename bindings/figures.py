@@ -1,8 +1,9 @@
-"""What the programs that measure bindings share: a service, the machine, cells of tables, and the place of tables in a page.
+"""What the programs that measure bindings share: a service, the machine, cells of tables, and where the figures go.
 
 This module measures nothing.
 """
 
+import json
 import os
 import platform
 import statistics
@@ -61,3 +62,13 @@ def fill(path, text):
     before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{before}{MARKS[0]}\n{text}{MARKS[1]}{after}")
+
+
+def publish(document, text, json_path, page):
+    """Prints the tables; writes the figures into a file, and the tables into a page, where there are such."""
+    if json_path:
+        with open(json_path, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+    if page:
+        fill(page, text)
+    print(text)

@@ -9,7 +9,6 @@ place of what is between its two marks.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import subprocess
@@ -36,7 +35,7 @@ def memory():
 
 
 class Program:
-    """A program of DPDK with one device, which copies when it is told to."""
+    """A program of DPDK with one device, which copies on request."""
 
     def __init__(self, folder, number, pages, device):
         first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
@@ -122,13 +121,7 @@ def main():
     parser.add_argument("--page")
     arguments = parser.parse_args()
     document = measured(arguments)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-    text = table(document)
-    if arguments.page:
-        figures.fill(arguments.page, text)
-    print(text)
+    figures.publish(document, table(document), arguments.json, arguments.page)
 
 
 if __name__ == "__main__":

@@ -161,13 +161,7 @@ def main():
             document = json.load(file)
     else:
         document = measured(arguments)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-    text = tables(document)
-    if arguments.page:
-        figures.fill(arguments.page, text)
-    print(text)
+    figures.publish(document, tables(document), arguments.json, arguments.page)
 
 
 if __name__ == "__main__":

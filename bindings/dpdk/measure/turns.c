@@ -27,9 +27,10 @@
             rte_exit(1, "%s failed\n", #condition);                                                                   \
     } while (0)
 
-/* The two buffers, where the next piece is, and how much of them was passed to a copy: all once the next is at the beginning again. */
+/* The two buffers, where DPDK's devices reach them, where the next piece is, and how much of them was passed to a copy. */
 struct pieces {
     char *source, *destination;
+    rte_iova_t from, to;
     uint32_t bytes, next, reached;
 };
 
@@ -44,9 +45,8 @@ static uint32_t advance(struct pieces *pieces) {
 
 static void enqueue(int16_t dev, struct pieces *pieces) {
     uint32_t at = advance(pieces);
-    rte_iova_t from = rte_malloc_virt2iova(pieces->source), to = rte_malloc_virt2iova(pieces->destination);
 
-    CHECK(rte_dma_copy(dev, 0, from + at, to + at, pieces->bytes, 0) >= 0);
+    CHECK(rte_dma_copy(dev, 0, pieces->from + at, pieces->to + at, pieces->bytes, 0) >= 0);
 }
 
 /* Gives the number of copies that have ended, waiting for `least` of them. */
@@ -95,7 +95,8 @@ static uint64_t by_lcore(struct pieces *pieces, uint64_t end) {
     return ended;
 }
 
-static uint64_t both(int16_t dev, struct pieces *pieces, uint32_t *outstanding, uint64_t end) {
+/* Copies by the device, or by this lcore without one. */
+static uint64_t by_either(int16_t dev, struct pieces *pieces, uint32_t *outstanding, uint64_t end) {
     return dev < 0 ? by_lcore(pieces, end) : by_device(dev, pieces, outstanding, end);
 }
 
@@ -109,9 +110,9 @@ static double turn(int16_t dev, struct pieces *pieces, uint64_t milliseconds) {
     pieces->next = pieces->reached = 0;
     if (dev >= 0)
         CHECK(rte_dma_start(dev) == 0);
-    both(dev, pieces, &outstanding, rte_get_timer_cycles() + cycles / 10);
+    by_either(dev, pieces, &outstanding, rte_get_timer_cycles() + cycles / 10);
     start = rte_get_timer_cycles();
-    ended = both(dev, pieces, &outstanding, start + cycles);
+    ended = by_either(dev, pieces, &outstanding, start + cycles);
     seconds = (double)(rte_get_timer_cycles() - start) / (double)rte_get_timer_hz();
     if (outstanding)
         completed(dev, outstanding);
@@ -138,6 +139,8 @@ int main(int argc, char **argv) {
 
     CHECK(rte_eal_init(argc, argv) >= 0);
     CHECK((pieces.source = rte_malloc(NULL, AREA, 4096)) && (pieces.destination = rte_malloc(NULL, AREA, 4096)));
+    pieces.from = rte_malloc_virt2iova(pieces.source);
+    pieces.to = rte_malloc_virt2iova(pieces.destination);
     for (size_t at = 0; at < AREA; at += 8)
         *(uint64_t *)(pieces.source + at) = rte_rand();
     RTE_DMA_FOREACH_DEV(dev)
