@@ -311,7 +311,7 @@ static void lingers(int line, const char *victim) {
     _exit(0);
 }
 
-/* Exchanges pings with the peer, which answers until it is told to stop. */
+/* Exchanges pings with the peer, which answers until a message ends it. */
 static void works(struct peer *peer, int rounds) {
     struct fi_cq_tagged_entry entry;
     char text[8];

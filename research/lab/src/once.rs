@@ -5,7 +5,7 @@
 //!                                                  └ no ──► simulate; others that ask meanwhile wait
 //! ```
 //!
-//! A result remembers which parameters it asked for, so that whoever gets it later depends on them too.
+//! A result is kept with the names of the parameters that it asked for, so a run that finds it depends on them too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

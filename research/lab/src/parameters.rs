@@ -122,8 +122,8 @@ pub enum ParametersError {
     /// A value that is negative, infinite or not a number.
     #[error("parameter `{name}` is {value}: give it a finite number that is not negative")]
     Value { name: String, value: f64 },
-    /// A range or choices without the value or without `within`, two statements of how well the value is known, or a fitted one
-    /// without a range.
+    /// A range or choices without the value or without `within`; two statements of how well the value is known; or a fitted
+    /// parameter that has no range.
     #[error(
         "parameter `{name}`: give one of exact, range and choices, the value within it, and `within` beside the latter two; \
          what is fitted needs a range"

@@ -34,7 +34,7 @@ pub struct Page {
 /// Code outside fenced blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Code {
-    /// Between backticks.
+    /// Code in the text, without its backticks.
     Inline(String),
     /// A line that begins with four blanks.
     Indented(String),

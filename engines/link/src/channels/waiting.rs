@@ -34,7 +34,7 @@ impl<G, K: Ord + Copy> Waiting<G, K> {
         self.at(place).asked.insert(key);
     }
 
-    /// Whoever asked waits no more.
+    /// Removes a user of a peer that asked.
     pub(super) fn forget(&mut self, place: &Place, key: K) {
         if let Some(at) = self.0.get_mut(place) {
             at.asked.remove(&key);
