@@ -101,7 +101,6 @@ struct Shared {
     ucx_address: Option<Vec<u8>>,
     events: SyncSender<Event>,
     next: AtomicU64,
-    /// Handshakes under way.
     strangers: Strangers<IpAddr>,
     refusals: Rare,
     channels: Channels,

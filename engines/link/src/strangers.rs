@@ -13,7 +13,7 @@ pub(crate) struct Strangers<K> {
     most: (usize, usize),
 }
 
-/// One of them.
+/// Its end makes room for another.
 pub(crate) struct Stranger<K: Ord> {
     all: Arc<Mutex<BTreeMap<K, usize>>>,
     from: K,
