@@ -41,7 +41,13 @@ fn commands_of_pages_do_what_pages_say() {
 #[test]
 fn wrong_pages_are_found() {
     let folder = fresh_directory();
+    // A marker is of one block: the one between two that are marked is run.
+    let left_out = "```\n<!-- not run: a test of the reader of pages -->\n```console\n";
+    let between = format!(
+        "$ memferry config default\n{left_out}$ memferry nonsense\n```\n\n```console\n$ memferry wrong\n{left_out}$ memferry false\n"
+    );
     for (block, passed, failed) in [
+        (&between[..], 2, 1),
         ("$ memferry config default\n", 2, 0),
         ("$ memferry config default\nother output\n", 1, 1),
         ("$ memferry nonsense\n$ memferry --version\n", 2, 1),

@@ -4,10 +4,13 @@
 //! bytes ──► calls ──► Client ──► what it believes: only what an answer of the right kind and number of descriptors said
 //!       ──► answers, packets, descriptors ──► played service     texts that are safe to print, no descriptor kept
 //! ```
+//!
+//! As long as the service keeps the protocol, each of its answers is believed.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use memferry::{
@@ -24,7 +27,7 @@ use memferry_service::protocol::{
 use memferry_shm::frame;
 use memferry_transfer::Handle;
 use rustix::event::EventfdFlags;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
 
 use crate::honest::{Honest, welcome};
 use crate::input::Input;
@@ -37,15 +40,20 @@ pub fn client_answer(data: &[u8]) {
     let calls: [u8; CALLS] = std::array::from_fn(|index| data.get(index).copied().unwrap_or(0));
     let answers = data.get(CALLS..).unwrap_or_default().to_vec();
     let (sender, queues) = channel();
-    let script = Hostile { honest: Honest::new(sender), answers, at: 0 };
+    let strayed = Arc::new(AtomicBool::new(false));
+    let script = Hostile { honest: Honest::new(GIFT, sender), answers, at: 0, strayed: Arc::clone(&strayed) };
     let record = played.begin(Box::new(script));
     let options = ConnectOptions { timeout: Duration::from_secs(60) };
     match Client::connect_with(played.path(), options) {
         Ok(client) => {
-            let mut caller = Caller { client, record, queues, frames: Vec::new(), is_lost: false };
+            let frames = Vec::new();
+            let mut caller = Caller { client, record, strayed, queues, frames, is_lost: false };
             calls.into_iter().for_each(|call| caller.call(call));
         }
-        Err(error) => check_connect(&error),
+        Err(error) => {
+            assert!(strayed.load(Ordering::Acquire), "a good greeting is not believed: {error}");
+            check_connect(&error);
+        }
     }
     played.end();
     assert_eq!(gifts(), 0, "a descriptor of the service is kept");
@@ -53,16 +61,40 @@ pub fn client_answer(data: &[u8]) {
 
 const CALLS: usize = 4;
 
-/// Descriptors of this process for memory that the service gave.
+/// Descriptors of this process that the service gave. They are known by a mark, as other targets may run on other threads.
 fn gifts() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
-    let is_gift = |target: &std::path::PathBuf| target.to_string_lossy().contains(GIFT);
-    targets.filter(is_gift).count()
+    let is_gift = |link: &std::fs::DirEntry| {
+        let Ok(target) = std::fs::read_link(link.path()) else { return false };
+        let about = std::path::Path::new("/proc/self/fdinfo").join(link.file_name());
+        let target = target.to_string_lossy();
+        let is_marked = || std::fs::read_to_string(about).is_ok_and(|about| about.contains(&marked_count()));
+        target.contains(GIFT) || target.contains("eventfd") && is_marked()
+    };
+    links.filter(is_gift).count()
 }
 
-/// In the names of all memory that the hostile service gives.
+/// In the names of all memory and pipes that the hostile service gives.
 const GIFT: &str = "memferry-fuzz-gift";
+
+/// The count of each eventfd that it gives.
+const COUNT: u32 = 0x6769_6674;
+
+/// The line of such an eventfd in `/proc/self/fdinfo`. A client that rings it as a doorbell adds to its last digits.
+fn marked_count() -> String {
+    format!("eventfd-count: {:>14x}", COUNT >> 8)
+}
+
+/// The end of a pipe that is read. It has a name, which is gone again.
+fn marked_pipe() -> Option<OwnedFd> {
+    let path = std::env::temp_dir().join(format!("{GIFT}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(&path, flags, Mode::empty());
+    let _ = std::fs::remove_file(&path);
+    opened.ok()
+}
 
 /// A text that no terminal can misunderstand.
 fn check_text(text: &str) {
@@ -79,24 +111,35 @@ fn check_connect(error: &ConnectError) {
 struct Caller {
     client: Client,
     record: Record,
+    /// The service did not keep the protocol, or hung up.
+    strayed: Arc<AtomicBool>,
     queues: Receiver<Halves>,
     frames: Vec<Frame>,
     is_lost: bool,
 }
 
 impl Caller {
-    /// Whether the service has given such an answer, with as many descriptors as it announced.
+    /// Whether the service has given such an answer to the command of its serial, with as many descriptors as it announced.
     fn was_said(&self, is_such: impl Fn(&Answer) -> bool) -> bool {
         locked(&self.record).iter().any(|sent| {
-            let Ok(Envelope { descriptors, body: Ok(answer), .. }) = decode::<Reply>(&sent.bytes) else {
+            let Ok(Envelope { serial, descriptors, body: Ok(answer) }) = decode::<Reply>(&sent.bytes) else {
                 return false;
             };
-            usize::from(descriptors) == sent.descriptors && is_such(&answer)
+            sent.serial == Some(serial) && usize::from(descriptors) == sent.descriptors && is_such(&answer)
         })
+    }
+
+    /// A call failed though the service has not refused it.
+    fn check_failed(&self, error: &dyn std::fmt::Display) {
+        assert!(self.strayed.load(Ordering::Acquire), "an honest answer is not believed: {error}");
     }
 
     fn check<T>(&mut self, result: Result<T, CallError>, is_such: impl Fn(&Self, &T) -> bool) -> Option<T> {
         assert!(!self.is_lost || result.is_err(), "a service was given up, and is believed");
+        match &result {
+            Ok(_) | Err(CallError::Refused(_)) => {}
+            Err(error) => self.check_failed(error),
+        }
         match result {
             Ok(value) => {
                 assert!(is_such(self, &value), "what the client believes was never said");
@@ -107,8 +150,11 @@ impl Caller {
                 let said = locked(&self.record).iter().any(|sent| {
                     let reply = decode::<Reply>(&sent.bytes);
                     reply.is_ok_and(|reply| {
+                        let is_asked = sent.serial == Some(reply.serial);
                         reply.body.is_err_and(|said| {
-                            said.kind == refusal.kind && printable(&said.message) == refusal.message
+                            is_asked
+                                && said.kind == refusal.kind
+                                && printable(&said.message) == refusal.message
                         })
                     })
                 });
@@ -181,7 +227,7 @@ impl Caller {
         let registered = match self.client.frame(length).alloc() {
             Ok(frame) => Ok(frame),
             Err(FrameError::Call(error)) => Err(error),
-            Err(_) => return,
+            Err(error) => return self.check_failed(&error),
         };
         let frame = self.check(registered, |this, frame| {
             assert_eq!(frame.length(), length);
@@ -211,11 +257,12 @@ impl Caller {
             Ok(queue) => Ok(queue),
             Err(OpenError::Call(error)) => Err(error),
             // Memory that could shrink ends the connection.
-            Err(OpenError::Memory(_)) => {
+            Err(error @ OpenError::Memory(_)) => {
+                self.check_failed(&error);
                 self.is_lost = true;
                 return;
             }
-            Err(OpenError::Map(_)) => return,
+            Err(error @ OpenError::Map(_)) => return self.check_failed(&error),
         };
         let queue = self.check(opened, |this, queue| {
             assert_eq!((queue.capacity(), queue.outstanding()), (capacity, 0));
@@ -242,9 +289,15 @@ struct Hostile {
     honest: Honest,
     answers: Vec<u8>,
     at: usize,
+    /// Something was said that an honest service does not say, or nothing.
+    strayed: Arc<AtomicBool>,
 }
 
 impl Hostile {
+    fn stray(&self) {
+        self.strayed.store(true, Ordering::Release);
+    }
+
     /// Takes so many bytes of the input; fewer at its end.
     fn take(&mut self, most: usize) -> Vec<u8> {
         let rest = &self.answers[self.at.min(self.answers.len())..];
@@ -273,8 +326,8 @@ impl Hostile {
                 rustix::fs::ftruncate(&memory, 1 << 16).ok()?;
                 Some(memory)
             }
-            4 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok(),
-            _ => rustix::pipe::pipe().ok().map(|(read, _)| read),
+            4 => rustix::event::eventfd(COUNT, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok(),
+            _ => marked_pipe(),
         }
     }
 
@@ -340,7 +393,11 @@ impl Hostile {
     /// The answer to a command, wrong in some way.
     fn twisted(&mut self, serial: u32, command: &Command, memory: &[OwnedFd]) -> Option<Vec<Answered>> {
         let mut honest = self.honest.reply(serial, command, memory);
-        let packet = match self.byte() % 10 {
+        let manner = self.byte() % 10;
+        if manner > 2 {
+            self.stray();
+        }
+        let packet = match manner {
             0..=2 => honest,
             3 => {
                 let body = Ok(self.any_answer());
@@ -408,7 +465,11 @@ impl Hostile {
 
     fn greeting(&mut self) -> Answered {
         let [features, session] = self.numbers();
-        match self.byte() % 6 {
+        let manner = self.byte() % 6;
+        if manner > 2 {
+            self.stray();
+        }
+        match manner {
             0..=2 => welcome(),
             3 => {
                 let welcome = Welcome { version: features as u16, features, session: SessionId(session) };
@@ -429,7 +490,8 @@ impl Hostile {
 
 impl Script for Hostile {
     fn answer(&mut self, asked: Asked) -> Option<Vec<Answered>> {
-        if self.at >= self.answers.len() {
+        if self.at >= self.answers.len() || matches!(asked, Asked::Nonsense) {
+            self.stray();
             return None;
         }
         match asked {

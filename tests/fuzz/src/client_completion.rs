@@ -60,7 +60,7 @@ impl Session {
     fn open() -> Self {
         let played = Played::start("client_completion");
         let (sender, queues) = channel();
-        played.begin(Box::new(Honest::new(sender)));
+        played.begin(Box::new(Honest::new("memferry-fuzz-completion", sender)));
         let options = ConnectOptions { timeout: Duration::from_secs(60) };
         let client = Client::connect_with(played.path(), options).expect("a played service welcomes");
         let frame = client.frame(FRAME_BYTES).alloc().expect("it registers a frame");
@@ -74,8 +74,8 @@ impl Session {
         let layout = Layout::new(capacity).ok()?;
         let end = ServiceEnd::new(layout, MappedWords::new(client)?, own.clone(), Fences::Full).ok()?;
         let frame = self.frame.clone();
-        let (open, tickets, written) = Default::default();
-        Some(Rig { queue, frame, end, own, open, tickets, written })
+        let (open, tickets, written, words) = Default::default();
+        Some(Rig { queue, frame, end, own, open, tickets, written, words })
     }
 }
 
@@ -92,6 +92,8 @@ struct Rig {
     tickets: Vec<TicketId>,
     /// Tags in words that the service wrote: only their transfers may end, unless the service is lost.
     written: BTreeSet<u32>,
+    /// All words that the service wrote: a completion has as many bytes as its transfer, or as one of them says.
+    words: BTreeSet<u64>,
 }
 
 impl Rig {
@@ -179,6 +181,7 @@ impl Rig {
 
     fn stage(&mut self, slot: &[u64; COMPLETION_WORDS]) {
         self.written.extend(slot.map(wire::tag_of_completion));
+        self.words.extend(slot);
         let _ = self.end.completion_room();
         let _ = self.end.stage(slot);
         let _ = self.end.publish();
@@ -186,6 +189,7 @@ impl Rig {
 
     fn scribble(&mut self, index: usize, value: u64) {
         self.written.insert(wire::tag_of_completion(value));
+        self.words.insert(value);
         self.own.word(index % self.own.words()).store(value, Ordering::Relaxed);
     }
 
@@ -217,12 +221,14 @@ impl Rig {
     /// What a poll or a wait took.
     fn ended(&mut self, ended: Option<Result<Done<u64>, TransferError>>) {
         let Some(ended) = ended else { return };
-        let (id, failure) = match &ended {
-            Ok(done) => (done.id, None),
-            Err(error) => (error.id, Some(error.failure)),
+        let (id, failure, bytes_done) = match &ended {
+            Ok(done) => (done.id, None, done.bytes_done),
+            Err(error) => (error.id, Some(error.failure), error.bytes_done),
         };
         let length = self.open.remove(&id);
-        assert!(length.is_some(), "{ended:?} of a transfer that is not open");
+        let whole = length.unwrap_or_else(|| panic!("{ended:?} of a transfer that is not open"));
+        let is_said = failure.is_none() && bytes_done == whole || self.words.contains(&bytes_done);
+        assert!(is_said || failure.is_some() && bytes_done == 0, "{ended:?} of {whole} bytes");
         let is_written = self.written.contains(&(id.tag() as u32));
         assert!(is_written || failure == Some(Failure::ServiceLost), "{ended:?} without a completion");
         let text = failure.map_or(String::new(), |failure| failure.to_string());

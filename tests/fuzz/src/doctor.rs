@@ -51,6 +51,11 @@ pub fn doctor_report(data: &[u8]) {
     }
 }
 
+/// Whether these bytes are a report.
+pub fn is_doctor_report(data: &[u8]) -> bool {
+    report::parsed(&String::from_utf8_lossy(data)).is_ok()
+}
+
 /// Files that the doctor reads, relative to the machine's root. Those that end in `@` are links.
 const FILES: [&str; 24] = [
     "proc/sys/kernel/osrelease",

@@ -20,13 +20,15 @@ pub(crate) const SESSION: SessionId = SessionId(7);
 
 /// Answers as a service does, and gives the memory of queues to the target.
 pub(crate) struct Honest {
+    /// In the names of the memory that it gives.
+    pub(crate) name: &'static str,
     pub(crate) queues: Sender<Halves>,
     pub(crate) made: u32,
 }
 
 impl Honest {
-    pub(crate) fn new(queues: Sender<Halves>) -> Self {
-        Self { queues, made: 0 }
+    pub(crate) fn new(name: &'static str, queues: Sender<Halves>) -> Self {
+        Self { name, queues, made: 0 }
     }
 
     /// The answer to a command with its descriptors.
@@ -64,8 +66,9 @@ impl Honest {
         let [client] = memory else { return Vec::new() };
         let bytes = layout.client_bytes() as usize;
         let client = Mapping::shared(client.as_fd(), bytes, Access::ReadWrite, 4096);
-        let own = frame::allocate_sealed(layout.service_words() as u64 * 8, false);
-        let parked = frame::allocate_sealed(ParkedWord::<MappedWords>::BYTES as u64, false);
+        let own = frame::allocate_sealed_named(self.name, layout.service_words() as u64 * 8, false);
+        let parked_bytes = ParkedWord::<MappedWords>::BYTES as u64;
+        let parked = frame::allocate_sealed_named(self.name, parked_bytes, false);
         let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         let (Ok(client), Ok((service, mapping)), Ok((parked, _)), Ok(bell)) = (client, own, parked, bell)
         else {

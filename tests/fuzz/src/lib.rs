@@ -65,12 +65,12 @@ pub use bulk_request::bulk_request;
 pub use client_answer::client_answer;
 pub use client_completion::client_completion;
 pub use control_message::control_message;
-pub use doctor::{doctor_files, doctor_report};
+pub use doctor::{doctor_files, doctor_report, is_doctor_report};
 pub use dsa_device::dsa_device;
 pub use engine_process::engine_process;
 pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;
-pub use link_config::link_config;
+pub use link_config::{is_link_config, link_config};
 pub use link_message::link_message;
 pub use link_secure::link_secure;
 pub use link_status::link_status;
@@ -80,7 +80,7 @@ pub use pci_socket::pci_socket;
 pub use request_slot::request_slot;
 pub use ring_reader::ring_reader;
 pub use sdma_device::sdma_device;
-pub use service_config::service_config;
+pub use service_config::{is_service_config, service_config};
 
 /// Modules of the command that the readers of its files use.
 #[allow(dead_code, unused_imports, unused_macros, reason = "the command uses all of it")]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bytes ──► Config::parse ──► a configuration: as TOML has it, within the rules, and the same again when it is written
-//!       ──► KeyPair::parse                      or an error of one line for each of its lines
+//!       ──► KeyPair::parse                      or an error; but for wrong syntax, of one line without control characters
 //! ```
 
 use std::path::Path;
@@ -14,9 +14,7 @@ use toml::Value;
 /// Input: a text. Its first line is also read as the first key of a file.
 pub fn link_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let path = Path::new("/etc/memferry/link.toml");
     keys(text);
-    let parse = |text: &str| Config::parse(text, path, |_| Ok(pair()));
     match parse(text) {
         Ok(config) => {
             check(text, &config);
@@ -30,6 +28,15 @@ pub fn link_config(data: &[u8]) {
             assert!(!line.is_empty() && line.chars().all(|letter| !letter.is_control()), "{line:?}");
         }
     }
+}
+
+/// Whether these bytes are a configuration.
+pub fn is_link_config(data: &[u8]) -> bool {
+    std::str::from_utf8(data).is_ok_and(|text| parse(text).is_ok())
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("/etc/memferry/link.toml"), |_| Ok(pair()))
 }
 
 /// Keys that are the same in every run.

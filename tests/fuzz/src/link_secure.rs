@@ -21,6 +21,9 @@ use crate::input::Input;
 /// Bytes of a greeting before the handshake.
 const PREAMBLE: usize = 42;
 
+/// Of the greeting, the verdict and two records.
+const LAST_PIECE: usize = 3;
+
 /// Longer than a handshake takes: the machine stood still, and the links' time is over.
 const STALLED: Duration = Duration::from_secs(2);
 
@@ -61,7 +64,7 @@ fn connection() -> (TcpStream, TcpStream) {
     let ours = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (theirs, _) = listener.accept().expect("a connection");
     ours.set_nodelay(true).expect("an option of TCP");
-    // Its end is told by a reset, so that no port stays in use for a minute.
+    // Closing it sends a reset, so that no port stays in use for a minute.
     rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::ZERO)).expect("an option of TCP");
     (ours, theirs)
 }
@@ -134,7 +137,7 @@ fn strange_taker(bytes: &[u8]) {
     }
     let mut said = Vec::new();
     let _ = ours.read_to_end(&mut said);
-    // The greeting, and one record of the handshake if it was told to go on.
+    // The greeting, and one record of the handshake if the verdict was to go on.
     assert!(said.len() <= PREAMBLE + 2 + 48, "{} bytes were said to a stranger", said.len());
 }
 
@@ -165,12 +168,13 @@ impl Changes<'_> {
 struct Met {
     opened: Result<Secured, HandshakeError>,
     taken: Result<Secured, HandshakeError>,
-    /// The ends of who is between them.
+    /// The sockets of the stranger between them: to the opener, and to the taker.
     left: TcpStream,
     right: TcpStream,
-    /// Something else went by than what was said; and it was not only more than that.
+    /// Something else was passed on than what was said.
     is_touched: bool,
-    is_harmed: bool,
+    /// The first piece of which something else was passed on than what was said, or that and more.
+    harmed: Option<usize>,
 }
 
 fn handshake(changes: &mut Changes<'_>) -> Met {
@@ -181,17 +185,22 @@ fn handshake(changes: &mut Changes<'_>) -> Met {
         let opened = scope.spawn(|| open(opener, alpha, beta.name));
         let taken = scope.spawn(|| accept(taker, beta));
         let mut is_touched = false;
-        let mut is_harmed = false;
+        let mut harmed = None;
         let mut passed = 0;
         // The greeting, the verdict, and a record of each side: its length and its bytes.
-        for (from_left, length) in [(true, Some(PREAMBLE)), (false, Some(3)), (true, None), (false, None)] {
+        let pieces = [(true, Some(PREAMBLE)), (false, Some(3)), (true, None), (false, None)];
+        for (piece, (from_left, length)) in pieces.into_iter().enumerate() {
             let (from, to) = if from_left { (&mut left, &mut right) } else { (&mut right, &mut left) };
-            let Some(bytes) = heard(from, length) else { break };
+            let Some(bytes) = said_by(from, length) else { break };
             let changed = changes.of(&bytes);
             is_touched |= changed != bytes;
-            is_harmed |= !changed.starts_with(&bytes);
+            if harmed.is_none() && !changed.starts_with(&bytes) {
+                harmed = Some(piece);
+            }
             let _ = to.write_all(&changed);
-            if is_touched {
+            // A greeting and a verdict of the right length are answered: the records after them show whether the change is noticed.
+            let is_answered = length.is_some() && changed.len() == bytes.len();
+            if changed != bytes && !is_answered {
                 break;
             }
             passed += 1;
@@ -203,12 +212,12 @@ fn handshake(changes: &mut Changes<'_>) -> Met {
         }
         let opened = opened.join().expect("no panic");
         let taken = taken.join().expect("no panic");
-        Met { opened, taken, left, right, is_touched, is_harmed }
+        Met { opened, taken, left, right, is_touched, harmed }
     })
 }
 
 /// So many bytes, or a record with its length.
-fn heard(from: &mut TcpStream, length: Option<usize>) -> Option<Vec<u8>> {
+fn said_by(from: &mut TcpStream, length: Option<usize>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; length.unwrap_or(2)];
     from.read_exact(&mut bytes).ok()?;
     if length.is_none() {
@@ -221,13 +230,15 @@ fn heard(from: &mut TcpStream, length: Option<usize>) -> Option<Vec<u8>> {
 
 fn changed_handshake(bytes: &[u8]) {
     let begun = Instant::now();
-    let Met { opened, taken, is_touched, is_harmed, .. } = handshake(&mut Changes(Input::new(bytes)));
+    let Met { opened, taken, is_touched, harmed, .. } = handshake(&mut Changes(Input::new(bytes)));
     if begun.elapsed() > STALLED {
         return;
     }
     assert!(is_touched || opened.is_ok() && taken.is_ok(), "{:?} {:?}", opened.err(), taken.err());
-    // The last record is the taker's: the opener is the one that learns of a change.
-    assert!(!is_harmed || opened.is_err(), "a changed handshake was believed");
+    assert!(harmed.is_none() || opened.is_err(), "the opener believes a changed handshake");
+    // The last piece is the taker's record: it cannot learn of a change to that.
+    let is_noticed = harmed.is_none_or(|piece| piece == LAST_PIECE || taken.is_err());
+    assert!(is_noticed, "the taker believes a changed handshake");
 }
 
 fn changed_messages(bytes: &[u8]) {
@@ -248,7 +259,7 @@ fn changed_messages(bytes: &[u8]) {
             let _ = left.read_to_end(&mut said);
             said
         });
-        messages.iter().for_each(|message| opened.writer.send(message).expect("somebody hears"));
+        messages.iter().for_each(|message| opened.writer.send(message).expect("somebody reads"));
         drop(opened);
         said.join().expect("no panic")
     });
@@ -258,16 +269,16 @@ fn changed_messages(bytes: &[u8]) {
         changed = changes.of(&changed);
     }
     taken.reader.settle().expect("options of TCP");
-    let heard = std::thread::scope(|scope| {
+    let received = std::thread::scope(|scope| {
         scope.spawn(|| say(&mut right, &changed));
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         while let Ok(message) = taken.reader.receive() {
-            heard.push(message);
+            received.push(message);
         }
         // What is left of a connection that is of no use is not read.
         let _ = taken.reader.stream().map(|stream| stream.shutdown(Shutdown::Both));
-        heard
+        received
     });
-    assert!(messages.starts_with(&heard), "a message was received that was not sent so");
-    assert!(changed != said || heard.len() == messages.len(), "{} of {}", heard.len(), messages.len());
+    assert!(messages.starts_with(&received), "a message was received that was not sent so");
+    assert!(changed != said || received.len() == messages.len(), "{} of {}", received.len(), messages.len());
 }

@@ -44,8 +44,9 @@ pub(crate) trait Script: Send {
     fn answer(&mut self, asked: Asked) -> Option<Vec<Answered>>;
 }
 
-/// A packet that was sent, with the number of its descriptors.
+/// A packet that was sent, with the number of its descriptors and the serial of the command that it answers.
 pub(crate) struct Sent {
+    pub(crate) serial: Option<u32>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: usize,
 }
@@ -127,9 +128,11 @@ fn play(listener: &OwnedFd, script: &mut dyn Script, record: &Record) -> bool {
         if packet.bytes == OVER {
             return true;
         }
-        let Some(packets) = script.answer(asked(packet)) else { return false };
+        let asked = asked(packet);
+        let serial = if let Asked::Command { serial, .. } = asked { Some(serial) } else { None };
+        let Some(packets) = script.answer(asked) else { return false };
         for Answered { bytes, descriptors } in packets {
-            let sent = Sent { bytes: bytes.clone(), descriptors: descriptors.len() };
+            let sent = Sent { serial, bytes: bytes.clone(), descriptors: descriptors.len() };
             locked(record).push(sent);
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             let _ = conduit::send(socket.as_fd(), &bytes, &borrowed, false);

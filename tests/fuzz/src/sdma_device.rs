@@ -142,6 +142,10 @@ impl Rig {
             Expected::Error => assert!(status.is_error(), "{status} after {block:?}"),
             Expected::Open => {}
         }
+        let after = self.device.bus().bytes();
+        let is_named = block.destination_bytes();
+        let stray = (0..before.len()).find(|at| before[*at] != after[*at] && !is_named[*at]);
+        assert_eq!(stray, None, "a byte outside the destinations: {block:?}");
     }
 }
 
@@ -268,6 +272,17 @@ impl Block {
             .with_transparent_copy(self.is_transparent())
             .with_read_priority(self.bit(10))
             .with_write_priority(self.bit(11))
+    }
+
+    /// Which bytes of memory are those of a destination.
+    fn destination_bytes(&self) -> Vec<bool> {
+        let mut is_named = vec![false; SIZE as usize];
+        for address in self.destination.addresses(self.size, self.elements, self.frames) {
+            for byte in (0..self.size).map(|byte| address.wrapping_add(byte).wrapping_sub(BASE)) {
+                is_named.get_mut(byte as usize).into_iter().for_each(|is_named| *is_named = true);
+            }
+        }
+        is_named
     }
 
     fn expected(&self, before: &[u8]) -> Expected {

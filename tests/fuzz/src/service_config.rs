@@ -43,6 +43,11 @@ pub fn service_config(data: &[u8]) {
     }
 }
 
+/// Whether these bytes are a file without mistakes.
+pub fn is_service_config(data: &[u8]) -> bool {
+    std::str::from_utf8(data).is_ok_and(|text| parse(text).is_ok())
+}
+
 /// A file with all options. What is not set has no line: there is no value for it.
 fn written(settings: &Settings) -> String {
     let mut text = String::new();

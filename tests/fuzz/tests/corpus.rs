@@ -2,10 +2,18 @@
 //!
 //! Inputs that the fuzzer found stay here as regression tests. No new inputs are generated.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use memferry_fuzz as fuzz;
+
+mod targets;
+
+fn seeds_of(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
+}
 
 fn replay(target: &str, body: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let folder = seeds_of(target);
     let mut seeds = 0;
     for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.unwrap().path();
@@ -18,117 +26,52 @@ fn replay(target: &str, body: fn(&[u8])) {
     body(&[]);
 }
 
-#[test]
-fn request_slot_accepts_every_seed() {
-    replay("request_slot", memferry_fuzz::request_slot);
+macro_rules! targets {
+    ($($target:ident)*) => {
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target), fuzz::$target);
+            }
+        )*
+
+        #[test]
+        fn every_target_is_listed() {
+            targets::check(&[$(stringify!($target)),*]);
+        }
+    };
+}
+
+targets! {
+    bulk_receiver bulk_relay bulk_request client_answer client_completion control_message doctor_files doctor_report dsa_device
+    engine_process fault_schedule geometry link_config link_message link_secure link_status ninep_message pci_device pci_socket
+    request_slot ring_reader sdma_device service_config
+}
+
+/// A target of a parser that refuses everything would find nothing.
+fn check_taken(target: &str, is_taken: fn(&[u8]) -> bool, taken: &[&str], refused: &[&str]) {
+    for (seeds, expected) in [(taken, true), (refused, false)] {
+        for seed in seeds {
+            let data = std::fs::read(seeds_of(target).join(seed)).unwrap();
+            assert_eq!(is_taken(&data), expected, "{target}/{seed}");
+        }
+    }
 }
 
 #[test]
-fn ring_reader_accepts_every_seed() {
-    replay("ring_reader", memferry_fuzz::ring_reader);
+fn good_configurations_of_links_are_taken() {
+    let refused = ["seed-no-listen", "seed-own-name", "seed-timeout", "seed-unknown-key", "seed-keys"];
+    check_taken("link_config", fuzz::is_link_config, &["seed-full"], &refused);
 }
 
 #[test]
-fn geometry_accepts_every_seed() {
-    replay("geometry", memferry_fuzz::geometry);
+fn good_configurations_of_the_service_are_taken() {
+    let refused = ["seed-bounds", "seed-engine-name", "seed-engine-twice", "seed-key-with-escape"];
+    check_taken("service_config", fuzz::is_service_config, &["seed-several"], &refused);
 }
 
 #[test]
-fn control_message_accepts_every_seed() {
-    replay("control_message", memferry_fuzz::control_message);
-}
-
-#[test]
-fn link_message_accepts_every_seed() {
-    replay("link_message", memferry_fuzz::link_message);
-}
-
-#[test]
-fn ninep_message_accepts_every_seed() {
-    replay("ninep_message", memferry_fuzz::ninep_message);
-}
-
-#[test]
-fn engine_process_accepts_every_seed() {
-    replay("engine_process", memferry_fuzz::engine_process);
-}
-
-#[test]
-fn pci_device_accepts_every_seed() {
-    replay("pci_device", memferry_fuzz::pci_device);
-}
-
-#[test]
-fn dsa_device_accepts_every_seed() {
-    replay("dsa_device", memferry_fuzz::dsa_device);
-}
-
-#[test]
-fn fault_schedule_accepts_every_seed() {
-    replay("fault_schedule", memferry_fuzz::fault_schedule);
-}
-
-#[test]
-fn pci_socket_accepts_every_seed() {
-    replay("pci_socket", memferry_fuzz::pci_socket);
-}
-
-#[test]
-fn bulk_receiver_accepts_every_seed() {
-    replay("bulk_receiver", memferry_fuzz::bulk_receiver);
-}
-
-#[test]
-fn bulk_relay_accepts_every_seed() {
-    replay("bulk_relay", memferry_fuzz::bulk_relay);
-}
-
-#[test]
-fn bulk_request_accepts_every_seed() {
-    replay("bulk_request", memferry_fuzz::bulk_request);
-}
-
-#[test]
-fn client_answer_accepts_every_seed() {
-    replay("client_answer", memferry_fuzz::client_answer);
-}
-
-#[test]
-fn client_completion_accepts_every_seed() {
-    replay("client_completion", memferry_fuzz::client_completion);
-}
-
-#[test]
-fn doctor_files_accepts_every_seed() {
-    replay("doctor_files", memferry_fuzz::doctor_files);
-}
-
-#[test]
-fn doctor_report_accepts_every_seed() {
-    replay("doctor_report", memferry_fuzz::doctor_report);
-}
-
-#[test]
-fn link_config_accepts_every_seed() {
-    replay("link_config", memferry_fuzz::link_config);
-}
-
-#[test]
-fn link_secure_accepts_every_seed() {
-    replay("link_secure", memferry_fuzz::link_secure);
-}
-
-#[test]
-fn link_status_accepts_every_seed() {
-    replay("link_status", memferry_fuzz::link_status);
-}
-
-#[test]
-fn sdma_device_accepts_every_seed() {
-    replay("sdma_device", memferry_fuzz::sdma_device);
-}
-
-#[test]
-fn service_config_accepts_every_seed() {
-    replay("service_config", memferry_fuzz::service_config);
+fn good_reports_are_taken() {
+    let taken = ["seed-nothing", "seed-dsa-ready", "seed-dsa-closed", "seed-ptdma", "seed-ioat-unbound"];
+    check_taken("doctor_report", fuzz::is_doctor_report, &taken, &[]);
 }

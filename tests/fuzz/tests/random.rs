@@ -2,6 +2,8 @@
 
 use memferry_fuzz as fuzz;
 
+mod targets;
+
 /// Numbers that look random (xorshift64*).
 struct Random(u64);
 
@@ -43,6 +45,11 @@ macro_rules! targets {
                 run(fuzz::$target);
             }
         )*
+
+        #[test]
+        fn every_target_is_listed() {
+            targets::check(&[$(stringify!($target)),*]);
+        }
     };
 }
 

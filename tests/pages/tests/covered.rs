@@ -35,8 +35,14 @@ fn examples() -> Vec<String> {
 
 /// Whether a test runs a block of a page, or there is nothing to run.
 fn is_run(page: &Page, block: &Block) -> bool {
-    if let Some((_, runners)) = RUNNERS.iter().find(|(language, _)| *language == block.language) {
-        return runners.iter().any(|runner| read(&root().join(runner)).contains(&page.path));
+    if let Some((language, runners)) = RUNNERS.iter().find(|(language, _)| *language == block.language) {
+        let first = page.blocks.iter().find(|first| first.language == *language);
+        let is_first = first.is_some_and(|first| first.line == block.line);
+        return runners.iter().map(|runner| read(&root().join(runner))).any(|runner| {
+            // The runners of C take the first block of a page, and that of Python where it says so.
+            let takes_first = *language == "c" || runner.contains(&format!("\"{}\")[0]", page.path));
+            runner.contains(&page.path) && (is_first || !takes_first)
+        });
     }
     let settings = || block.text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     match block.language.as_str() {
@@ -88,6 +94,11 @@ fn blocks_without_a_test_are_seen() {
     };
     assert!(of("README.md", "```rust\n```\n") && !of("docs/nowhere.md", "```rust\n```\n"));
     assert!(!of("README.md", "```sh\n```\n"));
+    let of_second = |language: &str| {
+        let page = Page::parse("README.md", &format!("```{language}\n```\n").repeat(2));
+        is_run(&page, &page.blocks[1])
+    };
+    assert!(of_second("rust") && !of_second("c") && !of_second("python"));
     assert!(!of("README.md", "```ini\nPrivateDevices=perhaps\n```\n"));
     assert!(is_command("LD_PRELOAD=x memferry status") && is_command("sudo ./target/memferry-link run"));
     assert!(!is_command("memferry.toml") && !is_command("member"));
