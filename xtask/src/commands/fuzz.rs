@@ -28,6 +28,8 @@ use crate::work::Work;
 use choice::{LONGEST_BYTES, MOST_FILES, chosen};
 use hours::{HOURS, Run};
 
+/// The folder that a merge fills, whose files are not used: what it notes is.
+const MERGED: &str = "corpus";
 /// Names of files that people made, which stay in the corpus.
 const SEED: &str = "seed-";
 /// Names of files that a merge chose.
@@ -136,14 +138,17 @@ fn watched(line: &Line, ran: &mut Run) -> u8 {
 fn minimise(work: &Work, nightly: &str, target: &str) -> Result<(), Failure> {
     let folder = work.place.at(FUZZ).join("target/merged");
     files::make_anew(&folder)?;
+    // libFuzzer wants the folder to be there.
+    files::make(&folder.join(MERGED))?;
     let control = folder.join("control");
     work.stages.run(&format!("minimising {target}"), &merge(nightly, target, &folder))?;
     let chosen = chosen(&files::read(&control)?, is_seed);
     let corpus = work.place.at(&committed(target));
-    let kept: Vec<(PathBuf, Vec<u8>)> = chosen
-        .iter()
-        .filter_map(|path| Some((corpus.join(chosen_name(path)?), fs::read(work.place.at(path)).ok()?)))
-        .collect();
+    let read = |path: &PathBuf| fs::read(path).map_err(|error| files::broken(path, &error));
+    let named = chosen.iter().filter_map(|path| Some((corpus.join(chosen_name(path)?), work.place.at(path))));
+    // All are read before the last ones are removed, some of which may be chosen again.
+    let kept: Vec<(PathBuf, Vec<u8>)> =
+        named.map(|(into, from)| Ok((into, read(&from)?))).collect::<Result<_, Failure>>()?;
     for entry in fs::read_dir(&corpus).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(CHOSEN)) {
             fs::remove_file(entry.path()).map_err(|error| files::broken(&entry.path(), &error))?;
@@ -173,13 +178,10 @@ fn line(nightly: &str, target: &str, seconds: u32) -> Line {
 
 /// Runs all files once, and notes what each reaches.
 fn merge(nightly: &str, target: &str, folder: &Path) -> Line {
-    let into = folder.join("corpus");
-    // libFuzzer wants the folder to be there.
-    let _ = fs::create_dir_all(&into);
     Line::new("cargo")
         .arg(format!("+{nightly}"))
         .args(["fuzz", "run", "--fuzz-dir", FUZZ, target])
-        .arg(into)
+        .arg(folder.join(MERGED))
         .args([committed(target), working(target)])
         .args(["--".to_owned(), "-merge=1".to_owned(), format!("-max_len={LONGEST_BYTES}")])
         .arg(format!("-merge_control_file={}", folder.join("control").display()))
