@@ -519,6 +519,44 @@ fn a_service_that_comes_back_has_its_engine_again() {
     drop((service, role));
 }
 
+#[test]
+fn a_successor_waits_until_the_service_has_noticed_the_end() {
+    let client = client_beside("engine_that_copies", "");
+    let (service, mut role) = RUNNING.with_borrow_mut(|running| running.pop().unwrap());
+    let lines = service.socket.with_file_name("lines");
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.stderr(std::fs::File::create(&lines).unwrap());
+    let successor = Role::start_by(&mut program, "engine_that_copies", &service.socket);
+    let told = || std::fs::read_to_string(&lines).unwrap();
+    wait_until("the successor to be refused", || told().contains("connected already"));
+    let before = state(&client).process;
+    role.kill();
+    wait_until("the successor to be connected", || {
+        let now = state(&client);
+        now.is_connected && now.process != before
+    });
+    assert_eq!(copied(&mut client.queue(8).unwrap(), &frames(&client)), EngineKind::External, "{}", told());
+    assert_eq!(told().matches("connected already").count(), 1, "{}", told());
+    drop((service, successor));
+}
+
+#[test]
+fn a_second_process_of_an_engine_ends() {
+    let _client = client_beside("engine_that_copies", "");
+    let (service, role) = RUNNING.with_borrow_mut(|running| running.pop().unwrap());
+    let options = || EngineOptions {
+        socket: service.socket.clone(),
+        name: "test".to_owned(),
+        description: EngineDescription::default(),
+    };
+    let is_refused = in_child(|| {
+        let error = run(options(), |_| Ok::<(), Infallible>(())).unwrap_err().to_string();
+        error.contains("engine test is connected already; stop its other process first")
+    });
+    assert!(is_refused);
+    drop((service, role));
+}
+
 fn memferry(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap()
 }

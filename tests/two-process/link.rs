@@ -303,14 +303,19 @@ fn connected(queue: &mut Queue, frame: &Frame, to: &Frame, nodes: [&Node; 2]) {
 
 /// A frame of this node that the link has, as a copy of a byte of `remote` to it shows. Whenever the link is late with one on a busy
 /// machine, the service offers it no frame of this user for ten seconds and more.
-fn proven_host(client: &Client, queue: &mut Queue, remote: &Frame, length: u64) -> Frame {
+fn proven_host(
+    (client, queue): (&Client, &mut Queue),
+    remote: &Frame,
+    length: u64,
+    nodes: [&Node; 2],
+) -> Frame {
     let since = Instant::now();
     loop {
         let own = host(client, length);
         match failure(queue.run(copy(remote.slice(..1), own.slice(..1)))) {
             None => return own,
             Some(Failure::PeerLost | Failure::Unsupported) if since.elapsed() < 4 * harness::SOON => {}
-            Some(other) => panic!("{other}"),
+            Some(other) => panic!("{other}: {}\n{}", nodes[0].told(), nodes[1].told()),
         }
     }
 }
@@ -573,7 +578,7 @@ fn nothing_is_written_after_the_answer_to_a_revocation() {
         let client = beta.client();
         let mut queue = client.queue(16).unwrap();
         let (_first, token) = grant(&alpha, &theirs, &owner, BOTH, &beta);
-        let own = proven_host(&client, &mut queue, &accept(&client, token), 4 * MIB);
+        let own = proven_host((&client, &mut queue), &accept(&client, token), 4 * MIB, [&alpha, &beta]);
         // Reads and writes: those that ended whole, and those that were interrupted after some bytes.
         let mut ends = [[0; 2]; 2];
         for round in 0..40_u64 {

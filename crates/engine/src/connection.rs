@@ -81,6 +81,11 @@ impl ConnectionError {
         }
     }
 
+    /// Whether the service refuses this engine, but may take it later.
+    pub(crate) fn is_refused_for_now(&self) -> bool {
+        matches!(self, Self::Refused { .. }) && !self.is_final()
+    }
+
     pub(crate) fn system(step: &'static str) -> impl Fn(Errno) -> Self {
         move |source| Self::System { step, source: source.into() }
     }

@@ -27,6 +27,9 @@ use crate::process::{self, Forked, Process, Signals};
 
 /// The pause before the first new start, which doubles up to the last one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long a first connection may be refused because the engine is connected: the service needs a moment to notice that an earlier
+/// process has ended.
+const TAKEN: Duration = Duration::from_secs(5);
 /// After so long a run, the pause is short again, even if nobody had work for the engine.
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How long an engine may take to end after SIGTERM before it is killed.
@@ -77,7 +80,7 @@ pub fn run<E: std::fmt::Display>(
         return Err(RunError::Threads);
     }
     let signals = Signals::block().map_err(|source| RunError::System { step: "signalfd", source })?;
-    let mut connection = connect(&options)?;
+    let Some(mut connection) = connect_first(&options, &signals)? else { return Ok(()) };
     let mut pause = Pause::default();
     loop {
         let begin = Instant::now();
@@ -131,6 +134,27 @@ fn connect(options: &EngineOptions) -> Result<Connection, ConnectionError> {
     match connection.call("attach the engine's keeper", attach, &[])? {
         (Answer::EngineAttached { .. }, _) => Ok(connection),
         _ => Err(ConnectionError::Protocol("it answered an attached keeper with something else")),
+    }
+}
+
+/// The first connection, or `None` if a signal asked for the end before.
+fn connect_first(options: &EngineOptions, signals: &Signals) -> Result<Option<Connection>, RunError> {
+    let end = Instant::now() + TAKEN;
+    let mut is_reported = false;
+    loop {
+        match connect(options) {
+            Ok(connection) => return Ok(Some(connection)),
+            Err(error) if error.is_refused_for_now() && Instant::now() < end => {
+                if !std::mem::replace(&mut is_reported, true) {
+                    let seconds = TAKEN.as_secs();
+                    report(&options.name, format_args!("{error}; it is tried again for {seconds} s"));
+                }
+                if is_asked_within(signals, PAUSES.0)? {
+                    return Ok(None);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

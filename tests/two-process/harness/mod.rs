@@ -259,7 +259,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Runs the keeper of an engine in a child, and waits for it: it must have one thread, and a test has more. The child ends with the test.
 #[allow(unsafe_code, reason = "forks")]
-pub fn in_child(run: impl FnOnce() -> bool) {
+pub fn in_child(run: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
     match unsafe { libc::fork() } {
         0 => {
@@ -268,7 +268,8 @@ pub fn in_child(run: impl FnOnce() -> bool) {
         }
         child => {
             let child = Pid::from_raw(child).expect("a child");
-            let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+            let ended = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+            ended.ok().flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
         }
     }
 }

@@ -53,7 +53,7 @@ fn bed(alpha: &Node, beta: &Node, length: u64) -> Bed {
     let small = owner.frame(4096).alloc().unwrap();
     let (first, token) = grant(alpha, &small, &owner, Rights::READ, beta);
     // From then on both links are ready.
-    let own = proven_host(&client, &mut queue, &accept(&client, token), length);
+    let own = proven_host((&client, &mut queue), &accept(&client, token), length, [alpha, beta]);
     let theirs = host(&owner, length);
     Bed { owner, theirs, client, own, queue, _first: first }
 }
@@ -117,7 +117,7 @@ fn memory_that_the_link_does_not_have_is_copied_by_the_service() {
     let client = beta.client();
     let mut queue = client.queue(16).unwrap();
     let remote = accept(&client, token);
-    let own = proven_host(&client, &mut queue, &remote, MIB);
+    let own = proven_host((&client, &mut queue), &remote, MIB, [&alpha, &beta]);
     queue.run(copy(&remote, &own)).unwrap();
     assert!(contents(&own) == contents(&theirs));
     queue.run(copy(own.slice(..100_000), remote.slice(7..100_007))).unwrap();

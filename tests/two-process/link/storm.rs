@@ -154,7 +154,12 @@ fn revocations_in_mid_flight_leave_every_byte_right() {
         let client = beta.client();
         let mut queue = client.queue(16).unwrap();
         let (_first, token) = grant(&alpha, &theirs, &owner, BOTH, &beta);
-        let own = proven_host(&client, &mut queue, &accept(&client, token), (PARTS * PART) as u64);
+        let own = proven_host(
+            (&client, &mut queue),
+            &accept(&client, token),
+            (PARTS * PART) as u64,
+            [&alpha, &beta],
+        );
         let nodes = [&alpha, &beta];
         let random = Random(7 + way as u64);
         let usual = Duration::ZERO;
@@ -260,7 +265,7 @@ fn a_link_that_stands_still_for_a_moment_loses_nothing() {
         let client = beta.client();
         let mut queue = client.queue(16).unwrap();
         let remote = accept(&client, token);
-        let own = proven_host(&client, &mut queue, &remote, 4 * MIB);
+        let own = proven_host((&client, &mut queue), &remote, 4 * MIB, [&alpha, &beta]);
         for engine in [alpha.engine(), beta.engine()] {
             own.write(0, &vec![0; 4 << 20]).unwrap();
             let tickets: Vec<_> = (0..8).map(|_| queue.submit(copy(&remote, &own)).unwrap()).collect();
