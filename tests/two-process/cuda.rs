@@ -290,6 +290,26 @@ fn small_pieces_are_scattered_and_gathered() {
     }
 }
 
+/// It takes longer than `stall-ms`, and each of its parts much less.
+#[test]
+fn a_long_list_on_itself_is_not_stalled() {
+    if is_real() {
+        println!("left out: only the fake has faults");
+        return;
+    }
+    let (stage, client) = Stage::ready("", "");
+    let mut queue = client.queue(8).unwrap();
+    let part = 32 * MIB;
+    let source = near(&client, part, 11);
+    let device = far(&client, part);
+    let mut from = vec![device.slice(..2)];
+    let mut to = vec![device.slice(1..3)];
+    from.extend((0..8).map(|_| source.slice(..part)));
+    to.extend((0..8).map(|_| device.slice(..part)));
+    stage.order("slow=250000");
+    queue.run(scatter_gather(from, to)).unwrap();
+}
+
 #[test]
 fn pictures_are_cut_out_and_filled() {
     let (_stage, client) = Stage::ready("", "");
@@ -535,6 +555,27 @@ fn a_device_that_is_full_refuses() {
     wait_until("the line", || stage.lines().contains("the device has not 2097152 bytes of VRAM left"));
     let frame = far(&client, MIB);
     assert_eq!(state(&client).memory_used, frame.length());
+}
+
+#[test]
+fn a_failed_call_ends_its_request_alone() {
+    if is_real() {
+        println!("left out: only the fake has faults");
+        return;
+    }
+    let (stage, client) = Stage::ready("", "");
+    let mut queue = client.queue(4).unwrap();
+    let device = far(&client, MIB);
+    let unsupported = Failure::Unsupported;
+    for (code, expected) in [(1, Failure::EngineReset), (800, unsupported), (801, unsupported)] {
+        stage.order(&format!("fail=cuMemsetD8Async:{code}:1"));
+        let ticket = queue.submit(fill(&device, Pattern::Byte(3))).unwrap();
+        let error = queue.wait(ticket).unwrap_err();
+        assert_eq!((error.failure, error.bytes_done), (expected, 0), "code {code}");
+        queue.run(fill(&device, Pattern::Byte(3))).unwrap();
+    }
+    let lines = stage.lines();
+    assert_eq!(lines.matches("a request failed: cuMemsetD8Async(").count(), 3, "{lines}");
 }
 
 /// Submits 1000 requests, lets `end` do something to the engine, and asserts that each ends once. Returns how many failed.

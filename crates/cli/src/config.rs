@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Each option is declared once, as a row of [`table`]: names, description, bounds and field. Files, flags and documentation are
-//! derived from the rows. All mistakes in a file are reported at once, each with file, line and remedy.
+//! derived from the rows. Mistakes have file, line and remedy. Those in single options are reported at once; of TOML's syntax, and of
+//! options that do not suit each other, the first one.
 
 mod edit;
 mod engine;
@@ -79,7 +80,8 @@ pub(crate) fn policy(name: &str) -> Result<PolicyKind, String> {
 pub(crate) fn load(named: Option<&Path>) -> Result<Settings, CommandError> {
     match named {
         Some(file) => read(file),
-        None if Path::new(SYSTEM_FILE).exists() => read(Path::new(SYSTEM_FILE)),
+        // A link that leads nowhere is a mistake, not a missing file: defaults admit more than its target may.
+        None if Path::new(SYSTEM_FILE).symlink_metadata().is_ok() => read(Path::new(SYSTEM_FILE)),
         None => Ok(Settings::default()),
     }
 }

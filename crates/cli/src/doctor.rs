@@ -22,7 +22,7 @@ mod show;
 mod unit;
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ use rustix::fs::OFlags;
 use crate::output::{self, say};
 use crate::{CommandError, socket};
 use examination::diagnosed;
-use machine::Machine;
+use machine::{Fact, Machine};
 
 const INTEL: u32 = 0x8086;
 const AMD: u32 = 0x1022;
@@ -64,7 +64,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         let text = report::written(&machine.facts(), &diagnosis.summary());
         let written = OpenOptions::new().write(true).create_new(true).open(path);
         let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.map_err(|error| format!("cannot write the report {}: {error}", path.display()))?;
+        let name = path.display();
+        written.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                format!("cannot write the report {name}: it exists; name another file with --report FILE")
+            }
+            _ => format!("cannot write the report {name}: {error}"),
+        })?;
         // Standard output may be JSON.
         eprintln!(
             "memferry: the report is in {}. Read it, and attach it to an issue of the project.",
@@ -85,7 +91,12 @@ fn machine(root: &Path) -> Result<Machine, CommandError> {
     if root.is_dir() {
         let machine = Machine::below(root).map_err(|error| failed(&error))?;
         if !machine.exists("/sys") && !machine.exists("/proc") {
-            return Err(failed(&"it has neither sys nor proc").into());
+            let facts = machine.facts();
+            let unread = facts.values().find_map(|fact| match fact {
+                Fact::Failed { failed } => Some(failed.as_str()),
+                _ => None,
+            });
+            return Err(failed(&unread.unwrap_or("it has neither sys nor proc")).into());
         }
         return Ok(machine);
     }

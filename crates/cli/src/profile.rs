@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use memferry_recording::ticks;
+use memferry_service::printable::printable_lines;
 
 use crate::CommandError;
 use program::{Ended, StartError};
@@ -68,12 +69,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     if recording.processes == 0 {
         report.set_unseen_reason(program::why_unseen(&arguments.program));
     } else {
-        report.add_estimate(estimate::Basis::of_this_machine()?);
+        // The program has run: its counts are reported even if nothing can be estimated.
+        match estimate::Basis::of_this_machine() {
+            Ok(basis) => report.add_estimate(basis),
+            Err(error) => eprintln!("memferry: no estimate: {}", printable_lines(&error.to_string())),
+        }
     }
     let text =
         if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table::text(&report) };
     match &mut to {
-        Some(file) => file.write_all(text.as_bytes())?,
+        Some(file) => {
+            // Only now: an earlier report stays if the program cannot be started.
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            file.write_all(text.as_bytes())?;
+        }
         None => std::io::stderr().write_all(text.as_bytes())?,
     }
     exit_like(&ended)
@@ -81,7 +92,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 fn open(path: Option<&PathBuf>) -> Result<Option<File>, CommandError> {
     let create = |path: &PathBuf| {
-        File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+        let opened = File::options().write(true).create(true).truncate(false).open(path);
+        opened.map_err(|error| format!("cannot write {}: {error}", path.display()).into())
     };
     path.map(create).transpose()
 }

@@ -22,6 +22,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memferry::{Client, Queue, copy, nop};
 use memferry_service::profile::measure::{self, NEVER};
 use memferry_service::profile::{self, Profile, Tuning};
+use rustix::fs::Access;
 use serde::Serialize;
 
 use self::agreement::Threshold;
@@ -76,7 +77,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     };
     match (&path, &arguments.to) {
         (Some(path), Some(_)) => check_folder(path)?,
-        (Some(path), None) => profile::make_folder(path)?,
+        (Some(path), None) => {
+            profile::make_folder(path)?;
+            check_folder(path)?;
+        }
         (None, _) => {}
     }
     // The embedded service would refuse such a profile, after everything else was measured.
@@ -117,13 +121,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A file named by the user goes to a folder that is there: a mistyped path creates nothing.
+/// Fails before the measurement, not after. A file named by the user goes to a folder that is there: a mistyped path creates nothing.
 fn check_folder(path: &Path) -> Result<(), CommandError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if folder.is_dir() {
-        return Ok(());
+    if path.is_dir() {
+        return Err(format!("{} is a directory; name the file to write in it", path.display()).into());
     }
-    Err(format!("cannot write {}: {} is no folder; create it first", path.display(), folder.display()).into())
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(format!(
+            "cannot write {}: {} is no folder; create it first",
+            path.display(),
+            folder.display()
+        )
+        .into());
+    }
+    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| format!("cannot write {}: {error}; name a file with --to", path.display()))?;
+    Ok(())
 }
 
 fn measure_once(bar: &ProgressBar) -> Result<Tuning, CommandError> {
@@ -265,6 +279,13 @@ fn each_ns(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_no_profile() {
+        let error = check_folder(&std::env::temp_dir()).unwrap_err().to_string();
+        assert!(error.contains("is a directory"), "{error}");
+        check_folder(&std::env::temp_dir().join("memferry-profile.toml")).unwrap();
+    }
 
     #[test]
     fn the_bar_ends_with_the_last_measurement() {

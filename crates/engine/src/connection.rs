@@ -208,8 +208,10 @@ impl Connection {
                 Ok(packet) => Ok(packet),
                 Err(ReceiveError::WouldBlock) => continue,
                 Err(ReceiveError::Closed) => Err(ConnectionError::Lost),
-                Err(ReceiveError::TooLong | ReceiveError::TooManyDescriptors) => {
-                    Err(ConnectionError::Protocol("a message is too long"))
+                Err(ReceiveError::TooLong) => Err(ConnectionError::Protocol("a message is too long")),
+                // The service sends no more than fit a message, so this process had no room for them.
+                Err(ReceiveError::TooManyDescriptors) => {
+                    Err(ConnectionError::system("receiving a descriptor")(Errno::MFILE))
                 }
                 Err(ReceiveError::System(error)) => {
                     Err(ConnectionError::system("receiving from the service")(error))

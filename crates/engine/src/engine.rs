@@ -1,4 +1,4 @@
-//! The engine's process: attaches, then takes requests and completes them, while a thread of its maps frames.
+//! The engine's process: attaches, then takes requests and completes them, while another thread maps frames.
 //!
 //! ```text
 //! attach ─► AttachEngine, OpenEngine ─► EngineEnd ─► report to the keeper ─► thread: NextFrame ...
@@ -28,10 +28,10 @@ use crate::process;
 const SPIN: Duration = Duration::from_micros(50);
 /// How long a request that only this engine can do waits for a frame with which the watcher is not done.
 const ARRIVAL: Duration = Duration::from_millis(500);
-/// How long a client's frame in own memory waits for an engine that has just begun to set its watcher: less than the service waits.
-const WATCHER_LIMIT: Duration = Duration::from_secs(3);
 /// How often such a request is looked at.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long a client's frame in own memory waits for an engine that has just begun to set its watcher: less than the service waits.
+const WATCHER_LIMIT: Duration = Duration::from_secs(3);
 
 /// A request to carry out: every byte that it names lies in memory of this process, and what it writes is writable.
 #[derive(Clone, Debug)]
@@ -174,15 +174,18 @@ impl Engine {
         }
     }
 
-    /// The request over mapped memory; `None` if it is completed or held back. If it was held back before, `since` then.
+    /// The request over mapped memory; `None` if it is completed or held back. `since` is when it was first held back.
     fn take_work(&mut self, work: Work, since: Option<Instant>) -> Option<Job> {
+        // `take_cancels` may have reported this cancel while the request was still in the ring.
+        if self.end.is_cancelled(work.id) {
+            self.end.complete(work.id, Outcome::refused(Failure::Cancelled));
+            return None;
+        }
         if let Some(descriptor) = locate(&work.operation, &self.frames) {
             return Some(Job::new(work.id, descriptor.with_hint(work.hint)));
         }
         let since = since.unwrap_or_else(Instant::now);
-        if self.end.is_cancelled(work.id) {
-            self.end.complete(work.id, Outcome::refused(Failure::Cancelled));
-        } else if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < ARRIVAL {
+        if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < ARRIVAL {
             self.held.push_back((work, since));
         } else {
             self.end.complete(work.id, Outcome::refused(Failure::Unsupported));

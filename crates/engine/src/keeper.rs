@@ -27,8 +27,8 @@ use crate::process::{self, Forked, Process, Signals};
 
 /// The pause before the first new start, which doubles up to the last one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How long a first connection may be refused because the engine is connected: the service needs a moment to notice that an earlier
-/// process has ended.
+/// How long a first connection is tried again that the service refuses for now: it needs a moment to notice that an earlier process of
+/// the engine has ended.
 const TAKEN: Duration = Duration::from_secs(5);
 /// After so long a run, the pause is short again, even if nobody had work for the engine.
 const GOOD_RUN: Duration = Duration::from_secs(10);
@@ -178,8 +178,8 @@ fn poll(entries: &mut [PollFd<'_>], time: Option<Duration>) -> Result<(), Connec
     }
 }
 
-/// Pauses between the starts of engines. They grow while engines end sooner than they were waited for: one that works longer than it is
-/// away is worth a quick start.
+/// Pauses between the starts of engines. Each is twice the last one, up to a limit. The shortest follows an engine that worked and ran for
+/// at least as long as the pause before it.
 struct Pause {
     next: Duration,
     last: Duration,

@@ -36,8 +36,9 @@ impl Signals {
                 return Err(io::Error::last_os_error());
             }
             let descriptor = OwnedFd::from_raw_fd(number);
-            if libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before) != 0 {
-                return Err(io::Error::last_os_error());
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
             }
             Ok(Self { descriptor, before })
         }

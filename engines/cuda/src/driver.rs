@@ -7,7 +7,7 @@
 //!
 //! A method is unsafe if a wrong operand could make the GPU or the driver write to memory of this process that something else
 //! uses: copies, fills, kernels and writes of streams. The others name memory of the device, or pages that stay mapped, and the
-//! driver refuses wrong operands. All but `load` and `device` need the context of a device current on this thread, which
+//! driver refuses wrong operands. The methods from `memory_info` on need the context of a device current on this thread, which
 //! `Device::call` ensures.
 
 #![expect(unsafe_code, reason = "calls of the driver, which access memory later: invariant G")]

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use memferry_engine::{
-    Engine, EngineDescription, EngineOptions, Failure, Job as Request, Operations, Pauses, RunError, WorkId,
-    report,
+    Engine, EngineDescription, EngineOptions, Failure, Job as Request, Operations, Pauses, Reports, RunError,
+    WorkId, report,
 };
 use thiserror::Error;
 
@@ -35,6 +35,8 @@ const STREAM_REQUESTS: u32 = 16;
 const PARTS_AHEAD: usize = 2;
 /// VRAM of a stream for copies whose bytes have to be moved twice.
 const BUFFER_BYTES: u64 = 2 << 20;
+/// Failures that are reported one by one.
+const REPORTED_FAILURES: u32 = 20;
 
 /// Gives clients of a memferry service memory of an NVIDIA GPU, and copies between it and their host memory.
 ///
@@ -91,7 +93,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
 enum ServeError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("device {ordinal}: {source}")]
+    #[error("device {ordinal}: {source}; --device names another one")]
     Device { ordinal: i32, source: DeviceError },
     #[error(
         "device {ordinal} ({device}) has {all} bytes of VRAM, fewer than the {wanted} for frames and {buffers} for buffers: name a smaller --memory, or fewer --streams"
@@ -126,7 +128,8 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
         name,
         format_args!("device {ordinal} ({}) is ready, with {memory} bytes for frames", device.name()),
     );
-    Server { device, frames, streams, pauses: Pauses::new() }.serve(engine)
+    let failures = Reports::new(name, REPORTED_FAILURES);
+    Server { device, frames, streams, pauses: Pauses::new(), failures }.serve(engine)
 }
 
 struct Server {
@@ -134,6 +137,7 @@ struct Server {
     frames: Frames,
     streams: Vec<RequestStream>,
     pauses: Pauses,
+    failures: Reports,
 }
 
 impl Server {
@@ -152,7 +156,7 @@ impl Server {
             }
             let mut any = false;
             for stream in &mut self.streams {
-                any |= stream.poll(engine, &self.device);
+                any |= stream.poll(engine, &self.device, &mut self.failures);
             }
             if let Some(code) = self.device.lost() {
                 // What has not ended is ended by the service, once this process and the device's access to memory have.
@@ -230,7 +234,7 @@ impl RequestStream {
     }
 
     /// Goes on with requests whose parts have ended. Returns whether any have.
-    fn poll(&mut self, engine: &mut Engine, device: &Device) -> bool {
+    fn poll(&mut self, engine: &mut Engine, device: &Device, failures: &mut Reports) -> bool {
         if self.requests.is_empty() {
             return false;
         }
@@ -240,6 +244,9 @@ impl RequestStream {
             // The device may still access the memory of this one: it must not be completed while this process lives.
             if result.is_err() && device.lost().is_some() {
                 continue;
+            }
+            if let Err(error) = &result {
+                failures.report(format_args!("a request failed: {error}"));
             }
             let is_it = |running: &Running| running.given.front().is_some_and(|(first, _)| *first == ticket);
             let Some(index) = self.requests.iter().position(is_it) else { continue };
@@ -276,11 +283,9 @@ impl Running {
         match result {
             Ok(()) if self.failure.is_none() => {
                 self.done_bytes += bytes;
-                match self.direction {
-                    Direction::Upward => engine.progress(self.id(), self.done_bytes, false),
-                    Direction::Downward => engine.progress(self.id(), self.done_bytes, true),
-                    Direction::Unclear => {}
-                }
+                // Also where the direction is unclear, which clients are not shown: without reports the service takes the engine for
+                // stalled.
+                engine.progress(self.id(), self.done_bytes, self.direction == Direction::Downward);
             }
             Ok(()) => {}
             Err(error) => self.fail(failure(&error)),

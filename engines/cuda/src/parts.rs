@@ -41,6 +41,7 @@ pub(crate) enum Direction {
     Upward,
     /// The last ones: it goes from the end to the beginning.
     Downward,
+    /// Only of lists and 2-D requests, whose progress clients are not shown.
     Unclear,
 }
 
@@ -162,8 +163,9 @@ impl<'a> Builder<'a> {
         let step = self.buffer.length_bytes();
         let length = from.length_bytes();
         let count = length.div_ceil(step);
+        let is_downward = from.overlaps(to) && to.is_after(from);
         for number in 0..count {
-            let at = step * if to.is_after(from) { count - 1 - number } else { number };
+            let at = step * if is_downward { count - 1 - number } else { number };
             let end = length.min(at + step);
             let middle = self.buffer.part(0..end - at)?;
             self.pieces.push(&from.part(at..end)?, &middle);

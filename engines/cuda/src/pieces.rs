@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! push(from, to) ─ checks ─► copies, of which adjacent ones are one ─┐
-//!                      └───► the memory that they lie in, held once  ┴─► a job
+//!                      └───► the memory that they lie in, held ──────┴─► a job
 //! ```
 //!
 //! A list may have a thousand pieces of some KiB, so each of them must cost little.

@@ -31,7 +31,7 @@ const POLLS_BETWEEN_QUERIES: u32 = 256;
 /// Settings of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Jobs that the driver has at a time; more wait here, where they can be canceled.
+    /// Jobs that the driver has at a time; more wait here, where they can be cancelled.
     pub depth: usize,
     /// Lists whose pieces are shorter than this on average go to the gather kernel. The default was measured with an H200 on PCIe 5, where
     /// batches were slower than the kernel up to it (`./x bench gpu --only manners`).
@@ -88,7 +88,7 @@ struct Running {
     result: Result<(), JobError>,
 }
 
-/// One stream of a device. Jobs begin and end in the order of their submission, and each accepted one that is not canceled completes once.
+/// One stream of a device. Jobs begin and end in the order of their submission, and each accepted one that is not cancelled completes once.
 ///
 /// After the loss of the context every job ends with [`JobError::Lost`]. The memory of those that had begun is kept for good, because
 /// the device may still access it until the process has ended.
@@ -185,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// Jobs that were accepted and have neither completed nor been canceled.
+    /// Jobs that were accepted and have neither completed nor been cancelled.
     pub fn outstanding(&self) -> usize {
         self.waiting.len() + self.running.len()
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use memferry::{Client, Failure, Frame, Grant, Grantee, PeerReason, Queue, RemoteToken, Rights, copy};
@@ -13,8 +12,8 @@ use super::files::peer;
 use super::harness::{SOON, wait_until};
 use super::hostile::Hostile;
 use super::{
-    BOTH, MIB, Node, Way, accept, connected, contents, failure, grant, host, proven_host, refused, two_nodes,
-    user,
+    BOTH, MIB, Node, Way, accept, connected, contents, failure, grant, host, in_place_of_link, proven_host,
+    refused, two_nodes, user,
 };
 
 const DIRECT: Rights = BOTH.union(Rights::DIRECT);
@@ -276,10 +275,9 @@ fn direct_grants_have_their_limits_and_their_end() {
 #[test]
 fn a_hostile_peer_gets_nothing_by_direct_grants() {
     let (mut alpha, mut beta) = two_nodes(Way::Encrypted);
-    drop((alpha.link.take(), beta.link.take()));
+    drop(alpha.link.take());
+    let (listener, config) = in_place_of_link(&mut beta);
     allow(&alpha);
-    let config = memferry_link::Config::load(&beta.service.socket.with_file_name("link.toml")).unwrap();
-    let listener = TcpListener::bind(config.listen.clone().unwrap()).unwrap();
     alpha.start_link();
     let mut hostile = Hostile::meet(&listener, &config);
     let owner = alpha.client();

@@ -5,8 +5,9 @@
 //! ```
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use memferry_service::EngineConfig;
@@ -57,10 +58,15 @@ impl EngineLine {
         let write = || {
             // What a link names is replaced, not the link.
             let path = fs::canonicalize(&self.path)?;
+            if fs::read(&path)? != self.text.as_bytes() {
+                return Err(io::Error::other("it was changed during the measurement; repeat the command"));
+            }
             let draft = path.with_extension(format!("{}.draft", std::process::id()));
+            let about = fs::metadata(&path)?;
             let mut file = fs::File::create_new(&draft)?;
-            let permissions = fs::metadata(&path)?.permissions();
-            let written = file.set_permissions(permissions).and_then(|()| file.write_all(text.as_bytes()));
+            let owned = fchown(&file, Some(about.uid()), Some(about.gid()));
+            let permitted = owned.and_then(|()| file.set_permissions(about.permissions()));
+            let written = permitted.and_then(|()| file.write_all(text.as_bytes()));
             written.and_then(|()| fs::rename(&draft, &path)).inspect_err(|_| {
                 let _ = fs::remove_file(&draft);
             })
@@ -116,6 +122,18 @@ mod tests {
                 fs::remove_file(&path).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn changes_made_meanwhile_are_kept() {
+        let path = file("meanwhile", "[engines]\nprocesses = [\"a user=1\"]\n");
+        let line = EngineLine::find(Some(&path), "a").unwrap();
+        let changed = "[engines]\nprocesses = [\"a user=2\"]\n";
+        fs::write(&path, changed).unwrap();
+        let error = line.write_shortest(65536).unwrap_err().to_string();
+        assert!(error.contains("was changed"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), changed);
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -13,7 +13,7 @@ use toml::Value;
 
 use super::kinds::Kind;
 
-/// Default of `stall-ms`, which is not written then.
+/// Default of `stall-ms`. `written` leaves it out.
 fn default_stall() -> Duration {
     EngineConfig::new("", 0).stall
 }
@@ -89,7 +89,8 @@ fn user_id(text: &str) -> Result<u32, String> {
     }
     match User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
-        _ => Err(format!("there is no user '{text}'")),
+        Ok(None) => Err(format!("there is no user '{text}'")),
+        Err(error) => Err(format!("cannot look up the user '{text}': {error}; give its number")),
     }
 }
 

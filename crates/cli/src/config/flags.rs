@@ -96,7 +96,14 @@ impl<S: Scope> FromArgMatches for Flags<S> {
 fn flag(row: &'static Row, defaults: &Settings) -> Arg {
     let check = |text: OsString| {
         let texts = [text];
-        row.place.set_from_flag(&mut Settings::default(), &texts)?;
+        let mut settings = Settings::default();
+        row.place.set_from_flag(&mut settings, &texts)?;
+        let number = row.place.to_file(&settings).as_integer().and_then(|number| u64::try_from(number).ok());
+        if let (Some(bounds), Some(number)) = (row.bounds, number)
+            && !bounds.contains(number)
+        {
+            return Err(format!("it has to be {bounds}"));
+        }
         let [text] = texts;
         Ok::<_, String>(text)
     };

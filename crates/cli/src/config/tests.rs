@@ -155,6 +155,13 @@ fn the_service_checks_the_bounds_of_rows() {
 }
 
 #[test]
+fn a_flag_out_of_bounds_is_named() {
+    let command = Flags::<Everything>::augment_args(clap::Command::new("serve").no_binary_name(true));
+    let error = command.try_get_matches_from(["--channels", "0"]).unwrap_err().to_string();
+    assert!(error.contains("--channels") && error.contains("it has to be from 1 to 1024"), "{error}");
+}
+
+#[test]
 fn flags_override_the_file() {
     let text = "[service]\nworkers = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n";
     let file = parse(text).unwrap().daemon;

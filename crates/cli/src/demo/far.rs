@@ -98,14 +98,14 @@ impl<'a> Story<'a> {
             Report::Revoked => {}
             other => return Err(unexpected(&other)),
         }
-        self.finish()?;
+        self.finish(&["was revoked", "cancelled"])?;
         refused(&mut self.b, &Order::FetchAgain)?;
         say!("\n4. The CUDA engine is killed while {COPIES} copies are on their way");
         self.shared(Some(CUDA))?;
         let before = self.connected(CUDA, None)?.process;
         self.begin()?;
         self.kill(before)?;
-        self.finish()?;
+        self.finish(&["the engine was reset", "no engine of this service", "was revoked", "cancelled"])?;
         let again = self.connected(CUDA, before)?;
         say!(
             "   The engine is back as process {}. Its memory was lost with its process:",
@@ -151,8 +151,8 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// B waits for its copies.
-    fn finish(&mut self) -> Result<(), CommandError> {
+    /// B waits for its copies. The messages of those that failed must have words of `meant`.
+    fn finish(&mut self, meant: &[&str]) -> Result<(), CommandError> {
         let Report::Finished { done, failed } = self.b.ask(&Order::Finish)? else {
             return Err("B did not wait for its copies".into());
         };
@@ -160,6 +160,9 @@ impl<'a> Story<'a> {
         let mut all = done;
         for (message, count) in failed {
             say!("     {count}: {message}");
+            if !meant.iter().any(|words| message.contains(words)) {
+                return Err(format!("copies of B failed in another way than expected: {message}").into());
+            }
             all += count;
         }
         if all == COPIES { Ok(()) } else { Err(format!("{all} copies ended, of {COPIES}").into()) }

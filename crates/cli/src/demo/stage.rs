@@ -136,7 +136,10 @@ impl Stage {
     /// Copies a program or library to where every user can run it.
     pub(crate) fn take_program(&self, program: &Path) -> Result<PathBuf, CommandError> {
         let failed = |error: io::Error| {
-            format!("cannot copy {}: {error}; `./x demo --engines` builds the engines", program.display())
+            format!(
+                "cannot copy {}: {error}; `./x demo --engines` builds the engines, `./x demo --nodes 2` the link",
+                program.display()
+            )
         };
         let name = program.file_name().ok_or_else(|| format!("{} names no file", program.display()))?;
         let to = self.directory.join(name);
@@ -189,7 +192,7 @@ impl Player {
         command.process_group(0).stdout(Stdio::piped());
         let mut child = command
             .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", stage.executable.display()))?;
+            .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))?;
         let output = child.stdout.take();
         let player = Self { child, lines: lines_of(output), interrupted: Arc::clone(&stage.interrupted) };
         Ok(player)

@@ -185,11 +185,15 @@ fn unbound_ioat(host: &Host<'_>, functions: &[&PciDevice]) -> Step {
         .fold(step.run("# or, for the engine process, and each function:"), Step::run)
 }
 
-/// A finding for each driver of AMD's engines.
+/// A finding for each kind of AMD's engines and its driver.
 pub(super) fn examine_amd(host: &Host<'_>, functions: &[&PciDevice], channels: &Channels) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (driver, group) in by_driver(functions) {
-        let Some(expected) = group.first().and_then(|pci| amd_driver(pci.device)) else { continue };
+    let mut groups: BTreeMap<_, Vec<&PciDevice>> = BTreeMap::new();
+    for pci in functions {
+        let Some(expected) = amd_driver(pci.device) else { continue };
+        groups.entry((pci.driver.as_deref(), expected)).or_default().push(pci);
+    }
+    for ((driver, expected), group) in groups {
         let mut finding = titled("ptdma", &format!("AMD {}", expected.to_uppercase()), &group);
         finding.details.push(format!("driver {}", driver.unwrap_or("none")));
         match driver {

@@ -18,9 +18,9 @@ use crate::doctor::unit::{DROP_IN, drop_ins_set};
 const BUS: &str = "/sys/bus/dsa/devices";
 /// Entries of a new work queue, if the device has so many left.
 const QUEUE_ENTRIES: u64 = 32;
-/// Of the IOMMU's extended capabilities: scalable mode.
+/// The bit for scalable mode in the IOMMU's extended capabilities.
 const SCALABLE_MODE: u32 = 43;
-/// Of the operations that sysfs lists: the second is the batch.
+/// The batch in sysfs's mask of operations.
 const BATCH: u64 = 1 << 1;
 /// The version whose portals are unsafe for users who are not trusted.
 const UNSAFE_VERSION: u64 = 0x100;
@@ -182,7 +182,7 @@ impl Device {
                 .exists(&format!("{folder}/{name}/driver_name"))
                 .then(|| word(&format!("{name}/driver_name"))),
             group: word(&format!("{name}/group_id")),
-            // An administrator's word for it, which is nobody else's business.
+            // An administrator's name may be private: a report holds only that there is one.
             label: machine
                 .excerpt(&format!("{folder}/{name}/name"), 4096, |text| match text.trim() {
                     "" => String::new(),
@@ -490,7 +490,7 @@ fn unseen(address: &str) -> Step {
     .run(format!("sudo dmesg | grep 'idxd {address}'"))
 }
 
-/// Whoever uses the device by another driver loses it.
+/// The commands take the device from the users of the other driver.
 fn other_driver(pci: &PciDevice, driver: &str) -> Step {
     let address = &pci.address;
     let begin =
@@ -498,8 +498,7 @@ fn other_driver(pci: &PciDevice, driver: &str) -> Step {
     if driver == "vfio-pci" {
         // It was bound on purpose.
         let harm = if pci.device == 0x0b25 {
-            " vfio-pci refuses this device since INTEL-SA-01084 unless disable_denylist=1 was set; whoever has it can harm \
-             the machine."
+            " vfio-pci refuses this device since INTEL-SA-01084 unless disable_denylist=1 was set; its user can harm the machine."
         } else {
             ""
         };
@@ -509,7 +508,7 @@ fn other_driver(pci: &PciDevice, driver: &str) -> Step {
         );
         return Step::new("other-driver", why);
     }
-    let why = format!("{begin} Whoever uses it now loses it by these commands: stop that first.");
+    let why = format!("{begin} Its present user loses it by these commands: stop that first.");
     Step::new("other-driver", why)
         .run(format!("echo {address} | sudo tee /sys/bus/pci/drivers/{driver}/unbind"))
         .run(format!("echo | sudo tee /sys/bus/pci/devices/{address}/driver_override"))

@@ -55,7 +55,7 @@ fn examine_group(host: &Host<'_>, vendor: u32, driver: Option<&str>, group: &[&P
         Some("nvidia") => finding.steps.extend(nvidia_steps(host)),
         // It was taken from the driver on purpose, and may be in use.
         Some("vfio-pci") => {
-            let why = "vfio-pci has it, for a virtual machine or another program. Whoever uses it loses it when NVIDIA's \
+            let why = "vfio-pci has it, for a virtual machine or another program. Its user loses it when NVIDIA's \
                        driver gets it: stop that first, and undo what binds it to vfio-pci.";
             finding.steps.push(Step::new("vfio", why));
         }

@@ -70,7 +70,7 @@ impl Identity {
 pub(super) enum Reach {
     /// The engine processes' user, or the asking user if that is not root.
     Open,
-    /// Nobody whom the doctor judges for. Root can open it all the same.
+    /// Neither of them. Root can open it all the same.
     Closed,
 }
 

@@ -1,4 +1,5 @@
-//! I/OAT functions: their PCI ids, and of those that VFIO has the IOMMU groups, what else is in these, and who may open them.
+//! I/OAT functions: their PCI ids; for functions bound to VFIO also their IOMMU groups, with the other devices and the
+//! permissions of each group.
 //!
 //! ```text
 //! function ─► iommu_group ─┬─► other devices of the group
@@ -152,7 +153,7 @@ fn shared_group(host: &Host<'_>, group: &str) -> Option<Step> {
         return Some(Step::new("shared-group", why));
     }
     let why = format!(
-        "{begin} These commands give it to VFIO, too: whoever uses its channels loses them, so stop that first."
+        "{begin} These commands give it to VFIO, too: the user of its channels loses them, so stop that first."
     );
     let mut step = Step::new("shared-group", why);
     for Foreign { address, .. } in &foreign {

@@ -168,7 +168,7 @@ impl Machine {
         }
     }
 
-    /// What a filter leaves of the first `limit` bytes of a file. An attribute that is longer than attributes are has failed.
+    /// What a filter leaves of the first `limit` bytes of a file. If `limit` is that of an attribute, a longer file is a failure.
     pub(super) fn excerpt(
         &self,
         path: &str,
@@ -305,6 +305,7 @@ fn unread(errno: Errno) -> Result<Fact, String> {
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO => Ok(Fact::Absent(())),
         Errno::LOOP => Err("its links lead in a circle".to_owned()),
+        Errno::NOSYS => Err("this needs the system call openat2, of Linux 5.6 and later".to_owned()),
         Errno::ACCESS | Errno::PERM => Err("permission denied".to_owned()),
         other => Err(other.to_string()),
     }

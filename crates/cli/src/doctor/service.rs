@@ -110,7 +110,7 @@ fn memory(host: &Host<'_>) -> String {
         text.filter(is_word).unwrap_or_else(|| "unknown".to_owned())
     };
     let locked = match number(locked).as_str() {
-        "unlimited" => "unlimited".to_owned(),
+        word @ ("unlimited" | "unknown") => word.to_owned(),
         bytes => format!("{bytes} bytes"),
     };
     format!("locked memory, here: {locked}; huge pages of 2 MiB: {}", number(huge))

@@ -4,7 +4,7 @@
 //! Recording ─► sums of rows with a common property ─► Report ─► text, JSON
 //! ```
 //!
-//! Sums saturate, whatever the recording says. Control characters are removed from names.
+//! Sums saturate, whatever the recording says. Names are made safe to print.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use memferry_recording::{Alignment, Caller, Distance, ObjectId, Operation, Recording, Row, shortest_of};
+use memferry_service::printable::printable;
 use serde::Serialize;
 
 use super::estimate::{Basis, Estimate, is_cold};
@@ -122,7 +123,7 @@ impl Report {
 
     /// Adds the command line and how the program ended.
     pub(super) fn add_program(&mut self, words: &[OsString], ended: &Ended) {
-        self.program = words.iter().map(|word| without_controls(&word.to_string_lossy())).collect();
+        self.program = words.iter().map(|word| printable(&word.to_string_lossy())).collect();
         self.exit_code = ended.exit_code();
         (self.seconds, self.cpu_seconds) = (ended.elapsed.as_secs_f64(), ended.cpu.as_secs_f64());
     }
@@ -194,17 +195,12 @@ impl From {
         });
         let function = symbols.as_ref().and_then(|symbols| symbols.name(caller.address));
         Self {
-            object: object.map(|object| without_controls(&String::from_utf8_lossy(&object.name))),
+            object: object.map(|object| printable(&String::from_utf8_lossy(&object.name))),
             address: Some(caller.address),
-            function: function.map(|name| without_controls(&name)),
+            function: function.map(|name| printable(&name)),
             sum,
         }
     }
-}
-
-/// Replaces control characters, which a terminal would interpret.
-fn without_controls(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn operation_name(operation: Operation) -> &'static str {
@@ -238,6 +234,9 @@ fn distance_name(distance: Distance) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::process::ExitStatus;
+    use std::time::Duration;
+
     use memferry_recording::Kind;
 
     use super::*;
@@ -272,7 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn names_have_no_control_characters() {
-        assert_eq!(without_controls("a\u{1b}[2J\u{9b}b\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
+    fn names_control_no_terminal() {
+        let mut report = Report::new(&recording(), None, 0);
+        let ended = Ended { status: ExitStatus::default(), elapsed: Duration::ZERO, cpu: Duration::ZERO };
+        report.add_program(&["a\u{1b}[2J\u{202e}b\n".into()], &ended);
+        assert_eq!(report.program, ["a\\u{1b}[2J\\u{202e}b\\n"]);
     }
 }

@@ -29,7 +29,7 @@ impl Threshold {
         Self::over(name, measurements.iter().map(value).collect())
     }
 
-    /// A threshold that was measured so.
+    /// The threshold with these measured values.
     pub(super) fn over(name: &'static str, mut measured: Vec<u64>) -> Self {
         measured.sort_unstable();
         let median = measured.get(measured.len() / 2).copied().unwrap_or_default();

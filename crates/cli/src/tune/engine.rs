@@ -5,8 +5,8 @@
 //! a service ◄─ PROGRAM  ◄─ copies ─┴─► medians ─► length, three to seven times ─► agreement ─► shortest= in the configuration
 //! ```
 //!
-//! Both services are processes of this command, as `memferry serve` starts them. One copy at a time is measured, of memory that is in no
-//! cache: what a client waits for it.
+//! Both services are processes of this command, as `memferry serve` starts them. Copies run one at a time, in memory that is in no
+//! cache; their time is the client's wait.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -64,7 +64,9 @@ pub(super) fn run(arguments: &Arguments, name: &str) -> Result<(), CommandError>
     let mut contest = Contest::start(name, &arguments.program, workers)?;
     let mut lengths = Vec::new();
     let length = loop {
-        lengths.push(contest.pays_from()?);
+        // Ctrl-C also ends the services and the program, whose loss is then no error of theirs.
+        let length = contest.pays_from().or_else(|error| contest.check_interrupted().and(Err(error)));
+        lengths.push(length?);
         let length = Threshold::over("shortest", lengths.clone());
         if length.is_certain() || lengths.len() == agreement::MOST {
             break length;
@@ -92,8 +94,8 @@ pub(super) fn run(arguments: &Arguments, name: &str) -> Result<(), CommandError>
     }
     let Some(bytes) = shortest_bytes else {
         return Err(format!(
-            "engine '{name}' is slower than the service's workers with every length up to {}, so nothing was written",
-            Bytes(POOL)
+            "engine '{name}' is slower than the service's workers with the longest copies that it performs, so nothing was written; \
+             to use it all the same, set shortest= in its line"
         )
         .into());
     };
@@ -279,7 +281,8 @@ impl Side {
         Ok(())
     }
 
-    /// The time of one copy, of several made one after the other, and who made the last one that the engine did not.
+    /// Mean time of copies made one after the other; and `External` if the engine made all of them, else the kind of another engine that
+    /// made one.
     fn time(&mut self, bytes: u64) -> Result<(Duration, EngineKind), CommandError> {
         let Some([source, destination]) = &self.frames else { return Err("no frames".into()) };
         let count = (ROUND_BYTES / bytes).max(1);

@@ -155,6 +155,21 @@ fn a_killed_engine_comes_back_with_its_frames() {
 }
 
 #[test]
+fn a_request_cancelled_early_is_not_begun() {
+    let service = FakeService::start("cancelled");
+    let mut keeper = service.keeper();
+    let mut engine = service.engine();
+    keeper.next_frame();
+    engine.peer.next_frame();
+    register(ONE, &mut keeper, Some(&mut engine.peer), b"first");
+    let destination = register(TWO, &mut keeper, Some(&mut engine.peer), b"-----");
+    assert_eq!(engine.copy(ONE, TWO, 1), Ok(()));
+    assert_eq!(engine.cancelled_copy(ONE, TWO, 5), Err(Failure::Cancelled));
+    assert_eq!(read(&destination), *b"f----");
+    assert_eq!(engine.copy(ONE, TWO, 5), Ok(()));
+}
+
+#[test]
 fn no_event_is_taken_between_fork_and_attaching() {
     let service = FakeService::start("between");
     let mut keeper = service.keeper();
@@ -250,6 +265,19 @@ fn a_refused_engine_ends_with_the_reason() {
     keeper.refuse(Refusal { kind: RefusalKind::Argument, message });
     assert!(keeper.is_closed());
     assert_eq!(service.exit_status(), Some(FAILED));
+    assert!(!service.has_connection(), "it was tried again");
+}
+
+#[test]
+fn a_keeper_that_is_refused_ends_when_asked() {
+    let service = FakeService::start("taken");
+    let mut keeper = service.accept();
+    keeper.command();
+    // The signal is there when the keeper begins to wait.
+    service.terminate(&keeper);
+    let message = "engine copies is connected already".to_owned();
+    keeper.refuse(Refusal { kind: RefusalKind::System, message });
+    assert_eq!(service.exit_status(), Some(0));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::ClientEnd;
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Descriptor, Engine, Failure, Handle, Operation, Region, SessionId};
+use memferry_transfer::{Descriptor, Engine, Failure, Handle, Operation, Region, SessionId, Ticket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -114,6 +114,12 @@ impl FakeService {
         let wake = layout.wake_word(&service).unwrap();
         let broker = ExternalEngine::new(description, (end, wake), (4, 4), TIME);
         Attached { peer, broker }
+    }
+
+    /// Whether a connection waits to be accepted.
+    pub(crate) fn has_connection(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&now)).unwrap() > 0
     }
 
     /// Asks the keeper to end in order.
@@ -224,17 +230,41 @@ impl Attached {
         &mut self,
         operation: impl FnOnce(ExternalFrame) -> Operation<Region<ExternalFrame>>,
         frame: Handle,
-    ) {
+    ) -> Ticket {
         let frame = ExternalFrame { handle: frame, length: PAGE, is_writable: true, is_own: false };
-        self.broker.post(Descriptor::new(0, operation(frame)).unwrap()).unwrap();
+        let ticket = self.broker.post(Descriptor::new(0, operation(frame)).unwrap()).unwrap();
         self.broker.ring_doorbell();
+        ticket
+    }
+
+    fn submit_copy(&mut self, from: Handle, to: Handle, length: u64) -> Ticket {
+        let to = ExternalFrame { handle: to, length: PAGE, is_writable: true, is_own: false };
+        let part = |frame| Region::new(frame, 0, length).unwrap();
+        self.submit(|from| Operation::Copy { source: part(from), destination: part(to), length }, from)
     }
 
     /// Copies the beginning of one frame to another.
     pub(crate) fn copy(&mut self, from: Handle, to: Handle, length: u64) -> Result<(), Failure> {
-        let to = ExternalFrame { handle: to, length: PAGE, is_writable: true, is_own: false };
-        let part = |frame| Region::new(frame, 0, length).unwrap();
-        self.submit(|from| Operation::Copy { source: part(from), destination: part(to), length }, from);
+        self.submit_copy(from, to, length);
+        self.result()
+    }
+
+    /// The same, cancelled before the engine's process, which stands still meanwhile, can take it.
+    pub(crate) fn cancelled_copy(&mut self, from: Handle, to: Handle, length: u64) -> Result<(), Failure> {
+        let process = self.peer.process;
+        rustix::process::kill_process(process, Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", process.as_raw_nonzero());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+        let ticket = self.submit_copy(from, to, length);
+        self.broker.cancel(ticket);
+        rustix::process::kill_process(process, Signal::CONT).unwrap();
+        self.result()
+    }
+
+    /// How the request submitted last ended.
+    fn result(&mut self) -> Result<(), Failure> {
         let end = Instant::now() + TIME;
         let mut completions = Vec::new();
         while completions.is_empty() {

@@ -84,11 +84,11 @@ const _: () = assert!(
 pub enum LoadError {
     #[error("cannot load {}: {reason}; install the NVIDIA driver, or name its library", path.display())]
     Missing { path: PathBuf, reason: String },
-    #[error("{} is not the library of a CUDA driver: it has no {symbol}", path.display())]
+    #[error("{} is not the library of a CUDA driver: it has no {symbol}; name the driver's, usually libcuda.so.1", path.display())]
     Foreign { path: PathBuf, symbol: &'static str },
     #[error("the driver supports CUDA {}.{}, but 12.0 is needed; install a later driver", found / 1000, found % 1000 / 10)]
     Old { found: i32 },
-    #[error("the driver has no {symbol}")]
+    #[error("the driver has no {symbol}; install another version of it")]
     NoFunction { symbol: &'static str },
     #[error(transparent)]
     Call(#[from] CallError),

@@ -18,14 +18,14 @@ fn fill(memory: &Arc<memferry_engine_cuda::Vram>) -> Job {
 }
 
 #[test]
-fn only_waiting_jobs_can_be_canceled() {
+fn only_waiting_jobs_can_be_cancelled() {
     let (fake, device) = stage("");
     let memory = vram(&device, 4096);
     let mut stream = Stream::open(&device, Settings { depth: 2, ..Settings::default() }).expect("it opens");
     fake.set("hold");
     let tickets: Vec<Ticket> = (0..5).map(|_| stream.submit(fill(&memory)).expect("it is right")).collect();
-    let canceled: Vec<bool> = tickets.iter().map(|ticket| stream.cancel(*ticket)).collect();
-    assert_eq!(canceled, [false, false, true, true, true]);
+    let cancelled: Vec<bool> = tickets.iter().map(|ticket| stream.cancel(*ticket)).collect();
+    assert_eq!(cancelled, [false, false, true, true, true]);
     assert!(!stream.cancel(tickets[2]), "once only");
     assert_eq!(stream.outstanding(), 2);
     fake.set("go");
