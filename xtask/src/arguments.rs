@@ -58,12 +58,11 @@ pub(crate) enum Command {
     C(C),
     /// Build Debian packages of everything, and check them with lintian.
     ///
-    /// Builds memferry, libmemferry0, libmemferry-dev, memferry-dkms and python3-memferry below
-    /// target/package/debian. Needs no root. `apt install ./memferry_*.deb` installs the service and
-    /// the command; docs/install.md has every way.
+    /// Builds them below target/package/debian. Needs no root. `apt install ./memferry_*.deb` installs the
+    /// service and the command; docs/install.md lists the packages.
     #[command(verbatim_doc_comment)]
     Package,
-    /// Build and install the command, the C library, manual pages and units below a prefix.
+    /// Build and install the command, the C libraries, engines, manual pages and units below a prefix.
     ///
     /// Installs nothing elsewhere, and enables no unit. systemd finds the units below /usr/local and
     /// /usr.
@@ -96,7 +95,9 @@ pub(crate) enum Command {
     ///                  policy       latencies, shares, limits
     ///                  preload      calls, programs
     ///                  fileserver   cold, hot, discarding
-    ///                  remote       reads, latency, files
+    ///                  gpu          long, pieces, first, tenants, manners, detours
+    ///                  hostile      an attack's name, one-worker, two-workers
+    ///                  remote       reads, latency, channels, engines, files
     ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
     ///   --page FILE    also puts them into FILE, between <!-- rows of GROUP --> and <!-- end of GROUP -->;
@@ -282,7 +283,7 @@ pub(crate) struct Install {
 
 #[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// n810, v9fs, systemd, ioat, dsa, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
+    /// n810, v9fs, systemd, ioat, dsa, roce, zcu102, zcu102-debug, x86, raspi3b, raspi2b, smdkc210 or newer.
     #[arg(value_name = "MACHINE")]
     pub(crate) machine: String,
 }

@@ -27,7 +27,7 @@ const FRESH: Duration = Duration::from_millis(900);
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Socket of the service.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::service_path())]
     socket: PathBuf,
     /// Where to serve the page: 127.0.0.1:PORT, or unix:PATH for a proxy. Port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9465")]

@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH", default_value = "/")]
     root: PathBuf,
     /// Socket of the service.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::service_path())]
     socket: PathBuf,
 }
 

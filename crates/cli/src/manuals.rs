@@ -212,11 +212,11 @@ fn page(command: &Command, above: Option<&str>) -> Result<String, CommandError> 
 
 /// Defaults that depend on the user who writes the pages, in words.
 fn with_places_in_words(command: &Command) -> Command {
-    let path = socket::default_path();
+    let path = socket::service_path();
     command.clone().mut_args(|argument| {
         let here = argument.get_default_values().iter().any(|value| *value == path.as_os_str());
         if here {
-            argument.default_value("memferry.sock in $XDG_RUNTIME_DIR, or in /run for root")
+            argument.default_value("memferry.sock in $XDG_RUNTIME_DIR, if it is there, else in /run")
         } else {
             argument
         }

@@ -24,7 +24,7 @@ pub(crate) use scrape::Scraper;
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Socket of the service.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::service_path())]
     socket: PathBuf,
     /// Serve the metrics over HTTP until a signal, on 127.0.0.1:PORT or unix:PATH.
     #[arg(long, value_name = "ADDRESS")]

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     flags: Flags<Policies>,
     /// Socket of the service.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::service_path())]
     socket: PathBuf,
     /// Print JSON.
     #[arg(long)]

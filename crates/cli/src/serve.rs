@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     no_config: bool,
     #[command(flatten)]
     flags: Flags<Everything>,
-    /// Do not confine the process with seccomp.
+    /// Do not confine the service's processes with seccomp and Landlock.
     #[arg(long, conflicts_with = "sandbox")]
     no_sandbox: bool,
     /// Stop when the process that started this one ends.

@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     node: Option<NodeName>,
     /// Socket of the service.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::service_path())]
     socket: PathBuf,
 }
 

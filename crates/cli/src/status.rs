@@ -25,7 +25,7 @@ use table::{Line, Snapshot};
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Socket of the service.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::service_path())]
     socket: PathBuf,
     /// Print JSON; with --watch, one object per line.
     #[arg(long)]

@@ -8,7 +8,7 @@
 //! The device uses the addresses of this process (shared virtual memory), so a frame needs no mapping of its own: its pages are made
 //! present ahead, and one that is absent all the same ends its descriptor early. The engine touches the page, and has the device go on.
 //!
-//! Invariant D: a descriptor names only memory of a job that the engine holds, and the queue's own records and lists; a job is
+//! Invariant Q: a descriptor names only memory of a job that the engine holds, and the queue's own records and lists; a job is
 //! completed when the device has nothing of it any more. If that cannot be known, the process ends, which takes its memory from the device.
 //!
 //! [`Kernel`] has what the kernel does. The program uses [`Linux`]; tests put a model of the device behind it. Only `linux` has unsafe code.

@@ -184,7 +184,7 @@ const SERVICE: &[Row] = &[
         key: "sandbox",
         flag: "sandbox",
         unit: "BOOL",
-        help: "Whether to confine the process with seccomp after its start",
+        help: "Whether to confine the service's processes with seccomp and Landlock",
         default: None,
         bounds: None,
         place: &Place::<bool>(|settings| &mut settings.daemon.sandbox),

@@ -158,7 +158,7 @@ impl Far {
             let what = if writes { "written" } else { "read" };
             return Err(format!("what the token names cannot be {what}: its owner did not grant that").into());
         }
-        let path = arguments.socket.clone().unwrap_or_else(socket::default_path);
+        let path = arguments.socket.clone().unwrap_or_else(socket::service_path);
         let mover = Mover::open(Some(&path))?;
         let node = token.node;
         let remote = mover.client().accept_remote(token);

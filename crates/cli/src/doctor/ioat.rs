@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! function ─► iommu_group ─┬─► other devices of the group
-//!                          └─► /dev/vfio/GROUP ─► one rule and one drop-in for the groups of all functions
+//!                          └─► /dev/vfio/GROUP ─► one rule for the groups of all functions
 //! ```
 //!
 //! What shares a group with a function can be what the machine needs to run, such as its network card: commands take only
@@ -13,12 +13,9 @@ use crate::doctor::INTEL;
 use crate::doctor::finding::{Step, shortened};
 use crate::doctor::host::{ENGINE_USER, Host, PciDevice, Reach, is_address};
 use crate::doctor::machine::Node;
-use crate::doctor::unit::{DROP_IN, LOCKED};
 
 /// Base class of devices of a group that VFIO does not mind: bridges.
 const BRIDGE: u32 = 0x06;
-/// Drop-ins of the unit that runs the engine.
-const FOLDER: &str = "/etc/systemd/system/memferry-engine-ioat@.service.d";
 
 /// The version of an I/OAT function.
 pub(super) fn ioat_version(device: u32) -> Option<&'static str> {
@@ -204,26 +201,19 @@ fn others_node(path: &str, node: &Node) -> Step {
     Step::new("others-node", why)
 }
 
-/// One rule and one drop-in for all groups, also for those that can be opened: the files hold nothing else.
+/// One rule for all groups, also for those that can be opened: the file holds nothing else. The unit allows the devices and has no limit of
+/// locked memory.
 fn closed_node(path: &str, node: &Node, groups: &[&str]) -> Step {
     let Node { uid, gid, mode, .. } = node;
     let why = format!(
         "Only user {uid} and group {gid} may open {path} (mode {mode:04o}). A rule gives the groups of these functions to \
-         {ENGINE_USER}. The engine's unit also needs memory to pin and the devices. Look again after other cards were \
-         added: the kernel may number groups anew."
+         {ENGINE_USER}. Look again after other cards were added: the kernel may number groups anew."
     );
     let rule = format!(
         "SUBSYSTEM==\"vfio\", KERNEL==\"{}\", GROUP=\"{ENGINE_USER}\", MODE=\"0660\"",
         groups.join("|")
     );
-    let allowed: String = groups.iter().map(|group| format!("DeviceAllow=/dev/vfio/{group} rw\\n")).collect();
     Step::new("closed-node", why)
         .run(format!("echo '{rule}' | sudo tee /etc/udev/rules.d/70-memferry-vfio.rules"))
         .run("sudo udevadm control --reload && sudo udevadm trigger --subsystem-match=vfio")
-        .run(format!("sudo mkdir -p {FOLDER}"))
-        .run(format!(
-            "printf '[Service]\\nPrivateDevices=no\\nDevicePolicy=closed\\nDeviceAllow=/dev/vfio/vfio rw\\n{allowed}\
-             {LOCKED}\\n' | sudo tee {FOLDER}/{DROP_IN}"
-        ))
-        .run("sudo systemctl daemon-reload")
 }

@@ -5,7 +5,7 @@ use crate::doctor::host::Host;
 /// The name of the drop-ins whose commands the doctor prints. The examples have other names, so that the commands
 /// overwrite nothing that an administrator wrote.
 pub(super) const DROP_IN: &str = "doctor.conf";
-/// Locked memory for the frames of clients: the service with its module needs it, and a VFIO engine.
+/// Locked memory for the frames of clients: the service with its module needs it.
 pub(super) const LOCKED: &str = "LimitMEMLOCK=4G";
 const DROP_IN_BYTES: usize = 64 << 10;
 

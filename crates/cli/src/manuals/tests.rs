@@ -124,7 +124,7 @@ fn pages_link_to_pages_that_exist() {
 
 #[test]
 fn defaults_do_not_depend_on_the_user() {
-    let path = socket::default_path().display().to_string();
+    let path = socket::service_path().display().to_string();
     for (name, page) in pages(crate::Cli::command()).unwrap() {
         assert!(!page.contains(&format!("[default: {path}]")), "{name}");
     }

@@ -1,6 +1,6 @@
 //! A portal of a work queue, mapped.
 
-#![expect(unsafe_code, reason = "a mapped portal: invariant D")]
+#![expect(unsafe_code, reason = "a mapped portal: invariant Q")]
 
 use std::fs::File;
 use std::io;

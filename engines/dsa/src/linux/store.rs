@@ -2,7 +2,7 @@
 //!
 //! ENQCMD was never executed: it needs a CPU, a device and a kernel that give the process an address space on it.
 
-#![expect(unsafe_code, reason = "instructions without an intrinsic: invariant D")]
+#![expect(unsafe_code, reason = "instructions without an intrinsic: invariant Q")]
 
 /// Which of the instructions this CPU has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,7 +41,7 @@ mod x86 {
     ///
     /// # Safety
     /// The CPU has MOVDIR64B, or a trap may end the process. `to` is a multiple of 64, and its 64 bytes may be written. If they are a portal, the descriptor names only
-    /// memory that the device may use until its record is written (D).
+    /// memory that the device may use until its record is written (Q).
     pub(in super::super) unsafe fn movdir64b(to: *mut u8, line: &Line) {
         // SAFETY: the caller's promise. The source is a whole line. The store is weakly ordered, so the fence makes the records and
         // lists that were written before visible first.
