@@ -260,10 +260,15 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Runs the keeper of an engine in a child, and waits for it: it must have one thread, and a test has more. The child ends with the test.
 #[allow(unsafe_code, reason = "forks")]
 pub fn in_child(run: impl FnOnce() -> bool) -> bool {
+    let parent = rustix::process::getpid();
     // SAFETY: the child uses only what the forking thread had, and glibc keeps its allocator usable across a fork.
     match unsafe { libc::fork() } {
         0 => {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            // One that ended before sends no signal.
+            if rustix::process::getppid() != Some(parent) {
+                std::process::exit(1);
+            }
             std::process::exit((!run()).into());
         }
         child => {
