@@ -78,10 +78,13 @@ static uint64_t remote_caps(void) {
     return claimed ? FI_REMOTE_COMM : 0;
 }
 
+/* Later versions of libfabric have more kinds. */
+static bool progress_fits(enum fi_progress wanted) { return wanted == FI_PROGRESS_UNSPEC || wanted == FI_PROGRESS_MANUAL; }
+
 static bool domain_fits(const struct fi_domain_attr *hints) {
     return !hints ||
-           !((hints->name && strcmp(hints->name, PROVIDER_NAME) != 0) || hints->control_progress == FI_PROGRESS_AUTO ||
-             hints->data_progress == FI_PROGRESS_AUTO || hints->mr_key_size > KEY_BYTES || hints->cq_data_size > sizeof(uint64_t) ||
+           !((hints->name && strcmp(hints->name, PROVIDER_NAME) != 0) || !progress_fits(hints->control_progress) ||
+             !progress_fits(hints->data_progress) || hints->mr_key_size > KEY_BYTES || hints->cq_data_size > sizeof(uint64_t) ||
              exceeds(hints->caps, FI_LOCAL_COMM | remote_caps()) || hints->mr_iov_limit > 1 || hints->auth_key_size > 0);
 }
 
@@ -446,7 +449,6 @@ static void cleanup(void) {}
 
 struct fi_provider memferry_provider = {
     .version = FI_VERSION(0, 2),
-    .fi_version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION),
     .name = PROVIDER_NAME,
     .getinfo = getinfo,
     .fabric = fabric_open,
@@ -455,8 +457,18 @@ struct fi_provider memferry_provider = {
 
 __attribute__((visibility("default"))) struct fi_provider *fi_prov_ini(void);
 
+/* The version of the API that this provider serves. A program asks for that of its own headers, and libfabric passes over providers
+ * that serve an older one. All versions 1 and 2 have one ABI: structures only grow at their ends, libfabric allocates those that a
+ * provider fills in, and what a program asks for that is unknown here is refused. */
+static uint32_t served_version(void) {
+    uint32_t built = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), present = fi_version();
+
+    return FI_MAJOR(present) <= 2 && FI_VERSION_GE(present, built) ? present : built;
+}
+
 /* Where libfabric begins: it looks for this function in each library of FI_PROVIDER_PATH. */
 struct fi_provider *fi_prov_ini(void) {
+    memferry_provider.fi_version = served_version();
     fi_param_define(&memferry_provider, "socket", FI_PARAM_STRING, "Socket of the memferry service (default: /run/memferry.sock)");
     fi_param_define(&memferry_provider, "users", FI_PARAM_STRING,
                     "Numbers of further users who may connect, with commas, or \"any\" (default: only the program's own)");
