@@ -14,6 +14,7 @@
 //!                provider_wire      provider for libfabric             messages as a second reading has them, each once
 //! another node   link_message       messages                           within the limits, and another round trip
 //!                link_secure        handshake, encrypted connection    no stranger is a peer; messages as sent, in order, no others
+//!                link_channel       thread of channels                 slots as a second reading has them, within the credit
 //!                link_status        its status                         whole lines, labels and numbers
 //! an engine      engine_process     ExternalEngine                     each job once, none before the engine let go
 //! a guest        pci_device         PCI shell and I/OAT model          whole replies, no byte outside the windows
@@ -46,6 +47,7 @@ mod fault_schedule;
 mod geometry;
 mod honest;
 mod input;
+mod link_channel;
 mod link_config;
 mod link_message;
 mod link_secure;
@@ -72,6 +74,7 @@ pub use dsa_device::dsa_device;
 pub use engine_process::engine_process;
 pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;
+pub use link_channel::link_channel;
 pub use link_config::{is_link_config, link_config};
 pub use link_message::link_message;
 pub use link_secure::link_secure;

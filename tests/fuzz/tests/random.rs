@@ -56,7 +56,7 @@ macro_rules! targets {
 
 targets! {
     bulk_receiver bulk_relay bulk_request client_answer client_completion control_message doctor_files doctor_report dsa_device
-    engine_process fault_schedule geometry link_config link_message link_secure link_status ninep_message pci_device
+    engine_process fault_schedule geometry link_channel link_config link_message link_secure link_status ninep_message pci_device
     pci_socket
     #[cfg_attr(not(has_libfabric), ignore = "the headers of libfabric are not installed")]
     provider_wire
