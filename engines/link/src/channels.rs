@@ -12,6 +12,7 @@
 
 mod clients;
 mod slowness;
+mod stage;
 mod steps;
 mod waiting;
 
@@ -40,6 +41,7 @@ use crate::report::Rare;
 use crate::strangers::Stranger;
 use crate::threads::spawn;
 
+pub use self::stage::Stage;
 pub(crate) use self::steps::Teller;
 
 /// Channels of one connection that each side may have opened.
@@ -240,28 +242,37 @@ impl State {
     fn run(&mut self, news: &Receiver<News>, bell: &OwnedFd) {
         let mut looked = Instant::now();
         loop {
-            let mut any = false;
-            for _ in 0..NEWS {
-                match news.try_recv() {
-                    Ok(one) => self.handle(one),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
-                }
-                any = true;
-            }
-            any |= self.take_told();
             let looks = looked.elapsed() >= LIVENESS;
             if looks {
                 looked = Instant::now();
-                self.forget_gone();
-                self.slowness.forget(looked);
-                self.count();
             }
-            any |= self.carry_all(looks);
-            if !any {
-                self.wait(bell);
+            match self.round(news, looks) {
+                None => return,
+                Some(true) => {}
+                Some(false) => self.wait(bell),
             }
         }
+    }
+
+    /// Deals with a part of all that there is, and with clients that may be gone if `looks`. Returns whether there was anything; `None`
+    /// if no more news can come.
+    fn round(&mut self, news: &Receiver<News>, looks: bool) -> Option<bool> {
+        let mut any = false;
+        for _ in 0..NEWS {
+            match news.try_recv() {
+                Ok(one) => self.handle(one),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return None,
+            }
+            any = true;
+        }
+        any |= self.take_told();
+        if looks {
+            self.forget_gone();
+            self.slowness.forget(Instant::now());
+            self.count();
+        }
+        Some(any | self.carry_all(looks))
     }
 
     fn handle(&mut self, news: News) {

@@ -39,6 +39,8 @@ mod traffic;
 mod turns;
 mod ucx;
 
+#[doc(hidden)]
+pub use channels::Stage;
 pub use config::{Config, ConfigError, KeyPair, Peer};
 pub use connections::{Greeting, UcxPeer};
 pub use engine::{Arguments, Error, Options, Task, execute, run};

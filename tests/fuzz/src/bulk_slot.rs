@@ -185,11 +185,16 @@ impl Hostile {
         loop {
             let packet = conduit::receive(self.socket.as_fd(), false).expect("a packet with memory");
             if let [memory] = &packet.descriptors[..] {
-                let mapping = Mapping::shared(memory.as_fd(), MEMORY_BYTES as usize, Access::ReadOnly, 4096);
-                self.theirs = MappedWords::new(mapping.expect("memory of an end"));
+                self.take_memory(memory);
                 return packet.bytes;
             }
         }
+    }
+
+    /// Maps the other end's memory.
+    pub(crate) fn take_memory(&mut self, memory: &OwnedFd) {
+        let mapping = Mapping::shared(memory.as_fd(), MEMORY_BYTES as usize, Access::ReadOnly, 4096);
+        self.theirs = MappedWords::new(mapping.expect("memory of an end"));
     }
 
     pub(crate) fn load(&self, index: usize) -> u64 {

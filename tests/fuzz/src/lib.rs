@@ -11,8 +11,10 @@
 //! another end    bulk_receiver      Receiver and Sender                messages as a second reading has them, no unread slot overwritten
 //!                bulk_relay         relay of a link                    slots as a second reading has them, never more than is under way
 //!                bulk_request       requests to a link                 taken if a second reading takes them
+//!                provider_wire      provider for libfabric             messages as a second reading has them, each once
 //! another node   link_message       messages                           within the limits, and another round trip
 //!                link_secure        handshake, encrypted connection    no stranger is a peer; messages as sent, in order, no others
+//!                link_channel       thread of channels                 slots as a second reading has them, within the credit
 //!                link_status        its status                         whole lines, labels and numbers
 //! an engine      engine_process     ExternalEngine                     each job once, none before the engine let go
 //! a guest        pci_device         PCI shell and I/OAT model          whole replies, no byte outside the windows
@@ -28,7 +30,7 @@
 //!
 //! libFuzzer calls them through `fuzz_targets/`; `tests/corpus.rs` replays the committed seeds on stable Rust. A body accepts
 //! any input: missing bytes are zero. Most use no file, process or socket. Memory is of memfds where the code under test wants that; the targets
-//! of clients, links and pci_socket have sockets of their own, and doctor_files a folder in the temporary one.
+//! of clients, links, provider_wire and pci_socket have sockets of their own, and doctor_files a folder in the temporary one.
 
 mod bulk_receiver;
 mod bulk_relay;
@@ -45,6 +47,7 @@ mod fault_schedule;
 mod geometry;
 mod honest;
 mod input;
+mod link_channel;
 mod link_config;
 mod link_message;
 mod link_secure;
@@ -53,6 +56,7 @@ mod ninep_message;
 mod pci_device;
 mod pci_socket;
 mod played_service;
+mod provider_wire;
 mod request_slot;
 mod ring_reader;
 mod sdma_device;
@@ -70,6 +74,7 @@ pub use dsa_device::dsa_device;
 pub use engine_process::engine_process;
 pub use fault_schedule::fault_schedule;
 pub use geometry::geometry;
+pub use link_channel::link_channel;
 pub use link_config::{is_link_config, link_config};
 pub use link_message::link_message;
 pub use link_secure::link_secure;
@@ -77,6 +82,7 @@ pub use link_status::link_status;
 pub use ninep_message::ninep_message;
 pub use pci_device::pci_device;
 pub use pci_socket::pci_socket;
+pub use provider_wire::provider_wire;
 pub use request_slot::request_slot;
 pub use ring_reader::ring_reader;
 pub use sdma_device::sdma_device;

@@ -38,9 +38,10 @@ fn run(body: fn(&[u8])) {
 }
 
 macro_rules! targets {
-    ($($target:ident)*) => {
+    ($($(#[$attribute:meta])? $target:ident)*) => {
         $(
             #[test]
+            $(#[$attribute])?
             fn $target() {
                 run(fuzz::$target);
             }
@@ -55,6 +56,9 @@ macro_rules! targets {
 
 targets! {
     bulk_receiver bulk_relay bulk_request client_answer client_completion control_message doctor_files doctor_report dsa_device
-    engine_process fault_schedule geometry link_config link_message link_secure link_status ninep_message pci_device pci_socket
+    engine_process fault_schedule geometry link_channel link_config link_message link_secure link_status ninep_message pci_device
+    pci_socket
+    #[cfg_attr(not(has_libfabric), ignore = "the headers of libfabric are not installed")]
+    provider_wire
     request_slot ring_reader sdma_device service_config
 }

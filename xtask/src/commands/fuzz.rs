@@ -82,7 +82,8 @@ fn run_each(work: &Work, targets: &[String], seconds: u32) -> Result<(), Failure
 /// Sets up what fuzzing needs; returns the name of the toolchain.
 fn prepare(work: &Work) -> Result<String, Failure> {
     work.setup.rust(&[])?;
-    work.setup.tools(&[debian::CPP_COMPILER])?;
+    // Without the headers a target has nothing to fuzz.
+    work.setup.tools(&[debian::CPP_COMPILER, debian::LIBFABRIC_HEADERS])?;
     let nightly = work.setup.nightly(&["rust-src"])?;
     work.setup.cargo_tool("cargo-fuzz")?;
     work.setup.crates_of(FUZZ)?;

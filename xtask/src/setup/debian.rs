@@ -114,6 +114,9 @@ pub(crate) const LIBFABRIC: &[Tool] = &[
     Tool::program("make", "make"),
     Tool::program("pkg-config", "pkg-config"),
 ];
+/// What the provider for libfabric is compiled with.
+pub(crate) const LIBFABRIC_HEADERS: &[Tool] =
+    &[Tool::file("libfabric-dev", "/usr/include/rdma/providers/fi_prov.h")];
 /// Open MPI, which uses libfabric, and Python programs that use Open MPI.
 pub(crate) const OPEN_MPI: &[Tool] = &[
     Tool::program("openmpi-bin", "mpirun.openmpi"),
