@@ -92,6 +92,7 @@ pub use service_config::{is_service_config, service_config};
 #[allow(dead_code, unused_imports, unused_macros, reason = "the command uses all of it")]
 #[path = "../../../crates/cli/src/output.rs"]
 mod output;
+#[allow(dead_code, reason = "the command uses all of it")]
 #[path = "../../../crates/cli/src/socket.rs"]
 mod socket;
 
