@@ -101,6 +101,10 @@ fn readme_takes_the_newest_of_each_peer() {
         for what in &names {
             let mut row = entry(libc::SECTION, &format!("{what}, against {peer}"), Some(gain));
             row["comparison"]["peer"] = peer.into();
+            if *what == "cold copy, 32 MiB" && peer == "glibc 2" {
+                row["value"] = 1.1.into();
+                row["holds"] = false.into();
+            }
             rows.push(row);
         }
     }
@@ -112,11 +116,11 @@ fn readme_takes_the_newest_of_each_peer() {
     }
     let table = readme(&serde_json::json!({ "machine": "m", "rows": rows }).to_string()).unwrap().unwrap();
     for line in [
-        "| cold copy of 64 KiB, 2 MiB, 32 MiB by one CPU, against glibc 2 | 1.50, 1.50, 1.50 times as fast |",
-        "| zeroing cold memory, 64 KiB and more, against glibc 2 | 1.50 to 1.50 times as fast |",
+        "| cold copy of 64 KiB, 2 MiB, 32 MiB by one CPU, against glibc 2 | 1.50, 1.50, 1.10 (1.2) times as fast |",
+        "| zeroing cold memory, 64 KiB to 16 MiB, likewise | 1.50 to 1.50 times as fast |",
         "| 1 MiB between two processes, against P 2 | 2.0 times the bandwidth |",
         "| computing hidden behind a copy of 64 KiB, of 4 MiB | 97 %, 100 % |",
-        "| an empty transfer, submitted and waited for, against the C function `getpid` | 1.08 times as long |",
+        "| an empty transfer, submitted and waited for, against the C function `getpid` | 1.08 (1.2) times as long |",
         "| an idle service | no thread scheduled in 30 s, 5 MiB |",
     ] {
         assert!(table.lines().any(|found| found == line), "{line}\n{table}");
