@@ -24,29 +24,6 @@
 /* No bits of a tag are reserved, and none have a meaning. */
 #define TAG_FORMAT 0xaaaaaaaaaaaaaaaaULL
 
-int no_bind(struct fid *fid, struct fid *other, uint64_t flags) {
-    (void)fid;
-    (void)other;
-    (void)flags;
-    return -FI_ENOSYS;
-}
-
-int no_control(struct fid *fid, int command, void *argument) {
-    (void)fid;
-    (void)command;
-    (void)argument;
-    return -FI_ENOSYS;
-}
-
-int no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context) {
-    (void)fid;
-    (void)name;
-    (void)flags;
-    (void)ops;
-    (void)context;
-    return -FI_ENOSYS;
-}
-
 /* ---- What a program asks for, and what it gets ---- */
 
 static bool exceeds(uint64_t wanted, uint64_t offered) { return (wanted & ~offered) != 0; }

@@ -4,6 +4,12 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
+int no_bind(struct fid *fid, struct fid *other, uint64_t flags) { return -FI_ENOSYS; }
+
+int no_control(struct fid *fid, int command, void *argument) { return -FI_ENOSYS; }
+
+int no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context) { return -FI_ENOSYS; }
+
 #define ENDS_WITH_OP fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type, enum fi_op op
 #define OF_RESULT struct fi_ioc *results, void **result_descs, size_t result_count
 #define OF_COMPARISON const struct fi_ioc *compared, void **compared_descs, size_t compared_count

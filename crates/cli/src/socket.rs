@@ -1,6 +1,7 @@
 //! Sockets of services that no option names: one for `serve`, one for commands that use a service.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The socket of the machine's service.
 const SYSTEM: &str = "/run/memferry.sock";
@@ -15,9 +16,10 @@ pub(crate) fn default_path() -> PathBuf {
     }
 }
 
-/// The service that a command uses: the user's own, else the machine's.
+/// The service that a command uses: the user's own, else the machine's. Looked up once, as it is a default of several commands.
 pub(crate) fn service_path() -> PathBuf {
-    present(default_path(), Path::new(SYSTEM))
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| present(default_path(), Path::new(SYSTEM))).clone()
 }
 
 /// `own`, unless only the other one is there.

@@ -80,7 +80,10 @@ pub fn run<E: std::fmt::Display>(
         return Err(RunError::Threads);
     }
     let signals = Signals::block().map_err(|source| RunError::System { step: "signalfd", source })?;
-    let Some(mut connection) = connect_first(&options, &signals)? else { return Ok(()) };
+    let end = Instant::now() + TAKEN;
+    let may_pass = |error: &ConnectionError| error.is_refused_for_now() && Instant::now() < end;
+    let connected = connect_again(&options, &signals, || PAUSES.0, may_pass)?;
+    let Some(mut connection) = connected else { return Ok(()) };
     let mut pause = Pause::default();
     loop {
         let begin = Instant::now();
@@ -106,24 +109,13 @@ pub fn run<E: std::fmt::Display>(
         }
         drop(keeper);
         pause.has_run(begin.elapsed(), false);
-        let mut reported = None;
-        connection = loop {
-            if is_asked_within(&signals, pause.next())? {
-                return Ok(());
-            }
-            match connect(&options) {
-                Ok(connection) => break connection,
-                Err(error) if error.is_final() => return Err(error.into()),
-                Err(error) => {
-                    // An administrator needs each reason once, not with each attempt.
-                    let error = error.to_string();
-                    if reported.as_ref() != Some(&error) {
-                        report(&options.name, format_args!("{error}; it is tried again"));
-                        reported = Some(error);
-                    }
-                }
-            }
-        };
+        if is_asked_within(&signals, pause.next())? {
+            return Ok(());
+        }
+        let may_pass = |error: &ConnectionError| !error.is_final();
+        let connected = connect_again(&options, &signals, || pause.next(), may_pass)?;
+        let Some(again) = connected else { return Ok(()) };
+        connection = again;
         report(&options.name, format_args!("connected again"));
     }
 }
@@ -137,23 +129,29 @@ fn connect(options: &EngineOptions) -> Result<Connection, ConnectionError> {
     }
 }
 
-/// The first connection, or `None` if a signal asked for the end before.
-fn connect_first(options: &EngineOptions, signals: &Signals) -> Result<Option<Connection>, RunError> {
-    let end = Instant::now() + TAKEN;
-    let mut is_reported = false;
+/// Connects, again after each pause while the error may pass. `None` if a signal asked for the end meanwhile.
+fn connect_again(
+    options: &EngineOptions,
+    signals: &Signals,
+    mut pause: impl FnMut() -> Duration,
+    may_pass: impl Fn(&ConnectionError) -> bool,
+) -> Result<Option<Connection>, RunError> {
+    let mut reported = None;
     loop {
         match connect(options) {
             Ok(connection) => return Ok(Some(connection)),
-            Err(error) if error.is_refused_for_now() && Instant::now() < end => {
-                if !std::mem::replace(&mut is_reported, true) {
-                    let seconds = TAKEN.as_secs();
-                    report(&options.name, format_args!("{error}; it is tried again for {seconds} s"));
-                }
-                if is_asked_within(signals, PAUSES.0)? {
-                    return Ok(None);
+            Err(error) if !may_pass(&error) => return Err(error.into()),
+            Err(error) => {
+                // An administrator needs each reason once, not with each attempt.
+                let error = error.to_string();
+                if reported.as_ref() != Some(&error) {
+                    report(&options.name, format_args!("{error}; it is tried again"));
+                    reported = Some(error);
                 }
             }
-            Err(error) => return Err(error.into()),
+        }
+        if is_asked_within(signals, pause())? {
+            return Ok(None);
         }
     }
 }

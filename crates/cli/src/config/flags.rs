@@ -98,12 +98,7 @@ fn flag(row: &'static Row, defaults: &Settings) -> Arg {
         let texts = [text];
         let mut settings = Settings::default();
         row.place.set_from_flag(&mut settings, &texts)?;
-        let number = row.place.to_file(&settings).as_integer().and_then(|number| u64::try_from(number).ok());
-        if let (Some(bounds), Some(number)) = (row.bounds, number)
-            && !bounds.contains(number)
-        {
-            return Err(format!("it has to be {bounds}"));
-        }
+        row.check_bounds(&row.place.to_file(&settings))?;
         let [text] = texts;
         Ok::<_, String>(text)
     };

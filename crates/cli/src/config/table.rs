@@ -45,6 +45,11 @@ impl Row {
     /// Sets the option to a file's value.
     pub(super) fn set_from_file(&self, settings: &mut Settings, value: &Value) -> Result<(), String> {
         self.place.set_from_file(settings, value)?;
+        self.check_bounds(value)
+    }
+
+    /// Fails if a value is a number out of bounds.
+    pub(super) fn check_bounds(&self, value: &Value) -> Result<(), String> {
         let (Some(bounds), Some(number)) = (self.bounds, value.as_integer()) else { return Ok(()) };
         let is_allowed = u64::try_from(number).is_ok_and(|number| bounds.contains(number));
         if is_allowed { Ok(()) } else { Err(format!("is {number}, it has to be {bounds}")) }

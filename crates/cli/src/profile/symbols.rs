@@ -8,15 +8,14 @@
 //! separate symbol files are not used.
 
 use std::fmt::{self, Write};
-use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
-use rustix::fs::OFlags;
+
+use crate::files;
 
 /// Bytes of the longest file that is read.
 const LONGEST: u64 = 512 << 20;
@@ -117,15 +116,9 @@ pub(super) fn is_static(path: &Path) -> Option<bool> {
     Some(!programs.iter().any(|program| program.p_type(endian) == elf::PT_INTERP))
 }
 
-/// Reads a regular file. Other files may be endless, or block or do something when opened.
 fn read(path: &Path) -> Option<Vec<u8>> {
-    if !std::fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let not_waiting = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(not_waiting).open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > LONGEST {
+    let (file, about) = files::open_source(path).ok()?;
+    if about.len() > LONGEST {
         return None;
     }
     let mut bytes = Vec::new();

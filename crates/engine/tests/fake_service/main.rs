@@ -13,7 +13,7 @@ use memferry_service::protocol::{
 };
 use memferry_shm::frame;
 use memferry_transfer::{Handle, Region};
-use service::{FakeService, Peer};
+use service::{Attached, FakeService, Peer};
 
 /// Set in the role's process: the service's socket.
 const ROLE: &str = "MEMFERRY_ENGINE_TEST";
@@ -81,6 +81,16 @@ fn serve(engine: &mut Engine) -> Result<(), String> {
 const ONE: Handle = Handle::new(0, 1);
 const TWO: Handle = Handle::new(1, 1);
 
+/// A service whose keeper and engine wait for an event.
+fn attached(name: &str) -> (FakeService, Peer, Attached) {
+    let service = FakeService::start(name);
+    let mut keeper = service.keeper();
+    let mut engine = service.engine();
+    keeper.next_frame();
+    engine.peer.next_frame();
+    (service, keeper, engine)
+}
+
 /// Sends an event to a peer that waits for one, and gets its answer.
 fn event(peer: &mut Peer, event: FrameEvent) -> FrameDone {
     peer.reply(Answer::Frame(event), &[]);
@@ -115,11 +125,7 @@ fn read(mapping: &memferry_engine::Mapping) -> [u8; 5] {
 
 #[test]
 fn a_killed_engine_comes_back_with_its_frames() {
-    let service = FakeService::start("killed");
-    let mut keeper = service.keeper();
-    let mut engine = service.engine();
-    keeper.next_frame();
-    engine.peer.next_frame();
+    let (service, mut keeper, mut engine) = attached("killed");
     let source = register(ONE, &mut keeper, Some(&mut engine.peer), b"first");
     let destination = register(TWO, &mut keeper, Some(&mut engine.peer), b"-----");
     assert_eq!(engine.copy(ONE, TWO, 5), Ok(()));
@@ -156,11 +162,7 @@ fn a_killed_engine_comes_back_with_its_frames() {
 
 #[test]
 fn a_request_cancelled_early_is_not_begun() {
-    let service = FakeService::start("cancelled");
-    let mut keeper = service.keeper();
-    let mut engine = service.engine();
-    keeper.next_frame();
-    engine.peer.next_frame();
+    let (_service, mut keeper, mut engine) = attached("cancelled");
     register(ONE, &mut keeper, Some(&mut engine.peer), b"first");
     let destination = register(TWO, &mut keeper, Some(&mut engine.peer), b"-----");
     assert_eq!(engine.copy(ONE, TWO, 1), Ok(()));
@@ -171,11 +173,7 @@ fn a_request_cancelled_early_is_not_begun() {
 
 #[test]
 fn no_event_is_taken_between_fork_and_attaching() {
-    let service = FakeService::start("between");
-    let mut keeper = service.keeper();
-    let mut engine = service.engine();
-    keeper.next_frame();
-    engine.peer.next_frame();
+    let (service, mut keeper, mut engine) = attached("between");
     register(ONE, &mut keeper, Some(&mut engine.peer), b"first");
     engine.kill();
     let connected = service.accept();
@@ -226,11 +224,7 @@ fn ends_by_request(service: &FakeService, keeper: &mut Peer, seed: u32) {
 
 #[test]
 fn after_a_lost_service_old_frames_are_unknown() {
-    let service = FakeService::start("lost");
-    let mut keeper = service.keeper();
-    let mut engine = service.engine();
-    keeper.next_frame();
-    engine.peer.next_frame();
+    let (service, mut keeper, mut engine) = attached("lost");
     register(ONE, &mut keeper, Some(&mut engine.peer), b"first");
     drop(keeper);
     drop(engine);
@@ -300,11 +294,7 @@ fn nonsense_of_a_service_ends_the_session_only() {
         },
     ];
     for what in nonsense {
-        let service = FakeService::start("nonsense");
-        let mut keeper = service.keeper();
-        let mut engine = service.engine();
-        keeper.next_frame();
-        engine.peer.next_frame();
+        let (service, mut keeper, mut engine) = attached("nonsense");
         // The engine's session ends, and another engine comes.
         what(&mut engine.peer);
         assert!(engine.peer.is_closed());
