@@ -721,7 +721,9 @@ fn engines(place: &Place) -> Option<PathBuf> {
         "-lm",
     ]);
     assert!(compile.status().unwrap().success());
-    std::fs::copy(built.join("memferry-engine-cuda"), folder.join("memferry-engine-cuda")).unwrap();
+    // Written by this process it could be "busy": a child that another test is just starting has the open file too.
+    let copied = Command::new("cp").arg(built.join("memferry-engine-cuda")).arg(&folder).status().unwrap();
+    assert!(copied.success());
     std::fs::copy(built.join("libmemferry_fake_cuda.so"), folder.join("libcuda.so.1")).unwrap();
     Some(folder)
 }

@@ -184,7 +184,8 @@ impl Example {
         }
         let example = Self::fresh(name, "memferry_engine_example.py");
         let source = folder().join("../../engines/example-python").join(example.program);
-        std::fs::copy(source, example.program()).unwrap();
+        // Written by this process it could be "busy": a child that another test is just starting has the open file too.
+        assert!(Command::new("cp").arg(source).arg(example.program()).status().unwrap().success());
         let mut install = Command::new(folder().join("install"));
         assert!(install.arg(library()).arg(&example.folder).status().unwrap().success());
         Some(example)
