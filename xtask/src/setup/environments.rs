@@ -3,6 +3,8 @@
 //! ```text
 //! target/NAME/pins equal ──► it exists        otherwise ──► python3 -m venv, pip install, pins written last
 //! ```
+//!
+//! The pins name the folder too: programs of an environment that was moved do not start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,17 +57,21 @@ impl Environment {
 
     pub(crate) fn is_there(&self, target: &Path) -> bool {
         let pins = fs::read_to_string(self.folder(target).join("pins"));
-        pins.is_ok_and(|pins| pins.trim() == self.pins.join(" "))
+        pins.is_ok_and(|pins| pins == self.noted(target))
+    }
+
+    fn noted(&self, target: &Path) -> String {
+        format!("{}: {}\n", self.folder(target).display(), self.pins.join(" "))
     }
 
     /// Makes the environment; false if a step fails.
     pub(crate) fn make(&self, target: &Path) -> bool {
         stages::run_all(&self.lines(target)) == 0
-            && fs::write(self.folder(target).join("pins"), self.pins.join(" ") + "\n").is_ok()
+            && fs::write(self.folder(target).join("pins"), self.noted(target)).is_ok()
     }
 
     fn lines(&self, target: &Path) -> [Line; 2] {
-        let make = Line::new("python3").args(["-m", "venv"]).arg(self.folder(target));
+        let make = Line::new("python3").args(["-m", "venv", "--clear"]).arg(self.folder(target));
         let install = Line::new(self.program(target, "pip"));
         let install = install.args(["install", "--quiet", "--disable-pip-version-check"]);
         let alone = (!self.with_dependencies).then_some("--no-deps");
@@ -94,7 +100,7 @@ mod tests {
     #[test]
     fn environment_is_made_with_its_pins() {
         let lines = PACKAGE.lines(Path::new("/t")).map(|line| line.to_string());
-        assert_eq!(lines[0], "python3 -m venv /t/python");
+        assert_eq!(lines[0], "python3 -m venv --clear /t/python");
         assert_eq!(
             lines[1],
             "/t/python/bin/pip install --quiet --disable-pip-version-check maturin==1.16.0 mypy==2.4.1 numpy==2.4.6"
@@ -112,14 +118,21 @@ mod tests {
     }
 
     #[test]
-    fn other_pins_are_another_environment() {
+    fn another_folder_and_other_pins_are_another_environment() {
         let target = std::env::temp_dir().join(format!("xtask-pins-{}", std::process::id()));
         fs::create_dir_all(target.join("python")).unwrap();
         assert!(!PACKAGE.is_there(&target));
-        fs::write(target.join("python/pins"), "maturin==1.0.0 mypy==2.4.1 numpy==2.4.6\n").unwrap();
-        assert!(!PACKAGE.is_there(&target));
-        fs::write(target.join("python/pins"), "maturin==1.16.0 mypy==2.4.1 numpy==2.4.6\n").unwrap();
-        assert!(PACKAGE.is_there(&target));
+        let with = |folder: &Path, pins: &str| {
+            fs::write(target.join("python/pins"), format!("{}: {pins}\n", folder.display())).unwrap();
+            PACKAGE.is_there(&target)
+        };
+        let (folder, pins) = (target.join("python"), "maturin==1.16.0 mypy==2.4.1 numpy==2.4.6");
+        let found = [
+            with(&folder, "maturin==1.0.0 mypy==2.4.1 numpy==2.4.6"),
+            with(Path::new("/t/python"), pins),
+            with(&folder, pins),
+        ];
         fs::remove_dir_all(&target).unwrap();
+        assert_eq!(found, [false, false, true]);
     }
 }
