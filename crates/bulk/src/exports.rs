@@ -22,6 +22,15 @@ pub(crate) enum Lending {
     Mapped,
 }
 
+impl Lending {
+    pub(crate) fn grant(self) -> Option<GrantToken> {
+        match self {
+            Self::Granted(token) => Some(token),
+            Self::Mapped => None,
+        }
+    }
+}
+
 pub(crate) struct Export {
     /// Keeps the memory and the meaning of its handle.
     frame: Frame,

@@ -79,6 +79,7 @@ mod socket;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod unrevoked;
 mod wire;
 
 pub use bulk::{Consumer, Mode, Producer, PutError, TakeError, Taken};

@@ -29,6 +29,7 @@ use crate::error::SendError;
 use crate::exports::{ExportStatistics, Exports, Lending};
 use crate::frames::SharedFrame;
 use crate::peer::{Peer, Reach, RemoteUser, SPIN, Sleep, Unready, Wake};
+use crate::unrevoked::Unrevoked;
 use crate::wire::{
     AREA_AT, INLINE_BYTES, MESSAGE_NEWS, MESSAGE_WAKE, PIECE_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED,
     RETIRED, RING, ROOM_WAKE, SENDER_CLOSED, SENDER_PARKED, SLOT_WORDS, SLOTS, Slot, Violation,
@@ -69,8 +70,7 @@ pub struct Sender {
     staged: u64,
     retired: u64,
     exports: Exports,
-    /// What could not be revoked yet.
-    unrevoked: Vec<Lending>,
+    unrevoked: Unrevoked,
     spin: Spin,
     broken: bool,
 }
@@ -88,7 +88,7 @@ impl Sender {
             staged: 0,
             retired: 0,
             exports: Exports::empty(),
-            unrevoked: Vec::new(),
+            unrevoked: Unrevoked::default(),
             spin: Spin::new(SPIN),
             broken: false,
         }
@@ -223,14 +223,9 @@ impl Sender {
         forgotten.into_iter().map(|lending| self.revoke(lending)).fold(Ok(()), Result::and)
     }
 
-    /// Revokes a grant. One that may still be used is kept for [`take_back`](Self::take_back).
     fn revoke(&mut self, lending: Lending) -> Result<(), CallError> {
-        let Lending::Granted(token) = lending else { return Ok(()) };
-        let revoked = self.client.revoke(token);
-        if revoked.as_ref().is_err_and(may_be_used) {
-            self.unrevoked.push(lending);
-        }
-        revoked
+        let Some(token) = lending.grant() else { return Ok(()) };
+        self.unrevoked.revoke(token, |token| self.client.revoke(token))
     }
 
     /// Whether the other end has finished with the lent range.
@@ -309,11 +304,9 @@ impl Sender {
 
     /// Revokes every grant. One that may still be used is tried again by the next call.
     fn take_back(&mut self) -> Result<(), CallError> {
-        self.unrevoked.extend(self.exports.forget(None));
-        while let Some(lending) = self.unrevoked.pop() {
-            self.revoke(lending).or_else(|error| if may_be_used(&error) { Err(error) } else { Ok(()) })?;
-        }
-        Ok(())
+        let lent = self.exports.forget(None);
+        self.unrevoked
+            .take_back(lent.into_iter().filter_map(Lending::grant), |token| self.client.revoke(token))
     }
 
     fn lend_as(
@@ -546,12 +539,6 @@ fn deadline(limit: Option<Duration>) -> Option<Instant> {
     limit.and_then(|limit| Instant::now().checked_add(limit))
 }
 
-/// Whether a grant may still be used whose revocation failed so. A session that ends takes its grants with it.
-fn may_be_used(error: &CallError) -> bool {
-    let is_over = matches!(error, CallError::Ended(_) | CallError::ServiceLost | CallError::Forked(_));
-    !is_over && !error.is_revoked_before()
-}
-
 impl Drop for Sender {
     /// Revokes every grant. The other end receives what was sent, then sees the connection closed.
     fn drop(&mut self) {
@@ -563,7 +550,7 @@ impl Drop for Sender {
         self.peer.wake(FOR_MESSAGES);
         // One that takes too long goes on without this sender.
         while self.take_back().is_err() {
-            self.unrevoked.pop();
+            self.unrevoked.leave_first();
         }
     }
 }
