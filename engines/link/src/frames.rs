@@ -27,9 +27,36 @@ struct Known {
     /// What names the window: this node, and a number that only this process knows.
     own: (NodeName, ServiceId),
     window: Option<usize>,
+    /// Where frames begin again when the addresses are used up: behind the window, which stays.
+    first: usize,
     next: usize,
     frames: BTreeMap<usize, Remote>,
     gone: Vec<usize>,
+}
+
+impl Known {
+    /// An address for so many bytes that no frame has, as far behind the last one as it can be: an old one still names what requests and peers
+    /// had there until they hear of its end.
+    fn place(&self, length: usize) -> Option<usize> {
+        self.gap(self.next, length).or_else(|| self.gap(self.first, length))
+    }
+
+    /// The first address from there on with so many bytes behind it.
+    fn gap(&self, from: usize, length: usize) -> Option<usize> {
+        let mut at = from;
+        for (begin, remote) in self.frames.range(from..) {
+            if end_of(at, length)? <= *begin {
+                break;
+            }
+            at = end_of(*begin, usize::try_from(remote.length).ok()?)?;
+        }
+        end_of(at, length).map(|_| at)
+    }
+}
+
+/// The first address that a frame behind this one can have.
+fn end_of(address: usize, length: usize) -> Option<usize> {
+    address.checked_add(length)?.checked_add(GAP)
 }
 
 impl RemoteFrames {
@@ -39,6 +66,7 @@ impl RemoteFrames {
             peers,
             own,
             window: None,
+            first: FIRST,
             next: FIRST,
             frames: BTreeMap::new(),
             gone: Vec::new(),
@@ -93,11 +121,12 @@ impl FrameWatcher for RemoteFrames {
         if !is_window && !known.peers.contains(&remote.node) {
             return None;
         }
-        let address = known.next;
         let length = usize::try_from(remote.length).ok()?;
-        known.next = address.checked_add(length)?.checked_add(GAP)?;
+        let address = known.place(length)?;
+        known.next = end_of(address, length)?;
         if is_window {
             known.window = Some(address);
+            known.first = known.next;
         } else {
             known.frames.insert(address, *remote);
         }
@@ -136,5 +165,32 @@ mod tests {
         let window = attach(2).unwrap();
         assert_eq!(attach(2), None, "there is one");
         assert_eq!((frames.window(), frames.find(window)), (Some(window), None));
+    }
+
+    #[test]
+    fn addresses_are_not_used_up() {
+        let [alpha, own] = ["alpha", "own"].map(|name| name.parse::<NodeName>().unwrap());
+        let mut frames = RemoteFrames::new(BTreeSet::from([alpha]), (own, ServiceId(2)));
+        let token = GrantToken::from_raw(1 << 32);
+        let remote = |length| Remote { node: alpha, service: ServiceId(1), token, user: 7, length };
+        let handle = Handle::new(0, 1);
+        let window = frames.attach(handle, &Remote { node: own, service: ServiceId(2), ..remote(1 << 20) });
+        let window = window.unwrap();
+        let lasting = frames.attach(handle, &remote(1 << 30)).unwrap();
+        let mut last = lasting;
+        for round in 0..40 {
+            // Sixteen of these are all addresses that there are.
+            let length = 1_usize << 60;
+            let address = frames.attach(handle, &remote(length as u64)).unwrap();
+            let are_apart = |begin: usize, length: usize, other: usize, bytes: usize| {
+                begin + length < other || other + bytes < begin
+            };
+            assert!(are_apart(address, length, window, 1 << 20), "round {round}");
+            assert!(are_apart(address, length, lasting, 1 << 30), "round {round}");
+            assert_ne!(address, last, "one that has just ended");
+            last = address;
+            frames.unmapping(handle, &Mapping::elsewhere(address, length).unwrap());
+        }
+        assert_eq!(frames.counts(), BTreeMap::from([(alpha, 1)]));
     }
 }
