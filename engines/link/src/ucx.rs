@@ -53,6 +53,9 @@ const ATTRIBUTE_FLAGS: u32 = 1 << 4;
 const ATTRIBUTE_MEMORY_TYPE: u32 = 1 << 6;
 const CLOSE_BY_FORCE: u32 = 1;
 const ARRIVED_RENDEZVOUS: u64 = 1 << 17;
+/// Messages that come, and calls of UCX, before others get their turn. Anybody can send what keeps UCX busy and is no message.
+const MESSAGES: usize = 64;
+const STEPS: usize = 256;
 
 /// Names an endpoint by the connection that it belongs to.
 type Connection = u64;
@@ -244,15 +247,10 @@ impl Ucx {
     /// Goes on with all that is under way. Adds the messages that came to `messages`, and the connections that failed to `failed`. Returns
     /// whether anything happened.
     pub(crate) fn poll(&mut self, messages: &mut Vec<Buffer>, failed: &mut Vec<Connection>) -> bool {
-        let mut any = false;
-        // SAFETY: X: callbacks run in this call only, and no reference to the inbox lives across it.
-        while unsafe { (self.table.progress)(self.worker) } > 0 {
-            any = true;
-            // SAFETY: X: as above.
-            if unsafe { (*self.inbox).arrived.len() } >= 64 {
-                break;
-            }
-        }
+        let mut any = repeat(|| {
+            // SAFETY: X: callbacks run in this call only, and no reference to the inbox lives across it.
+            unsafe { (self.table.progress)(self.worker) > 0 && (*self.inbox).arrived.len() < MESSAGES }
+        });
         // SAFETY: X: no callback runs now.
         let inbox = unsafe { &mut *self.inbox };
         any |= !inbox.arrived.is_empty();
@@ -264,6 +262,11 @@ impl Ucx {
         }
         any
     }
+}
+
+/// Calls `step` until it has no more to do, but not for ever. Returns whether it had anything to do.
+fn repeat(mut step: impl FnMut() -> bool) -> bool {
+    (0..STEPS).take_while(|_| step()).count() > 0
 }
 
 fn check(call: &'static str, status: Status) -> Result<(), UcxError> {
@@ -385,5 +388,22 @@ unsafe extern "C" fn on_received(
         if status == OK && length == lent.buffer.bytes().len() {
             (*lent.inbox).arrived.push(lent.buffer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_is_always_busy_gets_a_turn_only() {
+        let mut steps = 0;
+        let mut step = || {
+            steps += 1;
+            assert!(steps <= STEPS);
+            true
+        };
+        assert!(repeat(&mut step));
+        assert!(!repeat(|| false));
     }
 }
