@@ -46,6 +46,12 @@ impl<K: Ord + Copy> Strangers<K> {
     }
 }
 
+impl<K: Ord + Copy> Stranger<K> {
+    pub(crate) fn from(&self) -> K {
+        self.from
+    }
+}
+
 impl<K: Ord> Drop for Stranger<K> {
     fn drop(&mut self) {
         let mut counts = locked(&self.all);

@@ -19,11 +19,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use super::{Channels, News, PATIENCE};
 use crate::report::Rare;
-use crate::strangers::Strangers;
-use crate::threads::spawn;
+use crate::strangers::{Stranger, Strangers};
+use crate::threads::spawn_with;
 
 /// Requests of clients that are under way at a time, and those of one user.
 const MAX_STRANGERS: (usize, usize) = (32, 8);
+/// For want of descriptors or threads: lets others end.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens at `path`, for all users. A socket that nobody listens on any more is replaced; another file is not.
 pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
@@ -59,8 +61,7 @@ pub(super) fn take(listener: &OwnedFd, client: &Client, channels: &Channels) {
     let refusals = Arc::new(Rare::default());
     loop {
         let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
-            // For want of descriptors, as a rule: a pause lets others end.
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(PAUSE);
             continue;
         };
         let Ok(peer) = sockopt::socket_peercred(&socket) else {
@@ -74,14 +75,31 @@ pub(super) fn take(listener: &OwnedFd, client: &Client, channels: &Channels) {
             relay::turn_away(socket, user);
             continue;
         };
-        let client = client.clone();
-        let channels = channels.clone();
-        let own = Arc::clone(&refusals);
-        let spawned = spawn("link-client", move || match Guest::receive(socket, &client, PATIENCE) {
-            Ok(guest) => channels.tell(News::Guest(Box::new(guest), stranger)),
-            Err(error) => own.tell(format_args!("a process of user {user} was refused: {error}")),
-        });
-        if let Err(error) = spawned {
+        let mut request = (socket, stranger);
+        // Closing the socket here could take as long as the user likes: descriptors may lie in it.
+        while let Err((back, error)) =
+            spawn_with("link-client", request, receive(client, channels, &refusals))
+        {
+            refusals.tell(format_args!("a process of user {user} has to wait: {error}"));
+            std::thread::sleep(PAUSE);
+            request = back;
+        }
+    }
+}
+
+/// Receives a request, on a thread of its own.
+fn receive(
+    client: &Client,
+    channels: &Channels,
+    refusals: &Arc<Rare>,
+) -> impl FnOnce((OwnedFd, Stranger<u32>)) + Send + 'static {
+    let client = client.clone();
+    let channels = channels.clone();
+    let refusals = Arc::clone(refusals);
+    move |(socket, stranger)| match Guest::receive(socket, &client, PATIENCE) {
+        Ok(guest) => channels.tell(News::Guest(Box::new(guest), stranger)),
+        Err(error) => {
+            let user = stranger.from();
             refusals.tell(format_args!("a process of user {user} was refused: {error}"));
         }
     }
