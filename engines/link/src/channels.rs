@@ -88,6 +88,12 @@ pub(crate) struct Channels {
 pub(crate) type Counts = Arc<Mutex<BTreeMap<NodeName, u64>>>;
 
 impl Channels {
+    /// The way to a thread that gets these news.
+    fn new(news: Sender<News>) -> io::Result<Self> {
+        let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self { news, bell, counts: Counts::default() })
+    }
+
     fn tell(&self, news: News) {
         if self.news.send(news).is_ok() {
             ring(&self.bell);
@@ -119,11 +125,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Starts the thread, and one that takes clients at `path`, if there is to be one. Without clients here the channels of peers wait for ever.
 pub(crate) fn start(client: &Client, config: &Config, path: Option<&Path>) -> io::Result<Channels> {
     let (sender, news) = mpsc::channel();
-    let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let counts = Counts::default();
-    let channels = Channels { news: sender, bell: Arc::clone(&bell), counts: Arc::clone(&counts) };
+    let channels = Channels::new(sender)?;
+    let bell = Arc::clone(&channels.bell);
     let known = config.peers.keys().copied().collect();
-    let mut state = State::new(client.clone(), known, counts);
+    let mut state = State::new(client.clone(), known, Arc::clone(&channels.counts));
     spawn("link-channels", move || state.run(&news, &bell))?;
     let Some(path) = path else { return Ok(channels) };
     let listened = clients::listen(path).and_then(|socket| {

@@ -1,19 +1,16 @@
-//! The thread of channels without the thread: a fuzz target plays its peers and clients, and says when it goes on.
+//! The thread of channels without the thread: tests and a fuzz target play its peers and clients, and say when it goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use memferry::{Client, NodeName};
 use memferry_bulk::relay::Guest;
-use rustix::event::EventfdFlags;
 
-use super::steps::{self, Teller, ring};
-use super::{Counts, News, State, clients};
+use super::steps::{Teller, ring};
+use super::{Channels, News, State, clients};
 use crate::backlog::Unsent;
 use crate::message::Step;
 use crate::packet::Packet;
@@ -32,10 +29,10 @@ struct Far {
 
 /// The thread's state, and the way to it.
 pub struct Stage {
-    state: State,
-    news: (Sender<News>, Receiver<News>),
-    bell: Arc<OwnedFd>,
-    strangers: Strangers<u32>,
+    pub(super) state: State,
+    pub(super) channels: Channels,
+    news: Receiver<News>,
+    pub(super) strangers: Strangers<u32>,
     far: BTreeMap<u64, Far>,
     last: u64,
     listener: TcpListener,
@@ -47,11 +44,12 @@ impl Stage {
     /// # Errors
     /// Those of sockets and of an eventfd.
     pub fn new(client: Client, known: BTreeSet<NodeName>) -> io::Result<Self> {
-        let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (sender, news) = mpsc::channel();
+        let channels = Channels::new(sender)?;
         Ok(Self {
-            state: State::new(client, known, Counts::default()),
-            news: mpsc::channel(),
-            bell,
+            state: State::new(client, known, channels.counts.clone()),
+            channels,
+            news,
             strangers: clients::strangers(),
             far: BTreeMap::new(),
             last: 0,
@@ -71,8 +69,7 @@ impl Stage {
         self.last += 1;
         let connection = self.last;
         let (sender, sent) = mpsc::channel();
-        let (teller, steps) = steps::queue(connection, self.news.0.clone(), Arc::clone(&self.bell));
-        let _ = self.news.0.send(News::Up { connection, node, sender, stream: own, steps });
+        let teller = self.channels.connect(connection, node, (sender, own));
         self.far.insert(connection, Far { teller: Some(teller), sent, unread: Vec::new(), _stream: stream });
         Ok(connection)
     }
@@ -93,18 +90,18 @@ impl Stage {
     /// A client's request was received. `false` if too many wait.
     pub fn welcome(&self, guest: Guest) -> bool {
         let stranger = self.strangers.admit(guest.user());
-        stranger.is_some_and(|stranger| self.news.0.send(News::Guest(Box::new(guest), stranger)).is_ok())
+        stranger.map(|stranger| self.channels.tell(News::Guest(Box::new(guest), stranger))).is_some()
     }
 
     /// The thread goes on for one round, and looks for clients that are gone if `looks`. Returns whether there was anything.
     pub fn round(&mut self, looks: bool) -> bool {
-        self.state.round(&self.news.1, looks).unwrap_or(false)
+        self.state.round(&self.news, looks).unwrap_or(false)
     }
 
     /// The thread waits, for no time.
     pub fn wait(&mut self) {
-        ring(&self.bell);
-        self.state.wait(&self.bell);
+        ring(&self.channels.bell);
+        self.state.wait(&self.channels.bell);
     }
 
     /// The next message to a peer. It counts as unread until [`read`](Self::read).
