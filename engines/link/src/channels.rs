@@ -31,7 +31,7 @@ use memferry_bulk::{LinkRefusal, RemoteUser, Violation};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use self::slowness::Slowness;
-use self::steps::{Steps, Told, ring};
+use self::steps::{MAX_WAITING, Steps, Told, ring};
 use self::waiting::{Place, Waiting};
 use crate::backlog::{Backlog, Unsent};
 use crate::config::Config;
@@ -82,6 +82,8 @@ pub(crate) struct Channels {
     news: Sender<News>,
     bell: Arc<OwnedFd>,
     counts: Counts,
+    /// What each peer said that was not dealt with, over all its connections.
+    waiting: Arc<Mutex<BTreeMap<NodeName, Backlog>>>,
 }
 
 /// Channels that are open to each peer.
@@ -91,7 +93,7 @@ impl Channels {
     /// The way to a thread that gets these news.
     fn new(news: Sender<News>) -> io::Result<Self> {
         let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Self { news, bell, counts: Counts::default() })
+        Ok(Self { news, bell, counts: Counts::default(), waiting: Arc::default() })
     }
 
     fn tell(&self, news: News) {
@@ -107,7 +109,9 @@ impl Channels {
         node: NodeName,
         (sender, stream): (Sender<(Packet, Unsent)>, TcpStream),
     ) -> Teller {
-        let (teller, steps) = steps::queue(connection, self.news.clone(), Arc::clone(&self.bell));
+        let waiting = locked(&self.waiting).entry(node).or_insert_with(|| Backlog::of(MAX_WAITING)).clone();
+        let way = (self.news.clone(), Arc::clone(&self.bell));
+        let (teller, steps) = steps::queue(connection, waiting, way);
         self.tell(News::Up { connection, node, sender, stream, steps });
         teller
     }

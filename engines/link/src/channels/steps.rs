@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Readers never wait for the thread, so that it delays no other messages of their peers. Each connection has a queue, from which the thread
-//! takes in turns: a peer that says much delays its own channels.
+//! takes in turns: a peer that says much delays its own channels. What waits is counted for the peer, not for the connection: one that connects
+//! again and again has no more of it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::message::Step;
 
 /// Memory that what a peer said may take until the thread has seen it: that of the credit of all its channels, which is 1 MiB of contents and
 /// messages about 64 slots each way.
-const MAX_WAITING: usize = 2 * MAX_OF_PEER * (1 << 20) + (16 << 20);
+pub(super) const MAX_WAITING: usize = 2 * MAX_OF_PEER * (1 << 20) + (16 << 20);
 
 /// What a peer said about a channel.
 pub(super) struct Told {
@@ -47,11 +48,14 @@ pub(crate) struct Steps {
     is_noted: Arc<AtomicBool>,
 }
 
-/// The two ends of a new queue.
-pub(super) fn queue(connection: u64, news: Sender<News>, bell: Arc<OwnedFd>) -> (Teller, Steps) {
+/// The two ends of a new queue. What waits in it counts in `waiting`.
+pub(super) fn queue(
+    connection: u64,
+    waiting: Backlog,
+    (news, bell): (Sender<News>, Arc<OwnedFd>),
+) -> (Teller, Steps) {
     let (sender, told) = mpsc::channel();
     let is_noted = Arc::new(AtomicBool::new(false));
-    let waiting = Backlog::of(MAX_WAITING);
     let steps = Steps { told, is_noted: Arc::clone(&is_noted) };
     (Teller { connection, told: Some(sender), waiting, is_noted, news, bell }, steps)
 }
@@ -110,10 +114,14 @@ mod tests {
         Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap())
     }
 
+    fn bound() -> Backlog {
+        Backlog::of(MAX_WAITING)
+    }
+
     #[test]
     fn a_reader_never_waits_and_is_bounded() {
         let (news, received) = mpsc::channel();
-        let (teller, steps) = queue(7, news, bell());
+        let (teller, steps) = queue(7, bound(), (news, bell()));
         let piece = vec![1; 128 << 10];
         // Nobody takes anything. More than 256 fit, which is where readers once waited.
         let told = (0..).take_while(|number| teller.tell(*number, true, Step::End, &piece)).count();
@@ -132,7 +140,7 @@ mod tests {
     #[test]
     fn what_was_said_before_the_end_comes_before_it() {
         let (news, received) = mpsc::channel();
-        let (teller, steps) = queue(7, news, bell());
+        let (teller, steps) = queue(7, bound(), (news, bell()));
         assert!(teller.tell(1, true, Step::End, &[]));
         assert!(received.try_recv().is_ok());
         drop(teller);

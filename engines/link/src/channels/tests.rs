@@ -166,6 +166,25 @@ fn a_peer_that_says_much_delays_its_own_channels() {
 }
 
 #[test]
+fn a_peer_has_no_more_room_by_connecting_again() {
+    let mut scene = Scene::new();
+    let contents = vec![0; 128 << 10];
+    // The thread takes nothing meanwhile.
+    let mut say = |node: NodeName, words: u32| {
+        let connection = scene.peer(node);
+        let is_taken = |number: &u32| scene.stage.tell(connection, (*number, true), Step::End, &contents);
+        (0..words).take_while(is_taken).count()
+    };
+    assert!((1..2000).contains(&say(beta(), 2000)));
+    assert_eq!(say(beta(), 1), 0);
+    assert_eq!(say("gamma".parse().unwrap(), 1), 1, "another peer's words are its own");
+    // The first connection was lost with the second one, and its words with it.
+    while scene.stage.round(false) {}
+    let again = scene.peer(beta());
+    assert!(scene.stage.tell(again, (1, true), Step::End, &contents));
+}
+
+#[test]
 fn a_request_counts_until_it_was_dealt_with() {
     let mut scene = Scene::new();
     let guests: Vec<_> = (0..8).map(|_| scene.ask()).collect();
