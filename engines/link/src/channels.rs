@@ -14,6 +14,7 @@ mod clients;
 mod slowness;
 mod stage;
 mod steps;
+mod uses;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use self::slowness::Slowness;
 use self::steps::{MAX_WAITING, Steps, Told, ring};
+use self::uses::Use;
 use self::waiting::{Place, Waiting};
 use crate::backlog::{Backlog, Unsent};
 use crate::config::Config;
@@ -43,6 +45,7 @@ use crate::threads::spawn;
 
 pub use self::stage::Stage;
 pub(crate) use self::steps::Teller;
+pub(crate) use self::uses::Uses;
 
 /// Channels of one connection that each side may have opened.
 pub(crate) const MAX_OF_PEER: usize = 64;
@@ -173,6 +176,14 @@ struct Asked {
     to: u32,
     name: String,
     longest: u64,
+    _used: Use,
+}
+
+/// A client here whose channel a peer was asked for.
+struct Opening {
+    guest: Guest,
+    to: RemoteUser,
+    used: Use,
 }
 
 /// A channel whose both ends are there.
@@ -187,11 +198,12 @@ struct Open {
     lost: Option<Instant>,
     /// The client's next news make its descriptor readable. Those that it is readable for are to be taken in first.
     is_armed: bool,
+    _used: Use,
 }
 
 impl Open {
-    fn new(relay: Relay, user: u32, with: RemoteUser) -> Self {
-        Self { relay, user, with, told: Closed::default(), lost: None, is_armed: false }
+    fn new(relay: Relay, user: u32, with: RemoteUser, used: Use) -> Self {
+        Self { relay, user, with, told: Closed::default(), lost: None, is_armed: false, _used: used }
     }
 }
 
@@ -221,8 +233,7 @@ struct State {
     served: Option<Key>,
     /// Clients that wait for one of a peer, and users of peers that wait for one here.
     waiting: Waiting<Guest, Key>,
-    /// Those whose channel a peer was asked for, and whom it is to reach.
-    opening: BTreeMap<Key, (Guest, RemoteUser)>,
+    opening: BTreeMap<Key, Opening>,
     asked: BTreeMap<Key, Asked>,
     open: BTreeMap<Key, Open>,
     counts: Counts,
@@ -346,7 +357,7 @@ impl State {
         open.into_iter().for_each(|key| self.discard(key));
         let opening: Vec<_> = self.opening.keys().filter(of_it).copied().collect();
         for key in opening {
-            if let Some((guest, _)) = self.opening.remove(&key) {
+            if let Some(Opening { guest, .. }) = self.opening.remove(&key) {
                 self.refuse(guest, LinkRefusal::Broken);
             }
         }
@@ -386,7 +397,7 @@ impl State {
 
     /// The users of the clients here, once for each.
     fn users(&self) -> impl Iterator<Item = u32> {
-        let waiting = self.waiting.guests().chain(self.opening.values().map(|(guest, _)| guest));
+        let waiting = self.waiting.guests().chain(self.opening.values().map(|one| &one.guest));
         waiting.map(Guest::user).chain(self.open.values().map(|open| open.user))
     }
 
@@ -422,10 +433,18 @@ impl State {
         if self.of_peer(connection, true) >= MAX_OF_PEER {
             return self.refuse(guest, LinkRefusal::TooMany);
         }
+        // While it is given up to try UCX again, it is as good as lost.
+        let Some(used) = self.use_of(connection) else {
+            return self.refuse(guest, LinkRefusal::NotConnected);
+        };
         let Some(key) = self.next_key(connection) else { return self.refuse(guest, LinkRefusal::TooMany) };
         let step = Step::Open { from: user, to: to.user, name, longest: guest.longest() };
         self.send(key, step, &[]);
-        self.opening.insert(key, (guest, to));
+        self.opening.insert(key, Opening { guest, to, used });
+    }
+
+    fn use_of(&self, connection: u64) -> Option<Use> {
+        self.peers.get(&connection)?.steps.begin_use()
     }
 
     /// A number that no channel of this side has.
@@ -449,13 +468,15 @@ impl State {
             let longest = *longest;
             let lets_in =
                 |guest: &Guest| matches!(guest.wish(), Wish::Listen { from, .. } if from.contains(&with));
-            while let Some(guest) = self.waiting.take(place, lets_in) {
+            while let Some(used) = self.use_of(key.connection)
+                && let Some(guest) = self.waiting.take(place, lets_in)
+            {
                 // One that is gone leaves its place to the next one.
                 if guest.is_gone() {
                     continue;
                 }
                 let own = guest.longest();
-                if !self.open(key, (guest, with), longest) {
+                if !self.open(key, Opening { guest, to: with, used }, longest) {
                     continue;
                 }
                 self.forget_asked(key);
@@ -466,11 +487,11 @@ impl State {
     }
 
     /// Connects a client with a user of a peer. Returns whether that was possible.
-    fn open(&mut self, key: Key, (guest, with): (Guest, RemoteUser), longest: u64) -> bool {
+    fn open(&mut self, key: Key, Opening { guest, to, used }: Opening, longest: u64) -> bool {
         let user = guest.user();
-        let Ok(relay) = guest.join(with, longest) else { return false };
+        let Ok(relay) = guest.join(to, longest) else { return false };
         self.slowness.add(user, relay.take_slow_time(), Instant::now());
-        self.open.insert(key, Open::new(relay, user, with));
+        self.open.insert(key, Open::new(relay, user, to, used));
         true
     }
 
@@ -483,14 +504,15 @@ impl State {
                 if self.of_peer(key.connection, false) >= MAX_OF_PEER {
                     return self.send(key, Step::End, &[]);
                 }
+                let Some(used) = self.use_of(key.connection) else { return };
                 let place = (to, name.clone());
-                self.asked.insert(key, Asked { from, to, name, longest });
+                self.asked.insert(key, Asked { from, to, name, longest, _used: used });
                 self.waiting.ask(place.clone(), key);
                 self.join(&place);
             }
             Step::Accepted { longest } => {
-                let Some((guest, with)) = self.opening.remove(&key) else { return };
-                if !self.open(key, (guest, with), longest) {
+                let Some(opening) = self.opening.remove(&key) else { return };
+                if !self.open(key, opening, longest) {
                     self.send(key, Step::End, &[]);
                 }
             }
@@ -504,7 +526,7 @@ impl State {
                 self.forget_asked(key);
                 // The client learns of it by the end of its connection. What came before it is in its memory.
                 self.discard(key);
-                if let Some((guest, _)) = self.opening.remove(&key) {
+                if let Some(Opening { guest, .. }) = self.opening.remove(&key) {
                     self.refuse(guest, LinkRefusal::Broken);
                 }
             }
@@ -552,7 +574,7 @@ impl State {
     /// Forgets clients that do not wait any more.
     fn forget_gone(&mut self) {
         self.waiting.retain(|guest| !guest.is_gone());
-        let gone = self.opening.iter().filter(|(_, (guest, _))| guest.is_gone());
+        let gone = self.opening.iter().filter(|(_, one)| one.guest.is_gone());
         let gone: Vec<_> = gone.map(|(key, _)| *key).collect();
         for key in gone {
             self.opening.remove(&key);

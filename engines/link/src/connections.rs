@@ -17,7 +17,7 @@ use memferry::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::backlog::Unsent;
-use crate::channels::{Channels, Teller};
+use crate::channels::{Channels, Teller, Uses};
 use crate::config::{Config, connects};
 use crate::message::Message;
 use crate::packet::Packet;
@@ -84,6 +84,8 @@ pub(crate) struct Up {
     pub(crate) offers_ucx: bool,
     /// The key that the peer puts before its messages over UCX.
     pub(crate) own_key: u128,
+    /// What uses it for channels.
+    pub(crate) uses: Uses,
     pub(crate) sender: Sender<(Packet, Unsent)>,
     stream: TcpStream,
 }
@@ -254,7 +256,7 @@ fn pass_on(shared: &Arc<Shared>, secured: Secured, stranger: Option<Stranger<IpA
     })?;
     let connection = shared.next.fetch_add(1, Ordering::Relaxed);
     let teller = shared.channels.connect(connection, node, (sender.clone(), stream.try_clone()?));
-    let up = Up { connection, node, greeting, offers_ucx, own_key, sender, stream };
+    let up = Up { connection, node, greeting, offers_ucx, own_key, uses: teller.uses(), sender, stream };
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
     shared.events.send(Event::Up(Box::new(up))).map_err(gone)?;
     let why = receive_all(shared, connection, &mut reader, &teller);

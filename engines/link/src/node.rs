@@ -740,11 +740,14 @@ impl Node {
         let is_due = |(node, link): &(&NodeName, &Link)| {
             let is_idle = link.outstanding == 0 && link.used.elapsed() > IDLE;
             let rested = self.ucx.is_some() && !link.up.offers_ucx;
-            rested && is_idle && self.channels.count(**node) == 0 && self.rests.left(**node, now).is_none()
+            rested && is_idle && self.rests.left(**node, now).is_none()
         };
-        let due: Vec<_> = self.links.iter().filter(is_due).map(|(node, _)| *node).collect();
-        for node in due {
-            self.lose(engine, node, "UCX is tried again");
+        let due = self.links.iter().filter(is_due).map(|(node, link)| (*node, link.up.uses.clone()));
+        for (node, uses) in due.collect::<Vec<_>>() {
+            // From then on no channel begins on it, neither one of a client here nor one that the peer asks for.
+            if uses.give_up() {
+                self.lose(engine, node, "UCX is tried again");
+            }
         }
     }
 

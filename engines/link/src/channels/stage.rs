@@ -89,8 +89,9 @@ impl Stage {
 
     /// A client's request was received. `false` if too many wait.
     pub fn welcome(&self, guest: Guest) -> bool {
-        let stranger = self.strangers.admit(guest.user());
-        stranger.map(|stranger| self.channels.tell(News::Guest(Box::new(guest), stranger))).is_some()
+        let Some(stranger) = self.strangers.admit(guest.user()) else { return false };
+        self.channels.tell(News::Guest(Box::new(guest), stranger));
+        true
     }
 
     /// The thread goes on for one round, and looks for clients that are gone if `looks`. Returns whether there was anything.
@@ -102,6 +103,12 @@ impl Stage {
     pub fn wait(&mut self) {
         ring(&self.channels.bell);
         self.state.wait(&self.channels.bell);
+    }
+
+    /// The link gives up a connection that no channel uses. Returns whether it is given up.
+    pub fn give_up(&self, connection: u64) -> bool {
+        let teller = self.far.get(&connection).and_then(|far| far.teller.as_ref());
+        teller.is_some_and(|teller| teller.uses().give_up())
     }
 
     /// The next message to a peer. It counts as unread until [`read`](Self::read).

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 
+use super::uses::{Use, Uses};
 use super::{MAX_OF_PEER, News};
 use crate::backlog::{Backlog, Unsent};
 use crate::message::Step;
@@ -29,6 +30,7 @@ pub(super) struct Told {
     pub(super) step: Step,
     pub(super) bytes: Vec<u8>,
     _waiting: Unsent,
+    _used: Use,
 }
 
 /// The end of a connection's queue that its reader has. The connection has ended when this is dropped.
@@ -37,6 +39,7 @@ pub(crate) struct Teller {
     /// `None` only during drop.
     told: Option<Sender<Told>>,
     waiting: Backlog,
+    uses: Uses,
     is_noted: Arc<AtomicBool>,
     news: Sender<News>,
     bell: Arc<OwnedFd>,
@@ -45,6 +48,7 @@ pub(crate) struct Teller {
 /// The end that the thread has.
 pub(crate) struct Steps {
     told: Receiver<Told>,
+    uses: Uses,
     is_noted: Arc<AtomicBool>,
 }
 
@@ -55,9 +59,10 @@ pub(super) fn queue(
     (news, bell): (Sender<News>, Arc<OwnedFd>),
 ) -> (Teller, Steps) {
     let (sender, told) = mpsc::channel();
+    let uses = Uses::default();
     let is_noted = Arc::new(AtomicBool::new(false));
-    let steps = Steps { told, is_noted: Arc::clone(&is_noted) };
-    (Teller { connection, told: Some(sender), waiting, is_noted, news, bell }, steps)
+    let steps = Steps { told, uses: uses.clone(), is_noted: Arc::clone(&is_noted) };
+    (Teller { connection, told: Some(sender), waiting, uses, is_noted, news, bell }, steps)
 }
 
 pub(super) fn ring(bell: &OwnedFd) {
@@ -68,14 +73,21 @@ pub(super) fn ring(bell: &OwnedFd) {
 impl Teller {
     /// Passes on what the peer said, without waiting. Returns whether the peer may go on: one that keeps to the credit of its channels may.
     pub(crate) fn tell(&self, number: u32, is_ours: bool, step: Step, bytes: &[u8]) -> bool {
+        // Given up, the connection ends in a moment.
+        let Some(used) = self.uses.begin() else { return true };
         let Some(waiting) = self.waiting.add(bytes.len()) else { return false };
-        let told = Told { number, is_ours, step, bytes: bytes.to_vec(), _waiting: waiting };
+        let told = Told { number, is_ours, step, bytes: bytes.to_vec(), _waiting: waiting, _used: used };
         // It fails if the thread has given the connection up.
         let sent = self.told.as_ref().is_some_and(|sender| sender.send(told).is_ok());
         if sent && !self.is_noted.swap(true, Ordering::AcqRel) {
             self.note();
         }
         true
+    }
+
+    /// What uses the connection for channels.
+    pub(crate) fn uses(&self) -> Uses {
+        self.uses.clone()
     }
 
     fn note(&self) {
@@ -96,6 +108,11 @@ impl Steps {
     /// The thread has seen the note: the next word of the peer makes another one.
     pub(super) fn see_note(&self) {
         self.is_noted.swap(false, Ordering::AcqRel);
+    }
+
+    /// Begins a use of the connection; `None` if it was given up.
+    pub(super) fn begin_use(&self) -> Option<Use> {
+        self.uses.begin()
     }
 
     /// What the peer said next.

@@ -52,7 +52,7 @@ impl Scene {
     }
 
     /// A client that wants to reach a user of `beta`. Its request is news for the thread.
-    fn ask(&mut self) -> JoinHandle<Result<(Begin, End), ConnectError>> {
+    fn ask(&self) -> JoinHandle<Result<(Begin, End), ConnectError>> {
         let to = RemoteUser { node: beta(), user: 5 };
         let client = self.client.clone();
         let path = self.path.clone();
@@ -65,7 +65,7 @@ impl Scene {
     }
 
     /// The peer of a connection lets in all that ask it.
-    fn let_in(&mut self, connection: u64) {
+    fn let_in(&self, connection: u64) {
         let asked: Vec<_> = self.stage.state.opening.keys().copied().collect();
         for key in asked {
             let step = Step::Accepted { longest: 64 };
@@ -182,6 +182,41 @@ fn a_peer_has_no_more_room_by_connecting_again() {
     while scene.stage.round(false) {}
     let again = scene.peer(beta());
     assert!(scene.stage.tell(again, (1, true), Step::End, &contents));
+}
+
+#[test]
+fn a_connection_that_channels_use_is_not_given_up() {
+    let mut scene = Scene::new();
+    let peer = scene.peer(beta());
+    let open = |name: &str| Step::Open { from: 1, to: user(), name: name.to_owned(), longest: 3 };
+    // A user of the peer asks, which the thread has not seen, then waits here, then waits no more.
+    assert!(scene.stage.tell(peer, (7, false), open("name"), &[]));
+    assert!(!scene.stage.give_up(peer));
+    scene.stage.round(false);
+    assert!(!scene.stage.give_up(peer));
+    assert!(scene.stage.tell(peer, (7, false), Step::End, &[]));
+    scene.stage.round(false);
+    // A client here asks, then has its channel until it is gone.
+    let connecting = scene.ask();
+    scene.stage.round(false);
+    assert!(!scene.stage.give_up(peer));
+    scene.let_in(peer);
+    scene.stage.round(false);
+    let ends = connecting.join().unwrap().unwrap();
+    assert!(!scene.stage.give_up(peer));
+    drop(ends);
+    while !scene.keys().is_empty() {
+        scene.stage.wait();
+        scene.stage.round(true);
+    }
+    // Then no channel begins on it.
+    assert!(scene.stage.give_up(peer));
+    assert!(scene.stage.tell(peer, (8, false), open("name"), &[]));
+    let connecting = scene.ask();
+    scene.stage.round(false);
+    assert!(scene.stage.state.asked.is_empty() && scene.stage.state.opening.is_empty());
+    let refused = connecting.join().unwrap().map(drop);
+    assert!(matches!(refused, Err(ConnectError::Link(LinkRefusal::NotConnected))), "{refused:?}");
 }
 
 #[test]
