@@ -477,6 +477,11 @@ fn validate(
         if let Some(pasid) = config.pasid.filter(|pasid| *pasid > LARGEST_PASID) {
             return Err(ConfigurationError::Pasid { queue, pasid });
         }
+        let fits = |wanted: Option<u8>, most: u8| wanted.is_none_or(|wanted| wanted <= most);
+        if !fits(config.max_transfer, general.max_transfer()) || !fits(config.max_batch, general.max_batch())
+        {
+            return Err(ConfigurationError::Size { queue });
+        }
     }
     for (queue, config) in queues.iter().enumerate().filter(|(_, config)| config.size > 0) {
         if usize::from(config.group) >= groups.len() {
@@ -486,11 +491,6 @@ fn validate(
             if config.dedicated { have.dedicated() } else { have.shared() && config.pasid.is_some() };
         if !supported {
             return Err(ConfigurationError::Mode { queue });
-        }
-        let fits = |wanted: Option<u8>, most: u8| wanted.is_none_or(|wanted| wanted <= most);
-        if !fits(config.max_transfer, general.max_transfer()) || !fits(config.max_batch, general.max_batch())
-        {
-            return Err(ConfigurationError::Size { queue });
         }
         if config.block_on_fault && !general.block_on_fault() {
             return Err(ConfigurationError::BlockOnFault { queue });

@@ -671,6 +671,11 @@ fn each_rule_of_configurations_is_kept() {
         (queue(|queue| queue.dedicated = false), ConfigurationError::Mode { queue: 0 }),
         (queue(|queue| queue.max_batch = Some(11)), ConfigurationError::Size { queue: 0 }),
         (queue(|queue| queue.max_transfer = Some(32)), ConfigurationError::Size { queue: 0 }),
+        (queue(|queue| (queue.size, queue.max_batch) = (0, Some(16))), ConfigurationError::Size { queue: 0 }),
+        (
+            queue(|queue| (queue.size, queue.max_transfer) = (0, Some(32))),
+            ConfigurationError::Size { queue: 0 },
+        ),
     ];
     for (queue, error) in cases {
         assert_eq!(driver.configure(&[GROUP], &[queue]), Err(error));
