@@ -43,6 +43,11 @@ impl<T> EventQueue<T> {
         Some((instant, event))
     }
 
+    /// Takes the earliest event if it is due at `now` or before.
+    pub fn pop_due(&mut self, now: Instant) -> Option<(Instant, T)> {
+        self.next_due().filter(|due| *due <= now).and_then(|_| self.pop())
+    }
+
     /// The instant of the earliest event.
     pub fn next_due(&self) -> Option<Instant> {
         self.due.peek().map(|Reverse((instant, ..))| *instant)
@@ -69,6 +74,16 @@ mod tests {
         let order: Vec<_> = core::iter::from_fn(|| queue.pop()).map(|(_, event)| event).collect();
         assert_eq!(order, ["first", "second", "late"]);
         assert_eq!(queue.next_due(), None);
+    }
+
+    #[test]
+    fn only_what_is_due_is_popped() {
+        let mut queue = EventQueue::new();
+        let due = Instant::from_nanoseconds(2);
+        queue.push(due, "event");
+        assert_eq!(queue.pop_due(Instant::from_nanoseconds(1)), None);
+        assert_eq!(queue.pop_due(due), Some((due, "event")));
+        assert_eq!(queue.pop_due(Instant::from_nanoseconds(9)), None);
     }
 
     #[test]

@@ -150,8 +150,7 @@ impl<B: Bus> Dsa<B> {
     /// Processes all events due until `now` and returns the time of the next one. With none, the device waits for an access. A time in the
     /// past counts as the current time.
     pub fn step(&mut self, now: Instant) -> Option<Instant> {
-        while self.events.next_due().is_some_and(|due| due <= now) {
-            let Some((at, event)) = self.events.pop() else { break };
+        while let Some((at, event)) = self.events.pop_due(now) {
             self.now = self.now.max(at);
             self.process_event(event);
             self.schedule();

@@ -105,10 +105,7 @@ impl<B: Bus> Sdma<B> {
     pub fn step(&mut self, now: Instant) -> Option<Instant> {
         // Register accesses before this step may have made channels ready; after an event nothing is left to schedule.
         let mut is_scheduled = false;
-        while self.events.next_due().is_some_and(|due| due <= now) {
-            let Some((due, event)) = self.events.pop() else {
-                break;
-            };
+        while let Some((due, event)) = self.events.pop_due(now) {
             self.now = self.now.max(due);
             self.process_event(event);
             self.schedule();
