@@ -42,6 +42,7 @@
 
 #![deny(missing_docs)]
 
+mod channels;
 mod connection;
 mod engine;
 mod frames;
@@ -50,6 +51,7 @@ mod options;
 mod pauses;
 mod process;
 
+pub use channels::{Channels, Waiting, cancel_waiting};
 pub use connection::ConnectionError;
 pub use engine::{Engine, Job};
 pub use frames::{Exported, FrameWatcher, Frames, NotExported, Remote};

@@ -13,8 +13,10 @@ use std::io;
 use std::time::Duration;
 
 use memferry_driven_engines::DsaControl;
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, Reports};
-use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
+use memferry_engine::{
+    Channels, Engine, Failure, Job, Outcome, Pauses, Region, Reports, Waiting, cancel_waiting,
+};
+use memferry_transfer::Reach;
 use thiserror::Error;
 
 use crate::error::OpenError;
@@ -52,30 +54,15 @@ pub enum ServeError {
     Closed(QueueName),
 }
 
-struct Waiting {
-    job: Job,
-    operation: Operation<Region<Reached>>,
-}
-
-struct Running {
-    job: Job,
-    ticket: Ticket,
-    done_bytes: u64,
-}
-
-struct Place<F: QueueFile> {
+struct Queue<F: QueueFile> {
     name: QueueName,
-    engine: QueueEngine<F>,
-    /// The request of each channel.
-    running: Vec<Option<Running>>,
-    busy: usize,
+    channels: Channels<QueueEngine<F>>,
 }
 
 pub(crate) struct Server<F: QueueFile> {
-    queues: Vec<Place<F>>,
+    queues: Vec<Queue<F>>,
     frames: Prefault,
-    waiting: VecDeque<Waiting>,
-    completions: Vec<EngineCompletion>,
+    waiting: VecDeque<Waiting<Reached>>,
     pauses: Pauses,
     failures: Reports,
 }
@@ -88,15 +75,11 @@ impl<F: QueueFile> Drop for Server<F> {
 
 impl<F: QueueFile> Server<F> {
     pub(crate) fn new(name: &str, queues: Vec<(QueueName, QueueEngine<F>)>) -> Self {
-        let place = |(name, engine): (QueueName, QueueEngine<F>)| {
-            let channels = engine.capabilities().channels;
-            Place { name, engine, running: (0..channels).map(|_| None).collect(), busy: 0 }
-        };
+        let queue = |(name, engine)| Queue { name, channels: Channels::new(engine) };
         Self {
-            queues: queues.into_iter().map(place).collect(),
+            queues: queues.into_iter().map(queue).collect(),
             frames: Prefault::default(),
             waiting: VecDeque::new(),
-            completions: Vec::new(),
             pauses: Pauses::new(),
             failures: Reports::new(name, REPORTED_FAILURES),
         }
@@ -120,7 +103,8 @@ impl<F: QueueFile> Server<F> {
                 wait = Duration::ZERO;
             }
             if engine.take_cancels() {
-                self.cancel(engine);
+                cancel_waiting(&mut self.waiting, engine);
+                self.queues.iter_mut().for_each(|queue| queue.channels.cancel(engine));
             }
             self.start(engine);
             if self.poll(engine)? {
@@ -130,7 +114,7 @@ impl<F: QueueFile> Server<F> {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.queues.iter().all(|queue| queue.busy == 0)
+        self.waiting.is_empty() && self.queues.iter().all(|queue| queue.channels.is_idle())
     }
 
     fn accept(&mut self, engine: &mut Engine, job: Job) {
@@ -148,107 +132,35 @@ impl<F: QueueFile> Server<F> {
         }
     }
 
-    /// Ends early what the service no longer wants.
-    fn cancel(&mut self, engine: &mut Engine) {
-        self.waiting.retain(|Waiting { job, .. }| {
-            let is_cancelled = engine.is_cancelled(job.id());
-            if is_cancelled {
-                engine.complete(job.id(), Outcome::refused(Failure::Cancelled));
-            }
-            !is_cancelled
-        });
-        for queue in &mut self.queues {
-            for running in queue.running.iter().flatten() {
-                if engine.is_cancelled(running.job.id()) {
-                    queue.engine.cancel(running.ticket);
-                }
-            }
-        }
-    }
-
     /// Gives the requests that wait to the queue that has the fewest.
     fn start(&mut self, engine: &mut Engine) {
         while !self.waiting.is_empty() {
-            let free = self.queues.iter_mut().filter(|queue| queue.busy < queue.running.len());
-            let Some(queue) = free.min_by_key(|queue| queue.busy) else { break };
-            let Some(number) = queue.running.iter().position(Option::is_none) else { break };
-            let Some(Waiting { job, operation }) = self.waiting.pop_front() else { break };
-            let posted = Descriptor::new(number as u32, operation).ok();
-            match posted.and_then(|descriptor| queue.engine.post(descriptor).ok()) {
-                Some(ticket) => {
-                    queue.running[number] = Some(Running { job, ticket, done_bytes: 0 });
-                    queue.busy += 1;
-                }
-                None => engine.complete(job.id(), Outcome::refused(Failure::Unsupported)),
-            }
-        }
-        // After all were posted, so that small ones go together.
-        for queue in self.queues.iter_mut().filter(|queue| queue.busy > 0) {
-            queue.engine.ring_doorbell();
+            let free = self.queues.iter_mut().filter(|queue| queue.channels.has_room());
+            let Some(queue) = free.min_by_key(|queue| queue.channels.busy()) else { break };
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            queue.channels.start(engine, waiting);
         }
     }
 
     /// Takes what the device has done. Returns whether anything came further.
     fn poll(&mut self, engine: &mut Engine) -> Result<bool, ServeError> {
+        let Self { queues, failures, .. } = self;
         let mut any = false;
-        for index in 0..self.queues.len() {
-            let queue = &mut self.queues[index];
-            if queue.busy == 0 {
-                continue;
-            }
-            let now = queue.engine.control().now();
+        for Queue { name, channels } in queues.iter_mut().filter(|queue| !queue.channels.is_idle()) {
+            let now = channels.device().control().now();
             // It stops at a bound if pages go on faulting.
-            any |= queue.engine.poll(now, &mut self.completions);
-            if queue.engine.is_lost() {
+            any |= channels.poll(now);
+            if channels.device().is_lost() {
                 // The device may still write the memory of requests, so none of them must end while this process lives.
-                return Err(ServeError::Stuck(queue.name));
+                return Err(ServeError::Stuck(*name));
             }
-            let is_closed = queue.engine.is_closed();
-            for EngineCompletion { ticket, outcome } in std::mem::take(&mut self.completions) {
-                let queue = &mut self.queues[index];
-                let place = queue.running.get_mut(ticket.channel as usize);
-                let Some(running) = place.and_then(|place| place.take_if(|running| running.ticket == ticket))
-                else {
-                    continue;
-                };
-                queue.busy -= 1;
-                any = true;
-                self.complete(engine, index, &running.job, outcome);
-            }
-            let queue = &mut self.queues[index];
-            if is_closed {
-                return Err(ServeError::Closed(queue.name));
-            }
-            for running in queue.running.iter_mut().flatten() {
-                let done = queue.engine.bytes_done(running.ticket);
-                if done > running.done_bytes {
-                    running.done_bytes = done;
-                    engine.progress(running.job.id(), done, false);
-                    any = true;
-                }
+            any |= channels.settle(engine, |_, _, failure| {
+                failures.report(format_args!("a request on {name} failed: {failure}"));
+            });
+            if channels.device().is_closed() {
+                return Err(ServeError::Closed(*name));
             }
         }
         Ok(any)
-    }
-
-    fn complete(&mut self, engine: &mut Engine, queue: usize, job: &Job, outcome: Outcome) {
-        if let Err(failure) = outcome.result
-            && failure != Failure::Cancelled
-        {
-            self.report_failure(queue, failure);
-        }
-        let ended = match outcome.result {
-            // Of a comparison, the value says how far the operands are equal.
-            Ok(()) => Outcome { bytes_done: outcome.bytes_done, ..job.succeeded_with(outcome.value) },
-            // The device has nothing of it any more; only a service can say that a channel is faulted.
-            Err(Failure::ChannelFaulted) => job.failed(Failure::EngineReset, outcome.bytes_done),
-            Err(failure) => job.failed(failure, outcome.bytes_done),
-        };
-        engine.complete(job.id(), ended);
-    }
-
-    fn report_failure(&mut self, queue: usize, failure: Failure) {
-        let queue = self.queues[queue].name;
-        self.failures.report(format_args!("a request on {queue} failed: {failure}"));
     }
 }

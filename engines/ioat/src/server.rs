@@ -13,10 +13,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memferry_driven_engines::{DeviceWords, IoatEngine, Shared};
-use memferry_engine::{Engine, Failure, Job, Operation, Outcome, Pauses, Region, Reports};
-use memferry_ioat_registers::Device;
+use memferry_engine::{
+    Channels, Engine, Failure, Job, Outcome, Pauses, Region, Reports, Waiting, cancel_waiting,
+};
+use memferry_ioat_registers::{CHANNELS, Device};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Descriptor, Engine as _, EngineCompletion, Reach, Ticket};
+use memferry_transfer::{Engine as _, Reach};
 use thiserror::Error;
 
 use crate::device::Parts;
@@ -28,6 +30,8 @@ use memferry_vfio::PciAddress;
 
 /// Requests for each channel: one runs, the others begin without a round trip to the service.
 pub(crate) const CHANNEL_REQUESTS: u32 = 4;
+/// Requests that are taken before the device is looked at again.
+const MOST_TAKEN: u32 = CHANNELS as u32 * CHANNEL_REQUESTS;
 /// How often the kernel is asked whether it wants the device back.
 const CHECK: Duration = Duration::from_millis(200);
 /// Failures of channels that are reported one by one.
@@ -60,26 +64,12 @@ pub(crate) struct Server<V: Vfio> {
     address: PciAddress,
     vfio: V,
     registers: Shared<V::Registers>,
-    device: IoatEngine<V::Registers, DeviceWords<MappedWords>, Reached>,
+    channels: Channels<IoatEngine<V::Registers, DeviceWords<MappedWords>, Reached>>,
     frames: Frames<V::Domain>,
-    /// The request of each channel.
-    running: Vec<Option<Running>>,
-    waiting: VecDeque<Waiting>,
-    completions: Vec<EngineCompletion>,
+    waiting: VecDeque<Waiting<Reached>>,
     pauses: Pauses,
     checked: Instant,
     failures: Reports,
-}
-
-struct Waiting {
-    job: Job,
-    operation: Operation<Region<Reached>>,
-}
-
-struct Running {
-    job: Job,
-    ticket: Ticket,
-    done_bytes: u64,
 }
 
 impl<V: Vfio> Drop for Server<V> {
@@ -90,17 +80,14 @@ impl<V: Vfio> Drop for Server<V> {
 
 impl<V: Vfio> Server<V> {
     pub(crate) fn new(name: &str, address: PciAddress, parts: Parts<V>) -> Self {
-        let Parts { vfio, registers, engine: device, frames } = parts;
-        let channels = device.capabilities().channels;
+        let Parts { vfio, registers, engine, frames } = parts;
         Self {
             address,
             vfio,
             registers,
-            device,
+            channels: Channels::new(engine),
             frames,
-            running: (0..channels).map(|_| None).collect(),
             waiting: VecDeque::new(),
-            completions: Vec::new(),
             pauses: Pauses::new(),
             checked: Instant::now(),
             failures: Reports::new(name, REPORTED_FAILURES),
@@ -118,14 +105,15 @@ impl<V: Vfio> Server<V> {
         loop {
             let mut wait = self.pauses.next(self.is_idle());
             // Requests that are refused at once could come without an end.
-            for _ in 0..self.running.len() * CHANNEL_REQUESTS as usize {
+            for _ in 0..MOST_TAKEN {
                 let Some(job) = engine.next(wait) else { break };
                 self.pauses.note_news();
                 self.accept(engine, job);
                 wait = Duration::ZERO;
             }
             if engine.take_cancels() {
-                self.cancel(engine);
+                cancel_waiting(&mut self.waiting, engine);
+                self.channels.cancel(engine);
             }
             self.start(engine);
             if self.poll(engine)? {
@@ -136,7 +124,7 @@ impl<V: Vfio> Server<V> {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.iter().all(Option::is_none)
+        self.waiting.is_empty() && self.channels.is_idle()
     }
 
     fn accept(&mut self, engine: &mut Engine, job: Job) {
@@ -163,95 +151,35 @@ impl<V: Vfio> Server<V> {
         }
     }
 
-    /// Ends early what the service no longer wants.
-    fn cancel(&mut self, engine: &mut Engine) {
-        self.waiting.retain(|Waiting { job, .. }| {
-            let is_cancelled = engine.is_cancelled(job.id());
-            if is_cancelled {
-                engine.complete(job.id(), Outcome::refused(Failure::Cancelled));
-            }
-            !is_cancelled
-        });
-        for running in self.running.iter().flatten() {
-            if engine.is_cancelled(running.job.id()) {
-                self.device.cancel(running.ticket);
-            }
-        }
-    }
-
     /// Gives free channels the requests that wait.
     fn start(&mut self, engine: &mut Engine) {
-        let mut any = false;
-        for (number, place) in (0..).zip(&mut self.running) {
-            while place.is_none()
-                && let Some(Waiting { job, operation }) = self.waiting.pop_front()
-            {
-                let posted = Descriptor::new(number, operation).ok().and_then(|it| self.device.post(it).ok());
-                match posted {
-                    Some(ticket) => {
-                        *place = Some(Running { job, ticket, done_bytes: 0 });
-                        any = true;
-                    }
-                    // Operands overlap in a way that the device cannot do.
-                    None => engine.complete(job.id(), Outcome::refused(Failure::Unsupported)),
-                }
-            }
-        }
-        if any {
-            self.device.ring_doorbell();
+        while self.channels.has_room()
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            self.channels.start(engine, waiting);
         }
     }
 
     /// Takes what the device has done. Returns whether anything came further.
     fn poll(&mut self, engine: &mut Engine) -> Result<bool, ServeError> {
-        if self.running.iter().all(Option::is_none) {
+        let Self { channels, failures, .. } = self;
+        if channels.is_idle() {
             return Ok(false);
         }
         let now = self.registers.with(|registers| registers.now());
-        self.device.poll(now, &mut self.completions);
-        if let Some(channel) =
-            (0..self.running.len() as u32).find(|channel| self.device.is_quarantined(*channel))
-        {
+        let has_more = channels.poll(now);
+        let device = channels.device();
+        let mut numbers = 0..device.capabilities().channels;
+        if let Some(channel) = numbers.find(|channel| device.is_quarantined(*channel)) {
             // The device may still write the memory of its request, so that must not end while this process lives.
             return Err(ServeError::Stuck { device: self.address, channel });
         }
-        let mut any = false;
-        for EngineCompletion { ticket, outcome } in std::mem::take(&mut self.completions) {
-            let channel = ticket.channel;
-            let place = self.running.get_mut(channel as usize);
-            let Some(running) = place.and_then(|place| place.take_if(|running| running.ticket == ticket))
-            else {
-                continue;
-            };
-            any = true;
-            if let Err(failure) = outcome.result
-                && failure != Failure::Cancelled
-            {
-                self.report_failure(channel, failure);
-            }
-            let ended = match outcome.result {
-                Ok(()) => running.job.succeeded(),
-                // Its channel was reset, so it is over; only a service can say that a channel is faulted.
-                Err(Failure::ChannelFaulted) => running.job.failed(Failure::EngineReset, outcome.bytes_done),
-                Err(failure) => running.job.failed(failure, outcome.bytes_done),
-            };
-            engine.complete(running.job.id(), ended);
-        }
-        for running in self.running.iter_mut().flatten() {
-            let done = self.device.bytes_done(running.ticket);
-            if done > running.done_bytes {
-                running.done_bytes = done;
-                engine.progress(running.job.id(), done, false);
-                any = true;
-            }
-        }
-        Ok(any)
-    }
-
-    fn report_failure(&mut self, channel: u32, failure: Failure) {
-        let errors = self.device.last_errors(channel);
-        self.failures
-            .report(format_args!("a request on channel {channel} failed: {failure} (device: {errors})"));
+        let is_further = channels.settle(engine, |device, channel, failure| {
+            let errors = device.last_errors(channel);
+            failures
+                .report(format_args!("a request on channel {channel} failed: {failure} (device: {errors})"));
+        });
+        Ok(has_more | is_further)
     }
 
     fn check_device(&mut self) -> Result<(), ServeError> {

@@ -82,7 +82,13 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     (
         "memferry-engine",
-        Arrows::Only(&["memferry-transfer", "memferry-shm", "memferry-external", "memferry-service"]),
+        Arrows::Only(&[
+            "memferry-transfer",
+            "memferry-clock",
+            "memferry-shm",
+            "memferry-external",
+            "memferry-service",
+        ]),
     ),
     ("memferry-bulk", Arrows::Only(&["memferry", "memferry-shm"])),
     ("memferry-ninep", Arrows::Only(&["memferry-shm", "memferry-pool"])),
