@@ -139,3 +139,11 @@ fn what_the_device_does_not_take_is_refused() {
     assert_eq!(stage.ends(), [(0, Err(Failure::Unsupported), 0)]);
     assert!(stage.channels.is_idle());
 }
+
+#[test]
+fn a_comparison_is_done_up_to_its_difference() {
+    let stage = Stage::new(1, 1);
+    let job = &stage.waiting[0].job;
+    let outcome = ended(job, Outcome { bytes_done: 40, ..job.succeeded_with(40) });
+    assert_eq!((outcome.result, outcome.bytes_done, outcome.value), (Ok(()), 40, 40));
+}
