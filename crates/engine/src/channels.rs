@@ -105,7 +105,7 @@ impl<D: Device> Channels<D> {
     }
 
     /// Completes what the device has ended, and reports the progress of the rest. Returns whether anything came further. `failed` learns of
-    /// each failure that no cancel explains, with its channel.
+    /// each failure that no cancel explains, with its channel, as the service does.
     pub fn settle(&mut self, engine: &mut Engine, mut failed: impl FnMut(&D, u32, Failure)) -> bool {
         let mut any = false;
         for EngineCompletion { ticket, outcome } in self.completions.drain(..) {
@@ -116,12 +116,13 @@ impl<D: Device> Channels<D> {
             };
             self.busy -= 1;
             any = true;
-            if let Err(failure) = outcome.result
+            let ended = ended(&running.job, outcome);
+            if let Err(failure) = ended.result
                 && failure != Failure::Cancelled
             {
                 failed(&self.device, ticket.channel, failure);
             }
-            engine.complete(running.job.id(), ended(&running.job, outcome));
+            engine.complete(running.job.id(), ended);
         }
         for running in self.running.iter_mut().flatten() {
             let done = self.device.bytes_done(running.ticket);

@@ -102,7 +102,7 @@ fn each_request_ends_once_as_the_device_says() {
     stage.channels.device.inject(1, fault);
     assert_eq!(stage.turn(0), (false, vec![]), "they have only begun");
     assert_eq!(stage.ends(), []);
-    assert_eq!(stage.turn(BYTES), (true, vec![(1, Failure::ChannelFaulted)]));
+    assert_eq!(stage.turn(BYTES), (true, vec![(1, Failure::EngineReset)]));
     // The service faults its own channels; of an engine it takes that for a lie.
     assert_eq!(stage.ends(), [(0, Ok(()), BYTES), (1, Err(Failure::EngineReset), 40)]);
     assert!(stage.channels.is_idle());
