@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         }
     };
     bar.finish_and_clear();
-    let thresholds = agreement::medians(&all);
+    let thresholds = agreement::medians(&measurements);
     thresholds.check()?;
     let profile = Profile { cpu: profile::cpu(), thresholds };
     let uncertain: Vec<_> = all.iter().filter(|threshold| !threshold.is_certain()).collect();
@@ -183,35 +183,39 @@ fn bar() -> Result<ProgressBar, CommandError> {
     Ok(bar)
 }
 
-fn print(thresholds: &[Threshold; 8]) -> Result<(), CommandError> {
-    let what = [
-        "copies of far memory bypass the caches from",
-        "all copies bypass the caches from",
-        "zeroing far memory bypasses the caches from",
-        "copies are shared with an awake worker from",
-        "a worker is woken to share copies of far memory from",
-        "a worker is woken to share copies of near memory from",
-        "embedded requests run inline up to",
-        "memory counts as far if a load takes",
-    ];
+fn print(thresholds: &[Threshold]) -> Result<(), CommandError> {
     let colors = output::has_colors();
-    for (what, threshold) in what.into_iter().zip(thresholds) {
-        let value = match (threshold.name, threshold.median) {
-            ("far_ticks", 0) => "cannot be timed".to_owned(),
-            ("far_ticks", ticks) => format!("{ticks} ticks"),
-            (_, NEVER..) => "never".to_owned(),
-            (_, bytes) => Bytes(bytes).to_string(),
-        };
-        let agreeing = threshold.agreeing;
-        let count = threshold.measured.len();
-        let agreement = format!("{agreeing} of {count} measurements agree");
-        let agreement = match threshold.is_certain() {
-            true => agreement,
-            false => output::warning(&format!("{agreement}: uncertain"), colors),
-        };
-        say!("{what:<53} {value:<10} {agreement}");
+    for threshold in thresholds {
+        say!("{}", line(threshold, colors));
     }
     Ok(())
+}
+
+/// A threshold's line of the table.
+fn line(threshold: &Threshold, colors: bool) -> String {
+    let what = match threshold.name {
+        "stream_cold_bytes" => "copies of far memory bypass the caches from",
+        "stream_always_bytes" => "all copies bypass the caches from",
+        "zero_cold_bytes" => "zeroing far memory bypasses the caches from",
+        "share_awake_bytes" => "copies are shared with an awake worker from",
+        "share_asleep_cold_bytes" => "a worker is woken to share copies of far memory from",
+        "share_asleep_hot_bytes" => "a worker is woken to share copies of near memory from",
+        "inline_bytes" => "embedded requests run inline up to",
+        "far_ticks" => "memory counts as far if a load takes",
+        other => other,
+    };
+    let value = match (threshold.name, threshold.median) {
+        ("far_ticks", 0) => "cannot be timed".to_owned(),
+        ("far_ticks", ticks) => format!("{ticks} ticks"),
+        (_, NEVER..) => "never".to_owned(),
+        (_, bytes) => Bytes(bytes).to_string(),
+    };
+    let agreement = format!("{} of {} measurements agree", threshold.agreeing, threshold.measured.len());
+    let agreement = match threshold.is_certain() {
+        true => agreement,
+        false => output::warning(&format!("{agreement}: uncertain"), colors),
+    };
+    format!("{what:<53} {value:<10} {agreement}")
 }
 
 /// Bytes of the longest request measured.
@@ -285,6 +289,21 @@ mod tests {
         let error = check_folder(&std::env::temp_dir()).unwrap_err().to_string();
         assert!(error.contains("is a directory"), "{error}");
         check_folder(&std::env::temp_dir().join("memferry-profile.toml")).unwrap();
+    }
+
+    #[test]
+    fn each_line_goes_by_the_thresholds_name() {
+        let sound = profile::Tuning::of_caches(32 << 20);
+        for threshold in agreement::thresholds(&[sound; 3]) {
+            assert!(!line(&threshold, false).contains('_'), "{} is not described", threshold.name);
+        }
+        for (name, expected) in [
+            ("zero_cold_bytes", "zeroing far memory bypasses the caches from           4.0 KiB    3 of 3"),
+            ("far_ticks", "memory counts as far if a load takes                  4096 ticks 3 of 3"),
+        ] {
+            let line = line(&Threshold::over(name, vec![4096; 3]), false);
+            assert!(line.starts_with(expected), "{line}");
+        }
     }
 
     #[test]

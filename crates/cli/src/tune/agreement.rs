@@ -9,6 +9,8 @@
 use memferry_service::profile::Tuning;
 use serde::Serialize;
 
+use crate::measure::median;
+
 pub(super) const FEWEST: usize = 3;
 /// Most measurements. As many are made where they do not agree.
 pub(super) const MOST: usize = 7;
@@ -25,14 +27,9 @@ pub(super) struct Threshold {
 }
 
 impl Threshold {
-    fn of(name: &'static str, measurements: &[Tuning], value: impl Fn(&Tuning) -> u64) -> Self {
-        Self::over(name, measurements.iter().map(value).collect())
-    }
-
     /// The threshold with these measured values.
     pub(super) fn over(name: &'static str, mut measured: Vec<u64>) -> Self {
-        measured.sort_unstable();
-        let median = measured.get(measured.len() / 2).copied().unwrap_or_default();
+        let median = median(&mut measured);
         let agrees = |value: &&u64| value.saturating_mul(2) >= median && **value <= median.saturating_mul(2);
         let agreeing = measured.iter().filter(agrees).count();
         Self { name, median, agreeing, measured }
@@ -46,7 +43,8 @@ impl Threshold {
 
 /// All thresholds over some measurements.
 pub(super) fn thresholds(measurements: &[Tuning]) -> [Threshold; 8] {
-    let of = |name, value: fn(&Tuning) -> u64| Threshold::of(name, measurements, value);
+    let of =
+        |name, value: fn(&Tuning) -> u64| Threshold::over(name, measurements.iter().map(value).collect());
     [
         of("stream_cold_bytes", |tuning| tuning.stream_cold_bytes),
         of("stream_always_bytes", |tuning| tuning.stream_always_bytes),
@@ -59,18 +57,18 @@ pub(super) fn thresholds(measurements: &[Tuning]) -> [Threshold; 8] {
     ]
 }
 
-/// The medians. Their order is that of each measurement.
-pub(super) fn medians(thresholds: &[Threshold; 8]) -> Tuning {
-    let [cold, always, zero, awake, asleep_cold, asleep_hot, inline, ticks] = thresholds;
+/// The medians of some measurements.
+pub(super) fn medians(measurements: &[Tuning]) -> Tuning {
+    let of = |value: fn(&Tuning) -> u64| median(&mut measurements.iter().map(value).collect::<Vec<_>>());
     Tuning {
-        stream_cold_bytes: cold.median,
-        stream_always_bytes: always.median,
-        zero_cold_bytes: zero.median,
-        share_awake_bytes: awake.median,
-        share_asleep_cold_bytes: asleep_cold.median,
-        share_asleep_hot_bytes: asleep_hot.median,
-        inline_bytes: inline.median,
-        far_ticks: ticks.median,
+        stream_cold_bytes: of(|tuning| tuning.stream_cold_bytes),
+        stream_always_bytes: of(|tuning| tuning.stream_always_bytes),
+        zero_cold_bytes: of(|tuning| tuning.zero_cold_bytes),
+        share_awake_bytes: of(|tuning| tuning.share_awake_bytes),
+        share_asleep_cold_bytes: of(|tuning| tuning.share_asleep_cold_bytes),
+        share_asleep_hot_bytes: of(|tuning| tuning.share_asleep_hot_bytes),
+        inline_bytes: of(|tuning| tuning.inline_bytes),
+        far_ticks: of(|tuning| tuning.far_ticks),
     }
 }
 
@@ -107,6 +105,27 @@ mod tests {
     #[test]
     fn medians_are_taken_for_each_threshold() {
         let measurements = with_awake(&[32 << 10, 8 << 20, 128 << 10]);
-        assert_eq!(medians(&thresholds(&measurements)), measurements[2]);
+        assert_eq!(medians(&measurements), measurements[2]);
+    }
+
+    #[test]
+    fn thresholds_and_medians_go_by_name() {
+        let tuning = Tuning {
+            stream_cold_bytes: 1,
+            stream_always_bytes: 2,
+            zero_cold_bytes: 3,
+            share_awake_bytes: 4,
+            share_asleep_cold_bytes: 5,
+            share_asleep_hot_bytes: 6,
+            inline_bytes: 7,
+            far_ticks: 8,
+        };
+        assert_eq!(medians(&[tuning; 3]), tuning);
+        let named = serde_json::to_value(tuning).unwrap();
+        let thresholds = thresholds(&[tuning; 3]);
+        assert_eq!(thresholds.len(), named.as_object().unwrap().len());
+        for threshold in thresholds {
+            assert_eq!(named[threshold.name], threshold.median, "{}", threshold.name);
+        }
     }
 }
