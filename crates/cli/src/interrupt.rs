@@ -1,12 +1,15 @@
-//! SIGINT and SIGTERM as a readable descriptor, for commands that run until a signal.
+//! Signals that end a command: as a readable descriptor, for commands that run until one, and as a flag, for commands that have to end
+//! processes of theirs first.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 /// Readable once a signal arrived.
 pub(crate) struct Interrupt(UnixStream);
@@ -42,5 +45,46 @@ impl Interrupt {
             Err(rustix::io::Errno::INTR) => self.wait(None, Some(Duration::ZERO)),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Set by the first signal that would end this command.
+pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::default();
+    for signal in ending(ignored_signals()) {
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+    }
+    Ok(flag)
+}
+
+/// The signals that end a command which was started to ignore these. Those of its terminal do not, under nohup for example.
+fn ending(ignored: u64) -> impl Iterator<Item = i32> {
+    let of_terminal = [SIGHUP, SIGQUIT].into_iter().filter(move |signal| !is_in(ignored, *signal));
+    [SIGINT, SIGTERM].into_iter().chain(of_terminal)
+}
+
+/// One bit for each signal that this process ignores.
+pub(crate) fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Whether a signal's bit is set.
+pub(crate) fn is_in(signals: u64, signal: i32) -> bool {
+    signals & 1 << (signal - 1) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_terminal_ends_what_does_not_ignore_it() {
+        let all = |ignored| ending(ignored).collect::<Vec<_>>();
+        assert_eq!(all(0), [SIGINT, SIGTERM, SIGHUP, SIGQUIT]);
+        let hang_up = 1 << (SIGHUP - 1);
+        assert!(is_in(hang_up, SIGHUP) && !is_in(hang_up, SIGQUIT));
+        assert_eq!(all(hang_up), [SIGINT, SIGTERM, SIGQUIT]);
     }
 }

@@ -17,6 +17,7 @@
 
 mod advise;
 mod canvas;
+mod child;
 mod config;
 mod copy;
 mod dashboard;

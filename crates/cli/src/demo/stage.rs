@@ -11,14 +11,15 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::lines::{Order, Report};
-use crate::CommandError;
+use crate::child::Group;
+use crate::{CommandError, interrupt};
 
 /// How long a process may take over one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,10 +70,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn build() -> Result<Self, CommandError> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-        }
+        let interrupted = interrupt::flag()?;
         let directory = std::env::temp_dir().join(format!("memferry-demo-{}", std::process::id()));
         let failed = |error: io::Error| format!("cannot set up {}: {error}", directory.display());
         std::fs::DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
@@ -179,23 +177,19 @@ fn runs(mut command: Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A process and the lines it prints. Killed when dropped.
+/// A process and the lines it prints. Killed when dropped, with what it started.
 struct Player {
-    child: Child,
+    group: Group,
     lines: mpsc::Receiver<io::Result<String>>,
     interrupted: Arc<AtomicBool>,
 }
 
 impl Player {
     fn start(mut command: Command, stage: &Stage) -> Result<Self, CommandError> {
-        // A new process group, so that only the demo receives Ctrl-C.
-        command.process_group(0).stdout(Stdio::piped());
-        let mut child = command
-            .spawn()
+        let mut group = Group::start(command.stdout(Stdio::piped()))
             .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))?;
-        let output = child.stdout.take();
-        let player = Self { child, lines: lines_of(output), interrupted: Arc::clone(&stage.interrupted) };
-        Ok(player)
+        let lines = lines_of(group.take_output())?;
+        Ok(Self { group, lines, interrupted: Arc::clone(&stage.interrupted) })
     }
 
     /// The next line; `None` at the end.
@@ -219,29 +213,22 @@ impl Player {
     /// Waits for the end of the output, then for the end of the process.
     fn end(&mut self) -> Result<ExitStatus, CommandError> {
         while self.receive_line()?.is_some() {}
-        Ok(self.child.wait()?)
+        Ok(self.group.wait()?)
     }
 }
 
-impl Drop for Player {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn lines_of(output: Option<ChildStdout>) -> mpsc::Receiver<io::Result<String>> {
+fn lines_of(output: Option<ChildStdout>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let (sender, receiver) = mpsc::channel();
     if let Some(output) = output {
-        std::thread::spawn(move || {
+        std::thread::Builder::new().spawn(move || {
             for line in BufReader::new(output).lines() {
                 if sender.send(line).is_err() {
                     return;
                 }
             }
-        });
+        })?;
     }
-    receiver
+    Ok(receiver)
 }
 
 pub(crate) struct Service {
@@ -273,13 +260,12 @@ impl Service {
     }
 
     pub(crate) fn process(&self) -> u32 {
-        self.player.child.id()
+        self.player.group.id()
     }
 
     /// Stops the service with SIGTERM and checks that it succeeded and removed its socket.
     pub(crate) fn stop(mut self) -> Result<(), CommandError> {
-        let process = rustix::process::Pid::from_child(&self.player.child);
-        rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
+        self.player.group.terminate()?;
         let status = self.player.end()?;
         if !status.success() {
             return Err(format!("the service ended with {status}").into());
@@ -316,15 +302,14 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         // The keeper ends its engine. Should it not end, it is killed, and its engine with it.
-        let process = rustix::process::Pid::from_child(&self.0.child);
-        if rustix::process::kill_process(process, rustix::process::Signal::TERM).is_ok() {
+        if self.0.group.terminate().is_ok() {
             let _ = self.0.end();
         }
     }
 }
 
 /// The link of a node. Killed when dropped, and its engine with it.
-pub(crate) struct Link(#[expect(dead_code, reason = "dropping it ends the process")] Player);
+pub(crate) struct Link(Player);
 
 impl Link {
     /// Starts a link by the words of a command. It runs as the engines' user, unless the command enters a network first, for which only
@@ -379,7 +364,7 @@ impl Actor {
         let mut command = stage.command(part);
         command.args(["demo-client", "--socket"]).arg(socket).stdin(Stdio::piped());
         let mut player = Player::start(command, stage)?;
-        let input = player.child.stdin.take();
+        let input = player.group.take_input();
         Ok(Self { player, input, name: if part == Part::A { "A" } else { "B" } })
     }
 

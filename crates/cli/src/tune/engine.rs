@@ -13,7 +13,7 @@ use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,10 +25,11 @@ use serde::Serialize;
 
 use super::agreement::{self, Threshold};
 use super::{Arguments, disagreement};
-use crate::CommandError;
+use crate::child::Group;
 use crate::config::EngineLine;
 use crate::measure::{Bytes, median, random_bytes};
 use crate::output::say;
+use crate::{CommandError, interrupt};
 
 /// Measured lengths: shorter copies are done by a worker at once.
 const SIZES: std::ops::RangeInclusive<u32> = 15..=26;
@@ -64,9 +65,7 @@ pub(super) fn run(arguments: &Arguments, name: &str) -> Result<(), CommandError>
     let mut contest = Contest::start(name, &arguments.program, workers)?;
     let mut lengths = Vec::new();
     let length = loop {
-        // Ctrl-C also ends the services and the program, whose loss is then no error of theirs.
-        let length = contest.pays_from().or_else(|error| contest.check_interrupted().and(Err(error)));
-        lengths.push(length?);
+        lengths.push(contest.pays_from()?);
         let length = Threshold::over("shortest", lengths.clone());
         if length.is_certain() || lengths.len() == agreement::MOST {
             break length;
@@ -106,16 +105,6 @@ pub(super) fn run(arguments: &Arguments, name: &str) -> Result<(), CommandError>
     Ok(())
 }
 
-/// A process that is killed when this is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The folder of both sockets, removed when this is dropped.
 struct Folder(PathBuf);
 
@@ -137,7 +126,7 @@ impl Drop for Folder {
 /// The engine against the workers. Fields are dropped in this order: the engine first, which would miss its service.
 struct Contest<'a> {
     name: &'a str,
-    engine: Killed,
+    engine: Group,
     with: Side,
     without: Side,
     interrupted: Arc<AtomicBool>,
@@ -146,10 +135,7 @@ struct Contest<'a> {
 
 impl<'a> Contest<'a> {
     fn start(name: &'a str, program: &[OsString], workers: Option<u32>) -> Result<Self, CommandError> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-        }
+        let interrupted = interrupt::flag()?;
         let folder = Folder::make()?;
         let user = rustix::process::geteuid().as_raw();
         let known = format!("{name} user={user} shortest=1");
@@ -158,10 +144,10 @@ impl<'a> Contest<'a> {
         let (program, arguments) = program.split_first().ok_or("no program is named")?;
         let mut command = Command::new(program);
         command.args(arguments).arg("--socket").arg(&with.socket).args(["--name", name]);
-        let engine = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let engine = Group::start(command.stdin(Stdio::null()).stdout(Stdio::null()));
         let engine =
             engine.map_err(|error| format!("cannot start {}: {error}", Path::new(program).display()))?;
-        let mut contest = Self { name, engine: Killed(engine), with, without, interrupted, _folder: folder };
+        let mut contest = Self { name, engine, with, without, interrupted, _folder: folder };
         contest.wait_for_engine()?;
         for side in [&mut contest.with, &mut contest.without] {
             side.allocate()?;
@@ -174,7 +160,7 @@ impl<'a> Contest<'a> {
         while !self.with.client.status()?.engines.iter().any(|engine| engine.is_connected) {
             self.check_interrupted()?;
             let name = self.name;
-            if let Some(status) = self.engine.0.try_wait()? {
+            if let Some(status) = self.engine.status()? {
                 return Err(format!(
                     "nothing to measure: the program of engine '{name}' ended ({status}) before it connected"
                 )
@@ -246,7 +232,7 @@ struct Side {
     /// Offset of the next copy.
     at: u64,
     socket: PathBuf,
-    _service: Killed,
+    _service: Group,
 }
 
 impl Side {
@@ -258,9 +244,9 @@ impl Side {
         }
         command.args(further).env("MEMFERRY_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut service =
-            Killed(command.spawn().map_err(|error| format!("cannot start a service: {error}"))?);
+            Group::start(&mut command).map_err(|error| format!("cannot start a service: {error}"))?;
         let mut line = String::new();
-        if let Some(output) = service.0.stdout.take() {
+        if let Some(output) = service.take_output() {
             BufReader::new(output).read_line(&mut line)?;
         }
         if !line.starts_with("listening on ") {
