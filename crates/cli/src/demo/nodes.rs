@@ -71,6 +71,10 @@ impl Node {
         self.link = Some(Link::start(stage, &self.command)?);
         Ok(())
     }
+
+    fn check_link(&mut self) -> Result<(), CommandError> {
+        self.link.as_mut().map_or(Ok(()), Link::check)
+    }
 }
 
 /// Starts the services, keys, configurations and links of both nodes.
@@ -114,22 +118,41 @@ fn start(stage: &Stage, program: &Path, networks: Option<&Networks>) -> Result<[
     <[Node; 2]>::try_from(nodes).map_err(|_| "two nodes were to be started".into())
 }
 
-/// Tries until `attempt` gives a value.
+/// Tries until `attempt` gives a value, the demo is interrupted, or a link has ended.
 fn patiently<T>(
     stage: &Stage,
+    nodes: &mut [Node; 2],
     what: &str,
-    mut attempt: impl FnMut() -> Option<T>,
+    attempt: impl FnMut() -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    let check = || {
+        stage.check_interrupted()?;
+        nodes.iter_mut().try_for_each(Node::check_link)
+    };
+    retried(PATIENCE, what, check, attempt)
+}
+
+/// Tries until `attempt` gives a value or `check` fails. When the time is over, the error has that of the last attempt.
+fn retried<T>(
+    patience: Duration,
+    what: &str,
+    mut check: impl FnMut() -> Result<(), CommandError>,
+    mut attempt: impl FnMut() -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     let started = Instant::now();
     loop {
-        stage.check_interrupted()?;
-        if let Some(value) = attempt() {
-            return Ok(value);
+        check()?;
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) if started.elapsed() >= patience => {
+                return Err(format!(
+                    "{what} took longer than {} s; the last attempt: {error}",
+                    patience.as_secs()
+                )
+                .into());
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
-        if started.elapsed() > PATIENCE {
-            return Err(format!("{what} took longer than {} s", PATIENCE.as_secs()).into());
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -143,20 +166,20 @@ fn run(queue: &mut Queue, from: &Frame, to: &Frame) -> Result<Option<Failure>, C
 }
 
 /// A frame of beta that its link has, too.
-fn near(stage: &Stage, client: &Client, length: u64) -> Result<Frame, CommandError> {
+fn near(stage: &Stage, nodes: &mut [Node; 2], client: &Client, length: u64) -> Result<Frame, CommandError> {
     // The link has a frame of its own, which must not be taken for the client's.
-    patiently(stage, "starting the link", || {
-        let status = client.status().ok()?;
-        let process = status.engines.first()?.process;
+    patiently(stage, nodes, "starting the link", || {
+        let status = client.status()?;
+        let process = status.engines.first().and_then(|engine| engine.process);
         let is_link =
             |session: &memferry::SessionStatus| Some(session.process) == process && session.frames > 0;
-        status.sessions.iter().any(is_link).then_some(())
+        status.sessions.iter().any(is_link).then_some(()).ok_or_else(|| "it has no frame yet".into())
     })?;
-    let frames = || client.status().map_or(0, |status| status.engines.first().map_or(0, |one| one.frames));
-    patiently(stage, "registering a frame", || {
-        let before = frames();
-        let frame = client.frame(length).alloc().ok()?;
-        (frames() > before).then_some(frame)
+    let frames = || client.status().map(|status| status.engines.first().map_or(0, |one| one.frames));
+    patiently(stage, nodes, "registering a frame", || {
+        let before = frames()?;
+        let frame = client.frame(length).alloc()?;
+        if frames()? > before { Ok(frame) } else { Err("the link does not have it".into()) }
     })
 }
 
@@ -182,11 +205,13 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     let token = grant.remote_token(alpha)?;
     say!("   The token, which is no secret: {token}");
     let client = nodes[1].client.clone();
-    let remote = patiently(stage, "attaching the link", || client.accept_remote(token).ok())?;
-    let own = near(stage, &client, length)?;
+    let remote = patiently(stage, &mut nodes, "attaching the link", || Ok(client.accept_remote(token)?))?;
+    let own = near(stage, &mut nodes, &client, length)?;
     let mut queue = client.queue(64)?;
-    patiently(stage, "connecting the links", || {
-        (!matches!(run(&mut queue, &remote, &own), Ok(Some(Failure::PeerLost)))).then_some(())
+    patiently(stage, &mut nodes, "connecting the links", || match run(&mut queue, &remote, &own) {
+        Ok(Some(lost @ Failure::PeerLost)) => Err(lost.to_string().into()),
+        // Another failure is no matter of time.
+        _ => Ok(()),
     })?;
     let started = Instant::now();
     arrived(&mut queue, &remote, &own, &file)?;
@@ -206,8 +231,9 @@ pub(crate) fn tell(stage: &Stage, mut file: Vec<u8>, program: &Path) -> Result<(
     drop(nodes[0].link.take());
     ended(&mut queue, tickets, |failure| matches!(failure, Failure::PeerLost))?;
     nodes[0].start_link(stage)?;
-    patiently(stage, "connecting again", || {
-        matches!(run(&mut queue, &remote, &own), Ok(None)).then_some(())
+    patiently(stage, &mut nodes, "connecting again", || match run(&mut queue, &remote, &own)? {
+        None => Ok(()),
+        Some(failure) => Err(failure.to_string().into()),
     })?;
     say!("   It was started again, and the frame is good again.");
 
@@ -273,4 +299,29 @@ fn ended(
         say!("     {count}: {failure}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_reports_the_last_refusal() {
+        let refusal = || Err::<(), _>("the door is shut".into());
+        let error = retried(Duration::ZERO, "opening", || Ok(()), refusal).unwrap_err().to_string();
+        assert_eq!(error, "opening took longer than 0 s; the last attempt: the door is shut");
+    }
+
+    #[test]
+    fn a_wait_ends_when_its_check_fails() {
+        let mut checks = [Ok(()), Err("the link ended".into())].into_iter();
+        let mut attempts = 0;
+        let attempt = || {
+            attempts += 1;
+            Err::<(), _>("not yet".into())
+        };
+        let waited = retried(Duration::MAX, "opening", || checks.next().unwrap(), attempt);
+        assert_eq!(waited.unwrap_err().to_string(), "the link ended");
+        assert_eq!(attempts, 1);
+    }
 }

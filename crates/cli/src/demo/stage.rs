@@ -336,6 +336,14 @@ impl Link {
         command.current_dir("/").stdin(Stdio::null());
         Player::start(command, stage).map(Self)
     }
+
+    /// Checks that it runs.
+    pub(crate) fn check(&mut self) -> Result<(), CommandError> {
+        match self.0.group.status()? {
+            Some(status) => Err(format!("a link ended ({status}); its message is above").into()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Stage {
@@ -393,5 +401,25 @@ impl Actor {
         } else {
             Err(format!("client {} ended with {status}", self.name).into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_link_is_noticed() {
+        let stage = Stage {
+            directory: PathBuf::from("/nonexistent"),
+            executable: PathBuf::new(),
+            interrupted: Arc::default(),
+            users: Err("a test has one user".to_owned()),
+        };
+        let start = |words: [&str; 2]| Link::start(&stage, &words.map(PathBuf::from)).unwrap();
+        start(["sleep", "600"]).check().unwrap();
+        let mut ended = start(["test", ""]);
+        ended.0.end().unwrap();
+        assert!(ended.check().unwrap_err().to_string().contains("(exit status: 1)"));
     }
 }
