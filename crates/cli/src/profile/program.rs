@@ -22,11 +22,13 @@ use std::time::{Duration, Instant};
 
 use memferry_recording::VARIABLE;
 use nix::sys::resource::{UsageWho, getrusage};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use thiserror::Error;
 
 use super::symbols;
+use crate::interrupt::{ignored_signals, is_in};
 
 const LIBRARY: &str = "libmemferry_recorder.so";
 /// The environment variable that overrides the library's path.
@@ -53,6 +55,9 @@ pub(crate) enum StartError {
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
+    /// Signals cannot be passed on to the program, which was ended.
+    #[error("cannot pass signals on to {}, so it was ended: {source}{}", program.display(), remedy(source))]
+    Unattended { program: OsString, source: io::Error },
     /// The program could not be started.
     #[error("cannot start {}: {source}", program.display())]
     Program { program: OsString, source: io::Error },
@@ -66,6 +71,18 @@ impl StartError {
             Self::Program { .. } => 126,
             _ => 1,
         }
+    }
+}
+
+/// What lets signals be passed on.
+fn remedy(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => "; allow more open files (ulimit -n)",
+        Some(Errno::AGAIN) => "; allow more processes (ulimit -u)",
+        Some(Errno::NOSYS | Errno::PERM) => {
+            "; run it where pidfd_open(2) is allowed: on Linux 5.3 or later, and outside of a container that forbids it"
+        }
+        _ => "",
     }
 }
 
@@ -116,15 +133,26 @@ pub(crate) fn run(words: &[OsString], library: &Path, recording: &str) -> Result
     let caught = Caught::catch().map_err(system("catch signals"))?;
     let before = cpu_of_children();
     let started = Instant::now();
-    let mut child = Command::new(program)
+    let child = Command::new(program)
         .args(arguments)
         .env("LD_PRELOAD", preloaded)
         .env(VARIABLE, recording)
         .spawn()
         .map_err(|source| StartError::Program { program: program.to_owned(), source })?;
-    caught.pass_on_to(&child).map_err(system("pass signals on"))?;
+    let mut child = attended(child, |child| caught.pass_on_to(child))
+        .map_err(|source| StartError::Unattended { program: program.to_owned(), source })?;
     let status = child.wait().map_err(system("wait for the program"))?;
     Ok(Ended { status, elapsed: started.elapsed(), cpu: cpu_of_children().saturating_sub(before) })
+}
+
+/// The program, if it will get the signals that arrive here. Otherwise nobody could end it, so it is ended.
+fn attended(mut child: Child, pass_on: impl FnOnce(&Child) -> io::Result<()>) -> io::Result<Child> {
+    let passed = pass_on(&child);
+    if passed.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    passed.map(|()| child)
 }
 
 /// Catches signals that would end this command. The program decides what to do about them, and then the report is written.
@@ -133,7 +161,7 @@ struct Caught(Vec<(UnixStream, Signal)>);
 impl Caught {
     fn catch() -> io::Result<Self> {
         let ignored = ignored_signals();
-        let is_caught = |number: &i32| ignored & 1 << (number - 1) == 0;
+        let is_caught = |number: &i32| !is_in(ignored, *number);
         for signal in [SIGINT, SIGQUIT].into_iter().filter(is_caught) {
             signal_hook::flag::register(signal, Arc::default())?;
         }
@@ -164,13 +192,6 @@ fn pass_on(mut arrived: UnixStream, program: &OwnedFd, signal: Signal) {
     while arrived.read_exact(&mut [0]).is_ok() {
         let _ = pidfd_send_signal(program, signal);
     }
-}
-
-/// One bit for each ignored signal.
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn cpu_of_children() -> Duration {
@@ -204,4 +225,26 @@ fn find(name: &OsStr) -> Option<PathBuf> {
     }
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use rustix::process::{WaitOptions, waitpid};
+
+    use super::*;
+
+    #[test]
+    fn a_program_without_signals_is_ended() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        // As long as its input is open, it does not end by itself.
+        let _input = child.stdin.take();
+        let pid = Pid::from_child(&child);
+        let source = attended(child, |_| Err(Errno::MFILE.into())).unwrap_err();
+        assert_eq!(waitpid(Some(pid), WaitOptions::NOHANG).unwrap_err(), Errno::CHILD);
+        let message = StartError::Unattended { program: "cat".into(), source }.to_string();
+        let parts = ["to cat, so it was ended", "Too many open files", "ulimit -n"];
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
 }
