@@ -176,6 +176,24 @@ fn the_report_is_separate_from_the_output() {
 }
 
 #[test]
+fn without_a_report_files_stay_as_they_were() {
+    let place = fresh_directory();
+    let new = place.join("new");
+    let earlier = place.join("earlier");
+    std::fs::write(&earlier, "an earlier report").unwrap();
+    let known = known().to_str().unwrap();
+    for (words, code) in [(&["no-such-program"][..], 127), (&[known, "overwrite"], 1)] {
+        for to in [&new, &earlier] {
+            let output = profile(&["--to"]).arg(to).args(words).output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        }
+        assert!(!new.exists(), "{words:?}");
+        assert_eq!(std::fs::read(&earlier).unwrap(), b"an earlier report", "{words:?}");
+    }
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
 fn the_table_has_all_parts() {
     let output = profile(&["--callers", "2", "--"]).arg(known()).output().unwrap();
     let printed = text(&output.stderr);

@@ -18,8 +18,8 @@ mod table;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use memferry_recording::ticks;
 use memferry_service::printable::printable_lines;
 
 use crate::CommandError;
-use program::{Ended, StartError};
+use program::Ended;
 use report::Report;
 
 /// Arguments of `profile`.
@@ -52,16 +52,17 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let library = program::library()?;
     // Fail before the program runs, not after.
-    let mut to = open(arguments.to.as_ref())?;
+    let mut to = arguments.to.as_deref().map(To::open).transpose()?;
     let (descriptor, words) = memferry_recording::create()?;
     let clock = Rate::start();
     let ended = match program::run(&arguments.program, &library, &memferry_recording::path_of(&descriptor)) {
         Ok(ended) => ended,
-        Err(error @ StartError::Program { .. }) => {
-            eprintln!("memferry: {error}");
+        Err(error) => {
+            // Which exit would not do.
+            drop(to);
+            eprintln!("memferry: {}", printable_lines(&error.to_string()));
             exit(error.exit_code());
         }
-        Err(error) => return Err(error.into()),
     };
     let recording = memferry_recording::read(&words)?;
     let mut report = Report::new(&recording, clock.ticks_per_second(), arguments.callers);
@@ -78,24 +79,47 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let text =
         if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table::text(&report) };
     match &mut to {
-        Some(file) => {
-            // Only now: an earlier report stays if the program cannot be started.
-            if file.metadata()?.is_file() {
-                file.set_len(0)?;
-            }
-            file.write_all(text.as_bytes())?;
-        }
+        Some(to) => to.write(&text)?,
         None => std::io::stderr().write_all(text.as_bytes())?,
     }
     exit_like(&ended)
 }
 
-fn open(path: Option<&PathBuf>) -> Result<Option<File>, CommandError> {
-    let create = |path: &PathBuf| {
-        let opened = File::options().write(true).create(true).truncate(false).open(path);
-        opened.map_err(|error| format!("cannot write {}: {error}", path.display()).into())
-    };
-    path.map(create).transpose()
+/// The file of the report. Dropped without a report, a new one is removed, and an earlier one stays as it was.
+struct To<'a> {
+    file: File,
+    path: &'a Path,
+    is_unwanted: bool,
+}
+
+impl<'a> To<'a> {
+    fn open(path: &'a Path) -> Result<Self, CommandError> {
+        let created = File::options().write(true).create_new(true).open(path);
+        let is_unwanted = created.is_ok();
+        let opened = created.or_else(|error| match error.kind() {
+            ErrorKind::AlreadyExists => File::options().write(true).create(true).truncate(false).open(path),
+            _ => Err(error),
+        });
+        let file = opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(Self { file, path, is_unwanted })
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(text.as_bytes())?;
+        self.is_unwanted = false;
+        Ok(())
+    }
+}
+
+impl Drop for To<'_> {
+    fn drop(&mut self) {
+        if self.is_unwanted {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 /// Exits with the program's exit status, or 128 plus the number of the signal that ended it, as shells do.
