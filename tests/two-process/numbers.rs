@@ -380,6 +380,19 @@ fn clients_that_read_slowly_delay_no_others() {
 }
 
 #[test]
+fn a_failed_exporter_leaves_no_socket() {
+    let directory = fresh_directory();
+    let address = format!("unix:{}", directory.join("s").display());
+    // It cannot print where it serves.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(BINARY).args(["metrics", "--listen", &address]).stdout(full).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && errors.contains("No space left"), "{errors}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    std::fs::remove_dir(&directory).unwrap();
+}
+
+#[test]
 fn unusable_addresses_have_a_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let directory = fresh_directory();

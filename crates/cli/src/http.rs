@@ -67,6 +67,19 @@ impl Drop for OpenStream {
 pub(crate) fn run(address: &Address, what: &str, site: impl Site) -> Result<(), CommandError> {
     let interrupt = Interrupt::new()?;
     let endpoint = Endpoint::open(address)?;
+    let served = serve(&endpoint, &interrupt, what, site);
+    if let Endpoint::Unix(bound) = endpoint {
+        bound.close();
+    }
+    served
+}
+
+fn serve(
+    endpoint: &Endpoint,
+    interrupt: &Interrupt,
+    what: &str,
+    site: impl Site,
+) -> Result<(), CommandError> {
     let site = Arc::new(site);
     let connections = Connections::new();
     let streams = Streams::default();
@@ -95,9 +108,6 @@ pub(crate) fn run(address: &Address, what: &str, site: impl Site) -> Result<(), 
             }
             drop(place);
         });
-    }
-    if let Endpoint::Unix(_, bound) = endpoint {
-        bound.close();
     }
     Ok(())
 }

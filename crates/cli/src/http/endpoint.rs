@@ -3,14 +3,14 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use memferry_daemon::Listener;
 use memferry_shm::conduit;
-use rustix::net::sockopt;
+use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use super::connections::{Peer, Shut};
 use super::request::Timed;
@@ -41,7 +41,7 @@ impl FromStr for Address {
 
 pub(super) enum Endpoint {
     Internet(TcpListener),
-    Unix(UnixListener, Listener),
+    Unix(Listener),
 }
 
 impl Endpoint {
@@ -58,11 +58,7 @@ impl Endpoint {
                 listener.set_nonblocking(true)?;
                 Ok(Self::Internet(listener))
             }
-            Address::Unix(path) => {
-                let bound = Listener::bind_stream(path, 0o666)?;
-                let listener = UnixListener::from(bound.socket().try_clone_to_owned()?);
-                Ok(Self::Unix(listener, bound))
-            }
+            Address::Unix(path) => Ok(Self::Unix(Listener::bind_stream(path, 0o666)?)),
         }
     }
 
@@ -71,7 +67,7 @@ impl Endpoint {
             Self::Internet(listener) => listener
                 .local_addr()
                 .map_or_else(|_| "http".to_owned(), |address| format!("http://{address}")),
-            Self::Unix(_, bound) => format!("unix:{}", bound.address()),
+            Self::Unix(bound) => format!("unix:{}", bound.address()),
         }
     }
 
@@ -81,8 +77,8 @@ impl Endpoint {
                 let (stream, address) = listener.accept()?;
                 (Stream::Internet(stream), Peer::Address(address.ip().to_canonical()))
             }
-            Self::Unix(listener, _) => {
-                let stream = listener.accept()?.0;
+            Self::Unix(bound) => {
+                let stream = UnixStream::from(accept_with(bound.socket(), SocketFlags::CLOEXEC)?);
                 let peer = conduit::peer_user(stream.as_fd()).map_or(Peer::Unknown, Peer::User);
                 (Stream::Unix(stream), peer)
             }
@@ -108,7 +104,7 @@ impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Internet(listener) => listener.as_fd(),
-            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Unix(bound) => bound.socket(),
         }
     }
 }
