@@ -21,7 +21,7 @@ mod service;
 mod show;
 mod unit;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     // First, so that a reader of standard output who goes does not cost the report.
     if let Some(path) = &arguments.report {
         let text = report::written(&machine.facts(), &diagnosis.summary());
-        let written = OpenOptions::new().write(true).create_new(true).open(path);
-        let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+        let created = OpenOptions::new().write(true).create_new(true).open(path);
+        let written = created.and_then(|mut file| {
+            // A part of a report would be in the way of the next one.
+            file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
+        });
         let name = path.display();
         written.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {

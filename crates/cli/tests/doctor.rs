@@ -247,6 +247,19 @@ fn reports_can_be_examined_again_and_are_not_overwritten() {
     assert!(fs::read_to_string(&report).unwrap().contains("dsa0"));
 }
 
+#[test]
+fn a_part_of_a_report_is_removed() {
+    let place = Place::new();
+    let report = place.0.join("report");
+    // No file may have a byte, as on a full disk.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_memferry")]);
+    limited.arg("doctor").arg("--root").arg(recording("nothing")).arg("--report").arg(&report);
+    let output = limited.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the report"), "{output:?}");
+    assert!(!output.status.success() && !report.exists());
+}
+
 /// A comment about a line is not the line, and the rest of an administrator's file stays out of reports.
 #[test]
 fn drop_ins_are_read_by_their_lines() {
