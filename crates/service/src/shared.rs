@@ -33,7 +33,7 @@ use crate::bells::{Bell, QueueBells};
 use crate::counters::{ExternalCounters, QueueCounters, WorkerCounters};
 use crate::engine_id::EngineId;
 use crate::protocol::Violation;
-use crate::worker_engine::{EngineFrames, ExternalRemains, NewFrames};
+use crate::worker_engine::{DeviceCounts, EngineFrames, ExternalRemains, NewFrames};
 
 /// Where the clients of a service run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,6 +177,13 @@ impl Shared {
     /// Readable when a notice waits.
     pub(crate) fn notifier(&self) -> BorrowedFd<'_> {
         self.notifier.as_fd()
+    }
+
+    /// Adds what an engine process has done for a worker.
+    pub(crate) fn count_external(&self, id: EngineId, more: DeviceCounts) {
+        if let Some(counters) = self.externals.get(id.index) {
+            counters.add(more);
+        }
     }
 
     /// Takes all notices and empties the notifier.

@@ -503,9 +503,7 @@ impl Worker {
     /// Adds what engine processes have done to their counters.
     fn count_externals(&mut self) {
         for (id, counts) in self.path.engine_mut().take_external_counts() {
-            if let Some(counters) = self.shared.externals.get(id.index) {
-                counters.add(counts);
-            }
+            self.shared.count_external(id, counts);
         }
     }
 
@@ -644,16 +642,12 @@ impl Worker {
 
     /// Reports faults of engine processes, and releases those that are gone. Returns whether engine channels are usable again.
     fn look_after_externals(&mut self) -> bool {
-        let engine = self.path.engine_mut();
-        for (id, fault) in engine.take_faults() {
+        for (id, fault) in self.path.engine_mut().take_faults() {
             self.shared.notify(Notice::EngineFault(id, fault));
         }
-        if !engine.has_gone_externals() {
-            return false;
-        }
-        self.count_externals();
         let mut any = false;
         for remains in self.path.engine_mut().take_gone_externals() {
+            self.shared.count_external(remains.id, remains.counts);
             if !remains.faulted.is_empty() {
                 any = true;
                 let mut capabilities = Self::capabilities(&self.shared);

@@ -68,6 +68,9 @@ impl External {
 
 /// What is left of an engine process, to be dropped by a thread that may block.
 pub struct ExternalRemains {
+    pub(crate) id: EngineId,
+    /// What it did since the last call of [`WorkerEngine::take_external_counts`].
+    pub(crate) counts: DeviceCounts,
     /// Path channels that failed with it and are usable again.
     pub(crate) faulted: Vec<u32>,
     _device: AttachedDevice<ExternalEngine>,
@@ -184,11 +187,6 @@ impl<E: Engine> WorkerEngine<E> {
         }
     }
 
-    /// Whether an engine process is gone and has no job any more.
-    pub(crate) fn has_gone_externals(&self) -> bool {
-        self.externals.iter().any(External::is_finished)
-    }
-
     /// Ends the jobs of all engine processes, because the worker ends. Their memory may still be touched.
     pub(crate) fn give_up_externals(&mut self) {
         for external in self.externals.iter_mut().filter(|external| !external.is_gone) {
@@ -200,6 +198,8 @@ impl<E: Engine> WorkerEngine<E> {
     pub(crate) fn take_gone_externals(&mut self) -> Vec<ExternalRemains> {
         let gone = self.externals.extract_if(.., |external| external.is_finished());
         let remains = gone.map(|external| ExternalRemains {
+            id: external.id,
+            counts: external.device.counts.since(external.taken),
             faulted: external.device.engine.faulted().to_vec(),
             _device: external.device,
             _bell: external.bell,
@@ -397,4 +397,4 @@ impl<E: Engine> Engine for WorkerEngine<E> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,13 +13,17 @@ fn session(service: &Service) -> SessionId {
     service.connect(Introduced { user: 0, process: 0, asymmetric_fences: false }).unwrap()
 }
 
-/// Registers two pages, and returns them with their descriptor. They are no admitted frame, so they can be truncated.
-fn register(service: &Service, session: SessionId) -> (OwnedFd, Handle) {
+/// Two pages and their descriptor. They are no admitted frame, so they can be truncated.
+fn pages() -> (OwnedFd, Mapping) {
     let page = rustix::param::page_size();
     let (descriptor, _) = frame::allocate(2 * page as u64, Default::default()).unwrap();
     let mapping = Mapping::shared(descriptor.as_fd(), 2 * page, Access::ReadWrite, page).unwrap();
+    (descriptor, mapping)
+}
+
+fn register(service: &Service, session: SessionId, mapping: Mapping) -> Handle {
     match service.register_mapping(session, mapping, Rights::all()).unwrap() {
-        Answer::Handle(handle) => (descriptor, handle),
+        Answer::Handle(handle) => handle,
         other => panic!("{other:?}"),
     }
 }
@@ -36,14 +40,30 @@ fn fill(service: &Service, session: SessionId, handle: Handle) -> Result<(), Fai
 fn a_session_whose_memory_fails_is_closed_alone() {
     let service = service();
     let [broken, sound] = [session(&service), session(&service)];
-    let (memory, lost) = register(&service, broken);
-    let (_memory, kept) = register(&service, sound);
+    let (memory, mapping) = pages();
+    let lost = register(&service, broken, mapping);
+    let kept = register(&service, sound, pages().1);
     assert_eq!(fill(&service, broken, lost), Ok(()));
     rustix::fs::ftruncate(&memory, rustix::param::page_size() as u64).unwrap();
     assert_eq!(fill(&service, broken, lost), Err(Failure::MemoryFault));
     assert_eq!(service.process_events().closed, [(broken, Violation::MemoryFault)]);
     assert_eq!(fill(&service, sound, kept), Ok(()));
     assert_eq!(service.process_events().closed, []);
+}
+
+/// All frames of all sessions are searched with the table locked, so only a fault that a transfer met is worth it.
+#[test]
+fn frames_are_searched_only_after_a_fault() {
+    let service = service();
+    let owner = session(&service);
+    let (memory, mapping) = pages();
+    register(&service, owner, mapping.clone());
+    let page = rustix::param::page_size() as u64;
+    rustix::fs::ftruncate(&memory, page).unwrap();
+    assert!(bus_error::guarded([&mapping], || mapping.write(page, &[1])).is_err());
+    assert_eq!(service.process_events().closed, []);
+    service.shared.notify(Notice::MemoryFault);
+    assert_eq!(service.process_events().closed, [(owner, Violation::MemoryFault)]);
 }
 
 #[test]

@@ -264,8 +264,7 @@ fn frames_mapped_during_a_turn_are_known() {
     let mut engine =
         WorkerEngine::<Scripted>::new(cpu).with_new_frames(Arc::clone(&commands) as Arc<dyn NewFrames>);
     let [known, other] = [1, 2].map(|number| EngineId { index: 0, number });
-    let (external, bell) = unserved();
-    engine.add_external(known, external, 1, bell);
+    engine.add_external(known, unserved(), 1, Bell::of_engine(1).unwrap().1.remove(0));
     let far = Mapping::reserved(LENGTH as usize).unwrap();
     let near = Mapping::owned(vec![0; LENGTH as usize]);
     let [source, destination] = [&far, &near].map(|memory| Region::new(memory.clone(), 0, LENGTH).unwrap());
@@ -289,7 +288,7 @@ fn frames_mapped_during_a_turn_are_known() {
 }
 
 /// An engine process that nobody serves.
-fn unserved() -> (ExternalEngine, Arc<Bell>) {
+pub(crate) fn unserved() -> ExternalEngine {
     let layout = EngineLayout::new(1, 8).unwrap();
     let words = |bytes| MappedWords::new(frame::allocate_half(bytes).unwrap().1).unwrap();
     let service = words(layout.service_bytes());
@@ -300,6 +299,5 @@ fn unserved() -> (ExternalEngine, Arc<Bell>) {
     let wake = layout.wake_word(&service).unwrap();
     let description = EngineDescription::default();
     let stall = Duration::from_secs(1);
-    let external = ExternalEngine::new(description, (end, wake), (1, 1), stall);
-    (external, Bell::of_engine(1).unwrap().1.remove(0))
+    ExternalEngine::new(description, (end, wake), (1, 1), stall)
 }

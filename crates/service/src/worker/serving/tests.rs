@@ -4,12 +4,14 @@
 //! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► completions, and the turn of each
 //! ```
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_cpu::CpuEngine;
 use memferry_cpu::team::{Activity, CopyTeam};
+use memferry_external::{ExternalFrame, Lost};
 use memferry_path::{PathLimits, PolicyKind};
 use memferry_shm::frame;
 use memferry_shm::mapping::Access;
@@ -18,14 +20,17 @@ use memferry_shm::queue_pair::{ClientEnd, Layout, ParkedWord};
 use memferry_transfer::{
     Handle, Lists, MAX_SEGMENTS, Operation, Pattern, PriorityClass, Rights, Segment, SessionId, Span,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::Spins;
 use super::super::pace::{LOOKS, LookPace};
 use super::super::queues::TURNS_PER_SCAN;
 use super::*;
-use crate::bells::QueueBells;
+use crate::bells::{Bell, QueueBells};
 use crate::counters::{Loads, QueueCounters};
+use crate::engine_id::EngineId;
 use crate::shared::{Clients, NewQueue, Shared, WorkerCommand, WorkerHandle};
+use crate::worker_engine::tests::unserved;
 
 const FRAME_BYTES: u64 = 1 << 20;
 
@@ -82,7 +87,7 @@ impl Bed {
         let handles = WorkerHandle::all(1).unwrap();
         let handle = Arc::clone(&handles[0]);
         let team = Arc::new(CopyTeam::new(1, |_| ()));
-        let shared = Arc::new(Shared::new(8, (handles, vec![0], Fences::Full), team, 0).unwrap());
+        let shared = Arc::new(Shared::new(8, (handles, vec![0], Fences::Full), team, 1).unwrap());
         let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
         let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
         let limits = PathLimits { waiting_per_user };
@@ -399,17 +404,81 @@ fn completions_do_not_wait_for_the_table() {
 
 #[test]
 fn only_a_client_that_sleeps_is_woken() {
-    let mut bed = Bed::new();
-    let wakes = |bed: &mut Bed, flag: u64| {
+    let wakes = |flag: u64, nops: usize, fill_bytes: u64| {
+        let mut bed = Bed::new();
         bed.client.parked().store(flag, Ordering::SeqCst);
         let before = bed.client.wake_word().load(Ordering::Acquire);
-        nop(&mut bed.client);
+        for _ in 0..nops {
+            nop(&mut bed.client);
+        }
+        if fill_bytes > 0 {
+            let fill = Request::fill(Span::new(bed.frame, 0), fill_bytes, Pattern::Byte(1));
+            bed.submit(&wire::encode_request(9, &fill, &mut Default::default()).unwrap());
+        }
         bed.worker.turn();
         assert!(bed.client.pop().is_some());
         bed.client.wake_word().load(Ordering::Acquire) - before
     };
-    assert_eq!(wakes(&mut bed, 0), 0);
-    assert_eq!(wakes(&mut bed, ClientEnd::<MappedWords>::parked_for_completions()), 1);
+    let sleeps = ClientEnd::<MappedWords>::parked_for_completions();
+    // One that is plain, two before one that waits for the table, and one that is done at once with the table locked.
+    for (nops, fill_bytes, expected) in [(1, 0, 1), (2, FRAME_BYTES, 2), (0, 64, 1)] {
+        assert_eq!(wakes(sleeps, nops, fill_bytes), expected, "{nops} nops, {fill_bytes} bytes");
+        assert_eq!(wakes(0, nops, fill_bytes), 0, "{nops} nops, {fill_bytes} bytes");
+    }
+}
+
+impl Bed {
+    /// Gives the worker an engine process that nobody serves, and returns the engine's doorbell.
+    fn add_engine(&mut self, id: EngineId) -> OwnedFd {
+        let (doorbell, mut bells) = Bell::of_engine(1).unwrap();
+        let engine = Box::new(unserved());
+        let bell = bells.remove(0);
+        self.worker.handle.send(WorkerCommand::Engine { id, engine, shortest_bytes: 1, bell });
+        self.worker.turn();
+        doorbell
+    }
+}
+
+#[test]
+fn a_sleep_takes_all_that_rang() {
+    let mut bed = Bed::new();
+    let (bells, of_client) = QueueBells::with_doorbell();
+    let _client = open_with(&bed.worker.handle, SessionId(2), 0, bells);
+    let of_engine = bed.add_engine(EngineId { index: 0, number: 1 });
+    let rung = |worker: &Worker| {
+        let bells = worker.queues.bells().chain(worker.path.engine().external_bells()).map(AsFd::as_fd);
+        let all = bells.chain([worker.handle.wake.as_fd()]);
+        let mut entries: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
+        poll(&mut entries, Some(&Timespec::default())).unwrap()
+    };
+    for doorbell in [&of_client, &of_engine] {
+        rustix::io::write(doorbell, &1u64.to_ne_bytes()).unwrap();
+    }
+    assert_eq!(rung(&bed.worker), 3, "the commands woke the worker");
+    bed.worker.sleep(None);
+    assert_eq!(rung(&bed.worker), 0, "or no later sleep would last");
+}
+
+#[test]
+fn what_a_gone_engine_did_is_counted() {
+    const BYTES: u64 = 4096;
+    let mut bed = Bed::new();
+    let id = EngineId { index: 0, number: 1 };
+    let _doorbell = bed.add_engine(id);
+    let far = Mapping::reserved(BYTES as usize).unwrap();
+    let handle =
+        Worker::capabilities(&bed.worker.shared).register(SessionId(1), far.clone(), Rights::all()).unwrap();
+    let frame = ExternalFrame { handle: Handle::new(1, 1), length: BYTES, is_writable: true, is_own: true };
+    bed.worker.handle.send(WorkerCommand::EngineFrames(id, vec![(far, frame)]));
+    let fill = Request::fill(Span::new(handle, 0), BYTES, Pattern::Byte(1));
+    bed.submit(&wire::encode_request(1, &fill, &mut Default::default()).unwrap());
+    bed.turns(4);
+    assert!(bed.client.pop().is_none(), "the engine has the request");
+    bed.worker.handle.send(WorkerCommand::EngineLost(id, Lost::Gone));
+    assert!(bed.next_completion().0.outcome.result.is_err());
+    let notices = bed.worker.shared.take_notices();
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::EngineReleased(_))));
+    assert_eq!(bed.worker.shared.externals[0].status().transfers, 1);
 }
 
 #[test]
