@@ -103,7 +103,7 @@ impl Queue {
     #[inline(always)]
     fn is_early(&mut self) -> bool {
         let polls = self.empty_polls.saturating_add(1);
-        let early = polls < self.polls_per_clock_read && !self.broken && !self.is_known_lost();
+        let early = polls < self.polls_per_clock_read && !self.is_known_lost();
         if early {
             self.empty_polls = polls;
             if let Some(line) = self.awaited {

@@ -186,3 +186,18 @@ fn nothing_can_be_staged_behind_what_was_staged_when_the_queue_was_lost() {
     assert_eq!(refused.reason, SubmitReason::ServiceLost);
     assert_eq!(queue.outstanding(), 0);
 }
+
+#[test]
+fn what_is_staged_meanwhile_fails_with_the_lost_queue() {
+    let client = Client::embedded().unwrap();
+    let (mut queue, worker) = ScriptedWorker::with_queue(&client, 4);
+    let before = queue.stage(crate::nop()).unwrap();
+    worker.close();
+    // Only the first transfer of a publication looks at the service.
+    let meanwhile = queue.stage(crate::nop()).unwrap();
+    let mut lost = [(); 2].map(|()| queue.poll().unwrap().unwrap_err());
+    assert!(lost.iter().all(|error| error.failure == Failure::ServiceLost));
+    lost.sort_by_key(|error| error.id);
+    assert_eq!(lost.map(|error| error.id), [before.id(), meanwhile.id()]);
+    assert_eq!(queue.poll(), None);
+}
