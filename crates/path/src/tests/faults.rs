@@ -48,6 +48,21 @@ fn a_failed_channel_keeps_memory_until_reset() {
 }
 
 #[test]
+fn a_revocation_is_replaced_only_after_its_report() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
+    bed.path.engine_mut().inject(0, FAILS);
+    bed.submit(queue, 1, &fill(frame, 100));
+    bed.run_for(5000);
+    let unreported = [(); 2].map(|()| bed.capabilities.revoke(A, frame).unwrap());
+    bed.path.engine_mut().reset(0);
+    bed.path.channel_was_reset(0, &mut bed.capabilities);
+    // Nobody was told that the memory is withheld, so each of their callers waits.
+    assert_eq!(bed.capabilities.take_finished(), unreported);
+}
+
+#[test]
 fn only_failed_channels_withhold_a_revocation() {
     let mut bed = Bed::new(2, Shared::new(), 8);
     let frame = bed.frame(A, 10_000).0;
