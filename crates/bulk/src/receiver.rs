@@ -149,7 +149,10 @@ impl Receiver {
     /// # Errors
     /// [`ReceiveError`].
     pub fn receive(&mut self, limit: Option<Duration>) -> Result<Message<'_>, ReceiveError> {
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.receive_until(limit.and_then(|limit| Instant::now().checked_add(limit)))
+    }
+
+    pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> Result<Message<'_>, ReceiveError> {
         let arrived = self.next(deadline)?;
         Ok(match arrived {
             Arrived::Bytes(kind, length) => {

@@ -520,13 +520,6 @@ impl Sender {
         self.forge(words);
     }
 
-    /// Writes any words as a slot once there is room; gives up after 1 ms.
-    pub(crate) fn forge_with_room(&mut self, words: &[u64; SLOT_WORDS]) {
-        if self.room(Some(Instant::now() + Duration::from_millis(1)), |_| Some(())).is_ok() {
-            self.forge(words);
-        }
-    }
-
     /// Writes any words as a slot.
     pub(crate) fn forge(&mut self, words: &[u64; SLOT_WORDS]) {
         self.ring.stage(&self.peer.own, words).unwrap();
