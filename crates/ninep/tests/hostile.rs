@@ -213,6 +213,20 @@ fn unread_answers_leave_buffers_to_others() {
 }
 
 #[test]
+fn unread_answers_hold_few_pipes() {
+    let Some(served) = Served::with(|options| options.engine = Engine::Cached) else { return };
+    let _ = with_file(&served, 64 << 10);
+    let mut greedy = served.client();
+    greedy.walk(1, "file").unwrap();
+    greedy.open(1, 0).unwrap();
+    for tag in 0..64 {
+        greedy.send(&Request::Read { fid: 1, offset: 0, count: 65_536 }, tag).unwrap();
+    }
+    // The file is in the page cache, so each answer would have a pipe of its own.
+    wait_until("later answers are in buffers", || served.running().pool().statistics().in_use > 0);
+}
+
+#[test]
 fn unread_answers_hold_little_memory() {
     let Some(served) = Served::with(|options| options.limits.outstanding = 4096) else { return };
     for number in 0..3000 {
