@@ -51,7 +51,7 @@ impl Stage {
         let mut end = EngineEnd::new(layout, (service, own), doorbell, Fences::Full).unwrap();
         let frame =
             ExternalFrame { handle: Handle::new(0, 1), length: BYTES, is_writable: true, is_own: false };
-        let posted = (0..requests).map(|channel| Descriptor::new(channel, fill(frame.clone())).unwrap());
+        let posted = (0..requests).map(|channel| Descriptor::new(channel, fill(frame)).unwrap());
         let tickets = posted.map(|descriptor| worker.post(descriptor).unwrap()).collect();
         worker.ring_doorbell();
         let waiting = std::iter::from_fn(|| end.next_work()).map(|work| {
