@@ -26,11 +26,23 @@ pub enum ListenError {
     #[error("a service is already listening on {}; stop it or choose another socket", .0.display())]
     AlreadyRunning(PathBuf),
     /// The socket could not be created.
-    #[error("cannot listen on {} ({step}): {source}", path.display())]
+    #[error("cannot listen on {} ({step}): {source}{}", path.display(), remedy(source))]
     Socket { path: PathBuf, step: &'static str, source: io::Error },
     /// The inherited socket is unusable.
     #[error("cannot take over the socket of the supervisor: {0}")]
     Activation(String),
+}
+
+/// What to do about a path on which no socket can be made.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; its folder does not exist: make it, or choose another path",
+        io::ErrorKind::PermissionDenied => "; choose a path in a folder where this user may make files",
+        _ if error.raw_os_error() == Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()) => {
+            "; the path of a socket has at most 107 bytes"
+        }
+        _ => "",
+    }
 }
 
 /// A socket that clients connect to.
@@ -67,34 +79,19 @@ impl Listener {
     }
 
     fn bind_kind(path: &Path, mode: u32, kind: SocketType) -> Result<Self, ListenError> {
-        let failed =
-            |step| move |source: io::Error| ListenError::Socket { path: path.to_owned(), step, source };
-        let address = SocketAddrUnix::new(path).map_err(|error| failed("address")(error.into()))?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+        let address = SocketAddrUnix::new(path).map_err(|error| failed(path, "address", error))?;
         refuse_plain_file(path)?;
         let lock = Lock::take(path)?;
-        if std::fs::symlink_metadata(path).is_ok() {
-            refuse_plain_file(path)?;
-            let probe = socket().map_err(|error| failed("socket")(error.into()))?;
-            match rustix::net::connect(&probe, &address) {
-                Err(rustix::io::Errno::CONNREFUSED) => {
-                    std::fs::remove_file(path).map_err(failed("unlink"))?
-                }
-                Ok(()) | Err(_) => return Err(ListenError::AlreadyRunning(path.to_owned())),
+        match listening(path, &address, mode, kind) {
+            Ok(socket) => {
+                let bound = Bound { path: path.to_owned(), file: identity(path), lock };
+                Ok(Self { socket, address: path.display().to_string(), bound: Some(bound) })
+            }
+            Err(error) => {
+                lock.remove();
+                Err(error)
             }
         }
-        let listener = socket().map_err(|error| failed("socket")(error.into()))?;
-        // Before bind, so that the socket is never open to more users than `mode` allows. The umask may clear bits of the file's
-        // mode at bind; the call below sets them again.
-        rustix::fs::fchmod(&listener, Mode::from_raw_mode(mode))
-            .map_err(|error| failed("chmod")(error.into()))?;
-        rustix::net::bind(&listener, &address).map_err(|error| failed("bind")(error.into()))?;
-        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed("listen")(error.into()))?;
-        let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
-        std::fs::set_permissions(path, permissions).map_err(failed("chmod"))?;
-        let bound = Bound { path: path.to_owned(), file: identity(path), lock };
-        Ok(Self { socket: listener, address: path.display().to_string(), bound: Some(bound) })
     }
 
     /// The socket inherited from a supervisor such as systemd; `None` if there is none.
@@ -208,6 +205,43 @@ fn address_of(socket: &OwnedFd) -> String {
     )
 }
 
+/// Listens on a path whose lock this process holds. If it cannot, nothing of it stays at the path.
+fn listening(
+    path: &Path,
+    address: &SocketAddrUnix,
+    mode: u32,
+    kind: SocketType,
+) -> Result<OwnedFd, ListenError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || {
+        rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+            .map_err(|error| failed(path, "socket", error))
+    };
+    if std::fs::symlink_metadata(path).is_ok() {
+        refuse_plain_file(path)?;
+        match rustix::net::connect(&socket()?, address) {
+            Err(rustix::io::Errno::CONNREFUSED) => {
+                std::fs::remove_file(path).map_err(|error| failed(path, "unlink", error))?
+            }
+            Ok(()) | Err(_) => return Err(ListenError::AlreadyRunning(path.to_owned())),
+        }
+    }
+    let listener = socket()?;
+    // Before bind, so that the socket is never open to more users than `mode` allows. The umask may clear bits of the file's
+    // mode at bind; the call below sets them again.
+    rustix::fs::fchmod(&listener, Mode::from_raw_mode(mode)).map_err(|error| failed(path, "chmod", error))?;
+    rustix::net::bind(&listener, address).map_err(|error| failed(path, "bind", error))?;
+    let opened = rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(path, "listen", error));
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    let permit = || std::fs::set_permissions(path, permissions).map_err(|error| failed(path, "chmod", error));
+    opened.and_then(|()| permit()).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+    Ok(listener)
+}
+
+fn failed(path: &Path, step: &'static str, source: impl Into<io::Error>) -> ListenError {
+    ListenError::Socket { path: path.to_owned(), step, source: source.into() }
+}
+
 /// Refuses a path that is not a socket. connect(2) fails for it as for a stale socket, which would then be removed.
 fn refuse_plain_file(path: &Path) -> Result<(), ListenError> {
     let socket = |about: &std::fs::Metadata| std::os::unix::fs::FileTypeExt::is_socket(&about.file_type());
@@ -243,8 +277,7 @@ impl Lock {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
-        let failed =
-            |source: io::Error| ListenError::Socket { path: socket.to_owned(), step: "lock file", source };
+        let failed = |source: io::Error| failed(socket, "lock file", source);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         loop {
             let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
@@ -262,7 +295,6 @@ impl Lock {
         }
     }
 
-    #[cfg(test)]
     fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -287,6 +319,30 @@ mod tests {
         // A lock file left behind does not count.
         Lock::take(&socket).unwrap().remove();
         std::fs::remove_dir(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_refused_listener_leaves_no_lock() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = std::env::temp_dir().join(format!("memferry-refused-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("s");
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for bind in [Listener::bind, Listener::bind_stream] {
+            assert!(matches!(bind(&path, 0o600), Err(ListenError::AlreadyRunning(_))));
+        }
+        assert_eq!(identity(&directory.join("s.lock")), None);
+        assert!(identity(&path).is_some(), "the socket of another program is kept");
+        drop(other);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn messages_say_what_to_do_about_a_path() {
+        let directory = std::env::temp_dir();
+        let refused = |name: &str| Listener::bind(&directory.join(name), 0o600).err().unwrap().to_string();
+        assert!(refused("missing-folder/s").contains("its folder does not exist"));
+        assert!(refused(&"s".repeat(120)).contains("at most 107 bytes"));
     }
 
     #[test]
