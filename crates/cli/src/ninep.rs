@@ -6,9 +6,10 @@
 //!
 //! `memferry_ninep` implements the protocol and the server.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use rustix::process::{Resource, Rlimit};
 use signal_hook::consts::SIGXFSZ;
 
 use crate::CommandError;
+use crate::files::open_source;
 use crate::interrupt::Interrupt;
 
 /// Arguments of `9p`.
@@ -43,7 +45,7 @@ struct ServeArguments {
     ///
     /// A TCP address that other machines can reach needs --key-file.
     #[arg(long, value_name = "ADDRESS", default_value = "unix:memferry-9p.sock")]
-    listen: Vec<String>,
+    listen: Vec<Place>,
     /// Refuse all changes.
     #[arg(long)]
     read_only: bool,
@@ -71,7 +73,7 @@ struct ServeArguments {
     allow_user: Vec<u32>,
     /// File with the key that TCP clients send when they attach (key=KEY or key=KEY:PATH). It is sent unencrypted.
     ///
-    /// The key has at least 8 bytes and no colon.
+    /// The key has at least 8 bytes and no colon, the file at most 4096 bytes.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Let clients create FIFOs and sockets. Devices are always refused.
@@ -108,6 +110,26 @@ struct ServeArguments {
     /// The same holds for a client that takes none of what it is sent, or does not attach. Of a long block each 64 KiB have that time.
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stall.as_secs())]
     stall: u64,
+}
+
+/// Where to listen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(("tcp", address)) if address.contains(':') => Ok(Self::Tcp(address.to_owned())),
+            _ => Err(format!("'{text}' is neither unix:PATH nor tcp:HOST:PORT, such as tcp:127.0.0.1:564")),
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -153,22 +175,27 @@ impl ServeArguments {
     }
 
     fn listeners(&self) -> Result<Vec<Listener>, CommandError> {
-        let listen = |address: &String| match address.split_once(':') {
-            Some(("unix", path)) => Ok(Listener::unix(Path::new(path))?),
-            Some(("tcp", address)) => Ok(Listener::tcp(address, self.key_file.is_some())?),
-            _ => Err(format!("cannot listen on {address}; use unix:PATH or tcp:HOST:PORT").into()),
+        let listen = |place: &Place| match place {
+            Place::Unix(path) => Listener::unix(path),
+            Place::Tcp(address) => Listener::tcp(address, self.key_file.is_some()),
         };
-        self.listen.iter().map(listen).collect()
+        Ok(self.listen.iter().map(listen).collect::<Result<_, _>>()?)
     }
 }
 
+/// Bytes of the longest file with a key. v9fs takes no longer mount options.
+const LONGEST_KEY: usize = 4096;
+
 fn read_key(path: &Path) -> Result<Key, CommandError> {
-    let text =
-        std::fs::read(path).map_err(|error| format!("cannot read the key {}: {error}", path.display()))?;
+    let (file, _) = open_source(path)?;
+    let mut text = Vec::new();
+    file.take(LONGEST_KEY as u64 + 1)
+        .read_to_end(&mut text)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let key = text.trim_ascii();
-    if key.len() < 8 || key.contains(&b':') {
+    if text.len() > LONGEST_KEY || key.len() < 8 || key.contains(&b':') {
         return Err(format!(
-            "the key in {} is not usable; it needs at least 8 bytes and no colon",
+            "the key in {} is not usable; it needs at least 8 bytes and no colon, in a file of at most {LONGEST_KEY} bytes",
             path.display()
         )
         .into());
@@ -211,4 +238,36 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         tracing::info!(buffers, bytes, failed, "zeroed");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_paths_or_hosts_with_ports() {
+        assert_eq!("unix:a:b".parse(), Ok(Place::Unix("a:b".into())));
+        assert_eq!("tcp:[::1]:564".parse(), Ok(Place::Tcp("[::1]:564".to_owned())));
+        for bad in ["", "unix", "unix:", "tcp:", "tcp:host", "/run/9p.sock", "127.0.0.1:564"] {
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_from_a_short_regular_file() {
+        let path = std::env::temp_dir().join(format!("memferry-9p-key-{}", std::process::id()));
+        let read = |text: &[u8]| {
+            std::fs::write(&path, text).unwrap();
+            read_key(&path).map_err(|error| error.to_string())
+        };
+        assert!(read(b" open sesame\n").unwrap() == Key::new(b"open sesame"));
+        assert!(read(&[b'a'; LONGEST_KEY]).is_ok());
+        for bad in [&b"short"[..], b"with: colon", &[b'a'; LONGEST_KEY + 1]] {
+            assert!(read(bad).unwrap_err().contains("at most 4096 bytes"));
+        }
+        std::fs::remove_file(&path).unwrap();
+        // It would be empty, as /dev/zero is endless.
+        let refused = read_key(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(refused.contains("not a regular file"), "{refused}");
+    }
 }

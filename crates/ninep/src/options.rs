@@ -120,7 +120,7 @@ impl Options {
     pub(crate) fn pool(&self) -> memferry_pool::Options {
         const UNIT: u64 = 2 << 20;
         let buffer_bytes = self.block_bytes + 2 * 4096;
-        let limit_bytes = self.pool_bytes.next_multiple_of(UNIT);
+        let limit_bytes = self.pool_bytes.div_ceil(UNIT).min(u64::MAX / UNIT) * UNIT;
         let segments = (limit_bytes / UNIT.max(8 * buffer_bytes as u64)).max(1);
         let segment_bytes = (limit_bytes / segments / UNIT * UNIT) as usize;
         memferry_pool::Options {
@@ -142,10 +142,20 @@ impl Options {
             return Err(OptionsError::Pool { pool: self.pool_bytes, block });
         }
         let Limits { clients, clients_per_user, fids, nodes, outstanding, stall } = self.limits;
-        // A zero stall limit would disconnect every client at once.
-        if [clients, clients_per_user, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero()
-        {
-            return Err(OptionsError::None);
+        let counts = [
+            ("the number of threads", self.threads),
+            ("the limit on clients", clients),
+            ("the limit on clients of a user", clients_per_user),
+            ("the limit on fids", fids),
+            ("the limit on nodes", nodes),
+            ("the limit on outstanding requests", outstanding),
+        ];
+        if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(OptionsError::Zero { what });
+        }
+        // It would disconnect every client at once.
+        if stall.is_zero() {
+            return Err(OptionsError::Zero { what: "the stall time" });
         }
         if outstanding > MAX_OUTSTANDING {
             return Err(OptionsError::Outstanding { outstanding });
@@ -177,8 +187,8 @@ pub enum OptionsError {
         block: usize,
     },
     /// A limit or thread count of zero.
-    #[error("a limit, the number of threads or the stall time is zero; make all at least one")]
-    None,
+    #[error("{what} is zero; make it at least one")]
+    Zero { what: &'static str },
     /// Too many outstanding requests per client.
     #[error("{outstanding} outstanding requests per client are too many; use at most {MAX_OUTSTANDING}")]
     Outstanding { outstanding: usize },
@@ -322,13 +332,13 @@ mod tests {
         assert!(with(|options| options.block_bytes = 5000).is_err());
         assert!(with(|options| options.block_bytes = 0).is_err());
         assert!(with(|options| options.pool_bytes = 100_000).is_err());
-        for refused in [
-            with(|options| options.limits.fids = 0),
-            with(|options| options.threads = 0),
-            with(|options| options.limits.clients_per_user = 0),
-            with(|options| options.limits.stall = Duration::ZERO),
+        for (refused, what) in [
+            (with(|options| options.limits.fids = 0), "the limit on fids"),
+            (with(|options| options.threads = 0), "the number of threads"),
+            (with(|options| options.limits.clients_per_user = 0), "the limit on clients of a user"),
+            (with(|options| options.limits.stall = Duration::ZERO), "the stall time"),
         ] {
-            assert_eq!(refused, Err(OptionsError::None));
+            assert_eq!(refused, Err(OptionsError::Zero { what }));
         }
         assert_eq!(with(|options| options.limits.stall = Duration::from_millis(1)), Ok(()));
         assert_eq!(with(|options| options.limits.outstanding = MAX_OUTSTANDING), Ok(()));
@@ -337,6 +347,15 @@ mod tests {
             refused.to_string(),
             "4097 outstanding requests per client are too many; use at most 4096"
         );
+    }
+
+    #[test]
+    fn a_pool_has_no_upper_limit() {
+        let mut options = Options::new("/");
+        options.pool_bytes = u64::MAX;
+        let pool = options.pool();
+        assert!(pool.limit_bytes > u64::MAX / 2 && pool.segment_bytes >= pool.buffer_bytes);
+        Pool::new(pool).unwrap();
     }
 
     #[test]

@@ -74,11 +74,21 @@ impl Listener {
     /// [`ServerError::Listen`].
     pub fn unix(path: &Path) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Listen { address: path.display().to_string(), source };
-        let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-        if is_socket
-            && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-        {
-            std::fs::remove_file(path).map_err(failed)?;
+        let occupied = |why| failed(io::Error::new(io::ErrorKind::AddrInUse, why));
+        if let Ok(found) = std::fs::symlink_metadata(path) {
+            if !found.file_type().is_socket() {
+                return Err(occupied("something that is no socket lies there"));
+            }
+            match UnixStream::connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path).map_err(failed)?
+                }
+                Ok(_) | Err(_) => {
+                    return Err(occupied(
+                        "another program listens there already; stop it or choose another path",
+                    ));
+                }
+            }
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
         // Linux before 6.16 cannot refuse descriptors; clients' messages are examined then.
@@ -393,6 +403,25 @@ mod tests {
         let (sender, arrivals) = channel();
         let wake = Arc::new(event().unwrap());
         (Thread { arrivals: Some(sender), wake, handle: None }, arrivals)
+    }
+
+    #[test]
+    fn an_occupied_path_is_refused_a_stale_socket_replaced() {
+        let directory = std::env::temp_dir().join(format!("memferry-9p-path-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("s");
+        let refused = |path: &Path| Listener::unix(path).unwrap_err().to_string();
+        drop(UnixListener::bind(&path).unwrap());
+        let first = Listener::unix(&path).unwrap();
+        assert!(refused(&path).contains("another program listens there"));
+        UnixStream::connect(&path).unwrap();
+        drop(first);
+        std::fs::write(&path, b"kept").unwrap();
+        for plain in [&path, &directory] {
+            assert!(refused(plain).contains("no socket lies there"));
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
