@@ -8,6 +8,7 @@ use memferry_service::StartError;
 use memferry_service::protocol::{Refusal, RefusalKind, Violation};
 use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame::{AllocateError, UnsafeMemory};
+use rustix::io::Errno;
 use thiserror::Error;
 
 /// Why [`Client::connect`](crate::Client::connect) or [`Client::embedded`](crate::Client::embedded) failed.
@@ -23,7 +24,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// No service listens at the path, or this user may not connect.
-    #[error("cannot connect to the service at {}: {source}; is `memferry serve` running?", path.display())]
+    #[error("cannot connect to the service at {}: {source}; {}", path.display(), remedy(source))]
     Socket {
         /// The path of the socket.
         path: PathBuf,
@@ -123,6 +124,20 @@ pub enum CallError {
     Forked(#[from] Forked),
 }
 
+/// What to do about a socket that this process cannot connect to.
+fn remedy(error: &io::Error) -> &'static str {
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        "this user may not; the option `mode` of the service and the folder's permissions say who may"
+    } else if is(Errno::PROTOTYPE) {
+        "another program listens there"
+    } else if is(Errno::NAMETOOLONG) {
+        "the path of a socket has at most 107 bytes"
+    } else {
+        "is `memferry serve` running?"
+    }
+}
+
 impl CallError {
     /// The answer is of another kind than the command asks for.
     pub(crate) const UNEXPECTED: Self = Self::Protocol("its answer does not match the command");
@@ -191,4 +206,26 @@ pub enum OpenError {
     /// The shared memory that the service sent could not be mapped.
     #[error("cannot map the queue: {0}")]
     Map(io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use crate::Client;
+
+    #[test]
+    fn a_failed_connection_has_a_remedy() {
+        let refused = |path: &std::path::Path| Client::connect(path).err().unwrap().to_string();
+        let directory = std::env::temp_dir().join(format!("memferry-remedy-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let stream = directory.join("stream");
+        let _other = UnixListener::bind(&stream).unwrap();
+        assert!(refused(&stream).ends_with("another program listens there"));
+        assert!(refused(&directory.join("missing")).ends_with("is `memferry serve` running?"));
+        assert!(refused(&directory.join("s".repeat(120))).ends_with("at most 107 bytes"));
+        std::fs::remove_dir_all(&directory).unwrap();
+        let denied = super::remedy(&std::io::ErrorKind::PermissionDenied.into());
+        assert!(denied.starts_with("this user may not"));
+    }
 }
