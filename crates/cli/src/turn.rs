@@ -23,7 +23,7 @@ pub(crate) struct RotateArguments {
     /// PNG file to write; an existing file is overwritten.
     output: PathBuf,
     /// Degrees clockwise: 90, 180 or 270.
-    #[arg(long, value_name = "DEGREES", value_parser = quarters)]
+    #[arg(long, value_name = "DEGREES", value_parser = quarters, allow_negative_numbers = true)]
     by: Turn,
     /// Socket of the service to use; by default the engine is embedded.
     #[arg(long, value_name = "PATH")]

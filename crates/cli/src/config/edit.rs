@@ -37,10 +37,13 @@ impl EngineLine {
         let (text, settings) = text_of(path)?;
         let Some((place, words)) = place_of(&text, name) else {
             let engines: Vec<_> = settings.daemon.service.engines.iter().map(named_by).collect();
-            let engines = if engines.is_empty() { "none".to_owned() } else { engines.join(", ") };
+            let others = match &engines[..] {
+                [] => " and no other".to_owned(),
+                engines => format!(", but {}", engines.join(", ")),
+            };
             let path = path.display();
             return Err(format!(
-                "{path} has no engine process '{name}' in [engines], but {engines}; to measure without writing, take --dry-run"
+                "{path} has no engine process '{name}' in [engines]{others}; to measure without writing, take --dry-run"
             )
             .into());
         };
@@ -138,7 +141,8 @@ mod tests {
 
     #[test]
     fn engines_that_are_not_there_are_refused() {
-        for (text, others) in [("", "but none"), ("[engines]\nprocesses = [\"ab user=1\"]\n", "but 'ab'")] {
+        for (text, others) in [("", "and no other"), ("[engines]\nprocesses = [\"ab user=1\"]\n", "but 'ab'")]
+        {
             let path = file("refused", text);
             let error = EngineLine::find(Some(&path), "a").unwrap_err().to_string();
             assert!(error.contains("no engine process 'a'") && error.contains(others), "{error}");

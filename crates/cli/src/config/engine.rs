@@ -53,10 +53,15 @@ fn parse_engine(text: &str) -> Result<EngineConfig, String> {
     let name = words.next().ok_or("an engine needs a name")?;
     let mut user = None;
     let mut engine = EngineConfig::new(name, 0);
+    let mut given = Vec::new();
     for word in words {
         let (key, value) = word.split_once('=').ok_or_else(|| {
             format!("'{word}' is not user=, frames=, exports=, shortest= or stall-ms= with a value")
         })?;
+        if given.contains(&key) {
+            return Err(format!("engine '{name}' has {key}= twice"));
+        }
+        given.push(key);
         match key {
             "user" => user = Some(user_id(value)?),
             "frames" => engine.frames_of = users(value)?,
@@ -146,6 +151,7 @@ mod tests {
             ("a user=1 exports=nobody-of-that-name", "no user 'nobody-of-that-name'"),
             ("a user=1 shortest=-1", "shortest=-1"),
             ("a user=1 colour=red", "'colour'"),
+            ("a user=1 frames=1 user=2", "user= twice"),
         ] {
             let error = parse_engine(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error}");

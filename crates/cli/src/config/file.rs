@@ -129,7 +129,7 @@ fn unknown_section(name: &str) -> String {
         Some(owner) => format!("write it below [{}]", owner.name),
         None => match nearest(name, SECTIONS.iter().map(|section| section.name)) {
             Some(near) => format!("did you mean [{near}]?"),
-            None => format!("the sections are {}", names.join(" and ")),
+            None => format!("the sections are {}", names.join(", ")),
         },
     };
     format!("there is no section '{name}'; {remedy}")

@@ -18,6 +18,11 @@ use super::table::{Row, SECTIONS};
 /// Selects the options that a command has flags for.
 pub(crate) trait Scope {
     fn has(section: &str) -> bool;
+
+    /// What an option is, in words, whose flag is not given.
+    fn without(row: &Row, defaults: &Settings) -> String {
+        row.default.map_or_else(|| plain(&row.place.to_file(defaults)), str::to_owned)
+    }
 }
 
 /// All options.
@@ -35,6 +40,11 @@ pub(crate) enum Policies {}
 impl Scope for Policies {
     fn has(section: &str) -> bool {
         section == "policy"
+    }
+
+    /// The command changes a running service.
+    fn without(_row: &Row, _defaults: &Settings) -> String {
+        "unchanged".to_owned()
     }
 }
 
@@ -72,7 +82,7 @@ impl Flags<Policies> {
 impl<S: Scope> Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
         let defaults = Settings::default();
-        command.args(Self::rows().map(|row| flag(row, &defaults)))
+        command.args(Self::rows().map(|row| flag(row, &S::without(row, &defaults))))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -93,7 +103,7 @@ impl<S: Scope> FromArgMatches for Flags<S> {
     }
 }
 
-fn flag(row: &'static Row, defaults: &Settings) -> Arg {
+fn flag(row: &'static Row, default: &str) -> Arg {
     let check = |text: OsString| {
         let texts = [text];
         let mut settings = Settings::default();
@@ -104,15 +114,12 @@ fn flag(row: &'static Row, defaults: &Settings) -> Arg {
     };
     let is_repeated = row.place.is_repeated();
     let again = if is_repeated { "; may be repeated" } else { "" };
-    let default = match row.default {
-        Some(words) => words.to_owned(),
-        None => plain(&row.place.to_file(defaults)),
-    };
     Arg::new(row.flag)
         .long(row.flag)
         .value_name(row.unit)
         .help(format!("{}{again} [default: {default}]", row.about(str::to_owned)))
         .action(if is_repeated { ArgAction::Append } else { ArgAction::Set })
+        .allow_negative_numbers(true) // the option's own message about them is clearer
         .value_parser(OsStringValueParser::new().try_map(check))
 }
 

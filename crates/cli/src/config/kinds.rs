@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -163,6 +164,7 @@ impl Kind for bool {
     }
 }
 
+/// The path of a socket.
 impl Kind for PathBuf {
     type Value = Self;
 
@@ -173,7 +175,7 @@ impl Kind for PathBuf {
     /// A path in a flag need not be UTF-8.
     fn from_flag(texts: &[OsString]) -> Result<Self, String> {
         match texts {
-            [path] if !path.is_empty() => Ok(path.into()),
+            [path] if !path.is_empty() => fit_for_a_socket(path.into()),
             _ => Err("a path is missing".to_owned()),
         }
     }
@@ -181,12 +183,20 @@ impl Kind for PathBuf {
     fn from_file(value: &Value) -> Result<Self, String> {
         match text(value)? {
             "" => Err("is empty, it has to be a path such as \"/run/memferry.sock\"".to_owned()),
-            path => Ok(path.into()),
+            path => wrong(fit_for_a_socket(path.into())),
         }
     }
 
     fn to_file(value: &Self) -> Value {
         Value::String(value.display().to_string())
+    }
+}
+
+/// sockaddr_un(7) has room for 107 bytes and a NUL.
+fn fit_for_a_socket(path: PathBuf) -> Result<PathBuf, String> {
+    match SocketAddr::from_pathname(&path) {
+        Ok(_) => Ok(path),
+        Err(_) => Err("the path of a socket has at most 107 bytes, and none is zero".to_owned()),
     }
 }
 
@@ -376,18 +386,30 @@ impl Kind for BTreeMap<u32, u32> {
     }
 
     fn from_flag(texts: &[OsString]) -> Result<Self, String> {
-        texts.iter().map(|text| user_weight(utf8(text)?)).collect()
+        each_once(texts.iter().map(|text| user_weight(utf8(text)?)).collect::<Result<_, _>>()?)
     }
 
     fn from_file(value: &Value) -> Result<Self, String> {
         let wanted = "a list of strings, such as [\"1000=3\"]";
         let list = value.as_array().ok_or_else(|| expected(wanted, value))?;
-        list.iter().map(|one| text(one).and_then(|one| wrong(user_weight(one)))).collect()
+        let weights = list.iter().map(|one| text(one).and_then(|one| wrong(user_weight(one))));
+        wrong(each_once(weights.collect::<Result<_, _>>()?))
     }
 
     fn to_file(value: &Self) -> Value {
         Value::Array(value.iter().map(|(user, weight)| Value::String(format!("{user}={weight}"))).collect())
     }
+}
+
+/// Of two weights of a user one is a mistake.
+fn each_once(weights: Vec<(u32, u32)>) -> Result<BTreeMap<u32, u32>, String> {
+    let mut users = BTreeMap::new();
+    for (user, weight) in weights {
+        if users.insert(user, weight).is_some() {
+            return Err(format!("user {user} has two weights"));
+        }
+    }
+    Ok(users)
 }
 
 fn user_weight(text: &str) -> Result<(u32, u32), String> {

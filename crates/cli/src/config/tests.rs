@@ -107,6 +107,24 @@ fn options_round_trip() {
 }
 
 #[test]
+fn values_that_contradict_each_other_are_mistakes() {
+    let twice = "[policy]\nuser-weights = [\"1=2\", \"7=1\", \"1=3\"]\n";
+    assert_mistake(twice, 2, &["'user-weights' is invalid: user 1 has two weights"]);
+    let long = format!("[service]\nsocket = \"/{}\"\n", "s".repeat(107));
+    assert_mistake(&long, 2, &["'socket' is invalid", "at most 107 bytes"]);
+    assert_mistake("[service]\nsocket = \"/a\\u0000b\"\n", 2, &["none is zero"]);
+    assert!(parse(&long.replace("ss\"", "s\"")).is_ok(), "107 bytes fit");
+}
+
+#[test]
+fn a_changed_policy_shows_no_defaults() {
+    let help = |mut command: clap::Command| command.render_help().to_string();
+    let policies = help(Flags::<Policies>::augment_args(clap::Command::new("policy")));
+    assert!(policies.contains("unchanged") && !policies.contains("12000"), "{policies}");
+    assert!(help(Flags::<Everything>::augment_args(clap::Command::new("serve"))).contains("12000"));
+}
+
+#[test]
 fn every_option_is_documented() {
     let mut flags = std::collections::BTreeSet::new();
     for (section, row) in rows() {
@@ -197,7 +215,7 @@ fn unknown_names_suggest_the_nearest() {
     assert_mistake("[service]\nzzzzzzzzz = 2\n", 2, &["it has socket, mode, workers"]);
     assert_mistake("\n[quota]\nbytes = 2\n", 2, &["no section 'quota'", "did you mean [quotas]?"]);
     assert_mistake("workers = 2\n", 1, &["write it below [service]"]);
-    assert_mistake("[weather]\n", 1, &["the sections are [service] and [policy]"]);
+    assert_mistake("[weather]\n", 1, &["the sections are [service], [policy]"]);
     assert_mistake("service = 3\n", 1, &["write [service]"]);
 }
 
