@@ -668,6 +668,30 @@ fn a_closed_output_ends_a_command_silently() {
     assert_eq!(errors, "");
 }
 
+#[test]
+fn a_full_output_is_named() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for words in [&["config", "default"][..], &["completions", "bash"], &["doctor"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+        command.args(words).stdout(full()).stderr(Stdio::piped());
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(errors.contains("cannot write to standard output"), "{words:?}: {errors}");
+    }
+}
+
+#[test]
+fn an_invalid_log_filter_is_reported() {
+    let serve = |filter: &str| {
+        let mut command = memferry!["serve", "--no-config", "--socket", "/nonexistent/s"];
+        command.env("MEMFERRY_LOG", filter);
+        fail(command)
+    };
+    assert!(serve("a=b=c").contains("MEMFERRY_LOG is ignored"));
+    assert!(!serve("debug").contains("MEMFERRY_LOG"));
+}
+
 /// A demo that writes into `place`, with a small file to share.
 fn demo(place: &Place, temporary: &Place) -> Command {
     let file = place.file("shared", &noise(300_000, 5));

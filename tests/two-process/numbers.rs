@@ -400,8 +400,9 @@ fn unusable_addresses_have_a_remedy() {
     std::fs::write(&plain, b"kept").unwrap();
     for (address, expected) in [
         (taken.local_addr().unwrap().to_string(), "choose another port"),
+        ("192.0.2.1:9464".to_owned(), "choose an address of this machine"),
         (format!("unix:{}", plain.display()), "something that is no socket lies there"),
-        ("unix:/nonexistent/s".to_owned(), "No such file"),
+        ("unix:/nonexistent/s".to_owned(), "its folder does not exist"),
         ("localhost".to_owned(), "127.0.0.1:9464"),
     ] {
         let output = Command::new(BINARY).args(["metrics", "--listen", &address]).output().unwrap();

@@ -316,6 +316,13 @@ fn a_missing_library_has_a_remedy() {
 }
 
 #[test]
+fn a_full_disk_is_named() {
+    let output = profile(&["--to", "/dev/full", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write /dev/full: "), "{}", text(&output.stderr));
+}
+
+#[test]
 fn bad_arguments_are_refused() {
     for arguments in
         [&[][..], &["--callers", "many", "true"], &["--callers", "-1", "true"], &["--nothing", "true"]]

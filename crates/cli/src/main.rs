@@ -148,7 +148,7 @@ fn main() -> ExitCode {
 fn completions(shell: Shell) -> Result<(), CommandError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "memferry", &mut script);
-    std::io::stdout().write_all(&script)?;
+    std::io::stdout().write_all(&script).map_err(output::Unwritten)?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::CommandError;
 macro_rules! say {
     ($($arguments:tt)*) => {{
         use std::io::Write;
-        writeln!(std::io::stdout(), $($arguments)*)?
+        writeln!(std::io::stdout(), $($arguments)*).map_err($crate::output::Unwritten)?
     }};
 }
 pub(crate) use say;
@@ -40,6 +40,18 @@ pub(crate) fn columns() -> usize {
     columns.unwrap_or(usize::MAX)
 }
 
+/// Standard output could not be written to.
+#[derive(Debug)]
+pub(crate) struct Unwritten(pub(crate) std::io::Error);
+
+impl std::fmt::Display for Unwritten {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "cannot write to standard output: {}", self.0)
+    }
+}
+
+impl std::error::Error for Unwritten {}
+
 /// A command failed and logged why.
 #[derive(Debug)]
 pub(crate) struct AlreadyLogged;
@@ -54,5 +66,7 @@ impl std::error::Error for AlreadyLogged {}
 
 /// Whether a command failed because the reader of its output is gone.
 pub(crate) fn reader_is_gone(error: &CommandError) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    let written = error.downcast_ref().map(|Unwritten(error)| error);
+    let error = written.or_else(|| error.downcast_ref::<std::io::Error>());
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -79,7 +79,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let text =
         if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table::text(&report) };
     match &mut to {
-        Some(to) => to.write(&text)?,
+        Some(to) => {
+            to.write(&text).map_err(|error| format!("cannot write {}: {error}", to.path.display()))?;
+        }
         None => std::io::stderr().write_all(text.as_bytes())?,
     }
     exit_like(&ended)

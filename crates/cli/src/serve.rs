@@ -85,7 +85,9 @@ pub(crate) fn start_text_log() {
 }
 
 fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("MEMFERRY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let asked = std::env::var("MEMFERRY_LOG").ok().map(EnvFilter::try_new).transpose();
+    let mistake = asked.as_ref().err().map(ToString::to_string);
+    let filter = asked.ok().flatten().unwrap_or_else(|| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => lines.init(),
@@ -93,5 +95,8 @@ fn start_log(format: LogFormat) {
             lines.json().flatten_event(true).init();
             std::panic::set_hook(Box::new(|panic| tracing::error!(reason = %panic, "panic")));
         }
+    }
+    if let Some(mistake) = mistake {
+        tracing::warn!(reason = %mistake, "MEMFERRY_LOG is ignored: it has to be a level such as debug, or MODULE=LEVEL");
     }
 }

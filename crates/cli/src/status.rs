@@ -87,8 +87,7 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
         };
         // Written with one call, so that a signal does not leave half of it.
         let mut out = std::io::stdout();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(output::Unwritten)?;
         before = Some((status, now));
         std::thread::sleep(interval);
     }

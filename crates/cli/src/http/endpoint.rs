@@ -48,7 +48,14 @@ impl Endpoint {
     pub(super) fn open(address: &Address) -> Result<Self, CommandError> {
         match address {
             Address::Internet(address) => {
-                let failed = |error| format!("cannot listen on {address}: {error}; choose another port");
+                let failed = |error: io::Error| {
+                    let remedy = match error.kind() {
+                        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+                        io::ErrorKind::PermissionDenied => "choose a port from 1024 on",
+                        _ => "choose another port",
+                    };
+                    format!("cannot listen on {address}: {error}; {remedy}")
+                };
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 if !address.ip().is_loopback() {
                     eprintln!(
