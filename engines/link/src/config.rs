@@ -14,12 +14,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use memferry::NodeName;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -38,8 +39,11 @@ pub enum ConfigError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("{}: {source}", path.display())]
-    Syntax { path: PathBuf, source: toml::de::Error },
+    /// A mistake in the configuration. The message does not quote the file, which may be that of the keys, named by mistake.
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax { path: PathBuf, line: usize, message: String },
+    #[error("there is no key {}; memferry-link keygen makes a key", .0.display())]
+    NoKey(PathBuf),
     #[error("{what} {text:?} is no name of a node: 1 to 16 lower-case letters, digits and hyphens")]
     Name { what: &'static str, text: String },
     #[error(
@@ -63,10 +67,9 @@ pub enum ConfigError {
 /// What to do about a file that cannot be read.
 fn remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
+        ErrorKind::PermissionDenied => {
             "; make the user that the link runs as its owner (chown memferry-link)"
         }
-        std::io::ErrorKind::NotFound => "; memferry-link keygen makes a key",
         _ => "",
     }
 }
@@ -111,9 +114,14 @@ impl KeyPair {
     /// Reads what [`save`](Self::save) wrote.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], [`ConfigError::Mode`], [`ConfigError::Key`].
+    /// [`ConfigError::NoKey`], [`ConfigError::Read`], [`ConfigError::Mode`], [`ConfigError::Key`].
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path)?;
+        let text = read(path).map_err(|error| match error {
+            ConfigError::Read { path, source } if source.kind() == ErrorKind::NotFound => {
+                ConfigError::NoKey(path)
+            }
+            other => other,
+        })?;
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
@@ -203,8 +211,12 @@ impl Config {
         path: &Path,
         load: impl FnOnce(&Path) -> Result<KeyPair, ConfigError>,
     ) -> Result<Self, ConfigError> {
-        let syntax = |source| ConfigError::Syntax { path: path.to_owned(), source };
-        let file: File = toml::from_str(text).map_err(syntax)?;
+        let file: File = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+            let message = error.message().lines().collect::<Vec<_>>().join(", ");
+            ConfigError::Syntax { path: path.to_owned(), line, message }
+        })?;
         let name = parse_name("name", &file.name)?;
         let keys = load(&path.parent().unwrap_or(Path::new("")).join(&file.key))?;
         let timeout_ms = file.timeout_ms.unwrap_or(TIMEOUT_MS);
@@ -241,11 +253,16 @@ fn parse_name(what: &'static str, text: &str) -> Result<NodeName, ConfigError> {
     text.parse().map_err(|_| ConfigError::Name { what, text: text.to_owned() })
 }
 
+/// Reads a regular file. Others, such as pipes, could block or never end.
 fn read(path: &Path) -> Result<String, ConfigError> {
-    use std::io::Read;
     let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+    let mut options = std::fs::OpenOptions::new();
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.read(true).custom_flags(flags).open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(std::io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")));
+    }
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
     file.take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;
     Ok(text)
 }
@@ -320,7 +337,7 @@ mod tests {
              direct = true\n"
         );
         let config = load(&text).unwrap();
-        assert_eq!((config.name.to_string().as_str(), config.keys), ("beta", keys));
+        assert_eq!((config.name.to_string().as_str(), &config.keys), ("beta", &keys));
         assert_eq!(config.peers.len(), 2);
         let [alpha, gamma] = ["alpha", "gamma"].map(|peer| &config.peers[&peer.parse().unwrap()]);
         assert!(gamma.require_encryption && gamma.direct);
@@ -338,7 +355,17 @@ mod tests {
             let refused = load(&text.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(refused.contains(expected), "{from} -> {to}: {refused}");
         }
-        let source = std::io::ErrorKind::PermissionDenied.into();
+        // The private key is the first line of the file of keys.
+        let misled = Config::load(&directory.join("key")).unwrap_err().to_string();
+        assert!(misled.contains("key:1: "), "{misled}");
+        assert!(!misled.contains(&to_hex(&config.keys.private)[..8]), "a secret is printed");
+        let lost = Config::load(&directory.join("nothing")).unwrap_err().to_string();
+        assert!(lost.contains("cannot read") && !lost.contains("keygen"), "{lost}");
+        for other in [Path::new("/dev/null"), &directory] {
+            let refused = Config::load(other).unwrap_err().to_string();
+            assert!(refused.contains("not a regular file"), "{refused}");
+        }
+        let source = ErrorKind::PermissionDenied.into();
         let denied = ConfigError::Read { path: directory.join("key"), source }.to_string();
         assert!(denied.contains("chown memferry-link"), "{denied}");
         std::fs::set_permissions(directory.join("key"), PermissionsExt::from_mode(0o644)).unwrap();
