@@ -19,10 +19,8 @@ use super::table::{Row, SECTIONS};
 pub(crate) trait Scope {
     fn has(section: &str) -> bool;
 
-    /// What an option is, in words, whose flag is not given.
-    fn without(row: &Row, defaults: &Settings) -> String {
-        row.default.map_or_else(|| plain(&row.place.to_file(defaults)), str::to_owned)
-    }
+    /// What every option is without its flag, in words. `None`: its default.
+    const WITHOUT: Option<&'static str> = None;
 }
 
 /// All options.
@@ -43,9 +41,7 @@ impl Scope for Policies {
     }
 
     /// The command changes a running service.
-    fn without(_row: &Row, _defaults: &Settings) -> String {
-        "unchanged".to_owned()
-    }
+    const WITHOUT: Option<&'static str> = Some("unchanged");
 }
 
 /// The given flags with their values.
@@ -82,7 +78,7 @@ impl Flags<Policies> {
 impl<S: Scope> Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
         let defaults = Settings::default();
-        command.args(Self::rows().map(|row| flag(row, &S::without(row, &defaults))))
+        command.args(Self::rows().map(|row| flag(row, S::WITHOUT.or(row.default), &defaults)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -103,7 +99,7 @@ impl<S: Scope> FromArgMatches for Flags<S> {
     }
 }
 
-fn flag(row: &'static Row, default: &str) -> Arg {
+fn flag(row: &'static Row, without: Option<&str>, defaults: &Settings) -> Arg {
     let check = |text: OsString| {
         let texts = [text];
         let mut settings = Settings::default();
@@ -114,6 +110,7 @@ fn flag(row: &'static Row, default: &str) -> Arg {
     };
     let is_repeated = row.place.is_repeated();
     let again = if is_repeated { "; may be repeated" } else { "" };
+    let default = without.map_or_else(|| plain(&row.place.to_file(defaults)), str::to_owned);
     Arg::new(row.flag)
         .long(row.flag)
         .value_name(row.unit)
