@@ -19,7 +19,7 @@ use crate::engine::{Engine, Job};
 /// A request for a device.
 #[derive(Debug)]
 pub struct Waiting<M> {
-    /// The request.
+    /// As the service wrote it.
     pub job: Job,
     /// Its operation, over memory as the device addresses it.
     pub operation: Operation<Region<M>>,
@@ -50,7 +50,7 @@ impl<D: Device> Channels<D> {
         Self { device, running, busy: 0, completions: Vec::new() }
     }
 
-    /// The device's engine.
+    /// Says whether it is lost or closed, and what its last errors were.
     pub const fn device(&self) -> &D {
         &self.device
     }

@@ -188,10 +188,7 @@ pub enum OptionsError {
     },
     /// A limit or thread count of zero.
     #[error("{what} is zero; make it at least one")]
-    Zero {
-        /// Which one.
-        what: &'static str,
-    },
+    Zero { what: &'static str },
     /// Too many outstanding requests per client.
     #[error("{outstanding} outstanding requests per client are too many; use at most {MAX_OUTSTANDING}")]
     Outstanding { outstanding: usize },

@@ -126,7 +126,8 @@ mod tests {
             fs::write(target.join("python/pins"), format!("{}: {pins}\n", folder.display())).unwrap();
             PACKAGE.is_there(&target)
         };
-        let (folder, pins) = (target.join("python"), "maturin==1.16.0 mypy==2.4.1 numpy==2.4.6");
+        let folder = target.join("python");
+        let pins = "maturin==1.16.0 mypy==2.4.1 numpy==2.4.6";
         let found = [
             with(&folder, "maturin==1.0.0 mypy==2.4.1 numpy==2.4.6"),
             with(Path::new("/t/python"), pins),
