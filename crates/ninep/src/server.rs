@@ -83,6 +83,8 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path).map_err(failed)?
                 }
+                // Whether anybody listens is not known.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(failed(error)),
                 Ok(_) | Err(_) => {
                     return Err(occupied(
                         "another program listens there already; stop it or choose another path",

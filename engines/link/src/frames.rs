@@ -31,12 +31,13 @@ struct Known {
     first: usize,
     next: usize,
     frames: BTreeMap<usize, Remote>,
+    /// Addresses in use and their lengths: those of frames, and those of ended ones until [`RemoteFrames::free`].
+    taken: BTreeMap<usize, usize>,
     gone: Vec<usize>,
 }
 
 impl Known {
-    /// An address for so many bytes that no frame has, as far behind the last one as it can be: an old one still names what requests and peers
-    /// had there until they hear of its end.
+    /// An address for so many bytes, as far behind the last one as it can be.
     fn place(&self, length: usize) -> Option<usize> {
         self.gap(self.next, length).or_else(|| self.gap(self.first, length))
     }
@@ -44,11 +45,11 @@ impl Known {
     /// The first address from there on with so many bytes behind it.
     fn gap(&self, from: usize, length: usize) -> Option<usize> {
         let mut at = from;
-        for (begin, remote) in self.frames.range(from..) {
+        for (begin, taken) in self.taken.range(from..) {
             if end_of(at, length)? <= *begin {
                 break;
             }
-            at = end_of(*begin, usize::try_from(remote.length).ok()?)?;
+            at = end_of(*begin, *taken)?;
         }
         end_of(at, length).map(|_| at)
     }
@@ -69,6 +70,7 @@ impl RemoteFrames {
             first: FIRST,
             next: FIRST,
             frames: BTreeMap::new(),
+            taken: BTreeMap::new(),
             gone: Vec::new(),
         })))
     }
@@ -100,6 +102,17 @@ impl RemoteFrames {
     pub(crate) fn take_gone(&self) -> Vec<usize> {
         std::mem::take(&mut self.known().gone)
     }
+
+    /// Lets another frame have the address of one that ended. While something `is_named` by it, that would reach the other frame's memory:
+    /// then the address is gone again in the next call.
+    pub(crate) fn free(&self, address: usize, is_named: bool) {
+        let mut known = self.known();
+        if is_named {
+            known.gone.push(address);
+        } else {
+            known.taken.remove(&address);
+        }
+    }
 }
 
 impl FrameWatcher for RemoteFrames {
@@ -129,6 +142,7 @@ impl FrameWatcher for RemoteFrames {
             known.first = known.next;
         } else {
             known.frames.insert(address, *remote);
+            known.taken.insert(address, length);
         }
         Some(address)
     }
@@ -190,7 +204,19 @@ mod tests {
             assert_ne!(address, last, "one that has just ended");
             last = address;
             frames.unmapping(handle, &Mapping::elsewhere(address, length).unwrap());
+            assert_eq!(frames.take_gone(), [address]);
+            frames.free(address, false);
         }
         assert_eq!(frames.counts(), BTreeMap::from([(alpha, 1)]));
+        // As long as a peer may know an ended one by its address, no other frame has that.
+        let all = (1_u64 << 63) + (1 << 62);
+        let address = frames.attach(handle, &remote(all)).unwrap();
+        frames.unmapping(handle, &Mapping::elsewhere(address, all as usize).unwrap());
+        for is_named in [true, true, false] {
+            assert_eq!(frames.attach(handle, &remote(all)), None);
+            assert_eq!(frames.take_gone(), [address]);
+            frames.free(address, is_named);
+        }
+        assert_eq!((frames.attach(handle, &remote(all)), frames.take_gone()), (Some(address), vec![]));
     }
 }

@@ -674,6 +674,9 @@ impl Node {
     pub(crate) fn tick(&mut self, engine: &mut Engine) {
         for frame in self.frames.take_gone() {
             self.detach(frame);
+            let is_named = self.links.iter().any(|(_, link)| link.attached.contains_key(&frame))
+                || self.requests.values().any(|(_, request)| request.frame == frame);
+            self.frames.free(frame, is_named);
         }
         let timeout = self.config.timeout;
         // This process did not run: what peers said meanwhile is not read yet. They are judged the next time, however long that takes.
