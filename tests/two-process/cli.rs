@@ -18,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use harness::{Service, fresh_directory, wait_until};
+use harness::{Service, copy_program, fresh_directory, wait_until};
 use memferry_conformance::noise;
 use png::{BitDepth, ColorType};
 use rustix::process::{Pid, Signal, kill_process};
@@ -745,9 +745,7 @@ fn engines(place: &Place) -> Option<PathBuf> {
         "-lm",
     ]);
     assert!(compile.status().unwrap().success());
-    // Written by this process it could be "busy": a child that another test is just starting has the open file too.
-    let copied = Command::new("cp").arg(built.join("memferry-engine-cuda")).arg(&folder).status().unwrap();
-    assert!(copied.success());
+    copy_program(&built.join("memferry-engine-cuda"), &folder.join("memferry-engine-cuda"));
     std::fs::copy(built.join("libmemferry_fake_cuda.so"), folder.join("libcuda.so.1")).unwrap();
     Some(folder)
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use harness::fresh_directory;
+use harness::{copy_program, fresh_directory};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -38,12 +38,6 @@ fn compiled(name: &str, option: Option<&str>) -> Option<PathBuf> {
 fn known() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compiled("known", None).expect("known.c compiles"))
-}
-
-/// Copies a program with another process. A file that this process has open for writing may be inherited by a child that
-/// another test forks, and then cannot be executed.
-fn copy(from: &Path, to: &Path) {
-    assert!(Command::new("cp").arg("-p").args([from, to]).status().unwrap().success(), "{}", from.display());
 }
 
 fn profile(options: &[&str]) -> Command {
@@ -262,7 +256,7 @@ fn uncounted_programs_are_explained() {
     }
     let place = fresh_directory();
     let program = place.join("known");
-    copy(known(), &program);
+    copy_program(known(), &program);
     std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
     // A setuid program has other rights only if it belongs to another user.
     if std::os::unix::fs::chown(&program, Some(65534), None).is_ok() {
@@ -288,10 +282,10 @@ fn uncounted_programs_are_explained() {
 fn a_missing_library_has_a_remedy() {
     let place = fresh_directory();
     let alone = place.join("memferry");
-    copy(Path::new(env!("CARGO_BIN_EXE_memferry")), &alone);
+    copy_program(Path::new(env!("CARGO_BIN_EXE_memferry")), &alone);
     let odd = place.join("odd place");
     std::fs::create_dir(&odd).unwrap();
-    copy(&library(), &odd.join("libmemferry_recorder.so"));
+    copy_program(&library(), &odd.join("libmemferry_recorder.so"));
     let fails = |command: &mut Command, words: &str| {
         let output = command.output().unwrap();
         let printed = text(&output.stderr);
@@ -306,7 +300,7 @@ fn a_missing_library_has_a_remedy() {
         "has a space or a colon",
     );
     fails(profile(&["--to"]).arg(place.join("no/file")).arg("true"), "cannot write");
-    copy(&library(), &place.join("libmemferry_recorder.so"));
+    copy_program(&library(), &place.join("libmemferry_recorder.so"));
     let beside = missing.output().unwrap();
     assert!(
         text(&beside.stderr).contains("1 program(s) counted"),

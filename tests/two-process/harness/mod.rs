@@ -57,6 +57,12 @@ pub fn fresh_directory() -> PathBuf {
     directory
 }
 
+/// Copies a program with another process. A file that this process has open for writing may be inherited by a child that
+/// another test forks, and then cannot be executed.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-p").args([from, to]).status().unwrap().success(), "{}", from.display());
+}
+
 /// The folder of this build's libraries to preload. Cargo does not build them for tests; `./x test` does, and names their folder.
 pub fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
