@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::error::{FinishError, ReadError, ReceiveError, SendError};
 use crate::frames::SharedFrame;
 use crate::lent::{LentFrame, PullError};
+use crate::peer::deadline;
 use crate::receiver::{Content, Pulled, Receiver};
 use crate::sender::{Loan, Sender};
 
@@ -202,7 +203,7 @@ impl Consumer {
     /// # Errors
     /// [`TakeError`].
     pub fn take(&mut self, limit: Option<Duration>) -> Result<Taken, TakeError> {
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let deadline = deadline(limit);
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         while self.after_pulls.is_none() && self.pulling.len() < self.window {
             let busy = !self.pulling.is_empty();

@@ -62,6 +62,11 @@ pub(crate) enum Unready {
     Forked(Forked),
 }
 
+/// When a wait ends that begins now; `None` if it has no limit.
+pub(crate) fn deadline(limit: Option<Duration>) -> Option<Instant> {
+    limit.and_then(|limit| Instant::now().checked_add(limit))
+}
+
 /// The words a wait sleeps on.
 #[derive(Clone, Copy)]
 pub(crate) struct Sleep {

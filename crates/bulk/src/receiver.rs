@@ -36,7 +36,7 @@ use crate::buffer::Buffer;
 use crate::closing::close_elsewhere;
 use crate::error::{FinishError, PullReason, ReceiveError};
 use crate::lent::{Import, LentFrame, Pledge, PullError};
-use crate::peer::{Peer, Reach, SPIN, Sleep, Unready};
+use crate::peer::{Peer, Reach, SPIN, Sleep, Unready, deadline};
 use crate::retirement::{FOR_ROOM, Retirement, Unretired};
 use crate::socket::NoDescriptor;
 use crate::wire::{
@@ -149,7 +149,7 @@ impl Receiver {
     /// # Errors
     /// [`ReceiveError`].
     pub fn receive(&mut self, limit: Option<Duration>) -> Result<Message<'_>, ReceiveError> {
-        self.receive_until(limit.and_then(|limit| Instant::now().checked_add(limit)))
+        self.receive_until(deadline(limit))
     }
 
     pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> Result<Message<'_>, ReceiveError> {

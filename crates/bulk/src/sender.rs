@@ -28,7 +28,7 @@ use crate::area::Area;
 use crate::error::SendError;
 use crate::exports::{ExportStatistics, Exports, Lending};
 use crate::frames::SharedFrame;
-use crate::peer::{Peer, Reach, RemoteUser, SPIN, Sleep, Unready, Wake};
+use crate::peer::{Peer, Reach, RemoteUser, SPIN, Sleep, Unready, Wake, deadline};
 use crate::unrevoked::Unrevoked;
 use crate::wire::{
     AREA_AT, INLINE_BYTES, MESSAGE_NEWS, MESSAGE_WAKE, PIECE_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED,
@@ -526,10 +526,6 @@ impl Sender {
         self.ring.publish(&self.peer.own);
         self.peer.wake(FOR_MESSAGES);
     }
-}
-
-fn deadline(limit: Option<Duration>) -> Option<Instant> {
-    limit.and_then(|limit| Instant::now().checked_add(limit))
 }
 
 impl Drop for Sender {

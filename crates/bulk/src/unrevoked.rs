@@ -35,8 +35,11 @@ impl Unrevoked {
     ) -> Result<(), CallError> {
         self.0.extend(more);
         while let Some(token) = self.0.pop() {
-            let revoked = self.revoke(token, &mut revoke);
-            revoked.or_else(|error| if may_be_used(&error) { Err(error) } else { Ok(()) })?;
+            if let Err(error) = self.revoke(token, &mut revoke)
+                && may_be_used(&error)
+            {
+                return Err(error);
+            }
         }
         Ok(())
     }
