@@ -209,8 +209,8 @@ fn garbage_in_the_ring_ends_its_session_only() {
     let (_raw, queue, _) = raw_client(&service, 4096, 16);
     let mut rng = fastrand::Rng::with_seed(1);
     let started = std::time::Instant::now();
-    // Garbage is served until it breaks a rule, which it does sooner or later. The service reads no sequence numbers that are far from
-    // its own.
+    // Garbage is served until it breaks a rule, which it does sooner or later: if its sequence numbers are near the service's. Others are
+    // not read.
     let mut near = 0;
     for round in 0.. {
         assert!(started.elapsed() < SOON, "the session did not end");

@@ -112,11 +112,11 @@ struct ServeArguments {
     stall: u64,
 }
 
-/// Where to listen.
+/// An address as `--listen` has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Place {
     Unix(PathBuf),
-    /// Host and port.
+    /// `HOST:PORT`, resolved when it is listened on.
     Tcp(String),
 }
 
