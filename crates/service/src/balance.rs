@@ -10,7 +10,8 @@
 //! and a balanced service has none. Between core complexes a move has to gain more, because the queue leaves its caches behind.
 //!
 //! Demands are guesses and loads vary, so a queue that moved rests, longer each time, and its two workers move no busy queue until
-//! their figures are new. Queues without use may move from a saturated worker at any time: they wake up where there is room.
+//! their figures are new. A move on a wrong guess is undone only if that, too, gains enough. Queues without use may move from a
+//! saturated worker at any time: they wake up where there is room.
 //!
 //! The lab runs this code for 64 workers in virtual time; the service runs it in `balancing`.
 

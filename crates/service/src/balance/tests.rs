@@ -98,7 +98,10 @@ proptest! {
         let mut balancer = Balancer::default();
         model.run(&mut balancer, 400);
         let after = model.total();
-        prop_assert!(after + WHOLE / 20 >= before, "{before} -> {after}");
+        let one_complex = model.complexes.iter().all(|complex| *complex == 0);
+        // A move on a wrong guess loses what its old worker does not use. Undoing it gains as much, and is not worth it below this.
+        let may_lose = WHOLE / GAIN_PART + if one_complex { 0 } else { AWAY };
+        prop_assert!(after + may_lose >= before, "{before} -> {after}");
         // Where the workers are just too few, moves go on, rarely: each doubles its queue's rest.
         let late = model.run(&mut balancer, 1000).concat();
         let late = late.iter().filter(|step| model.demands[step.queue] > 0).count();

@@ -462,7 +462,7 @@ fn c_programs(work: &Work) -> Result<(), Failure> {
     let name = PRODUCT_WORKSPACE.name;
     work.stages.run(&format!("build of {name}"), &super::build())?;
     // Built as part of the whole workspace, so that its tests find everything built.
-    let line = super::workspace_tests(&PRODUCT_WORKSPACE, &work.place.target);
+    let line = super::workspace_tests(&PRODUCT_WORKSPACE, &work.place.target, &super::seed());
     work.stages.run("C programs", &line.args(["--test", test::C_PROGRAMS]))
 }
 
