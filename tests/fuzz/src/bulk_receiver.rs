@@ -18,7 +18,8 @@ use memferry_shm::{conduit, frame};
 use rustix::fs::MemfdFlags;
 
 use crate::bulk_slot::{
-    AREA_AT, AREA_BYTES, Hostile, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot, clients, sockets,
+    AREA_AT, AREA_BYTES, Hostile, LeavesNoThread, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot,
+    clients, sockets,
 };
 use crate::input::Input;
 
@@ -33,6 +34,7 @@ pub fn bulk_receiver(data: &[u8]) {
     static CLIENTS: OnceLock<Mutex<(Client, Client, Identity)>> = OnceLock::new();
     let clients =
         CLIENTS.get_or_init(|| Mutex::new(clients())).lock().unwrap_or_else(PoisonError::into_inner);
+    let _threads = LeavesNoThread::new();
     let mut input = Input::new(data);
     let mut rig = Rig::new(&clients, !input.u8().is_multiple_of(4));
     while !input.is_empty() && !rig.is_over {

@@ -15,7 +15,7 @@ use memferry_bulk::{LinkRefusal, RemoteUser};
 use memferry_shm::{conduit, frame};
 use rustix::fs::MemfdFlags;
 
-use crate::bulk_slot::{HELLO_BYTES, Hostile, MEMORY_BYTES, clients, sockets};
+use crate::bulk_slot::{HELLO_BYTES, Hostile, LeavesNoThread, MEMORY_BYTES, clients, sockets};
 use crate::input::Input;
 
 /// Bytes of a request before its users.
@@ -27,6 +27,7 @@ pub fn bulk_request(data: &[u8]) {
     static CLIENTS: OnceLock<Mutex<(Client, Client, Identity)>> = OnceLock::new();
     let clients =
         CLIENTS.get_or_init(|| Mutex::new(clients())).lock().unwrap_or_else(PoisonError::into_inner);
+    let _threads = LeavesNoThread::new();
     let (link, other, identity) = &*clients;
     let mut input = Input::new(data);
     let form = input.u8();

@@ -6,8 +6,11 @@
 //! slot:                sequence (15:0) | sort (39:32) | bit 40        1  kind, length or export        2..  of the sort
 //! ```
 
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use memferry::{Client, Identity, SessionId};
 use memferry_shm::conduit;
@@ -31,6 +34,38 @@ const PIECE_BYTES: u64 = 128 << 10;
 pub(crate) const HELLO_BYTES: usize = 56;
 /// Reasons why a grant may be withheld, from 1 on.
 const REASONS: u32 = 6;
+
+/// Waits at the end of an input for the threads that it has started, which admit the memory of clients and close what they sent: the
+/// fuzzer looks for leaks, and takes what a thread frees last for one. A new thread has no name yet, so they go by their numbers.
+pub(crate) struct LeavesNoThread {
+    before: HashSet<OsString>,
+}
+
+impl LeavesNoThread {
+    pub(crate) fn new() -> Self {
+        Self { before: threads().collect() }
+    }
+}
+
+impl Drop for LeavesNoThread {
+    fn drop(&mut self) {
+        if !cfg!(fuzzing) {
+            return;
+        }
+        for _ in 0..10_000 {
+            if threads().all(|thread| self.before.contains(&thread)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// The numbers of this process's threads.
+fn threads() -> impl Iterator<Item = OsString> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks.map(|task| task.file_name())
+}
 
 /// A slot, by its words.
 #[derive(Clone, PartialEq, Eq, Debug)]

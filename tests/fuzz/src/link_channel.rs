@@ -21,7 +21,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, Shutdown};
 
 use crate::bulk_slot::{
-    AREA_BYTES, HELLO_BYTES, Hostile, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot, clients, sockets,
+    AREA_BYTES, HELLO_BYTES, Hostile, LeavesNoThread, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot,
+    clients, sockets,
 };
 use crate::input::Input;
 
@@ -38,6 +39,7 @@ pub fn link_channel(data: &[u8]) {
     static CLIENTS: OnceLock<Mutex<(Client, Client, Identity)>> = OnceLock::new();
     let clients =
         CLIENTS.get_or_init(|| Mutex::new(clients())).lock().unwrap_or_else(PoisonError::into_inner);
+    let _threads = LeavesNoThread::new();
     let mut input = Input::new(data);
     let mut rig = Rig::new(&clients);
     while !input.is_empty() {
@@ -45,25 +47,6 @@ pub fn link_channel(data: &[u8]) {
     }
     rig.round(true);
     rig.round(true);
-    drop(rig);
-    if cfg!(fuzzing) {
-        wait_for_threads();
-    }
-}
-
-/// Waits for the threads that admit the memory of clients and close what they sent: the fuzzer looks for leaks, and takes what a thread
-/// frees last for one.
-fn wait_for_threads() {
-    let is_of_clients =
-        |name: String| ["memferry-admit", "memferry-close", "link-slow"].contains(&name.trim_end());
-    let names = || std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    for _ in 0..10_000 {
-        let mut running = names().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-        if !running.any(is_of_clients) {
-            return;
-        }
-        std::thread::sleep(Duration::from_micros(100));
-    }
 }
 
 fn node(which: u8) -> NodeName {
