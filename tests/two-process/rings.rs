@@ -209,8 +209,7 @@ fn garbage_in_the_ring_ends_its_session_only() {
     let (_raw, queue, _) = raw_client(&service, 4096, 16);
     let mut rng = fastrand::Rng::with_seed(1);
     let started = std::time::Instant::now();
-    // Garbage is served until it breaks a rule, which it does sooner or later: if its sequence numbers are near the service's. Others are
-    // not read.
+    // The service reads only slots whose sequence numbers are near its own. It serves what it reads until something breaks a rule.
     let mut near = 0;
     for round in 0.. {
         assert!(started.elapsed() < SOON, "the session did not end");

@@ -48,8 +48,8 @@ pub(crate) enum Command {
     /// Stops at the first failure. Runs every test of the workspaces, with C programs under each of gcc,
     /// clang, the sanitizers and valgrind that is installed; the fuzz targets over their committed
     /// corpus; the Python package, if Python 3.11 and PyPI's maturin and NumPy are available; a few
-    /// seconds of soak. The last line lists what was left out. Random inputs are equal in each run;
-    /// PROPTEST_RNG_SEED=N draws others.
+    /// seconds of soak. The last line lists what was left out. Property tests draw equal inputs in
+    /// each run; PROPTEST_RNG_SEED=N draws others.
     #[command(verbatim_doc_comment)]
     Test(Test),
     /// Build the C library and install it below a prefix.

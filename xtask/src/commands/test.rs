@@ -36,7 +36,7 @@ use crate::setup::environments::PACKAGE;
 use crate::stages::{has, print};
 use crate::work::Work;
 
-/// The seed of random inputs, so that what has passed passes again. A `cargo test` draws new ones.
+/// The seed of property tests, so that what has passed passes again. A `cargo test` draws new inputs.
 const SEED: &str = "1";
 /// Overrides [`SEED`]; read by proptest.
 const SEED_VARIABLE: &str = "PROPTEST_RNG_SEED";
