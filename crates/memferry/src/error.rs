@@ -116,7 +116,8 @@ pub enum CallError {
     /// The command could not be sent. The session stays usable.
     #[error("cannot send the command to the service: {0}")]
     Send(io::Error),
-    /// The service sent an answer that does not match the command.
+    /// The service broke the protocol. An answer that no command can have ends the connection. One that only does not match its
+    /// command is not believed, and the session stays usable; its text begins with "its answer does not match the command".
     #[error("the service broke the protocol: {0}")]
     Protocol(&'static str),
     /// This process is a forked child of the one that opened the client.

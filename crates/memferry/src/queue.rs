@@ -227,7 +227,9 @@ impl Queue {
         let capacity = layout.capacity();
         let protocol = |what| OpenError::Call(CallError::Protocol(what));
         let Ok([service, doorbell, parked]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-            return Err(protocol("a new queue needs three descriptors"));
+            return Err(protocol(
+                "its answer does not match the command: a queue comes with three descriptors",
+            ));
         };
         // A service that sent other memory could end this process by truncating it, so the connection ends here.
         frame::check_sealed(service.as_fd(), layout.service_words() * 8)
@@ -243,8 +245,9 @@ impl Queue {
         };
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
         let workers = session.parked_words(&parked)?;
-        let end = ClientEnd::new(layout, own, peer, workers, session.fences)
-            .map_err(|_| protocol("the queue's memory is too small"))?;
+        let end = ClientEnd::new(layout, own, peer, workers, session.fences).map_err(|_| {
+            protocol("its answer does not match the command: the queue's memory is too small")
+        })?;
         let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new(), length: 0 }).collect();
         Ok(Self {
             session,

@@ -412,6 +412,22 @@ fn memory_that_can_be_truncated_is_not_mapped() {
 }
 
 #[test]
+fn a_queue_with_too_few_descriptors_is_closed_and_the_session_goes_on() {
+    let (client, service) = connected(SOON, |peer| {
+        let (serial, ..) = peer.command().unwrap();
+        let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        peer.answer_with(serial, Ok(Answer::Queue { queue: 3, capacity: 4 }), &[doorbell.as_fd()]);
+        peer.serve(&Command::CloseQueue { queue: 3 }, Answer::Closed);
+        peer.serve(&Command::Revoke { handle: Handle::new(1, 1) }, Answer::Revoked);
+    });
+    let refused = client.queue(4).err().unwrap().to_string();
+    let expected = "its answer does not match the command: a queue comes with three descriptors";
+    assert!(refused.contains(expected), "{refused}");
+    client.revoke(GrantToken::from_handle(Handle::new(1, 1))).unwrap();
+    service.join().unwrap();
+}
+
+#[test]
 fn a_frame_that_was_not_sealed_is_refused() {
     let (client, service) = connected(SOON, |peer| {
         let (serial, _, descriptors) = peer.command().unwrap();
