@@ -95,10 +95,11 @@ impl Worker {
         true
     }
 
-    /// Gives the completions so far to the client.
+    /// Gives the completions so far to the client. The count of taken requests stays: it would free the list of the request in hand,
+    /// which is not read yet.
     fn publish_done(&mut self, index: usize) {
         let Some(queue) = self.queues.get_mut(index) else { return };
-        let flag = publish_early(queue);
+        let flag = queue.end.publish_for();
         if flag != 0 {
             self.waker.wake(queue, flag);
         }
@@ -393,7 +394,8 @@ fn reserve(
     path.reserve(key, room).ok_or(Violation::Overrun)
 }
 
-/// Gives the completions so far of a batch to the client, with the room in the ring before them. Returns the client's flag.
+/// Gives the completions so far of a batch to the client, with the room in the ring before them. Returns the client's flag. Every request
+/// popped so far must have been read whole, with its list.
 #[inline]
 pub(super) fn publish_early(queue: &mut Queue) -> u64 {
     queue.end.publish_consumed();

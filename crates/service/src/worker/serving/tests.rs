@@ -403,6 +403,33 @@ fn completions_do_not_wait_for_the_table() {
 }
 
 #[test]
+fn a_list_is_the_services_until_it_was_read() {
+    let mut bed = Bed::new();
+    let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
+    let lists = Arc::new(Lists { source: empty(), destination: empty() });
+    let mut list = Default::default();
+    let mut slot =
+        wire::encode_request(9, &Request::new(Operation::ScatterGather { lists }), &mut list).unwrap();
+    // So many are done first that the count of taken requests is due.
+    (1..BATCH).for_each(|_| _ = nop(&mut bed.client));
+    let mut lists_of_client = 0;
+    while let Ok(first) = bed.client.stage_list(&list) {
+        lists_of_client += 1;
+        wire::place_list(&mut slot, first);
+        bed.submit(&slot);
+    }
+    let mut batch = Batch::default();
+    let first = bed.worker.take_plain(0, &mut batch).unwrap().expect("the first one with a list");
+    assert_eq!(batch.done, BATCH as u64 - 1);
+    bed.worker.publish_done(0);
+    assert!((1..BATCH).all(|_| bed.client.pop().is_some()));
+    assert!(bed.client.stage_list(&list).is_err(), "of {lists_of_client} lists none was read");
+    bed.worker.take_others(0, first, &mut batch).unwrap();
+    bed.worker.queues.get_mut(0).unwrap().end.publish_all_consumed();
+    assert!(bed.client.stage_list(&list).is_ok());
+}
+
+#[test]
 fn only_a_client_that_sleeps_is_woken() {
     let wakes = |flag: u64, nops: usize, fill_bytes: u64| {
         let mut bed = Bed::new();
