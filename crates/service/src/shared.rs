@@ -7,6 +7,7 @@
 //!
 //! The capability table has a lock. Beside it is a view that workers read without the lock, for plain requests.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -54,6 +55,19 @@ const SPINNING: Duration = Duration::from_micros(20);
 /// time, to threads of any nice value.
 const PAUSE: Duration = Duration::from_micros(20);
 
+thread_local! {
+    static TABLE_WAITS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// How often this thread has waited for the capability table, or for others to have it.
+pub(crate) fn table_waits() -> u32 {
+    TABLE_WAITS.get()
+}
+
+fn count_wait() {
+    TABLE_WAITS.set(TABLE_WAITS.get().wrapping_add(1));
+}
+
 /// State that the control side shares with all workers.
 pub(crate) struct Shared {
     capabilities: Mutex<Capabilities<Mapping>>,
@@ -61,8 +75,6 @@ pub(crate) struct Shared {
     pub(crate) view: Arc<View>,
     /// Threads that wait for the table now.
     waiting: AtomicU32,
-    /// How often workers have waited for it.
-    worker_waits: AtomicU32,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
     /// All workers, by number.
@@ -88,7 +100,6 @@ impl Shared {
         let capabilities = Capabilities::new(capabilities).with_mirror(Mirrored(Arc::clone(&view)));
         let capabilities = Mutex::new(capabilities.with_clock(MonotonicClock));
         let waiting = AtomicU32::new(0);
-        let worker_waits = AtomicU32::new(0);
         let notices = Mutex::default();
         let moves = Mutex::default();
         let balancing = Mutex::new(Balancing::new(complexes));
@@ -97,7 +108,6 @@ impl Shared {
             capabilities,
             view,
             waiting,
-            worker_waits,
             notices,
             notifier,
             workers,
@@ -155,19 +165,15 @@ impl Shared {
             Ok(capabilities) => capabilities,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                self.worker_waits.fetch_add(1, Ordering::Relaxed);
+                count_wait();
                 self.wait()
             }
         }
     }
 
-    /// How often workers have waited for the table.
-    pub(crate) fn worker_waits(&self) -> u32 {
-        self.worker_waits.load(Ordering::Relaxed)
-    }
-
     #[cold]
     fn let_others_go_first(&self) {
+        count_wait();
         let since = Stopwatch::now();
         while self.waiting.load(Ordering::Relaxed) > 0 && since.elapsed() < YIELDING {
             if since.elapsed() < SPINNING { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }

@@ -44,7 +44,9 @@ use sampling::Sampler;
 use crate::MonotonicClock;
 use crate::module::Offload;
 use crate::protocol::Violation;
-use crate::shared::{Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle};
+use crate::shared::{
+    Clients, NewQueue, Notice, Remains, Shared, SignalTarget, WorkerCommand, WorkerHandle, table_waits,
+};
 use pace::{LOOKS, LookPace};
 use serving::ClientWaker;
 use shares::{REST, SLICE, SLOW, Shares};
@@ -430,7 +432,7 @@ impl Worker {
         };
         let started = Stopwatch::now();
         let slept_before = times_slept();
-        let waits_before = self.shared.worker_waits();
+        let waits_before = table_waits();
         for index in own {
             if self.take_requests_timed(index, timed) && started.elapsed() >= SLICE {
                 break;
@@ -450,7 +452,7 @@ impl Worker {
         let elapsed = started.elapsed();
         self.shares.charge(user, elapsed);
         // A preempted worker has not slept, and one that waited for the table did not wait for the client's memory.
-        if elapsed >= SLOW && self.shared.worker_waits() == waits_before && times_slept() > slept_before {
+        if elapsed >= SLOW && table_waits() == waits_before && times_slept() > slept_before {
             self.shares.rest(user, elapsed);
         }
         if self.busy_users.contains(&user) {

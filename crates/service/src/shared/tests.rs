@@ -103,3 +103,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn each_thread_counts_its_own_waits_for_the_table() {
+    let handles = WorkerHandle::all(1).unwrap();
+    let team = Arc::new(CopyTeam::new(1, |_| ()));
+    let shared = Shared::new(8, (handles, vec![0], Fences::Full), team, 0).unwrap();
+    let before = table_waits();
+    drop(shared.for_worker());
+    shared.between_parts();
+    assert_eq!(table_waits(), before, "nobody waits");
+    let table = shared.for_worker();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            drop(shared.for_worker());
+            table_waits()
+        });
+        while shared.waiting.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        drop(table);
+        assert!(other.join().unwrap() >= 1, "it found the table locked");
+    });
+    assert_eq!(table_waits(), before, "another thread's waits");
+    shared.waiting.store(1, Ordering::Relaxed);
+    shared.between_parts();
+    assert_eq!(table_waits(), before + 1, "this one slept, so that others have the table");
+}
