@@ -10,6 +10,7 @@ use memferry_transfer::{Handle, SessionId};
 
 use crate::config::Quotas;
 use crate::counters::{QueueCounters, QueueTotals};
+use crate::printable::printable;
 use crate::protocol::{Refusal, RefusalKind, SessionStatus};
 
 /// The verified identity of a client.
@@ -62,7 +63,8 @@ pub(crate) struct Sessions {
 const MAX_REVOCATIONS: u32 = 256;
 
 pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
-    Refusal { kind, message: message.to_string() }
+    // Its words may be the client's own, and the packet of a refusal has to fit.
+    Refusal { kind, message: printable(&message.to_string()) }
 }
 
 /// The refusal of commands of a closed session.

@@ -3,7 +3,8 @@
 mod exports;
 
 use super::*;
-use crate::protocol::ServiceId;
+use crate::protocol::{Envelope, Reply, ServiceId, encode};
+use memferry_shm::conduit;
 use memferry_transfer::{GrantToken, Operations};
 
 const USER: u32 = 998;
@@ -117,6 +118,19 @@ impl Bed {
         let mapping = Mapping::owned(vec![0; 4096]);
         let known = self.engines.register(&[proposal], &mapping);
         (mapping, known)
+    }
+}
+
+#[test]
+fn refusals_fit_a_packet_whatever_name_was_asked_for() {
+    let mut bed = Bed::with_memory();
+    let name = "\u{1}".repeat(conduit::MAXIMUM_BYTES - 100);
+    let of_frame = bed.engines.allocate(CLIENT, &name, 4096).err().unwrap();
+    let of_role = bed.engines.attach(SessionId(9), USER, &name, &EngineRole::Keeper).unwrap_err();
+    for refusal in [of_frame, of_role] {
+        assert!(refusal.message.starts_with("no engine"), "{refusal}");
+        let packet = encode::<Reply>(&Envelope { serial: 1, descriptors: 0, body: Err(refusal) });
+        assert!(packet.len() <= conduit::MAXIMUM_BYTES, "{} bytes", packet.len());
     }
 }
 
