@@ -109,7 +109,10 @@ impl Policy for ByClass {
             return both;
         }
         take_back(&mut **own, ask, 0, both);
-        take_back(&mut *self.general, ask, 0, again);
+        // Nothing lent is no loan: to take it back would end another one.
+        if again > 0 {
+            take_back(&mut *self.general, ask, 0, again);
+        }
         0
     }
 
@@ -158,6 +161,9 @@ fn pace_some(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
     use super::super::RateLimit;
     use super::*;
 
@@ -172,5 +178,49 @@ mod tests {
             assert_eq!(policy.lend(&ask, 1000), 20, "both take back what was not used");
             assert_eq!(policy.lend(&ask, 1000), 0, "one of them has nothing left");
         }
+    }
+
+    /// Lends what it is told to, in turn, and counts loans that are not ended.
+    struct Lender {
+        lends: Vec<u64>,
+        open: Arc<AtomicI32>,
+    }
+
+    impl Policy for Lender {
+        fn name(&self) -> &'static str {
+            "lender"
+        }
+
+        fn choose(&mut self, _ask: &Ask, _channels: &[ChannelState]) -> Choice {
+            Choice::Busy { usable: 0 }
+        }
+
+        fn departed(&mut self, _client: SessionId) {}
+
+        fn acts(&self) -> Acts {
+            Acts::PACES
+        }
+
+        fn lend(&mut self, _ask: &Ask, at_most: u64) -> u64 {
+            let bytes = self.lends.pop().unwrap_or(0).min(at_most);
+            self.open.fetch_add(i32::from(bytes > 0), Ordering::Relaxed);
+            bytes
+        }
+
+        fn take_back(&mut self, _ask: &Ask, _used: u64, _unused: u64) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_loan_is_ended_once() {
+        let open: [Arc<AtomicI32>; 2] = Default::default();
+        let lender = |of: usize, lends: &[u64]| -> Box<dyn Policy> {
+            Box::new(Lender { lends: lends.to_vec(), open: Arc::clone(&open[of]) })
+        };
+        // The general policy lends 100, then nothing, and the class's own 30.
+        let mut policy = ByClass::new(lender(0, &[0, 100]), [None, Some(lender(1, &[30])), None]);
+        assert_eq!(policy.lend(&Ask::of(SessionId(1), 1000), 1000), 0);
+        assert_eq!(open.map(|open| open.load(Ordering::Relaxed)), [0, 0]);
     }
 }
