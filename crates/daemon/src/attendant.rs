@@ -276,8 +276,10 @@ impl Attendant {
                 self.exporting(client, (serial, Duration::from_millis(milliseconds)), descriptors)
             }
             ToAttendant::End { client, farewell, watch } => {
+                let is_over = !self.clients.contains_key(&client) && !self.leaving.contains_key(&client);
                 self.end(client, Some(&farewell), watch);
-                Ok(())
+                // It had closed its connection or exited before this order came, so nothing is left to watch.
+                if watch && is_over { self.report(&FromAttendant::Left { client }, &[]) } else { Ok(()) }
             }
             ToAttendant::Release { client, queues } => {
                 queues.into_iter().for_each(|queue| self.release(client, queue));

@@ -466,6 +466,23 @@ fn a_violator_is_watched_only_if_its_end_matters() {
 }
 
 #[test]
+fn a_client_that_was_gone_before_it_was_to_be_watched_has_left() {
+    let control = Control::start();
+    let end = |client| ToAttendant::End { client, farewell: Vec::new(), watch: true };
+    let mut exits = control.connect(1);
+    exits.exit();
+    control.expect(&FromAttendant::Ended { client: exits.id, violation: None });
+    control.send(&end(exits.id), &[]);
+    control.expect(&FromAttendant::Left { client: exits.id });
+    let closes = control.connect(2);
+    let id = closes.id;
+    drop(closes);
+    control.expect(&FromAttendant::Ended { client: id, violation: None });
+    control.send(&end(id), &[]);
+    control.expect(&FromAttendant::Left { client: id });
+}
+
+#[test]
 fn the_end_of_socket_or_process_ends_the_client() {
     let control = Control::start();
     let mut exits = control.connect(1);
