@@ -210,6 +210,27 @@ fn what_a_late_answer_made_is_given_back() {
 }
 
 #[test]
+fn memory_of_an_engine_that_comes_too_late_is_given_back() {
+    let late_frame = Handle::new(6, 1);
+    let (client, service) = connected(LIMIT, move |peer| {
+        let (late, command, _) = peer.command().unwrap();
+        assert!(matches!(command, Command::Allocate { .. }));
+        let (status, command, _) = peer.command().unwrap();
+        assert_eq!(command, Command::Status);
+        peer.answer(late, Ok(Answer::Handle(late_frame)));
+        peer.answer(status, Ok(Answer::Status(Box::default())));
+        peer.serve(&Command::Revoke { handle: late_frame }, Answer::Revoked);
+        peer.serve(&Command::Status, Answer::Status(Box::default()));
+    });
+    let late = client.frame(4096).home("cuda-0").alloc().unwrap_err();
+    assert!(matches!(late, FrameError::Call(CallError::TimedOut { .. })), "{late}");
+    client.status().unwrap();
+    client.status().unwrap();
+    drop(client);
+    service.join().unwrap();
+}
+
+#[test]
 fn a_pending_revocation_can_be_waited_for_again() {
     let (proceed, wait) = mpsc::channel::<()>();
     let first = GrantToken::from_handle(Handle::new(1, 1));

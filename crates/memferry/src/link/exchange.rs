@@ -41,6 +41,7 @@ impl Owed {
         match command {
             Command::Revoke { handle } => Self::Revocation(*handle),
             Command::Register { .. }
+            | Command::Allocate { .. }
             | Command::Derive { .. }
             | Command::Grant { .. }
             | Command::Accept { .. }
