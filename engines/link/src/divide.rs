@@ -40,6 +40,15 @@ pub(crate) enum Work {
     },
 }
 
+/// The first frame of another node that an operation names, by its address.
+pub(crate) fn frame_of(operation: &Operation<Region<Mapping>>) -> Option<usize> {
+    let frame = |region: &Region<Mapping>| {
+        let memory = region.memory();
+        memory.is_elsewhere().then(|| memory.pointer().addr())
+    };
+    operation.try_map(|_, region, _| frame(region).map_or(Ok(((), 0)), Err)).err()
+}
+
 /// The frame of another node that an operation is about, by its address, and what it asks; `None` for what a link cannot do.
 pub(crate) fn divide(operation: &Operation<Region<Mapping>>) -> Option<(usize, Work)> {
     match operation {

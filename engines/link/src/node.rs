@@ -19,7 +19,7 @@ use crate::channels::Channels;
 use crate::config::{Config, connects};
 use crate::connections::{Event, Up};
 use crate::direct::Hold;
-use crate::divide::divide;
+use crate::divide::{divide, frame_of};
 use crate::frames::RemoteFrames;
 use crate::links::{Attached, Link, Links};
 use crate::message::{Attachment, BadMessage, Message, WINDOW};
@@ -120,8 +120,7 @@ impl Node {
         if let Some(hold) = self.frames.window().and_then(|window| Hold::of(&job, window)) {
             return self.use_in_place(engine, &hold);
         }
-        let divided = divide(job.operation());
-        let Some((frame, work)) = divided else {
+        let Some(frame) = frame_of(job.operation()) else {
             return engine.complete(job.id(), job.failed(Failure::Unsupported, 0));
         };
         let Some(remote) = self.frames.find(frame) else {
@@ -133,6 +132,10 @@ impl Node {
             }
             return engine.complete(job.id(), job.failed(Failure::PeerLost, 0));
         }
+        // After that, because it can take long, and costs a user nothing whose peer is not there.
+        let Some((frame, work)) = divide(job.operation()) else {
+            return engine.complete(job.id(), job.failed(Failure::Unsupported, 0));
+        };
         let number = self.next_request;
         self.next_request += 1;
         let worker = job.id().worker;
@@ -655,6 +658,7 @@ impl Node {
             owner.start((node, link.up.connection), &mut link.served, answers)
         })?;
         any |= self.owner.drop_some();
+        any |= self.owner.withdraw_late();
         any |= self.owner.poll(&mut self.links, &mut self.answers)?;
         for connection in self.owner.take_again() {
             if let Some((node, link)) = self.links.of_connection(connection) {

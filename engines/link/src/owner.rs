@@ -4,12 +4,14 @@
 //! Attach ─ accept_for ─► Frame of this link's session        only what was granted to that user of that node
 //! Access ─► waits ─► slot of the staging frame ─ request to the service, which checks ─► Done, with the bytes that were read
 //!                └─► slot of the window, if the grant is direct ─► Hold: the node reads the memory itself, or writes it
+//!                                                               └─► too late: once more, by the staging frame
 //! ```
 //!
 //! The service moves the bytes between the granted frame and memory of this link. So a revocation ends an access as any other request, and when
 //! it is answered nothing is read or written any more.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use memferry::{
     CallError, Client, Failure, Frame, GrantToken, NodeName, OpenError, PeerReason, Queue, RefusalKind,
@@ -29,6 +31,11 @@ const SLOTS: u32 = 32;
 const MAX_ATTACHMENTS: usize = 4000;
 /// Shorter accesses are faster in one request of the service than in two.
 const DIRECT_BYTES: u64 = 16 << 10;
+/// The part of the time limit for a peer that the service may take to bring the memory of an access that uses it in place. It may be late
+/// because this link's engine has as many requests as it takes, and these may wait for that very peer.
+const LATE_PART: u32 = 3;
+/// How long no memory is used in place after that.
+const PAUSE: Duration = Duration::from_secs(10);
 /// Frames that are given back in one turn: the service answers to each before the link goes on.
 const DROPS: usize = 8;
 
@@ -141,6 +148,8 @@ struct InPlace {
 enum Stage {
     /// The service has not brought the memory yet.
     Awaited,
+    /// It is late, and was told not to.
+    Withdrawn,
     Written,
     /// The answer was sent, with the bytes.
     Answered,
@@ -188,6 +197,12 @@ pub(crate) struct Owner {
     pool: Pool,
     /// As large as the staging frame, without memory: see [`direct`](crate::direct).
     window: Option<Frame>,
+    /// Accesses whose memory the service brings, in the order in which they were begun.
+    awaited: VecDeque<(Instant, TicketId)>,
+    /// How long the service may take for one of them.
+    late: Duration,
+    /// Until then no memory is used in place.
+    pauses_until: Option<Instant>,
     /// Connections of accesses that wait again.
     again: Vec<u64>,
     free: Vec<u32>,
@@ -224,8 +239,12 @@ impl<T> From<SubmitError<T>> for NotBegun {
 }
 
 impl Owner {
-    /// A client that serves so many peers.
-    pub(crate) fn new(client: Client, peers: usize, pool: Pool) -> Result<Self, OwnerError> {
+    /// A client that serves so many peers, which wait for `timeout` at most.
+    pub(crate) fn new(
+        client: Client,
+        (peers, timeout): (usize, Duration),
+        pool: Pool,
+    ) -> Result<Self, OwnerError> {
         let service = client.identify(client.session())?.service;
         let queue = client.queue(2 * SLOTS)?;
         let staging = client.frame(u64::from(SLOTS) * CHUNK_BYTES).alloc()?;
@@ -239,6 +258,9 @@ impl Owner {
             staging,
             pool,
             window: None,
+            awaited: VecDeque::new(),
+            late: timeout / LATE_PART,
+            pauses_until: None,
             again: Vec::new(),
             free,
             running,
@@ -395,6 +417,9 @@ impl Owner {
                 let written =
                     if let Asks::Write(_, payload) = &asked.task { payload.len() as u64 } else { 0 };
                 let in_place = window.map(|_| InPlace { asked, stage: Stage::Awaited });
+                if in_place.is_some() {
+                    self.awaited.push_back((Instant::now(), ticket));
+                }
                 let running =
                     Running { connection, operation, attachment, slot, transfer, read, written, in_place };
                 self.running.insert(ticket, running);
@@ -416,6 +441,9 @@ impl Owner {
         let is_direct = served.attachments.get(&asked.attachment).is_some_and(|held| held.is_direct);
         let (Asks::Read(pieces) | Asks::Write(pieces, _)) = &asked.task else { return None };
         let [(_, length)] = pieces[..] else { return None };
+        if self.pauses_until.is_some_and(|end| Instant::now() < end) {
+            return None;
+        }
         if is_direct && u64::from(length) >= DIRECT_BYTES { self.window.clone() } else { None }
     }
 
@@ -484,7 +512,9 @@ impl Owner {
         let mut any = false;
         while let Some(ended) = self.queue.poll() {
             any = true;
-            let is_unsupported = ended.as_ref().is_err_and(|error| error.failure == Failure::Unsupported);
+            let failed_by = |failure| ended.as_ref().is_err_and(|error| error.failure == failure);
+            let is_unsupported = failed_by(Failure::Unsupported);
+            let is_cancelled = failed_by(Failure::Cancelled);
             let (id, outcome) = match &ended {
                 Ok(done) => (done.id, Ok(done.output as u32)),
                 Err(error) => (error.id, Err(reason(error)?)),
@@ -511,8 +541,16 @@ impl Owner {
                     self.again.push(connection);
                     continue;
                 }
+                Some(InPlace { asked, stage: Stage::Withdrawn }) if is_cancelled || is_unsupported => {
+                    served.running -= 1;
+                    served.waiting.push_front(asked);
+                    self.again.push(connection);
+                    continue;
+                }
                 // There are no bytes: those of the staging frame's slot are of another access.
-                Some(InPlace { stage: Stage::Awaited, .. }) => outcome = outcome.and(Err(PeerReason::Failed)),
+                Some(InPlace { stage: Stage::Awaited | Stage::Withdrawn, .. }) => {
+                    outcome = outcome.and(Err(PeerReason::Failed));
+                }
                 Some(InPlace { stage: Stage::Written, .. }) | None => {}
             }
             served.running -= 1;
@@ -534,6 +572,27 @@ impl Owner {
             }
         }
         Ok(any)
+    }
+
+    /// Withdraws accesses whose memory the service is late with. They begin once more, by the staging frame: those of other nodes may wait
+    /// for them, and these for others here. Returns whether there were any.
+    pub(crate) fn withdraw_late(&mut self) -> bool {
+        let mut any = false;
+        while let Some((since, ticket)) = self.awaited.front().copied() {
+            let in_place = self.running.get_mut(&ticket).and_then(|running| running.in_place.as_mut());
+            if let Some(in_place) = in_place.filter(|one| matches!(one.stage, Stage::Awaited)) {
+                if since.elapsed() < self.late {
+                    break;
+                }
+                in_place.stage = Stage::Withdrawn;
+                self.pauses_until = Some(Instant::now() + PAUSE);
+                // It may have ended: its completion is taken next, then.
+                let _ = self.queue.cancel(ticket);
+                any = true;
+            }
+            self.awaited.pop_front();
+        }
+        any
     }
 
     /// The service brought the memory of the access that has this slot of the window; `None` if there is no such access.
@@ -585,7 +644,7 @@ impl Owner {
 fn reason(error: &TransferError) -> Result<PeerReason, OwnerError> {
     Ok(match error.failure {
         Failure::ServiceLost => return Err(OwnerError::Lost),
-        // The link cancels nothing: a revocation does.
+        // What the link itself cancels begins once more, and is not told to the peer: a revocation cancels, too.
         Failure::Revoked { .. } | Failure::Cancelled | Failure::StaleHandle { .. } => PeerReason::Revoked,
         Failure::Expired { .. } => PeerReason::Expired,
         Failure::MissingRight { .. } => PeerReason::MissingRight,

@@ -170,6 +170,46 @@ fn nothing_moves_in_direct_memory_after_the_answer() {
 }
 
 #[test]
+fn two_nodes_that_use_each_others_memory_in_place_do_not_wait_for_each_other() {
+    const ROUNDS: usize = 20;
+    const PIECE: u64 = 64 << 10;
+    let (mut alpha, mut beta) = two_nodes(Way::Encrypted);
+    for node in [&mut alpha, &mut beta] {
+        drop(node.link.take());
+        allow(node);
+        node.start_link();
+    }
+    let mut beds = [bed(&alpha, &beta, MIB), bed(&beta, &alpha, MIB)];
+    let granted = [(&alpha, &beta), (&beta, &alpha)].map(|(owner, user)| {
+        let of = &beds[usize::from(owner.name == beta.name)];
+        let (grant, token) = grant(owner, &of.theirs, &of.owner, DIRECT, user);
+        (grant, accept(&of.client, token))
+    });
+    beds.iter().zip(1..).for_each(|(bed, seed)| bed.theirs.write(0, &noise(1 << 20, seed)).unwrap());
+    // More at a time than the engine of a node takes: all that it has may wait for the other node.
+    std::thread::scope(|scope| {
+        for (bed, (_, remote)) in beds.iter_mut().zip(&granted) {
+            let told = || format!("{}\n{}", alpha.told(), beta.told());
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let pieces = (0..16).map(|at| at * PIECE..(at + 1) * PIECE);
+                    let submit = |piece| {
+                        bed.queue.submit(copy(remote.slice(Clone::clone(&piece)), bed.own.slice(piece)))
+                    };
+                    let tickets: Vec<_> = pieces.map(submit).map(Result::unwrap).collect();
+                    for ticket in tickets {
+                        bed.queue.wait(ticket).unwrap_or_else(|error| panic!("{error}: {}", told()));
+                    }
+                }
+            });
+        }
+    });
+    for bed in &beds {
+        assert!(contents(&bed.own) == contents(&bed.theirs));
+    }
+}
+
+#[test]
 fn a_peer_that_stands_still_does_not_keep_direct_memory() {
     for way in Way::all().into_iter().map(|way| if way == Way::Tcp { Way::Narrow } else { way }) {
         let (alpha, beta) = direct_nodes(way);

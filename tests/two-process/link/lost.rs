@@ -46,6 +46,51 @@ fn a_lost_peer_fails_each_request_once_and_comes_back() {
 }
 
 #[test]
+fn requests_for_an_absent_peer_do_not_keep_the_link_from_others() {
+    let address = own_address();
+    let places = ["alpha", "beta", "gamma"].map(|name| (name, &*address, vec![]));
+    let mut nodes = nodes_with(Way::Encrypted, &places, 1000, STALL_MS);
+    drop(nodes[2].link.take());
+    let [alpha, beta, gamma] = &nodes[..] else { panic!("three nodes") };
+    let owner = beta.client();
+    let client = alpha.client();
+    let theirs = owner.frame(4096).alloc().unwrap();
+    let (_grant, token) = grant(beta, &theirs, &owner, Rights::READ, alpha);
+    let mut queue = client.queue(4).unwrap();
+    let remote = accept(&client, token);
+    let own = proven_host((&client, &mut queue), &remote, MIB, [alpha, beta]);
+    // As many pieces as there may be, each time, and at once there is nobody to ask.
+    let absent = accept(&client, any_token(gamma, MIB));
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 256, y_count: 256 };
+    let plane = |x_step| Plane { start: 0, x_step, y_step: x_step };
+    let shape = Copy2d { count, source: plane(2), destination: plane(1), transparent: None };
+    let losses = || alpha.told().matches("the link to beta is lost").count();
+    let losses_before = losses();
+    let mut reads = 0;
+    let ended = Instant::now() + Duration::from_secs(3);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut flood = client.queue(64).unwrap();
+            let mut tickets = std::collections::VecDeque::new();
+            while Instant::now() < ended {
+                while tickets.len() < 64 {
+                    tickets.push_back(flood.submit(copy_2d(&absent, &own, shape)).unwrap());
+                }
+                let failed = flood.wait(tickets.pop_front().unwrap()).unwrap_err();
+                assert_eq!(failed.failure, Failure::PeerLost);
+            }
+        });
+        while Instant::now() < ended {
+            let failed = failure(queue.run(copy(remote.slice(..100), own.slice(..100))));
+            assert_eq!(failed, None, "{}\n{}", alpha.told(), beta.told());
+            reads += 1;
+        }
+    });
+    // More often than every third of a peer's time limit.
+    assert!(reads >= 9 && losses() == losses_before, "{reads} reads: {}", alpha.told());
+}
+
+#[test]
 fn bytes_go_encrypted_where_ucx_delivers_nothing() {
     if !Way::all().contains(&Way::Tcp) {
         println!("skipped: this machine has no UCX");
