@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::doctor::finding::{Finding, Step, shortened};
 use crate::doctor::host::{Host, PciDevice};
-use crate::doctor::ioat::{bind_commands, ioat_version, vfio_steps};
+use crate::doctor::ioat::{bind_commands, ioat_version, is_too_new, too_new, vfio_steps};
 use crate::doctor::program::{IOAT, program_step};
 use crate::doctor::unit::{DROP_IN, LOCKED, drop_ins_set};
 
@@ -145,15 +145,20 @@ fn ioat_group(
         Some("ioatdma") => {
             let own = channels.of_functions(functions);
             finding.details.push(counted(&own));
-            finding.details.push(
-                "or for the engine process memferry-engine-ioat: bind the functions to vfio-pci (see the guide)".to_owned(),
-            );
+            if !is_too_new(version) {
+                let other = "or for the engine process memferry-engine-ioat: bind the functions to vfio-pci (see the guide)";
+                finding.details.push(other.to_owned());
+            }
             if own.is_empty() {
                 let why = "ioatdma has no channel in /sys/class/dma. Its self-test may have failed: the kernel's log says.";
                 finding.steps.push(Step::new("no-channel", why).run("sudo dmesg | grep ioatdma"));
             }
             finding.steps.extend(module_steps(host));
             finding.judged(BY_MODULE)
+        }
+        Some("vfio-pci") if is_too_new(version) => {
+            finding.steps.push(too_new(functions));
+            finding.judged("")
         }
         Some("vfio-pci") => {
             finding.steps.extend(vfio_steps(host, functions));
@@ -166,13 +171,17 @@ fn ioat_group(
             finding.judged("")
         }
         None => {
-            finding.steps.push(unbound_ioat(host, functions));
+            finding.steps.push(unbound_ioat(host, functions, version));
             finding.judged("")
         }
     }
 }
 
-fn unbound_ioat(host: &Host<'_>, functions: &[&PciDevice]) -> Step {
+fn unbound_ioat(host: &Host<'_>, functions: &[&PciDevice], version: &str) -> Step {
+    if is_too_new(version) {
+        let why = "No driver has it. With ioatdma, memferry uses it through the Linux module.";
+        return Step::new("no-driver", why).run("sudo modprobe ioatdma");
+    }
     let why = "No driver has it. With ioatdma, memferry uses it through the Linux module; with vfio-pci, the engine \
                process memferry-engine-ioat has it alone and needs an active IOMMU.";
     let step = Step::new("no-driver", why).run("sudo modprobe ioatdma");

@@ -30,6 +30,24 @@ pub(super) fn ioat_version(device: u32) -> Option<&'static str> {
     }
 }
 
+/// Whether the engine process refuses that version.
+pub(super) fn is_too_new(version: &str) -> bool {
+    version == "3.4"
+}
+
+/// Gives functions that the engine process refuses back to Linux's driver.
+pub(super) fn too_new(functions: &[&PciDevice]) -> Step {
+    let why = "The engine process memferry-engine-ioat does not know this version. These commands give the functions to ioatdma, and \
+               memferry uses them through the Linux module. A virtual machine or another program that has them by VFIO loses \
+               them, so stop that first.";
+    let step = Step::new("too-new", why).run("sudo modprobe ioatdma");
+    functions.iter().fold(step, |step, PciDevice { address, .. }| {
+        step.run(format!("echo | sudo tee /sys/bus/pci/devices/{address}/driver_override"))
+            .run(format!("echo {address} | sudo tee /sys/bus/pci/devices/{address}/driver/unbind"))
+            .run(format!("echo {address} | sudo tee /sys/bus/pci/drivers_probe"))
+    })
+}
+
 /// What keeps an engine process from functions that VFIO has.
 pub(super) fn vfio_steps(host: &Host<'_>, functions: &[&PciDevice]) -> Vec<Step> {
     let mut unprotected = Vec::new();
