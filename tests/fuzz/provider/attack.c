@@ -472,6 +472,28 @@ static struct peer *any_peer(void) {
     return peer && peer->head && peer->theirs ? peer : NULL;
 }
 
+/* The provider empties the ring of a peer that hangs up before it looks at the others, and promises no order between peers. So while
+ * one hangs up, no other one has anything to be taken. */
+static bool may_send(const struct peer *peer) {
+    for (size_t i = 0; i < world->peer_count; i++) {
+        const struct peer *other = &world->peers[i];
+
+        if (other != peer && other->hangs_up && !other->is_dead)
+            return false;
+    }
+    return true;
+}
+
+static bool may_hang_up(const struct peer *peer) {
+    for (size_t i = 0; i < world->peer_count; i++) {
+        const struct peer *other = &world->peers[i];
+
+        if (other != peer && !other->is_dead && other->taken != other->produced)
+            return false;
+    }
+    return true;
+}
+
 static void put(struct peer *peer, const struct record *record, const uint8_t *bytes, size_t length) {
     uint64_t at = peer->produced;
 
@@ -503,7 +525,7 @@ static void any_record(void) {
     record.id = number();
     record.address = number();
     record.key = fields & 32 ? number() : READABLE_KEY + (uint64_t)(byte() % 2);
-    if (!has_room(peer, record.length))
+    if (!may_send(peer) || !has_room(peer, record.length))
         return;
     for (size_t i = 0; i < record.length; i++)
         bytes[i] = pattern(peer->produced, i);
@@ -530,7 +552,7 @@ static void right_record(void) {
     uint8_t what = byte();
     struct record record = {.id = post ? post->id : 0, .total = post ? post->length : 0};
 
-    if (!peer || !post || !has_room(peer, PART_BYTES))
+    if (!peer || !post || !may_send(peer) || !has_room(peer, PART_BYTES))
         return;
     if (!peer->is_receiver) {
         size_t left = post->limit - post->done;
@@ -575,7 +597,7 @@ static void scribble(void) {
     struct peer *peer = any_peer();
     uint8_t what = byte();
 
-    if (!peer)
+    if (!peer || !may_send(peer))
         return;
     peer->may_end = true;
     if (what & 1)
@@ -590,7 +612,7 @@ static void misuse_socket(void) {
     struct peer *peer = any_peer();
     uint8_t what = byte();
 
-    if (!peer)
+    if (!peer || (!(what & 1) && !may_hang_up(peer)))
         return;
     peer->may_end = true;
     if (what & 1) {
@@ -599,6 +621,7 @@ static void misuse_socket(void) {
         send_packet(peer->socket, "more", 4, &descriptor, what >> 1 & 1);
         close(descriptor);
     } else {
+        peer->hangs_up = true;
         (void)shutdown(peer->socket, what & 2 ? SHUT_RDWR : SHUT_WR);
     }
 }

@@ -62,7 +62,7 @@ struct peer {
     const struct head *theirs;
     /* Of its ring: written, and taken as the second reading says; of the provider's: read. */
     uint64_t produced, taken, read;
-    bool has_greeted, is_dead;
+    bool has_greeted, hangs_up, is_dead;
     /* It broke a rule, so that the connection has to end; it did what may end it. */
     bool must_end, may_end;
     /* Answers that it may get. */
