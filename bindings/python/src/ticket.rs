@@ -128,8 +128,8 @@ pub struct Done {
     bytes_done: u64,
     /// The CRC, the offset of the first difference (`None` when there is none), or `None` of what moves bytes.
     output: Option<u64>,
-    /// What moved the bytes: "CPU", "kernel module" (a DMA engine, or the kernel's own copy), "simulated engine" (a model in
-    /// virtual time), or "no engine" when the transfer ended before it reached one.
+    /// What moved the bytes: "CPU", "kernel module" (a DMA engine, or the kernel's own copy), "engine process" (a GPU, DSA, I/OAT,
+    /// or another machine), "simulated engine" (a model in virtual time), or "no engine" when the transfer ended before it reached one.
     engine: String,
 }
 

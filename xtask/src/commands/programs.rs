@@ -63,7 +63,10 @@ fn engines(work: &Work) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
+/// Builds what `memferry profile` needs, too: README.md names it next.
 pub(super) fn advise(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    build(&release(&PRODUCT_WORKSPACE, package::RECORDER))?;
     command_line(work, "advise", arguments)
 }
 

@@ -269,8 +269,8 @@ class Done(Generic[_T_co]):
 
     @property
     def engine(self) -> str:
-        """What moved the bytes: "CPU", "kernel module" (a DMA engine, or the kernel's own copy), "simulated engine" (a model in
-        virtual time), or "no engine" when the transfer ended before it reached one.
+        """What moved the bytes: "CPU", "kernel module" (a DMA engine, or the kernel's own copy), "engine process" (a GPU, DSA, I/OAT,
+        or another machine), "simulated engine" (a model in virtual time), or "no engine" when the transfer ended before it reached one.
         """
 
 @final
