@@ -381,7 +381,11 @@ fn fixed_stat(descriptor: BorrowedFd<'_>, needed: u64) -> Result<Stat, UnsafeMem
     if size < needed { Err(UnsafeMemory::TooSmall { needed, size }) } else { Ok(stat) }
 }
 
-fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+/// Bytes of a page of this memory: huge ones are mapped and unmapped whole.
+///
+/// # Errors
+/// Those of fstatfs(2).
+pub fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     let block = rustix::fs::fstatfs(descriptor)?.f_bsize as usize;
     Ok(block.max(rustix::param::page_size()))
 }
