@@ -34,6 +34,7 @@ use crate::bells::{Bell, QueueBells};
 use crate::counters::{ExternalCounters, QueueCounters, WorkerCounters};
 use crate::engine_id::EngineId;
 use crate::protocol::Violation;
+use crate::scheduling::times_slept;
 use crate::worker_engine::{DeviceCounts, EngineFrames, ExternalRemains, NewFrames};
 
 /// Where the clients of a service run.
@@ -55,17 +56,31 @@ const SPINNING: Duration = Duration::from_micros(20);
 /// time, to threads of any nice value.
 const PAUSE: Duration = Duration::from_micros(20);
 
-thread_local! {
-    static TABLE_WAITS: Cell<u32> = const { Cell::new(0) };
+/// How long a thread has waited for the capability table, or for others to have it, and how often it slept meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TableWaits {
+    pub(crate) time: Duration,
+    pub(crate) sleeps: u64,
 }
 
-/// How often this thread has waited for the capability table, or for others to have it.
-pub(crate) fn table_waits() -> u32 {
+thread_local! {
+    static TABLE_WAITS: Cell<TableWaits> = const { Cell::new(TableWaits { time: Duration::ZERO, sleeps: 0 }) };
+}
+
+/// Those of this thread so far.
+pub(crate) fn table_waits() -> TableWaits {
     TABLE_WAITS.get()
 }
 
-fn count_wait() {
-    TABLE_WAITS.set(TABLE_WAITS.get().wrapping_add(1));
+/// Waits, and counts that.
+fn counted<T>(wait: impl FnOnce() -> T) -> T {
+    let since = Stopwatch::now();
+    let slept_before = times_slept();
+    let result = wait();
+    let TableWaits { time, sleeps } = TABLE_WAITS.get();
+    let sleeps = sleeps + times_slept().saturating_sub(slept_before);
+    TABLE_WAITS.set(TableWaits { time: time + since.elapsed(), sleeps });
+    result
 }
 
 /// State that the control side shares with all workers.
@@ -164,20 +179,18 @@ impl Shared {
         match self.capabilities.try_lock() {
             Ok(capabilities) => capabilities,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                count_wait();
-                self.wait()
-            }
+            Err(TryLockError::WouldBlock) => counted(|| self.wait()),
         }
     }
 
     #[cold]
     fn let_others_go_first(&self) {
-        count_wait();
-        let since = Stopwatch::now();
-        while self.waiting.load(Ordering::Relaxed) > 0 && since.elapsed() < YIELDING {
-            if since.elapsed() < SPINNING { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
-        }
+        counted(|| {
+            let since = Stopwatch::now();
+            while self.waiting.load(Ordering::Relaxed) > 0 && since.elapsed() < YIELDING {
+                if since.elapsed() < SPINNING { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
+            }
+        });
     }
 
     /// Readable when a notice waits.

@@ -452,7 +452,9 @@ impl Worker {
         let elapsed = started.elapsed();
         self.shares.charge(user, elapsed);
         // A preempted worker has not slept, and one that waited for the table did not wait for the client's memory.
-        if elapsed >= SLOW && table_waits() == waits_before && times_slept() > slept_before {
+        let waits = table_waits();
+        let slept = times_slept() - slept_before > waits.sleeps - waits_before.sleeps;
+        if slept && elapsed.saturating_sub(waits.time - waits_before.time) >= SLOW {
             self.shares.rest(user, elapsed);
         }
         if self.busy_users.contains(&user) {
