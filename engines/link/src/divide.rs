@@ -40,13 +40,19 @@ pub(crate) enum Work {
     },
 }
 
-/// The first frame of another node that an operation names, by its address.
+/// The frame of another node that an operation names, by its address; `None` if it names none, or others too.
 pub(crate) fn frame_of(operation: &Operation<Region<Mapping>>) -> Option<usize> {
-    let frame = |region: &Region<Mapping>| {
+    let mut found = None;
+    let only = operation.visit(|side, region, _| {
         let memory = region.memory();
-        memory.is_elsewhere().then(|| memory.pointer().addr())
-    };
-    operation.try_map(|_, region, _| frame(region).map_or(Ok(((), 0)), Err)).err()
+        if !memory.is_elsewhere() {
+            return Ok(());
+        }
+        let one = (side, memory.pointer().addr());
+        if *found.get_or_insert(one) == one { Ok(()) } else { Err(()) }
+    });
+    only.ok()?;
+    found.map(|(_, frame)| frame)
 }
 
 /// The frame of another node that an operation is about, by its address, and what it asks; `None` for what a link cannot do.

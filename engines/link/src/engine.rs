@@ -198,17 +198,19 @@ fn serve(engine: &mut Engine, options: &Options) -> Result<(), ServeError> {
         let mut any = false;
         let mut next = engine.next(pause(&node, news));
         let taking = Instant::now();
+        let mut has_all_jobs = true;
         while let Some(job) = next {
             any = true;
             node.accept(engine, job);
             // Requests that end at once could come without an end, and peers wait.
-            next = if taking.elapsed() < TAKING { engine.next(Duration::ZERO) } else { None };
+            has_all_jobs = taking.elapsed() < TAKING;
+            next = if has_all_jobs { engine.next(Duration::ZERO) } else { None };
         }
         if engine.take_cancels() {
             node.cancel(engine);
         }
         any |= node.receive(engine);
-        any |= node.serve()?;
+        any |= node.serve(has_all_jobs)?;
         if any {
             news = Instant::now();
         }

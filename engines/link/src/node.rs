@@ -165,7 +165,8 @@ impl Node {
 
     /// Carries out the access that a hold is for. The answer to one that reads is sent here, with the only copy of the bytes.
     fn carry_out(&mut self, hold: &Hold) -> Result<(), Failure> {
-        let brought = self.owner.brought(hold.slot).ok_or(Failure::Cancelled)?;
+        // Of one that was withdrawn the service may not know yet that it is cancelled.
+        let brought = self.owner.brought(hold.slot).ok_or(Failure::Unsupported)?;
         let Brought { connection, operation, transfer, .. } = brought;
         let node = self.links.node_of(connection).ok_or(Failure::Cancelled)?;
         if hold.writes {
@@ -651,14 +652,14 @@ impl Node {
     ///
     /// # Errors
     /// [`OwnerError::Lost`].
-    pub(crate) fn serve(&mut self) -> Result<bool, OwnerError> {
+    pub(crate) fn serve(&mut self, has_all_jobs: bool) -> Result<bool, OwnerError> {
         let Self { owner, links, answers, .. } = self;
         let mut any = self.turns.run(|node| {
             let Some(link) = links.get_mut(&node) else { return Ok(Turn::Begun(None)) };
             owner.start((node, link.up.connection), &mut link.served, answers)
         })?;
         any |= self.owner.drop_some();
-        any |= self.owner.withdraw_late();
+        any |= self.owner.withdraw_late(has_all_jobs);
         any |= self.owner.poll(&mut self.links, &mut self.answers)?;
         for connection in self.owner.take_again() {
             if let Some((node, link)) = self.links.of_connection(connection) {

@@ -31,9 +31,11 @@ const SLOTS: u32 = 32;
 const MAX_ATTACHMENTS: usize = 4000;
 /// Shorter accesses are faster in one request of the service than in two.
 const DIRECT_BYTES: u64 = 16 << 10;
-/// The part of the time limit for a peer that the service may take to bring the memory of an access that uses it in place. It may be late
-/// because this link's engine has as many requests as it takes, and these may wait for that very peer.
+/// How long the service may take to bring the memory of an access that uses it in place: this part of the time limit for a peer, and no
+/// longer than this, as peers may have other limits. It may be late because this link's engine has as many requests as it takes, and these
+/// may wait for that very peer.
 const LATE_PART: u32 = 3;
+const LATE: Duration = Duration::from_millis(500);
 /// How long no memory is used in place after that.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Frames that are given back in one turn: the service answers to each before the link goes on.
@@ -201,6 +203,8 @@ pub(crate) struct Owner {
     awaited: VecDeque<(Instant, TicketId)>,
     /// How long the service may take for one of them.
     late: Duration,
+    /// When that was last looked at.
+    looked: Instant,
     /// Until then no memory is used in place.
     pauses_until: Option<Instant>,
     /// Connections of accesses that wait again.
@@ -259,7 +263,8 @@ impl Owner {
             pool,
             window: None,
             awaited: VecDeque::new(),
-            late: timeout / LATE_PART,
+            late: (timeout / LATE_PART).min(LATE),
+            looked: Instant::now(),
             pauses_until: None,
             again: Vec::new(),
             free,
@@ -575,9 +580,19 @@ impl Owner {
     }
 
     /// Withdraws accesses whose memory the service is late with. They begin once more, by the staging frame: those of other nodes may wait
-    /// for them, and these for others here. Returns whether there were any.
-    pub(crate) fn withdraw_late(&mut self) -> bool {
+    /// for them, and these for others here. Returns whether there were any. Call it in each turn; `has_all_jobs`: what the service brought
+    /// was taken.
+    pub(crate) fn withdraw_late(&mut self, has_all_jobs: bool) -> bool {
         let mut any = false;
+        let now = Instant::now();
+        let was_away = now - std::mem::replace(&mut self.looked, now) > self.late / 2;
+        if was_away {
+            // It was this process that did not run.
+            self.awaited.iter_mut().for_each(|(since, _)| *since = now);
+        }
+        if !has_all_jobs {
+            return false;
+        }
         while let Some((since, ticket)) = self.awaited.front().copied() {
             let in_place = self.running.get_mut(&ticket).and_then(|running| running.in_place.as_mut());
             if let Some(in_place) = in_place.filter(|one| matches!(one.stage, Stage::Awaited)) {
