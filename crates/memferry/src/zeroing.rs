@@ -128,10 +128,11 @@ impl Drop for Zeroing {
     /// Waits for the buffers that are being zeroed. `take_zero` clears the remaining used buffers itself.
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        // A forked child does not have the thread.
-        if self.client.check_fork().is_ok()
-            && let Some(thread) = self.thread.take()
-        {
+        let Some(thread) = self.thread.take() else { return };
+        if self.client.check_fork().is_err() {
+            // A forked child does not have the thread. Its name may be that of another thread there, which a drop would detach.
+            std::mem::forget(thread);
+        } else {
             let _ = thread.join();
         }
     }

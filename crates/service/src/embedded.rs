@@ -205,6 +205,8 @@ impl Drop for Embedded {
         if !self.is_of_this_process() {
             // The workers and the control thread exist in the parent only; waiting for them here would never end.
             std::mem::forget(Arc::clone(&self.control));
+            // Its name may be that of another thread here, which a drop would detach.
+            std::mem::forget(self.thread.take());
             return;
         }
         self.control.stopping.store(true, Ordering::Release);

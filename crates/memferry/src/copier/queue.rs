@@ -326,10 +326,11 @@ impl<A: AddressSpace> CopyQueue<A> {
 impl<A: AddressSpace> Drop for CopyQueue<A> {
     /// Waits until all copies are done.
     fn drop(&mut self) {
-        // A forked child does not have the thread.
-        if self.shared.guard.check().is_ok()
-            && let Some(worker) = self.worker.take()
-        {
+        let Some(worker) = self.worker.take() else { return };
+        if self.shared.guard.check().is_err() {
+            // A forked child does not have the thread. Its name may be that of another thread there, which a drop would detach.
+            std::mem::forget(worker);
+        } else {
             let mut state = self.shared.lock();
             state.ending = true;
             self.shared.announce(&state);
