@@ -102,8 +102,9 @@ impl Client {
     pub fn register_memfd(&self, descriptor: OwnedFd, length: u64) -> Result<Frame, FrameError> {
         let mapped = usize::try_from(length).ok().and_then(|length| {
             let fd = std::os::fd::AsFd::as_fd(&descriptor);
-            Mapping::shared(fd, length, Access::ReadWrite, 4096)
-                .or_else(|_| Mapping::shared(fd, length, Access::ReadOnly, 4096))
+            let page = frame::page_bytes(fd).ok()?;
+            Mapping::shared(fd, length, Access::ReadWrite, page)
+                .or_else(|_| Mapping::shared(fd, length, Access::ReadOnly, page))
                 .ok()
         });
         // The service decides the rights by the same attempt to map the memory.

@@ -14,8 +14,8 @@ mod turn;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memferry_service::Introduced;
@@ -31,7 +31,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{CallError, ConnectError};
 use deadline::{Deadline, WaitError};
-use exchange::Exchange;
+use exchange::{Exchange, Unsent};
 use turn::Turn;
 
 /// How a client connects to a service in another process.
@@ -62,6 +62,8 @@ pub(crate) enum Link {
         socket: OwnedFd,
         /// Commands are sent one at a time.
         exchange: Turn<Exchange>,
+        /// Commands that give something back, and found another thread at its turn until their time was over.
+        releases: Mutex<Vec<Command>>,
         lost: AtomicBool,
         timeout: Duration,
     },
@@ -125,6 +127,7 @@ fn connect_once(path: &Path, deadline: &Deadline) -> Result<Opened, ConnectError
     let link = Link::Socket {
         socket,
         exchange: Turn::new(Exchange::default()),
+        releases: Mutex::default(),
         lost: AtomicBool::new(false),
         timeout: deadline.limit(),
     };
@@ -150,11 +153,14 @@ impl Link {
     ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
         match self {
             Self::Embedded(embedded) => Ok(embedded.call(session, command, descriptors)?),
-            Self::Socket { timeout, .. } => self.exchange(&Deadline::after(*timeout), command, &descriptors),
+            Self::Socket { timeout, .. } => {
+                self.exchange(&Deadline::after(*timeout), (command, &descriptors), Unsent::Dropped)
+            }
         }
     }
 
-    /// As [`call`](Self::call), but does not wait for a service that has not answered earlier commands yet.
+    /// As [`call`](Self::call), but does not wait for a service that has not answered earlier commands yet. What cannot be sent in time
+    /// is sent before a later command.
     pub(crate) fn release(&self, session: SessionId, command: Command) -> Result<Answer, CallError> {
         let deadline = match self {
             Self::Socket { exchange, timeout, .. } => {
@@ -163,7 +169,7 @@ impl Link {
             }
             Self::Embedded(_) => return self.call(session, command, Vec::new()).map(|(answer, _)| answer),
         };
-        self.exchange(&deadline, command, &[]).map(|(answer, _)| answer)
+        self.exchange(&deadline, (command, &[]), Unsent::Kept).map(|(answer, _)| answer)
     }
 
     /// Revokes the capability of a frame that no request of this client uses any more. Does not wait where nothing depends on it.
@@ -177,17 +183,25 @@ impl Link {
     fn exchange(
         &self,
         deadline: &Deadline,
-        command: Command,
-        descriptors: &[OwnedFd],
+        (command, descriptors): (Command, &[OwnedFd]),
+        unsent: Unsent,
     ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
-        let Self::Socket { socket, exchange, lost, .. } = self else { return Err(CallError::ServiceLost) };
-        let Some(mut exchange) = exchange.take(deadline) else {
-            return Err(exchange::timed_out(&command, deadline));
+        let Self::Socket { socket, exchange, releases, lost, .. } = self else {
+            return Err(CallError::ServiceLost);
         };
+        let releases = || releases.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut exchange) = exchange.take(deadline) else {
+            let error = exchange::timed_out(&command, deadline);
+            if unsent == Unsent::Kept {
+                releases().push(command);
+            }
+            return Err(error);
+        };
+        exchange.send_later(&mut releases());
         if lost.load(Ordering::Acquire) {
             return Err(CallError::ServiceLost);
         }
-        let answered = exchange.call(socket.as_fd(), deadline, command, descriptors);
+        let answered = exchange.call(socket.as_fd(), deadline, (command, descriptors), unsent);
         // The session survives what the service refused, what was not sent, and an answer that can still come.
         let usable = matches!(
             answered,

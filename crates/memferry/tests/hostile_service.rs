@@ -302,6 +302,40 @@ fn drops_do_not_wait_for_a_silent_service() {
     service.join().unwrap();
 }
 
+#[test]
+fn frames_that_are_dropped_while_the_service_is_late_are_given_back() {
+    // More than the socket holds commands.
+    const FRAMES: u32 = 1000;
+    let (proceed, wait) = mpsc::channel::<()>();
+    let (client, service) = connected(LIMIT, move |peer| {
+        for number in 0..FRAMES {
+            let (serial, ..) = peer.command().unwrap();
+            let rights = memferry::Rights::READ;
+            let handle = Handle::new(number, 1);
+            peer.answer(serial, Ok(Answer::Accepted { handle, length: 1, rights, grantor: SessionId(1) }));
+        }
+        let _ = wait.recv();
+        let mut given_back = std::collections::BTreeSet::new();
+        while let Some((serial, command, _)) = peer.command() {
+            match command {
+                Command::Revoke { handle } => {
+                    assert!(given_back.insert(handle), "{handle:?} is given back twice");
+                    peer.answer(serial, Ok(Answer::Revoked));
+                }
+                _ => peer.answer(serial, Ok(Answer::Status(Box::default()))),
+            }
+        }
+        assert_eq!(given_back.len(), FRAMES as usize);
+    });
+    let frames: Vec<_> = (0..FRAMES).map(|_| client.accept(GrantToken::from_raw(1)).unwrap()).collect();
+    drop(frames);
+    drop(proceed);
+    // Each call first sends what there is room for.
+    (0..FRAMES).for_each(|_| drop(client.status().unwrap()));
+    drop(client);
+    service.join().unwrap();
+}
+
 /// Asserts that the next call says what the service did wrong, and that the connection ended.
 fn assert_broken(serve: impl FnOnce(&Peer, u32) + Send + 'static) {
     let (client, service) = connected(SOON, move |peer| {

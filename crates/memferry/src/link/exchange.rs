@@ -26,6 +26,15 @@ const MAX_ENDED: usize = 256;
 
 const TOO_LONG: CallError = CallError::Protocol("its answer is longer than the protocol allows");
 
+/// What becomes of a command that cannot be sent in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unsent {
+    /// Its caller may try again.
+    Dropped,
+    /// It gives something back, and nobody would: it is sent before a later command.
+    Kept,
+}
+
 /// What to do with an answer that comes after its caller stopped waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owed {
@@ -60,7 +69,7 @@ pub(crate) struct Exchange {
     serial: u32,
     /// Commands without an answer whose callers have stopped waiting.
     owed: BTreeMap<u32, Owed>,
-    /// Commands that give back what late answers made.
+    /// Commands that give something back, such as what late answers made, and are not sent yet.
     releases: Vec<Command>,
     /// Revocations that ended after their callers had stopped waiting.
     ended: BTreeMap<Handle, Result<(), Refusal>>,
@@ -77,13 +86,18 @@ impl Exchange {
         self.owed.len() > MAX_OWED
     }
 
+    /// Takes commands that are sent before the next one.
+    pub(super) fn send_later(&mut self, releases: &mut Vec<Command>) {
+        self.releases.append(releases);
+    }
+
     /// Sends a command and waits for its answer until the deadline.
     pub(super) fn call(
         &mut self,
         socket: BorrowedFd<'_>,
         deadline: &Deadline,
-        command: Command,
-        descriptors: &[OwnedFd],
+        (command, descriptors): (Command, &[OwnedFd]),
+        unsent: Unsent,
     ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
         if self.is_late() {
             self.take_late_answers(socket)?;
@@ -101,7 +115,14 @@ impl Exchange {
         let same = self.owed.iter().find(|(_, other)| matches!(owed, Owed::Revocation(_)) && **other == owed);
         let serial = match same.map(|(serial, _)| *serial) {
             Some(serial) => serial,
-            None => self.send(socket, deadline, command, descriptors)?,
+            None => {
+                let kept = (unsent == Unsent::Kept).then(|| command.clone());
+                let sent = self.send(socket, deadline, command, descriptors);
+                if matches!(sent, Err(CallError::TimedOut { .. } | CallError::RevocationPending { .. })) {
+                    self.releases.extend(kept);
+                }
+                sent?
+            }
         };
         loop {
             let packet = match deadline.receive(socket) {
