@@ -65,7 +65,12 @@ impl Endpoint {
                 listener.set_nonblocking(true)?;
                 Ok(Self::Internet(listener))
             }
-            Address::Unix(path) => Ok(Self::Unix(Listener::bind_stream(path, 0o666)?)),
+            Address::Unix(path) => {
+                let bound = Listener::bind_stream(path, 0o666)?;
+                // Nobody has to pass any, and the close of one can take long. Older kernels cannot refuse them.
+                let _ = conduit::refuse_descriptors(bound.socket());
+                Ok(Self::Unix(bound))
+            }
         }
     }
 
