@@ -162,6 +162,17 @@ fn copy_truncates_a_longer_file() {
 }
 
 #[test]
+fn a_refused_copy_leaves_the_destination_as_it_was() {
+    let place = Place::new();
+    // It needs two frames.
+    let service = Service::start(&["--quota-frames=1"]);
+    let source = place.file("source", &noise(5000, 1));
+    let target = place.file("target", b"as it was");
+    assert_fails(memferry!["copy", &source, &target, "--socket", &service.socket], "quota");
+    assert_eq!(std::fs::read(&target).unwrap(), b"as it was");
+}
+
+#[test]
 fn copy_refuses_other_than_regular_files() {
     let place = Place::new();
     let source = place.file("source", b"precious");

@@ -98,11 +98,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         };
         return report_kernel(copied.map_err(failed)?, started.elapsed());
     }
-    // Connect before the destination is truncated.
     let mover = Mover::open(arguments.socket.as_deref())?;
-    let file = files::open_destination(&arguments.destination, Some(source.about()))?;
-    let destination = Destination::new(file, &arguments.destination)?;
-    let mut copy = Copy::new(mover, source.expected(), destination)?;
+    let about = source.about();
+    let mut copy = Copy::new(mover, source.expected(), || {
+        let file = files::open_destination(&arguments.destination, Some(about))?;
+        Destination::new(file, &arguments.destination)
+    })?;
     copy.copy_all(&mut source, &arguments.source)?;
     copy.report(started.elapsed())?;
     if source.was_interrupted() {
@@ -214,7 +215,12 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    fn new(mover: Mover, expected: Option<u64>, destination: Destination<'a>) -> Result<Self, CommandError> {
+    /// Opens the destination, which truncates it, when it has all that the service may refuse.
+    fn new(
+        mover: Mover,
+        expected: Option<u64>,
+        open: impl FnOnce() -> Result<Destination<'a>, CommandError>,
+    ) -> Result<Self, CommandError> {
         // A file may grow while it is read, so no buffer is empty.
         let piece = expected.unwrap_or(PIECE_BYTES).clamp(4096, PIECE_BYTES);
         let length = piece * SLOTS as u64;
@@ -225,7 +231,7 @@ impl<'a> Copy<'a> {
             frames,
             buffers: (buffer.clone(), buffer),
             in_flight: VecDeque::new(),
-            destination,
+            destination: open()?,
             bar: Bar::new(expected),
             samples: Samples::default(),
             pieces: 0,

@@ -17,7 +17,8 @@ pub(crate) struct Interrupt(UnixStream);
 impl Interrupt {
     pub(crate) fn new() -> io::Result<Self> {
         let (ours, handler_end) = UnixStream::pair()?;
-        for signal in [SIGINT, SIGTERM] {
+        // Commands that write something at their end write it when their terminal is closed, too. SIGQUIT ends them at once.
+        for signal in ending(ignored_signals()).filter(|signal| *signal != SIGQUIT) {
             signal_hook::low_level::pipe::register(signal, handler_end.try_clone()?)?;
         }
         Ok(Self(ours))

@@ -123,14 +123,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     say!("{}", grant.remote_token(node)?);
     let until = if arguments.lasts.is_some() { "until its time is over or Ctrl-C" } else { "until Ctrl-C" };
     eprintln!("memferry: shared with user {user} of {there} {until}; there: memferry copy TOKEN FILE");
-    wait(&client, &interrupt, arguments.lasts.map(|lasts| since + lasts))?;
+    let waited = wait(&client, &interrupt, arguments.lasts.map(|lasts| since + lasts));
     // Its answer is the promise that nothing is read or written any more.
-    grant.revoke()?;
+    let revoked = grant.revoke();
     if arguments.write {
+        // The bytes are here, whatever became of the service.
         let failed = |error| format!("cannot write {}: {error}; the file is incomplete", path.display());
         save(&file, &frame, length).map_err(failed)?;
     }
-    eprintln!("memferry: revoked");
+    match waited.and(revoked.map_err(CommandError::from)) {
+        Ok(()) => eprintln!("memferry: revoked"),
+        Err(error) if arguments.write => {
+            let saved = format!("{} has what was written until now, perhaps in part", path.display());
+            return Err(format!("{error}; {saved}").into());
+        }
+        Err(error) => return Err(error),
+    }
     Ok(())
 }
 

@@ -147,6 +147,27 @@ fn a_file_is_copied_to_another_node() {
 }
 
 #[test]
+fn what_was_written_is_saved_however_the_share_ends() {
+    let (alpha, beta) = attached();
+    // The folder of the first node goes with its service.
+    let inbox = file(&beta, "inbox", &noise(5000, 1));
+    let mut share = Share::start(&alpha, &inbox, &to_own_user(), &["--write"]);
+    succeeds(&beta, file(&beta, "sent", &noise(5000, 2)), &share.token);
+    // As a closed terminal does.
+    kill_process(Pid::from_child(&share.child), Signal::HUP).unwrap();
+    assert!(share.child.wait().unwrap().success());
+    assert!(std::fs::read(&inbox).unwrap() == noise(5000, 2));
+    let mut share = Share::start(&alpha, &inbox, &to_own_user(), &["--write"]);
+    succeeds(&beta, file(&beta, "sent", &noise(5000, 3)), &share.token);
+    // Without its service the command ends, and fails.
+    let Node { link, service, .. } = alpha;
+    drop(link);
+    drop(service);
+    assert_eq!(share.child.wait().unwrap().code(), Some(1));
+    assert!(std::fs::read(&inbox).unwrap() == noise(5000, 3));
+}
+
+#[test]
 fn a_copy_that_is_not_granted_changes_nothing() {
     let (mut alpha, beta) = attached();
     let shared = file(&alpha, "shared", b"of alpha");
