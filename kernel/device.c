@@ -230,8 +230,12 @@ static struct mf_channel *take(struct dma_chan *chan)
 		kfree(channel);
 		return NULL;
 	}
-	/* Without it, a batch that hangs faults the channel. */
-	channel->fence = dma_alloc_coherent(channel->device, PAGE_SIZE, &channel->fence_address, GFP_KERNEL);
+	/*
+	 * Without it, a batch that hangs faults the channel. On a channel that completes out of order, such as idxd's, a fence that
+	 * passes would say nothing about what was sent before it.
+	 */
+	if (!dma_has_cap(DMA_COMPLETION_NO_ORDER, chan->device->cap_mask))
+		channel->fence = dma_alloc_coherent(channel->device, PAGE_SIZE, &channel->fence_address, GFP_KERNEL);
 	take_plane(channel);
 	channel->abilities = abilities_of(channel);
 	/* Both outlive the device, to be recognized. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Fences: small copies behind a batch that hangs. Channels work in order, so a fence that passes shows that the engine and its
- * driver are done with the batch.
+ * Fences: small copies behind a batch that hangs. Channels that have fences work in order, so one that passes shows that the engine
+ * and its driver are done with the batch.
  *
  *   a batch hangs ─► fence ─┬─ passes ─► channel->passed
  *                           ├─ ends with an error, or is refused ─► another one later: the driver may be about to stop the engine
