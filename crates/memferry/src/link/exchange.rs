@@ -21,6 +21,9 @@ use crate::error::CallError;
 
 /// Answers that the service may owe. With more, the connection is given up.
 const MAX_OWED: usize = 1024;
+/// Answers that may be owed when something is given back. The service ends a session that does not read its answers, and nothing reads
+/// them while this side sends.
+const RELEASE_WINDOW: usize = 64;
 /// Ends of late revocations that are kept for whoever revokes again.
 const MAX_ENDED: usize = 256;
 
@@ -115,6 +118,10 @@ impl Exchange {
         let same = self.owed.iter().find(|(_, other)| matches!(owed, Owed::Revocation(_)) && **other == owed);
         let serial = match same.map(|(serial, _)| *serial) {
             Some(serial) => serial,
+            None if unsent == Unsent::Kept && self.owed.len() >= RELEASE_WINDOW => {
+                self.releases.push(command);
+                return Err(too_late);
+            }
             None => {
                 let kept = (unsent == Unsent::Kept).then(|| command.clone());
                 let sent = self.send(socket, deadline, command, descriptors);
@@ -186,10 +193,12 @@ impl Exchange {
         }
     }
 
-    /// Gives back what late answers made.
+    /// Gives back what waits for that, as far as it may.
     fn send_releases(&mut self, socket: BorrowedFd<'_>) {
         let now = Deadline::after(Duration::ZERO);
-        while let Some(command) = self.releases.pop() {
+        while self.owed.len() < RELEASE_WINDOW
+            && let Some(command) = self.releases.pop()
+        {
             let Ok(serial) = self.send(socket, &now, command.clone(), &[]) else {
                 self.releases.push(command);
                 return;
