@@ -585,18 +585,16 @@ impl Owner {
     pub(crate) fn withdraw_late(&mut self, has_all_jobs: bool) -> bool {
         let mut any = false;
         let now = Instant::now();
-        let was_away = now - std::mem::replace(&mut self.looked, now) > self.late / 2;
-        if was_away {
+        let away = now - std::mem::replace(&mut self.looked, now);
+        if away > self.late / 2 {
             // It was this process that did not run.
-            self.awaited.iter_mut().for_each(|(since, _)| *since = now);
+            self.awaited.iter_mut().for_each(|(since, _)| *since = (*since + away).min(now));
         }
-        if !has_all_jobs {
-            return false;
-        }
+        let late = if has_all_jobs { self.late } else { 2 * self.late };
         while let Some((since, ticket)) = self.awaited.front().copied() {
             let in_place = self.running.get_mut(&ticket).and_then(|running| running.in_place.as_mut());
             if let Some(in_place) = in_place.filter(|one| matches!(one.stage, Stage::Awaited)) {
-                if since.elapsed() < self.late {
+                if since.elapsed() < late {
                     break;
                 }
                 in_place.stage = Stage::Withdrawn;
