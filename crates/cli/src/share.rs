@@ -7,6 +7,7 @@
 //! The bytes are a copy in memory: what happens to the file meanwhile is not seen by the other node.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -132,7 +133,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         save(&file, &frame, length).map_err(failed)?;
     }
     match waited.and(revoked.map_err(CommandError::from)) {
-        Ok(()) => eprintln!("memferry: revoked"),
+        // Nobody may read it any more, as after a closed terminal.
+        Ok(()) => _ = writeln!(std::io::stderr(), "memferry: revoked"),
         Err(error) if arguments.write => {
             let saved = format!("{} has what was written until now, perhaps in part", path.display());
             return Err(format!("{error}; {saved}").into());

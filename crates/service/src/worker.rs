@@ -454,8 +454,9 @@ impl Worker {
         // A preempted worker has not slept, and one that waited for the table did not wait for the client's memory.
         let waits = table_waits();
         let slept = times_slept() - slept_before > waits.sleeps - waits_before.sleeps;
-        if slept && elapsed.saturating_sub(waits.time - waits_before.time) >= SLOW {
-            self.shares.rest(user, elapsed);
+        let own = elapsed.saturating_sub(waits.time - waits_before.time);
+        if slept && own >= SLOW {
+            self.shares.rest(user, own);
         }
         if self.busy_users.contains(&user) {
             self.shares.adapt(user, elapsed.saturating_sub(taken), self.chunk_bytes);

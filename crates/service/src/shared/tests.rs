@@ -128,6 +128,10 @@ fn each_thread_counts_its_own_waits_for_the_table() {
     assert_eq!(table_waits(), before, "another thread's waits");
     shared.waiting.store(1, Ordering::Relaxed);
     shared.between_parts();
-    let after = table_waits();
-    assert!(after.time >= before.time + YIELDING && after.sleeps > before.sleeps, "{before:?}, {after:?}");
+    assert!(table_waits().time >= before.time + YIELDING, "{before:?}, {:?}", table_waits());
+    // A round in which it loses its CPU before it would sleep has no sleep.
+    assert!((0..1000).any(|_| {
+        shared.between_parts();
+        table_waits().sleeps > before.sleeps
+    }));
 }
