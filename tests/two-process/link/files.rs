@@ -22,7 +22,9 @@ struct Share {
 
 impl Share {
     fn start(owner: &Node, file: &Path, to: &str, more: &[&str]) -> Self {
-        let mut command = Command::new(PROGRAM);
+        // Tests that run in the background may ignore that signal, and so would their children.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", PROGRAM]);
         command.arg("share").arg(file).args(["--to", to, "--node", "alpha"]).args(more);
         command.arg("--socket").arg(&owner.service.socket).stderr(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
