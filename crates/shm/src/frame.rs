@@ -301,11 +301,9 @@ fn check_allocated(
     if allocated < length {
         return Err(FrameRefused::Sparse { allocated, length });
     }
-    // If the end lies inside a large page that could not be split, up to a large page's worth of ordinary pages may still be missing
-    // before it, even if the sum is right: fallocate adds them.
-    let ends_within = !announced.is_multiple_of(LARGE_PAGE);
-    let may_lack = || rustix::fs::seek(descriptor, SeekFrom::Hole(0)).map_or(true, |hole| hole < announced);
-    if allocated > length || ends_within && may_lack() {
+    if allocated > length {
+        // The end lies inside a large page, so up to a large page's worth of ordinary pages may still be missing before
+        // it; fallocate adds them.
         rustix::fs::fallocate(descriptor, FallocateFlags::empty(), 0, announced)
             .map_err(failed("fallocate"))?;
     }
