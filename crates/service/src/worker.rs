@@ -453,9 +453,8 @@ impl Worker {
         self.shares.charge(user, elapsed);
         // A preempted worker has not slept, and one that waited for the table did not wait for the client's memory.
         let waits = table_waits();
-        let slept = times_slept() - slept_before > waits.sleeps - waits_before.sleeps;
         let own = elapsed.saturating_sub(waits.time - waits_before.time);
-        if slept && own >= SLOW {
+        if own >= SLOW && times_slept() - slept_before > waits.sleeps - waits_before.sleeps {
             self.shares.rest(user, own);
         }
         if self.busy_users.contains(&user) {
