@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use memferry_service::protocol::{Answer, Command, ExportKind};
-use memferry_shm::frame::{UnsafeMemory, check_admitted};
+use memferry_shm::frame::{UnsafeMemory, check_admitted, page_bytes};
 use memferry_shm::mapping::{Access, Mapping};
 use thiserror::Error;
 
@@ -113,12 +113,7 @@ impl Exported {
         check_admitted(self.descriptor.as_fd(), self.length)
             .map_err(|unsafe_memory| io::Error::new(io::ErrorKind::InvalidInput, unsafe_memory))?;
         let length = usize::try_from(self.length).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let page = rustix::fs::fstatfs(&self.descriptor)?.f_bsize as usize;
-        Mapping::shared(
-            self.descriptor.as_fd(),
-            length,
-            Access::ReadWrite,
-            page.max(rustix::param::page_size()),
-        )
+        let descriptor = self.descriptor.as_fd();
+        Mapping::shared(descriptor, length, Access::ReadWrite, page_bytes(descriptor)?)
     }
 }
