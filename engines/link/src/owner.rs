@@ -580,8 +580,8 @@ impl Owner {
     }
 
     /// Withdraws accesses whose memory the service is late with. They begin once more, by the staging frame: those of other nodes may wait
-    /// for them, and these for others here. Returns whether there were any. Call it in each turn; `has_all_jobs`: what the service brought
-    /// was taken.
+    /// for them, and these for others here. Returns whether there were any. Call it in each turn.
+    /// `has_all_jobs` says that nothing which the service brought waits to be taken.
     pub(crate) fn withdraw_late(&mut self, has_all_jobs: bool) -> bool {
         let mut any = false;
         let now = Instant::now();

@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Lends what it is told to, in turn, and counts loans that are not ended.
+    /// Lends these numbers of bytes, the last one first, and counts the loans that are open.
     struct Lender {
         lends: Vec<u64>,
         open: Arc<AtomicI32>,
