@@ -5,6 +5,7 @@
 #ifndef MEMFERRY_COMPAT_H
 #define MEMFERRY_COMPAT_H
 
+#include <linux/device/class.h>
 #include <linux/eventfd.h>
 #include <linux/hrtimer.h>
 #include <linux/mm.h>
@@ -65,5 +66,12 @@ static inline void mf_timer_stop(struct timer_list *timer)
 	timer_delete_sync(timer);
 #endif
 }
+
+/* Parameters of what a class_interface calls when a device of its class goes. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
+#define MF_REMOVAL struct device *self, struct class_interface *unused
+#else
+#define MF_REMOVAL struct device *self
+#endif
 
 #endif

@@ -9,6 +9,9 @@
  *
  * Afterwards Linux has dropped what it needs to unmap memory on some machines, and drivers of other buses leave their engines
  * running (zynqmp-dma). Channels are taken and given back with the lock of their device, under which it is bound and unbound.
+ *
+ * A channel can leave alone, too: idxd has one for each work queue, and frees it when the queue is disabled. dmaengine gives each
+ * channel a device of its own in its class, and Linux tells when that goes. The driver still works then: as "before" without PCI.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -21,20 +24,26 @@
 struct mf_channel *mf_channels[MF_MAX_CHANNELS];
 unsigned int mf_channel_count;
 
+/* Held while channels are taken, leave, or are given back. Taken with the lock of a device, or of dmaengine's class, held. */
+static DEFINE_MUTEX(channels_lock);
+
 /*
  * Properties that drivers do not report.
  *
  * bcm2835-dma: QEMU's model never ends a transfer whose length is not a multiple of four.
  * xilinx-zynqmp-dma: its terminate_all masks the interrupts and frees the descriptors, and does not stop the engine
  * (drivers/dma/xilinx/zynqmp_dma.c).
+ * idxd: frees the channel of a work queue with the queue (drivers/dma/idxd/dma.c).
  */
 static const struct {
 	const char *driver;
 	unsigned int alignment;
 	bool can_stop;
+	bool leaves_alone;
 } quirks[] = {
-	{ "bcm2835-dma", 4, true },
-	{ "xilinx-zynqmp-dma", 1, false },
+	{ "bcm2835-dma", 4, true, false },
+	{ "xilinx-zynqmp-dma", 1, false, false },
+	{ "idxd", 1, true, true },
 };
 
 /* ---- losing channels ---- */
@@ -62,36 +71,37 @@ static bool is_silent_unbound(const struct device *owner)
 	return dev_is_pci(owner) && !owner->dma_range_map && !IS_ENABLED(CONFIG_ARCH_HAS_TEARDOWN_DMA_OPS);
 }
 
-/* The channels so far: others may be taken meanwhile. */
-static unsigned int known_channels(void)
-{
-	/* Pairs with the release in take_of(): all of these are complete. */
-	return smp_load_acquire(&mf_channel_count);
-}
-
 /* Whether this is one of the device's channels that have not left with it before. */
 static bool is_held(const struct mf_channel *channel, const struct device *owner)
 {
 	return channel->owner == owner && !channel->gone && !channel->lost;
 }
 
-/* Lets go of a device that is about to lose its driver, which still works. */
-static void part(const struct device *owner)
+/* Ends the transfers of a channel whose driver still works. Returns whether its engine accesses no memory any more. */
+static bool part(struct mf_channel *channel)
+{
+	bool silent = mf_channel_falls_silent(channel);
+
+	if (silent)
+		mf_channel_depart(channel);
+	else
+		mf_channel_lose(channel);
+	return silent;
+}
+
+/* Lets go of a device that is about to lose its driver, which still works. Channels may have left alone before. */
+static void part_all(const struct device *owner)
 {
 	bool silent[MF_MAX_CHANNELS] = {}, all_silent = true;
-	unsigned int i, count = known_channels();
+	unsigned int i;
 
-	for (i = 0; i < count; i++) {
-		if (!is_held(mf_channels[i], owner))
-			continue;
-		silent[i] = mf_channel_falls_silent(mf_channels[i]);
-		all_silent &= silent[i];
-		if (silent[i])
-			mf_channel_depart(mf_channels[i]);
-		else
-			mf_channel_lose(mf_channels[i]);
+	for (i = 0; i < mf_channel_count; i++) {
+		if (is_held(mf_channels[i], owner))
+			silent[i] = part(mf_channels[i]);
+		if (mf_channels[i]->owner == owner)
+			all_silent &= !mf_channels[i]->lost;
 	}
-	for (i = 0; i < count; i++) {
+	for (i = 0; i < mf_channel_count; i++) {
 		if (mf_channels[i]->owner == owner)
 			mf_regions_unmap(mf_channels[i]->device, all_silent);
 		if (silent[i])
@@ -102,17 +112,17 @@ static void part(const struct device *owner)
 /* Lets go of a PCI device that has lost its driver. It is not removed from its IOMMU before this returns. */
 static void forsake(struct device *owner)
 {
-	unsigned int i, count = known_channels();
 	bool held[MF_MAX_CHANNELS];
+	unsigned int i;
 
 	/* Not every driver does it. */
 	pci_clear_master(to_pci_dev(owner));
-	for (i = 0; i < count; i++) {
+	for (i = 0; i < mf_channel_count; i++) {
 		held[i] = is_held(mf_channels[i], owner);
 		if (held[i])
 			mf_channel_depart(mf_channels[i]);
 	}
-	for (i = 0; i < count; i++) {
+	for (i = 0; i < mf_channel_count; i++) {
 		if (!held[i])
 			continue;
 		mf_regions_unmap(mf_channels[i]->device, true);
@@ -121,18 +131,11 @@ static void forsake(struct device *owner)
 	}
 }
 
-/* From here on, no work item of the device's channels calls the driver. */
-static void begin_to_leave(const struct device *owner, bool silenced)
+/* From here on, the channel's work item does not call the driver. */
+static void begin_to_leave(struct mf_channel *channel)
 {
-	unsigned int i, count = known_channels();
-
-	for (i = 0; i < count; i++) {
-		if (!is_held(mf_channels[i], owner))
-			continue;
-		mf_channels[i]->silenced = silenced;
-		WRITE_ONCE(mf_channels[i]->leaving, true);
-		flush_work(&mf_channels[i]->work);
-	}
+	WRITE_ONCE(channel->leaving, true);
+	flush_work(&channel->work);
 }
 
 /* Whichever notifier of a device is called first handles all of its channels. */
@@ -140,20 +143,51 @@ static int device_event(struct notifier_block *notifier, unsigned long event, vo
 {
 	struct mf_channel *channel = container_of(notifier, struct mf_channel, unbound);
 	struct device *owner = channel->owner;
+	unsigned int i;
 
-	if (!is_held(channel, data))
+	if (owner != data)
 		return NOTIFY_DONE;
-	if (event == BUS_NOTIFY_UNBIND_DRIVER && !channel->leaving) {
-		bool silenced = is_silent_unbound(owner);
+	mutex_lock(&channels_lock);
+	if (event == BUS_NOTIFY_UNBIND_DRIVER) {
+		bool silenced = is_silent_unbound(owner) && !channel->leaves_alone;
 
-		begin_to_leave(owner, silenced);
+		for (i = 0; i < mf_channel_count; i++) {
+			if (!is_held(mf_channels[i], owner) || mf_channels[i]->leaving)
+				continue;
+			mf_channels[i]->silenced = silenced;
+			begin_to_leave(mf_channels[i]);
+		}
 		if (!silenced)
-			part(owner);
-	} else if (event == BUS_NOTIFY_UNBOUND_DRIVER && channel->silenced) {
+			part_all(owner);
+	} else if (event == BUS_NOTIFY_UNBOUND_DRIVER && channel->silenced && is_held(channel, owner)) {
 		forsake(owner);
 	}
+	mutex_unlock(&channels_lock);
 	return NOTIFY_OK;
 }
+
+/* A device of dmaengine's class goes. If it is a channel that its device does not take along, its driver may free it after this. */
+static void channel_removed(MF_REMOVAL)
+{
+	unsigned int i;
+
+	mutex_lock(&channels_lock);
+	for (i = 0; i < mf_channel_count; i++) {
+		struct mf_channel *channel = mf_channels[i];
+
+		if (channel->self != self || !is_held(channel, channel->owner) || channel->leaving)
+			continue;
+		begin_to_leave(channel);
+		/* The device stays, and with it what is mapped for it. */
+		if (part(channel))
+			give_back(channel, true);
+	}
+	mutex_unlock(&channels_lock);
+}
+
+/* Without a class until the first channel is found. */
+static struct class_interface removals = { .remove_dev = channel_removed };
+static bool hears_removals;
 
 /* ---- taking channels ---- */
 
@@ -223,6 +257,7 @@ static struct mf_channel *take(struct dma_chan *chan)
 			continue;
 		channel->alignment = max(channel->alignment, quirks[i].alignment);
 		channel->can_stop &= quirks[i].can_stop;
+		channel->leaves_alone = quirks[i].leaves_alone;
 	}
 	channel->line = dev_is_dma_coherent(channel->device) ? 1 : dma_get_cache_alignment();
 	mf_channel_init(channel);
@@ -238,7 +273,9 @@ static struct mf_channel *take(struct dma_chan *chan)
 		channel->fence = dma_alloc_coherent(channel->device, PAGE_SIZE, &channel->fence_address, GFP_KERNEL);
 	take_plane(channel);
 	channel->abilities = abilities_of(channel);
-	/* Both outlive the device, to be recognized. */
+	channel->self = &chan->dev->device;
+	/* They outlive the device, to be recognized. */
+	get_device(channel->self);
 	get_device(channel->owner);
 	get_device(channel->device);
 	channel->unbound.notifier_call = device_event;
@@ -256,13 +293,21 @@ struct search {
 	struct device *owner;
 };
 
+/* Whether dmaengine still has the channel: one that leaves alone is listed a little longer. */
+static bool is_there(const struct dma_chan *chan)
+{
+	return chan->dev->chan == chan;
+}
+
 /* Notes the device of a free channel. dmaengine knows only devices that are there. */
 static bool is_noted(struct dma_chan *chan, void *parameter)
 {
 	struct search *search = parameter;
 
-	if (!search->owner && is_of_driver(chan, search->driver))
+	if (!search->owner && is_there(chan) && is_of_driver(chan, search->driver)) {
 		search->owner = get_device(chan->device->dev);
+		removals.class = chan->dev->device.class;
+	}
 	return false;
 }
 
@@ -270,7 +315,7 @@ static bool is_of_found(struct dma_chan *chan, void *parameter)
 {
 	const struct search *search = parameter;
 
-	return chan->device->dev == search->owner && is_of_driver(chan, search->driver);
+	return chan->device->dev == search->owner && is_there(chan) && is_of_driver(chan, search->driver);
 }
 
 /* Takes one more channel of the device that was found. Returns 0, or -ENODEV if it has left or gives none. */
@@ -279,27 +324,37 @@ static int take_of(const dma_cap_mask_t *mask, struct search *search)
 	struct mf_channel *channel = NULL;
 	struct dma_chan *chan;
 
-	/* With the lock, it cannot leave between the request and the registration of the notifier. */
+	/* With these locks, neither device nor channel can leave before it is watched. */
 	device_lock(search->owner);
+	mutex_lock(&channels_lock);
 	chan = __dma_request_channel(mask, is_of_found, search, NULL);
 	if (chan)
 		channel = take(chan);
 	if (channel) {
 		channel->number = mf_channel_count;
-		mf_channels[mf_channel_count] = channel;
-		/* Pairs with known_channels(): other devices that leave already walk the list. */
-		smp_store_release(&mf_channel_count, channel->number + 1);
-		if (channel->owner->bus)
-			bus_register_notifier(channel->owner->bus, &channel->unbound);
+		mf_channels[mf_channel_count++] = channel;
 		pr_info("channel %u: %s of %s, %u byte alignment, %u byte lines\n", channel->number, channel->name,
 			channel->driver, channel->alignment, channel->line);
 	} else if (chan) {
 		dma_release_channel(chan);
 	}
+	mutex_unlock(&channels_lock);
+	/* Notifiers take the channels' lock. */
+	if (channel && channel->owner->bus)
+		bus_register_notifier(channel->owner->bus, &channel->unbound);
 	device_unlock(search->owner);
 	if (!chan)
 		return -ENODEV;
 	return channel ? 0 : -ENOMEM;
+}
+
+/* Registers removals, for the class of the channel that was found. */
+static int hear_removals(void)
+{
+	int error = hears_removals ? 0 : class_interface_register(&removals);
+
+	hears_removals |= !error;
+	return error;
 }
 
 /* Takes up to limit free channels that copy memory, until the module is unloaded. An empty name matches any driver. */
@@ -317,7 +372,7 @@ int mf_channels_take(unsigned int limit, const char *driver)
 		dma_request_channel(mask, is_noted, &search);
 		if (!search.owner)
 			break;
-		error = take_of(&mask, &search);
+		error = hear_removals() ?: take_of(&mask, &search);
 		put_device(search.owner);
 		if (error == -ENOMEM)
 			return error;
@@ -332,6 +387,7 @@ int mf_channels_take(unsigned int limit, const char *driver)
 static void retire(struct mf_channel *channel)
 {
 	device_lock(channel->owner);
+	mutex_lock(&channels_lock);
 	if (is_held(channel, channel->owner)) {
 		dmaengine_terminate_sync(channel->chan);
 		/* Late callbacks use the channel. */
@@ -339,6 +395,7 @@ static void retire(struct mf_channel *channel)
 		give_back(channel, true);
 		channel->gone = true;
 	}
+	mutex_unlock(&channels_lock);
 	device_unlock(channel->owner);
 }
 
@@ -356,12 +413,16 @@ void mf_channels_release(void)
 	for (i = 0; i < mf_channel_count; i++)
 		if (mf_channels[i]->owner->bus)
 			bus_unregister_notifier(mf_channels[i]->owner->bus, &mf_channels[i]->unbound);
+	/* This calls channel_removed() for every device of the class, too. */
+	if (hears_removals)
+		class_interface_unregister(&removals);
 	while (mf_channel_count) {
 		struct mf_channel *channel = mf_channels[--mf_channel_count];
 
 		__free_pages(channel->pattern, channel->pattern_order);
 		put_device(channel->device);
 		put_device(channel->owner);
+		put_device(channel->self);
 		kfree(channel->plane);
 		kfree(channel);
 		mf_channels[mf_channel_count] = NULL;

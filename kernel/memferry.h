@@ -210,8 +210,10 @@ struct mf_channel {
 	struct dma_chan *chan;		/* not to be used once the device is leaving */
 	struct device *device;		/* that accesses memory for it */
 	struct device *owner;		/* that the driver is bound to */
+	struct device *self;		/* the channel's own, in the class of dmaengine */
 	struct notifier_block unbound;
 	bool outlives;			/* the driver keeps it until it is released, even without a device */
+	bool leaves_alone;		/* the driver frees it whether it was released or not */
 	unsigned int abilities;		/* MEMFERRY_CAN_* */
 	unsigned int alignment;		/* required of addresses and lengths, in bytes; a power of two */
 	unsigned int line;		/* destination alignment that shares no cache line with the CPU; a power of two */

@@ -78,6 +78,8 @@ void test_times(void);
 void test_copies(void);
 void test_removed(void);
 void test_unbound(void);
+void test_disabled(void);
+void test_disabled_queues(void);
 void test_kept(void);
 void test_killed(void);
 void test_quarantine(void);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A device that is lost under load: removed, unbound, or dead while its driver does not know. Also one that fails now and then, by the
+ * A device that is lost under load: removed, unbound, or dead while its driver does not know; or one channel of it. Also one that fails now and then, by the
  * schedule that its model follows. Every request ends exactly once, with success or a clear error; every copy that succeeded is
  * right; the CPU serves on; and in the end nothing is pinned.
  */
@@ -21,6 +21,7 @@
 #define MODE	"/sys/module/memferry_demo/parameters/mode"
 #define SOFT	"/sys/module/softdma/parameters/"
 #define UNBIND	"/sys/bus/platform/drivers/softdma/unbind"
+#define DSA	"/sys/bus/dsa/drivers/"
 
 /* Statuses that this loss may cause, beyond success. */
 static bool may_time_out;
@@ -227,16 +228,23 @@ static bool device_answers(void)
 	return identity != ~0u;
 }
 
+static unsigned int channels_gone(int device)
+{
+	unsigned int i, gone = 0;
+
+	for (i = 0; i < device_query(device).channels; i++)
+		gone += channel_is(i, "gone");
+	return gone;
+}
+
 /* Without a device the CPU moves transfers, and those that insist on DMA are refused. */
 static void serves_by_cpu(unsigned int kept)
 {
-	unsigned int gone = 0;
 	int device = device_open();
 	uint8_t *source = memory_map(LENGTH), *destination = memory_map(LENGTH);
 	struct memferry_transfer copy = copy_of(region_new(device, source, LENGTH, MEMFERRY_READ), 0,
 						region_new(device, destination, LENGTH, MEMFERRY_WRITE), 0, LENGTH);
 	struct memferry_record record;
-	unsigned int i;
 
 	memory_noise(source, LENGTH, 5);
 	record = transfer_run(device, &copy);
@@ -245,9 +253,7 @@ static void serves_by_cpu(unsigned int kept)
 	CHECK(!memcmp(source, destination, LENGTH));
 	copy.flags = MEMFERRY_DMA_ONLY;
 	EQUAL(transfer_run(device, &copy).status, -ENODEV);
-	for (i = 0; i < device_query(device).channels; i++)
-		gone += channel_is(i, "gone");
-	EQUAL(gone, device_query(device).channels - kept);
+	EQUAL(channels_gone(device), device_query(device).channels - kept);
 	EQUAL(device_query(device).faulted_channels, device_query(device).channels);
 	close(device);
 	munmap(source, LENGTH);
@@ -283,6 +289,43 @@ void test_unbound(void)
 	CHECK(refused > 0);
 	serves_by_cpu(0);
 	EQUAL(pinned_kilobytes(), 0);
+}
+
+/* Some work queues of the DSA device are disabled under load, then the device with the others. idxd frees their channels. */
+static void disable(unsigned int queues, bool with_device)
+{
+	char name[] = "wq0.0";
+	unsigned int i, before;
+	int device = device_open();
+
+	may_time_out = false;
+	if (!begin())
+		return;
+	for (i = 0; i < queues; i++) {
+		for (before = by_dma; by_dma < before + 100 || !reads;)
+			milliseconds_pass(1);
+		name[4] = '0' + i;
+		EQUAL(file_write(DSA "dmaengine/unbind", name), true);
+		EQUAL(channels_gone(device), i + 1);
+	}
+	if (with_device)
+		EQUAL(file_write(DSA "idxd/unbind", "dsa0"), true);
+	milliseconds_pass(100);
+	end();
+	CHECK(refused > 0);
+	close(device);
+	serves_by_cpu(0);
+	EQUAL(pinned_kilobytes(), 0);
+}
+
+void test_disabled(void)
+{
+	disable(2, true);
+}
+
+void test_disabled_queues(void)
+{
+	disable(4, false);
 }
 
 /* softdma loses its driver while its engine hangs and cannot be stopped: the engine's memory stays pinned. */

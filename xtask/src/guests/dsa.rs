@@ -65,7 +65,11 @@ const DRIVER: Scene =
 /// The scenes, in order. The first one that fails ends the run.
 const SCENES: &[Scene] = &[
     DRIVER,
-    Scene { name: "dsa-life", words: &["dsa", "dsa-life", "dmatest"], ..DRIVER },
+    Scene {
+        name: "dsa-life",
+        words: &["dsa", "dsa-life", "dsa-disabled", "dsa-disabled-queues", "dmatest"],
+        ..DRIVER
+    },
     Scene {
         name: "dsa-intel-iommu",
         iommu: Some("caching-mode=on"),
@@ -88,7 +92,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: "dsa-newer",
         kernel: Kernel::Newer,
-        words: &["dsa", "dsa-user", "dmatest", "moves"],
+        words: &["dsa", "dsa-disabled-queues", "dsa-user", "dmatest", "moves"],
         ..DRIVER
     },
 ];
