@@ -13,6 +13,7 @@ mod harness;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
@@ -318,6 +319,27 @@ fn copy_of_a_file_without_a_size_is_asked_for() {
     let regular = place.file("regular", b"as without it");
     succeed(memferry!["copy", &regular, place.path("copy"), "--copy-contents"]);
     assert_eq!(std::fs::read(place.path("copy")).unwrap(), b"as without it");
+}
+
+#[test]
+fn copy_to_a_pipe_that_nobody_reads_is_ended() {
+    let place = Place::new();
+    let target = pipe(&place, "pipe");
+    let held = || std::fs::OpenOptions::new().read(true).write(true).open(&target).unwrap();
+    // Opening it waits for a reader; then a reader that does not read.
+    for reader in [None, Some(held())] {
+        let mut command = memferry!["copy", "/dev/zero", &target, "--copy-contents"];
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if let Some(reader) = &reader {
+            wait_until("the pipe is full", || !drained(reader));
+        }
+        wait_until("a signal ends it", || {
+            let _ = kill_process(Pid::from_child(&child), Signal::INT);
+            child.try_wait().unwrap().is_some()
+        });
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{:?}", output.status);
+    }
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub(crate) struct Arguments {
     /// File to write, or such a token; an existing file is overwritten.
     destination: PathBuf,
     /// Copy what a pipe, a device or a file of /proc yields, until its end or until SIGINT or SIGTERM.
+    ///
+    /// The second such signal ends the command at once.
     #[arg(long)]
     copy_contents: bool,
     /// Have the engine move the bytes, even between files that the kernel copies faster, and compare it with memcpy.

@@ -24,6 +24,17 @@ impl Interrupt {
         Ok(Self(ours))
     }
 
+    /// As [`new`](Self::new), for the first signal. The next one ends the process, which may wait for who reads what it writes.
+    pub(crate) fn of_first() -> io::Result<Self> {
+        let arrived = Arc::default();
+        // In this order: the first signal finds that none has arrived.
+        for signal in ending(ignored_signals()).filter(|signal| *signal != SIGQUIT) {
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&arrived))?;
+            signal_hook::flag::register(signal, Arc::clone(&arrived))?;
+        }
+        Self::new()
+    }
+
     /// Exits with status 0 when a signal arrives.
     pub(crate) fn end_process(self) -> io::Result<()> {
         let wait = move || {

@@ -138,7 +138,8 @@ fn main() -> ExitCode {
         Err(error) if output::reader_is_gone(&error) || error.is::<AlreadyLogged>() => ExitCode::FAILURE,
         Err(error) => {
             // It may name files and quote texts of other users.
-            eprintln!("memferry: {}", printable_lines(&error.to_string()));
+            // With its terminal closed, the status says it.
+            let _ = writeln!(std::io::stderr(), "memferry: {}", printable_lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }

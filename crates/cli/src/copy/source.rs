@@ -38,7 +38,8 @@ enum Kind {
         data_until: u64,
     },
     Stream {
-        interrupt: Interrupt,
+        /// Made by the first read: until then, while the destination is opened for example, signals end the process.
+        interrupt: Option<Interrupt>,
         interrupted: bool,
     },
 }
@@ -83,7 +84,7 @@ impl Source {
         }
         // A read that waits for data could not be interrupted. Poll waits instead.
         rustix::fs::fcntl_setfl(&file, OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
-        let kind = Kind::Stream { interrupt: Interrupt::new()?, interrupted: false };
+        let kind = Kind::Stream { interrupt: None, interrupted: false };
         Ok(Self { file, about, position: 0, kind, ended: false })
     }
 
@@ -160,6 +161,10 @@ impl Source {
     /// Reads until the piece is full, the stream ends, or a signal arrives.
     fn read_stream(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         let Kind::Stream { interrupt, interrupted } = &mut self.kind else { return Ok(0) };
+        let interrupt = match interrupt {
+            Some(interrupt) => interrupt,
+            None => interrupt.insert(Interrupt::of_first()?),
+        };
         let mut filled = 0;
         while filled < piece.len() {
             if interrupt.wait(Some(self.file.as_fd()), None)? {
