@@ -456,6 +456,6 @@ struct fi_provider *fi_prov_ini(void) {
     fi_param_define(&memferry_provider, "claim_remote", FI_PARAM_BOOL,
                     "Claim FI_REMOTE_COMM, which Open MPI asks for. Peers of other nodes are not reached all the same (default: no)");
     fi_param_define(&memferry_provider, "move", FI_PARAM_SIZE_T,
-                    "Registered memory of at least so many bytes is moved into frames, whole pages of it; 0 for never (default: 65536)");
+                    "Registered memory of at least so many bytes is moved into frames, whole pages of it; 0 for never (default: 65536; 0 with jemalloc)");
     return &memferry_provider;
 }
