@@ -12,7 +12,7 @@
  * A transfer ends when the engine no longer accesses its memory. If an engine hangs and its driver does not guarantee that
  * termination stops it, a fence is sent: a small copy behind the batch (fence.c). When the fence passes, the driver had dropped the
  * batch without a word, and the transfer fails. If it does not pass, the channel is faulted, and the regions of the transfer stay
- * pinned until it does, or until the driver lets go of a PCI device.
+ * pinned until it does, or until the driver lets go of a PCI device (not idxd: device.c).
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -793,7 +793,7 @@ void mf_channel_depart(struct mf_channel *channel)
 	unsigned long flags;
 	bool was_faulted;
 
-	pr_warn("%s: its device is gone; the CPU moves its transfers\n", channel->name);
+	pr_warn("%s: it is gone; the CPU moves its transfers\n", channel->name);
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->gone = true;
 	was_faulted = channel->state == MF_FAULTED;

@@ -11,7 +11,8 @@
  * running (zynqmp-dma). Channels are taken and given back with the lock of their device, under which it is bound and unbound.
  *
  * A channel can leave alone, too: idxd has one for each work queue, and frees it when the queue is disabled. dmaengine gives each
- * channel a device of its own in its class, and Linux tells when that goes. The driver still works then: as "before" without PCI.
+ * channel a device of its own in its class, and Linux tells when that goes. The driver still works then: as "before" without PCI,
+ * also when the whole device leaves.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -293,10 +294,13 @@ struct search {
 	struct device *owner;
 };
 
-/* Whether dmaengine still has the channel: one that leaves alone is listed a little longer. */
+/*
+ * Whether a listed channel is registered. A driver that adds and removes them one by one lists them a little longer, and a device that
+ * is gone while others have its channels lists all. Of a device that has others, one that is just being removed is not told apart.
+ */
 static bool is_there(const struct dma_chan *chan)
 {
-	return chan->dev->chan == chan;
+	return chan->device->chancnt && chan->dev && chan->dev->chan == chan;
 }
 
 /* Notes the device of a free channel. dmaengine knows only devices that are there. */
@@ -304,7 +308,7 @@ static bool is_noted(struct dma_chan *chan, void *parameter)
 {
 	struct search *search = parameter;
 
-	if (!search->owner && is_there(chan) && is_of_driver(chan, search->driver)) {
+	if (!search->owner && is_of_driver(chan, search->driver) && is_there(chan)) {
 		search->owner = get_device(chan->device->dev);
 		removals.class = chan->dev->device.class;
 	}
@@ -315,7 +319,7 @@ static bool is_of_found(struct dma_chan *chan, void *parameter)
 {
 	const struct search *search = parameter;
 
-	return chan->device->dev == search->owner && is_there(chan) && is_of_driver(chan, search->driver);
+	return chan->device->dev == search->owner && is_of_driver(chan, search->driver) && is_there(chan);
 }
 
 /* Takes one more channel of the device that was found. Returns 0, or -ENODEV if it has left or gives none. */

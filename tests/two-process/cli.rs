@@ -359,7 +359,9 @@ fn copy_of_an_endless_source_is_interrupted() {
             let length = target.metadata().map_or(0, |about| about.len());
             if source == idle { drained(&writer) } else { length > 0 }
         });
+        // One event can send two.
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let output = child.wait_with_output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     destination: PathBuf,
     /// Copy what a pipe, a device or a file of /proc yields, until its end or until SIGINT or SIGTERM.
     ///
-    /// The second such signal ends the command at once.
+    /// Another signal, half a second later or more, ends the command at once.
     #[arg(long)]
     copy_contents: bool,
     /// Have the engine move the bytes, even between files that the kernel copies faster, and compare it with memcpy.

@@ -5,11 +5,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+/// Signals within this time of the first belong to the same event.
+const SAME_EVENT: Duration = Duration::from_millis(500);
 
 /// Readable once a signal arrived.
 pub(crate) struct Interrupt(UnixStream);
@@ -24,14 +27,21 @@ impl Interrupt {
         Ok(Self(ours))
     }
 
-    /// As [`new`](Self::new), for the first signal. The next one ends the process, which may wait for who reads what it writes.
+    /// As [`new`](Self::new), for a command that may wait for ever for who reads what it writes: some time after the first signal, another
+    /// one ends the process. Not at once, because one event can send two: a terminal that is closed, or `timeout`.
     pub(crate) fn of_first() -> io::Result<Self> {
-        let arrived = Arc::default();
-        // In this order: the first signal finds that none has arrived.
+        let has_arrived = Arc::default();
         for signal in ending(ignored_signals()).filter(|signal| *signal != SIGQUIT) {
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&arrived))?;
-            signal_hook::flag::register(signal, Arc::clone(&arrived))?;
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&has_arrived))?;
         }
+        let own = Self::new()?;
+        let wait = move || {
+            if own.wait(None, None).is_ok() {
+                std::thread::sleep(SAME_EVENT);
+                has_arrived.store(true, Ordering::Relaxed);
+            }
+        };
+        std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait)?;
         Self::new()
     }
 
