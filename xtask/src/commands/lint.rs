@@ -41,6 +41,9 @@ fn stages() -> Vec<(String, Line)> {
         let manifest = format!("{folder}/Cargo.toml");
         let line = Line::new("cargo").args(["fmt", "--manifest-path", &manifest, "--check"]);
         stages.push((format!("formatting of {name}"), line));
+        // Built only by parts of the tests, which do not mend it.
+        let line = Line::new("cargo").args(["fetch", "--locked", "--manifest-path", &manifest]);
+        stages.push((format!("lock file of {name}"), line));
     }
     // This program again, but cargo rebuilds it if its sources changed.
     let rules = Line::new("cargo").args(["run", "-q", "-p", package::XTASK, "--", "check"]);
