@@ -29,8 +29,16 @@ fn user_of(node: &Node) -> RemoteUser {
 }
 
 fn listener(at: &Node, name: &str, from: &[RemoteUser]) -> RemoteListener {
-    wait_until("the socket of the link", || channels(at).exists());
+    let client = at.client();
+    wait_until("the socket of the link", || listens(at, &client));
     RemoteListener::new(channels(at), name, from).unwrap()
+}
+
+/// Whether the link of the node takes requests: its socket's file is there a little earlier.
+fn listens(at: &Node, client: &Client) -> bool {
+    let nobody = RemoteUser { node: "nobody".parse().unwrap(), user: 0 };
+    let outcome = connect_remote(channels(at), nobody, "name", client, patient()).map(drop);
+    !matches!(outcome, Err(ConnectError::Socket { .. }))
 }
 
 fn patient() -> Options {
