@@ -265,8 +265,8 @@ static bool run(const char *part)
 		{ "processes", test_processes }, { "faults", test_faults }, { "policies", test_policies },
 		{ "faulted", test_faulted }, { "bounced", test_bounced }, { "demo", test_demo }, { "times", test_times },
 		{ "copies", test_copies }, { "removed", test_removed }, { "unbound", test_unbound }, { "disabled", test_disabled },
-		{ "disabled-queues", test_disabled_queues }, { "kept", test_kept }, { "killed", test_killed }, { "quarantine", test_quarantine }, { "late", test_late },
-		{ "device-faults", test_device_faults },
+		{ "disabled-queues", test_disabled_queues }, { "kept", test_kept }, { "killed", test_killed },
+		{ "quarantine", test_quarantine }, { "late", test_late }, { "device-faults", test_device_faults },
 	};
 	unsigned int seconds, seed;
 	size_t i;

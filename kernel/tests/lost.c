@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A device that is lost under load: removed, unbound, or dead while its driver does not know; or one channel of it. Also one that fails now and then, by the
- * schedule that its model follows. Every request ends exactly once, with success or a clear error; every copy that succeeded is
+ * A device that is lost under load: removed, unbound, or dead while its driver does not know; or one channel of it. Also one that
+ * fails now and then, by the schedule that its model follows. Every request ends exactly once, with success or a clear error; every copy that succeeded is
  * right; the CPU serves on; and in the end nothing is pinned.
  */
 #define _GNU_SOURCE

@@ -229,7 +229,7 @@ static const struct {
 } ranges[] = {{0, 1}, {0, 5000}, {4000, 4096}, {100000, 1}, {70000, 300000}, {REGION_BYTES - 10, 10}, {0, REGION_BYTES}, {17, 0}};
 #define RANGES (sizeof(ranges) / sizeof(ranges[0]))
 
-/* A name of jemalloc, with which the provider moves nothing unless it is told to. Other scenes tell it. */
+/* jemalloc has this function. To the provider, this program uses jemalloc, so it moves memory only where FI_MEMFERRY_MOVE is set. */
 int mallctl(void);
 int mallctl(void) { return 0; }
 

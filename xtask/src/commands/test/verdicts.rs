@@ -50,8 +50,8 @@ fn differences(json: &str, stored: &str) -> Vec<String> {
         let start = format!("{} {} ", word(row, "id"), word(row, "where"));
         let found = format!("{start}{} {}", word(row, "status"), word(row, "basis"));
         let known = missing.iter().position(|line| line.starts_with(&start)).map(|at| missing.remove(at));
-        let is_open = word(row, "status") == "not-run" || known.is_some_and(|known| known.ends_with(" - -"));
-        let is_left_out = word(row, "where") == "live" && is_open && known.is_some();
+        let is_open = |known: &str| word(row, "status") == "not-run" || known.ends_with(" - -");
+        let is_left_out = word(row, "where") == "live" && known.is_some_and(is_open);
         if known != Some(&found) && !is_left_out {
             differences.push(format!("{found}: {} was stored", known.unwrap_or("nothing")));
         }
